@@ -1,0 +1,73 @@
+# make run      fetches the default model on first use and answers PROMPT (MODEL=… for another one, ARGS=… for flags)
+# make test     runs all tests             make check    formatting, lint, types, structure
+# make setup    only the environment       make bench    measures against other engines
+# make format   rewrites the formatting    make lock     resolves the locked dependencies anew (needs uv)
+# make clean    deletes the environment and what tools left behind
+#
+# PYTHON=… chooses the interpreter (3.11 or newer); without it the first of python3, python3.13 … that is new enough.
+
+SUITABLE := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11, \
+	$(shell command -v $(name) >/dev/null 2>&1 && $(name) -c '$(SUITABLE)' 2>/dev/null && echo $(name))) python3)
+PROMPT ?= Explain in two sentences why the sky is blue.
+MODEL ?= smollm2-135m
+export PROMPT MODEL
+
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+CODE := $(wildcard twofold tests benchmarks)
+
+.PHONY: run test check format bench setup lock clean
+.DEFAULT_GOAL := run
+
+run: .venv/.runtime
+	@$(BIN)/twofold run --prompt "$$PROMPT" --model "$$MODEL" $(ARGS)
+
+test: .venv/.development
+	$(BIN)/python -m pytest $(ARGS)
+
+check: .venv/.development
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/mypy
+	$(BIN)/python -m pytest --quiet tests/structure
+
+format: .venv/.development
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
+
+bench: .venv/.development
+	$(BIN)/python -m benchmarks $(ARGS)
+
+setup: .venv/.development
+
+.venv/.python:
+	@$(PYTHON) -c '$(SUITABLE)' 2>/dev/null || { \
+		echo "Twofold needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true)." >&2; \
+		echo "Install one, or name it: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@echo "Creating .venv with $$($(PYTHON) --version) …"
+	@$(PYTHON) -m venv --clear .venv
+	@touch $@
+
+# A lock that is newer than its stamp makes the environment stale: what it names is then installed anew.
+.venv/.runtime: requirements.lock pyproject.toml | .venv/.python
+	@echo "Installing what Twofold needs …"
+	@$(INSTALL) --require-hashes --requirement requirements.lock
+	@$(INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/.development: requirements-dev.lock .venv/.runtime
+	@echo "Installing what its tests need …"
+	@$(INSTALL) --require-hashes --requirement requirements-dev.lock
+	@touch $@
+
+# The build backend is locked too, because an editable install runs it without a sandbox of its own.
+COMPILE := uv pip compile pyproject.toml - --universal --python-version 3.11 --generate-hashes --no-header \
+	--no-annotate --upgrade --quiet
+lock:
+	echo 'setuptools>=77' | $(COMPILE) --output-file requirements.lock
+	echo 'setuptools>=77' | $(COMPILE) --extra dev --constraint requirements.lock --output-file requirements-dev.lock
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	find twofold tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
