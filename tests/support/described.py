@@ -1,0 +1,59 @@
+"""Tiny models as the model reader sees them, without a file: metadata, shapes and bytes that tests may change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.support.gguf_writer import RawTensor
+from tests.support.tiny import TinyOptions, tiny_metadata, tiny_tensors
+from twofold.core.model import ModelSpec
+from twofold.core.quant import BY_NAME, QuantFormat
+from twofold.models.bind import ModelWeights
+from twofold.models.read import read_model
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    rows: int
+    columns: int
+    format: QuantFormat = field(default_factory=lambda: BY_NAME["F32"])
+
+
+@dataclass(slots=True)
+class Described:
+    """What a file says of itself. ``read`` reads the model that it now describes."""
+
+    architecture: str
+    metadata: dict[str, object]
+    tensors: dict[str, Shape]
+    data: dict[str, NDArray[np.uint8]]
+
+    def read(self, context_length: int | None = None) -> tuple[ModelSpec, ModelWeights]:
+        return read_model(self.metadata, self.tensors, self.data.__getitem__, context_length)
+
+    def spec(self, context_length: int | None = None) -> ModelSpec:
+        return self.read(context_length)[0]
+
+    def set(self, key: str, value: object) -> Described:
+        """Sets the architecture's own ``key``; None removes it."""
+        full = f"{self.architecture}.{key}"
+        self.metadata.pop(full, None)
+        if value is not None:
+            self.metadata[full] = value
+        return self
+
+
+def describe(options: TinyOptions) -> Described:
+    """The tiny model with these options, as its file would describe it."""
+    raw = tiny_tensors(options)
+    shapes = {name: _shape(tensor) for name, tensor in raw.items()}
+    data = {name: tensor.data.ravel() for name, tensor in raw.items()}
+    return Described(options.architecture, dict(tiny_metadata(options)), shapes, data)
+
+
+def _shape(tensor: RawTensor) -> Shape:
+    rows = tensor.shape[0] if len(tensor.shape) == 2 else 1
+    return Shape(rows, tensor.shape[-1], tensor.format)

@@ -1,0 +1,46 @@
+"""The reference model over a GGUF file, for tests of everything that runs on a ``Forward``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.support.dequantize import dequantize
+from twofold.core.model import ModelSpec
+from twofold.formats.gguf import GGUFFile
+from twofold.models.decoder import forward
+from twofold.models.read import read_model
+from twofold.ops.base import Batch
+from twofold.ops.reference import FloatType, PagedCache, ReferenceModel
+
+Floats = NDArray[np.float32]
+
+
+def dequantised(file: GGUFFile) -> dict[str, Floats]:
+    """All tensors of a file: float32 [rows, columns] by name."""
+    return {name: dequantize(file.data(name), info.format, info.columns) for name, info in file.tensors.items()}
+
+
+def load_reference_model(
+    path: Path,
+    blocks: int = 64,
+    block_size: int = 16,
+    dtype: FloatType = np.float32,
+    weights: Mapping[str, Floats] | None = None,
+) -> tuple[ModelSpec, ReferenceModel]:
+    """The decoder on NumPy for a file, with an empty cache of that many blocks."""
+    with GGUFFile.open(path) as file:
+        spec, bound = read_model(file.metadata, file.tensors, file.data)
+        values = dequantised(file) if weights is None else weights
+    cache = PagedCache(len(spec.layers), blocks, block_size, spec.kv_size, dtype)
+    return spec, ReferenceModel(lambda ops: forward(ops, spec, bound), values, cache, spec.vocab_size)
+
+
+def one_sequence(tokens: NDArray[np.int32], table: NDArray[np.int32], start: int = 0) -> Batch:
+    """A batch of one sequence's ``tokens`` from position ``start``, which asks for all logits."""
+    rows = np.arange(len(tokens), dtype=np.int32)
+    ends = np.array([0, len(tokens)], np.int32)
+    return Batch(tokens.astype(np.int32), rows + start, ends, table.reshape(1, -1).astype(np.int32), rows)

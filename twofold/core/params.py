@@ -1,0 +1,215 @@
+"""What a caller may ask of generation: ``SamplingParams``, checked on construction, spelled as vLLM spells it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Real
+from types import MappingProxyType
+from typing import Any, Final, TypeVar, cast
+
+from twofold.core.errors import ParameterError, nearest
+
+C = TypeVar("C", bound=type[Any])
+
+MAX_N: Final = 16
+MAX_LOGPROBS: Final = 20
+MAX_STOPS: Final = 16
+MAX_STOP_CHARS: Final = 256
+MAX_STOP_TOKENS: Final = 256
+MAX_BIASED_TOKENS: Final = 1024
+MAX_TOKEN_ID: Final = 2**31 - 1
+MAX_SEED: Final = 2**64 - 1
+
+
+def known_keywords(cls: C) -> C:
+    """Class decorator: an unknown keyword of the constructor is a ParameterError that gives the nearest known name."""
+    construct = cls.__init__
+    known = [name for name in inspect.signature(construct).parameters if name != "self"]
+
+    @functools.wraps(construct)
+    def checked(*args: Any, **kwargs: Any) -> None:
+        for name in kwargs:
+            if name not in known:
+                raise _unknown(cls.__name__, name, known)
+        construct(*args, **kwargs)
+
+    cls.__init__ = checked
+    return cls
+
+
+def _unknown(owner: str, name: str, known: Sequence[str]) -> ParameterError:
+    close = nearest(name, known)
+    hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(sorted(known))}."
+    return ParameterError(f"{owner} has no parameter {name!r}.", param=name, hint=hint)
+
+
+@known_keywords
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How tokens are chosen, when generation stops, and what is reported about it.
+
+    n                     independent answers to the prompt; answer i draws with a seed derived from (seed, i)
+    temperature           divides the logits; 0 takes the most likely token
+    top_p                 keeps the smallest set of most likely tokens whose probability reaches it
+    top_k                 keeps the k most likely tokens; 0 or −1 keeps all
+    min_p                 keeps tokens at least this fraction as likely as the most likely one
+    repetition_penalty    > 1 makes tokens of prompt and answer less likely (Keskar et al. 2019)
+    presence_penalty      subtracted from the logit of a token that the answer already holds
+    frequency_penalty     subtracted once for each time the answer already holds the token
+    logit_bias            added to the logits of these token ids
+    seed                  equal seeds give equal draws, in any batch; None takes one from the engine's seed
+    stop                  strings that end the answer; they are left out unless ``include_stop_str_in_output``
+    stop_token_ids        token ids that end the answer
+    max_tokens            most tokens of the answer; None goes on to the end of the context
+    min_tokens            no end-of-sequence, stop token or stop string before that many tokens
+    ignore_eos            go on after the model's end-of-sequence tokens
+    logprobs              report log-probabilities of each drawn token and of this many most likely ones
+    prompt_logprobs       the same for the tokens of the prompt
+    skip_special_tokens   leave special tokens out of the text
+    detokenize            make text of the tokens; without it ``text`` stays empty
+
+    Raises ParameterError for an unknown name or an impossible value. Penalties and bias change the draw, never the
+    reported log-probabilities: these are of the model's own distribution, as vLLM's ``raw_logprobs``.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
+    seed: int | None = None
+    stop: str | Sequence[str] | None = None
+    stop_token_ids: Sequence[int] | None = None
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    detokenize: bool = True
+
+    def __post_init__(self) -> None:
+        self._freeze()
+        self._check_numbers()
+        self._check_counts()
+        for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output", "detokenize"):
+            if not isinstance(getattr(self, name), bool):
+                raise _impossible(name, getattr(self, name), "true or false")
+        if self.stop_strings and not self.detokenize:
+            raise ParameterError("Stop strings need text, but detokenize is off.", param="stop")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        return cast(tuple[str, ...], self.stop)
+
+    @property
+    def stop_tokens(self) -> tuple[int, ...]:
+        return cast(tuple[int, ...], self.stop_token_ids)
+
+    @property
+    def biases(self) -> Mapping[int, float]:
+        return cast(Mapping[int, float], self.logit_bias)
+
+    @property
+    def penalises(self) -> bool:
+        """Whether the draw depends on the tokens before it."""
+        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+    def _freeze(self) -> None:
+        """Replaces what the caller may still change by checked immutable copies."""
+        object.__setattr__(self, "stop", _stop_strings(self.stop))
+        object.__setattr__(self, "stop_token_ids", _token_ids("stop_token_ids", self.stop_token_ids, MAX_STOP_TOKENS))
+        object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
+
+    def _check_numbers(self) -> None:
+        _number("temperature", self.temperature, 0, math.inf)
+        _number("top_p", self.top_p, 0, 1, open_low=True)
+        _number("min_p", self.min_p, 0, 1)
+        _number("repetition_penalty", self.repetition_penalty, 0, math.inf, open_low=True)
+        _number("presence_penalty", self.presence_penalty, -2, 2)
+        _number("frequency_penalty", self.frequency_penalty, -2, 2)
+
+    def _check_counts(self) -> None:
+        _whole("n", self.n, 1, MAX_N)
+        _whole("top_k", self.top_k, -1, MAX_TOKEN_ID)
+        _whole("min_tokens", self.min_tokens, 0, MAX_TOKEN_ID)
+        if self.seed is not None:
+            _whole("seed", self.seed, 0, MAX_SEED)
+        if self.max_tokens is not None:
+            _whole("max_tokens", self.max_tokens, 1, MAX_TOKEN_ID)
+            _whole("min_tokens", self.min_tokens, 0, self.max_tokens)
+        for name, value in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
+            if value is not None:
+                _whole(name, value, 0, MAX_LOGPROBS)
+
+
+def _impossible(name: str, value: object, wanted: str) -> ParameterError:
+    return ParameterError(f"{name} must be {wanted}, not {value!r:.60}.", param=name)
+
+
+def _number(name: str, value: object, low: float, high: float, *, open_low: bool = False) -> None:
+    """Checks that ``value`` is a finite real number in [low, high], or in (low, high]."""
+    if isinstance(value, Real) and not isinstance(value, bool):
+        number = float(value)
+        if math.isfinite(number) and low <= number <= high and not (open_low and number == low):
+            return
+    above = f"a number {'above' if open_low else 'of at least'} {low}"
+    raise _impossible(name, value, above if high == math.inf else f"{above} and at most {high}")
+
+
+def _whole(name: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise _impossible(name, value, f"a whole number from {low} to {high}")
+
+
+def _stop_strings(stop: object) -> tuple[str, ...]:
+    if stop is None:
+        return ()
+    if isinstance(stop, str):
+        stop = (stop,)
+    if not isinstance(stop, Sequence) or not all(isinstance(s, str) and 0 < len(s) <= MAX_STOP_CHARS for s in stop):
+        raise _impossible("stop", stop, f"strings of 1 to {MAX_STOP_CHARS} characters")
+    if len(stop) > MAX_STOPS:
+        raise ParameterError(f"stop holds {len(stop)} strings, at most {MAX_STOPS} are possible.", param="stop")
+    return tuple(stop)
+
+
+def _token_ids(name: str, ids: object, limit: int) -> tuple[int, ...]:
+    if ids is None:
+        return ()
+    if not isinstance(ids, Sequence) or isinstance(ids, str | bytes) or not all(_is_token(i) for i in ids):
+        raise _impossible(name, ids, "a list of token ids")
+    if len(ids) > limit:
+        raise ParameterError(f"{name} holds {len(ids)} token ids, at most {limit} are possible.", param=name)
+    return tuple(ids)
+
+
+def _is_token(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKEN_ID
+
+
+def _biases(bias: object) -> Mapping[int, float]:
+    if bias is None:
+        return MappingProxyType({})
+    if not isinstance(bias, Mapping) or not all(_is_token(token) for token in bias):
+        raise _impossible("logit_bias", bias, "a mapping from token ids to numbers")
+    if len(bias) > MAX_BIASED_TOKENS:
+        raise ParameterError(
+            f"logit_bias holds {len(bias)} tokens, at most {MAX_BIASED_TOKENS} are possible.", param="logit_bias"
+        )
+    for value in bias.values():
+        _number("logit_bias", value, -100, 100)
+    return MappingProxyType(dict(bias))

@@ -1,0 +1,74 @@
+"""The environment, read in one place. Nothing else in the package looks at ``os.environ``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from twofold.core.errors import ParameterError
+
+FLAG_PREFIX: Final = "TWOFOLD_"
+_TRUE: Final = frozenset({"1", "on", "true", "yes"})
+_FALSE: Final = frozenset({"", "0", "off", "false", "no"})
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What Twofold honours of its environment.
+
+    ``settings`` holds every ``TWOFOLD_<FLAG>`` by its flag, so ``TWOFOLD_MAX_MODEL_LEN`` is ``max-model-len``.
+    """
+
+    home: Path
+    cache: Path | None
+    xdg_cache_home: Path | None
+    hf_home: Path | None
+    hf_token: str | None
+    hf_offline: bool
+    no_color: bool
+    settings: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        return f"Environment(home={str(self.home)!r}, settings={sorted(self.settings)!r})"  # a token stays out of logs
+
+
+def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
+    """The environment of this process, or ``variables`` in its place. ParameterError for an impossible value."""
+    source = os.environ if variables is None else variables
+    return Environment(
+        home=_path(source, "HOME") or Path.home(),
+        cache=_path(source, "TWOFOLD_CACHE"),
+        xdg_cache_home=_absolute(source, "XDG_CACHE_HOME"),
+        hf_home=_path(source, "HF_HOME"),
+        hf_token=source.get("HF_TOKEN") or None,
+        hf_offline=_flag(source, "HF_HUB_OFFLINE"),
+        no_color=bool(source.get("NO_COLOR")),
+        settings={_flag_name(key): value for key, value in source.items() if key.startswith(FLAG_PREFIX)},
+    )
+
+
+def _flag_name(key: str) -> str:
+    return key.removeprefix(FLAG_PREFIX).lower().replace("_", "-")
+
+
+def _path(source: Mapping[str, str], name: str) -> Path | None:
+    value = source.get(name)
+    return Path(value).expanduser() if value else None
+
+
+def _absolute(source: Mapping[str, str], name: str) -> Path | None:
+    """The XDG base directory specification says to ignore relative paths."""
+    path = _path(source, name)
+    return path if path is not None and path.is_absolute() else None
+
+
+def _flag(source: Mapping[str, str], name: str) -> bool:
+    value = source.get(name, "").strip().lower()
+    if value in _TRUE:
+        return True
+    if value in _FALSE:
+        return False
+    raise ParameterError(f"{name} is {value!r}, neither yes nor no.", param=name, hint=f"Set {name} to 1 or 0.")
