@@ -1,0 +1,72 @@
+"""A layer's paged cache for tests: shuffled blocks full of stale values, and plain arrays put into it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.kernels.harness import Field
+from twofold.kernels.cache import TILE, CacheShape, KVType
+from twofold.kernels.signature import Step
+
+STALE = 1000.0
+"""Size of what earlier sequences left behind: enough to spoil every sum that lets it in."""
+
+
+class PagedLayer:
+    """Blocks for sequences of up to ``lengths`` positions. Blocks are handed out in a random order, some to nobody."""
+
+    def __init__(self, shape: CacheShape, lengths: Sequence[int], seed: int = 0) -> None:
+        self.shape = shape
+        rng = np.random.default_rng(seed)
+        counts = [-(-length // shape.block_size) for length in lengths]
+        blocks = iter(rng.permutation(sum(counts) + 3))
+        self.tables = np.zeros((len(lengths), max(counts) + 1), np.int32)
+        for row, count in zip(self.tables, counts, strict=True):
+            row[:count] = [next(blocks) for _ in range(count)]
+        size = (sum(counts) + 3, shape.kv_heads, 2, shape.block_size * shape.head_dim)
+        self.elements = (rng.standard_normal(size) * STALE).astype(np.float16 if shape.dtype == "f16" else np.float32)
+
+    @property
+    def keys(self) -> NDArray[np.generic]:
+        """[block, head, tile, head_dim, 16]"""
+        tiles = self.shape.block_size // TILE
+        return self.elements[:, :, 0].reshape(*self.elements.shape[:2], tiles, self.shape.head_dim, TILE)
+
+    @property
+    def values(self) -> NDArray[np.generic]:
+        """[block, head, position, head_dim]"""
+        return self.elements[:, :, 1].reshape(*self.elements.shape[:2], self.shape.block_size, self.shape.head_dim)
+
+    def put(self, sequence: int, keys: NDArray[np.generic], values: NDArray[np.generic]) -> None:
+        """Writes keys and values [position, head, head_dim] from position 0 on, rounded as they are cached."""
+        blocks, offsets = self.places(sequence, np.arange(len(keys)))
+        self.keys[blocks, :, offsets // TILE, :, offsets % TILE] = keys
+        self.values[blocks, :, offsets] = values
+
+    def get(self, sequence: int, length: int) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+        """Copies of the keys and values [position, head, head_dim] of the first positions."""
+        blocks, offsets = self.places(sequence, np.arange(length))
+        return self.keys[blocks, :, offsets // TILE, :, offsets % TILE], self.values[blocks, :, offsets]
+
+    def places(self, sequence: int, positions: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The blocks of positions, and where in them."""
+        size = self.shape.block_size
+        return self.tables[sequence, positions // size], positions % size
+
+    def arguments(self) -> dict[str, Field]:
+        return {
+            "cache": self.elements,
+            "block_bytes": self.shape.block_bytes,
+            "head_bytes": self.shape.head_bytes,
+            "block_size": self.shape.block_size,
+        }
+
+    def step(self) -> dict[Step, Field]:
+        return {Step.TABLES: self.tables, Step.TABLE_STRIDE: self.tables.shape[1]}
+
+
+def shape_of(kv_heads: int, head_dim: int, dtype: KVType, block_size: int = 16) -> CacheShape:
+    return CacheShape(kv_heads, head_dim, block_size, dtype)

@@ -1,0 +1,234 @@
+"""The team of threads: every unit once, in order where order is asked for, and no thread left behind."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.kernels.harness import Machine
+from twofold.kernels.ir import Kernel
+from twofold.kernels.signature import KERNEL_PARAMETERS, Arguments, Step
+from twofold.kernels.team import LINE, Control, Operation, Program, Team
+from twofold.kernels.types import I64
+
+Ints = NDArray[np.int64]
+WORKERS = [1, 2, 3, 4]
+SCRATCH = 1000
+MakeTeam = Callable[[int], Team]
+
+
+@pytest.fixture
+def team_of(machine: Machine) -> Iterator[MakeTeam]:
+    """Makes teams that end with the test."""
+    made: list[Team] = []
+
+    def make(workers: int) -> Team:
+        made.append(Team(machine.compiler, workers, SCRATCH))
+        return made[-1]
+
+    yield make
+    for team in made:
+        team.close()
+
+
+def count_kernel() -> Kernel:
+    """counts[unit] += 1, atomically."""
+    k = Kernel("count_kernel", KERNEL_PARAMETERS)
+    a = Arguments(k, ("counts",), frozenset({"counts"}))
+    for unit in k.range(k.args[2], k.args[3]):
+        k.fetch_add(a["counts"] + unit * 8, 1)
+    k.ret()
+    return k
+
+
+def stencil_kernel() -> Kernel:
+    """target[i] = 3 · source[i] + source[(i + 1) mod n], wrapping: wrong if any of source is not yet there."""
+    k = Kernel("stencil_kernel", KERNEL_PARAMETERS)
+    a = Arguments(k, ("source", "target", "n"), frozenset({"source", "target"}))
+    for unit in k.range(k.args[2], k.args[3]):
+        here = k.load(I64, a["source"] + unit * 8)
+        there = k.load(I64, a["source"] + (unit + 1) % a["n"] * 8)
+        k.store(here * 3 + there, a["target"] + unit * 8)
+    k.ret()
+    return k
+
+
+def claim_kernel() -> Kernel:
+    """begins[unit], ends[unit], scratches[unit] = those of the claim that did the unit."""
+    k = Kernel("claim_kernel", KERNEL_PARAMETERS)
+    names = ("begins", "ends", "scratches")
+    a = Arguments(k, names, frozenset(names))
+    for unit in k.range(k.args[2], k.args[3]):
+        for name, value in zip(names, k.args[2:], strict=True):
+            k.store(value, a[name] + unit * 8)
+    k.ret()
+    return k
+
+
+def operation(
+    machine: Machine,
+    make: Callable[[], Kernel],
+    *args: Ints | int,
+    multiplier: int = 1,
+    quantum: int = 1,
+    parts: int = 4,
+    barrier: bool = True,
+) -> Operation:
+    """A call of the kernel that ``make`` generates under its own name."""
+    values = [a if isinstance(a, int) else a.ctypes.data for a in args]
+    address = machine.compiler.named(make.__name__, make)
+    return Operation(address, np.array(values, np.int64), Step.ROWS, multiplier, quantum, parts, barrier)
+
+
+def step_of(rows: int) -> Ints:
+    step = np.zeros(Step.SIZE, np.int64)
+    step[Step.ROWS] = rows
+    return step
+
+
+def stencil_chain(machine: Machine, a: Ints, b: Ints, length: int) -> Program:
+    """``length`` steps to and fro between two arrays, each needing all of the one before."""
+    pairs = [(a, b), (b, a)]
+    operations = [operation(machine, stencil_kernel, *pairs[i % 2], len(a)) for i in range(length)]
+    return Program.of(operations, step_of(len(a)))
+
+
+def stencil_chain_in_numpy(a: Ints, length: int) -> Ints:
+    for _ in range(length):
+        a = a * 3 + np.roll(a, -1)
+    return a
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_every_unit_of_every_operation_once(machine: Machine, team_of: MakeTeam, workers: int) -> None:
+    shapes = [(1, 1, 4), (1, 7, 1), (3, 4, 2), (5, 1, 64), (2, 1000, 4)]
+    rows = 37
+    counts = [np.zeros(rows * multiplier, np.int64) for multiplier, *_ in shapes]
+    operations = [
+        operation(machine, count_kernel, array, multiplier=m, quantum=q, parts=p, barrier=i % 2 == 0)
+        for i, (array, (m, q, p)) in enumerate(zip(counts, shapes, strict=True))
+    ]
+    step = step_of(rows)
+    program, team = Program.of(operations, step), team_of(workers)
+    for done in range(1, 51):
+        team.run(program)
+        for array in counts:
+            np.testing.assert_array_equal(array, done)
+    step[Step.ROWS] = 0
+    team.run(program)
+    step[Step.ROWS] = 1
+    team.run(program)
+    for array, (multiplier, *_) in zip(counts, shapes, strict=True):
+        np.testing.assert_array_equal(array[:multiplier], 51)
+        np.testing.assert_array_equal(array[multiplier:], 50)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_barriers_put_operations_in_order(machine: Machine, team_of: MakeTeam, workers: int) -> None:
+    first = np.random.default_rng(1).integers(0, 1000, 501)
+    a, b = first.copy(), np.zeros_like(first)
+    program, team, length = stencil_chain(machine, a, b, 40), team_of(workers), 0
+    for _ in range(20):
+        team.run(program)
+        length += 40
+    np.testing.assert_array_equal(a, stencil_chain_in_numpy(first, length))
+
+
+@pytest.mark.parametrize(("workers", "programs"), [(1, 3000), (2, 3000), (4, 300)])
+def test_many_small_programs_in_a_row(machine: Machine, team_of: MakeTeam, workers: int, programs: int) -> None:
+    counts = np.zeros(5, np.int64)
+    program, team = Program.of([operation(machine, count_kernel, counts)], step_of(5)), team_of(workers)
+    for done in range(1, programs + 1):
+        team.run(program)
+        assert (counts == done).all()
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_claims_are_whole_quanta_and_scratch_is_nobody_elses(machine: Machine, team_of: MakeTeam, workers: int) -> None:
+    units, quantum = 103, 6
+    begins, ends, scratches = (np.full(units, -1, np.int64) for _ in range(3))
+    program = Program.of([operation(machine, claim_kernel, begins, ends, scratches, quantum=quantum)], step_of(units))
+    team_of(workers).run(program)
+    own = np.arange(units)
+    assert (begins <= own).all()
+    assert (own < ends).all()
+    assert not (begins % quantum).any()
+    assert not (ends[ends < units] % quantum).any()
+    areas = np.unique(scratches)
+    assert len(areas) <= workers
+    assert not (areas % LINE).any()
+    assert (np.diff(areas) >= SCRATCH + LINE).all()
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_parked_members_wake(machine: Machine, team_of: MakeTeam, workers: int) -> None:
+    counts = np.zeros(50, np.int64)
+    program, team = Program.of([operation(machine, count_kernel, counts)], step_of(50)), team_of(workers)
+    for done in range(1, 4):
+        wait_until_parked(team)
+        team.run(program)
+        assert (counts == done).all()
+
+
+def test_members_that_are_just_parking_are_not_missed(machine: Machine, team_of: MakeTeam) -> None:
+    """Pauses around the time that members spin, so that programs come while they give up."""
+    counts = np.zeros(50, np.int64)
+    program, team = Program.of([operation(machine, count_kernel, counts)], step_of(50)), team_of(3)
+    for done, pause in enumerate(np.linspace(0, 2.5e-3, 150), 1):
+        time.sleep(pause)
+        team.run(program)
+        assert (counts == done).all()
+
+
+@pytest.mark.parametrize("parked", [False, True])
+def test_close_ends_the_threads_and_may_be_repeated(machine: Machine, parked: bool) -> None:
+    before = set(threading.enumerate())
+    team = Team(machine.compiler, 4, SCRATCH)
+    mine = set(threading.enumerate()) - before
+    assert len(mine) == 3
+    assert team.workers == 4
+    if parked:
+        wait_until_parked(team)
+    team.close()
+    team.close()
+    assert not any(thread.is_alive() for thread in mine)
+
+
+def test_a_closed_team_runs_nothing(machine: Machine, team_of: MakeTeam) -> None:
+    counts = np.zeros(5, np.int64)
+    team = team_of(2)
+    team.close()
+    with pytest.raises(AssertionError, match="closed"):
+        team.run(Program.of([operation(machine, count_kernel, counts)], step_of(5)))
+    assert not counts.any()
+
+
+def test_many_teams_come_and_go(machine: Machine) -> None:
+    before = set(threading.enumerate())
+    counts = np.zeros(9, np.int64)
+    program = Program.of([operation(machine, count_kernel, counts)], step_of(9))
+    for done in range(1, 31):
+        team = Team(machine.compiler, 1 + done % 4, SCRATCH)
+        team.run(program)
+        team.close()
+        assert (counts == done).all()
+    assert set(threading.enumerate()) <= before
+
+
+def test_a_program_ends_with_a_barrier(machine: Machine) -> None:
+    counts = np.zeros(5, np.int64)
+    with pytest.raises(AssertionError):
+        Program.of([operation(machine, count_kernel, counts, barrier=False)], step_of(5))
+
+
+def wait_until_parked(team: Team) -> None:
+    """Until all members have gone to sleep; fails when they never do."""
+    end = time.monotonic() + 5
+    while team._control[Control.PARKED] != team.workers - 1:
+        assert time.monotonic() < end, "members did not park"
+        time.sleep(1e-3)

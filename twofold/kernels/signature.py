@@ -1,0 +1,56 @@
+"""What every kernel is called with, and the record that tells a step's shape.
+
+    kernel(args, step, begin, end, scratch)
+
+``args`` is the call's own record of 8-byte fields, ``begin … end`` its share of the units, ``scratch`` belongs to the
+worker. ``step`` is one record for all calls of a step; its counts say how many units there are, its pointers lead to
+the ragged batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+from twofold.kernels.ir import Kernel, Value
+from twofold.kernels.types import I64, PTR
+
+KERNEL_PARAMETERS = [("args", PTR), ("step", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)]
+
+
+class Step(IntEnum):
+    """Fields of the step's record: counts first, then pointers to int32 arrays, then sizes."""
+
+    ONE = 0
+    ROWS = 1
+    ITEMS = 2
+    LOGIT_ROWS = 3
+    MERGES = 4
+    TOKENS = 8
+    POSITIONS = 9
+    ROW_SEQUENCE = 10
+    TABLES = 11
+    ITEM_LIST = 12
+    LOGIT_LIST = 13
+    MERGE_LIST = 14
+    TABLE_STRIDE = 15
+    SIZE = 16
+
+
+class Arguments:
+    """A kernel's own record, read by field name."""
+
+    def __init__(self, k: Kernel, fields: Sequence[str], pointers: frozenset[str]) -> None:
+        args = k.args[0]
+        self._values = {n: k.field(PTR if n in pointers else I64, args, i) for i, n in enumerate(fields)}
+
+    def __getitem__(self, name: str) -> Value:
+        return self._values[name]
+
+
+def step_pointer(k: Kernel, field: Step) -> Value:
+    return k.field(PTR, k.args[1], field)
+
+
+def step_count(k: Kernel, field: Step) -> Value:
+    return k.field(I64, k.args[1], field)
