@@ -1,0 +1,398 @@
+"""From a traced decoder to a program: what is joined, where barriers stand, who owns which buffer."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.ops.conftest import ISAS
+from tests.support.cpu import cpu_model
+from tests.support.tiny import TinyModel, TinyOptions
+from twofold.core.model import RopeSpec
+from twofold.formats.gguf import GGUFFile
+from twofold.kernels.attention import ITEM_INTS, MERGE_INTS
+from twofold.kernels.cache import CacheShape
+from twofold.kernels.jit import Compiler
+from twofold.kernels.signature import Step
+from twofold.kernels.team import Operation, Team
+from twofold.models.decoder import forward
+from twofold.models.read import read_model
+from twofold.ops.base import AttentionSpec, Batch, TensorRef
+from twofold.ops.cpu import graph
+from twofold.ops.cpu.batch import StepRecord
+from twofold.ops.cpu.cache import KVCache
+from twofold.ops.cpu.fuse import fuse
+from twofold.ops.cpu.graph import Node, Recorder
+from twofold.ops.cpu.memory import BufferPool, row_stride
+from twofold.ops.cpu.model import CpuModel, CpuOptions
+from twofold.ops.cpu.program import Capacity, ProgramBuilder, Schedule
+from twofold.ops.cpu.weights import WeightStore
+
+Make = Callable[[TinyOptions], TinyModel]
+Compilers = Callable[[str], Compiler]
+
+SIZES = CpuOptions(blocks=64, max_positions=512, max_rows=64, max_logit_rows=8, workers=2)
+LLAMA_LAYER_OPERATIONS, LLAMA_LAYER_BARRIERS = 16, 11
+"""What one layer of a llama costs. Lower is better: change them only downwards."""
+
+WIDTH = 64
+ROPE = RopeSpec(16, 10_000.0, "halves")
+TABLE, SQUARE, VECTOR = TensorRef("t", 300, WIDTH), TensorRef("w", WIDTH, WIDTH), TensorRef("v", 1, WIDTH)
+
+
+# -- joining ----------------------------------------------------------------------------------------------------------
+
+
+def kinds(nodes: list[Node]) -> list[str]:
+    return [type(node).__name__ for node in nodes]
+
+
+def test_a_sum_with_a_linear_or_a_norm_is_one_node() -> None:
+    ops = Recorder()
+    x = ops.embed(TABLE, 1.0)
+    y = ops.add(x, ops.linear(x, SQUARE))
+    z = ops.add(ops.rms_norm(y, VECTOR, 1e-5), y)
+    ops.linear(z, SQUARE)
+    nodes = fuse(ops.nodes)
+    assert kinds(nodes) == ["Embed", "Linear", "Norm", "Linear"]
+    _, linear, norm, last = nodes
+    assert isinstance(linear, graph.Linear)
+    assert isinstance(norm, graph.Norm)
+    assert isinstance(last, graph.Linear)
+    assert linear.residual is x
+    assert norm.x is linear
+    assert norm.residual is linear
+    assert last.x is norm
+
+
+def test_a_result_that_others_use_is_not_joined() -> None:
+    ops = Recorder()
+    x = ops.embed(TABLE, 1.0)
+    y = ops.linear(x, SQUARE)
+    ops.gated(ops.add(x, y), y, "silu")
+    z = ops.linear(x, SQUARE)
+    ops.add(z, z)
+    assert kinds(fuse(ops.nodes)) == ["Embed", "Linear", "Add", "Gated", "Linear", "Add"]
+
+
+def test_a_linear_takes_one_residual() -> None:
+    ops = Recorder()
+    x = ops.embed(TABLE, 1.0)
+    ops.add(x, ops.add(x, ops.linear(x, SQUARE)))
+    assert kinds(fuse(ops.nodes)) == ["Embed", "Linear", "Add"]
+
+
+def test_a_residual_is_there_before_it_is_added() -> None:
+    """Joined into the linear, the sum would be computed before the gate that it reads."""
+    ops = Recorder()
+    x = ops.embed(TABLE, 1.0)
+    y = ops.linear(x, SQUARE)
+    ops.add(y, ops.gated(x, x, "silu"))
+    nodes = fuse(ops.nodes)
+    assert kinds(nodes) == ["Embed", "Linear", "Gated", "Add"]
+    assert_inputs_come_first(nodes)
+
+
+def test_norm_rotation_and_store_are_joined() -> None:
+    ops = Recorder()
+    x = ops.embed(TABLE, 1.0)
+    q = ops.rope(ops.head_norm(x, VECTOR, 1e-6, 4), 4, ROPE)
+    k, v = ops.rope(x, 4, ROPE), ops.linear(x, SQUARE)
+    ops.store_kv(3, k, v)
+    ops.attention(3, q, AttentionSpec(4, 4, 16, 0.25))
+    nodes = fuse(ops.nodes)
+    assert kinds(nodes) == ["Embed", "Rotate", "Rotate", "Linear", "StoreValues", "Attention"]
+    _, query, key, value, store, attention = nodes
+    assert isinstance(query, graph.Rotate)
+    assert (query.x, query.norm, query.eps, query.store) == (x, VECTOR, 1e-6, None)
+    assert isinstance(key, graph.Rotate)
+    assert (key.x, key.norm, key.store) == (x, None, 3)
+    assert isinstance(store, graph.StoreValues)
+    assert (store.values, store.layer, store.heads) == (value, 3, 4)
+    assert isinstance(attention, graph.Attention)
+    assert attention.q is query
+
+
+def assert_inputs_come_first(nodes: list[Node]) -> None:
+    seen: set[Node] = set()
+    for node in nodes:
+        assert set(node.inputs()) <= seen
+        seen.add(node)
+
+
+# -- barriers ---------------------------------------------------------------------------------------------------------
+
+
+def schedule(*accesses: tuple[set[int], set[int]]) -> list[bool]:
+    """Whether a barrier follows each operation, given what it reads and writes."""
+    made = Schedule()
+    for reads, writes in accesses:
+        made.add(Operation(0, np.zeros(1, np.int64), Step.ROWS), reads, writes)
+    return [operation.barrier for operation in made.finish()]
+
+
+@pytest.mark.parametrize(
+    "then", [({1}, {2}), ({2}, {0}), ({2}, {1})], ids=["read after write", "write after read", "write after write"]
+)
+def test_a_hazard_is_a_barrier(then: tuple[set[int], set[int]]) -> None:
+    assert schedule(({0}, {1}), then) == [True, True]
+
+
+def test_independent_operations_need_no_barrier() -> None:
+    assert schedule(({0}, {1}), ({0}, {2}), ({0, 3}, {4})) == [False, False, True]
+
+
+def test_a_barrier_stands_before_the_first_that_needs_it() -> None:
+    assert schedule(({0}, {1}), ({0}, {2}), ({1}, {3}), ({2}, {4}), ({3}, {5})) == [False, True, False, True, True]
+
+
+RESOURCES = st.sets(st.integers(0, 5), max_size=3)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(RESOURCES, RESOURCES), min_size=1, max_size=12))
+def test_nothing_between_two_barriers_depends_on_another(accesses: list[tuple[set[int], set[int]]]) -> None:
+    phase: list[tuple[set[int], set[int]]] = []
+    for (reads, writes), barrier in zip(accesses, schedule(*accesses), strict=True):
+        for other_reads, other_writes in phase:
+            assert not writes & (other_reads | other_writes)
+            assert not reads & other_writes
+        phase = [] if barrier else [*phase, (reads, writes)]
+
+
+# -- buffers ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_buffer_comes_back_only_when_given_back() -> None:
+    pool = BufferPool()
+    first, second = pool.take(4, 100), pool.take(4, 100)
+    assert first.address != second.address
+    pool.give(4, first)
+    assert pool.take(8, 100).address not in {first.address, second.address}
+    assert pool.take(4, 100) == first
+    assert pool.total_bytes == (4 + 4 + 8) * row_stride(100)
+
+
+def test_rows_begin_at_lines_and_are_not_crowded() -> None:
+    for size in range(4, 9000, 52):
+        assert size <= row_stride(size) <= size + 127
+        assert row_stride(size) % 64 == 0
+        assert row_stride(size) % 1024
+
+
+ALL_KINDS = {
+    "llama": TinyOptions.wide("llama", "Q4_1", layers=3),
+    "gemma2": TinyOptions("gemma2", layers=3, window=20),
+    "gemma3": TinyOptions.wide("gemma3", "Q4_K", layers=3, window=20),
+    "phi3": TinyOptions("phi3", layers=3),
+}
+
+
+class Traced:
+    """A tiny model's program, with the nodes and buffers it was made of, and what each operation says it touches."""
+
+    def __init__(self, path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[Operation, set[int], set[int]]] = []
+        add = Schedule.add
+
+        def remember(schedule: Schedule, operation: Operation, reads: set[int], writes: set[int]) -> None:
+            self.calls.append((operation, reads, writes))
+            add(schedule, operation, reads, writes)
+
+        monkeypatch.setattr(Schedule, "add", remember)
+        recorder, team = Recorder(), Team(compiler, 1, 1 << 16)
+        with GGUFFile.open(path) as file:
+            spec, weights = read_model(file.metadata, file.tensors, file.data)
+            forward(recorder, spec, weights)
+            self.nodes = fuse(recorder.nodes)
+            cache = KVCache(CacheShape(spec.kv_heads, spec.head_dim, 16, "f16"), len(spec.layers), 4)
+            store = WeightStore(file, compiler, team)
+            self.builder = ProgramBuilder(compiler, store, cache, Capacity(8, 4, 64, 2))
+            self.program, self.logits = self.builder.build(self.nodes, np.zeros(Step.SIZE, np.int64))
+            self.caches = {cache.layer_address(i) for i in range(cache.layers)}
+        team.close()
+
+    def buffers(self, node: Node) -> set[int]:
+        result = self.builder._results[node]
+        return {buffer.address for buffer in (result.floats, result.acts) if buffer is not None}
+
+
+@pytest.fixture(params=ALL_KINDS)
+def traced(
+    request: pytest.FixtureRequest, tiny_gguf: Make, compiler_for: Compilers, monkeypatch: pytest.MonkeyPatch
+) -> Traced:
+    return Traced(tiny_gguf(ALL_KINDS[request.param]).path, compiler_for(ISAS[0]), monkeypatch)
+
+
+def test_nodes_are_computed_before_they_are_used(traced: Traced) -> None:
+    assert_inputs_come_first(traced.nodes)
+
+
+def test_a_live_buffer_is_never_handed_out(traced: Traced) -> None:
+    last_use = {source: i for i, node in enumerate(traced.nodes) for source in node.inputs()}
+    last_use[traced.nodes[-1]] = len(traced.nodes)
+    reused = 0
+    for index, node in enumerate(traced.nodes):
+        earlier = traced.nodes[:index]
+        live = [other for other in earlier if last_use.get(other, -1) >= index]
+        own = traced.buffers(node)
+        for other in live:
+            assert own.isdisjoint(traced.buffers(other))
+        reused += any(own & traced.buffers(other) for other in earlier)
+    assert reused > 10
+    assert {traced.logits.address} <= traced.buffers(traced.nodes[-1])
+
+
+def test_operations_say_what_they_touch(traced: Traced) -> None:
+    """Every buffer and cache among an operation's arguments is one that it says it reads or writes.
+
+    A layer's keys go by the cache's address, its values by the next number: attention reads both.
+    """
+    known = traced.caches.union(*map(traced.buffers, traced.nodes))
+    for operation, reads, writes in traced.calls:
+        if operation.source is Step.MERGES:
+            continue  # It shares the arguments of the attention before it.
+        named = set(operation.args.tolist()) & known
+        said = {address & ~1 for address in reads | writes}
+        assert named == said & known
+        if operation.source is Step.ITEMS:
+            keys = named & traced.caches
+            assert keys | {address + 1 for address in keys} <= reads
+
+
+def test_values_are_written_before_they_are_read(traced: Traced) -> None:
+    written: set[int] = set()
+    for _, reads, writes in traced.calls:
+        assert reads <= written | writes
+        written |= writes
+
+
+def test_a_llama_layer_is_few_operations_and_barriers(tiny_gguf: Make, compiler_for: Compilers) -> None:
+    counts = []
+    for layers in (1, 2, 3):
+        tiny = tiny_gguf(TinyOptions.wide("llama", "Q4_1", layers=layers))
+        with cpu_model(tiny.path, compiler_for(ISAS[0]), SIZES) as model:
+            operations = model.program.operations
+            counts.append((len(operations), sum(operation.barrier for operation in operations)))
+    assert {(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(counts)} == {(LLAMA_LAYER_OPERATIONS, LLAMA_LAYER_BARRIERS)}
+
+
+# -- steps ------------------------------------------------------------------------------------------------------------
+
+
+def batch_of(*parts: tuple[int, int]) -> Batch:
+    """First position and rows of each sequence; the last row of each wants logits."""
+    starts = np.cumsum([0, *(rows for _, rows in parts)]).astype(np.int32)
+    positions = np.concatenate([np.arange(first, first + rows, dtype=np.int32) for first, rows in parts])
+    tables = np.zeros((len(parts), 40), np.int32)
+    return Batch(np.zeros(len(positions), np.int32), positions, starts, tables, starts[1:] - 1)
+
+
+class Filled:
+    """A record of 8 query heads on 2 KV heads, two workers and 16 partials, filled with a batch."""
+
+    def __init__(self, *parts: tuple[int, int]) -> None:
+        record = StepRecord(rows=64, heads=8, kv_heads=2, workers=2, partials=16)
+        batch = batch_of(*parts)
+        record.fill(batch)
+        self.step = record.step
+        self.items = self._ints(Step.ITEM_LIST, int(self.step[Step.ITEMS]), ITEM_INTS)[:, :6].tolist()
+        self.merges = self._ints(Step.MERGE_LIST, int(self.step[Step.MERGES]), MERGE_INTS)[:, :3].tolist()
+        self.owners = self._ints(Step.ROW_SEQUENCE, 1, len(batch.tokens))[0].tolist()
+
+    def _ints(self, field: Step, rows: int, columns: int) -> NDArray[np.int32]:
+        raw = (ctypes.c_int32 * (rows * columns)).from_address(int(self.step[field]))
+        return np.array(raw, np.int32).reshape(rows, columns)
+
+
+def test_a_mixed_batch_is_items_and_merges() -> None:
+    filled = Filled((0, 30), (700, 1), (255, 1))
+    assert filled.owners == [0] * 30 + [1, 2]
+    assert filled.step[[Step.ONE, Step.ROWS, Step.LOGIT_ROWS, Step.TABLE_STRIDE]].tolist() == [1, 32, 3, 40]
+    assert filled.items == [
+        [0, 0, 12, 0, -1, 0],
+        [0, 12, 12, 12, -1, 0],
+        [0, 24, 6, 24, -1, 0],
+        [1, 30, 1, 700, 0, 0],
+        [1, 30, 1, 700, 1, 1],
+        [1, 30, 1, 700, 2, 2],
+        [2, 31, 1, 255, -1, 0],
+    ]
+    assert filled.merges == [[30, 0, 3]]
+
+
+def test_with_enough_sequences_none_is_split() -> None:
+    filled = Filled((700, 1), (700, 1), (700, 1), (700, 1))
+    assert filled.merges == []
+    assert filled.items == [[i, i, 1, 700, -1, 0] for i in range(4)]
+
+
+def test_with_partials_used_up_rows_stay_whole() -> None:
+    filled = Filled((256 * 9, 1), (256 * 6, 1), (256 * 5, 1))
+    assert filled.merges == [[0, 0, 10], [2, 10, 6]]
+    assert [item for item in filled.items if item[4] < 0] == [[1, 1, 1, 256 * 6, -1, 0]]
+
+
+# -- the model --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def model(tiny_gguf: Make, compiler_for: Compilers) -> Iterator[CpuModel]:
+    with cpu_model(tiny_gguf(ALL_KINDS["llama"]).path, compiler_for(ISAS[0]), SIZES) as made:
+        yield made
+
+
+def test_a_step_is_one_call_of_machine_code(model: CpuModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, run = [], model.team._run
+
+    def counted(control: int, worker: int) -> None:
+        calls.append(worker)
+        run(control, worker)
+
+    monkeypatch.setattr(model.team, "_run", counted)
+    model.run(batch_of((0, 5), (3, 1), (40, 2)))
+    model.run(batch_of((5, 1)))
+    assert calls == [0, 0]
+
+
+def test_too_large_a_batch_is_refused(model: CpuModel) -> None:
+    model.run(batch_of((0, 64)))
+    with pytest.raises(AssertionError):
+        model.run(batch_of((0, 65)))
+    with pytest.raises(AssertionError):
+        model.run(batch_of(*[(0, 1)] * 9))
+
+
+def test_no_logits_are_an_empty_array(model: CpuModel) -> None:
+    batch = batch_of((0, 4))
+    nothing = Batch(batch.tokens, batch.positions, batch.row_starts, batch.block_tables, np.zeros(0, np.int32))
+    assert model.run(nothing).shape == (0, model.vocab_size)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_files_pages_are_dropped_after_packing(tiny_gguf: Make, compiler_for: Compilers) -> None:
+    path = tiny_gguf(TinyOptions.wide("llama", "Q8_0", layers=2, ffn=1024)).path
+    with cpu_model(path, compiler_for(ISAS[0]), SIZES):
+        assert resident_bytes(path) < path.stat().st_size / 4
+
+
+def resident_bytes(path: Path) -> int:
+    """Bytes of the mappings of ``path`` that are in this process's memory."""
+    gc.collect()
+    total, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split(" ")[0]:
+            inside = line.endswith(str(path))
+        elif inside and line.startswith("Rss:"):
+            total += int(line.split()[1]) * 1024
+    return total

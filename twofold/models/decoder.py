@@ -1,0 +1,61 @@
+"""The decoder: every model that Twofold runs, prefill and decode alike, on whatever ``Ops`` computes with.
+
+    x      = embedding of the tokens
+    x     += attention(norm(x))        for each layer
+    x     += feed_forward(norm(x))
+    logits = head(norm(x))             of the rows that were asked for
+
+What differs between architectures is data: a weight that is None is a step that is skipped.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from twofold.core.model import LayerSpec, ModelSpec
+from twofold.models.bind import LayerWeights, ModelWeights
+from twofold.ops.base import AttentionSpec, Ops, TensorRef
+
+T = TypeVar("T")
+
+
+def forward(ops: Ops[T], spec: ModelSpec, weights: ModelWeights) -> T:
+    """Logits of the batch that ``ops`` works on: [logit rows, vocabulary]."""
+    x = ops.embed(weights.embedding, spec.embedding_scale)
+    for index, (layer, layer_weights) in enumerate(zip(spec.layers, weights.layers, strict=True)):
+        x = ops.add(x, _attention(ops, spec, index, layer, layer_weights, x))
+        x = ops.add(x, _feed_forward(ops, spec, layer_weights, x))
+    logits = ops.linear(ops.rms_norm(ops.select(x), weights.final_norm, spec.norm_eps), weights.head)
+    return logits if spec.final_softcap is None else ops.softcap(logits, spec.final_softcap)
+
+
+def _attention(ops: Ops[T], spec: ModelSpec, index: int, layer: LayerSpec, weights: LayerWeights, x: T) -> T:
+    x = ops.rms_norm(x, weights.attn_norm, spec.norm_eps)
+    q = ops.linear(x, weights.q, weights.q_bias)
+    k = ops.linear(x, weights.k, weights.k_bias)
+    v = ops.linear(x, weights.v, weights.v_bias)
+    q = ops.rope(_head_norm(ops, spec, q, weights.q_norm, spec.heads), spec.heads, layer.rope)
+    k = ops.rope(_head_norm(ops, spec, k, weights.k_norm, spec.kv_heads), spec.kv_heads, layer.rope)
+    ops.store_kv(index, k, v)
+    mixed = ops.attention(index, q, _attention_spec(spec, layer))
+    return _norm(ops, spec, ops.linear(mixed, weights.o), weights.post_attention_norm)
+
+
+def _feed_forward(ops: Ops[T], spec: ModelSpec, weights: LayerWeights, x: T) -> T:
+    x = ops.rms_norm(x, weights.ffn_norm, spec.norm_eps)
+    inner = ops.gated(ops.linear(x, weights.gate), ops.linear(x, weights.up), spec.activation)
+    return _norm(ops, spec, ops.linear(inner, weights.down), weights.post_ffn_norm)
+
+
+def _attention_spec(spec: ModelSpec, layer: LayerSpec) -> AttentionSpec:
+    return AttentionSpec(
+        spec.heads, spec.kv_heads, spec.head_dim, spec.attention_scale, layer.window, spec.attention_softcap
+    )
+
+
+def _norm(ops: Ops[T], spec: ModelSpec, x: T, weight: TensorRef | None) -> T:
+    return x if weight is None else ops.rms_norm(x, weight, spec.norm_eps)
+
+
+def _head_norm(ops: Ops[T], spec: ModelSpec, x: T, weight: TensorRef | None, heads: int) -> T:
+    return x if weight is None else ops.head_norm(x, weight, spec.norm_eps, heads)

@@ -1,0 +1,130 @@
+"""The seam between a model and the arrays it runs on: what a decoder asks of its operations.
+
+A model is written once against ``Ops``. An implementation may compute at once (NumPy, the reference), or record a
+program that is replayed every step (the CPU kernels). ``Batch`` is what one step works on: a ragged set of rows,
+each a token of some sequence at some position. There is no prefill shape and no decode shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twofold.core.model import Activation, RopeSpec
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The rows of one step.
+
+    tokens        int32 [rows]               token ids; the rows of one sequence are adjacent and ascending
+    positions     int32 [rows]               position of each row in its sequence
+    row_starts    int32 [sequences + 1]      rows of sequence i are row_starts[i] : row_starts[i + 1]
+    block_tables  int32 [sequences, blocks]  KV block holding positions j·block_size … of sequence i
+    logit_rows    int32 [logit_rows]         ascending rows whose logits are wanted
+    """
+
+    tokens: NDArray[np.int32]
+    positions: NDArray[np.int32]
+    row_starts: NDArray[np.int32]
+    block_tables: NDArray[np.int32]
+    logit_rows: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRef:
+    """A matrix of the model file, or some rows of one: ``rows`` outputs of ``columns`` inputs."""
+
+    name: str
+    rows: int
+    columns: int
+    first_row: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """What one attention call needs beside its arrays."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+
+
+class Ops(Protocol[T]):
+    """What a decoder asks of arrays. Activations ``T`` are float32 [rows, width].
+
+    Vectors (norm weights, biases) are ``TensorRef`` with one row.
+    """
+
+    def embed(self, table: TensorRef, scale: float) -> T:
+        """Rows of ``table`` for the batch's tokens, times ``scale``: [rows, columns]."""
+        ...
+
+    def rms_norm(self, x: T, weight: TensorRef, eps: float) -> T:
+        """x / sqrt(mean(x²) + eps) · weight, over each row."""
+        ...
+
+    def head_norm(self, x: T, weight: TensorRef, eps: float, heads: int) -> T:
+        """RMS norm over each of the ``heads`` equal parts of a row."""
+        ...
+
+    def linear(self, x: T, weight: TensorRef, bias: TensorRef | None = None) -> T:
+        """x @ weightᵀ + bias: [rows, weight.rows]."""
+        ...
+
+    def add(self, x: T, y: T) -> T:
+        """x + y."""
+        ...
+
+    def gated(self, gate: T, up: T, activation: Activation) -> T:
+        """activation(gate) · up."""
+        ...
+
+    def rope(self, x: T, heads: int, rope: RopeSpec) -> T:
+        """Rotates each head of a row by the row's position."""
+        ...
+
+    def store_kv(self, layer: int, k: T, v: T) -> None:
+        """Writes K and V of the batch's rows into their sequences' blocks."""
+        ...
+
+    def attention(self, layer: int, q: T, spec: AttentionSpec) -> T:
+        """Causal attention of each row over the cached positions 0 … its own: [rows, heads · head_dim]."""
+        ...
+
+    def select(self, x: T) -> T:
+        """The rows whose logits are wanted: [logit_rows, width]."""
+        ...
+
+    def softcap(self, x: T, cap: float) -> T:
+        """cap · tanh(x / cap)."""
+        ...
+
+
+class Forward(Protocol):
+    """A model ready to run. The engine sees nothing else of it."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def max_rows(self) -> int:
+        """Most rows a batch may hold."""
+        ...
+
+    @property
+    def max_logit_rows(self) -> int:
+        """Most rows whose logits one batch may ask for."""
+        ...
+
+    def run(self, batch: Batch) -> NDArray[np.float32]:
+        """Logits [logit_rows, vocab_size]; the array is overwritten by the next call."""
+        ...

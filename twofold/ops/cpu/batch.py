@@ -1,0 +1,78 @@
+"""From a batch to the step's record: row counts, pointers, and the items of attention."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twofold.kernels.attention import ITEM_INTS, MERGE_INTS, SPLIT
+from twofold.kernels.signature import Step
+from twofold.ops.base import Batch
+
+QUERIES_PER_ITEM = 48
+"""Query heads times rows of one attention item."""
+UNITS_PER_WORKER = 4
+"""With fewer units of attention for each worker than this, long contexts are cut into splits."""
+
+
+class StepRecord:
+    """The record that every kernel of a step reads. Arrays of a Batch must live until the step has run."""
+
+    def __init__(self, *, rows: int, heads: int, kv_heads: int, workers: int, partials: int) -> None:
+        self._rows_per_item = max(1, QUERIES_PER_ITEM // (heads // kv_heads))
+        self._enough_items = -(-UNITS_PER_WORKER * workers // kv_heads)
+        self._partials = partials
+        self._row_sequence = np.zeros(rows, np.int32)
+        self._items = np.zeros((rows + partials, ITEM_INTS), np.int32)
+        self._merges = np.zeros((partials, MERGE_INTS), np.int32)
+        self._batch: Batch | None = None
+        self.step = np.zeros(Step.SIZE, np.int64)
+        self.step[Step.ONE] = 1
+        self.step[Step.ROW_SEQUENCE] = self._row_sequence.ctypes.data
+        self.step[Step.ITEM_LIST] = self._items.ctypes.data
+        self.step[Step.MERGE_LIST] = self._merges.ctypes.data
+
+    def fill(self, batch: Batch) -> None:
+        """Describes ``batch`` for the kernels."""
+        self._batch = batch
+        step = self.step
+        step[Step.ROWS] = len(batch.tokens)
+        step[Step.LOGIT_ROWS] = len(batch.logit_rows)
+        step[Step.TOKENS] = _address(batch.tokens)
+        step[Step.POSITIONS] = _address(batch.positions)
+        step[Step.TABLES] = batch.block_tables.ctypes.data
+        step[Step.TABLE_STRIDE] = batch.block_tables.strides[0] // 4
+        step[Step.LOGIT_LIST] = _address(batch.logit_rows)
+        step[Step.ITEMS], step[Step.MERGES] = self._fill_items(batch)
+
+    def _fill_items(self, batch: Batch) -> tuple[int, int]:
+        """Lists items and merges; how many there are of each."""
+        starts = batch.row_starts.tolist()
+        positions = batch.positions
+        items: list[tuple[int, int, int, int, int, int]] = []
+        merges: list[tuple[int, int, int, int]] = []
+        partial = 0
+        few = len(starts) - 1 < self._enough_items
+        for sequence, (first, end) in enumerate(pairwise(starts)):
+            self._row_sequence[first:end] = sequence
+            position = int(positions[first])
+            splits = position // SPLIT + 1
+            if few and end - first == 1 and 1 < splits <= self._partials - partial:
+                items += [(sequence, first, 1, position, split, partial + split) for split in range(splits)]
+                merges.append((first, partial, splits, 0))
+                partial += splits
+                continue
+            for row in range(first, end, self._rows_per_item):
+                items.append((sequence, row, min(self._rows_per_item, end - row), position + row - first, -1, 0))
+        self._items[: len(items), :6] = items
+        if merges:
+            self._merges[: len(merges)] = merges
+        return len(items), len(merges)
+
+
+def _address(array: NDArray[np.int32]) -> int:
+    assert array.dtype == np.int32
+    assert array.flags.c_contiguous
+    return array.ctypes.data

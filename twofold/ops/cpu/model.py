@@ -1,0 +1,110 @@
+"""A model on this machine's processor: one call of machine code a step."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twofold.core.model import ModelSpec
+from twofold.formats.gguf import GGUFFile
+from twofold.kernels.attention import SPLIT, scratch_floats
+from twofold.kernels.cache import CacheShape, KVType
+from twofold.kernels.jit import Compiler
+from twofold.kernels.layout import PACKINGS
+from twofold.kernels.linear import linear_scratch_bytes
+from twofold.kernels.team import Team
+from twofold.ops.base import Batch
+from twofold.ops.cpu.batch import StepRecord
+from twofold.ops.cpu.cache import KVCache
+from twofold.ops.cpu.fuse import fuse
+from twofold.ops.cpu.graph import Linear, Node, Recorder
+from twofold.ops.cpu.program import Capacity, ProgramBuilder
+from twofold.ops.cpu.weights import WeightStore
+
+
+@dataclass(frozen=True, slots=True)
+class CpuOptions:
+    """Sizes of what is allocated once. ``blocks`` KV blocks of ``block_size`` positions; rows are those of a step."""
+
+    blocks: int
+    max_positions: int
+    max_rows: int = 512
+    max_logit_rows: int = 64
+    block_size: int = 16
+    kv_dtype: KVType = "f16"
+    workers: int = 1
+
+
+class CpuModel:
+    """``Forward`` on CPU kernels. ``trace`` runs the model's decoder on a Recorder; not safe for several threads."""
+
+    def __init__(
+        self,
+        source: GGUFFile,
+        spec: ModelSpec,
+        trace: Callable[[Recorder], Node],
+        compiler: Compiler,
+        options: CpuOptions,
+    ) -> None:
+        self.vocab_size = spec.vocab_size
+        self.max_rows = options.max_rows
+        self.max_logit_rows = options.max_logit_rows
+        recorder = Recorder()
+        trace(recorder)
+        nodes = fuse(recorder.nodes)
+        partials = UNITS_OF_PARTIALS * -(-options.max_positions // SPLIT)
+        self.team = Team(compiler, options.workers, _scratch_bytes(nodes, source, spec, compiler))
+        self.weights = WeightStore(source, compiler, self.team)
+        shape = CacheShape(spec.kv_heads, spec.head_dim, options.block_size, options.kv_dtype)
+        self.cache = KVCache(shape, len(spec.layers), options.blocks)
+        self._record = StepRecord(
+            rows=options.max_rows,
+            heads=spec.heads,
+            kv_heads=spec.kv_heads,
+            workers=options.workers,
+            partials=partials,
+        )
+        capacity = Capacity(options.max_rows, options.max_logit_rows, options.max_positions, partials)
+        builder = ProgramBuilder(compiler, self.weights, self.cache, capacity)
+        self.program, self._logits = builder.build(nodes, self._record.step)
+        self._kept = builder.kept
+        source.release()
+
+    def run(self, batch: Batch) -> NDArray[np.float32]:
+        """Logits [logit_rows, vocab_size], overwritten by the next call."""
+        assert len(batch.tokens) <= self.max_rows
+        assert len(batch.logit_rows) <= self.max_logit_rows
+        self._record.fill(batch)
+        self.team.run(self.program)
+        return self._view(len(batch.logit_rows))
+
+    def _view(self, rows: int) -> NDArray[np.float32]:
+        buffer = self._logits
+        size = rows * buffer.stride
+        raw = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(buffer.address)) if size else _NO_BYTES
+        return raw.view(np.float32).reshape(rows, buffer.stride // 4)[:, : self.vocab_size]
+
+    def close(self) -> None:
+        """Ends the team's threads."""
+        self.team.close()
+
+
+UNITS_OF_PARTIALS = 8
+"""Rows of the longest context that may be cut into splits in one step."""
+_NO_BYTES = np.zeros(0, np.uint8)
+
+
+def _scratch_bytes(nodes: list[Node], source: GGUFFile, spec: ModelSpec, compiler: Compiler) -> int:
+    """The most that any kernel of the program needs of a worker's scratch."""
+    isa = compiler.target.isa
+    needs = [4 * scratch_floats(spec.head_dim), 4 * max(spec.hidden_size, spec.ffn_size) + 64]
+    for node in nodes:
+        if isinstance(node, Linear):
+            form = source.tensors[node.weight.name].format
+            if not form.is_float:
+                needs.append(linear_scratch_bytes(PACKINGS[form.name], isa, node.weight.columns))
+    return max(needs)

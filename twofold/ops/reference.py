@@ -1,0 +1,182 @@
+"""The reference: the same decoder on plain float32 NumPy arrays, one step at a time. Slow and easy to believe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twofold.core.model import Activation, RopeSpec
+from twofold.ops.base import AttentionSpec, Batch, TensorRef
+from twofold.ops.rope import rope_table
+
+Array: TypeAlias = NDArray[np.float32]
+FloatType: TypeAlias = type[np.float32] | type[np.float16]
+
+
+class PagedCache:
+    """K and V of all layers in blocks: two arrays [layers, blocks, block_size, kv_width] of ``dtype``."""
+
+    def __init__(self, layers: int, blocks: int, block_size: int, kv_width: int, dtype: FloatType = np.float32) -> None:
+        self.block_size = block_size
+        self.k = np.zeros((layers, blocks, block_size, kv_width), dtype)
+        self.v = np.zeros_like(self.k)
+
+
+class NumpyOps:
+    """Ops over dequantised ``weights`` (float32 [rows, columns] by tensor name) for one batch.
+
+    Whatever a kernel may round differently is done here in float32; a float16 cache rounds K and V as theirs does.
+    """
+
+    def __init__(self, weights: Mapping[str, Array], cache: PagedCache, batch: Batch) -> None:
+        self._weights = weights
+        self._cache = cache
+        self._batch = batch
+
+    def embed(self, table: TensorRef, scale: float) -> Array:
+        return self._rows(table)[self._batch.tokens] * np.float32(scale)
+
+    def rms_norm(self, x: Array, weight: TensorRef, eps: float) -> Array:
+        mean = np.mean(x * x, axis=-1, keepdims=True, dtype=np.float32)
+        size: Array = np.sqrt(mean + np.float32(eps))
+        scaled: Array = x / size * self._rows(weight)[0]
+        return scaled
+
+    def head_norm(self, x: Array, weight: TensorRef, eps: float, heads: int) -> Array:
+        return self.rms_norm(x.reshape(len(x), heads, -1), weight, eps).reshape(x.shape)
+
+    def linear(self, x: Array, weight: TensorRef, bias: TensorRef | None = None) -> Array:
+        y = x @ self._rows(weight).T
+        return y if bias is None else y + self._rows(bias)[0]
+
+    def add(self, x: Array, y: Array) -> Array:
+        return x + y
+
+    def gated(self, gate: Array, up: Array, activation: Activation) -> Array:
+        return (silu(gate) if activation == "silu" else gelu_tanh(gate)) * up
+
+    def rope(self, x: Array, heads: int, rope: RopeSpec) -> Array:
+        table = rope_table(rope, int(self._batch.positions.max()) + 1)[self._batch.positions]
+        split = x.reshape(len(x), heads, -1)
+        return rotate(split, table[:, None, 0], table[:, None, 1], rope).reshape(x.shape)
+
+    def store_kv(self, layer: int, k: Array, v: Array) -> None:
+        batch, size = self._batch, self._cache.block_size
+        sequence = np.repeat(np.arange(len(batch.row_starts) - 1), np.diff(batch.row_starts))
+        blocks = batch.block_tables[sequence, batch.positions // size]
+        self._cache.k[layer, blocks, batch.positions % size] = k
+        self._cache.v[layer, blocks, batch.positions % size] = v
+
+    def attention(self, layer: int, q: Array, spec: AttentionSpec) -> Array:
+        mixed = np.empty_like(q)
+        for sequence, (start, stop) in enumerate(zip(self._batch.row_starts, self._batch.row_starts[1:], strict=False)):
+            if start < stop:
+                mixed[start:stop] = self._attend(
+                    layer, sequence, q[start:stop], self._batch.positions[start:stop], spec
+                )
+        return mixed
+
+    def select(self, x: Array) -> Array:
+        return x[self._batch.logit_rows]
+
+    def softcap(self, x: Array, cap: float) -> Array:
+        return softcap(x, cap)
+
+    def _rows(self, ref: TensorRef) -> Array:
+        return self._weights[ref.name][ref.first_row : ref.first_row + ref.rows]
+
+    def _attend(self, layer: int, sequence: int, q: Array, rows: NDArray[np.int32], spec: AttentionSpec) -> Array:
+        """Attention of rows at positions ``rows`` of one sequence: [rows, heads · head_dim]."""
+        length = int(rows[-1]) + 1
+        k, v = (self._gather(cache[layer], sequence, length, spec) for cache in (self._cache.k, self._cache.v))
+        heads = q.reshape(len(q), spec.heads, spec.head_dim).transpose(1, 0, 2)
+        scores = heads @ k.transpose(0, 2, 1) * np.float32(spec.scale)
+        if spec.softcap is not None:
+            scores = softcap(scores, spec.softcap)
+        scores[:, ~_visible(rows, length, spec.window)] = -np.inf
+        return (_softmax(scores) @ v).transpose(1, 0, 2).reshape(q.shape)
+
+    def _gather(self, cache: NDArray[np.floating], sequence: int, length: int, spec: AttentionSpec) -> Array:
+        """Cached positions 0 … length - 1 of a sequence, a copy for each query head: [heads, length, head_dim]."""
+        size = self._cache.block_size
+        table = self._batch.block_tables[sequence, : -(-length // size)]
+        rows = cache[table].reshape(-1, spec.kv_heads, spec.head_dim)[:length].astype(np.float32)
+        return np.repeat(rows.transpose(1, 0, 2), spec.heads // spec.kv_heads, axis=0)
+
+
+class ReferenceModel:
+    """A model on ``NumpyOps``, as the engine sees one. ``decode`` is the decoder with its weights bound."""
+
+    def __init__(
+        self,
+        decode: Callable[[NumpyOps], Array],
+        weights: Mapping[str, Array],
+        cache: PagedCache,
+        vocab_size: int,
+        max_rows: int = 1024,
+    ) -> None:
+        self._decode = decode
+        self._weights = weights
+        self._cache = cache
+        self._vocab_size = vocab_size
+        self._max_rows = max_rows
+
+    @property
+    def vocab_size(self) -> int:
+        return self._vocab_size
+
+    @property
+    def max_rows(self) -> int:
+        return self._max_rows
+
+    @property
+    def max_logit_rows(self) -> int:
+        return self._max_rows
+
+    def run(self, batch: Batch) -> Array:
+        return self._decode(NumpyOps(self._weights, self._cache, batch))
+
+
+def silu(x: Array) -> Array:
+    """x · sigmoid(x), written with tanh because exp overflows."""
+    sigmoid: Array = np.float32(0.5) * np.tanh(np.float32(0.5) * x) + np.float32(0.5)
+    return x * sigmoid
+
+
+def gelu_tanh(x: Array) -> Array:
+    """GELU's tanh approximation (Hendrycks & Gimpel 2016)."""
+    inner = np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x * x * x)
+    gate: Array = np.float32(0.5) * (1 + np.tanh(inner))
+    return x * gate
+
+
+def softcap(x: Array, cap: float) -> Array:
+    """cap · tanh(x / cap)."""
+    capped: Array = np.float32(cap) * np.tanh(x / np.float32(cap))
+    return capped
+
+
+def rotate(x: Array, cos: Array, sin: Array, rope: RopeSpec) -> Array:
+    """Turns the pairs of the first ``rope.dims`` values of each head: x [rows, heads, head_dim]."""
+    half = rope.dims // 2
+    first = slice(0, rope.dims, 2) if rope.pairs == "adjacent" else slice(0, half)
+    second = slice(1, rope.dims, 2) if rope.pairs == "adjacent" else slice(half, rope.dims)
+    turned = x.copy()
+    turned[..., first] = x[..., first] * cos - x[..., second] * sin
+    turned[..., second] = x[..., second] * cos + x[..., first] * sin
+    return turned
+
+
+def _visible(rows: NDArray[np.int32], length: int, window: int | None) -> NDArray[np.bool_]:
+    """Which of the positions 0 … length - 1 a row at each position sees: [rows, length]."""
+    distance = rows[:, None] - np.arange(length)
+    return (distance >= 0) & (distance < (window or length))
+
+
+def _softmax(scores: Array) -> Array:
+    weights: Array = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    total: Array = weights.sum(axis=-1, keepdims=True, dtype=np.float32)
+    return weights / total
