@@ -1,0 +1,66 @@
+"""An LLM over the mock model and a real tokenizer of bytes and a few words; everything in milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.engine.mock import MockForward
+from tests.support.vocabulary import tokenizer_metadata
+from twofold.core.clock import Clock
+from twofold.core.model import LayerSpec, ModelSpec, RopeSpec
+from twofold.engine.config import EngineConfig
+from twofold.engine.llm import LLM
+from twofold.engine.load import BuiltForward, LoadedModel
+from twofold.sampling.numpy_rows import NumpyRows
+from twofold.sched.scheduler import StepLimits
+from twofold.text.tokenizer import Tokenizer
+
+VOCAB = 300
+CHAT_TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+MakeLLM = Callable[..., LLM]
+
+
+def tiny_spec(context: int = 64, vocab: int = VOCAB) -> ModelSpec:
+    """A description that only its sizes matter of."""
+    layers = (LayerSpec(RopeSpec(4, 10_000.0, "halves")),) * 2
+    return ModelSpec("llama", "mock", vocab, 8, 8, 2, 1, 4, context, layers, 1e-5, "silu", 0.5)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_metadata({**tokenizer_metadata(VOCAB), "tokenizer.chat_template": CHAT_TEMPLATE})
+
+
+@pytest.fixture
+def make_llm(tokenizer: Tokenizer) -> Iterator[MakeLLM]:
+    """``make_llm(seqs=8, rows=64, …)``: an LLM over a fresh mock; at the end each must be idle and hold nothing."""
+    made: list[LLM] = []
+
+    def make(
+        *,
+        seqs: int = 8,
+        rows: int = 64,
+        logit_rows: int = 64,
+        blocks: int = 128,
+        block_size: int = 4,
+        context: int = 64,
+        forward: Any = None,
+        clock: Clock | None = None,
+    ) -> LLM:
+        mock = forward or MockForward(
+            vocab=VOCAB, blocks=blocks, block_size=block_size, max_rows=rows, max_logit_rows=logit_rows
+        )
+        limits = StepLimits(seqs, rows, logit_rows)
+        config = EngineConfig(context, limits, block_size, blocks, "f32", seed=0, threads=None, isa=None)
+        built = BuiltForward(mock, NumpyRows())
+        made.append(LLM.from_loaded(LoadedModel(built, tokenizer, tiny_spec(context), config), clock))
+        return made[-1]
+
+    yield make
+    for llm in made:
+        assert not llm.engine.has_work
+        llm.close()
+        llm.engine.check_idle()

@@ -1,0 +1,46 @@
+"""The sampling rules once more, one plain loop at a time, in float64: what the fast code is compared with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twofold.core.params import SamplingParams
+from twofold.core.step import DrawRequest
+
+
+def naive_logits(row: NDArray[np.float32], request: DrawRequest) -> list[float]:
+    """Penalties, then bias, then suppressed tokens."""
+    params, logits = request.params, [float(value) for value in row]
+    seen, answer = set(request.prompt) | set(request.answer), Counter(request.answer)
+    for token in range(len(logits)):
+        if token in seen:
+            factor = params.repetition_penalty
+            logits[token] = logits[token] / factor if logits[token] > 0 else logits[token] * factor
+        logits[token] -= params.frequency_penalty * answer[token]
+        logits[token] -= params.presence_penalty * (token in answer)
+        logits[token] += params.biases.get(token, 0.0)
+        if token in request.suppressed:
+            logits[token] = -np.inf
+    return logits
+
+
+def naive_distribution(logits: Sequence[float], params: SamplingParams) -> NDArray[np.float64]:
+    """Probability of each token after temperature, top-k, top-p and min-p."""
+    scaled = np.array(logits) / params.temperature
+    weights = np.exp(scaled - scaled.max())
+    order = sorted(range(len(weights)), key=lambda token: (-weights[token], token))
+    if params.top_k > 0:
+        order = order[: params.top_k]
+    total = sum(weights[token] for token in order)
+    kept, mass = [], 0.0
+    for token in order:
+        if (params.top_p == 1 or mass < params.top_p * total) and weights[token] >= params.min_p * weights[order[0]]:
+            kept.append(token)
+        mass += weights[token]
+    probabilities = np.zeros(len(weights))
+    probabilities[kept] = weights[kept] / weights[kept].sum()
+    return probabilities

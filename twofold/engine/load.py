@@ -1,0 +1,93 @@
+"""From a model file to something an engine can run: description, tokenizer, and whatever computes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from twofold.core.errors import ParameterError
+from twofold.core.model import ModelSpec
+from twofold.engine.config import EngineConfig, EngineOptions, resolve
+from twofold.formats.gguf import GGUFFile
+from twofold.host.memory import read_memory
+from twofold.models.bind import ModelWeights
+from twofold.models.read import read_model
+from twofold.ops.base import Forward
+from twofold.sampling.base import RowOps
+from twofold.text.tokenizer import Tokenizer
+
+
+def _nothing() -> None:
+    return
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltForward:
+    """A model ready to run, the row operations that suit it, how long its kernels compiled, and how to let it go."""
+
+    forward: Forward
+    rows: RowOps
+    compile_s: float = 0.0
+    close: Callable[[], None] = _nothing
+
+
+BuildForward: TypeAlias = Callable[[GGUFFile, ModelSpec, ModelWeights, EngineConfig], BuiltForward]
+"""Makes a file's weights run. The file is closed afterwards; arrays of it that are still in use stay valid.
+
+The result takes batches of up to ``config.limits`` and keeps ``config.kv_blocks`` blocks of K and V.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model with all that an engine needs of it. ``load_s`` counts without ``compile_s``; both in seconds."""
+
+    built: BuiltForward
+    tokenizer: Tokenizer
+    spec: ModelSpec
+    config: EngineConfig
+    load_s: float = 0.0
+
+    @property
+    def compile_s(self) -> float:
+        return self.built.compile_s
+
+
+def load_model(
+    path: Path,
+    options: EngineOptions,
+    build: BuildForward,
+    *,
+    tokenizer_path: Path | None = None,
+    tokenizer_cache: Path | None = None,
+) -> LoadedModel:
+    """Reads a GGUF file and makes it run.
+
+    ``tokenizer_path`` is another GGUF file whose tokenizer is used instead; ``tokenizer_cache`` a folder for what is
+    slow to derive from a vocabulary. Raises what reading, ``resolve`` and ``build`` raise.
+    """
+    start = time.perf_counter()
+    with GGUFFile.open(path) as file:
+        spec, weights = read_model(file.metadata, file.tensors, file.data, options.max_model_len)
+        if tokenizer_path is None:
+            tokenizer = Tokenizer.from_metadata(file.metadata, cache_dir=tokenizer_cache)
+        else:
+            tokenizer = _other_tokenizer(tokenizer_path, tokenizer_cache, spec)
+        config = resolve(options, spec, max(0, read_memory().available - file.nbytes))
+        built = build(file, spec, weights, config)
+    return LoadedModel(built, tokenizer, spec, config, time.perf_counter() - start - built.compile_s)
+
+
+def _other_tokenizer(path: Path, cache: Path | None, spec: ModelSpec) -> Tokenizer:
+    with GGUFFile.open(path) as file:
+        tokenizer = Tokenizer.from_metadata(file.metadata, cache_dir=cache)
+    if tokenizer.vocab_size > spec.vocab_size:
+        raise ParameterError(
+            f"The tokenizer of {path} has {tokenizer.vocab_size} tokens, the model knows {spec.vocab_size}.",
+            param="tokenizer",
+            hint="Use the tokenizer that comes with the model.",
+        )
+    return tokenizer

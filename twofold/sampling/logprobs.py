@@ -1,0 +1,37 @@
+"""Log-probabilities of tokens in the model's own distribution: softmax of the raw logits, before temperature,
+penalties, bias and filters. Natural logarithms; rank 1 is the most likely token, ties by lower id first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from twofold.core.step import PositionLogprobs, TokenLogprob
+from twofold.sampling.base import F32, RowOps
+
+
+def score(rows: RowOps, logits: F32, tokens: Sequence[int], alternatives: int) -> tuple[PositionLogprobs, ...]:
+    """The log-probability of token i in row i of ``logits``, [tokens, vocab], and the most likely others there."""
+    normalisers = rows.log_sum_exp(logits)
+    return tuple(
+        _score_row(rows, row, float(normaliser), token, alternatives)
+        for row, normaliser, token in zip(logits, normalisers, tokens, strict=True)
+    )
+
+
+def _score_row(rows: RowOps, row: F32, normaliser: float, token: int, alternatives: int) -> PositionLogprobs:
+    top: tuple[TokenLogprob, ...] = ()
+    if alternatives:
+        ids, values = rows.top(row, min(alternatives, len(row)))
+        top = tuple(
+            TokenLogprob(int(i), float(value) - normaliser, rank + 1)
+            for rank, (i, value) in enumerate(zip(ids, values, strict=True))
+        )
+    return PositionLogprobs(TokenLogprob(token, float(row[token]) - normaliser, _rank(row, token)), top)
+
+
+def _rank(row: F32, token: int) -> int:
+    value = row[token]
+    return 1 + int(np.count_nonzero(row > value)) + int(np.count_nonzero(row[:token] == value))

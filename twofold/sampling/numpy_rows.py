@@ -1,0 +1,99 @@
+"""RowOps in NumPy: weights in float32, sums in float64."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twofold.sampling.base import F32
+
+RUN: Final = 512
+"""Ids whose weights are summed together before the sums are accumulated."""
+GROUPS_PER_TOP: Final = 8
+"""Groups for each wanted value when the largest values are looked for: the more, the fewer candidates remain."""
+LEAST_TEMPERATURE: Final = 1e-30
+"""Colder than this, float32 cannot divide by; the draw is the argmax long before."""
+
+
+class NumpyRows:
+    """The portable implementation."""
+
+    def argmax(self, logits: F32) -> tuple[NDArray[np.int32], F32]:
+        ids = logits.argmax(axis=1)
+        return ids.astype(np.int32), logits[np.arange(len(ids)), ids]
+
+    def log_sum_exp(self, logits: F32) -> NDArray[np.float64]:
+        sums = np.empty(len(logits))
+        for index, row in enumerate(logits):
+            maximum = float(row.max())
+            sums[index] = maximum + np.log(self.weight_sum(row, maximum, 1.0))
+        return sums
+
+    def top(self, row: F32, count: int) -> tuple[NDArray[np.int32], F32]:
+        enough = _at_least_top(row, count)
+        keys = _descending_keys(row[enough], enough)
+        keys.sort()
+        ids = keys[:count].astype(np.uint32).view(np.int32)
+        return ids, row[ids]
+
+    def weight_sum(self, row: F32, maximum: float, temperature: float) -> float:
+        return float(_run_sums(_weights(row, maximum, temperature)).cumsum()[-1])
+
+    def draw(self, row: F32, maximum: float, temperature: float, uniform: float) -> int:
+        weights = _weights(row, maximum, temperature)
+        ends = _run_sums(weights).cumsum()
+        target = uniform * ends[-1]
+        run = min(int(ends.searchsorted(target, side="right")), len(ends) - 1)
+        before = float(ends[run - 1]) if run else 0.0
+        inside = weights[run * RUN : (run + 1) * RUN]
+        found = int(inside.cumsum(dtype=np.float64).searchsorted(target - before, side="right"))
+        if found < len(inside):
+            return run * RUN + found
+        return int(np.flatnonzero(weights[: (run + 1) * RUN])[-1])  # rounding put the target past the run's end
+
+
+def _weights(row: F32, maximum: float, temperature: float) -> F32:
+    """exp((row − maximum) / temperature); what is too small for float32 is 0."""
+    with np.errstate(over="ignore", under="ignore"):
+        scaled = row - np.float32(maximum)
+        if temperature != 1:
+            scaled /= np.float32(max(temperature, LEAST_TEMPERATURE))
+        np.exp(scaled, out=scaled)
+    return scaled
+
+
+def _run_sums(weights: F32) -> NDArray[np.float64]:
+    """Sums of RUN weights each, the last of what is left."""
+    whole = len(weights) // RUN * RUN
+    sums: NDArray[np.float64] = weights[:whole].reshape(-1, RUN).sum(axis=1, dtype=np.float64)
+    if whole == len(weights):
+        return sums
+    return np.append(sums, weights[whole:].sum(dtype=np.float64))
+
+
+def _at_least_top(row: F32, count: int) -> NDArray[np.intp]:
+    """Ascending ids of a set that contains the ``count`` largest values and everything equal to the last of them.
+
+    The values are dealt into groups. Each of the ``count`` largest group maxima is a value of the row, so the
+    smallest of these maxima is no larger than the wanted values.
+    """
+    groups = count * GROUPS_PER_TOP
+    depth = len(row) // groups
+    if depth < 2:
+        return np.arange(len(row))
+    maxima = row[: depth * groups].reshape(depth, groups).max(axis=0)
+    bound = np.partition(maxima, groups - count)[groups - count]
+    return np.flatnonzero(row >= bound)
+
+
+def _descending_keys(values: F32, ids: NDArray[np.intp]) -> NDArray[np.uint64]:
+    """Integers that ascend where values descend and, among equal values, where ids ascend: sorting them is fast.
+
+    The bits of a float32 order like an integer once the sign bit of positive numbers and all bits of negative ones
+    are flipped. The low half of a key is the id.
+    """
+    bits = (values + np.float32(0)).view(np.uint32)  # −0 becomes +0: they are equal values
+    ascending = bits ^ np.where(bits >> 31, np.uint32(0xFFFFFFFF), np.uint32(0x80000000))
+    return (~ascending).astype(np.uint64) << np.uint64(32) | ids.astype(np.uint64)

@@ -1,0 +1,46 @@
+"""Philox4x32-10: random numbers as a function of (key, counter), with no state between calls.
+
+Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011). Because a draw depends only
+on the request's seed and the token's position, it is the same alone, in any batch, after a preemption or a restart.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MULTIPLIERS: Final = (0xD2511F53, 0xCD9E8D57)
+WEYL: Final = (0x9E3779B9, 0xBB67AE85)
+ROUNDS: Final = 10
+WORD: Final = 0xFFFFFFFF
+
+DRAW: Final = 0
+DERIVE: Final = 1
+"""What a number is used for is the last word of its counter: uses never share numbers."""
+
+
+def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Four 32-bit words from a 128-bit counter and a 64-bit key, all given as 32-bit words, lowest first."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    m0, m1 = MULTIPLIERS
+    for _ in range(ROUNDS):
+        p0 = m0 * c0
+        p1 = m1 * c2
+        c0, c1, c2, c3 = (p1 >> 32) ^ c1 ^ k0, p1 & WORD, (p0 >> 32) ^ c3 ^ k1, p0 & WORD
+        k0 = (k0 + WEYL[0]) & WORD
+        k1 = (k1 + WEYL[1]) & WORD
+    return c0, c1, c2, c3
+
+
+def uniform(seed: int, position: int) -> float:
+    """A number in [0, 1), a multiple of 2⁻⁵³, for the token at ``position`` of a request with this 64-bit seed."""
+    high, low, _, _ = philox((position & WORD, position >> 32, 0, DRAW), (seed & WORD, seed >> 32))
+    return ((high << 21) | (low >> 11)) * 2.0**-53
+
+
+def derive_seed(seed: int, index: int) -> int:
+    """A 64-bit seed for part ``index`` of whatever ``seed`` belongs to; part 0 keeps the seed itself."""
+    if index == 0:
+        return seed
+    high, low, _, _ = philox((index & WORD, index >> 32, 0, DERIVE), (seed & WORD, seed >> 32))
+    return (high << 32) | low
