@@ -1,0 +1,83 @@
+"""The command line in this process and in one of its own, with a cache folder that only these tests use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.tiny import TinyModel, TinyOptions
+from twofold.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+LONG_CONTEXT = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture(scope="session")
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def variables(cache_folder: Path) -> Mapping[str, str]:
+    """The environment of a command: this one's, without settings of the user's."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TWOFOLD_")}
+    return kept | {"TWOFOLD_CACHE": str(cache_folder), "PYTHONPATH": str(ROOT)}
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_gguf: Callable[[TinyOptions], TinyModel]) -> Path:
+    """A model of random weights that answers at once."""
+    return tiny_gguf(TinyOptions(context=LONG_CONTEXT)).path
+
+
+@pytest.fixture
+def twofold(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str]
+) -> Command:
+    """Runs a command in this process: ``twofold("run", "hello", "-n", 3)``."""
+    for name in os.environ.keys() - variables.keys():
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("TWOFOLD_CACHE", variables["TWOFOLD_CACHE"])
+
+    def run(*arguments: object) -> Result:
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Result(code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def process(variables: Mapping[str, str]) -> Callable[..., subprocess.Popen[str]]:
+    """Starts a command in a process of its own, with pipes for its streams."""
+
+    def start(*arguments: object, **settings: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "twofold", *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            env={**variables, **settings},
+        )
+
+    return start

@@ -1,0 +1,88 @@
+"""Commands, help, and what becomes of errors."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests.cli.conftest import Command
+from twofold.cli import main as entry
+from twofold.core.errors import NetworkError, TwofoldError
+
+
+def test_help_names_every_command(twofold: Command) -> None:
+    result = twofold("--help")
+    assert result.code == 0
+    assert all(f" {name} " in result.out for name in entry.COMMANDS)
+
+
+@pytest.mark.parametrize("name", entry.COMMANDS)
+def test_every_command_has_help(name: str, twofold: Command) -> None:
+    result = twofold(name, "--help")
+    assert (result.code, result.err) == (0, "")
+    assert "Usage: twofold" in result.out
+
+
+def test_version(twofold: Command) -> None:
+    assert re.fullmatch(r"(\d+\.\d+\.\d+|not installed)\n?", twofold("--version").out)
+
+
+def test_a_misspelt_command(twofold: Command) -> None:
+    result = twofold("rn", "x")
+    assert result.code == 2
+    assert '"run"' in result.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (NetworkError("No way.", hint="Plug it in."), 5),
+        (TwofoldError("Odd."), 1),
+        (ValueError("a bug"), 1),
+        (MemoryError(), 4),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_errors_become_exit_codes(
+    error: BaseException, code: int, twofold: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_arguments: object) -> int:
+        raise error
+
+    monkeypatch.setattr(entry, "_run", fail)
+    result = twofold("ls")
+    assert (result.code, result.out) == (code, "")
+    assert "Traceback" not in result.err
+    if isinstance(error, NetworkError):
+        assert result.err == "error: No way.\nhint:  Plug it in.\n"
+
+
+def test_doctor_measures_and_counts(twofold: Command) -> None:
+    found = json.loads(twofold("doctor", "--json", "--threads", 1).out)
+    assert found["threads"] == found["limits"]["threads"] == 1
+    assert found["limits"]["int8_macs_per_s"] > 0
+    assert found["folders"].keys() == {"models", "kernels", "tokenizers"}
+    assert found["versions"]["numpy"]
+    assert any("No model" in problem["message"] for problem in found["problems"])
+
+
+def test_doctor_in_words(twofold: Command) -> None:
+    result = twofold("doctor", "-t", 1)
+    assert result.code == 0
+    assert "GB/s over" in result.out
+    assert "twofold pull smollm2-135m" in result.out
+
+
+def test_kernels_counts_instructions(twofold: Command) -> None:
+    result = twofold("kernels", "argmax", "--isa", "portable", "--ir")
+    assert result.code == 0
+    assert "define void @" in result.out
+    assert "instructions," in result.out
+
+
+def test_an_unknown_kernel(twofold: Command) -> None:
+    result = twofold("kernels", "linea")
+    assert result.code == 2
+    assert "linear" in result.err

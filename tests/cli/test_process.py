@@ -1,0 +1,76 @@
+"""The command as a process: signals, pipes, start-up."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.cli.conftest import LONG_CONTEXT, ROOT
+
+Start = Callable[..., "subprocess.Popen[str]"]
+ENDLESS = ("--ignore-eos", "-n", LONG_CONTEXT - 100)
+PATIENCE = 60
+
+
+def test_ctrl_c_keeps_the_answer_so_far(process: Start, tiny: Path) -> None:
+    command = process("run", "in the", "-m", tiny, *ENDLESS)
+    assert command.stdout is not None
+    first = command.stdout.read(1)
+    command.send_signal(signal.SIGINT)
+    rest, errors = command.communicate(timeout=PATIENCE)
+    assert command.returncode == 130
+    assert first
+    assert rest.endswith("\n")
+    assert "prompt tokens: TTFT" in errors
+    assert "Traceback" not in errors
+
+
+def test_ctrl_c_in_a_chat_stops_only_the_answer(process: Start, tiny: Path) -> None:
+    command = process("chat", "-m", tiny, *ENDLESS)
+    assert command.stdin is not None
+    assert command.stdout is not None
+    command.stdin.write("in the\n")
+    command.stdin.flush()
+    assert command.stdout.read(1)
+    command.send_signal(signal.SIGINT)
+    _, errors = command.communicate("/exit\n", timeout=PATIENCE)
+    assert command.returncode == 0
+    assert "Traceback" not in errors
+
+
+def test_a_reader_that_leaves(process: Start, tiny: Path) -> None:
+    with process("run", "in the", "-m", tiny, *ENDLESS) as command:
+        assert command.stdout is not None
+        assert command.stderr is not None
+        command.stdout.read(1)
+        command.stdout.close()
+        errors = command.stderr.read()
+        assert command.wait(PATIENCE) == 141
+    assert "Traceback" not in errors
+    assert "Exception" not in errors
+
+
+def test_a_prompt_through_a_pipe(process: Start, tiny: Path) -> None:
+    command = process("run", "-m", tiny, "-n", 3, "--ignore-eos", "--json")
+    out, _ = command.communicate("in the", timeout=PATIENCE)
+    assert command.returncode == 0
+    assert json.loads(out)["usage"]["completion_tokens"] == 3
+
+
+def test_an_internal_error_shows_where_only_when_asked(process: Start, tmp_path: Path) -> None:
+    missing = tmp_path / "gone.gguf"
+    quiet, loud = process("run", "x", "-m", missing), process("run", "x", "-m", missing, TWOFOLD_DEBUG="1")
+    assert "Traceback" not in quiet.communicate(timeout=PATIENCE)[1]
+    assert "Traceback" in loud.communicate(timeout=PATIENCE)[1]
+    assert quiet.returncode == loud.returncode == 3
+
+
+def test_start_up_brings_in_little() -> None:
+    heavy = "{'numpy', 'llvmlite', 'tokenizers', 'rich', 'jinja2', 'huggingface_hub'}"
+    code = f"import sys, twofold.cli.main; sys.exit(str({heavy} & sys.modules.keys() or ''))"
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.stderr.strip() == ""

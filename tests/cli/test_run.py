@@ -1,0 +1,180 @@
+"""``twofold run`` on tiny models: what it prints, what it refuses, and how it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.support.tiny import TinyModel, TinyOptions
+
+
+def test_the_answer_goes_to_output_and_the_rest_to_errors(twofold: Command, tiny: Path) -> None:
+    result = twofold("run", "in the", "-m", tiny, "-n", 5, "--ignore-eos")
+    assert result.code == 0
+    assert result.out.endswith("\n")
+    line = result.err.strip().splitlines()[-1]
+    assert "prompt tokens: TTFT " in line
+    assert "5 output tokens: TPOT " in line
+    assert " of the " in line
+
+
+def test_json_holds_everything(twofold: Command, tiny: Path) -> None:
+    result = twofold("run", "in the", "-m", tiny, "-n", 5, "--ignore-eos", "--json")
+    answer = json.loads(result.out)
+    assert answer["finish_reason"] == "length"
+    assert len(answer["token_ids"]) == 5
+    usage = answer["usage"]
+    assert usage["completion_tokens"] == 5
+    assert usage["total_tokens"] == usage["prompt_tokens"] + 5
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 0}
+    timing = answer["timing"]
+    spans = {"load_s", "compile_s", "queue_s", "ttft_s", "prefill_s", "decode_s", "prefill_tok_s", "decode_tok_s"}
+    assert timing.keys() == spans
+    assert all(value >= 0 for value in timing.values())
+    assert answer["limit"].keys() == {"prefill", "decode"}
+
+
+def test_what_did_not_happen_is_null(twofold: Command, tiny: Path) -> None:
+    answer = json.loads(twofold("run", "in the", "-m", tiny, "-n", 1, "--json").out)
+    assert answer["timing"]["decode_tok_s"] is None
+    assert answer["limit"]["decode"] is None
+
+
+def test_seeds_repeat_answers(twofold: Command, tiny: Path) -> None:
+    def ids(seed: int) -> list[int]:
+        flags = ("-n", 12, "--ignore-eos", "--json", "--temperature", 5, "--top-p", 1, "--seed", seed)
+        found: list[int] = json.loads(twofold("run", "in the", "-m", tiny, *flags).out)["token_ids"]
+        return found
+
+    assert ids(1) == ids(1) != ids(2)
+
+
+def test_raw_and_chat_differ_by_the_template(twofold: Command, tiny: Path) -> None:
+    counts = [
+        json.loads(twofold("run", "in the", "-m", tiny, "-n", 1, "--json", *flags).out)["usage"]["prompt_tokens"]
+        for flags in (("--raw",), (), ("--system", "is"))
+    ]
+    assert counts == sorted(set(counts))
+
+
+def test_a_stop_text_ends_the_answer(twofold: Command, tiny: Path) -> None:
+    flags = ("-m", tiny, "-n", 40, "--ignore-eos", "--json", "--temperature", 0)
+    whole = json.loads(twofold("run", "in the", *flags).out)["text"]
+    stop = whole[5:7]
+    cut = json.loads(twofold("run", "in the", *flags, "--stop", stop).out)
+    assert cut["text"] == whole[: whole.index(stop)]
+    assert cut["finish_reason"] == "stop"
+
+
+def test_timeline(twofold: Command, tiny: Path) -> None:
+    lines = twofold("run", "in the", "-m", tiny, "-n", 5, "--ignore-eos", "--timeline").err.splitlines()[-4:]
+    assert [line.split()[0] for line in lines] == ["queue", "prefill", "decode", "0"]
+
+
+def test_a_piped_prompt(twofold: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("in the"))
+    piped = twofold("run", "-m", tiny, "-n", 3, "--json")
+    given = twofold("run", "--prompt", "in the", "-m", tiny, "-n", 3, "--json")
+    assert json.loads(piped.out)["token_ids"] == json.loads(given.out)["token_ids"]
+
+
+@pytest.mark.parametrize("text", [None, "", " \n"])
+def test_no_prompt(text: str | None, twofold: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None if text is None else io.StringIO(text))
+    result = twofold("run")
+    assert result.code == 2
+    assert "prompt" in result.err
+    assert 'twofold run "' in result.err
+
+
+def test_settings_come_from_the_environment(twofold: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TWOFOLD_MODEL", str(tiny))
+    monkeypatch.setenv("TWOFOLD_MAX_TOKENS", "3")
+    monkeypatch.setenv("TWOFOLD_IGNORE_EOS", "1")
+    monkeypatch.setenv("TWOFOLD_JSON", "true")
+    assert json.loads(twofold("run", "in the").out)["usage"]["completion_tokens"] == 3
+    assert json.loads(twofold("run", "in the", "-n", "4").out)["usage"]["completion_tokens"] == 4
+
+
+def test_a_wrong_setting_is_named(twofold: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TWOFOLD_MAX_TOKENS", "many")
+    result = twofold("run", "x")
+    assert result.code == 2
+    assert "TWOFOLD_MAX_TOKENS" in result.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--temprature", "1"], "--temperature"),
+        (["-n", "abc"], "abc"),
+        (["-n", "0"], "max_tokens"),
+        (["--temperature", "-1"], "temperature"),
+        (["--top-p", "0"], "top_p"),
+        (["--min-tokens", "9", "-n", "3"], "min_tokens"),
+        (["--logit-bias", "7"], "TOKEN=BIAS"),
+        (["--logit-bias", "999999=1"], "logit_bias"),
+        (["--kv-cache-dtype", "f61"], "f16"),
+        (["--isa", "avx51"], "avx512"),
+        (["--threads", "0"], "threads"),
+        (["--block-size", "0"], "block_size"),
+        (["--max-model-len", "20000"], "max_model_len"),
+        (["--raw", "--system", "x"], "system"),
+    ],
+)
+def test_impossible_requests(flags: list[str], said: str, twofold: Command, tiny: Path) -> None:
+    result = twofold("run", "in the", "-m", tiny, *flags)
+    assert result.code == 2
+    assert result.out == ""
+    assert said in result.err
+    assert result.err.startswith("error: ")
+    assert "Traceback" not in result.err
+
+
+def test_a_prompt_longer_than_the_context(twofold: Command, tiny: Path) -> None:
+    result = twofold("run", "in the " * 50, "-m", tiny, "-c", 16)
+    assert result.code == 2
+    assert "does not fit the context of 16" in result.err
+    assert "hint: " in result.err
+
+
+def test_a_missing_model(twofold: Command, tmp_path: Path) -> None:
+    result = twofold("run", "x", "-m", tmp_path / "gone.gguf")
+    assert (result.code, result.out) == (3, "")
+    assert "gone.gguf" in result.err
+
+
+def test_a_misspelt_model(twofold: Command) -> None:
+    result = twofold("run", "x", "-m", "smolm2-135m")
+    assert result.code == 3
+    assert "smollm2-135m" in result.err
+
+
+@pytest.mark.parametrize("part", [0.0, 0.001, 0.5, 0.999])
+def test_a_truncated_model(part: float, twofold: Command, tiny: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.gguf"
+    whole = tiny.read_bytes()
+    cut.write_bytes(whole[: int(part * len(whole))])
+    result = twofold("run", "x", "-m", cut)
+    assert (result.code, result.out) == (3, "")
+    assert "Traceback" not in result.err
+
+
+def test_an_unknown_architecture(twofold: Command, tiny_gguf: Callable[[TinyOptions], TinyModel]) -> None:
+    model = tiny_gguf(TinyOptions(extra=(("general.architecture", "lama"),)))
+    result = twofold("run", "x", "-m", model.path)
+    assert result.code == 3
+    assert "lama" in result.err
+
+
+@pytest.mark.model
+def test_the_default_model_answers(twofold: Command, default_model: Path) -> None:
+    flags = ("-m", default_model, "-n", 4, "--temperature", 0, "--raw", "--json")
+    answer = json.loads(twofold("run", "The capital of France is", *flags).out)
+    assert answer["text"].startswith(" Paris")
+    assert answer["usage"]["prompt_tokens"] == 5

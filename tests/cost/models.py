@@ -1,0 +1,64 @@
+"""Well-known models as descriptions and tensor sizes, from their published configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from twofold.core.model import LayerSpec, ModelSpec, RopeSpec
+from twofold.core.quant import BY_NAME, QuantFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor's size."""
+
+    rows: int
+    columns: int
+    format: QuantFormat
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows * self.format.row_bytes(self.columns)
+
+
+def spec(
+    layers: int,
+    hidden: int,
+    ffn: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    vocab: int,
+    *,
+    tied: bool = False,
+    windows: tuple[int | None, ...] = (None,),
+) -> ModelSpec:
+    """``windows`` repeat over the layers."""
+    rope = RopeSpec(head_dim, 10_000.0, "halves")
+    made = tuple(LayerSpec(rope, windows[i % len(windows)]) for i in range(layers))
+    return ModelSpec(
+        "llama", "known", vocab, hidden, ffn, heads, kv_heads, head_dim, 8192, made, 1e-5, "silu", 1.0, tied_head=tied
+    )
+
+
+def tensors(model: ModelSpec, format: str = "F16") -> Mapping[str, Stored]:
+    """The tensors of such a file, matrices in one format, norms in F32."""
+    form, norm = BY_NAME[format], BY_NAME["F32"]
+    hidden, ffn, q, kv = model.hidden_size, model.ffn_size, model.query_size, model.kv_size
+    found = {"token_embd.weight": Stored(model.vocab_size, hidden, form), "output_norm.weight": Stored(1, hidden, norm)}
+    if not model.tied_head:
+        found["output.weight"] = Stored(model.vocab_size, hidden, form)
+    shapes = {
+        "attn_q": (q, hidden), "attn_k": (kv, hidden), "attn_v": (kv, hidden), "attn_output": (hidden, q),
+        "ffn_gate": (ffn, hidden), "ffn_up": (ffn, hidden), "ffn_down": (hidden, ffn),
+    }  # fmt: skip
+    for layer in range(len(model.layers)):
+        found |= {f"blk.{layer}.{name}.weight": Stored(*shape, form) for name, shape in shapes.items()}
+        found |= {f"blk.{layer}.{name}.weight": Stored(1, hidden, norm) for name in ("attn_norm", "ffn_norm")}
+    return found
+
+
+SMOLLM2_135M = spec(30, 576, 1536, 9, 3, 64, 49_152, tied=True)
+LLAMA_3_8B = spec(32, 4096, 14_336, 32, 8, 128, 128_256)
+LLAMA_3_70B = spec(80, 8192, 28_672, 64, 8, 128, 128_256)

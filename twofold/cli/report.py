@@ -1,0 +1,163 @@
+"""What is told about an answer: one line by phase, or JSON. Speeds are tokens a second, shares are of a limit."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from twofold.cli.generate import Generator
+from twofold.core.errors import TwofoldError
+from twofold.cost.machine import MachineLimits, cached_limits, remeasured
+from twofold.cost.model import ModelCost
+from twofold.cost.roofline import Bound, PhaseLimit, decode_limit, prefill_limit
+from twofold.engine.config import KV_BYTES
+from twofold.engine.outputs import RequestMetrics, RequestOutput
+from twofold.formats.gguf import GGUFFile
+from twofold.host.cpu import read_cpu
+from twofold.host.paths import CacheFolders
+from twofold.kernels.isa import choose
+from twofold.kernels.jit import Compiler, Target, host_features
+from twofold.models.read import read_model
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseShare:
+    """How much of the machine's limit a phase reached, and which limit that was."""
+
+    share: float
+    bound: Bound
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Both phases; None for one that did not happen."""
+
+    prefill: PhaseShare | None
+    decode: PhaseShare | None
+
+    @property
+    def highest(self) -> float:
+        return max((phase.share for phase in (self.prefill, self.decode) if phase is not None), default=0.0)
+
+
+class Roofline:
+    """The limits of a model on this machine. Made after the first answer: measuring must not delay it."""
+
+    def __init__(self, generator: Generator) -> None:
+        self._config = generator.llm.config
+        self._cache = CacheFolders.of()
+        self._isa = choose(host_features(), self._config.isa)
+        self._threads = self._config.threads or read_cpu().usable_cores
+        with GGUFFile.open(generator.path) as file:
+            spec, _ = read_model(file.metadata, file.tensors, file.data)
+            self._cost = ModelCost.of(spec, file.tensors)
+        self._machine = cached_limits(self._isa, self._threads, self._cache.root) or self._measured()
+
+    def shares(self, metrics: RequestMetrics) -> Shares:
+        """Shares of the limits. More than all of one shows that it was measured on a busy machine: it is done again."""
+        shares = self._shares(metrics)
+        if shares.highest > 1:
+            self._machine = self._measured()
+            shares = self._shares(metrics)
+        return shares
+
+    def _shares(self, metrics: RequestMetrics) -> Shares:
+        value_bytes = KV_BYTES[self._config.kv_type]
+        prefill = prefill_limit(
+            self._cost,
+            self._machine,
+            metrics.fresh_tokens,
+            cached=metrics.cached_tokens,
+            chunk=self._config.limits.rows,
+        )
+        decode = decode_limit(
+            self._cost, self._machine, metrics.prompt_tokens, metrics.output_tokens, value_bytes=value_bytes
+        )
+        done = metrics.first_token is not None
+        return Shares(_reached(prefill, metrics.prefill_s if done else 0.0), _reached(decode, metrics.decode_s))
+
+    def _measured(self) -> MachineLimits:
+        compiler = Compiler(Target.of(self._isa), self._cache.kernels)
+        return remeasured(compiler, self._threads, self._cache.root)
+
+
+def _reached(limit: PhaseLimit, measured_s: float) -> PhaseShare | None:
+    share = limit.share(measured_s)
+    return None if share is None else PhaseShare(share, limit.bound)
+
+
+def phase_line(metrics: RequestMetrics, shares: Shares | None) -> str:
+    """12 prompt tokens: TTFT 40 ms, 310 tok/s, 58 % of the limit (arithmetic) · 64 output tokens: TPOT 4.1 ms, …"""
+    prompt = f"{metrics.prompt_tokens} prompt tokens"
+    if metrics.cached_tokens:
+        prompt += f" ({metrics.cached_tokens} cached)"
+    if metrics.ttft_s is None:
+        return f"{prompt}: stopped before the first token"
+    prefill = [f"TTFT {_milliseconds(metrics.ttft_s)}", _speed(prefill_speed(metrics))]
+    decode = []
+    if metrics.tpot_s is not None:
+        decode = [f"TPOT {_milliseconds(metrics.tpot_s)}", _speed(decode_speed(metrics))]
+    if shares is not None:
+        prefill.append(_share(shares.prefill))
+        decode.append(_share(shares.decode))
+    output = f"{metrics.output_tokens} output token{'s' if metrics.output_tokens != 1 else ''}"
+    phases = ((prompt, prefill), (output, decode))
+    return " · ".join(f"{head}: {', '.join(filter(None, rest))}" if any(rest) else head for head, rest in phases)
+
+
+def as_json(generator: Generator, output: RequestOutput, shares: Shares | None) -> dict[str, Any]:
+    """The answer for machines. Times are seconds; what did not happen is null."""
+    answer, metrics, loaded = output.outputs[0], output.metrics, generator.llm.loaded
+    return {
+        "model": generator.name,
+        "text": answer.text,
+        "token_ids": answer.token_ids,
+        "finish_reason": answer.finish_reason,
+        "usage": {
+            "prompt_tokens": metrics.prompt_tokens,
+            "completion_tokens": metrics.output_tokens,
+            "total_tokens": metrics.prompt_tokens + metrics.output_tokens,
+            "prompt_tokens_details": {"cached_tokens": metrics.cached_tokens},
+        },
+        "timing": {
+            "load_s": loaded.load_s,
+            "compile_s": loaded.compile_s,
+            "queue_s": metrics.queue_s,
+            "ttft_s": metrics.ttft_s,
+            "prefill_s": metrics.prefill_s,
+            "decode_s": metrics.decode_s,
+            "prefill_tok_s": prefill_speed(metrics),
+            "decode_tok_s": decode_speed(metrics),
+        },
+        "limit": None if shares is None else asdict(shares),
+    }
+
+
+def prefill_speed(metrics: RequestMetrics) -> float | None:
+    """Prompt tokens computed a second; None before the first token."""
+    return metrics.fresh_tokens / metrics.prefill_s if metrics.first_token is not None and metrics.prefill_s else None
+
+
+def decode_speed(metrics: RequestMetrics) -> float | None:
+    """Tokens after the first a second; None where there are none."""
+    return (metrics.output_tokens - 1) / metrics.decode_s if metrics.decode_s else None
+
+
+def measured_shares(generator: Generator, metrics: RequestMetrics) -> Shares | None:
+    """Shares of the limits, or None where the machine does not let itself be measured."""
+    try:
+        return Roofline(generator).shares(metrics)
+    except (TwofoldError, OSError):
+        return None
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:,.1f} ms" if seconds < 0.1 else f"{seconds * 1000:,.0f} ms"
+
+
+def _speed(speed: float | None) -> str:
+    return "" if speed is None else f"{speed:,.0f} tok/s" if speed >= 10 else f"{speed:.1f} tok/s"
+
+
+def _share(phase: PhaseShare | None) -> str:
+    return "" if phase is None else f"{phase.share:.0%} of the {phase.bound} limit"

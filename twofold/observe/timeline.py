@@ -1,0 +1,89 @@
+"""A request as a picture: queue, prefill and decode over one time axis, for a terminal.
+
+    queue    │▌                                       │   0.4 ms
+    prefill  │██████▌                                 │  61.2 ms  38 tokens
+    decode   │      ▁▆▇▇▇▇▇▇▇▇▇▇·▃▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇│ 318.0 ms  64 tokens, longest gap 21.3 ms
+             0 ms                               380 ms
+
+A column of decode is as high as the tokens that came in its time; a dot is a time without any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+from twofold.engine.outputs import RequestMetrics
+
+LABEL: Final = 9
+NOTES: Final = 48
+LEAST_COLUMNS: Final = 20
+HEIGHTS: Final = "▁▂▃▄▅▆▇█"
+FULL, GAP, EMPTY, EDGE = "█", "·", " ", "│"
+
+
+def draw_timeline(metrics: RequestMetrics, width: int = 100) -> str:
+    """The timeline of a finished request in lines of about ``width`` characters; decode has a line for each answer."""
+    axis = _Axis(metrics.arrival, max(metrics.finished, metrics.arrival), max(LEAST_COLUMNS, width - LABEL - NOTES))
+    started = metrics.finished if metrics.first_scheduled is None else metrics.first_scheduled
+    lines = [_row("queue", axis.span(metrics.arrival, started), metrics.queue_s)]
+    if metrics.first_scheduled is not None:
+        end = metrics.finished if metrics.first_token is None else metrics.first_token
+        note = f"{metrics.fresh_tokens} tokens" + (f", {metrics.cached_tokens} cached" if metrics.cached_tokens else "")
+        lines.append(_row("prefill", axis.span(started, end), metrics.prefill_s, note))
+    answers = [times for times in metrics.token_times if times]
+    lines += [_row("decode", axis.tokens(times), times[-1] - times[0], _decode_note(times)) for times in answers]
+    return "\n".join([*lines, axis.ruler()])
+
+
+class _Axis:
+    """Time cut into columns."""
+
+    def __init__(self, start: float, end: float, columns: int) -> None:
+        self._start = start
+        self._length = max(end - start, 1e-9)
+        self._columns = columns
+
+    def column(self, moment: float) -> int:
+        share = (moment - self._start) / self._length
+        return min(self._columns - 1, max(0, int(share * self._columns)))
+
+    def span(self, start: float, end: float) -> str:
+        """A bar; what took any time at all gets a column."""
+        if end <= start:
+            return EMPTY * self._columns
+        first, last = self.column(start), self.column(end)
+        return (EMPTY * first + FULL * max(1, last - first)).ljust(self._columns, EMPTY)
+
+    def tokens(self, times: Sequence[float]) -> str:
+        """Tokens in each column, from the first to the last of them."""
+        counts = [0] * self._columns
+        for moment in times:
+            counts[self.column(moment)] += 1
+        first, last = self.column(times[0]), self.column(times[-1])
+        most = max(counts)
+        bars = (_height(count, most) if first <= i <= last else EMPTY for i, count in enumerate(counts))
+        return "".join(bars)
+
+    def ruler(self) -> str:
+        end = _duration(self._length)
+        return " " * LABEL + "0 ms" + end.rjust(self._columns - 2)
+
+
+def _height(count: int, most: int) -> str:
+    return HEIGHTS[-(-count * len(HEIGHTS) // most) - 1] if count else GAP
+
+
+def _row(label: str, bar: str, seconds: float, note: str = "") -> str:
+    return f"{label:<{LABEL}}{EDGE}{bar}{EDGE}{_duration(seconds):>9}  {note}".rstrip()
+
+
+def _decode_note(times: Sequence[float]) -> str:
+    count = f"{len(times)} token{'s' if len(times) != 1 else ''}"
+    gaps = [after - before for before, after in pairwise(times)]
+    return f"{count}, longest gap {_duration(max(gaps))}" if gaps else count
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 10 else f"{seconds * 1000:,.1f} ms"
