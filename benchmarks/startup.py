@@ -1,0 +1,46 @@
+"""What it takes to begin: kernels compiled for the first time, later starts, and Python's share of a decode step."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.compare import ROOT, our_command, tokens
+from benchmarks.worker import Worker
+
+COMMAND = (sys.executable, "-m", "twofold", "run", "Hello", "--max-tokens", "1", "--json")
+LATER_STARTS = 5
+
+
+def run(path: Path, threads: int) -> dict[str, float]:
+    """Prints and returns seconds of the first and later starts, and Python's share."""
+    with tempfile.TemporaryDirectory() as cache:
+        first, report = _start(path, cache)
+        compile_s = report["timing"]["compile_s"]
+        later = [_start(path, cache)[0] for _ in range(LATER_STARTS)]
+    results = {"first_start_s": first, "compile_s": compile_s, "later_start_s": statistics.median(later)}
+    later_s = results["later_start_s"]
+    print(f"\nstart     first {first:.2f} s (kernels {compile_s:.2f} s), later {later_s:.2f} s to the end")
+    with Worker("twofold", our_command(), ROOT.parent) as worker:
+        worker.ask(op="load", path=str(path), threads=threads, context=1024, streams=1)
+        for prompt, name in ((tokens(64, 30_000), "python_share_of_decode"),):
+            spent = worker.ask(op="overhead", prompt=prompt, steps=200)
+            results[name] = 1 - spent["kernels"] / spent["whole"]
+    print(f"Python    {results['python_share_of_decode']:.1%} of a decode step, sampling included", flush=True)
+    return results
+
+
+def _start(path: Path, cache: str) -> tuple[float, dict[str, Any]]:
+    environment = {**os.environ, "TWOFOLD_CACHE": cache}
+    began = time.perf_counter()
+    done = subprocess.run(
+        [*COMMAND, "--model", str(path)], env=environment, capture_output=True, text=True, check=True, cwd=ROOT.parent
+    )
+    return time.perf_counter() - began, json.loads(done.stdout.splitlines()[-1])
