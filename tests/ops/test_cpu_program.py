@@ -353,16 +353,29 @@ def model(tiny_gguf: Make, compiler_for: Compilers) -> Iterator[CpuModel]:
 
 
 def test_a_step_is_one_call_of_machine_code(model: CpuModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, run = [], model.team._run
+    """One call; a second only where a parked member had to be woken before the caller begins."""
+    started, woken, ran = [], [], []
+    start, wake, run = model.team._start, model.team._wake_all, model.team._run
 
-    def counted(control: int, worker: int) -> None:
-        calls.append(worker)
+    def count_start(control: int, address: int) -> None:
+        started.append(address)
+        start(control, address)
+
+    def count_wake() -> None:
+        woken.append(True)
+        wake()
+
+    def count_run(control: int, worker: int) -> None:
+        ran.append(worker)
         run(control, worker)
 
-    monkeypatch.setattr(model.team, "_run", counted)
-    model.run(batch_of((0, 5), (3, 1), (40, 2)))
-    model.run(batch_of((5, 1)))
-    assert calls == [0, 0]
+    monkeypatch.setattr(model.team, "_start", count_start)
+    monkeypatch.setattr(model.team, "_wake_all", count_wake)
+    monkeypatch.setattr(model.team, "_run", count_run)
+    for position in range(5, 25):
+        model.run(batch_of((position, 1)))
+    assert len(started) == 20
+    assert len(ran) == len(woken)
 
 
 def test_too_large_a_batch_is_refused(model: CpuModel) -> None:

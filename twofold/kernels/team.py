@@ -47,6 +47,7 @@ class Control(IntEnum):
     WORKERS = 4
     SCRATCH = 5
     SCRATCH_STRIDE = 6
+    STARTED = 7
     ARRIVALS = 8
     BARRIER_GENERATION = 16
     GENERATION = 24
@@ -73,7 +74,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Operations as the machine reads them, and the step record they share."""
+    """Operations as the machine reads them, and the step record they share. Counters are zero between runs."""
 
     ops: NDArray[np.int64]
     counters: NDArray[np.int64]
@@ -106,6 +107,9 @@ def run_kernel(isa: Isa) -> Kernel:
         _claim_and_run(k, op, step, counters + index * LINE, workers, mine)
         with k.when(k.field(I64, op, OP_FIELDS.index("barrier")).equals(1)):
             _barrier(k, isa, control, workers)
+    with k.when(worker.equals(0)):
+        for index in k.range(0, k.field(I64, control, Control.OP_COUNT)):
+            k.store(k.lift(0, I64), counters + index * LINE)
     k.ret()
     return k
 
@@ -144,10 +148,18 @@ def _barrier(k: Kernel, isa: Isa, control: Value, workers: Value) -> None:
         waiting.set(k.load_acquire(generation).equals(before))
 
 
-def publish_kernel() -> Kernel:
-    """Opens the next generation. What Python wrote before is visible to members that see it."""
-    k = Kernel("publish", [("control", PTR)])
-    k.fetch_add(k.args[0] + 8 * Control.GENERATION, 1)
+def start_kernel() -> Kernel:
+    """Opens the next generation, and runs the caller's share unless somebody must be woken first.
+
+    What Python wrote before is visible to members that see the generation.
+    """
+    k = Kernel("start", [("control", PTR), ("run", PTR)])
+    control, run = k.args
+    k.fetch_add(control + 8 * Control.GENERATION, 1)
+    awake = k.load_acquire(control + 8 * Control.PARKED).equals(0)
+    k.store(awake.to(I64, unsigned=True), control + 8 * Control.STARTED)
+    with k.when(awake):
+        k.invoke(run, control, k.lift(0, I64))
     k.ret()
     return k
 
@@ -193,7 +205,7 @@ class Team:
         self._run_address = compiler.named("run_program", lambda: run_kernel(isa))
         self._run = as_function(self._run_address, 2)
         self._serve = as_function(compiler.named("serve", lambda: serve_kernel(isa)), 5)
-        self._publish = as_function(compiler.named("publish", publish_kernel), 1)
+        self._start = as_function(compiler.named("start", start_kernel), 2)
         stride = -(-scratch_bytes // LINE) * LINE + 2 * LINE
         self._scratch = np.zeros(stride * workers + LINE, np.uint8)
         self._control = np.zeros(Control.SIZE, np.int64)
@@ -204,6 +216,7 @@ class Team:
         self._at = self._control.ctypes.data
         self._wake = [threading.Event() for _ in range(workers - 1)]
         self._closed = False
+        self._program: Program | None = None
         self._threads = [
             threading.Thread(target=self._member, args=(i,), name=f"twofold-{i + 1}", daemon=True)
             for i in range(workers - 1)
@@ -218,10 +231,12 @@ class Team:
     def run(self, program: Program) -> None:
         """Runs every operation of ``program``; all its results are in memory on return."""
         assert not self._closed, "the team is closed"
-        program.counters.fill(0)
-        self._set(program.ops, program.counters, program.step)
-        self._open()
-        self._run(self._at, 0)
+        if program is not self._program:
+            self._take_up(program)
+        self._start(self._at, self._run_address)
+        if not self._control[Control.STARTED]:
+            self._wake_all()
+            self._run(self._at, 0)
 
     def close(self) -> None:
         """Ends the threads. The team cannot run again."""
@@ -229,24 +244,22 @@ class Team:
             return
         self._closed = True
         self._control[Control.OP_COUNT] = 0
-        self._open()
-        for event in self._wake:
-            event.set()
+        self._start(self._at, self._run_address)
+        self._wake_all()
         for thread in self._threads:
             thread.join()
 
-    def _set(self, ops: NDArray[np.int64], counters: NDArray[np.int64], step: NDArray[np.int64]) -> None:
+    def _take_up(self, program: Program) -> None:
         control = self._control
-        control[Control.OPS] = ops.ctypes.data
-        control[Control.OP_COUNT] = len(ops)
-        control[Control.STEP] = step.ctypes.data
-        control[Control.COUNTERS] = -(-counters.ctypes.data // LINE) * LINE
+        control[Control.OPS] = program.ops.ctypes.data
+        control[Control.OP_COUNT] = len(program.ops)
+        control[Control.STEP] = program.step.ctypes.data
+        control[Control.COUNTERS] = -(-program.counters.ctypes.data // LINE) * LINE
+        self._program = program
 
-    def _open(self) -> None:
-        self._publish(self._at)
-        if self._control[Control.PARKED]:
-            for event in self._wake:
-                event.set()
+    def _wake_all(self) -> None:
+        for event in self._wake:
+            event.set()
 
     def _member(self, index: int) -> None:
         seen = np.zeros(1, np.int64)

@@ -48,6 +48,7 @@ class Tokenizer:
         control = vocabulary.ids_of(TokenType.CONTROL, TokenType.UNKNOWN)
         self.special_ids: frozenset[int] = frozenset(control)
         """Control tokens: found in text only with ``parse_special``, left out of decoded text."""
+        self._bytes: dict[int, bytes] = {}
         self._special = SpecialTokens({texts[token]: token for token in control}, _eats_space(vocabulary, control))
         self._space_prefix = vocabulary.model == "llama" and vocabulary.add_space_prefix is not False
         self.bos_id, self.eos_id, self.pad_id = vocabulary.bos_id, vocabulary.eos_id, vocabulary.padding_id
@@ -145,6 +146,12 @@ class Tokenizer:
 
     def token_bytes(self, token: int) -> bytes:
         """Exactly the bytes that a token adds to a text; they need not be whole characters."""
+        known = self._bytes.get(token)
+        if known is None:
+            known = self._bytes[token] = self._bytes_of(token)
+        return known
+
+    def _bytes_of(self, token: int) -> bytes:
         text = self.token_text(token)
         kind = TokenType(int(self._vocabulary.types[token]))
         if self._vocabulary.model == "llama":

@@ -18,34 +18,42 @@ UNITS_PER_WORKER = 4
 
 
 class StepRecord:
-    """The record that every kernel of a step reads. Arrays of a Batch must live until the step has run."""
+    """The record that every kernel of a step reads."""
 
     def __init__(self, *, rows: int, heads: int, kv_heads: int, workers: int, partials: int) -> None:
         self._rows_per_item = max(1, QUERIES_PER_ITEM // (heads // kv_heads))
         self._enough_items = -(-UNITS_PER_WORKER * workers // kv_heads)
         self._partials = partials
-        self._row_sequence = np.zeros(rows, np.int32)
+        self._tokens, self._positions, self._logit_rows, self._row_sequence = np.zeros((4, rows), np.int32)
         self._items = np.zeros((rows + partials, ITEM_INTS), np.int32)
         self._merges = np.zeros((partials, MERGE_INTS), np.int32)
-        self._batch: Batch | None = None
+        self._tables: NDArray[np.int32] | None = None
         self.step = np.zeros(Step.SIZE, np.int64)
         self.step[Step.ONE] = 1
+        self.step[Step.TOKENS] = self._tokens.ctypes.data
+        self.step[Step.POSITIONS] = self._positions.ctypes.data
+        self.step[Step.LOGIT_LIST] = self._logit_rows.ctypes.data
         self.step[Step.ROW_SEQUENCE] = self._row_sequence.ctypes.data
         self.step[Step.ITEM_LIST] = self._items.ctypes.data
         self.step[Step.MERGE_LIST] = self._merges.ctypes.data
 
     def fill(self, batch: Batch) -> None:
         """Describes ``batch`` for the kernels."""
-        self._batch = batch
-        step = self.step
-        step[Step.ROWS] = len(batch.tokens)
-        step[Step.LOGIT_ROWS] = len(batch.logit_rows)
-        step[Step.TOKENS] = _address(batch.tokens)
-        step[Step.POSITIONS] = _address(batch.positions)
-        step[Step.TABLES] = batch.block_tables.ctypes.data
-        step[Step.TABLE_STRIDE] = batch.block_tables.strides[0] // 4
-        step[Step.LOGIT_LIST] = _address(batch.logit_rows)
+        step, rows, wanted = self.step, len(batch.tokens), len(batch.logit_rows)
+        self._tokens[:rows] = batch.tokens
+        self._positions[:rows] = batch.positions
+        self._logit_rows[:wanted] = batch.logit_rows
+        step[Step.ROWS], step[Step.LOGIT_ROWS] = rows, wanted
+        self._take_tables(batch.block_tables)
         step[Step.ITEMS], step[Step.MERGES] = self._fill_items(batch)
+
+    def _take_tables(self, tables: NDArray[np.int32]) -> None:
+        """Tables are large, so they are read where they lie; they are kept until the next step."""
+        assert tables.dtype == np.int32
+        self._tables = tables
+        interface = tables.__array_interface__
+        self.step[Step.TABLES] = interface["data"][0]
+        self.step[Step.TABLE_STRIDE] = tables.strides[0] // 4
 
     def _fill_items(self, batch: Batch) -> tuple[int, int]:
         """Lists items and merges; how many there are of each."""
@@ -70,9 +78,3 @@ class StepRecord:
         if merges:
             self._merges[: len(merges)] = merges
         return len(items), len(merges)
-
-
-def _address(array: NDArray[np.int32]) -> int:
-    assert array.dtype == np.int32
-    assert array.flags.c_contiguous
-    return array.ctypes.data

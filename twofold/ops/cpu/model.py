@@ -22,6 +22,7 @@ from twofold.ops.cpu.batch import StepRecord
 from twofold.ops.cpu.cache import KVCache
 from twofold.ops.cpu.fuse import fuse
 from twofold.ops.cpu.graph import Linear, Node, Recorder
+from twofold.ops.cpu.memory import Buffer
 from twofold.ops.cpu.program import Capacity, ProgramBuilder
 from twofold.ops.cpu.weights import WeightStore
 
@@ -70,7 +71,8 @@ class CpuModel:
         )
         capacity = Capacity(options.max_rows, options.max_logit_rows, options.max_positions, partials)
         builder = ProgramBuilder(compiler, self.weights, self.cache, capacity)
-        self.program, self._logits = builder.build(nodes, self._record.step)
+        self.program, logits = builder.build(nodes, self._record.step)
+        self._logits = _float_rows(logits, options.max_logit_rows)[:, : self.vocab_size]
         self._kept = builder.kept
         source.release()
 
@@ -80,13 +82,7 @@ class CpuModel:
         assert len(batch.logit_rows) <= self.max_logit_rows
         self._record.fill(batch)
         self.team.run(self.program)
-        return self._view(len(batch.logit_rows))
-
-    def _view(self, rows: int) -> NDArray[np.float32]:
-        buffer = self._logits
-        size = rows * buffer.stride
-        raw = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(buffer.address)) if size else _NO_BYTES
-        return raw.view(np.float32).reshape(rows, buffer.stride // 4)[:, : self.vocab_size]
+        return self._logits[: len(batch.logit_rows)]
 
     def close(self) -> None:
         """Ends the team's threads."""
@@ -95,7 +91,12 @@ class CpuModel:
 
 UNITS_OF_PARTIALS = 8
 """Rows of the longest context that may be cut into splits in one step."""
-_NO_BYTES = np.zeros(0, np.uint8)
+
+
+def _float_rows(buffer: Buffer, rows: int) -> NDArray[np.float32]:
+    """A buffer as an array: float32 [rows, stride / 4]."""
+    raw = (ctypes.c_uint8 * (rows * buffer.stride)).from_address(buffer.address)
+    return np.ctypeslib.as_array(raw).view(np.float32).reshape(rows, buffer.stride // 4)
 
 
 def _scratch_bytes(nodes: list[Node], source: GGUFFile, spec: ModelSpec, compiler: Compiler) -> int:
