@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import gc
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -34,7 +32,7 @@ from twofold.ops.cpu.cache import KVCache
 from twofold.ops.cpu.fuse import fuse
 from twofold.ops.cpu.graph import Node, Recorder
 from twofold.ops.cpu.memory import BufferPool, row_stride
-from twofold.ops.cpu.model import CpuModel, CpuOptions
+from twofold.ops.cpu.model import CpuOptions
 from twofold.ops.cpu.program import Capacity, ProgramBuilder, Schedule
 from twofold.ops.cpu.weights import WeightStore
 
@@ -341,71 +339,3 @@ def test_with_partials_used_up_rows_stay_whole() -> None:
     filled = Filled((256 * 9, 1), (256 * 6, 1), (256 * 5, 1))
     assert filled.merges == [[0, 0, 10], [2, 10, 6]]
     assert [item for item in filled.items if item[4] < 0] == [[1, 1, 1, 256 * 6, -1, 0]]
-
-
-# -- the model --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def model(tiny_gguf: Make, compiler_for: Compilers) -> Iterator[CpuModel]:
-    with cpu_model(tiny_gguf(ALL_KINDS["llama"]).path, compiler_for(ISAS[0]), SIZES) as made:
-        yield made
-
-
-def test_a_step_is_one_call_of_machine_code(model: CpuModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One call; a second only where a parked member had to be woken before the caller begins."""
-    started, woken, ran = [], [], []
-    start, wake, run = model.team._start, model.team._wake_all, model.team._run
-
-    def count_start(control: int, address: int) -> None:
-        started.append(address)
-        start(control, address)
-
-    def count_wake() -> None:
-        woken.append(True)
-        wake()
-
-    def count_run(control: int, worker: int) -> None:
-        ran.append(worker)
-        run(control, worker)
-
-    monkeypatch.setattr(model.team, "_start", count_start)
-    monkeypatch.setattr(model.team, "_wake_all", count_wake)
-    monkeypatch.setattr(model.team, "_run", count_run)
-    for position in range(5, 25):
-        model.run(batch_of((position, 1)))
-    assert len(started) == 20
-    assert len(ran) == len(woken)
-
-
-def test_too_large_a_batch_is_refused(model: CpuModel) -> None:
-    model.run(batch_of((0, 64)))
-    with pytest.raises(AssertionError):
-        model.run(batch_of((0, 65)))
-    with pytest.raises(AssertionError):
-        model.run(batch_of(*[(0, 1)] * 9))
-
-
-def test_no_logits_are_an_empty_array(model: CpuModel) -> None:
-    batch = batch_of((0, 4))
-    nothing = Batch(batch.tokens, batch.positions, batch.row_starts, batch.block_tables, np.zeros(0, np.int32))
-    assert model.run(nothing).shape == (0, model.vocab_size)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_the_files_pages_are_dropped_after_packing(tiny_gguf: Make, compiler_for: Compilers) -> None:
-    path = tiny_gguf(TinyOptions.wide("llama", "Q8_0", layers=2, ffn=1024)).path
-    with cpu_model(path, compiler_for(ISAS[0]), SIZES):
-        assert resident_bytes(path) < path.stat().st_size / 4
-
-
-def resident_bytes(path: Path) -> int:
-    """Bytes of the mappings of ``path`` that are in this process's memory."""
-    gc.collect()
-    total, inside = 0, False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if "-" in line.split(" ")[0]:
-            inside = line.endswith(str(path))
-        elif inside and line.startswith("Rss:"):
-            total += int(line.split()[1]) * 1024
-    return total
