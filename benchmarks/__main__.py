@@ -40,7 +40,7 @@ def main() -> None:
             print(f"\n{name}: skipped, {error}")
             continue
         if "compare" in options.parts:
-            report[name] = _compare(name, path, threads, options.rounds)
+            report[name], limits = _compare(name, path, limits, options.rounds)
         if "long" in options.parts and name == options.models[0]:
             report["long_context"] = long_context.run(path, threads, limits)
         if "start" in options.parts and name == options.models[0]:
@@ -66,12 +66,13 @@ def _print_ceilings(limits: MachineLimits) -> dict[str, Any]:
     return {"read_gb_s": reads, "int8_gmac_s": int8, "float_gmac_s": floating}
 
 
-def _compare(name: str, path: Path, threads: int, rounds: int) -> dict[str, Any]:
+def _compare(name: str, path: Path, limits: MachineLimits, rounds: int) -> tuple[dict[str, Any], MachineLimits]:
+    """The table of one model, and the ceilings after measuring them once more."""
     with GGUFFile.open(path) as file:
         spec, _ = read_model(file.metadata, file.tensors, file.data)
         cost = ModelCost.of(spec, file.tensors)
-    limits = ceilings(threads)
-    results = compare(path, spec.vocab_size, peer_commands(ROOT / ".venv-peers"), threads, rounds)
+    results = compare(path, spec.vocab_size, peer_commands(ROOT / ".venv-peers"), limits.threads, rounds)
+    limits = ceilings(limits.threads, limits)
     floors = {
         "prefill": (_compute_floor(cost, limits, PROMPT), PROMPT),
         "decode": (cost.step_bytes([88], 2) / limits.read_speed(cost.weight_bytes), 1),
@@ -84,7 +85,7 @@ def _compare(name: str, path: Path, threads: int, rounds: int) -> dict[str, Any]
     print(
         "  load s    " + ", ".join(f"{engine} {seconds:.2f}" for engine, seconds in results.loads.items()), flush=True
     )
-    return {"rates": table, "load_s": results.loads, "failures": results.failures}
+    return {"rates": table, "load_s": results.loads, "failures": results.failures}, limits
 
 
 def _compute_floor(cost: ModelCost, limits: MachineLimits, rows: int) -> float:

@@ -43,4 +43,4 @@ def _start(path: Path, cache: str) -> tuple[float, dict[str, Any]]:
     done = subprocess.run(
         [*COMMAND, "--model", str(path)], env=environment, capture_output=True, text=True, check=True, cwd=ROOT.parent
     )
-    return time.perf_counter() - began, json.loads(done.stdout.splitlines()[-1])
+    return time.perf_counter() - began, json.loads(done.stdout)

@@ -14,6 +14,7 @@ from tests.ops.conftest import ISAS
 from tests.ops.test_cpu_program import ALL_KINDS, SIZES, batch_of
 from tests.support.cpu import cpu_model
 from tests.support.tiny import TinyModel, TinyOptions
+from twofold.core.errors import UnsupportedModelError
 from twofold.kernels.jit import Compiler
 from twofold.ops.base import Batch
 from twofold.ops.cpu.model import CpuModel
@@ -56,6 +57,18 @@ def test_too_large_a_batch_is_refused(model: CpuModel) -> None:
         model.run(batch_of((0, 65)))
     with pytest.raises(AssertionError):
         model.run(batch_of(*[(0, 1)] * 9))
+
+
+@pytest.mark.parametrize("options", [TinyOptions(hidden=24), TinyOptions(ffn=24), TinyOptions(head_dim=24)])
+def test_sizes_that_vectors_do_not_divide_are_refused(
+    options: TinyOptions, tiny_gguf: Make, compiler_for: Compilers
+) -> None:
+    tiny = tiny_gguf(options)
+    with (
+        pytest.raises(UnsupportedModelError, match=r"is 24; .* multiple of 16"),
+        cpu_model(tiny.path, compiler_for(ISAS[0]), SIZES),
+    ):
+        pass
 
 
 def test_no_logits_are_an_empty_array(model: CpuModel) -> None:

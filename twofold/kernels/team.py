@@ -31,7 +31,7 @@ from twofold.kernels.types import I1, I32, I64, PTR
 LINE: Final = 64
 SPIN_LIMIT: Final = 20_000
 """Pauses a member spins between steps before it parks: about a millisecond."""
-YIELD_AFTER: Final = 2_000
+YIELD_AFTER: Final = 200
 """Pauses at a barrier after which the processor is offered to others: somebody else is on our core."""
 
 OP_FIELDS: Final = ("kernel", "args", "source", "multiplier", "quantum", "parts", "barrier")

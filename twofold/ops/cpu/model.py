@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from twofold.core.errors import UnsupportedModelError
 from twofold.core.model import ModelSpec
 from twofold.formats.gguf import GGUFFile
 from twofold.kernels.attention import SPLIT, scratch_floats
@@ -16,6 +17,7 @@ from twofold.kernels.cache import CacheShape, KVType
 from twofold.kernels.jit import Compiler
 from twofold.kernels.layout import PACKINGS
 from twofold.kernels.linear import linear_scratch_bytes
+from twofold.kernels.rows import LANES
 from twofold.kernels.team import Team
 from twofold.ops.base import Batch
 from twofold.ops.cpu.batch import StepRecord
@@ -51,6 +53,7 @@ class CpuModel:
         compiler: Compiler,
         options: CpuOptions,
     ) -> None:
+        _check_sizes(spec)
         self.vocab_size = spec.vocab_size
         self.max_rows = options.max_rows
         self.max_logit_rows = options.max_logit_rows
@@ -91,6 +94,17 @@ class CpuModel:
 
 UNITS_OF_PARTIALS = 8
 """Rows of the longest context that may be cut into splits in one step."""
+
+
+def _check_sizes(spec: ModelSpec) -> None:
+    """Raises UnsupportedModelError for sizes that the kernels' 16-lane vectors do not divide."""
+    for what in ("hidden_size", "ffn_size", "head_dim"):
+        size = getattr(spec, what)
+        if size % LANES:
+            raise UnsupportedModelError(
+                f"The model's {what} is {size}; the CPU kernels need a multiple of {LANES}.",
+                hint="No published model of a supported architecture has such a size: check the file.",
+            )
 
 
 def _float_rows(buffer: Buffer, rows: int) -> NDArray[np.float32]:
