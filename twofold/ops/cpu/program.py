@@ -41,7 +41,7 @@ from twofold.ops.rope import rope_table
 
 ATTENTION_PARTS = 64
 """Units of attention differ in length, so members claim them nearly one by one."""
-ROW_BLOCK_BYTES = 512 << 10
+ROW_BLOCK_BYTES = 2 << 20
 """Quantised activations worked on together: they should stay in the second-level cache."""
 EVERYTHING = 1 << 30
 """A window that hides nothing."""
