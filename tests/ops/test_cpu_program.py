@@ -27,6 +27,7 @@ from twofold.models.decoder import forward
 from twofold.models.read import read_model
 from twofold.ops.base import AttentionSpec, Batch, TensorRef
 from twofold.ops.cpu import graph
+from twofold.ops.cpu.argmax import StepArgmax
 from twofold.ops.cpu.batch import StepRecord
 from twofold.ops.cpu.cache import KVCache
 from twofold.ops.cpu.fuse import fuse
@@ -216,7 +217,9 @@ class Traced:
             cache = KVCache(CacheShape(spec.kv_heads, spec.head_dim, 16, "f16"), len(spec.layers), 4)
             store = WeightStore(file, compiler, team)
             self.builder = ProgramBuilder(compiler, store, cache, Capacity(8, 4, 64, 2))
-            self.program, self.logits = self.builder.build(self.nodes, np.zeros(Step.SIZE, np.int64))
+            self.program, self.logits = self.builder.build(
+                self.nodes, np.zeros(Step.SIZE, np.int64), StepArgmax(4, spec.vocab_size)
+            )
             self.caches = {cache.layer_address(i) for i in range(cache.layers)}
         team.close()
 

@@ -14,7 +14,6 @@ from twofold.host.paths import CacheFolders
 from twofold.kernels.cache import TILE
 from twofold.kernels.isa import choose
 from twofold.kernels.jit import Compiler, Target, host_features
-from twofold.kernels.row_ops import KernelRowOps
 from twofold.models.bind import ModelWeights
 from twofold.models.decoder import forward
 from twofold.ops.cpu.model import CpuModel, CpuOptions
@@ -41,4 +40,4 @@ def build_cpu(file: GGUFFile, spec: ModelSpec, weights: ModelWeights, config: En
         workers=config.threads or read_cpu().usable_cores,
     )
     model = CpuModel(file, spec, partial(forward, spec=spec, weights=weights), compiler, options)
-    return BuiltForward(model, KernelRowOps(compiler), compiler.log.seconds, model.close)
+    return BuiltForward(model, model.rows, compiler.log.seconds, model.close)

@@ -25,8 +25,8 @@ LANES: Final = 16
 LANE_BYTES: Final = 4
 NOWHERE: Final = 0x7FFFFFFF
 
-ARGMAX_FIELDS: Final = ("logits", "stride", "count", "ids", "values")
-"""A row has ``count`` logits and ``stride`` bytes. Out: int32 ids and float32 values, one of each a row."""
+ARGMAX_FIELDS: Final = ("logits", "stride", "count", "ids", "values", "out_stride")
+"""A row has ``count`` logits and ``stride`` bytes. Out: an int32 id and a float32 value each ``out_stride`` bytes."""
 LOG_SUM_EXP_FIELDS: Final = ("logits", "stride", "count", "maxima", "logs")
 """Out: float32 maximum, and float32 ln Σ exp(logit − maximum), one of each a row."""
 GROUP_MAXIMA_FIELDS: Final = ("logits", "stride", "count", "maxima")
@@ -85,8 +85,8 @@ def argmax_kernel() -> Kernel:
         for unit in units:
             row = Row.at(k, f["logits"] + unit * f["stride"], f["count"])
             value, block = _largest(k, row)
-            k.store(_first_equal(k, row, block, value), f["ids"] + unit * 4)
-            k.store(value, f["values"] + unit * 4)
+            k.store(_first_equal(k, row, block, value), f["ids"] + unit * f["out_stride"])
+            k.store(value, f["values"] + unit * f["out_stride"])
     return k
 
 

@@ -53,7 +53,7 @@ class KernelRowOps:
         """[rows, vocab] → ids [rows] and values [rows] of the largest logits; among equals the lowest id."""
         rows, vocab = logits.shape
         ids, values = np.empty(rows, np.int32), np.empty(rows, np.float32)
-        self._argmax(rows, _at(logits), logits.strides[0], vocab, _at(ids), _at(values))
+        self._argmax(rows, _at(logits), logits.strides[0], vocab, _at(ids), _at(values), 4)
         return ids, values
 
     def log_sum_exp(self, logits: F32) -> NDArray[np.float64]:

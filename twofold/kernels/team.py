@@ -35,6 +35,7 @@ YIELD_AFTER: Final = 200
 """Pauses at a barrier after which the processor is offered to others: somebody else is on our core."""
 
 OP_FIELDS: Final = ("kernel", "args", "source", "multiplier", "quantum", "parts", "barrier")
+OP_BYTES: Final = 8 * len(OP_FIELDS)
 
 
 class Control(IntEnum):
@@ -60,7 +61,7 @@ class Operation:
     """One kernel call of a program.
 
     Units are ``step[source] · multiplier``; members claim at least ``quantum`` of them, and about 1/``parts`` of a
-    member's share. ``barrier``: whether the next operation must wait for all of it.
+    member's share, the first of them fixed. ``barrier``: whether the next operation must wait for all of it.
     """
 
     kernel: int
@@ -83,12 +84,12 @@ class Program:
 
     @staticmethod
     def of(operations: Sequence[Operation], step: NDArray[np.int64]) -> Program:
+        assert operations, "a program has operations"
+        assert operations[-1].barrier, "a program ends where all its results are there"
         rows = [
             (o.kernel, o.args.ctypes.data, int(o.source), o.multiplier, o.quantum, o.parts, int(o.barrier))
             for o in operations
         ]
-        assert rows, "a program has operations"
-        assert operations[-1].barrier, "a program ends where all its results are there"
         ops = np.array(rows, np.int64)
         return Program(ops, np.zeros(len(rows) * LINE // 8 + 8, np.int64), step, tuple(operations))
 
@@ -103,9 +104,9 @@ def run_kernel(isa: Isa) -> Kernel:
     mine = scratch + worker * k.field(I64, control, Control.SCRATCH_STRIDE)
     workers = k.field(I64, control, Control.WORKERS)
     for index in k.range(0, k.field(I64, control, Control.OP_COUNT)):
-        op = ops + index * (8 * len(OP_FIELDS))
-        _claim_and_run(k, op, step, counters + index * LINE, workers, mine)
-        with k.when(k.field(I64, op, OP_FIELDS.index("barrier")).equals(1)):
+        op = ops + index * OP_BYTES
+        _claim_and_run(k, op, step, counters + index * LINE, worker, workers, mine)
+        with k.when(_field(op, "barrier").equals(1)):
             _barrier(k, isa, control, workers)
     with k.when(worker.equals(0)):
         for index in k.range(0, k.field(I64, control, Control.OP_COUNT)):
@@ -114,19 +115,28 @@ def run_kernel(isa: Isa) -> Kernel:
     return k
 
 
-def _claim_and_run(k: Kernel, op: Value, step: Value, counter: Value, workers: Value, scratch: Value) -> None:
-    kernel, args = (k.field(PTR, op, OP_FIELDS.index(n)) for n in ("kernel", "args"))
-    source, multiplier, quantum, parts = (
-        k.field(I64, op, OP_FIELDS.index(n)) for n in ("source", "multiplier", "quantum", "parts")
-    )
-    units = k.load(I64, step + source * 8) * multiplier
-    share = units // (workers * parts)
+def _field(op: Value, name: str) -> Value:
+    """A number of an operation's record."""
+    return op.kernel.field(I64, op, OP_FIELDS.index(name))
+
+
+def _pointer(op: Value, name: str) -> Value:
+    return op.kernel.field(PTR, op, OP_FIELDS.index(name))
+
+
+def _claim_and_run(
+    k: Kernel, op: Value, step: Value, counter: Value, worker: Value, workers: Value, scratch: Value
+) -> None:
+    """Runs the member's first claim, which is fixed, then what it can get of the rest."""
+    kernel, args = _pointer(op, "kernel"), _pointer(op, "args")
+    units = k.load(I64, step + _field(op, "source") * 8) * _field(op, "multiplier")
+    share, quantum = units // (workers * _field(op, "parts")), _field(op, "quantum")
     size = k.smax(share - share % quantum, quantum)
-    begin = k.var(I64, k.fetch_add(counter, size))
+    begin = k.var(I64, worker * size)
     more = k.var(I1, begin.get() < units)
     with k.loop_while(more):
         k.invoke(kernel, args, step, begin.get(), k.smin(begin.get() + size, units), scratch)
-        begin.set(k.fetch_add(counter, size))
+        begin.set(workers * size + k.fetch_add(counter, size))
         more.set(begin.get() < units)
 
 

@@ -20,6 +20,7 @@ from twofold.kernels.linear import linear_scratch_bytes
 from twofold.kernels.rows import LANES
 from twofold.kernels.team import Team
 from twofold.ops.base import Batch
+from twofold.ops.cpu.argmax import StepArgmax, StepRowOps
 from twofold.ops.cpu.batch import StepRecord
 from twofold.ops.cpu.cache import KVCache
 from twofold.ops.cpu.fuse import fuse
@@ -74,8 +75,10 @@ class CpuModel:
         )
         capacity = Capacity(options.max_rows, options.max_logit_rows, options.max_positions, partials)
         builder = ProgramBuilder(compiler, self.weights, self.cache, capacity)
-        self.program, logits = builder.build(nodes, self._record.step)
+        best = StepArgmax(options.max_logit_rows, spec.vocab_size)
+        self.program, logits = builder.build(nodes, self._record.step, best)
         self._logits = _float_rows(logits, options.max_logit_rows)[:, : self.vocab_size]
+        self.rows = StepRowOps(compiler, self._logits, best)
         self._kept = builder.kept
         source.release()
 

@@ -28,11 +28,13 @@ from twofold.kernels.ir import Kernel
 from twofold.kernels.jit import Compiler
 from twofold.kernels.layout import PACKINGS
 from twofold.kernels.linear import LINEAR_FIELDS, LinearKernel, Tiling, act_row_bytes
+from twofold.kernels.logits import ARGMAX_FIELDS, argmax_kernel
 from twofold.kernels.rows import ROW_FIELDS
 from twofold.kernels.signature import Step
 from twofold.kernels.team import Operation, Program
 from twofold.ops.base import TensorRef
 from twofold.ops.cpu import graph
+from twofold.ops.cpu.argmax import StepArgmax
 from twofold.ops.cpu.cache import KVCache
 from twofold.ops.cpu.graph import Node
 from twofold.ops.cpu.memory import Buffer, BufferPool
@@ -124,8 +126,8 @@ class ProgramBuilder:
         self._as_acts: set[Node] = set()
         self.kept: list[Any] = [self._pool, self._tables]
 
-    def build(self, nodes: Sequence[Node], step: NDArray[np.int64]) -> tuple[Program, Buffer]:
-        """The program, and the buffer of the last node's result."""
+    def build(self, nodes: Sequence[Node], step: NDArray[np.int64], best: StepArgmax) -> tuple[Program, Buffer]:
+        """The program, and the buffer of the last node's result: logits, of which ``best`` gets the largest."""
         self._weights.pack(node.weight for node in nodes if isinstance(node, graph.Linear))
         self._choose_forms(nodes)
         last_use = {source: index for index, node in enumerate(nodes) for source in node.inputs()}
@@ -137,6 +139,9 @@ class ProgramBuilder:
                     self._release(source)
         result = self._results[nodes[-1]].floats
         assert result is not None
+        for values in best.arguments(result.address, result.stride):
+            args, writes = record(ARGMAX_FIELDS, **values), [values["ids"], values["values"]]
+            self._call(("argmax", argmax_kernel), args, Step.LOGIT_ROWS, reads=[result.address], writes=writes)
         return Program.of(self._schedule.finish(), step), result
 
     # -- forms and buffers --------------------------------------------------------------------------------------------
@@ -270,8 +275,9 @@ class ProgramBuilder:
         kernel, args, source = self._integer_linear(node, matrix, values)
         quantum = Tiling.of(self._isa).panels
         self._call(
-            kernel, args, Step.ONE, reads=[*reads, source], writes=[out.address], units=matrix.panels, quantum=quantum
-        )
+            kernel, args, Step.ONE, units=matrix.panels, quantum=quantum,
+            reads=[*reads, source], writes=[out.address],
+        )  # fmt: skip
 
     def _integer_linear(
         self, node: graph.Linear, matrix: PackedMatrix, values: dict[str, int]
