@@ -2,6 +2,7 @@
 # make test     runs all tests             make check    formatting, lint, types, structure
 # make setup    only the environment       make bench    measures against other engines
 # make format   rewrites the formatting    make lock     resolves the locked dependencies anew (needs uv)
+# make peers    installs the other engines, in .venv-peers
 # make clean    deletes the environment and what tools left behind
 #
 # PYTHON=… chooses the interpreter (3.11 or newer); without it the first of python3, python3.13 … that is new enough.
@@ -17,7 +18,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CODE := $(wildcard twofold tests benchmarks)
 
-.PHONY: run test check format bench setup lock clean
+.PHONY: run test check format bench peers setup lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/.runtime
@@ -38,6 +39,11 @@ format: .venv/.development
 
 bench: .venv/.development
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# The other engines that bench compares with; without them it measures Twofold alone.
+peers:
+	@$(PYTHON) -m venv .venv-peers
+	CMAKE_ARGS=-DGGML_NATIVE=ON .venv-peers/bin/python -m pip install --quiet --requirement benchmarks/peers/requirements.txt
 
 setup: .venv/.development
 
