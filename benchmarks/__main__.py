@@ -71,7 +71,10 @@ def _compare(name: str, path: Path, limits: MachineLimits, rounds: int) -> tuple
     with GGUFFile.open(path) as file:
         spec, _ = read_model(file.metadata, file.tensors, file.data)
         cost = ModelCost.of(spec, file.tensors)
-    results = compare(path, spec.vocab_size, peer_commands(ROOT / ".venv-peers"), limits.threads, rounds)
+    peers = peer_commands(ROOT / ".venv-peers")
+    if not peers:
+        print("\nNo other engine is installed: `make peers` installs those that are compared.")
+    results = compare(path, spec.vocab_size, peers, limits.threads, rounds)
     limits = ceilings(limits.threads, limits)
     floors = {
         "prefill": (_compute_floor(cost, limits, PROMPT), PROMPT),
