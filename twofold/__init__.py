@@ -2,7 +2,7 @@
 
     from twofold import LLM, SamplingParams
 
-    with LLM(model="smollm2") as llm:
+    with LLM(model="smollm2-135m") as llm:
         print(llm.generate("Once upon a time", SamplingParams(temperature=0, max_tokens=32))[0].outputs[0].text)
 
 The names are imported when they are first used, so ``import twofold`` itself costs nothing.

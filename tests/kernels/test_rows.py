@@ -85,6 +85,21 @@ def test_a_row_of_zeros_quantises_to_zeros(machine: Machine) -> None:
     assert not row.acts.any()
 
 
+@pytest.mark.parametrize("size", [1e-45, 1e-38, 1e-31])
+def test_negligible_rows_quantise_to_zeros(machines: list[Machine], size: float) -> None:
+    """127 divided by the smallest numbers is infinite, and infinity times zero is no number."""
+    x = rows_of(1, WIDTH, seed=4)
+    x = (np.sign(x) * np.float32(size)).astype(np.float32)
+    x[:, ::3] = 0
+    for machine in machines:
+        row = Row(x)
+        row.run(machine, "quantise", out=False, acts=True)
+        numbers = row.acts[:, WIDTH:].copy().view(np.float32)
+        assert not row.acts[:, :WIDTH].any()
+        assert np.isfinite(numbers).all()
+        assert not numbers[:, 3:].any()
+
+
 @pytest.mark.parametrize("residual", [False, True])
 def test_norm(machine: Machine, residual: bool) -> None:
     x, y, weight = rows_of(ROWS, WIDTH, 2), rows_of(ROWS, WIDTH, 3), rows_of(1, WIDTH, 4)[0]

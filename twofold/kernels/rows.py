@@ -15,6 +15,8 @@ from twofold.kernels.signature import KERNEL_PARAMETERS, Arguments, Step, step_p
 from twofold.kernels.types import F32, F32X16, I8X16, I32, I32X16, I64
 
 LANES: Final = 16
+NEGLIGIBLE: Final = 1e-30
+"""Activations up to this become 0: near float32's smallest numbers 127 / amax would be infinite."""
 
 ROW_FIELDS: Final = (
     "x", "x_stride", "y", "y_stride", "out", "out_stride", "acts", "act_stride", "weight", "width", "eps",
@@ -53,7 +55,7 @@ def reciprocal_rms(k: Kernel, x: Value, width: Value, eps: Value) -> Value:
 def quantise_row(k: Kernel, x: Value, acts: Value, width: Value) -> None:
     """float32 → int8 in groups of 32: codes, scales, sums of 32 and of 16 codes times their scale (see ``linear``).
 
-    scale = amax / 127, code = round_to_even(x · (127 / amax)).
+    scale = amax / 127, code = round_to_even(x · (127 / amax)); 0 where amax is negligible.
     """
     scales = acts + width
     sums = acts + (width * (CHUNK + 4) >> 5)
@@ -62,7 +64,7 @@ def quantise_row(k: Kernel, x: Value, acts: Value, width: Value) -> None:
         low, high = k.load(F32X16, x + i * 4), k.load(F32X16, x + i * 4 + 64)
         amax = k.reduce_tree(k.fmax(k.abs(low), k.abs(high)), "fmax")
         scale = amax * k.splat(F32, 1 / 127)
-        inverse = k.select(amax > 0.0, k.splat(F32, 127.0) / amax, k.splat(F32, 0.0))
+        inverse = k.select(amax > NEGLIGIBLE, k.splat(F32, 127.0) / amax, k.splat(F32, 0.0))
         totals = [_quantise_half(k, v, inverse, acts + i + 16 * part) for part, v in enumerate((low, high))]
         group = i >> 3
         k.store(scale, scales + group)

@@ -1,11 +1,11 @@
 """A persistent team of threads that runs programs of kernels: one call from Python a step.
 
 A **program** is a list of operations; each names a kernel, its arguments, and where its number of units comes from.
-Every member of the team walks the same list. For each operation the members claim runs of units from a shared counter
-until none are left, and, where the next operation needs all of it, they meet at a barrier that spins. Claims decide
-only who computes, never what.
+Every member of the team walks the same list. Of each operation a member runs a first share that is always its own, then
+claims more from a shared counter until none are left; where the next operation needs all of it, the members meet at a
+barrier that spins. Claims decide only who computes, never what.
 
-    op  →  claim, run, claim, run …  →  (barrier)  →  next op
+    op  →  run own share, claim, run …  →  (barrier)  →  next op
 
 Members other than the caller are Python threads inside machine code that holds no interpreter lock. Between steps they
 spin for a moment on the generation counter, then park on a Python event.

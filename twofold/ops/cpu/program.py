@@ -272,14 +272,14 @@ class ProgramBuilder:
         if node.residual is not None:
             values["residual"] = self._floats(node.residual).address
             reads.append(values["residual"])
-        kernel, args, source = self._integer_linear(node, matrix, values)
+        kernel, args, source = self._linear_kernel(node, matrix, values)
         quantum = Tiling.of(self._isa).panels
         self._call(
             kernel, args, Step.ONE, units=matrix.panels, quantum=quantum,
             reads=[*reads, source], writes=[out.address],
         )  # fmt: skip
 
-    def _integer_linear(
+    def _linear_kernel(
         self, node: graph.Linear, matrix: PackedMatrix, values: dict[str, int]
     ) -> tuple[KernelChoice, NDArray[np.int64], int]:
         """Kernel, arguments and the input's address, for packed codes or for floats."""
