@@ -45,11 +45,11 @@ class MockForward:
         self.widest = max(self.widest, len(batch.tokens))
         size = self.store.shape[1]
         owner = np.repeat(np.arange(len(batch.row_starts) - 1), np.diff(batch.row_starts))
-        blocks = batch.block_tables[owner, batch.positions // size]
+        blocks = batch.block_tables[0, owner, batch.positions // size]
         self.store[blocks, batch.positions % size] = batch.tokens
         logits = np.empty((len(batch.logit_rows), self._vocab), np.float32)
         for index, row in enumerate(batch.logit_rows):
-            logits[index] = self._logits(batch.block_tables[owner[row]], int(batch.positions[row]) + 1)
+            logits[index] = self._logits(batch.block_tables[0, owner[row]], int(batch.positions[row]) + 1)
         return logits
 
     def _logits(self, table: NDArray[np.int32], length: int) -> NDArray[np.float32]:

@@ -16,7 +16,7 @@ def make_builder() -> BatchBuilder:
 
 
 def make_step(number: int, tokens: list[int], start: int, blocks: list[int], logits: Logits) -> SequenceStep:
-    return SequenceStep(number, array("i", tokens), start, array("i", blocks), logits, DRAW)
+    return SequenceStep(number, array("i", tokens), start, (array("i", blocks),), logits, DRAW)
 
 
 def test_a_mixed_batch() -> None:
@@ -32,7 +32,7 @@ def test_a_mixed_batch() -> None:
     assert batch.positions.tolist() == [9, 0, 1, 2, 4, 5]
     assert batch.row_starts.tolist() == [0, 1, 4, 6]
     assert batch.logit_rows.tolist() == [0, 1, 2, 3]
-    assert [row[:width].tolist() for row, width in zip(batch.block_tables, (3, 1, 2), strict=True)] == [
+    assert [row[:width].tolist() for row, width in zip(batch.block_tables[0], (3, 1, 2), strict=True)] == [
         [4, 2, 0],
         [1],
         [3, 6],
@@ -47,5 +47,5 @@ def test_nothing_of_an_earlier_batch_shows() -> None:
     batch = builder.build(StepPlan((make_step(1, [5], 3, [7], Logits.NONE),)))
     assert (batch.tokens.tolist(), batch.positions.tolist(), batch.row_starts.tolist()) == ([5], [3], [0, 1])
     assert batch.logit_rows.tolist() == []
-    assert batch.block_tables.shape == (1, 5)
-    assert batch.block_tables[0, 0] == 7
+    assert batch.block_tables.shape == (1, 1, 5)
+    assert batch.block_tables[0, 0, 0] == 7

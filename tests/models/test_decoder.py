@@ -93,7 +93,7 @@ def ragged(
     positions = [np.arange(a, b, dtype=np.int32) for a, b in zip(before, after, strict=True)]
     tokens = np.concatenate([first[positions[0]], second[positions[1]]])
     starts = np.cumsum([0, *map(len, positions)]).astype(np.int32)
-    return Batch(tokens, np.concatenate(positions), starts, tables, np.arange(len(tokens), dtype=np.int32))
+    return Batch(tokens, np.concatenate(positions), starts, tables[None], np.arange(len(tokens), dtype=np.int32))
 
 
 def test_only_the_wanted_rows_have_logits(tiny_gguf: Make) -> None:

@@ -51,7 +51,7 @@ def ragged(parts: Sequence[tuple[int, int, int]]) -> Batch:
     positions = np.concatenate([np.arange(first, end, dtype=np.int32) for _, first, end in parts])
     starts = np.cumsum([0, *(end - first for _, first, end in parts)]).astype(np.int32)
     tables = np.ascontiguousarray(TABLES[[i for i, _, _ in parts]])
-    return Batch(tokens, positions, starts, tables, np.arange(len(tokens), dtype=np.int32))
+    return Batch(tokens, positions, starts, tables[None], np.arange(len(tokens), dtype=np.int32))
 
 
 def run_in_steps(model: CpuModel, cuts: Sequence[Sequence[int]], order: Sequence[int]) -> list[Logits]:

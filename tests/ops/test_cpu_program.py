@@ -296,7 +296,7 @@ def batch_of(*parts: tuple[int, int]) -> Batch:
     starts = np.cumsum([0, *(rows for _, rows in parts)]).astype(np.int32)
     positions = np.concatenate([np.arange(first, first + rows, dtype=np.int32) for first, rows in parts])
     tables = np.zeros((len(parts), 40), np.int32)
-    return Batch(np.zeros(len(positions), np.int32), positions, starts, tables, starts[1:] - 1)
+    return Batch(np.zeros(len(positions), np.int32), positions, starts, tables[None], starts[1:] - 1)
 
 
 class Filled:

@@ -26,7 +26,7 @@ def batch(positions: list[int], starts: list[int], tables: list[list[int]], want
     rows = np.arange(len(positions), dtype=np.int32)
     logit_rows = rows if wanted is None else np.array(wanted, np.int32)
     return Batch(
-        rows, np.array(positions, np.int32), np.array(starts, np.int32), np.array(tables, np.int32), logit_rows
+        rows, np.array(positions, np.int32), np.array(starts, np.int32), np.array([tables], np.int32), logit_rows
     )
 
 

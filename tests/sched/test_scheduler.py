@@ -180,7 +180,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert step.start == sequence.computed
             assert step.tokens == sequence.tokens[step.start : step.start + len(step.tokens)]
             assert (step.draw is not None) is (step.start + len(step.tokens) == sequence.known)
-            assert len(step.blocks) * 4 >= step.start + len(step.tokens)
+            assert len(step.tables[0]) * 4 >= step.start + len(step.tokens)
 
     @invariant()
     def laws(self) -> None:

@@ -19,7 +19,7 @@ def test_a_whole_life() -> None:
     sequence.admit(blocks, now=3.5)
     assert (sequence.state, sequence.admitted_at, blocks.held) == (State.RUNNING, 3.5, 2)
     step = sequence.next_step(5)
-    assert (list(step.tokens), step.start, step.logits, len(step.blocks)) == ([1] * 5, 0, Logits.LAST, 2)
+    assert (list(step.tokens), step.start, step.logits, len(step.tables[0])) == ([1] * 5, 0, Logits.LAST, 2)
     assert step.draw is not None
     assert step.draw.position == 5
     sequence.advance(5)

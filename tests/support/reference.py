@@ -43,4 +43,4 @@ def one_sequence(tokens: NDArray[np.int32], table: NDArray[np.int32], start: int
     """A batch of one sequence's ``tokens`` from position ``start``, which asks for all logits."""
     rows = np.arange(len(tokens), dtype=np.int32)
     ends = np.array([0, len(tokens)], np.int32)
-    return Batch(tokens.astype(np.int32), rows + start, ends, table.reshape(1, -1).astype(np.int32), rows)
+    return Batch(tokens.astype(np.int32), rows + start, ends, table.reshape(1, 1, -1).astype(np.int32), rows)

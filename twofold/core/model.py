@@ -59,6 +59,14 @@ class LayerSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class KVGroup:
+    """Layers whose rows see equally far, and whose keys and values therefore live and die together."""
+
+    window: int | None
+    layers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A decoder-only transformer. Sizes are counts of values; ``attention_scale`` multiplies q·k."""
 
@@ -90,6 +98,12 @@ class ModelSpec:
     @property
     def kv_size(self) -> int:
         return self.kv_heads * self.head_dim
+
+    def kv_groups(self, context: int) -> tuple[KVGroup, ...]:
+        """The layers by window, widest first; a window that hides nothing of ``context`` tokens is none."""
+        windows = [None if layer.window is None or layer.window >= context else layer.window for layer in self.layers]
+        order = sorted(set(windows), key=lambda window: -(window or context))
+        return tuple(KVGroup(w, tuple(i for i, window in enumerate(windows) if window == w)) for w in order)
 
     def kv_bytes_per_token(self, value_bytes: int) -> int:
         """Bytes of K and V that one token adds in all layers: 2 · layers · kv_heads · head_dim · bytes."""

@@ -23,6 +23,8 @@ MAX_STOP_TOKENS: Final = 256
 MAX_BIASED_TOKENS: Final = 1024
 MAX_TOKEN_ID: Final = 2**31 - 1
 MAX_SEED: Final = 2**64 - 1
+MAX_CHOICES: Final = 1024
+MAX_BEAMS: Final = 64
 
 
 def known_keywords(cls: C) -> C:
@@ -49,10 +51,77 @@ def _unknown(owner: str, name: str, known: Sequence[str]) -> ParameterError:
 
 @known_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StructuredOutputsParams:
+    """What form an answer must have; exactly one of these, as vLLM names them.
+
+    json          a JSON schema, as a mapping or as its text
+    json_object   any JSON object
+    regex         a regular expression that the whole answer matches
+    choice        one of these texts
+    grammar       a context-free grammar in llguidance's Lark dialect, or in GBNF
+    """
+
+    json: str | Mapping[str, Any] | None = field(default=None, hash=False)
+    json_object: bool = False
+    regex: str | None = None
+    choice: Sequence[str] | None = None
+    grammar: str | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("json", "regex", "choice", "grammar") if getattr(self, name) is not None]
+        given += ["json_object"] * (self.json_object is True)
+        if len(given) != 1:
+            raise ParameterError(
+                f"A structured output has exactly one form, not {' and '.join(given) or 'none'}.",
+                param="structured_outputs",
+                hint="Give one of json, json_object, regex, choice and grammar.",
+            )
+        for name in ("regex", "grammar"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, str) and value):
+                raise _impossible(name, value, "text")
+        if self.json is not None and not isinstance(self.json, str | Mapping):
+            raise _impossible("json", self.json, "a JSON schema")
+        if self.choice is not None:
+            object.__setattr__(self, "choice", _choices(self.choice))
+
+
+def _choices(choice: object) -> tuple[str, ...]:
+    if not isinstance(choice, Sequence) or isinstance(choice, str) or not 0 < len(choice) <= MAX_CHOICES:
+        raise _impossible("choice", choice, f"a list of 1 to {MAX_CHOICES} texts")
+    if not all(isinstance(text, str) and text for text in choice):
+        raise _impossible("choice", choice, "a list of texts, none of them empty")
+    return tuple(choice)
+
+
+@known_keywords
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeamSearchParams:
+    """Beam search, as vLLM spells it: the ``beam_width`` most likely answers, by log-probability / length^penalty.
+
+    ``max_tokens`` is the most tokens of an answer; with ``ignore_eos`` beams go on after an end of sequence.
+    """
+
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    length_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        _whole("beam_width", self.beam_width, 1, MAX_BEAMS)
+        _whole("max_tokens", self.max_tokens, 1, MAX_TOKEN_ID)
+        _number("length_penalty", self.length_penalty, -10, 10)
+        if not isinstance(self.ignore_eos, bool):
+            raise _impossible("ignore_eos", self.ignore_eos, "true or false")
+
+
+@known_keywords
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How tokens are chosen, when generation stops, and what is reported about it.
 
     n                     independent answers to the prompt; answer i draws with a seed derived from (seed, i)
+    best_of               draws this many answers and keeps the n of the highest mean log-probability
     temperature           divides the logits; 0 takes the most likely token
     top_p                 keeps the smallest set of most likely tokens whose probability reaches it
     top_k                 keeps the k most likely tokens; 0 or −1 keeps all
@@ -71,12 +140,14 @@ class SamplingParams:
     prompt_logprobs       the same for the tokens of the prompt
     skip_special_tokens   leave special tokens out of the text
     detokenize            make text of the tokens; without it ``text`` stays empty
+    structured_outputs    the form that the answer must have
 
     Raises ParameterError for an unknown name or an impossible value. Penalties and bias change the draw, never the
     reported log-probabilities: these are of the model's own distribution, as vLLM's ``raw_logprobs``.
     """
 
     n: int = 1
+    best_of: int | None = None
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
@@ -96,16 +167,23 @@ class SamplingParams:
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     detokenize: bool = True
+    structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
         self._freeze()
         self._check_numbers()
         self._check_counts()
+        self._check_structured()
         for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output", "detokenize"):
             if not isinstance(getattr(self, name), bool):
                 raise _impossible(name, getattr(self, name), "true or false")
         if self.stop_strings and not self.detokenize:
             raise ParameterError("Stop strings need text, but detokenize is off.", param="stop")
+
+    @property
+    def answers(self) -> int:
+        """How many answers are drawn."""
+        return self.best_of or self.n
 
     @property
     def greedy(self) -> bool:
@@ -144,6 +222,8 @@ class SamplingParams:
 
     def _check_counts(self) -> None:
         _whole("n", self.n, 1, MAX_N)
+        if self.best_of is not None:
+            _whole("best_of", self.best_of, self.n, MAX_N)
         _whole("top_k", self.top_k, -1, MAX_TOKEN_ID)
         _whole("min_tokens", self.min_tokens, 0, MAX_TOKEN_ID)
         if self.seed is not None:
@@ -154,6 +234,17 @@ class SamplingParams:
         for name, value in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
             if value is not None:
                 _whole(name, value, 0, MAX_LOGPROBS)
+
+    def _check_structured(self) -> None:
+        if self.structured_outputs is None:
+            return
+        if not isinstance(self.structured_outputs, StructuredOutputsParams):
+            raise _impossible("structured_outputs", self.structured_outputs, "StructuredOutputsParams")
+        if self.ignore_eos or self.min_tokens:
+            raise ParameterError(
+                "A structured output ends where its form is complete; ignore_eos and min_tokens would go on.",
+                param="ignore_eos" if self.ignore_eos else "min_tokens",
+            )
 
 
 def _impossible(name: str, value: object, wanted: str) -> ParameterError:

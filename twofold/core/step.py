@@ -13,12 +13,13 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
+from typing import Literal, Protocol
 
 from twofold.core.params import SamplingParams
 
-FinishReason = Literal["stop", "length", "abort"]
-"""stop: an end-of-sequence token, stop token or stop string. length: max_tokens or the context. abort: cancelled."""
+FinishReason = Literal["stop", "length", "abort", "deadline"]
+"""stop: an end-of-sequence token, stop token or stop string. length: max_tokens or the context. abort: cancelled.
+deadline: the request's time was up."""
 
 
 class Logits(Enum):
@@ -29,12 +30,54 @@ class Logits(Enum):
     ALL = 2
 
 
+class MoveKind(Enum):
+    """Where a block's keys and values go: between blocks of the cache, out to a host slot, in from one."""
+
+    COPY = 0
+    OUT = 1
+    IN = 2
+
+
+@dataclass(frozen=True, slots=True)
+class BlockMove:
+    """The contents of block or host slot ``source`` of a KV group, to be copied to ``target`` before a step's rows."""
+
+    kind: MoveKind
+    group: int
+    source: int
+    target: int
+
+
+class TokenConstraint(Protocol):
+    """What may come next in a constrained answer. It belongs to one sequence and knows the tokens that are known."""
+
+    def mask(self) -> memoryview:
+        """The tokens that may be drawn now: 32-bit words, bit t % 32 of word t // 32 for token t; valid until
+        ``advance``. Calling it again costs nothing."""
+        ...
+
+    def advance(self, token: int) -> None:
+        """Takes a drawn token, one that the mask allowed."""
+        ...
+
+    @property
+    def finished(self) -> bool:
+        """Nothing can follow: the answer is complete."""
+        ...
+
+    @property
+    def shortened(self) -> bool:
+        """Whether tokens were ruled out so that the answer is complete before its limit."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class DrawRequest:
     """Everything a draw depends on beside the logits.
 
     ``position`` is the index in the sequence that the drawn token will have. ``prompt`` and ``answer`` are the tokens
-    before it, empty unless penalties need them. ``suppressed`` tokens cannot be drawn.
+    before it, empty unless penalties need them. ``suppressed`` tokens cannot be drawn, nor those that ``constraint``
+    rules out. ``candidates`` asks for that many most likely tokens instead of a draw, for beam search.
     """
 
     params: SamplingParams
@@ -43,35 +86,49 @@ class DrawRequest:
     prompt: Sequence[int] = ()
     answer: Sequence[int] = ()
     suppressed: Sequence[int] = ()
+    constraint: TokenConstraint | None = None
+    candidates: int = 0
+
+
+Pooling = Literal["mean", "last"]
+"""How the hidden states of a text become one vector: their mean, or the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceStep:
     """The tokens at positions ``start`` … ``start + len(tokens) − 1`` of one sequence, to be computed in this step.
 
-    ``blocks`` holds the KV block of positions j·block_size …; it belongs to the sequence and is read, never kept.
-    ``draw`` asks for a token after the last row. ``scored`` asks for the log-probabilities of these given tokens, the
-    ones that follow the first rows, with ``alternatives`` most likely others.
+    ``tables`` holds for each KV group the block of positions j·block_size …; it belongs to the sequence and is read,
+    never kept; entries that a window has passed are never read. ``draw`` asks for a token after the last row.
+    ``scored`` asks for the log-probabilities of these given tokens, the ones that follow the first rows, with
+    ``alternatives`` most likely others. ``pooling`` asks for the hidden states: the sum of all rows (mean) or the
+    last row (last).
     """
 
     sequence_id: int
     tokens: array[int]
     start: int
-    blocks: array[int]
+    tables: tuple[array[int], ...]
     logits: Logits
     draw: DrawRequest | None = None
     scored: Sequence[int] = ()
     alternatives: int = 0
+    pooling: Pooling | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step of the loop: rows of many sequences, those that generate first."""
+    """One step of the loop: blocks to move, in order, then rows of many sequences, those that generate first.
+
+    ``predicted_s`` is how long it should take; None before anything was learned.
+    """
 
     steps: tuple[SequenceStep, ...]
+    moves: tuple[BlockMove, ...] = ()
+    predicted_s: float | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.steps)
+        return bool(self.steps or self.moves)
 
     @property
     def rows(self) -> int:
@@ -97,19 +154,30 @@ class PositionLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class SequenceOutcome:
-    """What a SequenceStep gave: the drawn tokens, their log-probabilities where asked for, those of the prompt."""
+    """What a SequenceStep gave: the drawn tokens, their log-probabilities where asked for, those of the prompt.
+
+    ``candidates`` are the most likely tokens, descending, where a draw asked for them; ``hidden`` is the pooled
+    float32 vector of the step's rows.
+    """
 
     sequence_id: int
     tokens: tuple[int, ...] = ()
     logprobs: tuple[PositionLogprobs, ...] = ()
     prompt_logprobs: tuple[PositionLogprobs, ...] = ()
+    candidates: tuple[TokenLogprob, ...] = ()
+    hidden: array[float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """One outcome for each entry of the plan, in the plan's order."""
+    """One outcome for each entry of the plan, in the plan's order.
+
+    ``seconds`` the step's rows took from the first operation to the last draw, ``moves_s`` its block moves before.
+    """
 
     sequences: tuple[SequenceOutcome, ...]
+    seconds: float = 0.0
+    moves_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +187,8 @@ class TokenEvent:
     sequence_id: int
     tokens: tuple[int, ...]
     logprobs: tuple[PositionLogprobs, ...]
-    prompt_logprobs: tuple[PositionLogprobs, ...]
+    prompt_logprobs: tuple[PositionLogprobs, ...] = ()
     finish: FinishReason | None = None
     stop_token: int | None = None
+    candidates: tuple[TokenLogprob, ...] = ()
+    hidden: array[float] | None = None

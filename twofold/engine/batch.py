@@ -15,11 +15,13 @@ class BatchBuilder:
     sequence's blocks keep whatever an earlier step left there.
     """
 
-    def __init__(self, *, sequences: int, rows: int, logit_rows: int, context: int, blocks: int) -> None:
+    def __init__(
+        self, *, sequences: int, rows: int, logit_rows: int, context: int, blocks: int, groups: int = 1
+    ) -> None:
         self._tokens = np.zeros(rows, np.int32)
         self._positions = np.zeros(rows, np.int32)
         self._row_starts = np.zeros(sequences + 1, np.int32)
-        self._tables = np.zeros((sequences, blocks), np.int32)
+        self._tables = np.zeros((groups, sequences, blocks), np.int32)
         self._logit_rows = np.zeros(logit_rows, np.int32)
         self._counting = np.arange(max(context, rows), dtype=np.int32)
 
@@ -27,7 +29,8 @@ class BatchBuilder:
         """The plan's rows, in the plan's order."""
         row = logit_row = 0
         for index, step in enumerate(plan.steps):
-            self._tables[index, : len(step.blocks)] = step.blocks
+            for table, blocks in zip(self._tables, step.tables, strict=True):
+                table[index, : len(blocks)] = blocks
             end = self._place_rows(step, row)
             logit_row = self._place_logits(step.logits, row, end, logit_row)
             self._row_starts[index + 1] = row = end
@@ -35,7 +38,7 @@ class BatchBuilder:
             self._tokens[:row],
             self._positions[:row],
             self._row_starts[: len(plan.steps) + 1],
-            self._tables[: len(plan.steps)],
+            self._tables[:, : len(plan.steps)],
             self._logit_rows[:logit_row],
         )
 

@@ -66,7 +66,7 @@ class NumpyOps:
     def store_kv(self, layer: int, k: Array, v: Array) -> None:
         batch, size = self._batch, self._cache.block_size
         sequence = np.repeat(np.arange(len(batch.row_starts) - 1), np.diff(batch.row_starts))
-        blocks = batch.block_tables[sequence, batch.positions // size]
+        blocks = batch.block_tables[0, sequence, batch.positions // size]
         self._cache.k[layer, blocks, batch.positions % size] = k
         self._cache.v[layer, blocks, batch.positions % size] = v
 
@@ -102,7 +102,7 @@ class NumpyOps:
     def _gather(self, cache: NDArray[np.floating], sequence: int, length: int, spec: AttentionSpec) -> Array:
         """Cached positions 0 … length - 1 of a sequence, a copy for each query head: [heads, length, head_dim]."""
         size = self._cache.block_size
-        table = self._batch.block_tables[sequence, : -(-length // size)]
+        table = self._batch.block_tables[0, sequence, : -(-length // size)]
         rows = cache[table].reshape(-1, spec.kv_heads, spec.head_dim)[:length].astype(np.float32)
         return np.repeat(rows.transpose(1, 0, 2), spec.heads // spec.kv_heads, axis=0)
 

@@ -120,7 +120,7 @@ class Sequence:
             self.sequence_id,
             self.tokens[start:end],
             start,
-            self._table.blocks,
+            (self._table.blocks,),
             Logits.ALL if scored else Logits.LAST if draw else Logits.NONE,
             draw,
             scored,

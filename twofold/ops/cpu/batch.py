@@ -44,7 +44,7 @@ class StepRecord:
         self._positions[:rows] = batch.positions
         self._logit_rows[:wanted] = batch.logit_rows
         step[Step.ROWS], step[Step.LOGIT_ROWS] = rows, wanted
-        self._take_tables(batch.block_tables)
+        self._take_tables(batch.block_tables[0])
         step[Step.ITEMS], step[Step.MERGES] = self._fill_items(batch)
 
     def _take_tables(self, tables: NDArray[np.int32]) -> None:
