@@ -25,7 +25,7 @@ class Batch:
     tokens        int32 [rows]               token ids; the rows of one sequence are adjacent and ascending
     positions     int32 [rows]               position of each row in its sequence
     row_starts    int32 [sequences + 1]      rows of sequence i are row_starts[i] : row_starts[i + 1]
-    block_tables  int32 [groups, sequences, blocks]: for each KV group the block of sequence i's positions j·block_size …
+    block_tables  int32 [groups, sequences, blocks]: a KV group's block of sequence i's positions j·block_size …
     logit_rows    int32 [logit_rows]         ascending rows whose logits are wanted
     """
 
