@@ -1,14 +1,21 @@
 """Who owns which KV block. Pure bookkeeping: the arrays belong to the model.
 
+A block is in one of three states:
+    free      nobody has it
+    held      one or more holders have it, whether or not the prefix tree keeps it too
+    cached    only the tree keeps it: idle, so that it may go when blocks are short, or pinned
+
 Laws, held after every call:
-    1. A block is free, or held by one or more holders; its reference count is their number.
-    2. free + held = all.
-    3. Only what is held can be retained or released.
+    1. A held block's reference count is the number of its holders; the count of other blocks is 0.
+    2. free + cached + held = all.
+    3. A block is idle exactly when it is kept, not held and not pinned. Idle blocks stand in order of their last use.
+    4. Only what is held or kept can be retained; only what is kept can be pinned.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections import OrderedDict
 from collections.abc import Iterable
 
 from twofold.core.errors import ResourceError
@@ -27,7 +34,12 @@ class BlockPool:
             raise ValueError(f"a pool of {blocks} blocks of {block_size} positions is impossible")
         self.block_size = block_size
         self._references = array("i", bytes(4 * blocks))
+        self._pins = array("i", bytes(4 * blocks))
+        self._kept = bytearray(blocks)
         self._free = list(range(blocks - 1, -1, -1))
+        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._held = 0
+        self._pinned = 0
 
     @property
     def blocks(self) -> int:
@@ -39,7 +51,21 @@ class BlockPool:
 
     @property
     def held(self) -> int:
-        return self.blocks - self.free
+        return self._held
+
+    @property
+    def cached(self) -> int:
+        return self.blocks - len(self._free) - self._held
+
+    @property
+    def pinned(self) -> int:
+        """Blocks with a pin, held or not."""
+        return self._pinned
+
+    @property
+    def obtainable(self) -> int:
+        """Blocks that are free or would be, once the idle ones are forgotten."""
+        return len(self._free) + len(self._idle)
 
     def take(self, count: int) -> array[int]:
         """``count`` free blocks, each with one holder. Raises ResourceError, taking none, when fewer are free."""
@@ -51,35 +77,121 @@ class BlockPool:
         taken = array("i", (self._free.pop() for _ in range(count)))
         for block in taken:
             self._references[block] = 1
+        self._held += count
         return taken
 
     def retain(self, blocks: Iterable[int]) -> None:
-        """Adds a holder to each of these held blocks."""
+        """Adds a holder to each of these held or kept blocks."""
+        references = self._references
         for block in blocks:
-            self._check_held(block)
-            self._references[block] += 1
+            count = references[block]
+            if not count:
+                assert self._kept[block], f"block {block} is free and cannot be released or shared"
+                self._idle.pop(block, None)
+                self._held += 1
+            references[block] = count + 1
 
     def release(self, blocks: Iterable[int]) -> None:
-        """Takes a holder from each of these held blocks; one without holders is free again."""
+        """Takes a holder from each of these held blocks; without holders it is idle if kept, otherwise free.
+
+        Blocks become idle in the order given: of a sequence the last block first, so that it is the first to go.
+        """
+        references = self._references
         for block in blocks:
-            self._check_held(block)
-            self._references[block] -= 1
-            if not self._references[block]:
-                self._free.append(block)
+            count = self._held_count(block) - 1
+            references[block] = count
+            if not count:
+                self._held -= 1
+                self._settle(block)
+
+    def keep(self, block: int) -> None:
+        """Marks a held block: once nobody holds it, it is idle instead of free."""
+        self._held_count(block)
+        assert not self._kept[block], f"block {block} is kept already"
+        self._kept[block] = 1
+
+    def forget(self, block: int) -> None:
+        """Takes the mark from a kept block without pins; it is free unless held."""
+        assert self._kept[block], f"block {block} is not kept"
+        assert not self._pins[block], f"block {block} is pinned and cannot be forgotten"
+        self._kept[block] = 0
+        if not self._references[block]:
+            del self._idle[block]
+            self._free.append(block)
+
+    def oldest(self) -> int:
+        """The idle block whose last use is longest ago; there must be one."""
+        return next(iter(self._idle))
+
+    def touch(self, block: int) -> None:
+        """Makes now the last use of a block, if it is idle."""
+        if block in self._idle:
+            self._idle.move_to_end(block)
+
+    def is_idle(self, block: int) -> bool:
+        return block in self._idle
+
+    def kept(self, block: int) -> bool:
+        return bool(self._kept[block])
 
     def references(self, block: int) -> int:
         """Number of holders of this block."""
         return self._references[block]
 
-    def check(self) -> None:
-        """Asserts laws 1 and 2 over the whole pool; O(blocks), for idle moments and tests."""
-        unheld = [block for block, count in enumerate(self._references) if count == 0]
-        assert all(count >= 0 for count in self._references), "a block has fewer than no holders"
-        assert sorted(self._free) == unheld, "the free list and the reference counts disagree"
+    def pins(self, block: int) -> int:
+        """Number of pins on this block."""
+        return self._pins[block]
 
-    def _check_held(self, block: int) -> None:
+    def pin(self, blocks: Iterable[int]) -> None:
+        """Adds a pin to each of these kept blocks: they cannot become idle."""
+        for block in blocks:
+            assert self._kept[block], f"block {block} is not kept and cannot be pinned"
+            if not self._pins[block]:
+                self._pinned += 1
+                self._idle.pop(block, None)
+            self._pins[block] += 1
+
+    def unpin(self, blocks: Iterable[int]) -> int:
+        """Takes a pin from each of these; returns how many have none left. They become idle in the order given."""
+        before = self._pinned
+        for block in blocks:
+            assert self._pins[block] > 0, f"block {block} has no pin"
+            self._pins[block] -= 1
+            if not self._pins[block]:
+                self._pinned -= 1
+                if not self._references[block]:
+                    self._settle(block)
+        return before - self._pinned
+
+    def check(self) -> None:
+        """Asserts the laws over the whole pool; O(blocks), for idle moments and tests."""
+        assert all(count >= 0 for count in self._references), "a block has fewer than no holders"
+        unheld = [block for block, count in enumerate(self._references) if not count]
+        assert [block for block in unheld if not self._kept[block]] == sorted(self._free), (
+            "the free list and the reference counts disagree"
+        )
+        idle = [block for block in unheld if self._kept[block] and not self._pins[block]]
+        assert idle == sorted(self._idle), "idle blocks are not those that are kept, not held and not pinned"
+        assert all(kept or not pins for kept, pins in zip(self._kept, self._pins, strict=True)), "a pin without a block"
+        assert self._held == self.blocks - len(unheld), "held blocks are counted wrongly"
+        assert self._pinned == sum(pins > 0 for pins in self._pins), "pinned blocks are counted wrongly"
+
+    def age(self) -> dict[int, int]:
+        """The idle blocks, each with its rank from the oldest; O(idle), for checks."""
+        return {block: rank for rank, block in enumerate(self._idle)}
+
+    def _settle(self, block: int) -> None:
+        """Puts a block that lost its last holder or pin where it belongs."""
+        if not self._kept[block]:
+            self._free.append(block)
+        elif not self._pins[block]:
+            self._idle[block] = None
+
+    def _held_count(self, block: int) -> int:
         assert 0 <= block < self.blocks, f"block {block} does not exist"
-        assert self._references[block] > 0, f"block {block} is free and cannot be released or shared"
+        count = self._references[block]
+        assert count > 0, f"block {block} is free and cannot be released or shared"
+        return count
 
 
 class BlockTable:
