@@ -4,21 +4,31 @@ wrong position or a forgotten write gives another answer.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
+from twofold.core.step import BlockMove, MoveKind
 from twofold.ops.base import Batch
 
 MIX = np.uint64(0x9E3779B97F4A7C15)
+HIDDEN = 8
+"""Width of the hidden states."""
 
 
 class MockForward:
-    """Forward over ``vocab`` tokens. ``batches`` counts the steps, ``widest`` the most rows of one."""
+    """Forward over ``vocab`` tokens. ``batches`` counts the steps, ``widest`` the most rows of one.
+
+    ``store`` holds tokens by block, ``slots`` blocks that moved out to the host.
+    """
 
     def __init__(
         self, *, vocab: int = 300, blocks: int = 64, block_size: int = 4, max_rows: int = 64, max_logit_rows: int = 64
     ) -> None:
         self.store = np.full((blocks, block_size), -1, np.int64)
+        self.slots: dict[int, NDArray[np.int64]] = {}
+        self._hidden = np.zeros((0, HIDDEN), np.float32)
         self._vocab, self._max_rows, self._max_logit_rows = vocab, max_rows, max_logit_rows
         self.batches = 0
         self.widest = 0
@@ -29,6 +39,10 @@ class MockForward:
         return self._vocab
 
     @property
+    def hidden_size(self) -> int:
+        return HIDDEN
+
+    @property
     def max_rows(self) -> int:
         return self._max_rows
 
@@ -36,7 +50,21 @@ class MockForward:
     def max_logit_rows(self) -> int:
         return self._max_logit_rows
 
-    def run(self, batch: Batch) -> NDArray[np.float32]:
+    @property
+    def hidden(self) -> NDArray[np.float32]:
+        return self._hidden
+
+    def move(self, moves: Sequence[BlockMove]) -> None:
+        for move in moves:
+            block = self.slots[move.source] if move.kind is MoveKind.IN else self.store[move.source].copy()
+            if move.kind is MoveKind.OUT:
+                self.slots[move.target] = block
+            else:
+                self.store[move.target] = block
+
+    def run(self, batch: Batch, meanwhile: Callable[[], None] | None = None) -> NDArray[np.float32]:
+        if meanwhile is not None:
+            meanwhile()
         assert len(batch.tokens) <= self._max_rows
         assert len(batch.logit_rows) <= self._max_logit_rows
         if self.failing:
@@ -47,16 +75,16 @@ class MockForward:
         owner = np.repeat(np.arange(len(batch.row_starts) - 1), np.diff(batch.row_starts))
         blocks = batch.block_tables[0, owner, batch.positions // size]
         self.store[blocks, batch.positions % size] = batch.tokens
-        logits = np.empty((len(batch.logit_rows), self._vocab), np.float32)
-        for index, row in enumerate(batch.logit_rows):
-            logits[index] = self._logits(batch.block_tables[0, owner[row]], int(batch.positions[row]) + 1)
-        return logits
+        tables, lengths = batch.block_tables[0, owner], batch.positions + 1
+        self._hidden = self._after(tables[batch.hidden_rows], lengths[batch.hidden_rows], HIDDEN)
+        return self._after(tables[batch.logit_rows], lengths[batch.logit_rows], self._vocab)
 
-    def _logits(self, table: NDArray[np.int32], length: int) -> NDArray[np.float32]:
-        """Logits after the first ``length`` tokens that the table's blocks hold."""
-        size = self.store.shape[1]
-        context = self.store[table[: -(-length // size)]].reshape(-1)[:length]
-        return hash_logits(context, self._vocab)
+    def _after(self, tables: NDArray[np.int32], lengths: NDArray[np.int32], width: int) -> NDArray[np.float32]:
+        """For each row ``width`` random values, a function of the tokens that its table's blocks hold."""
+        size, values = self.store.shape[1], np.empty((len(tables), width), np.float32)
+        for row, table, length in zip(values, tables, lengths.tolist(), strict=True):
+            row[:] = hash_logits(self.store[table[: -(-length // size)]].reshape(-1)[:length], width)
+        return values
 
 
 def hash_logits(context: NDArray[np.int64], vocab: int) -> NDArray[np.float32]:

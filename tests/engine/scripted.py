@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twofold.core.step import BlockMove
 from twofold.ops.base import Batch
 
 
 class ScriptedForward:
     """After a prompt of ``prompt`` tokens the answer is ``script``, for every sequence; then token 0 for ever."""
 
+    hidden_size = 8
     max_rows = 64
     max_logit_rows = 64
 
     def __init__(self, script: Sequence[int], prompt: int, vocab: int = 300) -> None:
         self._script, self._prompt, self.vocab_size = list(script), prompt, vocab
+        self.hidden = np.zeros((0, self.hidden_size), np.float32)
 
-    def run(self, batch: Batch) -> NDArray[np.float32]:
+    def run(self, batch: Batch, meanwhile: Callable[[], None] | None = None) -> NDArray[np.float32]:
+        if meanwhile is not None:
+            meanwhile()
         logits = np.zeros((len(batch.logit_rows), self.vocab_size), np.float32)
         for index, row in enumerate(batch.logit_rows):
             place = int(batch.positions[row]) + 1 - self._prompt
             said = 0 <= place < len(self._script)
             logits[index, self._script[place] if said else 0] = 20
+        self.hidden = np.ones((len(batch.hidden_rows), self.hidden_size), np.float32)
         return logits
+
+    def move(self, moves: Sequence[BlockMove]) -> None:
+        """Nothing is kept, so there is nothing to move."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 
 from twofold.core.params import SamplingParams
-from twofold.core.step import DrawRequest, Logits, SequenceStep, StepPlan
+from twofold.core.step import DrawRequest, Logits, Pooling, SequenceStep, StepPlan
 from twofold.engine.batch import BatchBuilder
 
 DRAW = DrawRequest(SamplingParams(), 0, 0)
@@ -39,6 +39,23 @@ def test_a_mixed_batch() -> None:
     ]
     arrays = (batch.tokens, batch.positions, batch.row_starts, batch.block_tables, batch.logit_rows)
     assert all(one.dtype == "int32" and one.flags.c_contiguous for one in arrays)
+
+
+def pooled_step(number: int, rows: int, pooling: Pooling | None) -> SequenceStep:
+    tokens = array("i", range(rows))
+    return SequenceStep(number, tokens, 4, (array("i", [0, 1]),), Logits.NONE, pooling=pooling)
+
+
+def test_hidden_states_of_all_rows_or_of_the_last() -> None:
+    builder = make_builder()
+    steps = (pooled_step(0, 3, "mean"), pooled_step(1, 4, "last"), pooled_step(2, 2, None))
+    batch = builder.build(StepPlan(steps))
+    assert batch.hidden_rows.tolist() == [0, 1, 2, 6]
+    assert batch.logit_rows.tolist() == []
+    assert batch.hidden_rows.dtype == "int32"
+    batch = builder.build(StepPlan((pooled_step(0, 2, None), pooled_step(1, 1, "last"), pooled_step(2, 1, "mean"))))
+    assert batch.hidden_rows.tolist() == [2, 3]
+    assert builder.build(StepPlan((pooled_step(0, 2, None),))).hidden_rows.tolist() == []
 
 
 def test_nothing_of_an_earlier_batch_shows() -> None:

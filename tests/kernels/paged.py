@@ -1,4 +1,7 @@
-"""A layer's paged cache for tests: shuffled blocks full of stale values, and plain arrays put into it."""
+"""A layer's paged cache for tests: shuffled blocks full of stale values, and plain arrays put into it.
+
+The layer belongs to the second of three KV groups; the tables of the other two lead astray.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from tests.kernels.harness import Field
 from twofold.kernels.cache import TILE, CacheShape, KVType
 from twofold.kernels.signature import Step
 
+GROUP, GROUPS = 1, 3
 STALE = 1000.0
 """Size of what earlier sequences left behind: enough to spoil every sum that lets it in."""
 
@@ -23,7 +27,8 @@ class PagedLayer:
         rng = np.random.default_rng(seed)
         counts = [-(-length // shape.block_size) for length in lengths]
         blocks = iter(rng.permutation(sum(counts) + 3))
-        self.tables = np.zeros((len(lengths), max(counts) + 1), np.int32)
+        self.all_tables = rng.integers(0, sum(counts) + 3, (GROUPS, len(lengths), max(counts) + 1), np.int32)
+        self.tables = self.all_tables[GROUP]
         for row, count in zip(self.tables, counts, strict=True):
             row[:count] = [next(blocks) for _ in range(count)]
         size = (sum(counts) + 3, shape.kv_heads, 2, shape.block_size * shape.head_dim)
@@ -59,13 +64,15 @@ class PagedLayer:
     def arguments(self) -> dict[str, Field]:
         return {
             "cache": self.elements,
+            "group": GROUP,
             "block_bytes": self.shape.block_bytes,
             "head_bytes": self.shape.head_bytes,
             "block_size": self.shape.block_size,
         }
 
     def step(self) -> dict[Step, Field]:
-        return {Step.TABLES: self.tables, Step.TABLE_STRIDE: self.tables.shape[1]}
+        sequences, width = self.tables.shape
+        return {Step.TABLES: self.all_tables, Step.TABLE_STRIDE: width, Step.GROUP_STRIDE: sequences * width}
 
 
 def shape_of(kv_heads: int, head_dim: int, dtype: KVType, block_size: int = 16) -> CacheShape:

@@ -12,16 +12,9 @@ from numpy.typing import NDArray
 
 from tests.kernels.harness import Field, Floats, Machine, assert_same_bits, poisoned
 from tests.kernels.paged import PagedLayer, shape_of
-from twofold.kernels.attention import (
-    ATTENTION_FIELDS,
-    ITEM_INTS,
-    MERGE_INTS,
-    SPLIT,
-    AttentionKernel,
-    AttentionKernelSpec,
-    merge_kernel,
-)
+from twofold.kernels.attention import ITEM_INTS, AttentionKernel
 from twofold.kernels.signature import Step
+from twofold.kernels.split import ATTENTION_FIELDS, MERGE_INTS, SPLIT, AttentionKernelSpec, merge_kernel
 
 GUARD = 16
 CAP = 5.0

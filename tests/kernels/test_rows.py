@@ -23,7 +23,8 @@ MAKERS: dict[str, Callable[[], Kernel]] = {
     "silu": lambda: kernels.gated_kernel("silu"),
     "gelu_tanh": lambda: kernels.gated_kernel("gelu_tanh"),
     "add": kernels.add_kernel,
-    "select": kernels.select_kernel,
+    "select": lambda: kernels.select_kernel(Step.LOGIT_LIST),
+    "select hidden": lambda: kernels.select_kernel(Step.HIDDEN_LIST),
     "softcap": kernels.softcap_kernel,
 }
 
@@ -128,10 +129,11 @@ def test_softcap(machine: Machine) -> None:
     np.testing.assert_allclose(Row(x, eps=30.0).run(machine, "softcap"), wanted, rtol=1e-6)
 
 
-def test_select_takes_the_wanted_rows(machine: Machine) -> None:
+@pytest.mark.parametrize(("name", "listed"), [("select", Step.LOGIT_LIST), ("select hidden", Step.HIDDEN_LIST)])
+def test_select_takes_the_wanted_rows(machine: Machine, name: str, listed: Step) -> None:
     x = rows_of(ROWS, WIDTH, 10)
     wanted = np.array([1, 4], np.int32)
-    out = Row(x).run(machine, "select", (0, 2), step={Step.LOGIT_LIST: wanted})
+    out = Row(x).run(machine, name, (0, 2), step={listed: wanted})
     assert_same_bits(out[:2].copy(), x[wanted])
     assert np.isnan(out[2:]).all()
 
@@ -148,7 +150,7 @@ def test_the_quantised_form_is_that_of_the_result(machine: Machine, name: str) -
     assert_same_bits(both.acts, again.acts)
 
 
-@pytest.mark.parametrize("name", MAKERS.keys() - {"select"})
+@pytest.mark.parametrize("name", MAKERS.keys() - {"select", "select hidden"})
 def test_every_instruction_set_and_split_gives_the_same_bits(machines: list[Machine], name: str) -> None:
     x, y, weight = rows_of(ROWS, WIDTH, 14), rows_of(ROWS, WIDTH, 15), rows_of(1, WIDTH, 16)[0]
     quantised = name not in {"add", "softcap"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.support.oracle import oracle_logits
-from tests.support.reference import load_reference_model, one_sequence
+from tests.support.reference import load_reference_model, one_sequence, tables_of
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.ops.base import Batch
 
@@ -93,7 +94,7 @@ def ragged(
     positions = [np.arange(a, b, dtype=np.int32) for a, b in zip(before, after, strict=True)]
     tokens = np.concatenate([first[positions[0]], second[positions[1]]])
     starts = np.cumsum([0, *map(len, positions)]).astype(np.int32)
-    return Batch(tokens, np.concatenate(positions), starts, tables[None], np.arange(len(tokens), dtype=np.int32))
+    return Batch(tokens, np.concatenate(positions), starts, tables_of(tables), np.arange(len(tokens), dtype=np.int32))
 
 
 def test_only_the_wanted_rows_have_logits(tiny_gguf: Make) -> None:
@@ -103,6 +104,17 @@ def test_only_the_wanted_rows_have_logits(tiny_gguf: Make) -> None:
     wanted = np.array([3, 39], np.int32)
     some = Batch(everything.tokens, everything.positions, everything.row_starts, everything.block_tables, wanted)
     np.testing.assert_allclose(model.run(some), all_logits[wanted], atol=1e-5)
+    assert model.hidden.shape == (0, model.hidden_size)
+
+
+@pytest.mark.parametrize("name", ["llama untied", "gemma3"])
+def test_hidden_states_are_what_the_head_turns_into_logits(name: str, tiny_gguf: Make) -> None:
+    tiny = tiny_gguf(CASES[name])
+    _, model = load_reference_model(tiny.path)
+    wanted = np.array([0, 7, 39], np.int32)
+    logits = model.run(replace(one_sequence(TOKENS, TABLE), hidden_rows=wanted))
+    head = tiny.weights["output.weight" if "output.weight" in tiny.weights else "token_embd.weight"]
+    np.testing.assert_allclose(model.hidden @ head.T, logits[wanted], atol=1e-4)
 
 
 def test_a_half_precision_cache_is_near(tiny_gguf: Make) -> None:

@@ -20,7 +20,7 @@ from twofold.ops.cpu.model import CpuOptions
 Make = Callable[[TinyOptions], TinyModel]
 Compilers = Callable[[str], Compiler]
 
-SMALL = CpuOptions(blocks=64, max_positions=512, max_rows=64, max_logit_rows=64, kv_dtype="f32", workers=2)
+SMALL = CpuOptions(blocks=(64,), max_positions=512, max_rows=64, max_logit_rows=64, kv_dtype="f32", workers=2)
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "quantised"])
@@ -30,6 +30,10 @@ def test_float_weights_give_the_oracles_logits(name: str, tiny_gguf: Make, compi
         logits = model.run(one_sequence(TOKENS, TABLE))
         expected = oracle_logits(tiny.metadata, tiny.weights, TOKENS.tolist())
         np.testing.assert_allclose(logits, expected, atol=1e-4)
+        _, reference = load_reference_model(tiny.path)
+        reference.run(one_sequence(TOKENS, TABLE))
+        assert model.hidden.shape == (len(TOKENS), tiny.options.hidden)
+        np.testing.assert_allclose(model.hidden, reference.hidden, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", [form.name for form in FORMATS])
@@ -50,7 +54,7 @@ def test_every_format_is_near_its_dequantised_weights(name: str, tiny_gguf: Make
 @pytest.mark.parametrize("block_size", [16, 48])
 def test_block_size_and_cache_type(dtype: str, block_size: int, tiny_gguf: Make, compiler_for: Compilers) -> None:
     tiny = tiny_gguf(TinyOptions("qwen3", head_dim=32))
-    options = CpuOptions(64, 512, 64, 64, block_size, "f16" if dtype == "f16" else "f32", 2)
+    options = CpuOptions((64,), 512, 64, 64, block_size, "f16" if dtype == "f16" else "f32", 2)
     expected = oracle_logits(tiny.metadata, tiny.weights, TOKENS.tolist())
     with cpu_model(tiny.path, compiler_for(ISAS[0]), options) as model:
         logits = model.run(one_sequence(TOKENS, TABLE))

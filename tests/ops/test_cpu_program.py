@@ -18,10 +18,11 @@ from tests.support.cpu import cpu_model
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.core.model import RopeSpec
 from twofold.formats.gguf import GGUFFile
-from twofold.kernels.attention import ITEM_INTS, MERGE_INTS
+from twofold.kernels.attention import ITEM_INTS
 from twofold.kernels.cache import CacheShape
 from twofold.kernels.jit import Compiler
 from twofold.kernels.signature import Step
+from twofold.kernels.split import MERGE_INTS
 from twofold.kernels.team import Operation, Team
 from twofold.models.decoder import forward
 from twofold.models.read import read_model
@@ -40,7 +41,7 @@ from twofold.ops.cpu.weights import WeightStore
 Make = Callable[[TinyOptions], TinyModel]
 Compilers = Callable[[str], Compiler]
 
-SIZES = CpuOptions(blocks=64, max_positions=512, max_rows=64, max_logit_rows=8, workers=2)
+SIZES = CpuOptions(blocks=(64,), max_positions=512, max_rows=64, max_logit_rows=8, workers=2)
 LLAMA_LAYER_OPERATIONS, LLAMA_LAYER_BARRIERS = 16, 11
 """What one layer of a llama costs. Lower is better: change them only downwards."""
 
@@ -212,15 +213,16 @@ class Traced:
         recorder, team = Recorder(), Team(compiler, 1, 1 << 16)
         with GGUFFile.open(path) as file:
             spec, weights = read_model(file.metadata, file.tensors, file.data)
-            forward(recorder, spec, weights)
+            self.logits, self.hidden = forward(recorder, spec, weights)
             self.nodes = fuse(recorder.nodes)
-            cache = KVCache(CacheShape(spec.kv_heads, spec.head_dim, 16, "f16"), len(spec.layers), 4)
+            groups = spec.kv_groups(64)
+            cache = KVCache(CacheShape(spec.kv_heads, spec.head_dim, 16, "f16"), groups, [4] * len(groups))
             store = WeightStore(file, compiler, team)
             self.builder = ProgramBuilder(compiler, store, cache, Capacity(8, 4, 64, 2))
-            self.program, self.logits = self.builder.build(
-                self.nodes, np.zeros(Step.SIZE, np.int64), StepArgmax(4, spec.vocab_size)
+            self.program, *self.results = self.builder.build(
+                self.nodes, self.logits, self.hidden, np.zeros(Step.SIZE, np.int64), StepArgmax(4, spec.vocab_size)
             )
-            self.caches = {cache.layer_address(i) for i in range(cache.layers)}
+            self.caches = {cache.layer_address(i) for i in range(len(spec.layers))}
         team.close()
 
     def buffers(self, node: Node) -> set[int]:
@@ -241,7 +243,7 @@ def test_nodes_are_computed_before_they_are_used(traced: Traced) -> None:
 
 def test_a_live_buffer_is_never_handed_out(traced: Traced) -> None:
     last_use = {source: i for i, node in enumerate(traced.nodes) for source in node.inputs()}
-    last_use[traced.nodes[-1]] = len(traced.nodes)
+    last_use |= {traced.logits: len(traced.nodes), traced.hidden: len(traced.nodes)}
     reused = 0
     for index, node in enumerate(traced.nodes):
         earlier = traced.nodes[:index]
@@ -251,7 +253,8 @@ def test_a_live_buffer_is_never_handed_out(traced: Traced) -> None:
             assert own.isdisjoint(traced.buffers(other))
         reused += any(own & traced.buffers(other) for other in earlier)
     assert reused > 10
-    assert {traced.logits.address} <= traced.buffers(traced.nodes[-1])
+    for node, buffer in zip((traced.logits, traced.hidden), traced.results, strict=True):
+        assert {buffer.address} <= traced.buffers(node)
 
 
 def test_operations_say_what_they_touch(traced: Traced) -> None:
@@ -295,8 +298,8 @@ def batch_of(*parts: tuple[int, int]) -> Batch:
     """First position and rows of each sequence; the last row of each wants logits."""
     starts = np.cumsum([0, *(rows for _, rows in parts)]).astype(np.int32)
     positions = np.concatenate([np.arange(first, first + rows, dtype=np.int32) for first, rows in parts])
-    tables = np.zeros((len(parts), 40), np.int32)
-    return Batch(np.zeros(len(positions), np.int32), positions, starts, tables[None], starts[1:] - 1)
+    tables = np.zeros((2, len(parts), 40), np.int32)
+    return Batch(np.zeros(len(positions), np.int32), positions, starts, tables, starts[1:] - 1)
 
 
 class Filled:
@@ -319,7 +322,8 @@ class Filled:
 def test_a_mixed_batch_is_items_and_merges() -> None:
     filled = Filled((0, 30), (700, 1), (255, 1))
     assert filled.owners == [0] * 30 + [1, 2]
-    assert filled.step[[Step.ONE, Step.ROWS, Step.LOGIT_ROWS, Step.TABLE_STRIDE]].tolist() == [1, 32, 3, 40]
+    assert filled.step[[Step.ONE, Step.ROWS, Step.LOGIT_ROWS, Step.HIDDEN_ROWS]].tolist() == [1, 32, 3, 0]
+    assert filled.step[[Step.TABLE_STRIDE, Step.GROUP_STRIDE]].tolist() == [40, 120]
     assert filled.items == [
         [0, 0, 12, 0, -1, 0],
         [0, 12, 12, 12, -1, 0],

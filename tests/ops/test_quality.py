@@ -22,7 +22,7 @@ POSITIONS, CHUNK = 512, 128
 """Logits of a chunk at a time: those of Gemma's vocabulary take 128 MiB."""
 TABLE = np.random.default_rng(1).permutation(POSITIONS // 16).astype(np.int32)
 SIZES = CpuOptions(
-    blocks=len(TABLE), max_positions=POSITIONS, max_rows=CHUNK, max_logit_rows=CHUNK, block_size=16, workers=2
+    blocks=(len(TABLE),), max_positions=POSITIONS, max_rows=CHUNK, max_logit_rows=CHUNK, block_size=16, workers=2
 )
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from twofold.core.model import RopePairs, RopeSpec
-from twofold.ops.base import AttentionSpec, Batch, TensorRef
-from twofold.ops.reference import NumpyOps, PagedCache, ReferenceModel, gelu_tanh, silu, softcap
+from twofold.core.model import KVGroup, RopePairs, RopeSpec
+from twofold.core.step import BlockMove, MoveKind
+from twofold.ops.base import AttentionSpec, Batch, TensorRef, Wanted
+from twofold.ops.reference import FloatType, NumpyOps, PagedCache, ReferenceModel, gelu_tanh, silu, softcap
 
 Array = NDArray[np.float32]
 
@@ -30,8 +32,12 @@ def batch(positions: list[int], starts: list[int], tables: list[list[int]], want
     )
 
 
+def paged(layers: int = 1, dtype: FloatType = np.float32) -> PagedCache:
+    return PagedCache([KVGroup(None, tuple(range(layers)))], [8], 2, 4, dtype)
+
+
 def ops(over: Batch, cache: PagedCache | None = None) -> NumpyOps:
-    return NumpyOps(WEIGHTS, cache or PagedCache(1, 8, 2, 4), over)
+    return NumpyOps(WEIGHTS, cache or paged(), over)
 
 
 ONE_STEP = batch([0, 1, 2], [0, 3], [[5, 2]])
@@ -105,13 +111,13 @@ def test_rope_turns_pairs_and_keeps_the_rest(pairs: RopePairs, first: int, secon
 
 
 def test_store_kv_follows_the_block_table() -> None:
-    cache = PagedCache(2, 8, 2, 4)
+    cache = paged(layers=2)
     two = batch([1, 2, 0], [0, 2, 3], [[5, 2], [7, 0]])
     k, v = rows(3, 4), rows(3, 4)
     NumpyOps(WEIGHTS, cache, two).store_kv(1, k, v)
-    np.testing.assert_array_equal([cache.k[1, 5, 1], cache.k[1, 2, 0], cache.k[1, 7, 0]], k)
-    np.testing.assert_array_equal([cache.v[1, 5, 1], cache.v[1, 2, 0], cache.v[1, 7, 0]], v)
-    assert np.count_nonzero(cache.k) == k.size
+    np.testing.assert_array_equal(cache.k[1][[5, 2, 7], [1, 0, 0]], k)
+    np.testing.assert_array_equal(cache.v[1][[5, 2, 7], [1, 0, 0]], v)
+    assert np.count_nonzero(cache.k[0]) + np.count_nonzero(cache.k[1]) == k.size
 
 
 def attended(q: Array, k: Array, v: Array, scale: float = 0.5) -> Array:
@@ -147,7 +153,7 @@ def test_attention_caps_scores() -> None:
 
 
 def test_a_later_step_sees_what_earlier_ones_stored() -> None:
-    cache, q, k, v = PagedCache(1, 8, 2, 4), rows(3, 8), rows(3, 4), rows(3, 4)
+    cache, q, k, v = paged(), rows(3, 8), rows(3, 4), rows(3, 4)
     whole = ops(ONE_STEP)
     whole.store_kv(0, k, v)
     expected = whole.attention(0, q, EVERYTHING)
@@ -164,16 +170,49 @@ def test_sequences_without_rows_are_skipped() -> None:
     np.testing.assert_allclose(numpy_ops.attention(0, q, EVERYTHING), np.hstack([v, v]), rtol=1e-6)
 
 
+def test_each_group_of_layers_goes_by_its_own_tables() -> None:
+    cache = PagedCache([KVGroup(None, (0, 2)), KVGroup(2, (1,))], [8, 3], 2, 4)
+    step = replace(ONE_STEP, block_tables=np.array([[[5, 2]], [[0, 1]]], np.int32))
+    q, stored = rows(3, 8), [(rows(3, 4), rows(3, 4)) for _ in range(3)]
+    numpy_ops = NumpyOps(WEIGHTS, cache, step)
+    for layer, (k, v) in enumerate(stored):
+        numpy_ops.store_kv(layer, k, v)
+    np.testing.assert_array_equal(cache.k[2][[5, 5, 2], [0, 1, 0]], stored[2][0])
+    np.testing.assert_array_equal(cache.v[1][[0, 0, 1], [0, 1, 0]], stored[1][1])
+    for layer, (k, v) in enumerate(stored):
+        mixed = numpy_ops.attention(layer, q, EVERYTHING)
+        np.testing.assert_allclose(mixed[2, :4], attended(q[2, :4], k, v), rtol=1e-5)
+
+
+def test_blocks_move_within_their_group_and_to_the_host_and_back() -> None:
+    cache = PagedCache([KVGroup(None, (0, 2)), KVGroup(2, (1,))], [8, 4], 2, 4, host_slots=[2, 2])
+    for arrays in cache.k, cache.v:
+        for layer, blocks in arrays.items():
+            blocks[:] = np.arange(len(blocks)).reshape(-1, 1, 1) + 10 * layer
+    cache.move([BlockMove(MoveKind.COPY, 0, 1, 2), BlockMove(MoveKind.COPY, 0, 2, 3)])
+    cache.move([BlockMove(MoveKind.OUT, 1, 3, 1), BlockMove(MoveKind.COPY, 1, 0, 3), BlockMove(MoveKind.IN, 1, 1, 0)])
+    for arrays in cache.k, cache.v:
+        assert arrays[0][:, 0, 0].tolist() == [0, 1, 1, 1, 4, 5, 6, 7]
+        assert arrays[2][:, 1, 3].tolist() == [20, 21, 21, 21, 24, 25, 26, 27]
+        assert arrays[1][:, 0, 0].tolist() == [13, 11, 12, 10]
+
+
 def test_a_float16_cache_rounds() -> None:
-    cache = PagedCache(1, 8, 2, 4, np.float16)
+    cache = paged(dtype=np.float16)
     k = np.full((3, 4), 1 + 2**-12, np.float32)
     ops(ONE_STEP, cache).store_kv(0, k, k)
-    assert cache.k[0, 5, 0, 0] == 1.0
+    assert cache.k[0][5, 0, 0] == 1.0
 
 
 def test_a_reference_model_is_a_forward() -> None:
-    model = ReferenceModel(
-        lambda o: o.select(o.embed(TensorRef("matrix", 6, 4), 1.0)), WEIGHTS, PagedCache(1, 8, 2, 4), 4, max_rows=9
-    )
-    assert (model.vocab_size, model.max_rows, model.max_logit_rows) == (4, 9, 9)
-    np.testing.assert_array_equal(model.run(batch([0, 1, 2], [0, 3], [[5, 2]], wanted=[0, 2])), MATRIX[[0, 2]])
+    def decode(o: NumpyOps) -> tuple[Array, Array]:
+        x = o.embed(TensorRef("matrix", 6, 4), 1.0)
+        return o.select(x, Wanted.LOGITS), o.select(x, Wanted.HIDDEN)
+
+    model = ReferenceModel(decode, WEIGHTS, paged(), 4, 4, max_rows=9)
+    assert (model.vocab_size, model.hidden_size, model.max_rows, model.max_logit_rows) == (4, 4, 9, 9)
+    asked = replace(batch([0, 1, 2], [0, 3], [[5, 2]], wanted=[0, 2]), hidden_rows=np.array([1], np.int32))
+    np.testing.assert_array_equal(model.run(asked), MATRIX[[0, 2]])
+    np.testing.assert_array_equal(model.hidden, MATRIX[[1]])
+    model.run(batch([0], [0, 1], [[5]]))
+    assert model.hidden.shape == (0, 4)

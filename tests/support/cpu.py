@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from twofold.formats.gguf import GGUFFile
@@ -15,9 +16,11 @@ from twofold.ops.cpu.model import CpuModel, CpuOptions
 
 @contextmanager
 def cpu_model(path: Path, compiler: Compiler, options: CpuOptions) -> Iterator[CpuModel]:
-    """A model ready to run; its threads end with the block."""
+    """A model ready to run; its threads end with the block. Every KV group gets what ``options`` say of the first."""
     with GGUFFile.open(path) as file:
         spec, weights = read_model(file.metadata, file.tensors, file.data)
+        groups = len(spec.kv_groups(options.max_positions))
+        options = replace(options, blocks=options.blocks[:1] * groups, host_slots=options.host_slots[:1] * groups)
         model = CpuModel(file, spec, lambda ops: forward(ops, spec, weights), compiler, options)
         try:
             yield model

@@ -31,16 +31,24 @@ def load_reference_model(
     dtype: FloatType = np.float32,
     weights: Mapping[str, Floats] | None = None,
 ) -> tuple[ModelSpec, ReferenceModel]:
-    """The decoder on NumPy for a file, with an empty cache of that many blocks."""
+    """The decoder on NumPy for a file, with an empty cache of that many blocks and host slots for each KV group."""
     with GGUFFile.open(path) as file:
         spec, bound = read_model(file.metadata, file.tensors, file.data)
         values = dequantised(file) if weights is None else weights
-    cache = PagedCache(len(spec.layers), blocks, block_size, spec.kv_size, dtype)
-    return spec, ReferenceModel(lambda ops: forward(ops, spec, bound), values, cache, spec.vocab_size)
+    groups = spec.kv_groups(spec.context_length)
+    counts = [blocks] * len(groups)
+    cache = PagedCache(groups, counts, block_size, spec.kv_size, dtype, host_slots=counts)
+    model = ReferenceModel(lambda ops: forward(ops, spec, bound), values, cache, spec.vocab_size, spec.hidden_size)
+    return spec, model
 
 
 def one_sequence(tokens: NDArray[np.int32], table: NDArray[np.int32], start: int = 0) -> Batch:
-    """A batch of one sequence's ``tokens`` from position ``start``, which asks for all logits."""
+    """A batch of one sequence's ``tokens`` from position ``start``, which asks for all logits and hidden states."""
     rows = np.arange(len(tokens), dtype=np.int32)
     ends = np.array([0, len(tokens)], np.int32)
-    return Batch(tokens.astype(np.int32), rows + start, ends, table.reshape(1, 1, -1).astype(np.int32), rows)
+    return Batch(tokens.astype(np.int32), rows + start, ends, tables_of(table[None]), rows, rows)
+
+
+def tables_of(tables: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Block tables [sequences, blocks] for the first KV group, and each backwards for a second one."""
+    return np.stack([tables, tables[:, ::-1]]).astype(np.int32)

@@ -23,16 +23,19 @@ class BatchBuilder:
         self._row_starts = np.zeros(sequences + 1, np.int32)
         self._tables = np.zeros((groups, sequences, blocks), np.int32)
         self._logit_rows = np.zeros(logit_rows, np.int32)
+        self._hidden_rows = np.zeros(rows, np.int32)
         self._counting = np.arange(max(context, rows), dtype=np.int32)
 
     def build(self, plan: StepPlan) -> Batch:
         """The plan's rows, in the plan's order."""
-        row = logit_row = 0
+        row = logit_row = hidden_row = 0
         for index, step in enumerate(plan.steps):
             for table, blocks in zip(self._tables, step.tables, strict=True):
                 table[index, : len(blocks)] = blocks
             end = self._place_rows(step, row)
             logit_row = self._place_logits(step.logits, row, end, logit_row)
+            if step.pooling is not None:
+                hidden_row = self._place_hidden(row if step.pooling == "mean" else end - 1, end, hidden_row)
             self._row_starts[index + 1] = row = end
         return Batch(
             self._tokens[:row],
@@ -40,6 +43,7 @@ class BatchBuilder:
             self._row_starts[: len(plan.steps) + 1],
             self._tables[:, : len(plan.steps)],
             self._logit_rows[:logit_row],
+            self._hidden_rows[:hidden_row],
         )
 
     def _place_rows(self, step: SequenceStep, row: int) -> int:
@@ -62,3 +66,9 @@ class BatchBuilder:
             self._logit_rows[logit_row : logit_row + end - row] = self._counting[row:end]
             return logit_row + end - row
         return logit_row
+
+    def _place_hidden(self, first: int, end: int, hidden_row: int) -> int:
+        """The hidden states of the rows from ``first`` to ``end`` are wanted; the hidden row after them."""
+        after = hidden_row + end - first
+        self._hidden_rows[hidden_row:after] = self._counting[first:end]
+        return after

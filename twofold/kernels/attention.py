@@ -12,10 +12,12 @@ The scores are never held whole. For one query, whatever the company:
 
 A position that the query may not see has p = 0 exactly, and a chunk or split of nothing but those changes nothing, so
 where a kernel starts and stops is free (Milakov & Gimelshein 2018 for the running maximum; Dao et al. for the splits).
+Of a block table nothing is read before the chunk of the first position that a window leaves visible; entries from there
+on must be blocks of the cache, and what is hidden in them must be finite numbers, nothing more.
 
 Work comes as **items**: some adjacent rows of one sequence. A unit is an item and a KV head; all query heads that share
 the KV head are done together. A long context with few rows becomes several items, each leaving one split's (m, l, o)
-for ``merge_kernel``.
+for ``split.merge_kernel``.
 """
 
 from __future__ import annotations
@@ -23,111 +25,56 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from twofold.kernels.cache import KV_BYTES, TILE, KVType, load_elements
+from twofold.kernels.cache import KV_BYTES, TILE, block_of, load_elements, table_of
 from twofold.kernels.ir import Kernel, Value, Var
 from twofold.kernels.isa import Isa
 from twofold.kernels.math import exp, tanh
 from twofold.kernels.rows import float_bits
-from twofold.kernels.signature import KERNEL_PARAMETERS, Arguments, Step, step_count, step_pointer
+from twofold.kernels.signature import KERNEL_PARAMETERS, Arguments, Step, step_pointer
+from twofold.kernels.split import (
+    ATTENTION_FIELDS,
+    ATTENTION_POINTERS,
+    SPLIT,
+    AttentionKernelSpec,
+    QueryStates,
+    merge_state,
+    store_result,
+)
 from twofold.kernels.types import F32, F32X16, I32, I32X16, I64, PTR
 
 CHUNK: Final = 64
-SPLIT: Final = 256
-NOTHING: Final = -1e30
 MASKED: Final = float("-inf")
+MOST_QUERIES: Final = 12
+"""Queries of the largest tile. No more than 16: what rescales their sums is computed in the lanes of one vector."""
 
 ITEM_INTS: Final = 8
 """int32 fields of an item: sequence, first row, rows, its first row's position, split (−1: all), partial slot."""
-MERGE_INTS: Final = 4
-"""int32 fields of a merge: row, first partial slot, partials."""
-
-ATTENTION_FIELDS: Final = (
-    "q", "q_stride", "out", "out_stride", "cache", "block_bytes", "head_bytes", "block_size", "kv_heads", "scale",
-    "window", "softcap", "partials",
-)  # fmt: skip
-ATTENTION_POINTERS: Final = frozenset({"q", "out", "cache", "partials"})
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionKernelSpec:
-    """What distinguishes attention kernels. ``group`` query heads share a KV head."""
-
-    head_dim: int
-    group: int
-    dtype: KVType
-    softcap: bool
-
-    @property
-    def name(self) -> str:
-        cap = "_softcap" if self.softcap else ""
-        return f"attention_d{self.head_dim}_g{self.group}_{self.dtype}{cap}"
-
-    @property
-    def partial_floats(self) -> int:
-        """Floats of one query head's partial: m, l (a line of their own), o."""
-        return 16 + self.head_dim
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionTiling:
-    """Queries a tile takes at once, 16-position vectors of scores, 16-value vectors of outputs."""
+    """Queries that a tile takes at once, and 16-lane vectors of scores or outputs that it sums for each of them."""
 
-    queries: tuple[int, ...]
-    score_vectors: int
-    out_vectors: int
+    queries: int
+    vectors: int
 
     @staticmethod
-    def of(isa: Isa) -> AttentionTiling:
+    def of(isa: Isa) -> tuple[AttentionTiling, ...]:
+        """Tiles for any number of queries, the best first. They fill the registers with sums."""
         if isa.registers >= 32:
-            return AttentionTiling((6, 3, 2, 1), 4, 4)
-        return AttentionTiling((3, 2, 1), 1, 1)
+            sizes = ((MOST_QUERIES, 2), (6, 4), (3, 4), (2, 4), (1, 4))
+            return tuple(AttentionTiling(*size) for size in sizes)
+        return tuple(AttentionTiling(queries, 1) for queries in (3, 2, 1))
 
 
 def scratch_floats(head_dim: int) -> int:
-    """Floats of scratch a worker needs: scaled queries, scores, and two outputs with their m and l for six queries."""
-    return 6 * (head_dim + CHUNK + 2 * (16 + head_dim)) + 64
+    """Floats of scratch a worker needs: scaled queries, scores, and two outputs with their m and l, for each query."""
+    return MOST_QUERIES * (head_dim + CHUNK + 2 * (16 + head_dim)) + 64
 
 
-class _State:
-    """m, l and o of the queries of a tile, in scratch: a line for m and l, then the outputs."""
-
-    def __init__(self, k: Kernel, base: Value, head_dim: int) -> None:
-        self._k = k
-        self._base = base
-        self._bytes = 4 * (16 + head_dim)
-
-    def at(self, query: int) -> Value:
-        return self._base + query * self._bytes
-
-    def out(self, query: int) -> Value:
-        return self.at(query) + 64
-
-    def reset(self, query: int, head_dim: int) -> None:
-        k = self._k
-        k.store(k.splat(F32, NOTHING), self.at(query))
-        k.store(k.splat(F32, 0.0), self.at(query) + 4)
-        for i in range(0, head_dim, 16):
-            k.store(k.splat(F32X16, 0.0), self.out(query) + 4 * i)
-
-
-def merge_state(k: Kernel, total: Value, part: Value, head_dim: int) -> None:
-    """(M, L, O) at ``total`` ← merged with (m, l, o) at ``part``."""
-    old, new = k.load(F32, total), k.load(F32, part)
-    top = k.fmax(old, new)
-    keep, take = exp(k, old - top), exp(k, new - top)
-    k.store(top, total)
-    k.store(k.fma(k.load(F32, part + 4), take, k.load(F32, total + 4) * keep), total + 4)
-    keep16, take16 = k.splat(F32X16, keep), k.splat(F32X16, take)
-    for i in range(0, head_dim, 16):
-        at = 64 + 4 * i
-        k.store(k.fma(k.load(F32X16, part + at), take16, k.load(F32X16, total + at) * keep16), total + at)
-
-
-def store_result(k: Kernel, total: Value, out: Value, head_dim: int) -> None:
-    """out = O / L."""
-    weight = k.splat(F32X16, k.load(F32, total + 4))
-    for i in range(0, head_dim, 16):
-        k.store(k.load(F32X16, total + 64 + 4 * i) / weight, out + 4 * i)
+def _tiles(k: Kernel, positions: Value) -> Value:
+    """How many tiles of a chunk so many positions begin."""
+    return (k.smin(positions, CHUNK) + (TILE - 1)) // TILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,15 +96,19 @@ class AttentionKernel:
     def __init__(self, spec: AttentionKernelSpec, isa: Isa) -> None:
         self._spec = spec
         self._isa = isa
-        self._tiling = AttentionTiling.of(isa)
+        self._tilings = AttentionTiling.of(isa)
         self.k = k = Kernel(spec.name, KERNEL_PARAMETERS)
         self._a = Arguments(k, ATTENTION_FIELDS, ATTENTION_POINTERS)
-        queries = max(self._tiling.queries)
+        queries = self._tilings[0].queries
         self._q = k.args[4]
         self._scores = self._q + 4 * queries * spec.head_dim
-        self._part = _State(k, self._scores + 4 * queries * CHUNK, spec.head_dim)
-        self._total = _State(k, self._part.at(queries), spec.head_dim)
+        self._part = QueryStates(k, self._scores + 4 * queries * CHUNK, spec.head_dim)
+        self._total = QueryStates(k, self._part.at(queries), spec.head_dim)
         self._lanes = k.constants(I32X16, range(16))
+        self._positions = k.buffer(8 * MOST_QUERIES)
+        self._gaps, self._corrections = k.buffer(64), k.buffer(64)
+        k.store(k.splat(F32X16, 0.0), self._gaps)
+        self._keys, self._coming = k.buffer(8 * CHUNK // TILE), k.buffer(8 * CHUNK // TILE)
 
     def generate(self) -> Kernel:
         k = self.k
@@ -166,10 +117,11 @@ class AttentionKernel:
             item = self._item(unit // heads, unit % heads)
             queries = item.rows * self._spec.group
             first = k.var(I64, 0)
-            for size in self._tiling.queries:
+            for tiling in self._tilings:
+                size = tiling.queries
                 stop = first.get() + (queries - first.get()) // size * size
                 for at in k.range(first.get(), stop, size):
-                    self._tile(item, at, size)
+                    self._tile(item, at, tiling)
                 first.set(stop)
         k.ret()
         return k
@@ -180,42 +132,50 @@ class AttentionKernel:
         sequence, first_row, rows, position, split, partial = (k.load(I32, at + 4 * i).to(I64) for i in range(6))
         return _Item(sequence, first_row, rows, position, split, partial, head)
 
-    def _tile(self, item: _Item, first: Value, size: int) -> None:
-        """Attention of ``size`` queries: query ``first + i`` is row (first + i) / group, head (first + i) % group."""
-        k, dim, group = self.k, self._spec.head_dim, self._spec.group
-        rows = [(first + i) // group for i in range(size)]
-        columns = [(item.head * group + (first + i) % group) * (4 * dim) for i in range(size)]
-        positions = [item.position + row for row in rows]
-        for i in range(size):
-            self._load_query(i, (item.first_row + rows[i]) * self._a["q_stride"] + columns[i])
+    def _tile(self, item: _Item, first: Value, tiling: AttentionTiling) -> None:
+        """Attention of the item's queries from ``first`` on, as many as the tile takes."""
+        k, dim, size = self.k, self._spec.head_dim, tiling.queries
+        for i in k.range(0, size):
+            row, _, column = self._place(item, first + i)
+            k.store(item.position + row, self._positions + i * 8)
+            self._load_query(i, (item.first_row + row) * self._a["q_stride"] + column)
             self._total.reset(i, dim)
-        begin, end = self._span(item, positions)
+        begin, end = self._span(item, self._position(0), self._position(size - 1))
         for split in k.range(begin // SPLIT, (end + (SPLIT - 1)) // SPLIT):
             low = k.smax(begin, split * SPLIT)
             high = k.smin(end, split * SPLIT + SPLIT)
-            self._split(item, positions, low, high)
-        for i in range(size):
-            out = (item.first_row + rows[i]) * self._a["out_stride"] + columns[i]
-            self._finish(item, i, out, (first + i) % group)
+            self._split(item, tiling, low, high)
+        for i in k.range(0, size):
+            row, member, column = self._place(item, first + i)
+            self._finish(item, i, (item.first_row + row) * self._a["out_stride"] + column, member)
 
-    def _load_query(self, index: int, offset: Value) -> None:
+    def _place(self, item: _Item, query: Value) -> tuple[Value, Value, Value]:
+        """A query's row in the item, which of the KV head's query heads it is, and where that begins in a row."""
+        row, member = query // self._spec.group, query % self._spec.group
+        return row, member, (item.head * self._spec.group + member) * (4 * self._spec.head_dim)
+
+    def _position(self, query: Value | int) -> Value:
+        """The position of one of the tile's queries; they ascend."""
+        return self.k.load(I64, self._positions + query * 8)
+
+    def _load_query(self, index: Value, offset: Value) -> None:
         k = self.k
         scale = k.splat(F32X16, float_bits(self._a["scale"]))
         for i in range(0, self._spec.head_dim, 16):
-            target = self._q + 4 * (index * self._spec.head_dim + i)
+            target = self._q + (index * self._spec.head_dim + i) * 4
             k.store(k.load(F32X16, self._a["q"] + offset + 4 * i) * scale, target)
 
-    def _span(self, item: _Item, positions: list[Value]) -> tuple[Value, Value]:
-        """The positions that the tile's queries can see, from a whole chunk on: all of them, or one split's."""
+    def _span(self, item: _Item, first: Value, last: Value) -> tuple[Value, Value]:
+        """What queries at positions ``first`` … ``last`` can see, from a whole chunk on: all of it, or one split's."""
         k = self.k
-        begin = k.smax(positions[0] - self._a["window"] + 1, 0) // CHUNK * CHUNK
-        end = positions[-1] + 1
+        begin = k.smax(first - self._a["window"] + 1, 0) // CHUNK * CHUNK
+        end = last + 1
         whole = item.split < 0
         begin = k.select(whole, begin, k.smax(begin, item.split * SPLIT))
         end = k.select(whole, end, k.smin(end, item.split * SPLIT + SPLIT))
         return begin, end
 
-    def _finish(self, item: _Item, query: int, out: Value, member: Value) -> None:
+    def _finish(self, item: _Item, query: Value, out: Value, member: Value) -> None:
         """The result of a whole query, or its state into the partial slot."""
         k, dim = self.k, self._spec.head_dim
         whole = item.split < 0
@@ -229,54 +189,56 @@ class AttentionKernel:
 
     # -- one split --------------------------------------------------------------------------------------------------
 
-    def _split(self, item: _Item, positions: list[Value], low: Value, high: Value) -> None:
-        k, dim = self.k, self._spec.head_dim
-        for query in range(len(positions)):
+    def _split(self, item: _Item, tiling: AttentionTiling, low: Value, high: Value) -> None:
+        k, dim, size = self.k, self._spec.head_dim, tiling.queries
+        for query in k.range(0, size):
             self._part.reset(query, dim)
+        self._list_tiles(item, low, high, self._keys)
         for start in k.range(low, high, CHUNK):
-            tiles = (k.smin(high - start, CHUNK) + (TILE - 1)) // TILE
-            keys = self._tile_pointers(item, start, tiles)
-            next_tiles = (k.smin(high - start - CHUNK, CHUNK) + (TILE - 1)) // TILE
-            self._score(len(positions), keys, tiles, self._tile_pointers(item, start + CHUNK, next_tiles, keys))
-            self._weigh(positions, start, tiles)
-            self._blend(len(positions), keys, tiles)
-        for query in range(len(positions)):
+            tiles = _tiles(k, high - start)
+            self._copy_list(self._keys, self._coming)
+            self._list_tiles(item, start + CHUNK, high, self._coming)
+            self._score(tiling, tiles)
+            self._hide(size, start)
+            self._weigh(size)
+            self._blend(tiling, tiles)
+            self._copy_list(self._coming, self._keys)
+        for query in k.range(0, size):
             merge_state(k, self._total.at(query), self._part.at(query), dim)
 
-    def _tile_pointers(self, item: _Item, start: Value, tiles: Value, default: Value | None = None) -> Value:
-        """A list of where the keys of each 16 positions begin, in a buffer; the values lie ``head_bytes / 2`` on.
+    def _copy_list(self, source: Value, target: Value) -> None:
+        for at in range(0, 8 * CHUNK // TILE, 8):
+            self.k.store(self.k.load(PTR, source + at), target + at)
 
-        Past ``tiles`` the list is as ``default``, or left open.
+    def _list_tiles(self, item: _Item, start: Value, end: Value, pointers: Value) -> None:
+        """Lists where the keys of each 16 positions of a chunk begin; the values lie ``head_bytes / 2`` on.
+
+        Past ``end`` the list stays as it is.
         """
         k, a = self.k, self._a
-        pointers = k.buffer(8 * CHUNK // TILE)
-        if default is not None:
-            for at in range(0, 8 * CHUNK // TILE, 8):
-                k.store(k.load(PTR, default + at), pointers + at)
-        row = step_pointer(k, Step.TABLES) + item.sequence * step_count(k, Step.TABLE_STRIDE) * 4
+        table = table_of(k, a["group"], item.sequence)
         tile_bytes = TILE * self._spec.head_dim * KV_BYTES[self._spec.dtype]
-        for tile in k.range(0, tiles):
+        for tile in k.range(0, _tiles(k, end - start)):
             position = start + tile * TILE
-            block = k.load(I32, row + position // a["block_size"] * 4).to(I64)
+            block = block_of(k, table, position, a["block_size"])
             base = a["cache"] + block * a["block_bytes"] + item.head * a["head_bytes"]
             k.store(base + position % a["block_size"] // TILE * tile_bytes, pointers + tile * 8)
-        return pointers
 
-    def _score(self, size: int, keys: Value, tiles: Value, coming: Value) -> None:
-        """scores[query][t] for all positions of the chunk's tiles. Keys of the ``coming`` tiles are asked for."""
-        k, width = self.k, self._tiling.score_vectors
+    def _score(self, tiling: AttentionTiling, tiles: Value) -> None:
+        """scores[query][t] for all positions of the chunk's tiles. Keys of the coming tiles are asked for."""
+        k, width = self.k, tiling.vectors
         tile = k.var(I64, 0)
         for vectors in (width, 1) if width > 1 else (1,):
             stop = tiles // vectors * vectors
             for at in k.range(tile.get(), stop, vectors):
-                self._score_tiles(size, keys, at, vectors, coming)
+                self._score_tiles(tiling.queries, at, vectors)
             tile.set(stop)
 
-    def _score_tiles(self, size: int, keys: Value, first: Value, vectors: int, coming: Value) -> None:
+    def _score_tiles(self, size: int, first: Value, vectors: int) -> None:
         k, dim, line_bytes = self.k, self._spec.head_dim, TILE * KV_BYTES[self._spec.dtype]
-        bases = [k.load(PTR, keys + (first + i) * 8) for i in range(vectors)]
+        bases = [k.load(PTR, self._keys + (first + i) * 8) for i in range(vectors)]
         later = [base + (self._a["head_bytes"] >> 1) for base in bases]
-        later += [k.load(PTR, coming + 8 * i) for i in range(vectors)] if vectors > 1 else []
+        later += [k.load(PTR, self._coming + (first + i) * 8) for i in range(vectors)] if vectors > 1 else []
         sums = [[k.var(F32X16, 0.0) for _ in range(vectors)] for _ in range(size)]
         for pair in k.range(0, dim, 2):
             for base in later:
@@ -298,57 +260,65 @@ class AttentionKernel:
             score = tanh(k, score / cap) * cap
         k.store(score, self._score_at(query, tile))
 
-    def _score_at(self, query: int, tile: Value | int) -> Value:
-        base = self._scores + 4 * CHUNK * query
-        return base + (tile * 64 if isinstance(tile, Value) else 64 * tile)
+    def _score_at(self, query: Value | int, tile: Value | int) -> Value:
+        return self._scores + query * (4 * CHUNK) + tile * 64
 
-    def _weigh(self, positions: list[Value], start: Value, tiles: Value) -> None:
-        """Masks the scores, turns them into weights, and rescales what was summed before."""
-        k, dim = self.k, self._spec.head_dim
-        for query, position in enumerate(positions):
-            state = self._part.at(query)
-            scores = [self._visible(query, i, position, start, tiles) for i in range(CHUNK // TILE)]
+    def _hide(self, size: int, start: Value) -> None:
+        """Scores become −inf where a query may not see; chunks that all of the queries see whole are left alone."""
+        k = self.k
+        first, last, window = self._position(0), self._position(size - 1), self._a["window"]
+        with k.when((first < start + (CHUNK - 1)) | (start <= last - window)):
+            for query in k.range(0, size):
+                position = self._position(query)
+                oldest = k.smax(position - window, -1)
+                for tile in range(CHUNK // TILE):
+                    at = k.splat(I32X16, (start + tile * TILE).to(I32)) + self._lanes
+                    seen = (at <= k.splat(I32X16, position.to(I32))) & (at > k.splat(I32X16, oldest.to(I32)))
+                    score = self._score_at(query, tile)
+                    k.store(k.select(seen, k.load(F32X16, score), k.splat(F32X16, MASKED)), score)
+
+    def _weigh(self, size: int) -> None:
+        """Turns the scores into weights, and finds what each query's earlier sums are to be multiplied by."""
+        k = self.k
+        for query in k.range(0, size):
+            state, scores = self._part.at(query), self._scores_of(query)
             top = k.fmax(k.fmax(scores[0], scores[1]), k.fmax(scores[2], scores[3]))
             old = k.load(F32, state)
             new = k.fmax(k.reduce_tree(top, "fmax"), old)
-            correction = exp(k, old - new)
-            weights = [exp(k, s - k.splat(F32X16, new)) for s in scores]
+            k.store(new, state)
+            k.store(old - new, self._gaps + query * 4)
+        k.store(exp(k, k.load(F32X16, self._gaps)), self._corrections)
+        for query in k.range(0, size):
+            state, scores = self._part.at(query), self._scores_of(query)
+            top16 = k.splat(F32X16, k.load(F32, state))
+            weights = [exp(k, s - top16) for s in scores]
             for i, w in enumerate(weights):
                 k.store(w, self._score_at(query, i))
             total = k.reduce_tree((weights[0] + weights[1]) + (weights[2] + weights[3]), "add")
-            k.store(new, state)
-            k.store(k.fma(k.load(F32, state + 4), correction, total), state + 4)
-            wide = k.splat(F32X16, correction)
-            for i in range(0, dim, 16):
-                at = self._part.out(query) + 4 * i
-                k.store(k.load(F32X16, at) * wide, at)
+            k.store(k.fma(k.load(F32, state + 4), k.load(F32, self._corrections + query * 4), total), state + 4)
 
-    def _visible(self, query: int, tile: int, position: Value, start: Value, tiles: Value) -> Value:
-        """The scores of one 16-lane tile, −inf where the query may not see or nothing was computed."""
-        k = self.k
-        at = k.splat(I32X16, (start + tile * TILE).to(I32)) + self._lanes
-        last = k.smin(position, start + tiles * TILE - 1)
-        first = position - self._a["window"]
-        seen = (at <= k.splat(I32X16, last.to(I32))) & (at > k.splat(I32X16, k.smax(first, -1).to(I32)))
-        return k.select(seen, k.load(F32X16, self._score_at(query, tile)), k.splat(F32X16, MASKED))
+    def _scores_of(self, query: Value) -> list[Value]:
+        return [self.k.load(F32X16, self._score_at(query, i)) for i in range(CHUNK // TILE)]
 
-    def _blend(self, size: int, keys: Value, tiles: Value) -> None:
-        """Adds the weighted values of the chunk's tiles to the outputs, a few 16-value vectors at a time."""
-        k, dim = self.k, self._spec.head_dim
-        vectors = self._tiling.out_vectors
+    def _blend(self, tiling: AttentionTiling, tiles: Value) -> None:
+        """Rescales the outputs and adds the weighted values of the chunk's tiles, a few 16-value vectors at a time."""
+        k, dim, size, vectors = self.k, self._spec.head_dim, tiling.queries, tiling.vectors
         while (dim // 16) % vectors:
             vectors -= 1
         for first in k.range(0, dim, 16 * vectors):
-            sums = [
-                [k.var(F32X16, k.load(F32X16, self._part.out(query) + first * 4 + 64 * i)) for i in range(vectors)]
-                for query in range(size)
-            ]
+            sums = [[k.var(F32X16, v) for v in self._rescaled(query, first, vectors)] for query in range(size)]
             for tile in k.range(0, tiles):
-                values = k.load(PTR, keys + tile * 8) + (self._a["head_bytes"] >> 1)
+                values = k.load(PTR, self._keys + tile * 8) + (self._a["head_bytes"] >> 1)
                 self._blend_tile(sums, values, tile, first, vectors)
             for query in range(size):
                 for i in range(vectors):
                     k.store(sums[query][i].get(), self._part.out(query) + first * 4 + 64 * i)
+
+    def _rescaled(self, query: int, first: Value, vectors: int) -> list[Value]:
+        """Outputs from value ``first`` on, times the query's correction."""
+        k = self.k
+        wide = k.splat(F32X16, k.load(F32, self._corrections + 4 * query))
+        return [k.load(F32X16, self._part.out(query) + first * 4 + 64 * i) * wide for i in range(vectors)]
 
     def _blend_tile(self, sums: list[list[Var]], values: Value, tile: Value, first: Value, vectors: int) -> None:
         k, size_bytes = self.k, KV_BYTES[self._spec.dtype]
@@ -361,22 +331,3 @@ class AttentionKernel:
                 weight = k.splat(F32X16, k.load(F32, self._scores + 4 * CHUNK * query + tile * 64 + t * 4))
                 for i, value in enumerate(loaded):
                     row[i].set(k.fma(weight, value, row[i].get()))
-
-
-def merge_kernel(spec: AttentionKernelSpec) -> Kernel:
-    """Joins the partials of rows whose splits were done apart. A unit is a merge and a query head."""
-    k = Kernel(f"merge_d{spec.head_dim}_g{spec.group}", KERNEL_PARAMETERS)
-    a = Arguments(k, ATTENTION_FIELDS, ATTENTION_POINTERS)
-    heads = a["kv_heads"] * spec.group
-    total = _State(k, k.args[4], spec.head_dim)
-    for unit in k.range(k.args[2], k.args[3]):
-        head = unit % heads
-        at = step_pointer(k, Step.MERGE_LIST) + unit // heads * (4 * MERGE_INTS)
-        row, first, count = (k.load(I32, at + 4 * i).to(I64) for i in range(3))
-        total.reset(0, spec.head_dim)
-        for index in k.range(first, first + count):
-            part = a["partials"] + (index * heads + head) * (4 * spec.partial_floats)
-            merge_state(k, total.at(0), part, spec.head_dim)
-        store_result(k, total.at(0), a["out"] + row * a["out_stride"] + head * (4 * spec.head_dim), spec.head_dim)
-    k.ret()
-    return k

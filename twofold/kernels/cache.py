@@ -6,7 +6,8 @@ keys, then its values, in tiles of 16 positions:
     keys      [tile][head_dim][16 positions]     a score needs no horizontal sum: lanes are positions
     values    [tile][16 positions][head_dim]     an output needs none either: lanes are head values
 
-Elements are float16 or float32. Keys are stored after their norm and rotation.
+Elements are float16 or float32. Keys are stored after their norm and rotation. Which block holds a position is in the
+step's block tables: one for each sequence and each KV group, layers that see equally far.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ KV_BYTES: Final[dict[KVType, int]] = {"f16": 2, "f32": 4}
 F16_MAX: Final = 65504.0
 
 CACHE_FIELDS: Final = (
-    "x", "x_stride", "cache", "block_bytes", "head_bytes", "block_size", "heads", "weight", "eps", "table", "out",
-    "out_stride",
+    "x", "x_stride", "cache", "group", "block_bytes", "head_bytes", "block_size", "heads", "weight", "eps", "table",
+    "out", "out_stride",
 )  # fmt: skip
 CACHE_POINTERS: Final = frozenset({"x", "cache", "weight", "table", "out"})
 
@@ -50,6 +51,7 @@ class CacheShape:
 
     @property
     def block_bytes(self) -> int:
+        """Keys and values of all heads in one block."""
         return self.kv_heads * self.head_bytes
 
 
@@ -71,10 +73,15 @@ def to_element(k: Kernel, isa: Isa, dtype: KVType, x: Value) -> Value:
     return isa.narrow(k, k.fmax(k.fmin(x, limit), -limit))
 
 
-def block_of(k: Kernel, sequence: Value, position: Value, block_size: Value) -> Value:
-    """The block that holds a sequence's position."""
-    row = sequence * step_count(k, Step.TABLE_STRIDE) + position // block_size
-    return k.load(I32, step_pointer(k, Step.TABLES) + row * 4).to(I64)
+def table_of(k: Kernel, group: Value, sequence: Value) -> Value:
+    """Where the block table of a sequence begins in a KV group."""
+    at = group * step_count(k, Step.GROUP_STRIDE) + sequence * step_count(k, Step.TABLE_STRIDE)
+    return step_pointer(k, Step.TABLES) + at * 4
+
+
+def block_of(k: Kernel, table: Value, position: Value, block_size: Value) -> Value:
+    """The block that holds a position, by its sequence's table."""
+    return k.load(I32, table + position // block_size * 4).to(I64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +202,7 @@ def _place(
 
 def _head_offset(k: Kernel, a: Arguments, row: Value, head: Value, position: Value) -> Value:
     sequence = k.load(I32, step_pointer(k, Step.ROW_SEQUENCE) + row * 4).to(I64)
-    block = block_of(k, sequence, position, a["block_size"])
+    block = block_of(k, table_of(k, a["group"], sequence), position, a["block_size"])
     return block * a["block_bytes"] + head * a["head_bytes"]
 
 

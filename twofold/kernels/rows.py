@@ -5,7 +5,7 @@ Rows are float32, padded with zeros to 16 values. Sums run over 16 lanes in asce
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 from twofold.core.model import Activation
 from twofold.kernels.ir import Kernel, Value
@@ -155,13 +155,13 @@ def add_kernel() -> Kernel:
     return k
 
 
-def select_kernel() -> Kernel:
-    """out[j] = x[logit_rows[j]]: the rows whose logits are wanted."""
-    k = Kernel("select_rows", KERNEL_PARAMETERS)
+def select_kernel(wanted: Literal[Step.LOGIT_LIST, Step.HIDDEN_LIST]) -> Kernel:
+    """out[j] = x[wanted[j]]: the rows that one of the step's lists names."""
+    k = Kernel(f"select_by_{wanted.name.lower()}", KERNEL_PARAMETERS)
     a = Arguments(k, ROW_FIELDS, ROW_POINTERS)
-    wanted = step_pointer(k, Step.LOGIT_LIST)
+    rows = step_pointer(k, wanted)
     for j in k.range(k.args[2], k.args[3]):
-        row = k.load(I32, wanted + j * 4).to(I64)
+        row = k.load(I32, rows + j * 4).to(I64)
         x, out = a["x"] + row * a["x_stride"], a["out"] + j * a["out_stride"]
         for i in k.range(0, a["width"], LANES):
             k.store(k.load(F32X16, x + i * 4), out + i * 4)

@@ -19,13 +19,18 @@ KERNEL_PARAMETERS = [("args", PTR), ("step", PTR), ("begin", I64), ("end", I64),
 
 
 class Step(IntEnum):
-    """Fields of the step's record: counts first, then pointers to int32 arrays, then sizes."""
+    """Fields of the step's record: counts first, then pointers to int32 arrays, then sizes.
+
+    TABLE_STRIDE is from a sequence's block table to the next, GROUP_STRIDE from a KV group's tables to the next
+    group's, both in int32 values.
+    """
 
     ONE = 0
     ROWS = 1
     ITEMS = 2
     LOGIT_ROWS = 3
     MERGES = 4
+    HIDDEN_ROWS = 5
     TOKENS = 8
     POSITIONS = 9
     ROW_SEQUENCE = 10
@@ -33,8 +38,10 @@ class Step(IntEnum):
     ITEM_LIST = 12
     LOGIT_LIST = 13
     MERGE_LIST = 14
-    TABLE_STRIDE = 15
-    SIZE = 16
+    HIDDEN_LIST = 15
+    TABLE_STRIDE = 16
+    GROUP_STRIDE = 17
+    SIZE = 18
 
 
 class Arguments:

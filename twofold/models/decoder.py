@@ -3,7 +3,8 @@
     x      = embedding of the tokens
     x     += attention(norm(x))        for each layer
     x     += feed_forward(norm(x))
-    logits = head(norm(x))             of the rows that were asked for
+    logits = head(norm(x))             of the rows whose logits were asked for
+    hidden = norm(x)                   of the rows whose hidden states were asked for
 
 What differs between architectures is data: a weight that is None is a step that is skipped.
 """
@@ -14,19 +15,21 @@ from typing import TypeVar
 
 from twofold.core.model import LayerSpec, ModelSpec
 from twofold.models.bind import LayerWeights, ModelWeights
-from twofold.ops.base import AttentionSpec, Ops, TensorRef
+from twofold.ops.base import AttentionSpec, Ops, TensorRef, Wanted
 
 T = TypeVar("T")
 
 
-def forward(ops: Ops[T], spec: ModelSpec, weights: ModelWeights) -> T:
-    """Logits of the batch that ``ops`` works on: [logit rows, vocabulary]."""
+def forward(ops: Ops[T], spec: ModelSpec, weights: ModelWeights) -> tuple[T, T]:
+    """Logits [logit rows, vocabulary] and hidden states [hidden rows, width] of the batch that ``ops`` works on."""
     x = ops.embed(weights.embedding, spec.embedding_scale)
     for index, (layer, layer_weights) in enumerate(zip(spec.layers, weights.layers, strict=True)):
         x = ops.add(x, _attention(ops, spec, index, layer, layer_weights, x))
         x = ops.add(x, _feed_forward(ops, spec, layer_weights, x))
-    logits = ops.linear(ops.rms_norm(ops.select(x), weights.final_norm, spec.norm_eps), weights.head)
-    return logits if spec.final_softcap is None else ops.softcap(logits, spec.final_softcap)
+    selected = [ops.select(x, rows) for rows in (Wanted.LOGITS, Wanted.HIDDEN)]
+    last, hidden = [ops.rms_norm(part, weights.final_norm, spec.norm_eps) for part in selected]
+    logits = ops.linear(last, weights.head)
+    return (logits if spec.final_softcap is None else ops.softcap(logits, spec.final_softcap)), hidden
 
 
 def _attention(ops: Ops[T], spec: ModelSpec, index: int, layer: LayerSpec, weights: LayerWeights, x: T) -> T:

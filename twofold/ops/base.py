@@ -7,15 +7,29 @@ each a token of some sequence at some position. There is no prefill shape and no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twofold.core.model import Activation, RopeSpec
+from twofold.core.step import BlockMove
 
 T = TypeVar("T")
+
+
+class Wanted(Enum):
+    """The two lists of rows that a batch asks results of."""
+
+    LOGITS = "logit_rows"
+    HIDDEN = "hidden_rows"
+
+
+def _no_rows() -> NDArray[np.int32]:
+    return np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +41,10 @@ class Batch:
     row_starts    int32 [sequences + 1]      rows of sequence i are row_starts[i] : row_starts[i + 1]
     block_tables  int32 [groups, sequences, blocks]: a KV group's block of sequence i's positions j·block_size …
     logit_rows    int32 [logit_rows]         ascending rows whose logits are wanted
+    hidden_rows   int32 [hidden_rows]        ascending rows whose hidden states are wanted
+
+    Entries of a table that no row of the step sees (past the sequence's end, or passed by its window) may name any
+    block of their group.
     """
 
     tokens: NDArray[np.int32]
@@ -34,6 +52,7 @@ class Batch:
     row_starts: NDArray[np.int32]
     block_tables: NDArray[np.int32]
     logit_rows: NDArray[np.int32]
+    hidden_rows: NDArray[np.int32] = field(default_factory=_no_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +112,15 @@ class Ops(Protocol[T]):
         ...
 
     def store_kv(self, layer: int, k: T, v: T) -> None:
-        """Writes K and V of the batch's rows into their sequences' blocks."""
+        """Writes K and V of the batch's rows into their sequences' blocks of the layer's KV group."""
         ...
 
     def attention(self, layer: int, q: T, spec: AttentionSpec) -> T:
         """Causal attention of each row over the cached positions 0 … its own: [rows, heads · head_dim]."""
         ...
 
-    def select(self, x: T) -> T:
-        """The rows whose logits are wanted: [logit_rows, width]."""
+    def select(self, x: T, rows: Wanted) -> T:
+        """The rows that one of the batch's lists names: [logit_rows or hidden_rows, width]."""
         ...
 
     def softcap(self, x: T, cap: float) -> T:
@@ -116,8 +135,11 @@ class Forward(Protocol):
     def vocab_size(self) -> int: ...
 
     @property
+    def hidden_size(self) -> int: ...
+
+    @property
     def max_rows(self) -> int:
-        """Most rows a batch may hold."""
+        """Most rows a batch may hold, and may ask the hidden states of."""
         ...
 
     @property
@@ -125,6 +147,18 @@ class Forward(Protocol):
         """Most rows whose logits one batch may ask for."""
         ...
 
-    def run(self, batch: Batch) -> NDArray[np.float32]:
-        """Logits [logit_rows, vocab_size]; the array is overwritten by the next call."""
+    @property
+    def hidden(self) -> NDArray[np.float32]:
+        """Hidden states [hidden_rows, hidden_size] of the last ``run``, after the final norm; the next overwrites."""
+        ...
+
+    def run(self, batch: Batch, meanwhile: Callable[[], None] | None = None) -> NDArray[np.float32]:
+        """Logits [logit_rows, vocab_size]; the array is overwritten by the next call.
+
+        ``meanwhile`` is called once while the batch is computed, or before; what it raises leaves afterwards.
+        """
+        ...
+
+    def move(self, moves: Sequence[BlockMove]) -> None:
+        """Moves blocks of K and V, one after another: within a KV group, out to its host slots, in from them."""
         ...

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.core.model import Activation, RopeSpec
-from twofold.ops.base import AttentionSpec, Batch, TensorRef
+from twofold.core.model import Activation, KVGroup, RopeSpec
+from twofold.core.step import BlockMove, MoveKind
+from twofold.ops.base import AttentionSpec, Batch, TensorRef, Wanted
 from twofold.ops.rope import rope_table
 
 Array: TypeAlias = NDArray[np.float32]
@@ -17,12 +18,42 @@ FloatType: TypeAlias = type[np.float32] | type[np.float16]
 
 
 class PagedCache:
-    """K and V of all layers in blocks: two arrays [layers, blocks, block_size, kv_width] of ``dtype``."""
+    """K and V in blocks: for each layer two arrays [blocks of its group, block_size, kv_width] of ``dtype``.
 
-    def __init__(self, layers: int, blocks: int, block_size: int, kv_width: int, dtype: FloatType = np.float32) -> None:
+    ``blocks`` and ``host_slots`` count those of each group. ``group_of`` tells whose block tables a layer goes by.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[KVGroup],
+        blocks: Sequence[int],
+        block_size: int,
+        kv_width: int,
+        dtype: FloatType = np.float32,
+        host_slots: Sequence[int] = (),
+    ) -> None:
         self.block_size = block_size
-        self.k = np.zeros((layers, blocks, block_size, kv_width), dtype)
-        self.v = np.zeros_like(self.k)
+        shapes = [(2, len(group.layers), block_size, kv_width) for group in groups]
+        self._blocks = [np.zeros((n, *shape), dtype) for n, shape in zip(blocks, shapes, strict=True)]
+        slots = host_slots or [0] * len(shapes)
+        self._slots = [np.zeros((n, *shape), dtype) for n, shape in zip(slots, shapes, strict=True)]
+        self.group_of = {layer: number for number, group in enumerate(groups) for layer in group.layers}
+        self.k, self.v = (
+            {
+                layer: store[:, both, place]
+                for group, store in zip(groups, self._blocks, strict=True)
+                for place, layer in enumerate(group.layers)
+            }
+            for both in (0, 1)
+        )
+
+    def move(self, moves: Sequence[BlockMove]) -> None:
+        """Does the moves one after another."""
+        for move in moves:
+            blocks, slots = self._blocks[move.group], self._slots[move.group]
+            source = slots if move.kind is MoveKind.IN else blocks
+            target = slots if move.kind is MoveKind.OUT else blocks
+            target[move.target] = source[move.source]
 
 
 class NumpyOps:
@@ -66,9 +97,9 @@ class NumpyOps:
     def store_kv(self, layer: int, k: Array, v: Array) -> None:
         batch, size = self._batch, self._cache.block_size
         sequence = np.repeat(np.arange(len(batch.row_starts) - 1), np.diff(batch.row_starts))
-        blocks = batch.block_tables[0, sequence, batch.positions // size]
-        self._cache.k[layer, blocks, batch.positions % size] = k
-        self._cache.v[layer, blocks, batch.positions % size] = v
+        blocks = self._tables(layer)[sequence, batch.positions // size]
+        self._cache.k[layer][blocks, batch.positions % size] = k
+        self._cache.v[layer][blocks, batch.positions % size] = v
 
     def attention(self, layer: int, q: Array, spec: AttentionSpec) -> Array:
         mixed = np.empty_like(q)
@@ -79,8 +110,8 @@ class NumpyOps:
                 )
         return mixed
 
-    def select(self, x: Array) -> Array:
-        return x[self._batch.logit_rows]
+    def select(self, x: Array, rows: Wanted) -> Array:
+        return x[self._batch.logit_rows if rows is Wanted.LOGITS else self._batch.hidden_rows]
 
     def softcap(self, x: Array, cap: float) -> Array:
         return softcap(x, cap)
@@ -88,10 +119,16 @@ class NumpyOps:
     def _rows(self, ref: TensorRef) -> Array:
         return self._weights[ref.name][ref.first_row : ref.first_row + ref.rows]
 
+    def _tables(self, layer: int) -> NDArray[np.int32]:
+        """The block tables of the layer's group: [sequences, blocks]."""
+        tables: NDArray[np.int32] = self._batch.block_tables[self._cache.group_of[layer]]
+        return tables
+
     def _attend(self, layer: int, sequence: int, q: Array, rows: NDArray[np.int32], spec: AttentionSpec) -> Array:
         """Attention of rows at positions ``rows`` of one sequence: [rows, heads · head_dim]."""
         length = int(rows[-1]) + 1
-        k, v = (self._gather(cache[layer], sequence, length, spec) for cache in (self._cache.k, self._cache.v))
+        table = self._tables(layer)[sequence]
+        k, v = (self._gather(cache[layer], table, length, spec) for cache in (self._cache.k, self._cache.v))
         heads = q.reshape(len(q), spec.heads, spec.head_dim).transpose(1, 0, 2)
         scores = heads @ k.transpose(0, 2, 1) * np.float32(spec.scale)
         if spec.softcap is not None:
@@ -99,11 +136,10 @@ class NumpyOps:
         scores[:, ~_visible(rows, length, spec.window)] = -np.inf
         return (_softmax(scores) @ v).transpose(1, 0, 2).reshape(q.shape)
 
-    def _gather(self, cache: NDArray[np.floating], sequence: int, length: int, spec: AttentionSpec) -> Array:
+    def _gather(self, cache: NDArray[np.floating], table: NDArray[np.int32], length: int, spec: AttentionSpec) -> Array:
         """Cached positions 0 … length - 1 of a sequence, a copy for each query head: [heads, length, head_dim]."""
-        size = self._cache.block_size
-        table = self._batch.block_tables[0, sequence, : -(-length // size)]
-        rows = cache[table].reshape(-1, spec.kv_heads, spec.head_dim)[:length].astype(np.float32)
+        blocks = table[: -(-length // self._cache.block_size)]
+        rows = cache[blocks].reshape(-1, spec.kv_heads, spec.head_dim)[:length].astype(np.float32)
         return np.repeat(rows.transpose(1, 0, 2), spec.heads // spec.kv_heads, axis=0)
 
 
@@ -112,10 +148,11 @@ class ReferenceModel:
 
     def __init__(
         self,
-        decode: Callable[[NumpyOps], Array],
+        decode: Callable[[NumpyOps], tuple[Array, Array]],
         weights: Mapping[str, Array],
         cache: PagedCache,
         vocab_size: int,
+        hidden_size: int,
         max_rows: int = 1024,
     ) -> None:
         self._decode = decode
@@ -123,10 +160,15 @@ class ReferenceModel:
         self._cache = cache
         self._vocab_size = vocab_size
         self._max_rows = max_rows
+        self._hidden = np.zeros((0, hidden_size), np.float32)
 
     @property
     def vocab_size(self) -> int:
         return self._vocab_size
+
+    @property
+    def hidden_size(self) -> int:
+        return self._hidden.shape[1]
 
     @property
     def max_rows(self) -> int:
@@ -136,8 +178,18 @@ class ReferenceModel:
     def max_logit_rows(self) -> int:
         return self._max_rows
 
-    def run(self, batch: Batch) -> Array:
-        return self._decode(NumpyOps(self._weights, self._cache, batch))
+    @property
+    def hidden(self) -> Array:
+        return self._hidden
+
+    def run(self, batch: Batch, meanwhile: Callable[[], None] | None = None) -> Array:
+        if meanwhile is not None:
+            meanwhile()
+        logits, self._hidden = self._decode(NumpyOps(self._weights, self._cache, batch))
+        return logits
+
+    def move(self, moves: Sequence[BlockMove]) -> None:
+        self._cache.move(moves)
 
 
 def silu(x: Array) -> Array:

@@ -7,8 +7,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.kernels.attention import ITEM_INTS, MERGE_INTS, SPLIT
+from twofold.kernels.attention import ITEM_INTS
 from twofold.kernels.signature import Step
+from twofold.kernels.split import MERGE_INTS, SPLIT
 from twofold.ops.base import Batch
 
 QUERIES_PER_ITEM = 48
@@ -24,7 +25,8 @@ class StepRecord:
         self._rows_per_item = max(1, QUERIES_PER_ITEM // (heads // kv_heads))
         self._enough_items = -(-UNITS_PER_WORKER * workers // kv_heads)
         self._partials = partials
-        self._tokens, self._positions, self._logit_rows, self._row_sequence = np.zeros((4, rows), np.int32)
+        lists = np.zeros((5, rows), np.int32)
+        self._tokens, self._positions, self._row_sequence, self._logit_rows, self._hidden_rows = lists
         self._items = np.zeros((rows + partials, ITEM_INTS), np.int32)
         self._merges = np.zeros((partials, MERGE_INTS), np.int32)
         self._tables: NDArray[np.int32] | None = None
@@ -33,27 +35,31 @@ class StepRecord:
         self.step[Step.TOKENS] = self._tokens.ctypes.data
         self.step[Step.POSITIONS] = self._positions.ctypes.data
         self.step[Step.LOGIT_LIST] = self._logit_rows.ctypes.data
+        self.step[Step.HIDDEN_LIST] = self._hidden_rows.ctypes.data
         self.step[Step.ROW_SEQUENCE] = self._row_sequence.ctypes.data
         self.step[Step.ITEM_LIST] = self._items.ctypes.data
         self.step[Step.MERGE_LIST] = self._merges.ctypes.data
 
     def fill(self, batch: Batch) -> None:
         """Describes ``batch`` for the kernels."""
-        step, rows, wanted = self.step, len(batch.tokens), len(batch.logit_rows)
+        step, rows, wanted, hidden = self.step, len(batch.tokens), len(batch.logit_rows), len(batch.hidden_rows)
         self._tokens[:rows] = batch.tokens
         self._positions[:rows] = batch.positions
         self._logit_rows[:wanted] = batch.logit_rows
-        step[Step.ROWS], step[Step.LOGIT_ROWS] = rows, wanted
-        self._take_tables(batch.block_tables[0])
+        self._hidden_rows[:hidden] = batch.hidden_rows
+        step[Step.ROWS], step[Step.LOGIT_ROWS], step[Step.HIDDEN_ROWS] = rows, wanted, hidden
+        self._take_tables(batch.block_tables)
         step[Step.ITEMS], step[Step.MERGES] = self._fill_items(batch)
 
     def _take_tables(self, tables: NDArray[np.int32]) -> None:
         """Tables are large, so they are read where they lie; they are kept until the next step."""
+        group_bytes, table_bytes, entry_bytes = tables.strides
         assert tables.dtype == np.int32
+        assert entry_bytes == 4
         self._tables = tables
-        interface = tables.__array_interface__
-        self.step[Step.TABLES] = interface["data"][0]
-        self.step[Step.TABLE_STRIDE] = tables.strides[0] // 4
+        self.step[Step.TABLES] = tables.__array_interface__["data"][0]
+        self.step[Step.TABLE_STRIDE] = table_bytes // 4
+        self.step[Step.GROUP_STRIDE] = group_bytes // 4
 
     def _fill_items(self, batch: Batch) -> tuple[int, int]:
         """Lists items and merges; how many there are of each."""

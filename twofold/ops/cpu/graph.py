@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, fields
 
 from twofold.core.model import Activation, RopeSpec
 from twofold.kernels.signature import Step
-from twofold.ops.base import AttentionSpec, TensorRef
+from twofold.ops.base import AttentionSpec, TensorRef, Wanted
 
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A result of ``width`` float32 values for each of the step's ``rows`` (ROWS or LOGIT_ROWS)."""
+    """A result of ``width`` float32 values for each of the step's ``rows`` (ROWS, LOGIT_ROWS or HIDDEN_ROWS)."""
 
     width: int
     rows: Step
@@ -170,8 +170,8 @@ class Recorder:
     def attention(self, layer: int, q: Node, spec: AttentionSpec) -> Node:
         return self._add(Attention(q.width, q.rows, layer, q, spec))
 
-    def select(self, x: Node) -> Node:
-        return self._add(Select(x.width, Step.LOGIT_ROWS, x))
+    def select(self, x: Node, rows: Wanted) -> Node:
+        return self._add(Select(x.width, Step.LOGIT_ROWS if rows is Wanted.LOGITS else Step.HIDDEN_ROWS, x))
 
     def softcap(self, x: Node, cap: float) -> Node:
         return self._add(Softcap(x.width, x.rows, x, cap))

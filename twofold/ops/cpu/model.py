@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 
 from twofold.core.errors import UnsupportedModelError
 from twofold.core.model import ModelSpec
+from twofold.core.step import BlockMove
 from twofold.formats.gguf import GGUFFile
-from twofold.kernels.attention import SPLIT, scratch_floats
+from twofold.kernels.attention import scratch_floats
 from twofold.kernels.cache import CacheShape, KVType
 from twofold.kernels.jit import Compiler
 from twofold.kernels.layout import PACKINGS
 from twofold.kernels.linear import linear_scratch_bytes
 from twofold.kernels.rows import LANES
+from twofold.kernels.split import SPLIT
 from twofold.kernels.team import Team
 from twofold.ops.base import Batch
 from twofold.ops.cpu.argmax import StepArgmax, StepRowOps
@@ -32,40 +34,49 @@ from twofold.ops.cpu.weights import WeightStore
 
 @dataclass(frozen=True, slots=True)
 class CpuOptions:
-    """Sizes of what is allocated once. ``blocks`` KV blocks of ``block_size`` positions; rows are those of a step."""
+    """Sizes of what is allocated once; rows are those of a step.
 
-    blocks: int
+    ``blocks`` and ``host_slots`` count KV blocks of ``block_size`` positions, one number for each of the groups that
+    the model's layers make in a context of ``max_positions`` (``ModelSpec.kv_groups``); no host slots without.
+    """
+
+    blocks: tuple[int, ...]
     max_positions: int
     max_rows: int = 512
     max_logit_rows: int = 64
     block_size: int = 16
     kv_dtype: KVType = "f16"
     workers: int = 1
+    host_slots: tuple[int, ...] = ()
 
 
 class CpuModel:
-    """``Forward`` on CPU kernels. ``trace`` runs the model's decoder on a Recorder; not safe for several threads."""
+    """``Forward`` on CPU kernels. ``trace`` runs the model's decoder on a Recorder; not safe for several threads.
+
+    Raises UnsupportedModelError for sizes that the kernels cannot do, ResourceError where memory does not suffice.
+    """
 
     def __init__(
         self,
         source: GGUFFile,
         spec: ModelSpec,
-        trace: Callable[[Recorder], Node],
+        trace: Callable[[Recorder], tuple[Node, Node]],
         compiler: Compiler,
         options: CpuOptions,
     ) -> None:
         _check_sizes(spec)
         self.vocab_size = spec.vocab_size
+        self.hidden_size = spec.hidden_size
         self.max_rows = options.max_rows
         self.max_logit_rows = options.max_logit_rows
         recorder = Recorder()
-        trace(recorder)
+        logit_node, hidden_node = trace(recorder)
         nodes = fuse(recorder.nodes)
         partials = UNITS_OF_PARTIALS * -(-options.max_positions // SPLIT)
         self.team = Team(compiler, options.workers, _scratch_bytes(nodes, source, spec, compiler))
         self.weights = WeightStore(source, compiler, self.team)
         shape = CacheShape(spec.kv_heads, spec.head_dim, options.block_size, options.kv_dtype)
-        self.cache = KVCache(shape, len(spec.layers), options.blocks)
+        self.cache = KVCache(shape, spec.kv_groups(options.max_positions), options.blocks, options.host_slots)
         self._record = StepRecord(
             rows=options.max_rows,
             heads=spec.heads,
@@ -76,19 +87,32 @@ class CpuModel:
         capacity = Capacity(options.max_rows, options.max_logit_rows, options.max_positions, partials)
         builder = ProgramBuilder(compiler, self.weights, self.cache, capacity)
         best = StepArgmax(options.max_logit_rows, spec.vocab_size)
-        self.program, logits = builder.build(nodes, self._record.step, best)
+        self.program, logits, hidden = builder.build(nodes, logit_node, hidden_node, self._record.step, best)
         self._logits = _float_rows(logits, options.max_logit_rows)[:, : self.vocab_size]
+        self._hidden = _float_rows(hidden, options.max_rows)[:, : self.hidden_size]
+        self._hidden_rows = 0
         self.rows = StepRowOps(compiler, self._logits, best)
         self._kept = builder.kept
         source.release()
 
-    def run(self, batch: Batch) -> NDArray[np.float32]:
-        """Logits [logit_rows, vocab_size], overwritten by the next call."""
+    def run(self, batch: Batch, meanwhile: Callable[[], None] | None = None) -> NDArray[np.float32]:
+        """Logits [logit_rows, vocab_size], overwritten by the next call. ``meanwhile``: see ``Forward``."""
         assert len(batch.tokens) <= self.max_rows
         assert len(batch.logit_rows) <= self.max_logit_rows
+        assert len(batch.block_tables) >= len(self.cache.groups), "every KV group has its tables"
         self._record.fill(batch)
-        self.team.run(self.program)
+        self.team.run(self.program, meanwhile)
+        self._hidden_rows = len(batch.hidden_rows)
         return self._logits[: len(batch.logit_rows)]
+
+    @property
+    def hidden(self) -> NDArray[np.float32]:
+        """Hidden states [hidden_rows, hidden_size] of the last run, overwritten by the next call."""
+        return self._hidden[: self._hidden_rows]
+
+    def move(self, moves: Sequence[BlockMove]) -> None:
+        """Moves blocks of the KV cache, one after another."""
+        self.cache.move(moves)
 
     def close(self) -> None:
         """Ends the team's threads."""

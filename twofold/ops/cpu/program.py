@@ -10,17 +10,16 @@ Each kind of node has one method here that says which kernel computes it and wit
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twofold.core.model import RopeSpec
-from twofold.kernels import attention as attention_kernels
 from twofold.kernels import rows as row_kernels
-from twofold.kernels.attention import AttentionKernel, AttentionKernelSpec, merge_kernel
+from twofold.kernels.attention import AttentionKernel
 from twofold.kernels.cache import CACHE_FIELDS, RotateSpec, rotate_kernel, store_values_kernel
 from twofold.kernels.embed import EMBED_FIELDS, embed_kernel
 from twofold.kernels.float_linear import FLOAT_LINEAR_FIELDS, FloatFormat, FloatLinearKernel
@@ -31,6 +30,7 @@ from twofold.kernels.linear import LINEAR_FIELDS, LinearKernel, Tiling, act_row_
 from twofold.kernels.logits import ARGMAX_FIELDS, argmax_kernel
 from twofold.kernels.rows import ROW_FIELDS
 from twofold.kernels.signature import Step
+from twofold.kernels.split import ATTENTION_FIELDS, AttentionKernelSpec, merge_kernel
 from twofold.kernels.team import Operation, Program
 from twofold.ops.base import TensorRef
 from twofold.ops.cpu import graph
@@ -49,6 +49,10 @@ EVERYTHING = 1 << 30
 """A window that hides nothing."""
 
 
+SELECTED_BY: Final[Mapping[Step, Literal[Step.LOGIT_LIST, Step.HIDDEN_LIST]]] = {
+    Step.LOGIT_ROWS: Step.LOGIT_LIST,
+    Step.HIDDEN_ROWS: Step.HIDDEN_LIST,
+}
 KernelChoice = tuple[str, Callable[[], Kernel]]
 """A kernel's name, and how to generate it if its machine code is not at hand."""
 
@@ -126,10 +130,13 @@ class ProgramBuilder:
         self._as_acts: set[Node] = set()
         self.kept: list[Any] = [self._pool, self._tables]
 
-    def build(self, nodes: Sequence[Node], step: NDArray[np.int64], best: StepArgmax) -> tuple[Program, Buffer]:
-        """The program, and the buffer of the last node's result: logits, of which ``best`` gets the largest."""
+    def build(
+        self, nodes: Sequence[Node], logits: Node, hidden: Node, step: NDArray[np.int64], best: StepArgmax
+    ) -> tuple[Program, Buffer, Buffer]:
+        """The program, and the buffers of two nodes' results. ``best`` gets the largest of the logits."""
+        assert {logits, hidden} <= set(nodes), "results are never joined with what follows"
         self._weights.pack(node.weight for node in nodes if isinstance(node, graph.Linear))
-        self._choose_forms(nodes)
+        self._choose_forms(nodes, results=(logits, hidden))
         last_use = {source: index for index, node in enumerate(nodes) for source in node.inputs()}
         for index, node in enumerate(nodes):
             self._results[node] = self._allocate(node)
@@ -137,17 +144,16 @@ class ProgramBuilder:
             for source in node.inputs():
                 if last_use[source] == index:
                     self._release(source)
-        result = self._results[nodes[-1]].floats
-        assert result is not None
+        result = self._floats(logits)
         for values in best.arguments(result.address, result.stride):
             args, writes = record(ARGMAX_FIELDS, **values), [values["ids"], values["values"]]
             self._call(("argmax", argmax_kernel), args, Step.LOGIT_ROWS, reads=[result.address], writes=writes)
-        return Program.of(self._schedule.finish(), step), result
+        return Program.of(self._schedule.finish(), step), result, self._floats(hidden)
 
     # -- forms and buffers --------------------------------------------------------------------------------------------
 
-    def _choose_forms(self, nodes: Sequence[Node]) -> None:
-        self._as_floats.add(nodes[-1])
+    def _choose_forms(self, nodes: Sequence[Node], results: Sequence[Node]) -> None:
+        self._as_floats.update(results)
         for node in nodes:
             for source in node.inputs():
                 quantised = isinstance(node, graph.Linear) and source is node.x and self._is_integer(node.weight)
@@ -258,7 +264,9 @@ class ProgramBuilder:
         self._row_call(("softcap", row_kernels.softcap_kernel), node, [self._floats(node.x)], eps=float_bits(node.cap))
 
     def _select(self, node: graph.Select) -> None:
-        self._row_call(("select_rows", row_kernels.select_kernel), node, [self._floats(node.x)])
+        wanted = SELECTED_BY[node.rows]
+        kernel = (f"select_by_{wanted.name.lower()}", lambda: row_kernels.select_kernel(wanted))
+        self._row_call(kernel, node, [self._floats(node.x)])
 
     def _linear(self, node: graph.Linear) -> None:
         matrix, out = self._weights.matrix(node.weight), self._floats(node)
@@ -303,8 +311,8 @@ class ProgramBuilder:
     def _cache_args(self, layer: int) -> dict[str, int]:
         shape = self._cache.shape
         return {
-            "cache": self._cache.layer_address(layer), "block_bytes": shape.block_bytes,
-            "head_bytes": shape.head_bytes, "block_size": shape.block_size,
+            "cache": self._cache.layer_address(layer), "group": self._cache.group_of(layer),
+            "block_bytes": shape.block_bytes, "head_bytes": shape.head_bytes, "block_size": shape.block_size,
         }  # fmt: skip
 
     def _rotate(self, node: graph.Rotate) -> None:
@@ -351,7 +359,7 @@ class ProgramBuilder:
         partials = self._partial_buffer(spec.heads, kernel_spec)
         cache = self._cache.layer_address(node.layer)
         args = record(
-            attention_kernels.ATTENTION_FIELDS,
+            ATTENTION_FIELDS,
             q=q.address, q_stride=q.stride, out=out.address, out_stride=out.stride, kv_heads=spec.kv_heads,
             scale=float_bits(spec.scale), window=spec.window or EVERYTHING, softcap=float_bits(spec.softcap or 0.0),
             partials=partials.address, **self._cache_args(node.layer),
