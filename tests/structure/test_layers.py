@@ -45,7 +45,7 @@ EXCLUSIVE: dict[str, frozenset[str]] = {
     "ssl": frozenset({"formats", "serve", "bench"}),
     "http": frozenset({"formats", "serve", "bench"}),
     "urllib.request": frozenset({"formats", "serve", "bench"}),
-    "subprocess": frozenset({"formats"}),
+    "subprocess": frozenset({"formats", "grammar"}),
     "pickle": frozenset(),
     "marshal": frozenset(),
     "shelve": frozenset(),

@@ -1,0 +1,173 @@
+"""What llguidance and the search for completions must know of a vocabulary: the exact bytes of every token.
+
+Built once for a model and read-only after that. A token of a grammar is matched by its bytes, so any cut of a text
+into tokens is allowed; control tokens match nothing but their own name in a Lark grammar.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+from llguidance import LLTokenizer, TokenizerWrapper
+from numpy.typing import NDArray
+
+from twofold.text.tokenizer import Tokenizer
+
+I32: TypeAlias = NDArray[np.int32]
+
+WORD_BITS: Final = 32
+LONG_WORDS: Final = 64
+COMMON_MERGES: Final = 96
+
+_MARK: Final = "\n"
+"""Never part of a longer piece, so what follows it is encoded as in the middle of a text."""
+_BRACKETS: Final = (b"{", b"[", b"(")
+_CLOSERS: Final = "}])>\"'"
+_OPENERS: Final = "{[(<\\"
+_PUNCTUATION: Final = "".join(c for c in string.punctuation if c not in _CLOSERS + _OPENERS)
+_QUOTES: Final = "\"'"
+_READABLE: Final = " " + string.ascii_letters + '.,"' + string.digits + string.punctuation + "\n"
+_SPACES: Final = " \n\t\r"
+_LAST: Final = string.ascii_letters + _OPENERS + _SPACES
+
+
+@dataclass(frozen=True, slots=True)
+class Preferences:
+    """Tokens that tend to bring an answer to its end, int32, best first.
+
+    structure  where a form is being followed: what closes comes first
+    after      the same after a token of some kind, which then comes last, so that numbers and names end
+    text       inside free text, where a closing brace is just a character: quotes come first
+    words      the same, with long words before all other characters
+    single     characters only, for a search that tries all of them
+    marks      the tokens ``a`` and ``}``; where both are allowed, the text is free; empty where one is missing
+    common     for free text near its limit: characters and the first merges
+    """
+
+    structure: I32
+    after: Mapping[int, I32]
+    text: I32
+    words: I32
+    single: I32
+    marks: I32
+    common: I32
+
+
+class TokenVocabulary:
+    """A model's tokens as llguidance wants them. ``end_ids`` may end an answer, where its form is complete.
+
+    ``size`` is how many logits a row has; ids that the tokenizer does not know are never allowed. ``words`` is the
+    length of a mask, ``deepest`` the most brackets that one token opens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, end_ids: Iterable[int], size: int) -> None:
+        self.size = size
+        self.words = -(-size // WORD_BITS)
+        self.end_ids = tuple(sorted(end_ids))
+        assert self.end_ids
+        assert all(0 <= token < size for token in self.end_ids)
+        self._tokenizer = tokenizer
+        known = min(size, tokenizer.vocab_size)
+        self.tokens = tuple(tokenizer.token_bytes(token) if token < known else b"" for token in range(size))
+        self.matchable = LLTokenizer(TokenizerWrapper(_Source(self)), n_vocab=size, eos_token=list(self.end_ids))
+        self.deepest = max((sum(map(data.count, _BRACKETS)) for _, data in self._plain()), default=1)
+        self.preferences = _preferences(self._plain())
+        self.end_bits = np.zeros(self.words, dtype=np.uint32)
+        set_bits(self.end_bits, np.asarray(self.end_ids, dtype=np.int32))
+
+    @property
+    def special_ids(self) -> list[int]:
+        return sorted({token for token in self._tokenizer.special_ids if token < self.size} | set(self.end_ids))
+
+    @property
+    def start_id(self) -> int | None:
+        return self._tokenizer.bos_id
+
+    def encode(self, data: bytes) -> list[int]:
+        """Tokens that spell exactly ``data``: the tokenizer's own; without the space that SentencePiece may add."""
+        text = data.decode(errors="replace")
+        if not self._tokenizer.strips_first_space:
+            return self._tokenizer.encode(text, add_special_tokens=False, parse_special=False)
+        mark = self._tokenizer.encode(_MARK, add_special_tokens=False, parse_special=False)
+        ids = self._tokenizer.encode(_MARK + text, add_special_tokens=False, parse_special=False)
+        return ids[len(mark) :]
+
+    def spell(self, data: bytes) -> list[int]:
+        """Few tokens that spell the whole characters at the start of ``data``."""
+        return self.matchable.greedy_tokenize(data.decode(errors="ignore"))
+
+    def _plain(self) -> Iterator[tuple[int, bytes]]:
+        """Tokens that are ordinary text, with their bytes."""
+        special = set(self.special_ids)
+        return ((token, data) for token, data in enumerate(self.tokens) if data and token not in special)
+
+
+class _Source:
+    """The attributes that llguidance's TokenizerWrapper reads."""
+
+    def __init__(self, vocabulary: TokenVocabulary) -> None:
+        self.eos_token_id = vocabulary.end_ids[0]
+        self.bos_token_id = vocabulary.start_id
+        self.tokens = vocabulary.tokens
+        self.special_token_ids = vocabulary.special_ids
+        self._encode = vocabulary.encode
+
+    def __call__(self, data: bytes) -> list[int]:
+        return self._encode(data)
+
+
+def set_bits(words: NDArray[np.uint32], ids: I32) -> None:
+    """Sets the bits of tokens ``ids`` in a mask, in place."""
+    np.bitwise_or.at(words, ids >> 5, np.uint32(1) << (ids & 31).astype(np.uint32))
+
+
+def has_bits(words: NDArray[np.uint32], ids: I32) -> NDArray[np.uint32]:
+    """1 for each of ``ids`` that a mask allows, 0 for the others."""
+    bits: NDArray[np.uint32] = words[ids >> 5] >> (ids & 31).astype(np.uint32) & np.uint32(1)
+    return bits
+
+
+def allowed_ids(words: NDArray[np.uint32]) -> NDArray[np.intp]:
+    """The tokens of a mask, ascending."""
+    return np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
+
+
+def _preferences(plain: Iterable[tuple[int, bytes]]) -> Preferences:
+    single: dict[str, int] = {}
+    words: list[tuple[int, int]] = []
+    merged: list[int] = []
+    for token, data in plain:
+        if len(data) == 1 and data.isascii():
+            single.setdefault(chr(data[0]), token)
+        elif data.isascii():
+            merged.append(token)
+            if data.isalpha():
+                words.append((-len(data), token))
+    long = [token for _, token in sorted(words)[:LONG_WORDS]]
+
+    def tokens_of(characters: str) -> list[int]:
+        return [single[character] for character in characters if character in single]
+
+    def order(*groups: str) -> I32:
+        return np.array([*tokens_of("".join(groups)), *long, *tokens_of(_LAST)], dtype=np.int32)
+
+    kinds = (string.digits, _PUNCTUATION, string.ascii_letters)
+    after: dict[int, I32] = {}
+    for kind in kinds:
+        others = "".join(other for other in (*kinds, _SPACES, _OPENERS) if other != kind)
+        last = np.array(tokens_of(_CLOSERS + others + kind), dtype=np.int32)
+        after |= dict.fromkeys(tokens_of(kind), last)
+    marks = tokens_of("a}")
+    return Preferences(
+        structure=order(_CLOSERS, string.digits, _PUNCTUATION),
+        after=after,
+        text=order(_QUOTES, _PUNCTUATION, string.digits, "}])>"),
+        words=np.array([*tokens_of(_QUOTES), *long, *order(_PUNCTUATION, string.digits)], dtype=np.int32),
+        single=np.array(tokens_of(_CLOSERS + string.digits + _PUNCTUATION + _LAST), dtype=np.int32),
+        marks=np.array(marks if len(marks) == 2 else [], dtype=np.int32),
+        common=np.array(list(dict.fromkeys([*tokens_of(_READABLE), *merged[:COMMON_MERGES]])), dtype=np.int32),
+    )
