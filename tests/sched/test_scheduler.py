@@ -1,31 +1,18 @@
-"""The scheduler's rules by example, and its laws under random traffic."""
+"""The scheduler's rules by example."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.sched.mock import END, answer_plan, make_sequence
-from twofold.core.errors import ContextLengthError, ParameterError
-from twofold.core.step import Logits, StepPlan, TokenEvent
-from twofold.kv.pool import BlockPool
-from twofold.sched.scheduler import Scheduler, StepLimits
-from twofold.sched.sequence import Sequence, State
-
-
-def make_scheduler(seqs: int = 4, rows: int = 8, logit_rows: int = 8, blocks: int = 32) -> Scheduler:
-    return Scheduler(BlockPool(blocks, 4), StepLimits(seqs, rows, logit_rows))
-
-
-def turn(scheduler: Scheduler, token: int = 1) -> tuple[StepPlan, list[TokenEvent]]:
-    plan = scheduler.plan(0.0)
-    return plan, scheduler.commit(plan, answer_plan(plan, lambda _: token))
-
-
-def shape(plan: StepPlan) -> list[tuple[int, int, int]]:
-    return [(step.sequence_id, step.start, len(step.tokens)) for step in plan.steps]
+from tests.sched.mock import END, answer_plan, finish_all, make_manager, make_scheduler, make_sequence, shape, turn
+from twofold.core.errors import ContextLengthError, ParameterError, ResourceError
+from twofold.core.request import CachePin, RequestOptions
+from twofold.core.step import MoveKind, TokenEvent
+from twofold.sched.budget import FixedBudget
+from twofold.sched.scheduler import Scheduler
+from twofold.sched.sequence import State
+from twofold.sched.step_builder import StepLimits
+from twofold.sched.step_time import StepTimeModel
 
 
 def test_nothing_to_do() -> None:
@@ -36,24 +23,24 @@ def test_nothing_to_do() -> None:
 
 def test_a_long_prompt_goes_in_chunks() -> None:
     scheduler = make_scheduler()
-    scheduler.add(make_sequence(0, prompt=19))
+    scheduler.add(make_sequence(0, prompt=19), 0.0)
     assert [shape(turn(scheduler)[0]) for _ in range(4)] == [[(0, 0, 8)], [(0, 8, 8)], [(0, 16, 3)], [(0, 19, 1)]]
 
 
 def test_generating_sequences_come_first() -> None:
     scheduler = make_scheduler()
-    scheduler.add(make_sequence(0, prompt=3, answer=9))
+    scheduler.add(make_sequence(0, prompt=3, answer=9), 0.0)
     turn(scheduler)
-    scheduler.add(make_sequence(1, prompt=30))
+    scheduler.add(make_sequence(1, prompt=30), 0.0)
     assert shape(turn(scheduler)[0]) == [(0, 3, 1), (1, 0, 7)]
     assert shape(turn(scheduler)[0]) == [(0, 4, 1), (1, 7, 7)]
 
 
 def test_first_come_first_served_even_where_a_later_one_would_fit() -> None:
     scheduler = make_scheduler(blocks=4)
-    scheduler.add(make_sequence(0, prompt=8, answer=2))
-    scheduler.add(make_sequence(1, prompt=8, answer=2))
-    scheduler.add(make_sequence(2, prompt=1, answer=1))
+    scheduler.add(make_sequence(0, prompt=8, answer=2), 0.0)
+    scheduler.add(make_sequence(1, prompt=8, answer=2), 0.0)
+    scheduler.add(make_sequence(2, prompt=1, answer=1), 0.0)
     turn(scheduler)
     assert (scheduler.running, scheduler.waiting) == (1, 2)
 
@@ -61,34 +48,34 @@ def test_first_come_first_served_even_where_a_later_one_would_fit() -> None:
 def test_several_prompts_share_a_step() -> None:
     scheduler = make_scheduler()
     for number in range(3):
-        scheduler.add(make_sequence(number, prompt=3))
+        scheduler.add(make_sequence(number, prompt=3), 0.0)
     assert shape(turn(scheduler)[0]) == [(0, 0, 3), (1, 0, 3), (2, 0, 2)]
 
 
 def test_no_more_sequences_than_allowed() -> None:
     scheduler = make_scheduler(seqs=2)
     for number in range(3):
-        scheduler.add(make_sequence(number, prompt=1))
+        scheduler.add(make_sequence(number, prompt=1), 0.0)
     assert len(turn(scheduler)[0].steps) == 2
 
 
 def test_scoring_a_prompt_is_limited_by_logit_rows() -> None:
     scheduler = make_scheduler(seqs=1, logit_rows=3)
-    scheduler.add(make_sequence(0, prompt=7, scores_prompt=True, prompt_logprobs=0))
+    scheduler.add(make_sequence(0, prompt=7, scores_prompt=True, prompt_logprobs=0), 0.0)
     assert [len(turn(scheduler)[0].steps[0].tokens) for _ in range(3)] == [3, 3, 1]
 
 
 def test_a_prompt_stops_short_of_its_draw_when_logit_rows_are_gone() -> None:
     scheduler = make_scheduler(seqs=2, logit_rows=2, rows=20)
-    scheduler.add(make_sequence(0, prompt=9, scores_prompt=True, prompt_logprobs=0))
-    scheduler.add(make_sequence(1, prompt=4))
+    scheduler.add(make_sequence(0, prompt=9, scores_prompt=True, prompt_logprobs=0), 0.0)
+    scheduler.add(make_sequence(1, prompt=4), 0.0)
     assert shape(turn(scheduler)[0]) == [(0, 0, 2), (1, 0, 3)]
     assert shape(turn(scheduler)[0]) == [(1, 3, 1), (0, 2, 1)]
 
 
 def test_events_say_what_happened() -> None:
     scheduler = make_scheduler()
-    scheduler.add(make_sequence(0, prompt=10, answer=5))
+    scheduler.add(make_sequence(0, prompt=10, answer=5), 0.0)
     assert turn(scheduler)[1] == []
     assert turn(scheduler, token=4)[1] == [TokenEvent(0, (4,), (), ())]
     assert turn(scheduler, token=END)[1] == [TokenEvent(0, (END,), (), (), "stop", END)]
@@ -98,20 +85,20 @@ def test_events_say_what_happened() -> None:
 def test_cancel_while_waiting_running_and_in_flight() -> None:
     scheduler = make_scheduler(seqs=1)
     for number in range(2):
-        scheduler.add(make_sequence(number, prompt=2))
+        scheduler.add(make_sequence(number, prompt=2), 0.0)
     plan = scheduler.plan(0.0)
-    assert scheduler.cancel(1)
-    assert scheduler.cancel(0)
-    assert not scheduler.cancel(0)
-    assert scheduler.commit(plan, answer_plan(plan)) == []
+    assert scheduler.cancel(1, 0.0)
+    assert scheduler.cancel(0, 0.0)
+    assert not scheduler.cancel(0, 0.0)
+    assert scheduler.commit(plan, answer_plan(plan), 0.0) == []
     scheduler.check_idle()
 
 
 def test_what_could_never_run_is_refused_with_both_numbers() -> None:
     scheduler = make_scheduler(blocks=2)
     with pytest.raises(ContextLengthError, match=r"9 tokens of KV cache, which holds 8\."):
-        scheduler.add(make_sequence(0, prompt=5, answer=5))
-    scheduler.add(make_sequence(1, prompt=5, answer=4))
+        scheduler.add(make_sequence(0, prompt=5, answer=5), 0.0)
+    scheduler.add(make_sequence(1, prompt=5, answer=4), 0.0)
 
 
 def test_limits_must_hold_every_sequence() -> None:
@@ -123,88 +110,159 @@ def test_limits_must_hold_every_sequence() -> None:
 
 
 def test_check_idle_sees_a_leak() -> None:
-    pool = BlockPool(4, 4)
-    pool.take(1)
+    manager = make_manager(4)
+    held = manager.open(make_sequence().tokens, "", 0.0, most=0)
+    assert manager.grow(held, 0, 1, 0.0)
     with pytest.raises(AssertionError, match="leaked"):
-        Scheduler(pool, StepLimits(1, 1, 1)).check_idle()
+        make_scheduler(1, 1, 1, manager=manager).check_idle()
 
 
-class SchedulerMachine(RuleBasedStateMachine):
-    """Random traffic. Laws: limits hold, rows are exactly the next ones, work always moves, order of arrival is kept,
-    nothing leaks, and every sequence ends with an honest reason.
-    """
-
-    @initialize(
-        seqs=st.integers(1, 4), rows=st.integers(4, 12), logit_rows=st.integers(4, 6), blocks=st.integers(8, 20)
-    )
-    def start(self, seqs: int, rows: int, logit_rows: int, blocks: int) -> None:
-        self.limits = StepLimits(seqs, rows, logit_rows)
-        self.pool = BlockPool(blocks, 4)
-        self.scheduler = Scheduler(self.pool, self.limits)
-        self.sequences: dict[int, Sequence] = {}
-        self.admitted: list[int] = []
-
-    @rule(prompt=st.integers(1, 20), answer=st.integers(1, 8), scores=st.booleans())
-    def add(self, prompt: int, answer: int, scores: bool) -> None:
-        number = len(self.sequences)
-        sequence = make_sequence(number, prompt, answer, scores_prompt=scores, prompt_logprobs=1 if scores else None)
-        self.scheduler.add(sequence)
-        self.sequences[number] = sequence
-
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        if self.sequences:
-            number = data.draw(st.sampled_from(sorted(self.sequences)))
-            live = self.sequences[number].state is not State.FINISHED
-            assert self.scheduler.cancel(number) is live
-
-    @rule(token=st.sampled_from([1, 1, 1, END]), lost=st.integers(0, 30))
-    def step(self, token: int, lost: int) -> None:
-        plan = self.scheduler.plan(float(len(self.admitted)))
-        assert bool(plan) is self.scheduler.has_work
-        self._check_plan(plan)
-        if lost in self.sequences:
-            self.scheduler.cancel(lost)
-        for event in self.scheduler.commit(plan, answer_plan(plan, lambda _: token)):
-            assert self.sequences[event.sequence_id].finish_reason == event.finish
-
-    def _check_plan(self, plan: StepPlan) -> None:
-        wanted = {Logits.NONE: 0, Logits.LAST: 1}
-        logit_rows = sum(wanted.get(step.logits, len(step.tokens)) for step in plan.steps)
-        assert plan.rows <= self.limits.rows
-        assert logit_rows <= self.limits.logit_rows
-        assert len(plan.steps) <= self.limits.sequences
-        assert len({step.sequence_id for step in plan.steps}) == len(plan.steps)
-        for step in plan.steps:
-            sequence = self.sequences[step.sequence_id]
-            assert step.start == sequence.computed
-            assert step.tokens == sequence.tokens[step.start : step.start + len(step.tokens)]
-            assert (step.draw is not None) is (step.start + len(step.tokens) == sequence.known)
-            assert len(step.tables[0]) * 4 >= step.start + len(step.tokens)
-
-    @invariant()
-    def laws(self) -> None:
-        if not hasattr(self, "pool"):
-            return
-        self.scheduler.check_idle()
-        assert self.pool.free + self.pool.held == self.pool.blocks
-        for sequence in self.sequences.values():
-            assert 0 <= sequence.cached <= sequence.computed <= sequence.known <= sequence.limit
-            assert (sequence.finish_reason is not None) is (sequence.state is State.FINISHED)
-        waiting = [n for n, sequence in self.sequences.items() if sequence.state is State.WAITING]
-        never_ran_before = [n for n in self.sequences if waiting and n < waiting[0]]
-        assert all(self.sequences[n].state is not State.WAITING for n in never_ran_before)
-
-    def teardown(self) -> None:
-        if not hasattr(self, "pool"):
-            return
-        for _ in range(2000):
-            if not self.scheduler.has_work:
-                break
-            self.step(1, -1)
-        assert not self.scheduler.has_work
-        assert self.pool.held == 0
+def test_a_flood_is_refused_and_nobody_else_notices() -> None:
+    scheduler = make_scheduler(max_waiting=2)
+    for number in range(2):
+        scheduler.add(make_sequence(number), 0.0)
+    with pytest.raises(ResourceError) as caught:
+        scheduler.add(make_sequence(2), 0.0)
+    assert (caught.value.status, caught.value.hint is not None) == (503, True)
+    finish_all(scheduler)
+    scheduler.check_idle()
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
-TestSchedulerMachine = SchedulerMachine.TestCase
+def test_a_deadline_ends_who_waits_and_who_runs() -> None:
+    scheduler = make_scheduler(seqs=1)
+    for number in range(2):
+        options = RequestOptions(deadline_s=2.0)
+        scheduler.add(make_sequence(number, answer=20, options=options, arrival=1.0), 1.0)
+    turn(scheduler, now=1.0)
+    assert scheduler.expire(2.9) == []
+    assert scheduler.expire(3.0) == [TokenEvent(n, (), (), finish="deadline") for n in range(2)]
+    assert not scheduler.has_work
+    scheduler.check_idle()
+
+
+def test_an_urgent_request_goes_before_an_earlier_one() -> None:
+    scheduler = make_scheduler(seqs=1)
+    scheduler.add(make_sequence(0), 0.0)
+    scheduler.add(make_sequence(1, options=RequestOptions(priority=-1)), 0.0)
+    assert scheduler.waiting_by_priority() == {-1: 1, 0: 1}
+    assert shape(turn(scheduler)[0]) == [(1, 0, 5)]
+
+
+def test_a_prompt_that_was_computed_is_found() -> None:
+    scheduler = make_scheduler()
+    first = make_sequence(0, prompt=[1] * 14)
+    scheduler.add(first, 0.0)
+    finish_all(scheduler)
+    second = make_sequence(1, prompt=[1] * 14)
+    scheduler.add(second, 0.0)
+    assert shape(turn(scheduler)[0]) == [(1, 13, 1)]
+    assert (first.record.cached, first.record.fresh) == (0, 14)
+    assert (second.record.cached, second.record.fresh) == (13, 1)
+
+
+def test_other_answers_share_the_prompt_of_the_first() -> None:
+    manager = make_manager(blocks=8)
+    scheduler = make_scheduler(manager=manager)
+    first = make_sequence(0, prompt=14, answer=2)
+    scheduler.add(first, 0.0)
+    for number in (1, 2):
+        scheduler.add(make_sequence(number, prompt=first.tokens, answer=2, parent=first), 0.0)
+    assert shape(turn(scheduler)[0]) == [(0, 0, 8)]
+    assert shape(turn(scheduler)[0]) == [(0, 8, 6)]
+    plan = scheduler.plan(0.0)
+    assert shape(plan) == [(0, 14, 1), (1, 13, 1), (2, 13, 1)]
+    assert [move.kind for move in plan.moves] == [MoveKind.COPY, MoveKind.COPY]
+    assert manager.held == (6,)
+    scheduler.commit(plan, answer_plan(plan), 0.0)
+    finish_all(scheduler)
+    scheduler.check_idle()
+
+
+@pytest.mark.parametrize("state", ["waiting", "running"])
+def test_siblings_go_on_without_a_cancelled_parent(state: str) -> None:
+    scheduler = make_scheduler()
+    parent = make_sequence(0, prompt=14)
+    scheduler.add(parent, 0.0)
+    child = make_sequence(1, prompt=parent.tokens, parent=parent)
+    scheduler.add(child, 0.0)
+    if state == "running":
+        turn(scheduler)
+    scheduler.cancel(0, 0.0)
+    finish_all(scheduler)
+    assert child.finish_reason == "length"
+    scheduler.check_idle()
+
+
+def test_a_beam_branches_at_once_and_in_place() -> None:
+    scheduler = make_scheduler()
+    beam = make_sequence(0, prompt=6, answer=4, candidates=2)
+    scheduler.add(beam, 0.0)
+    (event,) = turn(scheduler)[1]
+    assert (event.tokens, len(event.candidates), event.finish) == ((), 2, None)
+    assert not scheduler.plan(0.0)
+    scheduler.fork(0, make_sequence(1, prompt=[*beam.tokens, 50], answer=3, candidates=2), 0.0)
+    beam.extend(51)
+    assert shape(turn(scheduler)[0]) == [(0, 6, 1), (1, 6, 1)]
+    assert all(scheduler.cancel(number, 0.0) for number in (0, 1))
+    scheduler.check_idle()
+
+
+def test_beams_that_rest_give_way_to_one_that_waits() -> None:
+    scheduler = make_scheduler(seqs=1)
+    beams = [make_sequence(number, prompt=6, answer=4, candidates=2) for number in range(2)]
+    for beam in beams:
+        scheduler.add(beam, 0.0)
+    assert [turn(scheduler)[1][0].sequence_id for _ in range(2)] == [0, 1]
+    assert (beams[0].state, beams[1].state) == (State.WAITING, State.RUNNING)
+    for beam in beams:
+        beam.extend(50)
+    events = [event for _ in range(3) for event in turn(scheduler)[1]]
+    assert sorted(event.sequence_id for event in events) == [0, 1]
+
+
+def test_pooling_and_scoring_end_with_their_prompt() -> None:
+    scheduler = make_scheduler(logit_rows=16)
+    scheduler.add(make_sequence(0, prompt=10, answer=0, pooling="mean"), 0.0)
+    events = finish_all(scheduler)
+    assert [(list(event.hidden or ()), event.finish) for event in events] == [([8.0], None), ([2.0], "stop")]
+    scheduler.add(make_sequence(1, prompt=10, answer=0, draws=False, scores_prompt=True, prompt_logprobs=0), 0.0)
+    events = finish_all(scheduler)
+    assert [(len(event.prompt_logprobs), event.finish) for event in events] == [(8, None), (1, "length")]
+    scheduler.check_idle()
+
+
+def test_the_plan_says_how_long_it_should_take_once_that_is_known() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(make_sequence(0, prompt=1, answer=20), 0.0)
+    plans = [turn(scheduler, seconds=0.01)[0] for _ in range(12)]
+    assert plans[0].predicted_s is None
+    assert plans[-1].predicted_s == pytest.approx(0.01, rel=0.1)
+
+
+def test_a_window_gives_back_what_it_passed() -> None:
+    manager = make_manager(blocks=60, window=8)
+    scheduler = make_scheduler(manager=manager, window=8)
+    scheduler.add(make_sequence(0, prompt=100, answer=20), 0.0)
+    most = 0
+    while scheduler.has_work:
+        turn(scheduler)
+        most = max(most, manager.held[1])
+    assert most <= 6
+    scheduler.check_idle()
+
+
+def test_pins_give_way_to_a_sequence_that_could_not_run_otherwise() -> None:
+    manager = make_manager(blocks=8)
+    scheduler = make_scheduler(manager=manager)
+    scheduler.add(make_sequence(0, prompt=17, answer=1, options=RequestOptions(cache_pins=(CachePin(tokens=16),))), 0.0)
+    finish_all(scheduler)
+    assert manager.pinned == (4,)
+    scheduler.add(make_sequence(1, prompt=28, answer=4), 0.0)
+    finish_all(scheduler)
+    assert manager.pinned == (0,)
+    scheduler.check_idle()
+
+
+def test_every_group_has_a_window_or_none() -> None:
+    with pytest.raises(AssertionError, match="every KV group"):
+        Scheduler(make_manager(window=8), StepLimits(1, 1, 1), budget=FixedBudget(1), step_time=StepTimeModel())

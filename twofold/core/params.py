@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from types import MappingProxyType
@@ -34,19 +34,20 @@ def known_keywords(cls: C) -> C:
 
     @functools.wraps(construct)
     def checked(*args: Any, **kwargs: Any) -> None:
-        for name in kwargs:
-            if name not in known:
-                raise _unknown(cls.__name__, name, known)
+        check_keywords(cls.__name__, kwargs, known)
         construct(*args, **kwargs)
 
     cls.__init__ = checked
     return cls
 
 
-def _unknown(owner: str, name: str, known: Sequence[str]) -> ParameterError:
-    close = nearest(name, known)
-    hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(sorted(known))}."
-    return ParameterError(f"{owner} has no parameter {name!r}.", param=name, hint=hint)
+def check_keywords(owner: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Raises ParameterError for the first keyword that ``owner`` does not know, with the nearest one that it does."""
+    for name in given:
+        if name not in known:
+            close = nearest(name, known)
+            hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(sorted(known))}."
+            raise ParameterError(f"{owner} has no parameter {name!r}.", param=name, hint=hint)
 
 
 @known_keywords

@@ -6,8 +6,13 @@ are known.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
+
+MOST_PAUSES: Final = 256
+"""A record keeps the times of so many pauses; later ones count only in seconds."""
 
 
 class Stall(Enum):
@@ -18,6 +23,24 @@ class Stall(Enum):
     PREFILL = "waiting behind others' prefill"
     PREEMPTED = "preempted"
     GRAMMAR = "compiling its grammar"
+    READER = "waiting for its reader"
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """When a sequence stood still, in seconds on the engine's clock, and why."""
+
+    cause: Stall
+    start: float
+    end: float
+
+
+@dataclass(slots=True)
+class Seen:
+    """Positions that rows attended to and that steps read, in layers whose rows see only so far."""
+
+    attended: int = 0
+    read: int = 0
 
 
 @dataclass(slots=True)
@@ -28,7 +51,11 @@ class PhaseWork:
     read        cached positions that its steps read, summed over steps
     steps       steps that it took part in
     share       its part of the weights that these steps read: Σ own rows / rows of the step
-    seconds     of these steps; ``predicted_s`` is what the step-time model said before them
+    seconds     of these steps; ``predicted_s`` is what the step-time model said before them, but for
+                ``unpredicted_s`` seconds of steps about which it knew nothing yet
+    logit_rows  rows whose logits were computed
+    windowed    ``attended`` and ``read`` again for layers with a window, by window; a window that is not here hid
+                nothing
     """
 
     rows: int = 0
@@ -38,6 +65,61 @@ class PhaseWork:
     share: float = 0.0
     seconds: float = 0.0
     predicted_s: float = 0.0
+    unpredicted_s: float = 0.0
+    logit_rows: int = 0
+    windowed: dict[int, Seen] = field(default_factory=dict)
+
+    def add_step(
+        self,
+        start: int,
+        rows: int,
+        *,
+        step_rows: int,
+        logit_rows: int,
+        seconds: float,
+        predicted_s: float | None = None,
+        windows: Iterable[int] = (),
+    ) -> None:
+        """Counts a step of ``step_rows`` rows, of which this sequence has ``rows`` at positions ``start`` and on.
+
+        With a window w the row at position i attends to min(i + 1, w) positions, and the rows of a step together read
+        the last w + rows − 1.
+        """
+        end = start + rows
+        attended = rows * start + rows * (rows + 1) // 2
+        self.rows += rows
+        self.attended += attended
+        self.read += end
+        self.steps += 1
+        self.share += rows / step_rows
+        self.seconds += seconds
+        if predicted_s is None:
+            self.unpredicted_s += seconds
+        else:
+            self.predicted_s += predicted_s
+        self.logit_rows += logit_rows
+        for window in windows:
+            hidden = max(0, end - window)  # from the last row; each row before it misses one position less
+            missing = min(rows, hidden)
+            seen = self.windowed.setdefault(window, Seen())
+            seen.attended += attended - (missing * hidden - missing * (missing - 1) // 2)
+            seen.read += min(end, window + rows - 1)
+
+    def merge(self, other: PhaseWork) -> None:
+        """Adds the work of another sequence."""
+        self.rows += other.rows
+        self.attended += other.attended
+        self.read += other.read
+        self.steps += other.steps
+        self.share += other.share
+        self.seconds += other.seconds
+        self.predicted_s += other.predicted_s
+        self.unpredicted_s += other.unpredicted_s
+        self.logit_rows += other.logit_rows
+        for window, seen in other.windowed.items():
+            mine = self.windowed.setdefault(window, Seen())
+            mine.attended += seen.attended
+            mine.read += seen.read
 
 
 @dataclass(slots=True)
@@ -45,18 +127,44 @@ class SequenceRecord:
     """One sequence. ``cached`` prompt tokens came from the cache, ``fresh`` were computed; seconds by cause of stall.
 
     ``recomputed`` tokens had to be computed again after a preemption, ``swapped`` blocks went out and in again.
+    ``pauses`` are the stalls that had a beginning and an end, in order.
     """
 
     prefill: PhaseWork = field(default_factory=PhaseWork)
     decode: PhaseWork = field(default_factory=PhaseWork)
     stalls: dict[Stall, float] = field(default_factory=dict)
+    pauses: list[Pause] = field(default_factory=list)
     preemptions: int = 0
     recomputed: int = 0
     swapped: int = 0
     cached: int = 0
     fresh: int = 0
 
-    def stall(self, cause: Stall, seconds: float) -> None:
-        """Adds to the seconds lost to ``cause``."""
-        if seconds > 0:
+    @classmethod
+    def merged(cls, records: Iterable[SequenceRecord]) -> SequenceRecord:
+        """The sum over the answers of a request; steps that several took part in count for each."""
+        whole = cls()
+        for record in records:
+            whole._merge(record)
+        whole.pauses = sorted(whole.pauses, key=lambda pause: pause.start)[:MOST_PAUSES]
+        return whole
+
+    def stall(self, cause: Stall, seconds: float, until: float | None = None) -> None:
+        """Adds to the seconds lost to ``cause``. ``until`` is when that ended; None where steps only took longer."""
+        if seconds <= 0:
+            return
+        self.stalls[cause] = self.stalls.get(cause, 0.0) + seconds
+        if until is not None and len(self.pauses) < MOST_PAUSES:
+            self.pauses.append(Pause(cause, until - seconds, until))
+
+    def _merge(self, other: SequenceRecord) -> None:
+        self.prefill.merge(other.prefill)
+        self.decode.merge(other.decode)
+        for cause, seconds in other.stalls.items():
             self.stalls[cause] = self.stalls.get(cause, 0.0) + seconds
+        self.pauses += other.pauses
+        self.preemptions += other.preemptions
+        self.recomputed += other.recomputed
+        self.swapped += other.swapped
+        self.cached += other.cached
+        self.fresh += other.fresh

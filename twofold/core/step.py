@@ -13,8 +13,9 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
+from twofold.core.errors import TwofoldError
 from twofold.core.params import SamplingParams
 
 FinishReason = Literal["stop", "length", "abort", "deadline"]
@@ -77,7 +78,8 @@ class DrawRequest:
 
     ``position`` is the index in the sequence that the drawn token will have. ``prompt`` and ``answer`` are the tokens
     before it, empty unless penalties need them. ``suppressed`` tokens cannot be drawn, nor those that ``constraint``
-    rules out. ``candidates`` asks for that many most likely tokens instead of a draw, for beam search.
+    rules out. ``candidates`` asks for that many most likely tokens instead of a draw, for beam search; penalties, bias
+    and filters do not apply to them.
     """
 
     params: SamplingParams
@@ -92,6 +94,8 @@ class DrawRequest:
 
 Pooling = Literal["mean", "last"]
 """How the hidden states of a text become one vector: their mean, or the last one."""
+HIDDEN_SCALE: Final = 2.0**24
+"""Units of 1 in which hidden states are added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +124,14 @@ class SequenceStep:
 class StepPlan:
     """One step of the loop: blocks to move, in order, then rows of many sequences, those that generate first.
 
-    ``predicted_s`` is how long it should take; None before anything was learned.
+    ``predicted_s`` is how long it should take; None before anything was learned. ``decode_rows`` compute generated
+    tokens, the others prompts.
     """
 
     steps: tuple[SequenceStep, ...]
     moves: tuple[BlockMove, ...] = ()
     predicted_s: float | None = None
+    decode_rows: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.steps or self.moves)
@@ -156,8 +162,12 @@ class PositionLogprobs:
 class SequenceOutcome:
     """What a SequenceStep gave: the drawn tokens, their log-probabilities where asked for, those of the prompt.
 
-    ``candidates`` are the most likely tokens, descending, where a draw asked for them; ``hidden`` is the pooled
-    float32 vector of the step's rows.
+    ``candidates`` are the most likely tokens, descending, where a draw asked for them. ``error`` says why a draw could
+    not be made: this sequence cannot go on, the others are not touched.
+
+    ``hidden`` is of float64. For ``last`` it is the step's last row. For ``mean`` it is the sum of its rows in units of
+    1 / HIDDEN_SCALE, each rounded to whole units: sums of whole numbers are exact, so the sum over a text is the same
+    however it was cut into steps (as long as tokens · |hidden| stays below 2²⁹). Divide by HIDDEN_SCALE · tokens.
     """
 
     sequence_id: int
@@ -166,6 +176,7 @@ class SequenceOutcome:
     prompt_logprobs: tuple[PositionLogprobs, ...] = ()
     candidates: tuple[TokenLogprob, ...] = ()
     hidden: array[float] | None = None
+    error: TwofoldError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +193,10 @@ class StepOutcome:
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """What a committed step means for one sequence. ``stop_token`` is the token that ended it, if one did."""
+    """What a committed step means for one sequence. ``stop_token`` is the token that ended it, if one did.
+
+    ``candidates``, ``hidden`` and ``error`` are those of the outcome.
+    """
 
     sequence_id: int
     tokens: tuple[int, ...]
@@ -192,3 +206,4 @@ class TokenEvent:
     stop_token: int | None = None
     candidates: tuple[TokenLogprob, ...] = ()
     hidden: array[float] | None = None
+    error: TwofoldError | None = None

@@ -1,0 +1,106 @@
+"""How many rows of a step prompts may take beside the sequences that generate.
+
+Prompts always get some rows, or they would starve: MIN_PREFILL_ROWS, or what is left of them. Without a sequence that
+generates nobody is delayed, and prompts get all rows that a step has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple, Protocol
+
+from twofold.core.errors import ParameterError
+from twofold.sched.sequence import Sequence
+from twofold.sched.step_time import StepShape, StepTimeModel
+
+MIN_PREFILL_ROWS: Final = 16
+UNLEARNED_ROWS: Final = 64
+"""Prompt rows of a step while nothing is known about step times."""
+
+
+class Allowance(NamedTuple):
+    """Seconds that the next step may take for the sake of those that generate, and the tightest of their targets."""
+
+    seconds: float
+    target_s: float
+
+
+UNBOUNDED: Final = Allowance(float("inf"), float("inf"))
+
+
+class Budget(Protocol):
+    """The policy. A step is planned with one ``allowance`` and a call of ``rows`` for each prompt in it."""
+
+    def allowance(self, decoding: Iterable[Sequence], now: float) -> Allowance:
+        """What those that generate allow the next step."""
+        ...
+
+    def rows(self, decode: StepShape, step: StepShape, allowance: Allowance, start: int, most: int) -> int:
+        """Rows, ``most`` at most, for a prompt computed up to ``start``, in a step that holds ``step`` so far, of
+        which ``decode`` is of sequences that generate."""
+        ...
+
+
+class FixedBudget:
+    """The same number of rows in every step that generates, whatever they cost."""
+
+    def __init__(self, rows: int) -> None:
+        if rows < 1:
+            raise ParameterError(f"A budget has at least 1 row, not {rows}.", param="max_num_batched_tokens")
+        self._rows = rows
+
+    def allowance(self, decoding: Iterable[Sequence], now: float) -> Allowance:  # noqa: ARG002
+        """Time does not matter."""
+        return UNBOUNDED
+
+    def rows(self, decode: StepShape, step: StepShape, allowance: Allowance, start: int, most: int) -> int:  # noqa: ARG002
+        """What is left of the budget; without rows that generate, ``most``."""
+        if not decode.rows:
+            return most
+        return _at_least(self._rows - step.rows, decode, step, most)
+
+
+class LiveBudget:
+    """As many rows as keep the predicted step time within what every sequence that generates is allowed.
+
+    That is its TPOT target (``tpot_target_s`` unless its request has its own), less when it is behind the schedule
+    that the target makes from its first token. Where they alone take more than half of it, prompts may double the
+    step.
+    """
+
+    def __init__(self, model: StepTimeModel, tpot_target_s: float) -> None:
+        if not tpot_target_s > 0:
+            raise ParameterError(f"A TPOT target is above 0 s, not {tpot_target_s}.", param="tpot_target_s")
+        self._model = model
+        self._target = tpot_target_s
+
+    def allowance(self, decoding: Iterable[Sequence], now: float) -> Allowance:
+        """The tightest of all: the target, less what a sequence is behind its schedule."""
+        seconds = tightest = float("inf")
+        for sequence in decoding:
+            target = sequence.options.tpot_target_s or self._target
+            tightest = min(tightest, target)
+            seconds = min(seconds, target)
+            if sequence.first_token_at is not None:
+                seconds = min(seconds, sequence.first_token_at + sequence.generated * target - now)
+        return Allowance(seconds, tightest)
+
+    def rows(self, decode: StepShape, step: StepShape, allowance: Allowance, start: int, most: int) -> int:
+        """The most rows within the allowance, by bisection: a step takes longer the more rows it has."""
+        if not decode.rows:
+            return most
+        alone = self._model.predict(decode)
+        if alone is None:
+            return _at_least(UNLEARNED_ROWS - (step.rows - decode.rows), decode, step, most)
+        allowed = 2 * alone if 2 * alone > allowance.target_s else allowance.seconds
+        low, high = 0, most + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            seconds = self._model.predict(step.plus(start, middle))
+            low, high = (middle, high) if seconds is None or seconds <= allowed else (low, middle)
+        return _at_least(low, decode, step, most)
+
+
+def _at_least(rows: int, decode: StepShape, step: StepShape, most: int) -> int:
+    floor = MIN_PREFILL_ROWS - (step.rows - decode.rows)
+    return min(most, max(rows, floor, 0))

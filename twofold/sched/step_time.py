@@ -1,0 +1,150 @@
+"""How long a step will take, learned from the steps that ran.
+
+The model is linear in few features of a step's shape, none with a negative weight:
+
+    seconds = fixed + a · rows + b · min(rows, KNEE) + c · logit rows + d · attended + e · read
+
+``fixed`` is what every step costs: the weights are read once, however many rows use them. A kernel works on tiles of
+rows, and the rows of a step that does not fill many tiles cost more: hence the knee. ``attended`` counts pairs of a row
+and a position it sees, ``read`` the cached positions that are read once for all rows of a sequence.
+
+Weights are fitted by recursive least squares on relative errors, in the form of a Kalman filter (Kalman 1960) whose
+weights drift: all together with the speed of the machine, which every step tells of, and each alone a little, up to a
+bound. So it forgets what has changed, and thousands of steps of one kind do not wipe out what others taught. The pull
+of an outlier is limited (Huber 1964): the machine has other users.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from operator import mul
+from typing import Final, NamedTuple
+
+KNEE: Final = 32
+MIN_STEPS: Final = 6
+"""Steps seen before there are predictions."""
+SPEED_DRIFT: Final = 0.01
+"""Change of the machine's speed from step to step, as a share."""
+WEIGHT_DRIFT: Final = 1e-4
+"""Doubt that a weight gains from step to step, as a share of the most."""
+LEAST_SECONDS: Final = 1e-6
+CLIP: Final = 2.5
+"""An error pulls no more than this many times the usual error."""
+CLIP_FLOOR: Final = 0.05
+USUAL_DECAY: Final = 0.05
+KEPT_ERRORS: Final = 512
+
+PRIOR: Final = (4e-3, 3e-4, 8e-5, 1e-4, 4e-7, 1e-6)
+"""Seconds for one of each feature on a small model and two cores. Only their ratios matter: the first step sets the
+scale."""
+
+
+class StepShape(NamedTuple):
+    """What the time of a step depends on: its rows, those with logits, Σ positions that rows see, Σ positions that
+    sequences read."""
+
+    rows: int = 0
+    logit_rows: int = 0
+    attended: int = 0
+    read: int = 0
+
+    def plus(self, start: int, rows: int, logit_rows: int = 0) -> StepShape:
+        """With ``rows`` more rows of a sequence, from position ``start`` on."""
+        return StepShape(
+            self.rows + rows,
+            self.logit_rows + logit_rows,
+            self.attended + attended(start, rows),
+            self.read + start + rows,
+        )
+
+
+def attended(start: int, rows: int) -> int:
+    """Positions that rows from ``start`` on see together, each itself included."""
+    return rows * start + rows * (rows + 1) // 2
+
+
+class StepTimeModel:
+    """Predicts the seconds of a step. ``error`` is the usual |predicted − actual| / actual of late."""
+
+    def __init__(self) -> None:
+        self._weights: list[float] = list(PRIOR)
+        self._covariance: list[list[float]] = []
+        self._most_doubt: list[float] = []
+        self._steps = 0
+        self._usual = 0.25
+        self._errors: deque[float] = deque(maxlen=KEPT_ERRORS)
+        self.error: float | None = None
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Seconds for a step, a row, a row below the knee, a logit row, a pair attended, a position read."""
+        return tuple(self._weights)
+
+    def predict(self, shape: StepShape) -> float | None:
+        """Seconds that a step of this shape will take; None before enough steps were seen."""
+        if self._steps < MIN_STEPS:
+            return None
+        return self._seconds(shape)
+
+    def observe(self, shape: StepShape, seconds: float) -> None:
+        """Learns from a step that ran. A step without rows, or one that took no time, teaches nothing."""
+        if not shape.rows or seconds <= 0:
+            return
+        if not self._steps:
+            self._set_scale(seconds / self._seconds(shape))
+        elif self._steps >= MIN_STEPS:
+            self._keep_error(abs(self._seconds(shape) - seconds) / seconds)
+        self._steps += 1
+        self._learn([feature / seconds for feature in _features(shape)])
+
+    def quantile(self, share: float) -> float | None:
+        """The error that this share of the last steps stayed below; None before the first prediction."""
+        if not self._errors:
+            return None
+        ordered = sorted(self._errors)
+        return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+
+    def _seconds(self, shape: StepShape) -> float:
+        fixed, row, low_row, logit_row, pair, position = self._weights
+        rows, logit_rows, pairs, read = shape
+        low_rows = rows if rows < KNEE else KNEE
+        return fixed + row * rows + low_row * low_rows + logit_row * logit_rows + pair * pairs + position * read
+
+    def _set_scale(self, scale: float) -> None:
+        self._weights = [weight * scale for weight in self._weights]
+        size = range(len(self._weights))
+        self._most_doubt = [weight * weight for weight in self._weights]
+        self._covariance = [[self._most_doubt[i] if i == j else 0.0 for j in size] for i in size]
+
+    def _keep_error(self, error: float) -> None:
+        self._errors.append(error)
+        self.error = error if self.error is None else self.error + USUAL_DECAY * (error - self.error)
+
+    def _learn(self, x: list[float]) -> None:
+        """One turn of the filter; ``x`` are the features divided by the seconds, so that the target is 1."""
+        self._drift()
+        error = 1.0 - sum(map(mul, self._weights, x))
+        bound = max(CLIP * self._usual, CLIP_FLOOR)
+        self._usual += USUAL_DECAY * (min(abs(error), 2 * bound) - self._usual)
+        gains = [sum(map(mul, row, x)) for row in self._covariance]
+        certainty = 1 / (self._usual * self._usual + sum(map(mul, gains, x)))
+        pull = max(-bound, min(bound, error)) * certainty
+        for i, gain in enumerate(gains):
+            self._weights[i] = max(self._weights[i] + gain * pull, LEAST_SECONDS if i == 0 else 0.0)
+            scaled = gain * certainty
+            self._covariance[i] = [
+                value - scaled * other for value, other in zip(self._covariance[i], gains, strict=True)
+            ]
+
+    def _drift(self) -> None:
+        """What may have changed since the last step: the speed of the machine, and a little each weight."""
+        for i, (row, weight) in enumerate(zip(self._covariance, self._weights, strict=True)):
+            speed = SPEED_DRIFT * SPEED_DRIFT * weight
+            row[:] = [value + speed * other for value, other in zip(row, self._weights, strict=True)]
+            if row[i] < self._most_doubt[i]:
+                row[i] += WEIGHT_DRIFT * self._most_doubt[i]
+
+
+def _features(shape: StepShape) -> tuple[float, ...]:
+    rows, logit_rows, pairs, read = shape
+    return 1.0, float(rows), float(min(rows, KNEE)), float(logit_rows), float(pairs), float(read)
