@@ -107,6 +107,23 @@ def test_a_frozen_temperature_draws_the_argmax(ops: RowOps) -> None:
     assert ops.draw(row, float(row.max()), 1e-40, 0.5) == row.argmax()
 
 
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+@pytest.mark.parametrize("words", [0, 1, 40, 1002])
+def test_a_mask_on_every_instruction_set(all_ops: list[RowOps], vocabulary: int, words: int) -> None:
+    row = rows_of(vocabulary, "plain")[0]
+    mask = np.random.default_rng(words).integers(0, 2**32, words, np.uint32)
+    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")[:vocabulary].astype(bool)
+    allowed = np.append(bits, np.zeros(vocabulary - len(bits), bool))
+    for ops in all_ops:
+        out = np.full(vocabulary + 8, 7, np.float32)
+        ops.mask(row, mask, out[:vocabulary])
+        np.testing.assert_array_equal(out[:vocabulary], np.where(allowed, row, -np.inf))
+        assert (out[vocabulary:] == 7).all()
+        inside = row.copy()
+        ops.mask(inside, mask, inside)
+        assert_same_bits(inside, out[:vocabulary])
+
+
 def test_rows_do_not_depend_on_their_company(ops: RowOps) -> None:
     rows = rows_of(2051, "plain")
     together = ops.log_sum_exp(rows)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.sampling.naive import naive_distribution, naive_logits
+from tests.sampling.naive import FixedMask, naive_distribution, naive_logits
 from twofold.core.params import SamplingParams
 from twofold.core.step import DrawRequest
 from twofold.sampling.filters import adjusted, candidates, changes_logits, filtered, pick
@@ -34,6 +34,7 @@ def make_row(seed: int, vocab: int = VOCAB, spread: float = 3) -> np.ndarray[Any
     st.sampled_from([-0.5, 0.0, 0.25]),
     st.dictionaries(st.integers(0, VOCAB - 1), st.sampled_from([-100.0, -1.5, 100.0]), max_size=5),
     st.sampled_from([(), (4,), (4, 90)]),
+    st.sampled_from([None, range(0), range(3, 90, 2)]),
 )
 def test_adjusted_logits(
     seed: int,
@@ -44,14 +45,16 @@ def test_adjusted_logits(
     frequency: float,
     bias: dict[int, float],
     suppressed: tuple[int, ...],
+    allowed: range | None,
 ) -> None:
     params = SamplingParams(
         repetition_penalty=repetition, presence_penalty=presence, frequency_penalty=frequency, logit_bias=bias
     )
-    request = DrawRequest(params, 0, 0, prompt, answer, suppressed)
+    constraint = None if allowed is None else FixedMask(VOCAB, allowed)
+    request = DrawRequest(params, 0, 0, prompt, answer, suppressed, constraint)
     row = make_row(seed)
     before = row.copy()
-    np.testing.assert_allclose(adjusted(row, request), naive_logits(row, request), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(adjusted(ROWS, row, request), naive_logits(row, request), rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(row, before)
 
 
@@ -60,6 +63,7 @@ def test_only_what_changes_logits_copies_them() -> None:
     assert changes_logits(DrawRequest(SamplingParams(), 0, 0, suppressed=(1,)))
     assert changes_logits(DrawRequest(SamplingParams(logit_bias={1: 1}), 0, 0))
     assert changes_logits(DrawRequest(SamplingParams(presence_penalty=0.1), 0, 0))
+    assert changes_logits(DrawRequest(SamplingParams(), 0, 0, constraint=FixedMask(VOCAB, range(VOCAB))))
 
 
 @settings(max_examples=150, deadline=None)

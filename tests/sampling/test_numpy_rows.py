@@ -89,6 +89,19 @@ def test_the_coldest_draw_is_the_argmax(temperature: float) -> None:
     assert ROWS.draw(row, float(row.max()), temperature, 0.999) == int(row.argmax())
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from([1, 31, 32, 33, 1000]), st.integers(0, 40), st.integers(0, 99))
+def test_mask(vocab: int, words: int, seed: int) -> None:
+    row, mask = make_row(vocab, seed), np.random.default_rng(seed).integers(0, 2**32, words, np.uint32)
+    out = np.zeros_like(row)
+    ROWS.mask(row, mask, out)
+    for token in range(vocab):
+        allowed = token < 32 * words and int(mask[token // 32]) >> token % 32 & 1
+        assert out[token] == (row[token] if allowed else -np.inf)
+    ROWS.mask(row, mask, row)
+    np.testing.assert_array_equal(row, out)
+
+
 def test_weight_sum() -> None:
     row = make_row(1500, 5)
     exact = np.exp((row.astype(np.float64) - row.max()) / 1.7).sum()

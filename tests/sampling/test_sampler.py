@@ -1,15 +1,16 @@
-"""Draws: their distribution, their independence of the batch, and log-probabilities."""
+"""Draws: what may be drawn, their independence of the batch, log-probabilities and candidates."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.sampling.naive import naive_distribution, naive_logits
-from twofold.core.errors import ModelError
+from tests.sampling.naive import FixedMask
+from twofold.core.errors import ModelError, ParameterError
 from twofold.core.params import SamplingParams
 from twofold.core.step import DrawRequest
 from twofold.sampling.numpy_rows import NumpyRows
@@ -17,55 +18,10 @@ from twofold.sampling.sampler import Sampler
 
 SAMPLER = Sampler(NumpyRows())
 VOCAB = 40
-DRAWS = 3000
 
 
 def make_logits(rows: int, vocab: int = VOCAB, seed: int = 0) -> NDArray[np.float32]:
     return (np.random.default_rng(seed).standard_normal((rows, vocab)) * 2).astype(np.float32)
-
-
-def chi_square_limit(degrees: int) -> float:
-    """What a chi-square of so many degrees exceeds once in about 30,000 times (Wilson & Hilferty 1931)."""
-    return float(degrees * (1 - 2 / (9 * degrees) + 4.0 * np.sqrt(2 / (9 * degrees))) ** 3)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"temperature": 0.5},
-        {"temperature": 2.5},
-        {"top_k": 5},
-        {"top_p": 0.8},
-        {"min_p": 0.1},
-        {"top_k": 12, "top_p": 0.9},
-        {"top_p": 0.95, "min_p": 0.05, "temperature": 1.4},
-        {"top_k": 20, "top_p": 0.9, "min_p": 0.02, "temperature": 0.8},
-        {"repetition_penalty": 1.5, "frequency_penalty": 0.3, "presence_penalty": 0.4},
-        {"logit_bias": {3: 4.0, 5: -100.0}, "top_k": 8},
-    ],
-    ids=str,
-)
-def test_draws_follow_the_exact_distribution(options: dict[str, Any]) -> None:
-    params = SamplingParams(**options)
-    row = make_logits(1)
-    requests = [DrawRequest(params, 7, position, (1, 2, 3), (3, 3, 9)) for position in range(DRAWS)]
-    exact = naive_distribution(naive_logits(row[0], requests[0]), params)
-    drawn = [SAMPLER.draw(row, [0], [request])[0] for request in requests]
-    counts = np.bincount(drawn, minlength=VOCAB)
-    assert not counts[exact == 0].any()
-    order = np.argsort(exact)[::-1]
-    expected, observed = _pooled(exact[order] * DRAWS, counts[order])
-    chi_square = float(((observed - expected) ** 2 / expected).sum())
-    assert chi_square < chi_square_limit(len(expected) - 1)
-
-
-def _pooled(
-    expected: NDArray[np.float64], observed: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The rare tail as one class, so that every class expects at least five draws."""
-    keep = max(1, int((expected >= 5).sum()) - 1)
-    return np.append(expected[:keep], expected[keep:].sum()), np.append(observed[:keep], observed[keep:].sum())
 
 
 def test_greedy_takes_the_largest_and_among_equals_the_lowest() -> None:
@@ -112,11 +68,78 @@ def test_seed_and_position_matter() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_broken_model_is_reported(bad: float) -> None:
+def test_a_broken_row_is_reported_and_the_others_are_drawn(bad: float) -> None:
     logits = make_logits(2)
     logits[1, 5] = bad
-    with pytest.raises(ModelError, match="not finite"):
-        SAMPLER.draw(logits, [0, 1], [DrawRequest(SamplingParams(), 0, 0)] * 2)
+    request = DrawRequest(SamplingParams(), 0, 0)
+    (alone,) = SAMPLER.draw(logits, [0], [request])
+    first, second = SAMPLER.draw(logits, [0, 1], [request] * 2)
+    assert first == alone
+    assert isinstance(second, ModelError)
+    assert "not finite" in str(second)
+    assert isinstance(SAMPLER.candidates(logits[1], DrawRequest(SamplingParams(), 0, 0, candidates=2)), ModelError)
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"top_k": 3}, {"logit_bias": {0: 100}}, {"top_p": 0.5}])
+def test_only_what_the_mask_allows_is_drawn(options: dict[str, Any]) -> None:
+    allowed = [3, 31, 32, 39]
+    params, constraint = SamplingParams(**{"temperature": 3.0, **options}), FixedMask(VOCAB, allowed)
+    requests = [DrawRequest(params, 0, position, suppressed=(39,), constraint=constraint) for position in range(60)]
+    drawn = {SAMPLER.draw(make_logits(1), [0], [request])[0] for request in requests}
+    assert drawn <= {3, 31, 32}
+    if options == {"temperature": 0}:
+        assert drawn == {max((3, 31, 32), key=lambda token: make_logits(1)[0, token])}
+
+
+def test_tokens_past_the_mask_are_forbidden() -> None:
+    logits = make_logits(1)
+    logits[0, 35] = 50
+    greedy = SamplingParams(temperature=0)
+    assert SAMPLER.draw(logits, [0], [DrawRequest(greedy, 0, 0, constraint=FixedMask(32, [6, 7]))])[0] in {6, 7}
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"min_p": 0.1}])
+def test_a_mask_that_leaves_nothing_is_an_error_of_its_request(options: dict[str, Any]) -> None:
+    params = SamplingParams(**options)
+    nothing = DrawRequest(params, 0, 0, suppressed=(4,), constraint=FixedMask(VOCAB, [4]))
+    error, token = SAMPLER.draw(make_logits(2), [0, 1], [nothing, DrawRequest(params, 0, 0)])
+    assert isinstance(error, ModelError)
+    assert "No token is left" in str(error)
+    assert isinstance(token, int)
+    (error,) = SAMPLER.draw(make_logits(1), [0], [DrawRequest(params, 0, 0, suppressed=range(VOCAB))])
+    assert "Every token" in str(error)
+
+
+def test_a_constraint_that_fails_is_an_error_of_its_request() -> None:
+    class Failing(FixedMask):
+        def mask(self) -> memoryview:
+            raise ParameterError("The grammar is too complex.", param="structured_outputs")
+
+    failing = DrawRequest(SamplingParams(), 0, 0, constraint=Failing(VOCAB, []), candidates=3)
+    error, token = SAMPLER.draw(make_logits(2), [0, 1], [failing, DrawRequest(SamplingParams(), 0, 0)])
+    assert isinstance(error, ParameterError)
+    assert isinstance(token, int)
+    assert isinstance(SAMPLER.candidates(make_logits(1)[0], failing), ParameterError)
+
+
+def test_candidates_are_the_most_likely_tokens() -> None:
+    row = make_logits(1)[0]
+    row[[4, 9]] = row.max()
+    params = SamplingParams(temperature=0.2, presence_penalty=2, logit_bias={0: 100})
+    found = SAMPLER.candidates(row, DrawRequest(params, 0, 0, answer=(4,), candidates=5))
+    assert found == SAMPLER.score(row[None], [0], 5)[0].top
+
+
+def test_candidates_leave_out_what_may_not_be_drawn_but_keep_logprobs_and_ranks() -> None:
+    row = make_logits(1)[0]
+    row[[4, 9, 11]] = row.max()
+    everything = SAMPLER.score(row[None], [0], VOCAB)[0].top
+    allowed = [4, *range(10, 31)]
+    request = DrawRequest(SamplingParams(), 0, 0, suppressed=(12,), constraint=FixedMask(VOCAB, allowed), candidates=6)
+    wanted = [one for one in everything if one.token in allowed and one.token != 12]
+    assert SAMPLER.candidates(row, request) == tuple(wanted[:6])
+    assert SAMPLER.candidates(row, replace(request, candidates=50)) == tuple(wanted)
+    assert isinstance(SAMPLER.candidates(row, replace(request, constraint=FixedMask(VOCAB, []))), ModelError)
 
 
 def test_logprobs_are_of_the_raw_distribution() -> None:

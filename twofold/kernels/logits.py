@@ -1,4 +1,4 @@
-"""Kernels over rows of logits: the largest, the sum of exponentials, and what sampling draws from.
+"""Kernels over rows of logits: the largest, the sum of exponentials, masks, and what sampling draws from.
 
 A row is read in blocks of 1024 ids, 64 vectors of 16 lanes; what remains at the row's end is filled up with −inf. A
 block's exponentials are summed over 16 lanes in float32 and folded by ``Kernel.reduce_tree``, so a sum depends on
@@ -18,7 +18,7 @@ from twofold.kernels.ir import Kernel, Value, Var
 from twofold.kernels.math import exp, log
 from twofold.kernels.rows import float_bits
 from twofold.kernels.signature import KERNEL_PARAMETERS, Arguments
-from twofold.kernels.types import F32, F32X16, F64, I16, I32, I32X16, I64
+from twofold.kernels.types import F32, F32X16, F64, I1, I16, I32, I32X16, I64
 
 BLOCK: Final = 1024
 LANES: Final = 16
@@ -36,7 +36,10 @@ AT_LEAST_FIELDS: Final = ("logits", "count", "bound", "ids", "found")
 WEIGHT_FIELDS: Final = ("logits", "count", "maximum", "inverse_temperature", "out")
 """One row, weights exp((logit − maximum) · inverse_temperature); both numbers are float32 bits. Out: float32 sums of
 each block, or the weights themselves (filled up to whole vectors with 0)."""
-POINTERS: Final = frozenset({"logits", "ids", "values", "maxima", "logs", "found", "out"})
+MASK_FIELDS: Final = ("logits", "words", "count", "out")
+"""One row. ``words``: int32 [at least count / 32], bit t % 32 of word t // 32 for id t. Out: float32 [count]; it may be
+the row itself."""
+POINTERS: Final = frozenset({"logits", "ids", "values", "maxima", "logs", "found", "out", "words"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,4 +219,23 @@ def weights_kernel() -> Kernel:
             row = Row.at(k, f["logits"], f["count"])
             for block in k.range(0, row.blocks):
                 row.each(block, lambda at, logits: k.store(weights.of(logits), f["out"] + at * LANE_BYTES))
+    return k
+
+
+def mask_kernel() -> Kernel:
+    """Ids whose bit is 0 get −inf, the others keep their logit. The bits of a vector are 16 of one word."""
+    with _kernel("mask", MASK_FIELDS) as (k, f, units):
+        logits, words, count, out = (f[name] for name in MASK_FIELDS)
+        forbidden = k.splat(F32X16, -math.inf)
+        for _unit in units:
+            whole = count // LANES * LANES
+            for at in k.range(0, whole, LANES):
+                allowed = k.load(I16, words + at // 8).as_bits(I1.of(LANES))
+                kept = k.select(allowed, k.load(F32X16, logits + at * LANE_BYTES), forbidden)
+                k.store(kept, out + at * LANE_BYTES)
+            for i in k.range(whole, count):
+                word = k.load(I32, words + i // 32 * 4)
+                allowed = ((word >> (i % 32).to(I32)) & 1).equals(1)
+                kept = k.select(allowed, k.load(F32, logits + i * LANE_BYTES), k.lift(-math.inf, F32))
+                k.store(kept, out + i * LANE_BYTES)
     return k

@@ -48,6 +48,7 @@ class KernelRowOps:
         self._at_least = _Call(compiler, "at_least", kernels.at_least_kernel, kernels.AT_LEAST_FIELDS)
         self._weight_sums = _Call(compiler, "weight_sums", kernels.weight_sums_kernel, kernels.WEIGHT_FIELDS)
         self._weights = _Call(compiler, "weights", kernels.weights_kernel, kernels.WEIGHT_FIELDS)
+        self._mask = _Call(compiler, "mask", kernels.mask_kernel, kernels.MASK_FIELDS)
 
     def argmax(self, logits: F32) -> tuple[NDArray[np.int32], F32]:
         """[rows, vocab] → ids [rows] and values [rows] of the largest logits; among equals the lowest id."""
@@ -76,12 +77,13 @@ class KernelRowOps:
         return ids[order], values[order]
 
     def _bound(self, row: F32, count: int) -> float:
-        """A number that at least ``count`` logits reach: −inf where there are too few groups to find a better one."""
+        """A number that at least ``count`` logits reach. Where there are too few groups it is the last of them."""
         groups = np.empty(_blocks(len(row)) * LANES, np.float32)
-        if count > len(groups):
-            return -np.inf
-        self._group_maxima(1, _at(row), 0, len(row), _at(groups))
-        place = len(groups) - count
+        if count <= len(groups):
+            self._group_maxima(1, _at(row), 0, len(row), _at(groups))
+        else:
+            groups = row
+        place = max(0, len(groups) - count)
         return float(np.partition(groups, place)[place])
 
     def _reaching(self, row: F32, bound: float) -> NDArray[np.int32]:
@@ -109,6 +111,15 @@ class KernelRowOps:
             place = int(np.flatnonzero(weights)[-1])
         return block * BLOCK + place
 
+    def mask(self, row: F32, words: NDArray[np.uint32], out: F32) -> None:
+        """[vocab] → ``out`` [vocab]: the logit of each token whose bit is set, −inf for the others.
+
+        Token t has bit t % 32 of word t // 32; tokens past the last word are not allowed. ``out`` may be ``row``.
+        """
+        covered = min(len(row), 32 * len(words))
+        self._mask(1, _at(row), _at(words), covered, _at(out))
+        out[covered:] = -np.inf
+
     def _running_sums(self, row: F32, maximum: float, temperature: float) -> NDArray[np.float64]:
         """The sum of all weights up to the end of each block: float64, in ascending order."""
         sums = np.empty(_blocks(len(row)), np.float32)
@@ -122,7 +133,7 @@ class KernelRowOps:
         return weights[: len(inside)]
 
 
-def _at(array: NDArray[np.float32] | NDArray[np.int32] | NDArray[np.int64]) -> int:
+def _at(array: F32 | NDArray[np.int32] | NDArray[np.int64] | NDArray[np.uint32]) -> int:
     """The address of an array's first element."""
     return int(array.__array_interface__["data"][0])
 

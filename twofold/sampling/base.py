@@ -42,3 +42,10 @@ class RowOps(Protocol):
         Weights are exp((logit − maximum) / temperature); ``uniform`` is in [0, 1). An id of weight 0 is never drawn.
         """
         ...
+
+    def mask(self, row: F32, words: NDArray[np.uint32], out: F32) -> None:
+        """[vocab] → ``out`` [vocab]: the logit of each token whose bit is set, −inf for the others.
+
+        Token t has bit t % 32 of word t // 32; tokens past the last word are not allowed. ``out`` may be ``row``.
+        """
+        ...

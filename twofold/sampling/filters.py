@@ -1,8 +1,9 @@
 """From a row of logits to the distribution that a token is drawn from. The order of the rules:
 
-    repetition penalty → frequency and presence penalties → bias → suppressed tokens     change logits
-    temperature                                                                          divides them
-    top-k → top-p → min-p                                                                keep the most likely tokens
+    repetition penalty → frequency and presence penalties → bias     change logits
+    suppressed tokens, tokens that the constraint rules out          are given −inf: no bias brings them back
+    temperature                                                      divides the logits
+    top-k → top-p → min-p                                            keep the most likely tokens
 
 Top-p measures probability among the tokens that top-k kept. Min-p compares with the most likely token, so its place
 in the order changes nothing but what top-p calls 100 %. Between equally likely tokens the lower id comes first.
@@ -25,17 +26,38 @@ LOOKS: Final = (64, 1024)
 
 def changes_logits(request: DrawRequest) -> bool:
     """Whether the request's draw needs logits other than the model's."""
-    return bool(request.params.biases or request.suppressed) or request.params.penalises
+    return request.params.penalises or bool(request.params.biases) or rules_out(request)
 
 
-def adjusted(row: F32, request: DrawRequest) -> F32:
-    """A copy of the row, float32 [vocab], with penalties, bias and suppressed tokens applied."""
-    row = row.copy()
+def rules_out(request: DrawRequest) -> bool:
+    """Whether tokens cannot be drawn, however likely they are."""
+    return bool(request.suppressed) or request.constraint is not None
+
+
+def adjusted(rows: RowOps, row: F32, request: DrawRequest) -> F32:
+    """A copy of the row, float32 [vocab], with all rules that change logits applied."""
     params = request.params
+    if not (params.penalises or params.biases):
+        return allowed(rows, row, request)
+    row = row.copy()
     if params.penalises:
         _penalise(row, request)
     for token, bias in params.biases.items():
         row[token] += np.float32(bias)
+    return allowed(rows, row, request) if rules_out(request) else row
+
+
+def allowed(rows: RowOps, row: F32, request: DrawRequest) -> F32:
+    """A copy of the row with −inf for suppressed tokens and for those that the constraint rules out.
+
+    A constraint that fails raises the error of its ``mask``.
+    """
+    if request.constraint is None:
+        row = row.copy()
+    else:
+        masked = np.empty_like(row)
+        rows.mask(row, np.frombuffer(request.constraint.mask(), np.uint32), masked)
+        row = masked
     if request.suppressed:
         row[np.asarray(request.suppressed, dtype=np.int32)] = -np.inf
     return row

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from twofold.core.step import PositionLogprobs, TokenLogprob
 from twofold.sampling.base import F32, RowOps
@@ -30,6 +31,32 @@ def _score_row(rows: RowOps, row: F32, normaliser: float, token: int, alternativ
             for rank, (i, value) in enumerate(zip(ids, values, strict=True))
         )
     return PositionLogprobs(TokenLogprob(token, float(row[token]) - normaliser, _rank(row, token)), top)
+
+
+def most_likely(rows: RowOps, row: F32, left: F32, count: int) -> tuple[TokenLogprob, ...]:
+    """The ``count`` most likely tokens of ``row`` [vocab] among those that are above −inf in ``left``, descending.
+
+    ``left`` [vocab] is the row with other tokens at −inf; they still have their places in the ranks.
+    """
+    ids, values = rows.top(left, min(count, len(left)))
+    ids, values = ids[values > -np.inf], values[values > -np.inf]
+    normaliser = float(rows.log_sum_exp(row[None])[0])
+    ranks = range(1, len(ids) + 1) if left is row else _ranks(row, ids)
+    return tuple(
+        TokenLogprob(token, value - normaliser, rank)
+        for token, value, rank in zip(ids.tolist(), values.tolist(), ranks, strict=True)
+    )
+
+
+def _ranks(row: F32, ids: NDArray[np.int32]) -> list[int]:
+    """The rank of each of ``ids``, which are given in the order of their ranks."""
+    if not len(ids):
+        return []
+    ahead = np.flatnonzero(row >= row[ids[-1]])
+    places = np.empty(len(row), np.int64)
+    places[ahead[np.lexsort((ahead, -row[ahead]))]] = np.arange(1, len(ahead) + 1)
+    ranks: list[int] = places[ids].tolist()
+    return ranks
 
 
 def _rank(row: F32, token: int) -> int:

@@ -53,6 +53,11 @@ class NumpyRows:
             return run * RUN + found
         return int(np.flatnonzero(weights[: (run + 1) * RUN])[-1])  # rounding put the target past the run's end
 
+    def mask(self, row: F32, words: NDArray[np.uint32], out: F32) -> None:
+        bits = np.unpackbits(words.astype("<u4", copy=False).view(np.uint8), bitorder="little")[: len(row)]
+        out[: len(bits)] = np.where(bits, row[: len(bits)], np.float32(-np.inf))
+        out[len(bits) :] = -np.inf
+
 
 def _weights(row: F32, maximum: float, temperature: float) -> F32:
     """exp((row − maximum) / temperature); what is too small for float32 is 0."""

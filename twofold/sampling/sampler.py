@@ -1,17 +1,20 @@
-"""Draws tokens from rows of logits. A draw depends on its own row and request, never on the batch."""
+"""Draws tokens from rows of logits. A draw depends on its own row and request, never on the batch.
+
+What makes one draw impossible is returned in its place: the other requests of the step get their tokens.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
+from math import inf, isfinite
 
 import numpy as np
 
-from twofold.core.errors import ModelError
-from twofold.core.step import DrawRequest, PositionLogprobs
+from twofold.core.errors import ModelError, TwofoldError
+from twofold.core.step import DrawRequest, PositionLogprobs, TokenLogprob
 from twofold.sampling.base import F32, RowOps
-from twofold.sampling.filters import adjusted, candidates, changes_logits, filtered, pick
-from twofold.sampling.logprobs import score
+from twofold.sampling.filters import adjusted, allowed, candidates, changes_logits, filtered, pick, rules_out
+from twofold.sampling.logprobs import most_likely, score
 from twofold.sampling.philox import uniform
 
 
@@ -21,23 +24,40 @@ class Sampler:
     def __init__(self, rows: RowOps) -> None:
         self._rows = rows
 
-    def draw(self, logits: F32, at: Sequence[int], requests: Sequence[DrawRequest]) -> list[int]:
-        """One token for each request, from row ``at[i]`` of ``logits`` [rows, vocab].
+    def draw(self, logits: F32, at: Sequence[int], requests: Sequence[DrawRequest]) -> list[int | TwofoldError]:
+        """One token for each request, from row ``at[i]`` of ``logits`` [rows, vocab], or why there is none.
 
         Greedy requests that leave the logits as they are share one argmax; it is also the maximum that the others
-        need. Raises ModelError when the model computed something that is not a number.
+        need. There is no token where the model computed something that is not a number (ModelError), where nothing
+        is left that may be drawn (ModelError), or where a constraint fails (its own error).
         """
         ids, values = self._rows.argmax(_select(logits, at))
-        tokens: list[int] = ids.tolist()
+        tokens: list[int | TwofoldError] = ids.tolist()
         for index, (maximum, request) in enumerate(zip(values.tolist(), requests, strict=True)):
             if not isfinite(maximum):
-                raise ModelError(
-                    "The model computed logits that are not finite numbers.",
-                    hint="Its file may be damaged: check its sum.",
-                )
-            if not request.params.greedy or changes_logits(request):
-                tokens[index] = self._draw_row(logits[at[index]], maximum, request)
+                tokens[index] = _broken()
+            elif not request.params.greedy or changes_logits(request):
+                try:
+                    tokens[index] = self._draw_row(logits[at[index]], maximum, request)
+                except TwofoldError as error:
+                    tokens[index] = error
         return tokens
+
+    def candidates(self, row: F32, request: DrawRequest) -> tuple[TokenLogprob, ...] | TwofoldError:
+        """The ``request.candidates`` most likely tokens of ``row`` [vocab] that may be drawn, or why there are none.
+
+        Fewer where fewer are allowed. Order, log-probabilities and ranks are of the model's own distribution.
+        """
+        try:
+            if not isfinite(float(self._rows.argmax(row[None])[1][0])):
+                raise _broken()
+            left = allowed(self._rows, row, request) if rules_out(request) else row
+            found = most_likely(self._rows, row, left, request.candidates)
+            if not found:
+                raise _nothing_left(request)
+        except TwofoldError as error:
+            return error
+        return found
 
     def score(self, logits: F32, tokens: Sequence[int], alternatives: int) -> tuple[PositionLogprobs, ...]:
         """Log-probabilities of token i in row i of ``logits`` [tokens, vocab], and of the most likely others."""
@@ -46,15 +66,32 @@ class Sampler:
     def _draw_row(self, row: F32, maximum: float, request: DrawRequest) -> int:
         params = request.params
         if changes_logits(request):
-            row = adjusted(row, request)
+            row = adjusted(self._rows, row, request)
             ids, values = self._rows.argmax(row[None])
+            maximum = float(values[0])
+            if maximum == -inf:
+                raise _nothing_left(request)
             if params.greedy:
                 return int(ids[0])
-            maximum = float(values[0])
         number = uniform(request.seed, request.position)
         if filtered(params):
             return pick(*candidates(self._rows, row, maximum, params), number)
         return self._rows.draw(row, maximum, params.temperature, number)
+
+
+def _broken() -> ModelError:
+    return ModelError(
+        "The model computed logits that are not finite numbers.", hint="Its file may be damaged: check its sum."
+    )
+
+
+def _nothing_left(request: DrawRequest) -> ModelError:
+    if request.constraint is None:
+        return ModelError("Every token of the model is suppressed.", hint="Suppress fewer tokens.")
+    return ModelError(
+        "No token is left that the structured output allows and nothing else forbids.",
+        hint="Allow the end of sequence earlier (min_tokens), or change the form of the output.",
+    )
 
 
 def _select(logits: F32, at: Sequence[int]) -> F32:
