@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from twofold.core.record import SequenceRecord, Stall
 from twofold.engine.outputs import RequestMetrics
 from twofold.observe.timeline import EDGE, LABEL, NOTES, draw_timeline
 
@@ -34,7 +35,7 @@ def test_phases_follow_each_other() -> None:
 def test_notes_tell_the_numbers() -> None:
     queue, prefill, decode, ruler = draw_timeline(metrics((2.0, 2.5, 4.0)), WIDTH).splitlines()
     assert queue.endswith("1,000.0 ms")
-    assert prefill.endswith("1,000.0 ms  5 tokens, 4 cached")
+    assert prefill.endswith("1,000.0 ms  5 tokens, 4 cached (44%)")
     assert decode.endswith("2,000.0 ms  3 tokens, longest gap 1,500.0 ms")
     assert ruler.split() == ["0", "ms", "4,000.0", "ms"]
 
@@ -68,3 +69,24 @@ def test_it_fits_the_terminal_where_there_is_room(width: int) -> None:
 def test_no_time_at_all() -> None:
     nothing = RequestMetrics(1.0, 1.0, 1.0, 1.0, ((1.0,),), prompt_tokens=1)
     assert list(bars(draw_timeline(nothing, WIDTH))) == ["queue", "prefill", "decode"]
+
+
+def test_stalls_have_lines_by_cause() -> None:
+    record = SequenceRecord()
+    record.stall(Stall.TURN, 1.0, until=1.0)
+    record.stall(Stall.PREEMPTED, 0.5, until=2.75)
+    record.stall(Stall.PREEMPTED, 0.01, until=3.5)
+    record.stall(Stall.PREFILL, 0.1)
+    lines = draw_timeline(metrics((2.0, 3.0, 4.0)), WIDTH, record).splitlines()
+    stalled = [line.split(EDGE) for line in lines if line.startswith("stalled")]
+    assert [bar for _, bar, _ in stalled] == [
+        "▒" * 10 + " " * 30,
+        " " * 22 + "▒" * 5 + " " * 7 + "▒" + " " * 5,
+        " " * 40,
+    ]
+    assert [note.split("ms  ")[1] for _, _, note in stalled] == [
+        "waiting behind others",
+        "preempted",
+        "waiting behind others' prefill",
+    ]
+    assert lines[-1].split() == ["0", "ms", "4,000.0", "ms"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Final
 
 from cyclopts import Parameter
@@ -31,6 +32,7 @@ PROMPT: Final = "> "
 def chat(
     *,
     system: Annotated[str | None, Parameter(name=("--system", "-sys"))] = None,
+    trace: Path | None = None,
     model: ModelOptions = ModelOptions(),  # noqa: B008 - frozen
     sampling: SamplingOptions = SamplingOptions(),  # noqa: B008 - frozen
 ) -> int:
@@ -40,9 +42,11 @@ def chat(
     ----------
     system
         A system message for the whole conversation.
+    trace
+        A file for a trace of every step, which ui.perfetto.dev shows.
     """
     params = sampling.params()
-    with generator(model) as loaded:
+    with generator(model, trace) as loaded:
         if is_terminal(sys.stdin):
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401, PLC0415 - gives input() its history and line editing

@@ -1,4 +1,5 @@
-"""What run and chat share: a loaded model, and one answer after the other, streamed and stopped by Ctrl-C."""
+"""What run and chat share: a loaded model, and one answer after the other, streamed and stopped by Ctrl-C; and what is
+kept about them."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -14,20 +15,30 @@ from types import FrameType
 from twofold.cli.console import LazyProgress, Status, is_terminal, note
 from twofold.cli.options import ModelOptions
 from twofold.core.params import SamplingParams
+from twofold.core.report import RequestReport
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import GivenPrompt
 from twofold.formats import sources
 from twofold.host.paths import CacheFolders
+from twofold.observe.log import RequestLog
+from twofold.observe.trace import Tracer
 
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """A loaded model. ``path`` is its file, ``name`` what it is called."""
+    """A loaded model. ``path`` is its file, ``name`` what it is called; ``log`` keeps the last requests' reports."""
 
     llm: LLM
     name: str
     path: Path
+    log: RequestLog
+
+    def report(self, output: RequestOutput) -> RequestReport:
+        """What was recorded about an answer that just ended."""
+        report = self.log.get(output.request_id)
+        assert report is not None, "the engine reports every request that ends"
+        return report
 
     def answer(
         self, prompt: GivenPrompt, params: SamplingParams, write: Callable[[str], None]
@@ -38,7 +49,7 @@ class Generator:
         KeyboardInterrupt.
         """
         engine = self.llm.engine
-        with _interrupts() as interrupted:
+        with interrupts() as interrupted:
             request_id = engine.add(prompt, params)
             try:
                 while not interrupted.is_set():
@@ -54,10 +65,26 @@ class Generator:
             return whole, True
 
 
+def tracer(path: Path | None) -> AbstractContextManager[Tracer | None]:
+    """The trace file that was asked for, made before anything takes long; or none."""
+    return nullcontext() if path is None else Tracer(path)
+
+
 @contextmanager
-def generator(options: ModelOptions) -> Iterator[Generator]:
-    """Fetches the model if need be and loads it, with a word on a terminal about what takes long."""
+def generator(options: ModelOptions, trace: Path | None = None) -> Iterator[Generator]:
+    """Fetches the model if need be and loads it, with a word on a terminal about what takes long.
+
+    ``trace`` is a file for a trace of all that it does.
+    """
     options.check()
+    with tracer(trace) as observer, _loaded(options) as loaded:
+        if observer is not None:
+            loaded.llm.engine.observe(observer)
+        yield loaded
+
+
+@contextmanager
+def _loaded(options: ModelOptions) -> Iterator[Generator]:
     folders = CacheFolders.of().create()
     progress = LazyProgress()
     found = sources.resolve(options.model, cache=folders.models, progress=progress)
@@ -70,14 +97,16 @@ def generator(options: ModelOptions) -> Iterator[Generator]:
         note(f"{what} …")
     with Status(f"{what} …"):
         llm = LLM(found.path, tokenizer=tokenizer, **options.engine_keywords())
+    log = RequestLog(most=1)
+    llm.engine.observe(log)
     try:
-        yield Generator(llm, found.name, found.path)
+        yield Generator(llm, found.name, found.path, log)
     finally:
         llm.close()
 
 
 @contextmanager
-def _interrupts() -> Iterator[threading.Event]:
+def interrupts() -> Iterator[threading.Event]:
     """An event that the first Ctrl-C sets, instead of breaking into the middle of a step."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():

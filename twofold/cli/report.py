@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 from twofold.cli.generate import Generator
 from twofold.core.errors import TwofoldError
+from twofold.core.report import RequestReport
+from twofold.cost.explain import explain_request
 from twofold.cost.machine import MachineLimits, cached_limits, remeasured
 from twofold.cost.model import ModelCost
+from twofold.cost.request import RequestCost
 from twofold.cost.roofline import Bound, PhaseLimit, decode_limit, prefill_limit
 from twofold.engine.config import KV_BYTES
 from twofold.engine.outputs import RequestMetrics, RequestOutput
@@ -51,18 +55,35 @@ class Roofline:
         with GGUFFile.open(generator.path) as file:
             spec, _ = read_model(file.metadata, file.tensors, file.data)
             self._cost = ModelCost.of(spec, file.tensors)
-        self._machine = cached_limits(self._isa, self._threads, self._cache.root) or self._measured()
+        self._value_bytes = KV_BYTES[self._config.kv_type]
+        self._machine = cached_limits(self._isa, self._threads, self._cache.root) or self._probed()
+
+    @classmethod
+    def measured(cls, generator: Generator) -> Self | None:
+        """The limits, or None where the machine does not let itself be measured."""
+        try:
+            return cls(generator)
+        except (TwofoldError, OSError):
+            return None
+
+    def explain(self, report: RequestReport) -> list[str]:
+        """Where the time of a request went, in lines."""
+        return explain_request(report, self._cost, self._machine, self._value_bytes)
+
+    def cost(self, report: RequestReport) -> RequestCost:
+        """Bytes and multiply-adds of a request."""
+        return RequestCost.of(report.record, self._cost, self._value_bytes)
 
     def shares(self, metrics: RequestMetrics) -> Shares:
         """Shares of the limits. More than all of one shows that it was measured on a busy machine: it is done again."""
         shares = self._shares(metrics)
         if shares.highest > 1:
-            self._machine = self._measured()
+            with suppress(TwofoldError, OSError):
+                self._machine = self._probed()
             shares = self._shares(metrics)
         return shares
 
     def _shares(self, metrics: RequestMetrics) -> Shares:
-        value_bytes = KV_BYTES[self._config.kv_type]
         prefill = prefill_limit(
             self._cost,
             self._machine,
@@ -71,12 +92,12 @@ class Roofline:
             chunk=self._config.limits.rows,
         )
         decode = decode_limit(
-            self._cost, self._machine, metrics.prompt_tokens, metrics.output_tokens, value_bytes=value_bytes
+            self._cost, self._machine, metrics.prompt_tokens, metrics.output_tokens, value_bytes=self._value_bytes
         )
         done = metrics.first_token is not None
         return Shares(_reached(prefill, metrics.prefill_s if done else 0.0), _reached(decode, metrics.decode_s))
 
-    def _measured(self) -> MachineLimits:
+    def _probed(self) -> MachineLimits:
         compiler = Compiler(Target.of(self._isa), self._cache.kernels)
         return remeasured(compiler, self._threads, self._cache.root)
 
@@ -105,7 +126,9 @@ def phase_line(metrics: RequestMetrics, shares: Shares | None) -> str:
     return " · ".join(f"{head}: {', '.join(filter(None, rest))}" if any(rest) else head for head, rest in phases)
 
 
-def as_json(generator: Generator, output: RequestOutput, shares: Shares | None) -> dict[str, Any]:
+def as_json(
+    generator: Generator, output: RequestOutput, report: RequestReport, roofline: Roofline | None
+) -> dict[str, Any]:
     """The answer for machines. Times are seconds; what did not happen is null."""
     answer, metrics, loaded = output.outputs[0], output.metrics, generator.llm.loaded
     return {
@@ -129,7 +152,27 @@ def as_json(generator: Generator, output: RequestOutput, shares: Shares | None) 
             "prefill_tok_s": prefill_speed(metrics),
             "decode_tok_s": decode_speed(metrics),
         },
-        "limit": None if shares is None else asdict(shares),
+        "stalls": {cause.name.lower(): seconds for cause, seconds in report.record.stalls.items()},
+        "limit": None if roofline is None else asdict(roofline.shares(metrics)),
+        "work": None if roofline is None else _work(report, roofline.cost(report)),
+    }
+
+
+def _work(report: RequestReport, cost: RequestCost) -> dict[str, Any]:
+    """What each phase took, and was expected to take; bytes are its part of what its steps moved."""
+    phases = (("prefill", report.record.prefill, cost.prefill), ("decode", report.record.decode, cost.decode))
+    return {
+        name: {
+            "rows": work.rows,
+            "steps": work.steps,
+            "flops": done.flops,
+            "weight_bytes": done.weight_bytes,
+            "kv_read_bytes": done.kv_read_bytes,
+            "kv_written_bytes": done.kv_written_bytes,
+            "steps_s": work.seconds,
+            "predicted_s": work.predicted_s,
+        }
+        for name, work, done in phases
     }
 
 
@@ -141,14 +184,6 @@ def prefill_speed(metrics: RequestMetrics) -> float | None:
 def decode_speed(metrics: RequestMetrics) -> float | None:
     """Tokens after the first a second; None where there are none."""
     return (metrics.output_tokens - 1) / metrics.decode_s if metrics.decode_s else None
-
-
-def measured_shares(generator: Generator, metrics: RequestMetrics) -> Shares | None:
-    """Shares of the limits, or None where the machine does not let itself be measured."""
-    try:
-        return Roofline(generator).shares(metrics)
-    except (TwofoldError, OSError):
-        return None
 
 
 def _milliseconds(seconds: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from shutil import get_terminal_size
 from typing import Annotated
 
@@ -22,6 +23,7 @@ def run(
     raw: Annotated[bool, FLAG, Parameter(name=("--raw", "--no-chat-template"))] = False,
     json: Annotated[bool, FLAG] = False,
     timeline: Annotated[bool, FLAG] = False,
+    trace: Path | None = None,
     model: ModelOptions = ModelOptions(),  # noqa: B008 - frozen
     sampling: SamplingOptions = SamplingOptions(),  # noqa: B008 - frozen
 ) -> int:
@@ -38,7 +40,9 @@ def run(
     json
         Prints one JSON object when the answer is done, instead of streaming it.
     timeline
-        Draws queue, prefill and decode after the answer.
+        Draws queue, prefill and decode after the answer, and says where their time went.
+    trace
+        A file for a trace of every step, which ui.perfetto.dev shows.
     """
     params = sampling.params()
     text = _read_prompt(prompt)
@@ -47,22 +51,25 @@ def run(
     # What follows brings in the engine; flags are checked before that.
     from twofold.cli.generate import generator  # noqa: PLC0415
     from twofold.cli.prompt import prompt_for  # noqa: PLC0415
-    from twofold.cli.report import as_json, measured_shares, phase_line  # noqa: PLC0415
+    from twofold.cli.report import Roofline, as_json, phase_line  # noqa: PLC0415
 
-    with generator(model) as loaded:
+    with generator(model, trace) as loaded:
         given = prompt_for(loaded.llm.get_tokenizer(), text, system, raw=raw)
         output, interrupted = loaded.answer(given, params, _silent if json else answer)
         if not json:
             answer("\n")
-        shares = None if interrupted else measured_shares(loaded, output.metrics)
+        report = loaded.report(output)
+        roofline = None if interrupted else Roofline.measured(loaded)
         if json:
-            print_json(as_json(loaded, output, shares))
+            print_json(as_json(loaded, output, report, roofline))
         else:
-            note(phase_line(output.metrics, shares))
+            note(phase_line(output.metrics, roofline.shares(output.metrics) if roofline else None))
     if timeline:
         from twofold.observe.timeline import draw_timeline  # noqa: PLC0415
 
-        note(draw_timeline(output.metrics, get_terminal_size().columns))
+        note(draw_timeline(output.metrics, get_terminal_size().columns, report.record))
+        for line in roofline.explain(report) if roofline else ():
+            note(line)
     return INTERRUPTED if interrupted else 0
 
 

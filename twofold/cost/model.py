@@ -15,7 +15,7 @@ a step reads a few rows of it. A multiply-add is two FLOPs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -78,13 +78,19 @@ class ModelCost:
 
     def attention_macs(self, new: int, cached: int = 0) -> int:
         """Multiply-adds of attention for ``new`` tokens after ``cached`` ones."""
-        seen = sum(count * _visible(cached, new, window) for window, count in _windows(self.spec).items())
-        return 2 * self.spec.query_size * seen
+        return self.seen_macs(lambda window: _visible(cached, new, window))
+
+    def seen_macs(self, attended: Callable[[int | None], int]) -> int:
+        """Multiply-adds of attention where the rows of a layer with a given window attend to so many positions."""
+        return 2 * self.spec.query_size * self._over_layers(attended)
 
     def kv_bytes(self, context: int, value_bytes: int) -> int:
         """Bytes of K and V that a row at the end of ``context`` tokens reads, in all layers."""
-        tokens = sum(count * min(context, window or context) for window, count in _windows(self.spec).items())
-        return 2 * self.spec.kv_size * value_bytes * tokens
+        return self.read_bytes(lambda window: min(context, window or context), value_bytes)
+
+    def read_bytes(self, read: Callable[[int | None], int], value_bytes: int) -> int:
+        """Bytes of K and V where the steps read so many positions of a layer with a given window."""
+        return 2 * self.spec.kv_size * value_bytes * self._over_layers(read)
 
     def step_bytes(self, contexts: Iterable[int], value_bytes: int) -> int:
         """Bytes that a decode step of one row for each of these sequences must read."""
@@ -101,6 +107,10 @@ class ModelCost:
             (row + MultiplyAdds(0, self.attention_macs(1, context - 1)) for context in contexts), MultiplyAdds(0, 0)
         )
 
+    def _over_layers(self, positions: Callable[[int | None], int]) -> int:
+        windows = Counter(layer.window for layer in self.spec.layers)
+        return sum(count * positions(window) for window, count in windows.items())
+
 
 def _matrices(tensors: Iterable[StoredTensor]) -> MultiplyAdds:
     integer = floating = 0
@@ -110,11 +120,6 @@ def _matrices(tensors: Iterable[StoredTensor]) -> MultiplyAdds:
         else:
             integer += tensor.rows * tensor.columns
     return MultiplyAdds(integer, floating)
-
-
-def _windows(spec: ModelSpec) -> Counter[int | None]:
-    """How many layers have each window."""
-    return Counter(layer.window for layer in spec.layers)
 
 
 def _visible(cached: int, new: int, window: int | None) -> int:

@@ -39,7 +39,7 @@ def prefill_limit(
     Keys and values that are read again count nothing here: they are few beside the arithmetic on them.
     """
     steps = -(-new // chunk)
-    return _limit(cost, machine, steps * cost.weight_bytes, cost.prefill_macs(new, cached))
+    return phase_limit(cost, machine, steps * cost.weight_bytes, cost.prefill_macs(new, cached))
 
 
 def decode_limit(
@@ -48,10 +48,11 @@ def decode_limit(
     """Limit of the ``tokens`` − 1 steps after the first token of an answer to ``prompt`` tokens, one token each."""
     contexts = range(prompt + 1, prompt + tokens)
     moved = len(contexts) * cost.weight_bytes + sum(cost.kv_bytes(context, value_bytes) for context in contexts)
-    return _limit(cost, machine, moved, cost.step_macs(contexts))
+    return phase_limit(cost, machine, moved, cost.step_macs(contexts))
 
 
-def _limit(cost: ModelCost, machine: MachineLimits, moved: int, work: MultiplyAdds) -> PhaseLimit:
+def phase_limit(cost: ModelCost, machine: MachineLimits, moved: float, work: MultiplyAdds) -> PhaseLimit:
+    """Limit of reading ``moved`` bytes and making these multiply-adds."""
     memory = moved / machine.read_speed(cost.weight_bytes)
     arithmetic = work.integer / machine.int8_macs_per_s + work.floating / machine.float_macs_per_s
     return PhaseLimit(memory, "memory") if memory >= arithmetic else PhaseLimit(arithmetic, "arithmetic")

@@ -1,39 +1,50 @@
 """A request as a picture: queue, prefill and decode over one time axis, for a terminal.
 
-    queue    │▌                                       │   0.4 ms
-    prefill  │██████▌                                 │  61.2 ms  38 tokens
-    decode   │      ▁▆▇▇▇▇▇▇▇▇▇▇·▃▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇│ 318.0 ms  64 tokens, longest gap 21.3 ms
+    queue    │▌                                       │    0.4 ms
+    prefill  │██████▌                                 │   61.2 ms  38 tokens
+    decode   │      ▁▆▇▇▇▇▇▇▇▇▇▇···▃▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇│  318.0 ms  64 tokens, longest gap 21.3 ms
+    stalled  │                  ▒▒▒                   │   20.1 ms  preempted
              0 ms                               380 ms
 
-A column of decode is as high as the tokens that came in its time; a dot is a time without any.
+A column of decode is as high as the tokens that came in its time; a dot is a time without any. A stall by steps that
+took longer has a time but no place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final
 
+from twofold.core.record import SequenceRecord, Stall
 from twofold.engine.outputs import RequestMetrics
 
 LABEL: Final = 9
 NOTES: Final = 48
 LEAST_COLUMNS: Final = 20
+LEAST_STALL: Final = 0.01
+"""Stalls that took less than this share of a request's time are not drawn."""
 HEIGHTS: Final = "▁▂▃▄▅▆▇█"
-FULL, GAP, EMPTY, EDGE = "█", "·", " ", "│"
+FULL, STALLED, GAP, EMPTY, EDGE = "█", "▒", "·", " ", "│"
 
 
-def draw_timeline(metrics: RequestMetrics, width: int = 100) -> str:
-    """The timeline of a finished request in lines of about ``width`` characters; decode has a line for each answer."""
+def draw_timeline(metrics: RequestMetrics, width: int = 100, record: SequenceRecord | None = None) -> str:
+    """The timeline of a finished request in lines of about ``width`` characters; decode has a line for each answer.
+
+    With its ``record`` there is a line for each cause of stalls that took a noticeable part of the time.
+    """
     axis = _Axis(metrics.arrival, max(metrics.finished, metrics.arrival), max(LEAST_COLUMNS, width - LABEL - NOTES))
     started = metrics.finished if metrics.first_scheduled is None else metrics.first_scheduled
     lines = [_row("queue", axis.span(metrics.arrival, started), metrics.queue_s)]
     if metrics.first_scheduled is not None:
         end = metrics.finished if metrics.first_token is None else metrics.first_token
-        note = f"{metrics.fresh_tokens} tokens" + (f", {metrics.cached_tokens} cached" if metrics.cached_tokens else "")
-        lines.append(_row("prefill", axis.span(started, end), metrics.prefill_s, note))
+        lines.append(_row("prefill", axis.span(started, end), metrics.prefill_s, _prefill_note(metrics)))
     answers = [times for times in metrics.token_times if times]
     lines += [_row("decode", axis.tokens(times), times[-1] - times[0], _decode_note(times)) for times in answers]
+    if record is not None:
+        noticeable = LEAST_STALL * (metrics.finished - metrics.arrival)
+        stalls = [(cause, seconds) for cause, seconds in record.stalls.items() if seconds >= noticeable]
+        lines += [_stall_row(axis, cause, seconds, record) for cause, seconds in stalls]
     return "\n".join([*lines, axis.ruler()])
 
 
@@ -51,10 +62,17 @@ class _Axis:
 
     def span(self, start: float, end: float) -> str:
         """A bar; what took any time at all gets a column."""
-        if end <= start:
-            return EMPTY * self._columns
-        first, last = self.column(start), self.column(end)
-        return (EMPTY * first + FULL * max(1, last - first)).ljust(self._columns, EMPTY)
+        return self.spans([(start, end)], FULL)
+
+    def spans(self, times: Iterable[tuple[float, float]], mark: str) -> str:
+        """Several bars in one line."""
+        bar = [EMPTY] * self._columns
+        for start, end in times:
+            if end > start:
+                first = self.column(start)
+                last = max(first + 1, self.column(end))
+                bar[first:last] = mark * (last - first)
+        return "".join(bar)
 
     def tokens(self, times: Sequence[float]) -> str:
         """Tokens in each column, from the first to the last of them."""
@@ -76,7 +94,19 @@ def _height(count: int, most: int) -> str:
 
 
 def _row(label: str, bar: str, seconds: float, note: str = "") -> str:
-    return f"{label:<{LABEL}}{EDGE}{bar}{EDGE}{_duration(seconds):>9}  {note}".rstrip()
+    return f"{label:<{LABEL}}{EDGE}{bar}{EDGE}{_duration(seconds):>10}  {note}".rstrip()
+
+
+def _stall_row(axis: _Axis, cause: Stall, seconds: float, record: SequenceRecord) -> str:
+    times = [(pause.start, pause.end) for pause in record.pauses if pause.cause is cause]
+    return _row("stalled", axis.spans(times, STALLED), seconds, cause.value)
+
+
+def _prefill_note(metrics: RequestMetrics) -> str:
+    fresh = f"{metrics.fresh_tokens} token{'s' if metrics.fresh_tokens != 1 else ''}"
+    if not metrics.cached_tokens:
+        return fresh
+    return f"{fresh}, {metrics.cached_tokens} cached ({metrics.cached_tokens / metrics.prompt_tokens:.0%})"
 
 
 def _decode_note(times: Sequence[float]) -> str:
