@@ -14,13 +14,15 @@ from twofold.core.model import LayerSpec, ModelSpec, RopeSpec
 from twofold.engine.config import EngineConfig
 from twofold.engine.llm import LLM
 from twofold.engine.load import BuiltForward, LoadedModel
+from twofold.kv.manager import GroupSize
 from twofold.sampling.numpy_rows import NumpyRows
-from twofold.sched.scheduler import StepLimits
+from twofold.sched.step_builder import StepLimits
 from twofold.text.tokenizer import Tokenizer
 
 VOCAB = 300
 CHAT_TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
 MakeLLM = Callable[..., LLM]
+MakeLoaded = Callable[..., LoadedModel]
 
 
 def tiny_spec(context: int = 64, vocab: int = VOCAB) -> ModelSpec:
@@ -35,9 +37,8 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.fixture
-def make_llm(tokenizer: Tokenizer) -> Iterator[MakeLLM]:
-    """``make_llm(seqs=8, rows=64, …)``: an LLM over a fresh mock; at the end each must be idle and hold nothing."""
-    made: list[LLM] = []
+def make_loaded(tokenizer: Tokenizer) -> MakeLoaded:
+    """``make_loaded(seqs=8, rows=64, …)``: a loaded mock. The budget is fixed: mock steps take no time to speak of."""
 
     def make(
         *,
@@ -45,18 +46,43 @@ def make_llm(tokenizer: Tokenizer) -> Iterator[MakeLLM]:
         rows: int = 64,
         logit_rows: int = 64,
         blocks: int = 128,
+        host_slots: int = 0,
         block_size: int = 4,
         context: int = 64,
+        caching: bool = True,
+        overlap: bool = True,
+        max_waiting: int = 1000,
         forward: Any = None,
-        clock: Clock | None = None,
-    ) -> LLM:
+    ) -> LoadedModel:
         mock = forward or MockForward(
             vocab=VOCAB, blocks=blocks, block_size=block_size, max_rows=rows, max_logit_rows=logit_rows
         )
-        limits = StepLimits(seqs, rows, logit_rows)
-        config = EngineConfig(context, limits, block_size, blocks, "f32", seed=0, threads=None, isa=None)
-        built = BuiltForward(mock, NumpyRows())
-        made.append(LLM.from_loaded(LoadedModel(built, tokenizer, tiny_spec(context), config), clock))
+        config = EngineConfig(
+            context,
+            StepLimits(seqs, rows, logit_rows),
+            block_size,
+            (GroupSize(None, blocks, host_slots),),
+            "f32",
+            seed=0,
+            threads=None,
+            isa=None,
+            prefix_caching=caching,
+            token_budget="fixed",
+            max_waiting=max_waiting,
+            overlap=overlap,
+        )
+        return LoadedModel(BuiltForward(mock, NumpyRows()), tokenizer, tiny_spec(context), config)
+
+    return make
+
+
+@pytest.fixture
+def make_llm(make_loaded: MakeLoaded) -> Iterator[MakeLLM]:
+    """An LLM over what ``make_loaded`` makes; at the end each must be idle and hold nothing."""
+    made: list[LLM] = []
+
+    def make(*, clock: Clock | None = None, **options: Any) -> LLM:
+        made.append(LLM.from_loaded(make_loaded(**options), clock))
         return made[-1]
 
     yield make

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
 from tests.engine.conftest import tiny_spec
 from twofold.core.errors import ParameterError, ResourceError
-from twofold.engine.config import EngineOptions, resolve
+from twofold.core.model import LayerSpec, ModelSpec, RopeSpec
+from twofold.engine.config import EngineKeywords, EngineOptions, resolve
+from twofold.engine.kv_memory import CHUNK, MOST_BLOCKS
 
 GIB = 1 << 30
 SPEC = tiny_spec(context=1000)
@@ -20,7 +23,8 @@ def test_defaults_with_plenty_of_memory() -> None:
     config = resolve(EngineOptions(), SPEC, 64 * GIB)
     assert (config.context, config.kv_type, config.block_size) == (1000, "f16", 16)
     assert config.blocks_per_sequence == 63
-    assert config.kv_blocks == 63 * 32
+    assert config.kv_blocks == MOST_BLOCKS
+    assert resolve(EngineOptions(enable_prefix_caching=False), SPEC, 64 * GIB).kv_blocks == 63 * 32
     assert (config.limits.sequences, config.limits.rows, config.limits.logit_rows) == (32, 512, 32)
 
 
@@ -80,3 +84,44 @@ def test_impossible_options(name: str, value: Any) -> None:
 def test_more_sequences_than_tokens_in_a_step() -> None:
     with pytest.raises(ParameterError, match="max_num_seqs is 64"):
         resolve(EngineOptions(max_num_seqs=64, max_num_batched_tokens=32), SPEC, GIB)
+
+
+def windowed_spec(window: int, context: int = 1000) -> ModelSpec:
+    """Two layers that see everything, four with a window."""
+    full, short = LayerSpec(RopeSpec(4, 10_000.0, "halves")), LayerSpec(RopeSpec(4, 10_000.0, "halves"), window)
+    return replace(tiny_spec(context), layers=(short, short, full, short, short, full))
+
+
+def test_layers_with_a_window_keep_only_what_they_see() -> None:
+    spec = windowed_spec(64)
+    full, short = resolve(EngineOptions(max_num_batched_tokens=100, max_num_seqs=4), spec, 64 * GIB).kv_groups
+    assert (full.window, short.window) == (None, 64)
+    per_sequence = -(-(64 + 100 + CHUNK) // 16) + 1
+    assert short.blocks == 4 * per_sequence
+
+
+def test_little_memory_is_shared_so_that_one_sequence_fits() -> None:
+    spec = windowed_spec(64)
+    need = 63 * 16 * 2 * 4 * 2 * 2 + 16 * 16 * 4 * 4 * 2 * 2
+    options = EngineOptions(max_model_len=1000, max_num_batched_tokens=100, max_num_seqs=4, kv_cache_memory_bytes=need)
+    full, short = resolve(options, spec, 64 * GIB).kv_groups
+    assert (full.blocks, short.blocks) == (63, 16)
+    with pytest.raises(ResourceError):
+        resolve(replace(options, kv_cache_memory_bytes=need - 1), spec, 64 * GIB)
+
+
+def test_a_window_longer_than_the_context_is_none() -> None:
+    groups = resolve(EngineOptions(max_model_len=60), windowed_spec(64), 64 * GIB).kv_groups
+    assert [group.window for group in groups] == [None]
+
+
+def test_swap_space_is_shared_like_the_cache() -> None:
+    spec = windowed_spec(64)
+    options = EngineOptions(kv_cache_memory_bytes=8 << 20, swap_space_bytes=4 << 20)
+    groups = resolve(options, spec, 64 * GIB).kv_groups
+    assert [group.host_slots for group in groups] == [pytest.approx(group.blocks / 2, abs=1) for group in groups]
+    assert not any(g.host_slots for g in resolve(replace(options, swap_space_bytes=0), spec, 64 * GIB).kv_groups)
+
+
+def test_keywords_are_the_fields_of_the_options() -> None:
+    assert list(EngineKeywords.__annotations__) == [field.name for field in fields(EngineOptions)]

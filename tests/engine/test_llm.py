@@ -167,7 +167,7 @@ def test_abort_gives_what_there_is(make_llm: MakeLLM) -> None:
     assert output is not None
     assert (output.request_id, output.finished) == ("mine", True)
     assert [o.finish_reason for o in output.outputs] == ["abort", "abort"]
-    assert [len(o.token_ids) for o in output.outputs] == [3, 3]
+    assert [len(o.token_ids) for o in output.outputs] == [3, 2]  # the second shares the first one's prompt
     assert engine.abort(request_id) is None
 
 
@@ -206,9 +206,9 @@ class TickingForward(MockForward):
         super().__init__(**sizes)
         self._clock = clock
 
-    def run(self, batch: Any) -> Any:
+    def run(self, batch: Any, meanwhile: Any = None) -> Any:
         self._clock.advance(1.0)
-        return super().run(batch)
+        return super().run(batch, meanwhile)
 
 
 def test_metrics_by_phase(make_llm: MakeLLM) -> None:
@@ -253,8 +253,8 @@ def test_keywords_of_the_constructor_are_checked_before_anything_is_loaded() -> 
     with pytest.raises(ParameterError) as caught:
         LLM(model="x", max_num_seq=3)  # type: ignore[call-arg]
     assert caught.value.hint == "Did you mean 'max_num_seqs'?"
-    with pytest.raises(ParameterError, match="prefix cache"):
-        LLM(model="x", enable_prefix_caching=True)
+    with pytest.raises(ParameterError, match="true or false"):
+        LLM(model="x", enable_prefix_caching="yes")  # type: ignore[arg-type]
     with pytest.raises(ParameterError) as caught:
         LLM(model="x", kv_cache_dtype="f61")
     assert caught.value.hint == "Did you mean 'f16'?"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from twofold.core.params import SamplingParams
 from twofold.core.step import FinishReason, PositionLogprobs, TokenEvent, TokenLogprob
 from twofold.engine.outputs import CompletionOutput, Logprob, Logprobs, OutputDelta
 from twofold.sched.sequence import Sequence
@@ -13,8 +14,10 @@ from twofold.text.tokenizer import Tokenizer
 class Answer:
     """The answer of one sequence. Text leaves it in whole characters, and never a stop string or the start of one."""
 
-    def __init__(self, request_id: str, index: int, sequence: Sequence, tokenizer: Tokenizer) -> None:
-        params = sequence.params
+    def __init__(
+        self, request_id: str, index: int, sequence: Sequence, tokenizer: Tokenizer, params: SamplingParams
+    ) -> None:
+        """``params`` are the caller's; the sequence may be asked for more."""
         self.index = index
         self.sequence = sequence
         self.times: list[float] = []
@@ -37,9 +40,13 @@ class Answer:
         return self._finish is not None
 
     @property
-    def stopped_by_text(self) -> bool:
-        """Whether a stop string ended it: something the scheduler cannot know."""
-        return self._stops.stopped is not None
+    def finish(self) -> FinishReason | None:
+        return self._finish
+
+    @property
+    def mean_logprob(self) -> float:
+        """Mean log-probability of its tokens, where the sequence was asked for them."""
+        return self._cumulative / max(1, len(self._tokens))
 
     def take(self, event: TokenEvent, now: float) -> OutputDelta:
         """Adds the event's tokens, those up to a stop string, and gives what may leave."""
@@ -96,11 +103,11 @@ class Answer:
         return rest + self._stops.flush()
 
     def _add_logprobs(self, positions: tuple[PositionLogprobs, ...]) -> tuple[Logprobs, ...] | None:
+        self._cumulative += sum(position.chosen.logprob for position in positions)
         if self._logprobs is None:
             return None
         added = tuple(readable(position, self._tokenizer) for position in positions)
         self._logprobs.extend(added)
-        self._cumulative += sum(position.chosen.logprob for position in positions)
         return added
 
 

@@ -6,12 +6,16 @@ from dataclasses import replace
 
 from twofold.core.clock import Clock
 from twofold.engine.batch import BatchBuilder
+from twofold.engine.config import EngineConfig
 from twofold.engine.engine import Engine
 from twofold.engine.executor import LocalExecutor
 from twofold.engine.load import LoadedModel
-from twofold.kv.pool import BlockPool
+from twofold.kv.manager import BlockManager
 from twofold.sampling.sampler import Sampler
+from twofold.sched.budget import Budget, FixedBudget, LiveBudget
 from twofold.sched.scheduler import Scheduler
+from twofold.sched.step_builder import StepLimits
+from twofold.sched.step_time import StepTimeModel
 
 
 def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
@@ -28,13 +32,31 @@ def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
         logit_rows=limits.logit_rows,
         context=config.context,
         blocks=config.blocks_per_sequence,
+        groups=len(config.kv_groups),
     )
     return Engine(
         LocalExecutor(forward, Sampler(loaded.built.rows), batches),
-        Scheduler(BlockPool(config.kv_blocks, config.block_size), limits),
+        _scheduler(config, limits),
         loaded.tokenizer,
         clock,
         vocab_size=forward.vocab_size,
         context=config.context,
         seed=config.seed,
+        overlap=config.overlap,
+    )
+
+
+def _scheduler(config: EngineConfig, limits: StepLimits) -> Scheduler:
+    step_time = StepTimeModel()
+    budget: Budget = FixedBudget(limits.rows)
+    if config.token_budget == "live":
+        budget = LiveBudget(step_time, config.tpot_target_s)
+    manager = BlockManager(config.kv_groups, config.block_size, prefix_caching=config.prefix_caching)
+    return Scheduler(
+        manager,
+        limits,
+        budget=budget,
+        step_time=step_time,
+        windows=[group.window for group in config.kv_groups],
+        max_waiting=config.max_waiting,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from twofold.core.step import StepOutcome, StepPlan
@@ -10,6 +11,9 @@ from twofold.core.step import StepOutcome, StepPlan
 class Executor(Protocol):
     """Computes steps: on this machine, on another, or only in a simulation."""
 
-    def run(self, plan: StepPlan) -> StepOutcome:
-        """One forward pass over the plan's rows, with sampling; one outcome for each entry, in the plan's order."""
+    def run(self, plan: StepPlan, meanwhile: Callable[[], None] | None = None) -> StepOutcome:
+        """Block moves, then one forward pass over the plan's rows, with sampling; outcomes in the plan's order.
+
+        ``meanwhile`` is called once while the rows are computed, or before; what it raises leaves afterwards.
+        """
         ...

@@ -6,27 +6,55 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, cast, get_args
+from typing import Any, Final, Literal, TypedDict, cast, get_args
 
 from twofold.core.errors import ParameterError, ResourceError, nearest
 from twofold.core.model import ModelSpec
+from twofold.core.params import known_keywords
+from twofold.engine.kv_memory import KVDemand, largest_context, share_out
+from twofold.kv.manager import GroupSize
 from twofold.kv.pool import blocks_for
-from twofold.sched.scheduler import StepLimits
+from twofold.sched.step_builder import StepLimits
 
 KVCacheType = Literal["f16", "f32"]
 KV_BYTES: Final[dict[KVCacheType, int]] = {"f16": 2, "f32": 4}
+TokenBudget = Literal["live", "fixed"]
 
 DEFAULT_KV_BYTES: Final = 2 << 30
 """Without a flag the KV cache takes no more than this, unless one sequence of the full context needs more."""
 KV_SHARE_OF_FREE: Final = 0.5
 """… and never more than this share of the free memory."""
+DEFAULT_SWAP_BYTES: Final = 1 << 30
+"""Without a flag preempted sequences may take this much memory beside the KV cache, or half of the KV cache's."""
 LEAST_LOGIT_ROWS: Final = 32
 """Rows of logits a step has room for, so that scoring a prompt goes in chunks of some size."""
 MOST_BLOCK_SIZE: Final = 1024
 MOST_STEP_ROWS: Final = 1 << 16
+MOST_TARGET_MS: Final = 1e6
 
 
-@dataclass(frozen=True, slots=True)
+class EngineKeywords(TypedDict, total=False):
+    """The fields of ``EngineOptions``, as keywords."""
+
+    max_model_len: int | None
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    kv_cache_dtype: str
+    kv_cache_memory_bytes: int | None
+    swap_space_bytes: int | None
+    enable_prefix_caching: bool
+    token_budget: str
+    tpot_target_ms: float
+    max_waiting_seqs: int
+    overlap: bool
+    seed: int
+    threads: int | None
+    isa: str | None
+
+
+@known_keywords
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
     """What a caller asks for. None leaves the choice to ``resolve``.
 
@@ -36,6 +64,13 @@ class EngineOptions:
     block_size              positions of a KV block
     kv_cache_dtype          auto (f16), f16 or f32
     kv_cache_memory_bytes   memory of the KV cache
+    swap_space_bytes        memory beside it for sequences that were preempted; 0 computes them again
+    enable_prefix_caching   keep the keys and values of prompts for others that begin alike
+    token_budget            live: prompts get the rows that keep running answers inside their TPOT target;
+                            fixed: all that max_num_batched_tokens leaves
+    tpot_target_ms          most milliseconds for each token after the first, where a request names none
+    max_waiting_seqs        sequences that may wait; more are refused
+    overlap                 turn tokens into text while the next step computes
     seed                    where requests without a seed get theirs from
     threads, isa            threads and instruction set of the kernels
     """
@@ -46,6 +81,12 @@ class EngineOptions:
     block_size: int = 16
     kv_cache_dtype: str = "auto"
     kv_cache_memory_bytes: int | None = None
+    swap_space_bytes: int | None = None
+    enable_prefix_caching: bool = True
+    token_budget: str = "live"
+    tpot_target_ms: float = 50.0
+    max_waiting_seqs: int = 100_000
+    overlap: bool = True
     seed: int = 0
     threads: int | None = None
     isa: str | None = None
@@ -54,37 +95,52 @@ class EngineOptions:
         _positive("max_num_seqs", self.max_num_seqs, MOST_STEP_ROWS)
         _positive("max_num_batched_tokens", self.max_num_batched_tokens, MOST_STEP_ROWS)
         _positive("block_size", self.block_size, MOST_BLOCK_SIZE)
+        _positive("max_waiting_seqs", self.max_waiting_seqs, 1 << 62)
         for name in ("max_model_len", "kv_cache_memory_bytes", "threads"):
             if getattr(self, name) is not None:
                 _positive(name, getattr(self, name), 1 << 62)
-        if not isinstance(self.seed, int) or not 0 <= self.seed < 1 << 64:
-            raise ParameterError(f"seed must be a whole number from 0 to 2**64 - 1, not {self.seed!r}.", param="seed")
-        if self.kv_cache_dtype not in ("auto", *get_args(KVCacheType)):
-            close = nearest(str(self.kv_cache_dtype), ("auto", "f16", "f32"))
+        if self.swap_space_bytes is not None:
+            _whole("swap_space_bytes", self.swap_space_bytes, 0, 1 << 62)
+        _whole("seed", self.seed, 0, (1 << 64) - 1)
+        _one_of("kv_cache_dtype", self.kv_cache_dtype, ("auto", *get_args(KVCacheType)))
+        _one_of("token_budget", self.token_budget, get_args(TokenBudget))
+        for name in ("enable_prefix_caching", "overlap"):
+            if not isinstance(getattr(self, name), bool):
+                raise ParameterError(f"{name} must be true or false, not {getattr(self, name)!r:.40}.", param=name)
+        target = self.tpot_target_ms
+        if not isinstance(target, int | float) or isinstance(target, bool) or not 0 < target <= MOST_TARGET_MS:
             raise ParameterError(
-                f"kv_cache_dtype must be auto, f16 or f32, not {self.kv_cache_dtype!r}.",
-                param="kv_cache_dtype",
-                hint=f"Did you mean {close!r}?" if close else None,
+                f"tpot_target_ms must be a number above 0, not {target!r:.40}.", param="tpot_target_ms"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """What an engine runs with. A KV block holds ``block_size`` positions of all layers."""
+    """What an engine runs with. A KV block holds ``block_size`` positions of the layers of its group."""
 
     context: int
     limits: StepLimits
     block_size: int
-    kv_blocks: int
+    kv_groups: tuple[GroupSize, ...]
     kv_type: KVCacheType
     seed: int
     threads: int | None
     isa: str | None
+    prefix_caching: bool = True
+    token_budget: TokenBudget = "live"
+    tpot_target_s: float = 0.05
+    max_waiting: int = 100_000
+    overlap: bool = True
 
     @property
     def blocks_per_sequence(self) -> int:
         """Blocks of the longest sequence: the width of a block table."""
         return blocks_for(self.context, self.block_size)
+
+    @property
+    def kv_blocks(self) -> int:
+        """Blocks of the widest group."""
+        return self.kv_groups[0].blocks
 
 
 def resolve(options: EngineOptions, spec: ModelSpec, free_memory: int) -> EngineConfig:
@@ -94,28 +150,34 @@ def resolve(options: EngineOptions, spec: ModelSpec, free_memory: int) -> Engine
     memory does not hold it. Raises ParameterError and ResourceError.
     """
     kv_type = cast(KVCacheType, "f16" if options.kv_cache_dtype == "auto" else options.kv_cache_dtype)
-    block_bytes = spec.kv_bytes_per_token(KV_BYTES[kv_type]) * options.block_size
+    demand = KVDemand(spec, options.block_size, KV_BYTES[kv_type], options.max_num_batched_tokens)
     longest = _asked_context(options, spec)
-    affordable = _affordable_blocks(options, blocks_for(longest, options.block_size), block_bytes, free_memory)
-    context = min(longest, affordable * options.block_size)
+    memory = _allowed_memory(options, demand.sequence_bytes(longest), free_memory)
+    context = largest_context(demand, longest, memory)
     if context < 2 or (options.max_model_len is not None and context < longest):
-        needed = blocks_for(longest, options.block_size) * block_bytes
         raise ResourceError(
-            f"The KV cache of one sequence of {longest} tokens takes {needed:,} bytes; "
-            f"{affordable * block_bytes:,} may be used.",
+            f"The KV cache of one sequence of {longest} tokens takes {demand.sequence_bytes(longest):,} bytes; "
+            f"{memory:,} may be used.",
             hint="Lower max_model_len, or raise kv_cache_memory_bytes.",
         )
-    per_sequence = blocks_for(context, options.block_size)
+    swap = min(memory // 2, DEFAULT_SWAP_BYTES) if options.swap_space_bytes is None else options.swap_space_bytes
     logit_rows = max(options.max_num_seqs, min(LEAST_LOGIT_ROWS, options.max_num_batched_tokens))
     return EngineConfig(
         context=context,
         limits=StepLimits(options.max_num_seqs, options.max_num_batched_tokens, logit_rows),
         block_size=options.block_size,
-        kv_blocks=min(affordable, per_sequence * options.max_num_seqs),
+        kv_groups=share_out(
+            demand, context, memory, swap, options.max_num_seqs, keeps_prefixes=options.enable_prefix_caching
+        ),
         kv_type=kv_type,
         seed=options.seed,
         threads=options.threads,
         isa=options.isa,
+        prefix_caching=options.enable_prefix_caching,
+        token_budget=cast(TokenBudget, options.token_budget),
+        tpot_target_s=options.tpot_target_ms / 1000,
+        max_waiting=options.max_waiting_seqs,
+        overlap=options.overlap,
     )
 
 
@@ -131,14 +193,27 @@ def _asked_context(options: EngineOptions, spec: ModelSpec) -> int:
     return asked
 
 
-def _affordable_blocks(options: EngineOptions, per_sequence: int, block_bytes: int, free_memory: int) -> int:
-    """Blocks that the memory allows: as flagged, or a default that leaves most of the machine alone."""
+def _allowed_memory(options: EngineOptions, one_sequence: int, free_memory: int) -> int:
+    """Bytes of the KV cache: as flagged, or a default that leaves most of the machine alone."""
     if options.kv_cache_memory_bytes is not None:
-        return options.kv_cache_memory_bytes // block_bytes
-    allowed = int(free_memory * KV_SHARE_OF_FREE)
-    return min(allowed, max(DEFAULT_KV_BYTES, per_sequence * block_bytes)) // block_bytes
+        return options.kv_cache_memory_bytes
+    return min(int(free_memory * KV_SHARE_OF_FREE), max(DEFAULT_KV_BYTES, one_sequence))
 
 
 def _positive(name: str, value: object, most: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise ParameterError(f"{name} must be a whole number from 1 to {most}, not {value!r:.40}.", param=name)
+    _whole(name, value, 1, most)
+
+
+def _whole(name: str, value: object, least: int, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ParameterError(f"{name} must be a whole number from {least} to {most}, not {value!r:.40}.", param=name)
+
+
+def _one_of(name: str, value: object, known: tuple[Any, ...]) -> None:
+    if value not in known:
+        close = nearest(str(value), known)
+        raise ParameterError(
+            f"{name} must be {', '.join(known[:-1])} or {known[-1]}, not {value!r:.40}.",
+            param=name,
+            hint=f"Did you mean {close!r}?" if close else None,
+        )

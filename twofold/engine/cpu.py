@@ -31,7 +31,8 @@ def build_cpu(file: GGUFFile, spec: ModelSpec, weights: ModelWeights, config: En
         )
     compiler = Compiler(Target.of(choose(host_features(), config.isa)), CacheFolders.of().create().kernels)
     options = CpuOptions(
-        blocks=config.kv_blocks,
+        blocks=tuple(group.blocks for group in config.kv_groups),
+        host_slots=tuple(group.host_slots for group in config.kv_groups),
         max_positions=config.context,
         max_rows=config.limits.rows,
         max_logit_rows=config.limits.logit_rows,

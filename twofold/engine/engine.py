@@ -1,73 +1,50 @@
 """The loop. Requests come in, three calls are made again and again, and what was added to answers comes out.
 
     plan    = scheduler.plan(now)
-    outcome = executor.run(plan)
-    events  = scheduler.commit(plan, outcome)
+    outcome = executor.run(plan, meanwhile)     meanwhile: the last step's tokens become text and leave
+    events  = scheduler.commit(plan, outcome, now)
 
-Ownership: the scheduler owns sequences and their blocks, the engine owns requests and their answers. An engine
-belongs to one thread.
+Ownership: the scheduler owns sequences and their blocks, requests own their answers, the roster knows which belong
+together. An engine belongs to one thread.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
 from itertools import count
+from typing import Final
 
 from twofold.core.clock import Clock
-from twofold.core.errors import ContextLengthError, ParameterError
-from twofold.core.params import SamplingParams
-from twofold.core.step import TokenEvent
-from twofold.engine.answer import Answer, readable
+from twofold.core.errors import ParameterError
+from twofold.core.params import BeamSearchParams, SamplingParams
+from twofold.core.report import Observer
+from twofold.core.request import RequestOptions
+from twofold.core.step import Pooling, StepOutcome, StepPlan, TokenEvent
 from twofold.engine.base import Executor
-from twofold.engine.outputs import Logprobs, OutputDelta, RequestMetrics, RequestOutput
+from twofold.engine.intake import Came, Intake
+from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.prompts import GivenPrompt
-from twofold.sampling.philox import derive_seed
+from twofold.engine.reports import StepReporter
+from twofold.engine.request import Request
+from twofold.engine.roster import Roster
+from twofold.grammar.compile import CompiledGrammar, GrammarCompiler
 from twofold.sched.scheduler import Scheduler
-from twofold.sched.sequence import Sequence
 from twofold.text.tokenizer import Tokenizer
 
+Outlet = Callable[[list[OutputDelta]], None]
 
-@dataclass(slots=True)
-class _Request:
-    request_id: str
-    prompt: str | None
-    token_ids: tuple[int, ...]
-    arrival: float
-    answers: list[Answer] = field(default_factory=list)
-    prompt_logprobs: list[Logprobs | None] | None = None
-
-    @property
-    def finished(self) -> bool:
-        return all(answer.finished for answer in self.answers)
-
-    def metrics(self, now: float) -> RequestMetrics:
-        admitted = [a.sequence.admitted_at for a in self.answers if a.sequence.admitted_at is not None]
-        firsts = [answer.times[0] for answer in self.answers if answer.times]
-        return RequestMetrics(
-            arrival=self.arrival,
-            first_scheduled=min(admitted, default=None),
-            first_token=min(firsts, default=None),
-            finished=now,
-            token_times=tuple(tuple(answer.times) for answer in self.answers),
-            prompt_tokens=len(self.token_ids),
-            cached_tokens=self.answers[0].sequence.cached,
-        )
-
-    def output(self, now: float) -> RequestOutput:
-        return RequestOutput(
-            self.request_id,
-            self.prompt,
-            self.token_ids,
-            None if self.prompt_logprobs is None else tuple(self.prompt_logprobs),
-            tuple(answer.output() for answer in self.answers),
-            self.metrics(now),
-            self.finished,
-        )
+DEFAULT_OPTIONS: Final = RequestOptions()
+READING: Final = SamplingParams(temperature=0)
+"""For texts that are only read."""
 
 
 class Engine:
     """Requests over one model. ``context`` is the most tokens of a prompt with its answer; ``seed`` the source of
-    seeds for requests without one: the n-th request of an engine draws the same in every run.
+    seeds for requests without one: the n-th request of an engine draws the same in every run. Without ``overlap`` a
+    step's results leave before the next one starts.
     """
 
     def __init__(
@@ -80,129 +57,254 @@ class Engine:
         vocab_size: int,
         context: int,
         seed: int = 0,
+        overlap: bool = True,
     ) -> None:
         self._executor = executor
         self._scheduler = scheduler
-        self._tokenizer = tokenizer
+        self._roster = Roster(scheduler, clock)
+        self._grammars = GrammarCompiler(tokenizer, tokenizer.eos_ids, vocab_size)
+        self._intake = Intake(self._roster, tokenizer, vocab_size=vocab_size, context=context, seed=seed)
         self._clock = clock
-        self._vocab_size = vocab_size
-        self._context = context
-        self._seed = seed
-        self._requests: dict[str, _Request] = {}
-        self._owners: dict[int, tuple[_Request, Answer]] = {}
-        self._request_numbers = count()
-        self._sequence_numbers = count()
+        self._overlap = overlap
+        self._requests: dict[str, Request] = {}
+        self._numbers = count()
+        self._arrived: list[tuple[float, list[TokenEvent]]] = []
+        self._outlet: Outlet | None = None
+        self._idle = True
+        self._reporter = StepReporter(scheduler)
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work
+        return self._scheduler.has_work or bool(self._arrived)
 
-    def prepare(self, prompt: GivenPrompt, params: SamplingParams) -> GivenPrompt:
+    @property
+    def idle(self) -> bool:
+        """Whether the last step had nothing to compute: there is no work, or all of it waits for readers."""
+        return self._idle
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """What waits, what runs, and how far steps were as long as predicted."""
+        return self._scheduler
+
+    def observe(self, observer: Observer) -> None:
+        """Tells ``observer``, beside those that listen already, of every step and every request from now on."""
+        self._reporter.observers.append(observer)
+
+    def deliver_to(self, outlet: Outlet) -> None:
+        """From now on ``outlet`` gets what leaves, the moment that it does, and ``step`` returns nothing."""
+        self._outlet = outlet
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def prepare(self, prompt: GivenPrompt, params: SamplingParams | BeamSearchParams | None = None) -> GivenPrompt:
         """The prompt with its token ids, checked together with ``params`` against the model; nothing is queued.
 
         Raises ParameterError for an empty prompt or unknown token ids, ContextLengthError for a prompt that leaves no
-        room for an answer.
+        room for an answer. Any thread may call it.
         """
-        ids = tuple(self._tokenizer.encode(prompt.text or "")) if prompt.token_ids is None else prompt.token_ids
-        if not ids:
-            raise ParameterError("The prompt is empty.", param="prompt", hint="Give at least one token.")
-        self._check_tokens("prompt_token_ids", ids)
-        self._check_tokens("stop_token_ids", params.stop_tokens)
-        self._check_tokens("logit_bias", tuple(params.biases))
-        if len(ids) >= self._context:
-            raise ContextLengthError(
-                f"The prompt has {len(ids)} tokens; with one token of answer it does not fit "
-                f"the context of {self._context}.",
-                hint="Shorten the prompt, or raise max_model_len if the model allows it.",
-            )
-        return GivenPrompt(prompt.text, ids)
+        return self._intake.prepare(prompt, params)
 
-    def add(self, prompt: GivenPrompt, params: SamplingParams, request_id: str | None = None) -> str:
-        """Queues a request and returns its id. Raises as ``prepare``, and for an id that is in use."""
-        prompt = self.prepare(prompt, params)
-        number = next(self._request_numbers)
-        request_id = f"request-{number}" if request_id is None else request_id
-        if request_id in self._requests:
-            raise ParameterError(f"The request id {request_id!r} is in use.", param="request_id")
-        request = _Request(request_id, prompt.text, prompt.token_ids or (), self._clock.now())
-        if params.prompt_logprobs is not None:
-            request.prompt_logprobs = [None]
-        seed = derive_seed(self._seed, number + 1) if params.seed is None else params.seed
-        for index in range(params.n):
-            self._add_answer(request, params, index, derive_seed(seed, index))
-        self._requests[request_id] = request
-        return request_id
+    def compile(self, params: SamplingParams) -> Future[CompiledGrammar] | None:
+        """Starts compiling what ``structured_outputs`` asks for, if anything. Any thread may call it."""
+        return None if params.structured_outputs is None else self._grammars.submit(params.structured_outputs)
 
-    def step(self) -> list[OutputDelta]:
-        """One turn of the loop; empty where it only computed, or had nothing to do.
+    def add(
+        self,
+        prompt: GivenPrompt,
+        params: SamplingParams,
+        request_id: str | None = None,
+        options: RequestOptions = DEFAULT_OPTIONS,
+        *,
+        grammar: CompiledGrammar | None = None,
+        grammar_s: float = 0.0,
+        arrival: float | None = None,
+    ) -> str:
+        """Queues a request and returns its id. Raises as ``prepare``, for an id that is in use, and where the queue is
+        full.
 
-        When the executor fails, its error leaves and every request stays as it was: abort them, or try again.
+        Where ``params`` ask for a form of the answer and no compiled ``grammar`` is given, it waits for the compiler;
+        ``grammar_s`` is how long the caller waited for it. ``arrival`` is now unless it came before.
         """
-        plan = self._scheduler.plan(self._clock.now())
-        if not plan:
-            return []
-        outcome = self._executor.run(plan)
-        now = self._clock.now()
-        events = self._scheduler.commit(plan, outcome)
-        return [delta for event in events if (delta := self._deliver(event, now)) is not None]
+        began = self._clock.now()
+        if params.structured_outputs is not None and grammar is None:
+            self.prepare(prompt, params)
+            grammar = self._grammars.submit(params.structured_outputs).result()
+            grammar_s += self._clock.now() - began
+        came = self._came(request_id, options, began if arrival is None else arrival, grammar_s)
+        return self._keep(self._intake.generation(came, prompt, params, grammar))
+
+    def add_beams(
+        self,
+        prompt: GivenPrompt,
+        params: BeamSearchParams,
+        request_id: str | None = None,
+        options: RequestOptions = DEFAULT_OPTIONS,
+    ) -> str:
+        """Queues a beam search."""
+        return self._keep(self._intake.beams(self._came(request_id, options), prompt, params))
+
+    def add_embedding(
+        self,
+        prompt: GivenPrompt,
+        pooling: Pooling = "mean",
+        request_id: str | None = None,
+        options: RequestOptions = DEFAULT_OPTIONS,
+        *,
+        normalize: bool = True,
+    ) -> str:
+        """Queues a text whose vector is wanted."""
+        came = self._came(request_id, options)
+        return self._keep(self._intake.embedding(came, prompt, pooling, normalize=normalize))
+
+    def add_scoring(
+        self,
+        prompt: GivenPrompt,
+        alternatives: int = 0,
+        request_id: str | None = None,
+        options: RequestOptions = DEFAULT_OPTIONS,
+    ) -> str:
+        """Queues a text whose tokens' log-probabilities are wanted: ``prompt_logprobs`` of a request without answer."""
+        return self._keep(self._intake.scoring(self._came(request_id, options), prompt, alternatives))
 
     def abort(self, request_id: str) -> RequestOutput | None:
         """Ends a request at once and frees all it holds; what there is of it, or None if it is not there any more."""
-        request = self._requests.pop(request_id, None)
+        request = self._requests.get(request_id)
         if request is None:
             return None
-        for answer in request.answers:
-            self._scheduler.cancel(answer.sequence.sequence_id)
-            if not answer.finished:
-                del self._owners[answer.sequence.sequence_id]
-                answer.abort()
-        return request.output(self._clock.now())
+        self._settle(request)
+        del self._requests[request_id]
+        request.abort()
+        return self._closed(request, self._clock.now())
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    def step(self) -> list[OutputDelta]:
+        """One turn of the loop; what left in it. Empty where it only computed, or had nothing to do.
+
+        What a step drew leaves while the next one computes, or at once when nothing is left to compute. When the
+        executor fails, every request is aborted, because blocks may not hold what they should, and its error leaves.
+        """
+        now = self._clock.now()
+        self._arrive(self._scheduler.expire(now), now)
+        plan = self._scheduler.plan(now)
+        left: list[OutputDelta] = []
+        self._idle = not plan
+        if plan:
+            meanwhile = partial(self._leave, left) if self._overlap and self._arrived else None
+            outcome = self._run(plan, meanwhile)
+            ended = self._clock.now()
+            self._arrive(self._steer(self._scheduler.commit(plan, outcome, ended), ended, left), ended)
+            self._reporter.step(plan, outcome, now, ended)
+        else:
+            self._reporter.idle()
+        if not self._overlap or not self._scheduler.has_work or not plan:
+            self._leave(left)
+        return left
+
+    def hold(self, request_id: str, *, hold: bool) -> None:
+        """Lets a request rest, or go on. A resting one computes nothing and holds no block and no place."""
+        request = self._requests.get(request_id)
+        if request is not None:
+            change = self._scheduler.hold if hold else self._scheduler.resume
+            for sequence in request.sequences:
+                change(sequence.sequence_id, self._clock.now())
+
+    def now(self) -> float:
+        """The engine's clock. Any thread may call it."""
+        return self._clock.now()
 
     def check_idle(self) -> None:
         """Asserts that an engine without work holds nothing."""
         self._scheduler.check_idle()
-        assert self._scheduler.has_work or not (self._requests or self._owners), "a request was forgotten"
+        assert self.has_work or not (self._requests or len(self._roster)), "a request was forgotten"
 
-    def _check_tokens(self, name: str, ids: tuple[int, ...]) -> None:
-        for token in ids:
-            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < self._vocab_size:
-                raise ParameterError(
-                    f"{name} holds {token!r:.40}, which is no token id of a vocabulary of {self._vocab_size}.",
-                    param=name,
-                )
+    def close(self) -> None:
+        """Ends the compiler of grammars."""
+        self._grammars.close()
 
-    def _add_answer(self, request: _Request, params: SamplingParams, index: int, seed: int) -> None:
-        longest = self._context if params.max_tokens is None else len(request.token_ids) + params.max_tokens
-        sequence = Sequence(
-            next(self._sequence_numbers),
-            request.token_ids,
-            params,
-            seed=seed,
-            limit=min(longest, self._context),
-            end_ids=self._tokenizer.eos_ids,
-            scores_prompt=params.prompt_logprobs is not None and index == 0,
-        )
-        self._scheduler.add(sequence)
-        answer = Answer(request.request_id, index, sequence, self._tokenizer)
-        request.answers.append(answer)
-        self._owners[sequence.sequence_id] = request, answer
+    def _run(self, plan: StepPlan, meanwhile: Callable[[], None] | None) -> StepOutcome:
+        try:
+            return self._executor.run(plan, meanwhile)
+        except BaseException:
+            for request_id in list(self._requests):
+                self.abort(request_id)
+            raise
 
-    def _deliver(self, event: TokenEvent, now: float) -> OutputDelta | None:
-        """What the event adds to its answer; None for one that brings only log-probabilities of the prompt."""
-        request, answer = self._owners[event.sequence_id]
-        if request.prompt_logprobs is not None:
-            request.prompt_logprobs.extend(readable(p, self._tokenizer) for p in event.prompt_logprobs)
-        if not event.tokens:
-            return None
-        delta = answer.take(event, now)
-        if not answer.finished:
-            return delta
-        if answer.stopped_by_text:
-            self._scheduler.stop(event.sequence_id)
-        del self._owners[event.sequence_id]
-        return self._closed(request, delta, now) if request.finished else delta
+    def _steer(self, events: list[TokenEvent], now: float, left: list[OutputDelta]) -> list[TokenEvent]:
+        """Lets beam searches choose at once, or they would miss the next step; the other events."""
+        for event in events:
+            request = self._roster.owner(event.sequence_id) if event.candidates else None
+            if request is not None:
+                self._hand_on(self._deliver(request, event, now), left)
+        return [event for event in events if not event.candidates]
 
-    def _closed(self, request: _Request, delta: OutputDelta, now: float) -> OutputDelta:
-        """The last delta of a request, which carries the whole."""
-        del self._requests[request.request_id]
-        return replace(delta, request=request.output(now))
+    def _arrive(self, events: list[TokenEvent], now: float) -> None:
+        if events:
+            self._arrived.append((now, events))
+
+    def _leave(self, left: list[OutputDelta]) -> None:
+        """Turns what arrived into what callers get: through the outlet, or appended to ``left``."""
+        arrived, self._arrived = self._arrived, []
+        deltas: list[OutputDelta] = []
+        for now, events in arrived:
+            for event in events:
+                request = self._roster.owner(event.sequence_id)
+                if request is not None:
+                    deltas += self._deliver(request, event, now) if event.error is None else self._fail(request, event)
+        self._hand_on(deltas, left)
+
+    def _hand_on(self, deltas: list[OutputDelta], left: list[OutputDelta]) -> None:
+        if self._outlet is None:
+            left += deltas
+        elif deltas:
+            self._outlet(deltas)
+
+    def _deliver(self, request: Request, event: TokenEvent, now: float) -> list[OutputDelta]:
+        deltas = request.take(event, now)
+        if not request.finished:
+            return deltas
+        del self._requests[request.given.request_id]
+        whole = self._closed(request, now)
+        return [*deltas[:-1], replace(deltas[-1], request=whole)]
+
+    def _settle(self, request: Request) -> None:
+        """Gives a request what arrived for it and has not left yet."""
+        mine = {sequence.sequence_id for sequence in request.sequences}
+        arrived, self._arrived = self._arrived, []
+        for now, events in arrived:
+            for event in events:
+                if event.sequence_id in mine and not request.finished:
+                    request.take(event, now)
+            rest = [event for event in events if event.sequence_id not in mine]
+            if rest:
+                self._arrived.append((now, rest))
+
+    def _fail(self, request: Request, event: TokenEvent) -> list[OutputDelta]:
+        """Ends a request of which one sequence cannot go on."""
+        request_id = request.given.request_id
+        whole = self.abort(request_id)
+        return [OutputDelta(request_id, 0, "", (), None, "abort", request=whole, error=event.error)]
+
+    def _closed(self, request: Request, now: float) -> RequestOutput:
+        whole = request.output(now)
+        self._reporter.request(whole.report)
+        return whole
+
+    def _came(
+        self,
+        request_id: str | None,
+        options: RequestOptions,
+        arrival: float | None = None,
+        grammar_s: float = 0.0,
+    ) -> Came:
+        """Who comes, under an id that nobody has. Raises ParameterError for one that is in use."""
+        number = next(self._numbers)
+        request_id = f"request-{number}" if request_id is None else request_id
+        if request_id in self._requests:
+            raise ParameterError(f"The request id {request_id!r} is in use.", param="request_id")
+        return Came(number, request_id, self._clock.now() if arrival is None else arrival, options, grammar_s)
+
+    def _keep(self, request: Request) -> str:
+        self._requests[request.given.request_id] = request
+        return request.given.request_id

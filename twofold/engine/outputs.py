@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from twofold.core.errors import TwofoldError
+from twofold.core.report import RequestReport
 from twofold.core.step import FinishReason
 
 
@@ -95,7 +97,8 @@ class CompletionOutput:
 class RequestOutput:
     """A request with its answers. ``prompt`` is None when token ids were given.
 
-    ``prompt_logprobs`` has an entry for each prompt token; the first is None, for nothing comes before it.
+    ``prompt_logprobs`` has an entry for each prompt token; the first is None, for nothing comes before it. ``report``
+    is what happened to it; ``embedding`` the vector that a request for one asked for.
     """
 
     request_id: str
@@ -105,11 +108,22 @@ class RequestOutput:
     outputs: tuple[CompletionOutput, ...]
     metrics: RequestMetrics
     finished: bool
+    report: RequestReport
+    embedding: tuple[float, ...] | None = None
+
+    @property
+    def cumulative_logprob(self) -> float:
+        """Of the prompt's tokens after the first, where their log-probabilities were asked for."""
+        tokens = zip(self.prompt_token_ids, self.prompt_logprobs or (), strict=False)
+        return sum(position[token].logprob for token, position in tokens if position is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class OutputDelta:
-    """What one step added to one answer. ``request`` is the whole, in the last delta of a request."""
+    """What one step added to one answer. ``request`` is the whole, in the last delta of a request.
+
+    ``error`` says why a request ended as aborted although nobody asked for that.
+    """
 
     request_id: str
     index: int
@@ -119,3 +133,4 @@ class OutputDelta:
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     request: RequestOutput | None = None
+    error: TwofoldError | None = None

@@ -1,0 +1,163 @@
+"""One exact answer under everything at once: company, chunks, cached prefixes, eviction, preemption by swap and by
+recomputation, neighbours that leave, several answers, slow readers. Bit for bit, a thousand answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.engine.conftest import VOCAB, MakeLLM
+from tests.support.tiny import TinyModel, TinyOptions
+from twofold.core.params import SamplingParams
+from twofold.core.request import RequestOptions
+from twofold.engine.llm import LLM
+from twofold.engine.outputs import RequestOutput
+from twofold.engine.prompts import GivenPrompt
+from twofold.sched import preempt
+
+CASES = 150
+SHAPES: list[dict[str, Any]] = [
+    {"seqs": 8, "rows": 64, "blocks": 400, "context": 96},
+    {"seqs": 6, "rows": 11, "blocks": 24, "context": 96},
+    {"seqs": 8, "rows": 64, "blocks": 24, "host_slots": 60, "context": 96, "overlap": False},
+    {"seqs": 8, "rows": 20, "blocks": 30, "host_slots": 9, "context": 96, "caching": False},
+]
+KINDS: list[dict[str, Any]] = [
+    {"temperature": 0, "logprobs": 2},
+    {"top_k": 7, "logprobs": 1},
+    {"top_p": 0.8, "temperature": 1.5},
+    {"repetition_penalty": 1.3, "frequency_penalty": 0.5},
+    {"prompt_logprobs": 1},
+    {"n": 3, "logprobs": 0},
+    {"n": 2, "best_of": 4},
+]
+Case = tuple[GivenPrompt, SamplingParams]
+
+
+def make_cases(count: int, longest: int, vocab: int, seed: int) -> list[Case]:
+    """Prompts of which many begin alike, as conversations do."""
+    chance = Random(seed)
+    prompts: list[tuple[int, ...]] = [()]
+    cases = []
+    for number in range(count):
+        base = chance.choice(prompts[-20:])
+        cut = base[: chance.randint(0, len(base))]
+        more = tuple(chance.randrange(3, vocab) for _ in range(chance.randint(1, longest // 2)))
+        prompts.append((cut + more)[:longest])
+        kind = KINDS[number % len(KINDS)]
+        cases.append(
+            (GivenPrompt(token_ids=prompts[-1]), SamplingParams(seed=number, max_tokens=chance.randint(1, 50), **kind))
+        )
+    return cases
+
+
+def mislead(llm: LLM) -> None:
+    """Teaches the engine that answers are short, so that it admits more than blocks will last for."""
+    params = SamplingParams(max_tokens=50, stop_token_ids=range(3, 200))
+    llm.generate([{"prompt_token_ids": [7]}] * 80, params)
+
+
+@pytest.fixture
+def swaps_are_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of so small a model are cheaper than moving blocks; where there are host slots they shall be used."""
+    monkeypatch.setattr(preempt, "BLOCK_SECONDS", 0.0)
+
+
+def content(output: RequestOutput) -> tuple[object, ...]:
+    """All of an output but its id and its times."""
+    return output.prompt_token_ids, output.prompt_logprobs, output.outputs
+
+
+def alone(llm: LLM, case: Case) -> tuple[object, ...]:
+    prompt, params = case
+    return content(llm.generate({"prompt_token_ids": prompt.token_ids or ()}, params)[0])
+
+
+def crowd(llm: LLM, cases: list[Case], seed: int) -> dict[int, tuple[object, ...]]:
+    """Requests come, some leave early, some rest for a while; what the others got, by case."""
+    chance, engine = Random(seed), llm.engine
+    coming, under_way, done = list(range(len(cases))), {}, {}
+    chance.shuffle(coming)
+    resting: set[str] = set()
+    while coming or engine.has_work:
+        for _ in range(chance.choice((0, 0, 1, 2, 5))):
+            if coming:
+                number = coming.pop()
+                options = RequestOptions(priority=chance.randint(-1, 1), tenant=chance.choice("ab"))
+                under_way[engine.add(*cases[number], options=options)] = number
+        for delta in engine.step():
+            if delta.request is not None:
+                done[under_way.pop(delta.request_id)] = content(delta.request)
+                resting.discard(delta.request_id)
+        if under_way and chance.random() < 0.01:
+            gone = chance.choice(list(under_way))
+            engine.abort(gone)
+            resting.discard(gone)
+            del under_way[gone]
+        if under_way and chance.random() < 0.1:
+            resting.add(one := chance.choice(list(under_way)))
+            engine.hold(one, hold=True)
+        if resting and (chance.random() < 0.2 or len(resting) == len(under_way)):
+            engine.hold(resting.pop(), hold=False)
+    engine.check_idle()
+    return done
+
+
+@pytest.mark.usefixtures("swaps_are_cheap")
+def test_a_thousand_answers_on_the_mock(make_llm: MakeLLM) -> None:
+    cases = make_cases(CASES, 40, VOCAB, seed=1)
+    single = make_llm(seqs=4, rows=96, blocks=400, context=96, caching=False)
+    expected = [alone(single, case) for case in cases]
+    for shape in SHAPES:
+        llm = make_llm(**shape)
+        mislead(llm)
+        done = crowd(llm, cases, seed=2)
+        assert len(done) > 0.7 * CASES
+        assert done == {number: expected[number] for number in done}, shape
+
+
+@pytest.mark.usefixtures("swaps_are_cheap")
+def test_the_small_shapes_really_preempt_both_ways(make_llm: MakeLLM) -> None:
+    counts = []
+    for shape in SHAPES[1:3]:
+        llm = make_llm(**shape)
+        mislead(llm)
+        crowd(llm, make_cases(60, 40, VOCAB, seed=1), seed=2)
+        counts.append((llm.engine.scheduler.preemptions, llm.engine.scheduler.swaps))
+    (recomputed, none), (preempted, swapped) = counts
+    assert recomputed > 0
+    assert none == 0
+    assert preempted > 0
+    assert swapped > 0
+
+
+@pytest.mark.usefixtures("swaps_are_cheap")
+@pytest.mark.parametrize(
+    "tiny",
+    [TinyOptions(format="Q8_0"), TinyOptions(architecture="gemma3", layers=4, window=24, format="Q8_0")],
+    ids=["llama", "gemma3"],
+)
+def test_a_hundred_cases_on_the_kernels(
+    tiny_gguf: Callable[[TinyOptions], TinyModel],
+    tiny: TinyOptions,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Any,
+) -> None:
+    monkeypatch.setenv("TWOFOLD_CACHE", str(tmp_path))
+    path = tiny_gguf(tiny).path
+    cases = make_cases(50, 150, tiny.vocab, seed=3)
+    with LLM(path, max_model_len=256, enable_prefix_caching=False) as single:
+        expected = [alone(single, case) for case in cases]
+        token_bytes = single.loaded.spec.kv_bytes_per_token(2)
+    few: dict[str, Any] = {"kv_cache_memory_bytes": token_bytes * 900, "max_num_seqs": 8}
+    for swap, rows, budget in ((0, 40, "live"), (1 << 20, 300, "fixed")):
+        with LLM(
+            path, max_model_len=256, swap_space_bytes=swap, max_num_batched_tokens=rows, token_budget=budget, **few
+        ) as llm:
+            mislead(llm)
+            done = crowd(llm, cases, seed=4)
+            assert done == {number: expected[number] for number in done}

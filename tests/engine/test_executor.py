@@ -1,0 +1,186 @@
+"""The executor: what is done while a step computes, what one sequence's fault does to others, pooled hidden states."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.engine.mock import HIDDEN, MockForward
+from tests.sampling.naive import FixedMask
+from twofold.core.errors import ModelError, ParameterError
+from twofold.core.params import SamplingParams
+from twofold.core.step import (
+    HIDDEN_SCALE,
+    BlockMove,
+    DrawRequest,
+    Logits,
+    MoveKind,
+    Pooling,
+    SequenceStep,
+    StepPlan,
+)
+from twofold.engine.batch import BatchBuilder
+from twofold.engine.executor import LocalExecutor
+from twofold.sampling.numpy_rows import NumpyRows
+from twofold.sampling.sampler import Sampler
+
+VOCAB = 300
+GREEDY = SamplingParams(temperature=0)
+TOKENS = list(range(40, 58))
+BLOCKS = [3, 1, 4, 7, 5]
+
+
+class RecordingForward(MockForward):
+    """Tells what happens in which order."""
+
+    def __init__(self) -> None:
+        super().__init__(vocab=VOCAB)
+        self.events: list[str] = []
+
+    def run(self, batch: Any, meanwhile: Callable[[], None] | None = None) -> Any:
+        self.events.append("run")
+        result = super().run(batch, meanwhile)
+        self.events.append("done")
+        return result
+
+    def move(self, moves: Any) -> None:
+        self.events.append("move")
+        super().move(moves)
+
+
+class RecordingMask(FixedMask):
+    """Tells when its mask is computed: asked again, it costs nothing."""
+
+    def __init__(self, events: list[str], tokens: range) -> None:
+        super().__init__(VOCAB, tokens)
+        self._events = events
+
+    def mask(self) -> memoryview:
+        if not self.asked:
+            self._events.append("mask")
+        return super().mask()
+
+
+class FailingMask(FixedMask):
+    def mask(self) -> memoryview:
+        raise ParameterError("The grammar is too complex.", param="structured_outputs")
+
+
+def make_executor(forward: MockForward) -> LocalExecutor:
+    return LocalExecutor(
+        forward, Sampler(NumpyRows()), BatchBuilder(sequences=4, rows=64, logit_rows=64, context=64, blocks=16)
+    )
+
+
+def step_of(number: int = 0, draw: DrawRequest | None = None, **changes: Any) -> SequenceStep:
+    logits = Logits.NONE if draw is None else Logits.LAST
+    return replace(SequenceStep(number, array("i", TOKENS), 0, (array("i", BLOCKS),), logits, draw), **changes)
+
+
+def test_meanwhile_and_masks_are_done_while_the_rows_compute() -> None:
+    forward = RecordingForward()
+    draw = DrawRequest(GREEDY, 0, 18, constraint=RecordingMask(forward.events, range(5, 9)))
+    plan = StepPlan((step_of(0, draw),), (BlockMove(MoveKind.COPY, 0, 1, 2),))
+    outcome = make_executor(forward).run(plan, lambda: forward.events.append("meanwhile"))
+    assert forward.events == ["move", "run", "meanwhile", "mask", "done"]
+    assert outcome.sequences[0].tokens[0] in range(5, 9)
+    assert outcome.seconds > 0
+    assert outcome.moves_s > 0
+
+
+def test_a_plan_of_moves_alone() -> None:
+    forward = RecordingForward()
+    outcome = make_executor(forward).run(StepPlan((), (BlockMove(MoveKind.COPY, 0, 1, 2),)), forward.events.clear)
+    assert outcome.sequences == ()
+    assert forward.events == []
+    assert forward.batches == 0
+
+
+def test_what_meanwhile_raises_leaves_and_the_step_can_be_run_again() -> None:
+    executor, plan = make_executor(MockForward(vocab=VOCAB)), StepPlan((step_of(0, DrawRequest(GREEDY, 0, 18)),))
+
+    def fail() -> None:
+        raise ValueError("no text")
+
+    with pytest.raises(ValueError, match="no text"):
+        executor.run(plan, fail)
+    assert executor.run(plan).sequences == make_executor(MockForward(vocab=VOCAB)).run(plan).sequences
+
+
+def test_a_constraint_that_fails_is_the_fault_of_its_sequence_alone() -> None:
+    good = DrawRequest(GREEDY, 0, 18)
+    bad = replace(good, constraint=FailingMask(VOCAB, []))
+    nothing = replace(good, constraint=FixedMask(VOCAB, []))
+    beams = replace(nothing, candidates=4)
+    draws = [bad, good, nothing, beams]
+    steps = tuple(
+        step_of(
+            i,
+            draw,
+            tokens=array("i", TOKENS[: 4 * i + 4]),
+            tables=(array("i", [4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3]),),
+        )
+        for i, draw in enumerate(draws)
+    )
+    first, second, third, fourth = make_executor(MockForward(vocab=VOCAB)).run(StepPlan(steps)).sequences
+    assert isinstance(first.error, ParameterError)
+    assert second == make_executor(MockForward(vocab=VOCAB)).run(StepPlan(steps[1:2])).sequences[0]
+    assert isinstance(third.error, ModelError)
+    assert isinstance(fourth.error, ModelError)
+    assert first.tokens == third.tokens == ()
+    assert fourth.candidates == ()
+
+
+def test_candidates_come_instead_of_a_token() -> None:
+    executor = make_executor(MockForward(vocab=VOCAB))
+    scored = step_of(0, DrawRequest(replace(GREEDY, logprobs=7), 0, 18))
+    beams = step_of(1, DrawRequest(GREEDY, 0, 18, candidates=7))
+    token, candidates = executor.run(StepPlan((scored, beams))).sequences
+    assert candidates.tokens == ()
+    assert candidates.candidates == token.logprobs[0].top
+    assert candidates.candidates[0].token == token.tokens[0]
+
+
+def hidden_of(pooling: Pooling, cuts: list[int]) -> list[array[float]]:
+    """The outcomes of one text, cut into steps before the tokens at ``cuts``, beside another sequence."""
+    executor, hidden = make_executor(MockForward(vocab=VOCAB)), []
+    for start, end in zip([0, *cuts], [*cuts, len(TOKENS)], strict=True):
+        step = step_of(3, tokens=array("i", TOKENS[start:end]), start=start, pooling=pooling)
+        other = step_of(9, DrawRequest(GREEDY, 0, 1), tokens=array("i", [7]), tables=(array("i", [9]),))
+        first, second = executor.run(StepPlan((other, step))).sequences
+        assert first.hidden is None
+        assert second.hidden is not None
+        hidden.append(second.hidden)
+    return hidden
+
+
+def test_the_mean_does_not_depend_on_the_cuts() -> None:
+    (whole,) = hidden_of("mean", [])
+    for cuts in ([1], [17], [5, 6, 11], list(range(1, 18))):
+        parts = np.array(hidden_of("mean", cuts))
+        assert parts.sum(axis=0).tolist() == whole.tolist()
+        assert parts[::-1].sum(axis=0).tolist() == whole.tolist()
+    rows = np.array([hidden_of("last", [end] * (end < len(TOKENS)))[0] for end in range(1, len(TOKENS) + 1)])
+    assert rows.shape == (len(TOKENS), HIDDEN)
+    np.testing.assert_allclose(np.array(whole) / HIDDEN_SCALE / len(TOKENS), rows.mean(axis=0), atol=2 / HIDDEN_SCALE)
+
+
+def test_last_is_the_last_row_of_each_step() -> None:
+    (whole,) = hidden_of("last", [])
+    assert hidden_of("last", [4, 9])[-1] == whole
+
+
+def test_hidden_states_that_are_no_numbers_are_an_error_of_their_sequence() -> None:
+    class Broken(MockForward):
+        @property
+        def hidden(self) -> Any:
+            return np.full_like(super().hidden, np.nan)
+
+    (outcome,) = make_executor(Broken(vocab=VOCAB)).run(StepPlan((step_of(pooling="mean"),))).sequences
+    assert isinstance(outcome.error, ModelError)
+    assert outcome.hidden is None

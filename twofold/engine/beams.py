@@ -1,0 +1,191 @@
+"""Beam search: the most likely answers, found by growing the best few at once.
+
+Every live beam is a sequence whose draws give candidates instead of a token. When all have reported, the best
+continuations over all beams live on: the first of a beam's own in its sequence, others in forks that share its blocks.
+A continuation that ends the text is an answer. Answers are ranked by log-probability / length^penalty (Wu et al. 2016,
+with the plain power of length). It stops when no live beam can still beat the worst of ``beam_width`` answers: a sum of
+log-probabilities only falls.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from twofold.core.params import BeamSearchParams
+from twofold.core.step import FinishReason, TokenEvent, TokenLogprob
+from twofold.engine.outputs import CompletionOutput, OutputDelta, RequestOutput
+from twofold.engine.request import Given, Request
+from twofold.engine.roster import Roster
+from twofold.sched.sequence import Sequence
+from twofold.text.tokenizer import Tokenizer
+
+MakeBeam = Callable[[tuple[int, ...]], Sequence]
+"""A new sequence of the request's prompt and these tokens of answer."""
+
+
+@dataclass(slots=True)
+class _Beam:
+    sequence: Sequence
+    tokens: tuple[int, ...] = ()
+    logprob: float = 0.0
+    candidates: tuple[TokenLogprob, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    tokens: tuple[int, ...]
+    logprob: float
+    score: float
+    finish: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class _Continuation:
+    beam: _Beam
+    token: int
+    logprob: float
+
+
+class BeamSearch(Request):
+    """The ``beam_width`` most likely answers to a prompt. Nothing leaves before they are found."""
+
+    def __init__(
+        self,
+        given: Given,
+        roster: Roster,
+        params: BeamSearchParams,
+        tokenizer: Tokenizer,
+        make_beam: MakeBeam,
+        *,
+        longest: int,
+    ) -> None:
+        """``longest`` is the most tokens that an answer can have: ``max_tokens``, or less where the context ends."""
+        super().__init__(given, roster)
+        self._params = params
+        self._tokenizer = tokenizer
+        self._make_beam = make_beam
+        self._longest = longest
+        self._ends = frozenset() if params.ignore_eos else frozenset(tokenizer.eos_ids)
+        self._answers: list[_Answer] = []
+        self._times: list[float] = []
+        first = make_beam(())
+        self._add(first)
+        self._live = {first.sequence_id: _Beam(first)}
+
+    @property
+    def finished(self) -> bool:
+        return not self._live
+
+    def take(self, event: TokenEvent, now: float) -> list[OutputDelta]:
+        if event.finish is not None:
+            self._give_up(event.finish)
+        else:
+            self._live[event.sequence_id].candidates = event.candidates
+            if any(beam.candidates is None for beam in self._live.values()):
+                return []
+            self._times.append(now)
+            self._advance()
+        if not self.finished:
+            return []
+        return [
+            OutputDelta(self.given.request_id, a.index, a.text, a.token_ids, None, a.finish_reason)
+            for a in self._outputs()
+        ]
+
+    def output(self, now: float) -> RequestOutput:
+        return RequestOutput(
+            self.given.request_id,
+            self.given.prompt,
+            self.given.token_ids,
+            None,
+            self._outputs(),
+            self.metrics(now),
+            self.finished,
+            self.report(now),
+        )
+
+    def end(self) -> None:
+        self._give_up("abort")
+
+    def finish_reasons(self) -> tuple[FinishReason, ...]:
+        return tuple(output.finish_reason for output in self._outputs() if output.finish_reason is not None)
+
+    def token_times(self) -> tuple[tuple[float, ...], ...]:
+        return (tuple(self._times),)
+
+    def _give_up(self, reason: FinishReason) -> None:
+        """Live beams become answers as they stand."""
+        for beam in self._live.values():
+            self._answer(beam.tokens, beam.logprob, reason)
+            self._roster.cancel(beam.sequence)
+        self._live = {}
+
+    def _advance(self) -> None:
+        """One round: the best continuations live on, those that end the text are answers."""
+        width = self._params.beam_width
+        survivors: list[_Continuation] = []
+        for continuation in self._ranked()[: 2 * width]:
+            tokens = (*continuation.beam.tokens, continuation.token)
+            if continuation.token in self._ends:
+                self._answer(tokens, continuation.logprob, "stop")
+            elif len(tokens) == self._longest:
+                self._answer(tokens, continuation.logprob, "length")
+            elif len(survivors) < width:
+                survivors.append(continuation)
+        self._answers.sort(key=lambda answer: -answer.score)
+        del self._answers[width:]
+        self._grow([] if self._settled(survivors) else survivors)
+
+    def _ranked(self) -> list[_Continuation]:
+        everything = [
+            _Continuation(beam, candidate.token, beam.logprob + candidate.logprob)
+            for beam in self._live.values()
+            for candidate in beam.candidates or ()
+        ]
+        return sorted(everything, key=lambda c: -c.logprob)
+
+    def _settled(self, survivors: list[_Continuation]) -> bool:
+        """Whether no survivor can become better than the worst of enough answers."""
+        if len(self._answers) < self._params.beam_width or not survivors:
+            return not survivors
+        best = survivors[0]
+        lengths = (len(best.beam.tokens) + 2, self._longest)
+        return max(self._score(best.logprob, length) for length in lengths) <= self._answers[-1].score
+
+    def _grow(self, survivors: list[_Continuation]) -> None:
+        """Cancels the beams that end here, before others are forked into their places, and extends the rest."""
+        surviving = {continuation.beam.sequence.sequence_id for continuation in survivors}
+        for beam in self._live.values():
+            if beam.sequence.sequence_id not in surviving:
+                self._roster.cancel(beam.sequence)
+        live: dict[int, _Beam] = {}
+        kept: dict[int, int] = {}
+        for continuation in survivors:
+            parent, tokens = continuation.beam, (*continuation.beam.tokens, continuation.token)
+            sequence = parent.sequence
+            if sequence.sequence_id in kept:
+                sequence = self._make_beam(tokens)
+                self._roster.fork(parent.sequence, sequence, self)
+                self.sequences.append(sequence)
+            else:
+                kept[sequence.sequence_id] = continuation.token
+            live[sequence.sequence_id] = _Beam(sequence, tokens, continuation.logprob)
+        for sequence_id, token in kept.items():
+            live[sequence_id].sequence.extend(token)
+        self._live = live
+
+    def _answer(self, tokens: tuple[int, ...], logprob: float, finish: FinishReason) -> None:
+        self._answers.append(_Answer(tokens, logprob, self._score(logprob, len(tokens)), finish))
+
+    def _score(self, logprob: float, length: int) -> float:
+        return logprob / math.pow(max(length, 1), self._params.length_penalty)
+
+    def _outputs(self) -> tuple[CompletionOutput, ...]:
+        best = sorted(self._answers, key=lambda answer: -answer.score)[: self._params.beam_width]
+        return tuple(self._output(index, answer) for index, answer in enumerate(best))
+
+    def _output(self, index: int, answer: _Answer) -> CompletionOutput:
+        text = self._tokenizer.decode(answer.tokens, skip_special_tokens=True, continuation=True)
+        return CompletionOutput(index, text, answer.tokens, None, answer.logprob, answer.finish, None)
