@@ -27,6 +27,7 @@ BROKEN_PIPE: Final = 141
 COMMANDS: Final = {
     "run": ("twofold.cli.run:run", "Answers one prompt."),
     "chat": ("twofold.cli.chat:chat", "Talks to a model, turn by turn."),
+    "batch": ("twofold.cli.batch:batch", "Answers a file of requests, many at once."),
     "pull": ("twofold.cli.commands:pull", "Fetches a model."),
     "ls": ("twofold.cli.commands:ls", "Lists the models that are here."),
     "show": ("twofold.cli.commands:show", "Says what a model is, and how much of it fits into this machine."),

@@ -1,0 +1,266 @@
+"""OpenAI's request bodies: what they become, and what is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from twofold.core.errors import ParameterError
+from twofold.core.params import SamplingParams, StructuredOutputsParams
+from twofold.engine.offline.fields import FieldError
+from twofold.engine.offline.openai import ChatRequest, CompletionRequest, OpenAIRequest
+from twofold.engine.prompts import GivenPrompt
+from twofold.text.tokenizer import Tokenizer
+
+HELLO = [{"role": "user", "content": "hello"}]
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+def chat(**fields: Any) -> ChatRequest:
+    return ChatRequest.read({"messages": HELLO, **fields})
+
+
+def completion(**fields: Any) -> CompletionRequest:
+    return CompletionRequest.read({"prompt": "hello", **fields})
+
+
+def test_the_defaults_are_openais() -> None:
+    assert chat().params == SamplingParams(temperature=1, top_p=1, max_tokens=None)
+    assert completion().params == SamplingParams(temperature=1, top_p=1, max_tokens=16)
+    assert chat().model is None
+    assert chat(model="m").model == "m"
+
+
+@pytest.mark.parametrize("make", [chat, completion])
+def test_fields_of_sampling(make: Callable[..., OpenAIRequest]) -> None:
+    same: dict[str, Any] = {
+        "n": 3,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 7,
+        "min_p": 0.1,
+        "repetition_penalty": 1.2,
+        "presence_penalty": 1,
+        "frequency_penalty": -1,
+        "stop": ["a", "b"],
+        "stop_token_ids": [4],
+        "min_tokens": 2,
+        "ignore_eos": True,
+        "skip_special_tokens": False,
+        "include_stop_str_in_output": True,
+        "max_tokens": 9,
+    }
+    assert make(**same, seed=5, logit_bias={"7": -100}).params == SamplingParams(**same, seed=5, logit_bias={7: -100})
+
+
+def test_a_seed_below_zero_stands_for_its_bits() -> None:
+    assert chat(seed=-1).params.seed == (1 << 64) - 1
+    assert chat(seed=0).params.seed == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "tokens"),
+    [
+        ({}, None),
+        ({"max_tokens": 5}, 5),
+        ({"max_completion_tokens": 5}, 5),
+        ({"max_completion_tokens": 5, "max_tokens": 5}, 5),
+    ],
+)
+def test_most_tokens_of_a_chat(fields: dict[str, Any], tokens: int | None) -> None:
+    assert chat(**fields).params.max_tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("fields", "logprobs"),
+    [({}, None), ({"logprobs": False}, None), ({"logprobs": True}, 0), ({"logprobs": True, "top_logprobs": 3}, 3)],
+)
+def test_log_probabilities_of_a_chat(fields: dict[str, Any], logprobs: int | None) -> None:
+    assert chat(**fields).params.logprobs == logprobs
+
+
+@pytest.mark.parametrize(
+    ("chosen", "form"),
+    [
+        ({"type": "text"}, None),
+        ({"type": "json_object"}, StructuredOutputsParams(json_object=True)),
+        ({"type": "json_schema", "json_schema": {"name": "x"}}, StructuredOutputsParams(json_object=True)),
+        (
+            {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": SCHEMA}},
+            StructuredOutputsParams(json=SCHEMA),
+        ),
+    ],
+)
+def test_forms_of_answers(chosen: dict[str, Any], form: StructuredOutputsParams | None) -> None:
+    assert chat(response_format=chosen).params.structured_outputs == form
+
+
+def test_structured_outputs_as_vllm_writes_them() -> None:
+    assert completion(structured_outputs={"regex": "a+"}).params.structured_outputs == StructuredOutputsParams(
+        regex="a+"
+    )
+
+
+@pytest.mark.parametrize(
+    ("prompt", "given"),
+    [
+        ("a", [GivenPrompt(text="a")]),
+        ([1, 2], [GivenPrompt(token_ids=(1, 2))]),
+        (["a", "b"], [GivenPrompt(text="a"), GivenPrompt(text="b")]),
+        ([[1], "b"], [GivenPrompt(token_ids=(1,)), GivenPrompt(text="b")]),
+    ],
+)
+def test_forms_of_prompts(prompt: Any, given: list[GivenPrompt], tokenizer: Tokenizer) -> None:
+    assert CompletionRequest.read({"prompt": prompt}).prompts(tokenizer) == given
+
+
+def test_echo_scores_the_prompt() -> None:
+    assert completion(echo=True, logprobs=2).params.prompt_logprobs == 2
+    assert completion(logprobs=2).params.prompt_logprobs is None
+    assert completion(echo=True, max_tokens=0).params.max_tokens == 1
+    assert completion(best_of=3, n=2).params.best_of == 3
+
+
+def test_a_chat_goes_through_the_template(tokenizer: Tokenizer) -> None:
+    (prompt,) = chat().prompts(tokenizer)
+    assert prompt.token_ids == tuple(tokenizer.apply_chat_template(HELLO))
+
+
+def test_tools_are_shown_unless_none_may_be_called() -> None:
+    assert chat(tools=[TOOL]).tools == chat(tools=[TOOL], tool_choice="auto").tools == [TOOL]
+    assert chat(tools=[TOOL], tool_choice="none").tools is None
+    assert chat(tools=[]).tools is None
+
+
+def test_variables_of_the_template() -> None:
+    assert chat(chat_template_kwargs={"enable_thinking": False}).variables == {"enable_thinking": False}
+    assert not chat(add_generation_prompt=False).add_generation_prompt
+
+
+def test_null_is_as_good_as_nothing() -> None:
+    assert chat(messages=[{"role": "user", "content": "hello", "refusal": None}]) == chat()
+    nulls = dict.fromkeys(("temperature", "n", "stop", "seed", "tools", "stream", "logit_bias", "audio", "logprobs"))
+    assert chat(**nulls) == chat()
+
+
+def test_what_concerns_no_answer_is_taken() -> None:
+    plain = {"stream": False, "store": False, "service_tier": "auto", "parallel_tool_calls": True}
+    assert chat(**plain, user="me", metadata={"a": "b"}, modalities=["text"]) == chat()
+
+
+def test_fields_that_the_caller_handles() -> None:
+    body = {"messages": HELLO, "stream": True, "stream_options": {"include_usage": True}}
+    assert ChatRequest.read(body, handled=("stream", "stream_options")) == chat()
+    with pytest.raises(FieldError, match="stream"):
+        ChatRequest.read(body)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code", "said"),
+    [
+        ({"temprature": 1}, "temprature", "unknown_parameter", "'temperature'"),
+        ({"max_token": 1}, "max_token", "unknown_parameter", "'max_tokens'"),
+        ({"zzz": 1}, "zzz", "unknown_parameter", "Known: "),
+        ({"messages": "x"}, "messages", "invalid_value", "list of objects"),
+        ({"messages": None}, "messages", "missing_required_parameter", "missing"),
+        ({"model": 5}, "model", "invalid_value", "text"),
+        ({"stream": True}, "stream", "unsupported_value", "False"),
+        ({"reasoning_effort": "high"}, "reasoning_effort", "unsupported_parameter", "Leave it out"),
+        ({"service_tier": "priority"}, "service_tier", "unsupported_value", "auto"),
+        ({"parallel_tool_calls": False}, "parallel_tool_calls", "unsupported_value", "True"),
+        ({"tool_choice": "required"}, "tool_choice", "unsupported_parameter", "auto"),
+        ({"tools": [{"type": "custom"}]}, "tools[0]", "unsupported_parameter", "function"),
+        ({"tools": "x"}, "tools", "invalid_value", "list"),
+        ({"top_logprobs": 2}, "top_logprobs", "invalid_value", "logprobs"),
+        ({"logprobs": 2}, "logprobs", "invalid_value", "true or false"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "invalid_value", "20"),
+        ({"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens", "invalid_value", "max_completion_tokens"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens", "invalid_value", "0"),
+        ({"seed": 1.5}, "seed", "invalid_value", "whole"),
+        ({"seed": 1 << 64}, "seed", "invalid_value", "whole"),
+        ({"logit_bias": {"x": 1}}, "logit_bias", "invalid_value", "token ids"),
+        ({"logit_bias": {"²": 1}}, "logit_bias", "invalid_value", "token ids"),
+        ({"logit_bias": [1]}, "logit_bias", "invalid_value", "token ids"),
+        ({"response_format": "json"}, "response_format", "invalid_value", "object"),
+        ({"response_format": {"type": "jsn_object"}}, "response_format.type", "invalid_value", "json_object"),
+        ({"response_format": {"type": "text", "a": 1}}, "response_format.a", "unknown_parameter", "type"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"shema": {}}}},
+            "response_format.json_schema.shema",
+            "unknown_parameter",
+            "'schema'",
+        ),
+        (
+            {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}},
+            "structured_outputs",
+            "invalid_value",
+            "response_format",
+        ),
+        ({"structured_outputs": "a"}, "structured_outputs", "invalid_value", "object"),
+        ({"chat_template_kwargs": {"tokenize": 0}}, "chat_template_kwargs.tokenize", "unsupported_parameter", "body"),
+        ({"chat_template_kwargs": [1]}, "chat_template_kwargs", "invalid_value", "object"),
+        ({"echo": True}, "echo", "unknown_parameter", "Known"),
+    ],
+    ids=str,
+)
+def test_refused_fields_are_named(fields: dict[str, Any], param: str, code: str, said: str) -> None:
+    with pytest.raises(FieldError) as caught:
+        chat(**fields)
+    assert caught.value.code == code
+    assert param in caught.value.param
+    assert param in str(caught.value)
+    assert said in f"{caught.value} {caught.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"n": 0}, "n"),
+        ({"n": True}, "n"),
+        ({"stop": [1]}, "stop"),
+        ({"logit_bias": {"1": 101}}, "logit_bias"),
+        ({"structured_outputs": {"jsn": "{}"}}, "jsn"),
+    ],
+    ids=str,
+)
+def test_sampling_checks_its_values(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        chat(**fields)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": None},
+        {"prompt": []},
+        {"prompt": [[]]},
+        {"prompt": 5},
+        {"prompt": [1.5]},
+        {"prompt": [True]},
+        {"prompt": [1, "a"]},
+        {"prompt": ["a"] * 2049},
+        {"max_tokens": 0},
+        {"logprobs": True},
+        {"logprobs": 21},
+        {"suffix": "end"},
+        {"echo": 1},
+        {"best_of": 1, "n": 2},
+        {"messages": HELLO},
+    ],
+    ids=lambda fields: str(fields)[:40],
+)
+def test_impossible_completions(fields: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError):
+        completion(**fields)
+
+
+@pytest.mark.parametrize("body", [None, [], "text", 5])
+def test_a_body_is_an_object(body: object) -> None:
+    with pytest.raises(FieldError, match="body must be an object"):
+        ChatRequest.read(body)

@@ -1,0 +1,157 @@
+"""``twofold batch``: answers a file of requests, in OpenAI's batch format."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from cyclopts import Parameter
+
+from twofold.cli.console import is_terminal, note, print_json, rich_console
+from twofold.cli.options import FLAG, LIST, ModelOptions
+
+if TYPE_CHECKING:
+    from twofold.engine.offline.files import BatchFiles, BatchProgress
+
+INTERRUPTED: Final = 130
+TENTHS: Final = 10
+
+
+@Parameter(name="*", group="Model")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions(ModelOptions):
+    """Which model runs, and how many sequences at once: many, for nobody waits for a single one."""
+
+    max_num_seqs: Annotated[
+        int, Parameter(name=("--max-num-seqs", "--parallel", "-np"), help="Most sequences that run at once.")
+    ] = 64
+    max_num_batched_tokens: Annotated[int, Parameter(help="Most tokens that one step computes.")] = 1024
+    served_model_name: Annotated[
+        list[str], LIST, Parameter(help="What lines may call the model; may be repeated, the first one answers.")
+    ] = field(default_factory=list)
+    accept_any_model: Annotated[bool, FLAG, Parameter(help="Answers lines that ask for any other model, too.")] = False
+
+    def engine_keywords(self) -> dict[str, Any]:
+        """Keywords of ``LLM``, but for the model and the tokenizer."""
+        return ModelOptions.engine_keywords(self) | {"max_num_seqs": self.max_num_seqs}
+
+
+def batch(
+    input: Annotated[Path, Parameter(name=("--input-file", "-i"))],
+    output: Annotated[Path, Parameter(name=("--output-file", "-o"))],
+    *,
+    overwrite: Annotated[bool, FLAG] = False,
+    json: Annotated[bool, FLAG] = False,
+    model: BatchOptions = BatchOptions(),
+) -> int:
+    """Answers every line of a file of requests, many at once. Run it again to go on after it was stopped.
+
+    Parameters
+    ----------
+    input
+        One JSON object a line: custom_id, method, url and body, as OpenAI's batches have them.
+    output
+        Gets a line for each line of the input, in the order in which they are finished.
+    overwrite
+        Starts over: empties the output first.
+    json
+        Prints what was done as one JSON object.
+    """
+    model.check()
+    # What follows brings in the engine; flags are checked before that.
+    from twofold.core.clock import MonotonicClock  # noqa: PLC0415
+    from twofold.engine.offline.files import open_batch  # noqa: PLC0415
+
+    with open_batch(input, output, MonotonicClock(), overwrite=overwrite) as files:
+        progress = files.progress if files.progress.finished else _answered(files, model)
+    print_json(_as_json(progress)) if json else note(_summary(progress, output))
+    if progress.failed:
+        note("Failed lines are not tried again. Take them out of the output to have them tried once more.")
+    if progress.finished:
+        return 0
+    note("Stopped. What is finished is in the output; run the same command again to go on.")
+    return INTERRUPTED
+
+
+def _answered(files: BatchFiles, options: BatchOptions) -> BatchProgress:
+    """Loads the model and runs the batch, until it is done or Ctrl-C ends it between two steps."""
+    from twofold.cli.generate import generator, interrupts  # noqa: PLC0415
+    from twofold.core.clock import MonotonicClock  # noqa: PLC0415
+    from twofold.engine.offline.runner import BatchRunner  # noqa: PLC0415
+
+    with generator(options) as loaded, interrupts() as interrupted, _shown(files.progress) as watch:
+        runner = BatchRunner(
+            loaded.llm,
+            files,
+            names=options.served_model_name or [loaded.name, options.model],
+            any_model=options.accept_any_model,
+            clock=MonotonicClock(),
+            watch=watch,
+            stopped=interrupted.is_set,
+        )
+        return runner.run()
+
+
+@contextmanager
+def _shown(before: BatchProgress) -> Iterator[Callable[[BatchProgress], None]]:
+    """Draws the progress on standard error: a bar on a terminal, a line each 10 % elsewhere."""
+    if before.found:
+        note(f"{before.found} of {before.lines} lines were finished before.")
+    if not is_terminal(sys.stderr):
+        yield TenthLines(before)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+    from rich.progress import Progress as Bars  # noqa: PLC0415
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    with Bars(*columns, console=rich_console(stderr=True), transient=True) as bars:
+        task = bars.add_task("", total=before.lines, completed=before.done)
+
+        def draw(progress: BatchProgress) -> None:
+            bars.update(task, completed=progress.done, description=_speeds(progress))
+
+        yield draw
+
+
+class TenthLines:
+    """Says each tenth of the lines, once."""
+
+    def __init__(self, before: BatchProgress) -> None:
+        self._told = self._tenths(before)
+
+    def __call__(self, progress: BatchProgress) -> None:
+        tenths = self._tenths(progress)
+        if tenths > self._told:
+            self._told = tenths
+            note(f"{tenths * 100 // TENTHS} %: {progress.done} of {progress.lines} lines, {_speeds(progress)}")
+
+    @staticmethod
+    def _tenths(progress: BatchProgress) -> int:
+        return progress.done * TENTHS // max(1, progress.lines)
+
+
+def _speeds(progress: BatchProgress) -> str:
+    failed = f"{progress.failed} failed, " if progress.failed else ""
+    return f"{failed}{progress.prompt_tok_s:,.0f} tok/s in, {progress.completion_tok_s:,.0f} tok/s out"
+
+
+def _summary(progress: BatchProgress, output: Path) -> str:
+    """12 of 12 lines in out.jsonl, 1 of them failed · 340 prompt tokens, 96 output tokens in 1.2 s: 283 tok/s in, …"""
+    failed = f", {progress.failed} of them failed" if progress.failed else ""
+    lines = f"{progress.done} of {progress.lines} lines in {output}{failed}"
+    if not progress.seconds:
+        return f"{lines}. There was nothing to do."
+    return (
+        f"{lines} · {progress.prompt_tokens:,} prompt tokens, {progress.completion_tokens:,} output tokens "
+        f"in {progress.seconds:,.1f} s: {progress.prompt_tok_s:,.0f} tok/s in, {progress.completion_tok_s:,.0f} out"
+    )
+
+
+def _as_json(progress: BatchProgress) -> dict[str, Any]:
+    """The progress for machines; tokens and seconds are of this run."""
+    speeds = {"prompt_tok_s": progress.prompt_tok_s, "completion_tok_s": progress.completion_tok_s}
+    return asdict(progress) | speeds | {"finished": progress.finished}
