@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -163,6 +165,149 @@ def test_claims_are_whole_quanta_and_scratch_is_nobody_elses(machine: Machine, t
     assert len(areas) <= workers
     assert not (areas % LINE).any()
     assert (np.diff(areas) >= SCRATCH + LINE).all()
+
+
+def busy(seconds: float) -> Callable[[], None]:
+    """Something to do in Python that keeps the interpreter."""
+
+    def work() -> None:
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            pass
+
+    return work
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A program of operations that count their units, between stencils that need all of what came before."""
+
+    program: Program
+    counts: list[Ints]
+    stencils: tuple[Ints, Ints]
+
+    @staticmethod
+    def of(machine: Machine, rows: int, groups: int) -> Counted:
+        """``groups`` times two counted operations, one of them without a barrier, and two stencils."""
+        counts = [np.zeros(rows * multiplier, np.int64) for _ in range(groups) for multiplier in (1, 3)]
+        a = np.random.default_rng(rows).integers(0, 1000, rows)
+        b = np.zeros_like(a)
+        operations = []
+        for group in range(groups):
+            first, second = counts[2 * group : 2 * group + 2]
+            operations += [
+                operation(machine, count_kernel, first, quantum=1 + group % 3, barrier=False),
+                operation(machine, stencil_kernel, a, b, rows),
+                operation(machine, count_kernel, second, multiplier=3, parts=1 + group % 5),
+                operation(machine, stencil_kernel, b, a, rows),
+            ]
+        return Counted(Program.of(operations, step_of(rows)), counts, (a, b))
+
+    def check(self, first: Ints, runs: int) -> None:
+        assert all((counts == runs).all() for counts in self.counts)
+        np.testing.assert_array_equal(self.stencils[0], stencil_chain_in_numpy(first, len(self.counts) * runs))
+
+
+@pytest.mark.parametrize(("workers", "runs"), [(1, 200), (2, 2000), (3, 120), (4, 120)])
+def test_a_late_caller_changes_nothing(machine: Machine, team_of: MakeTeam, workers: int, runs: int) -> None:
+    """Meanwhiles from nothing to more than the whole program, with and without; each unit once, all in order."""
+    counted, team, random = Counted.of(machine, 37, 12), team_of(workers), np.random.default_rng(workers)
+    before, longest = counted.stencils[0].copy(), 0.0
+    for _ in range(20):
+        began = time.perf_counter()
+        team.run(counted.program)
+        longest = max(longest, time.perf_counter() - began)
+    for _ in range(runs):
+        seconds = random.uniform(0, min(2 * longest, 1e-3)) * (random.random() < 0.9)
+        team.run(counted.program, None if random.random() < 0.1 else busy(seconds))
+    counted.check(before, runs + 20)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_a_program_may_end_before_its_caller_comes(machine: Machine, team_of: MakeTeam, workers: int) -> None:
+    counted, team = Counted.of(machine, 5, 1), team_of(workers)
+    before, seen = counted.stencils[0].copy(), []
+
+    def wait_for_the_end() -> None:
+        time.sleep(5e-3)
+        seen.append([int(counts.min()) for counts in counted.counts])
+
+    for _ in range(5):
+        team.run(counted.program, wait_for_the_end)
+    counted.check(before, 5)
+    done = [[run + (workers > 1)] * 2 for run in range(5)]
+    assert seen == done
+
+
+def test_a_caller_that_comes_takes_its_share(machine: Machine, team_of: MakeTeam) -> None:
+    counts, fields = np.zeros(4000, np.int64), [np.zeros(8, np.int64) for _ in range(3)]
+    operations = [operation(machine, count_kernel, counts, multiplier=500) for _ in range(200)]
+    operations.append(operation(machine, claim_kernel, *fields))
+    program, team, members = Program.of(operations, step_of(8)), team_of(2), []
+    for _ in range(20):
+        team.run(program, lambda: None)
+        members.append(len(set(fields[2].tolist())))
+    assert 2 in members
+    assert (counts == 20 * 200).all()
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_what_meanwhile_raises_leaves_when_the_program_is_done(
+    machine: Machine, team_of: MakeTeam, workers: int
+) -> None:
+    counted, team = Counted.of(machine, 37, 12), team_of(workers)
+    before = counted.stencils[0].copy()
+
+    def fail() -> None:
+        raise ValueError("no time")
+
+    for runs in range(1, 6):
+        with pytest.raises(ValueError, match="no time"):
+            team.run(counted.program, fail)
+        assert all((counts == runs).all() for counts in counted.counts)
+    team.run(counted.program)
+    counted.check(before, 6)
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_parked_members_begin_before_the_caller_is_busy(machine: Machine, team_of: MakeTeam, workers: int) -> None:
+    """They need the interpreter to wake, which the caller then keeps."""
+    counts, seen, work = np.zeros(50, np.int64), [], busy(2e-2)
+
+    def look_afterwards() -> None:
+        work()
+        seen.append(int(counts.min()))
+
+    program, team = Program.of([operation(machine, count_kernel, counts)], step_of(50)), team_of(workers)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(10)
+    try:
+        for done in range(1, 4):
+            wait_until_parked(team)
+            team.run(program, look_afterwards)
+            assert (counts == done).all()
+    finally:
+        sys.setswitchinterval(interval)
+    assert seen == [1, 2, 3]
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("meanwhile", [None, lambda: None])
+def test_members_that_fell_asleep_at_a_barrier_wake(
+    machine: Machine, team_of: MakeTeam, workers: int, meanwhile: Callable[[], None] | None
+) -> None:
+    """One claim is nearly all of an operation, so all others have nothing to do for longer than members spin."""
+    long = 600_000
+    counts, few = np.zeros(long + 3, np.int64), np.zeros(5, np.int64)
+    operations = [
+        operation(machine, count_kernel, counts, quantum=long, multiplier=long + 3),
+        operation(machine, count_kernel, few, multiplier=5),
+    ]
+    program, team = Program.of(operations * 3, step_of(1)), team_of(workers)
+    for done in range(1, 5):
+        team.run(program, meanwhile)
+        assert (counts == 3 * done).all()
+        assert (few == 3 * done).all()
 
 
 @pytest.mark.parametrize("workers", [2, 4])

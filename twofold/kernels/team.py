@@ -3,18 +3,31 @@
 A **program** is a list of operations; each names a kernel, its arguments, and where its number of units comes from.
 Every member of the team walks the same list. Of each operation a member runs a first share that is always its own, then
 claims more from a shared counter until none are left; where the next operation needs all of it, the members meet at a
-barrier that spins. Claims decide only who computes, never what.
+barrier, where they spin and then sleep. Claims decide only who computes, never what.
 
     op  →  run own share, claim, run …  →  (barrier)  →  next op
 
 Members other than the caller are Python threads inside machine code that holds no interpreter lock. Between steps they
 spin for a moment on the generation counter, then park on a Python event.
+
+**Joining late.** The caller is the last member, and may come after the others have begun: meanwhile it has something to
+do in Python. Why nothing goes wrong:
+
+- ``PRESENT`` is how many members take part: 0 … PRESENT − 1. While a program runs, only the last to arrive at a barrier
+  changes it, while all others wait there, so between two barriers all of them share, and count themselves, alike.
+- The caller asks by ``JOINING`` and waits for ``RESUME``, the operation it begins with. The last to arrive at a barrier
+  answers once: at the first barrier where it sees the question, or at the last barrier, asked or not. No answer can
+  be missed, and a program that ends first is simply found finished.
+- The answer is given after the barrier has opened: a newcomer that already ran to the next barrier must not take the
+  generation before for the one it waits in. The next barrier cannot open before the newcomer is there.
+- Only the caller clears the counters, once it is past the last barrier; after that barrier nobody claims, and only
+  the caller starts another program.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -27,12 +40,13 @@ from twofold.kernels.isa import Isa
 from twofold.kernels.jit import Compiler, as_function
 from twofold.kernels.signature import Step
 from twofold.kernels.types import I1, I32, I64, PTR
+from twofold.kernels.waiting import open_gate, wait_at_gate
 
 LINE: Final = 64
 SPIN_LIMIT: Final = 20_000
 """Pauses a member spins between steps before it parks: about a millisecond."""
-YIELD_AFTER: Final = 200
-"""Pauses at a barrier after which the processor is offered to others: somebody else is on our core."""
+NOT_YET: Final = 0
+"""``RESUME`` while the caller has no answer: nobody who is absent at the first operation can begin with it."""
 
 OP_FIELDS: Final = ("kernel", "args", "source", "multiplier", "quantum", "parts", "barrier")
 OP_BYTES: Final = 8 * len(OP_FIELDS)
@@ -51,9 +65,14 @@ class Control(IntEnum):
     STARTED = 7
     ARRIVALS = 8
     BARRIER_GENERATION = 16
+    BARRIER_SLEEPERS = 17
     GENERATION = 24
     PARKED = 32
-    SIZE = 40
+    PRESENT = 40
+    JOINING = 41
+    RESUME = 42
+    RESUME_SLEEPERS = 43
+    SIZE = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,25 +110,27 @@ class Program:
             for o in operations
         ]
         ops = np.array(rows, np.int64)
-        return Program(ops, np.zeros(len(rows) * LINE // 8 + 8, np.int64), step, tuple(operations))
+        return Program(ops, _lines(len(rows) * LINE // 8), step, tuple(operations))
 
 
 def run_kernel(isa: Isa) -> Kernel:
-    """Walks the team's program as member ``worker``."""
-    k = Kernel("run_program", [("control", PTR), ("worker", I64)])
-    control, worker = k.args
+    """Walks the team's program from operation ``first`` on, as member ``worker``."""
+    k = Kernel("run_program", [("control", PTR), ("worker", I64), ("first", I64)])
+    control, worker, first = k.args
     ops, step, counters, scratch = (
         k.field(PTR, control, f) for f in (Control.OPS, Control.STEP, Control.COUNTERS, Control.SCRATCH)
     )
     mine = scratch + worker * k.field(I64, control, Control.SCRATCH_STRIDE)
-    workers = k.field(I64, control, Control.WORKERS)
-    for index in k.range(0, k.field(I64, control, Control.OP_COUNT)):
+    count = k.field(I64, control, Control.OP_COUNT)
+    present = k.var(I64, k.field(I64, control, Control.PRESENT))
+    for index in k.range(first, count):
         op = ops + index * OP_BYTES
-        _claim_and_run(k, op, step, counters + index * LINE, worker, workers, mine)
+        _claim_and_run(k, op, step, counters + index * LINE, worker, present.get(), mine)
         with k.when(_field(op, "barrier").equals(1)):
-            _barrier(k, isa, control, workers)
-    with k.when(worker.equals(0)):
-        for index in k.range(0, k.field(I64, control, Control.OP_COUNT)):
+            _barrier(k, isa, control, index + 1, present.get())
+            present.set(k.field(I64, control, Control.PRESENT))
+    with k.when(worker.equals(k.field(I64, control, Control.WORKERS) - 1)):
+        for index in k.range(0, count):
             k.store(k.lift(0, I64), counters + index * LINE)
     k.ret()
     return k
@@ -125,51 +146,100 @@ def _pointer(op: Value, name: str) -> Value:
 
 
 def _claim_and_run(
-    k: Kernel, op: Value, step: Value, counter: Value, worker: Value, workers: Value, scratch: Value
+    k: Kernel, op: Value, step: Value, counter: Value, worker: Value, present: Value, scratch: Value
 ) -> None:
     """Runs the member's first claim, which is fixed, then what it can get of the rest."""
     kernel, args = _pointer(op, "kernel"), _pointer(op, "args")
     units = k.load(I64, step + _field(op, "source") * 8) * _field(op, "multiplier")
-    share, quantum = units // (workers * _field(op, "parts")), _field(op, "quantum")
+    share, quantum = units // (present * _field(op, "parts")), _field(op, "quantum")
     size = k.smax(share - share % quantum, quantum)
     begin = k.var(I64, worker * size)
     more = k.var(I1, begin.get() < units)
     with k.loop_while(more):
         k.invoke(kernel, args, step, begin.get(), k.smin(begin.get() + size, units), scratch)
-        begin.set(workers * size + k.fetch_add(counter, size))
+        begin.set(present * size + k.fetch_add(counter, size))
         more.set(begin.get() < units)
 
 
-def _barrier(k: Kernel, isa: Isa, control: Value, workers: Value) -> None:
-    """Waits until every member is here. The last one opens the next generation."""
+def _barrier(k: Kernel, isa: Isa, control: Value, following: Value, present: Value) -> None:
+    """Waits until all who are present are here. The last one opens the next generation.
+
+    It also answers a caller who is absent: with ``following``, the next operation, if it asked or if none is left.
+    """
     arrivals, generation = control + 8 * Control.ARRIVALS, control + 8 * Control.BARRIER_GENERATION
     before = k.load_acquire(generation)
-    last = k.fetch_add(arrivals, 1).equals(workers - 1)
+    last = k.fetch_add(arrivals, 1).equals(present - 1)
     with k.when(last):
+        workers, count = k.field(I64, control, Control.WORKERS), k.field(I64, control, Control.OP_COUNT)
+        asked = k.load_acquire(control + 8 * Control.JOINING).equals(1)
+        answers = (present < workers) & (asked | following.equals(count))
         k.store_release(0, arrivals)
-        k.store_release(before + 1, generation)
-    waiting = k.var(I1, k.load_acquire(generation).equals(before))
-    spins = k.var(I64, 0)
-    with k.loop_while(waiting):
-        isa.pause(k)
-        spins.set(spins.get() + 1)
-        with k.when(spins.get() > YIELD_AFTER):
-            k.call(I32, "sched_yield")
-        waiting.set(k.load_acquire(generation).equals(before))
+        with k.when(answers):
+            k.store(workers, control + 8 * Control.PRESENT)
+        open_gate(k, generation, before + 1)
+        with k.when(answers):
+            open_gate(k, control + 8 * Control.RESUME, following)
+    wait_at_gate(k, isa, generation, before)
 
 
 def start_kernel() -> Kernel:
-    """Opens the next generation, and runs the caller's share unless somebody must be woken first.
-
-    What Python wrote before is visible to members that see the generation.
-    """
+    """Opens the next generation, and runs the caller's share unless somebody must be woken first."""
     k = Kernel("start", [("control", PTR), ("run", PTR)])
     control, run = k.args
-    k.fetch_add(control + 8 * Control.GENERATION, 1)
-    awake = k.load_acquire(control + 8 * Control.PARKED).equals(0)
-    k.store(awake.to(I64, unsigned=True), control + 8 * Control.STARTED)
+    awake = _open(k, control)
     with k.when(awake):
-        k.invoke(run, control, k.lift(0, I64))
+        k.invoke(run, control, k.field(I64, control, Control.WORKERS) - 1, k.lift(0, I64))
+    k.ret()
+    return k
+
+
+def start_others_kernel() -> Kernel:
+    """Opens the next generation for all but the caller."""
+    k = Kernel("start_others", [("control", PTR)])
+    (control,) = k.args
+    k.store(k.field(I64, control, Control.WORKERS) - 1, control + 8 * Control.PRESENT)
+    k.store(k.lift(0, I64), control + 8 * Control.JOINING)
+    k.store(k.lift(NOT_YET, I64), control + 8 * Control.RESUME)
+    _open(k, control)
+    k.ret()
+    return k
+
+
+def _open(k: Kernel, control: Value) -> Value:
+    """Opens the next generation; whether all members are awake, which Python finds in ``STARTED``.
+
+    What was written before is visible to members that see the generation. The parked are counted by an atomic add of
+    nothing: on every processor it comes after the one before it.
+    """
+    k.fetch_add(control + 8 * Control.GENERATION, 1)
+    awake = k.fetch_add(control + 8 * Control.PARKED, 0).equals(0)
+    k.store(awake.to(I64, unsigned=True), control + 8 * Control.STARTED)
+    return awake
+
+
+def await_members_kernel() -> Kernel:
+    """Waits until no member is parked: they need the interpreter for a moment, so it must be let go.
+
+    Where the program is done before this is seen, they may be parked again.
+    """
+    k = Kernel("await_members", [("control", PTR)])
+    parked, resume = k.args[0] + 8 * Control.PARKED, k.args[0] + 8 * Control.RESUME
+    waiting = k.var(I1, 1)
+    with k.loop_while(waiting):
+        k.call(I32, "sched_yield")
+        waiting.set((k.load_acquire(parked) > 0) & k.load_acquire(resume).equals(NOT_YET))
+    k.ret()
+    return k
+
+
+def join_kernel(isa: Isa) -> Kernel:
+    """Takes the caller into the running program at its next barrier, and runs the caller's share of the rest."""
+    k = Kernel("join", [("control", PTR), ("run", PTR)])
+    control, run = k.args
+    resume = control + 8 * Control.RESUME
+    k.store_release(1, control + 8 * Control.JOINING)
+    wait_at_gate(k, isa, resume, k.lift(NOT_YET, I64))
+    k.invoke(run, control, k.field(I64, control, Control.WORKERS) - 1, k.load_acquire(resume))
     k.ret()
     return k
 
@@ -196,15 +266,22 @@ def serve_kernel(isa: Isa) -> Kernel:
         fresh = k.var(I1, k.load_acquire(generation).equals(k.load(I64, seen)).equals(0))
         with k.when(fresh.get().equals(0)):
             k.fetch_add(parked, 1)
-            fresh.set(k.load_acquire(generation).equals(k.load(I64, seen)).equals(0))
+            fresh.set(k.fetch_add(generation, 0).equals(k.load(I64, seen)).equals(0))
             with k.when(fresh.get()):
                 k.fetch_add(parked, -1)
         with k.when(fresh.get()):
             k.store(k.load(I64, seen) + 1, seen)
-            k.invoke(run, control, worker)
+            k.invoke(run, control, worker, k.lift(0, I64))
         serving.set(fresh.get())
     k.ret()
     return k
+
+
+def _lines(size: int) -> NDArray[np.int64]:
+    """``size`` zeros from the beginning of a cache line on."""
+    memory = np.zeros(size + LINE // 8, np.int64)
+    first = -memory.ctypes.data % LINE // 8
+    return memory[first : first + size]
 
 
 class Team:
@@ -213,13 +290,16 @@ class Team:
     def __init__(self, compiler: Compiler, workers: int, scratch_bytes: int) -> None:
         isa = compiler.target.isa
         self._run_address = compiler.named("run_program", lambda: run_kernel(isa))
-        self._run = as_function(self._run_address, 2)
+        self._run = as_function(self._run_address, 3)
         self._serve = as_function(compiler.named("serve", lambda: serve_kernel(isa)), 5)
         self._start = as_function(compiler.named("start", start_kernel), 2)
+        self._start_others = as_function(compiler.named("start_others", start_others_kernel), 1)
+        self._await_members = as_function(compiler.named("await_members", await_members_kernel), 1)
+        self._join = as_function(compiler.named("join", lambda: join_kernel(isa)), 2)
         stride = -(-scratch_bytes // LINE) * LINE + 2 * LINE
         self._scratch = np.zeros(stride * workers + LINE, np.uint8)
-        self._control = np.zeros(Control.SIZE, np.int64)
-        self._control[Control.WORKERS] = workers
+        self._control = _lines(Control.SIZE)
+        self._control[Control.WORKERS] = self._control[Control.PRESENT] = workers
         self._control[Control.PARKED] = workers - 1
         self._control[Control.SCRATCH] = -(-self._scratch.ctypes.data // LINE) * LINE
         self._control[Control.SCRATCH_STRIDE] = stride
@@ -236,17 +316,42 @@ class Team:
 
     @property
     def workers(self) -> int:
-        return int(self._control[Control.WORKERS])
+        return len(self._threads) + 1
 
-    def run(self, program: Program) -> None:
-        """Runs every operation of ``program``; all its results are in memory on return."""
+    def run(self, program: Program, meanwhile: Callable[[], None] | None = None) -> None:
+        """Runs every operation of ``program``; all its results are in memory on return.
+
+        ``meanwhile`` is called while the others compute, before the calling thread joins them; alone, before it
+        begins. What it raises leaves when the program is done.
+        """
         assert not self._closed, "the team is closed"
         if program is not self._program:
             self._take_up(program)
+        if meanwhile is None:
+            self._run_together()
+        elif self._threads:
+            self._run_joining(meanwhile)
+        else:
+            try:
+                meanwhile()
+            finally:
+                self._run_together()
+
+    def _run_together(self) -> None:
         self._start(self._at, self._run_address)
         if not self._control[Control.STARTED]:
             self._wake_all()
-            self._run(self._at, 0)
+            self._run(self._at, len(self._threads), 0)
+
+    def _run_joining(self, meanwhile: Callable[[], None]) -> None:
+        self._start_others(self._at)
+        try:
+            if not self._control[Control.STARTED]:
+                self._wake_all()
+                self._await_members(self._at)
+            meanwhile()
+        finally:
+            self._join(self._at, self._run_address)
 
     def close(self) -> None:
         """Ends the threads. The team cannot run again."""
@@ -264,7 +369,7 @@ class Team:
         control[Control.OPS] = program.ops.ctypes.data
         control[Control.OP_COUNT] = len(program.ops)
         control[Control.STEP] = program.step.ctypes.data
-        control[Control.COUNTERS] = -(-program.counters.ctypes.data // LINE) * LINE
+        control[Control.COUNTERS] = program.counters.ctypes.data
         self._program = program
 
     def _wake_all(self) -> None:
@@ -274,6 +379,6 @@ class Team:
     def _member(self, index: int) -> None:
         seen = np.zeros(1, np.int64)
         while not self._closed:
-            self._serve(self._at, index + 1, seen.ctypes.data, self._run_address, SPIN_LIMIT)
+            self._serve(self._at, index, seen.ctypes.data, self._run_address, SPIN_LIMIT)
             self._wake[index].wait()
             self._wake[index].clear()
