@@ -3,6 +3,7 @@
 # make setup    only the environment       make bench    measures against other engines
 # make format   rewrites the formatting    make lock     resolves the locked dependencies anew (needs uv)
 # make peers    installs the other engines, in .venv-peers
+#               (make peers-vllm: vLLM for CPUs as well, 3.5 GB, in .venv-vllm)
 # make clean    deletes the environment and what tools left behind
 #
 # PYTHON=… chooses the interpreter (3.11 or newer); without it the first of python3, python3.13 … that is new enough.
@@ -18,7 +19,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CODE := $(wildcard twofold tests benchmarks)
 
-.PHONY: run test check format bench peers setup lock clean
+.PHONY: run test check format bench peers peers-vllm setup lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/.runtime
@@ -44,6 +45,12 @@ bench: .venv/.development
 peers:
 	@$(PYTHON) -m venv .venv-peers
 	CMAKE_ARGS=-DGGML_NATIVE=ON .venv-peers/bin/python -m pip install --quiet --requirement benchmarks/peers/requirements.txt
+
+# Its package brings in companions of another build of torch, which keep it from loading.
+peers-vllm:
+	@$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet --requirement benchmarks/peers/requirements-vllm.txt
+	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 
 setup: .venv/.development
 

@@ -1,60 +1,106 @@
-"""``make bench``: ceilings of this machine first, then Twofold beside its peers, then what it costs to start.
+"""``make bench``: ceilings of this machine first, then each part, its ceiling before what was measured.
 
-The last line is JSON. Only ratios within one run count: the machine's speed changes from minute to minute.
+    compare        three models beside other engines: prefill, decode, a batch of streams        10 min
+    long           cost by context against the formulas                                           2 min
+    start          first and later starts, Python's share of a step                              20 s
+    throughput     128 tokens in, 128 out, from 1 to 64 streams, beside other engines             6 min
+    interference   a long prompt comes in while others generate                                   3 min
+    goodput        objectives met on a mixed trace, live budget against a fixed one               3 min
+    prefix         TTFT of cached prompts                                                         1 min
+    queue          planning and committing a step while requests wait                            20 s
+    overlap        gain of preparing a step while another computes                                1 min
+
+``serving`` names the six last ones. All but ``compare`` run on the first model only. The last line is JSON. Only ratios
+within one run count: the machine's speed changes from minute to minute.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import long_context, startup
-from benchmarks.compare import PROMPT, STREAM_PROMPT, STREAM_STEPS, STREAMS, Results, compare, peer_commands
+from benchmarks import bookkeeping, compare, goodput, interference, long_context, overlap, prefix, startup, throughput
 from benchmarks.machine import ceilings
+from benchmarks.setting import Setting
+from benchmarks.worker import WorkerError
 from twofold.core.errors import TwofoldError
 from twofold.cost.machine import MachineLimits
-from twofold.cost.model import ModelCost
-from twofold.formats.gguf import GGUFFile
 from twofold.formats.sources import resolve
 from twofold.host.cpu import read_cpu
 from twofold.host.paths import CacheFolders
-from twofold.models.read import read_model
 
-ROOT = Path(__file__).parent.parent
 MODELS = ("smollm2-135m", "gemma3-270m", "qwen2.5-coder-1.5b")
-PARTS = ("compare", "long", "start")
+SERVING: Mapping[str, Callable[[Setting], Any]] = {
+    "throughput": throughput.run,
+    "interference": interference.run,
+    "goodput": lambda setting: goodput.run(setting, _data()),
+    "prefix": prefix.run,
+    "queue": bookkeeping.run,
+    "overlap": overlap.run,
+}
+PARTS: Mapping[str, Callable[[Setting], Any]] = {
+    "compare": compare.run,
+    "long": lambda setting: long_context.run(setting.path, setting.threads, setting.limits),
+    "start": lambda setting: startup.run(setting.path, setting.threads),
+    **SERVING,
+}
 
 
 def main() -> None:
     options = _options()
-    threads = options.threads or read_cpu().usable_cores
-    report: dict[str, Any] = {"threads": threads}
-    limits = ceilings(threads)
-    report["ceilings"] = _print_ceilings(limits)
+    limits = ceilings(options.threads or read_cpu().usable_cores)
+    report: dict[str, Any] = {"threads": limits.threads, "ceilings": _print_ceilings(limits)}
     for name in options.models:
         try:
             path = resolve(name, cache=CacheFolders.of().create().models).path
         except TwofoldError as error:
             print(f"\n{name}: skipped, {error}")
             continue
-        if "compare" in options.parts:
-            report[name], limits = _compare(name, path, limits, options.rounds)
-        if "long" in options.parts and name == options.models[0]:
-            report["long_context"] = long_context.run(path, threads, limits)
-        if "start" in options.parts and name == options.models[0]:
-            report["start"] = startup.run(path, threads)
+        setting = Setting.of(name, path, limits, options.rounds, quick=options.quick)
+        parts = [part for part in _chosen(options.parts) if part == "compare" or name == options.models[0]]
+        report[name] = _run(setting, parts)
     print(json.dumps(report))
 
 
+def _run(setting: Setting, parts: list[str]) -> dict[str, Any]:
+    """Every part, with the best ceilings that were seen until then; one that fails does not keep the others."""
+    report: dict[str, Any] = {}
+    for part in parts:
+        try:
+            report[part] = PARTS[part](setting)
+        except (WorkerError, TwofoldError) as error:
+            report[part] = {"failed": str(error)}
+            print(f"\n{part} failed: {error}", flush=True)
+        setting = replace(setting, limits=ceilings(setting.threads, setting.limits))
+    return report
+
+
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", nargs="+", default=MODELS, help="names or paths (default: %(default)s)")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--rounds", type=int, default=5, help="measured turns of each engine (default: %(default)s)")
+    parser.add_argument("--parts", nargs="+", choices=[*PARTS, "serving"], default=list(PARTS))
+    parser.add_argument("--rounds", type=int, default=5, help="most turns of each engine (default: %(default)s)")
     parser.add_argument("--threads", type=int, help="default: one for each usable core")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, which show only that the parts work")
     return parser.parse_args()
+
+
+def _chosen(parts: list[str]) -> list[str]:
+    """The parts in their own order."""
+    return [part for part in PARTS if part in parts or (part in SERVING and "serving" in parts)]
+
+
+def _data() -> Path | None:
+    """The folder of reference data, if one is named."""
+    named = os.environ.get("TWOFOLD_TEST_DATA")
+    return None if named is None else Path(named)
 
 
 def _print_ceilings(limits: MachineLimits) -> dict[str, Any]:
@@ -64,60 +110,6 @@ def _print_ceilings(limits: MachineLimits) -> dict[str, Any]:
     int8, floating = limits.int8_macs_per_s / 1e9, limits.float_macs_per_s / 1e9
     print(f"          int8 {int8:.0f} GMAC/s, float32 {floating:.0f} GMAC/s", flush=True)
     return {"read_gb_s": reads, "int8_gmac_s": int8, "float_gmac_s": floating}
-
-
-def _compare(name: str, path: Path, limits: MachineLimits, rounds: int) -> tuple[dict[str, Any], MachineLimits]:
-    """The table of one model, and the ceilings after measuring them once more."""
-    with GGUFFile.open(path) as file:
-        spec, _ = read_model(file.metadata, file.tensors, file.data)
-        cost = ModelCost.of(spec, file.tensors)
-    peers = peer_commands(ROOT / ".venv-peers")
-    if not peers:
-        print("\nNo other engine is installed: `make peers` installs those that are compared.")
-    results = compare(path, spec.vocab_size, peers, limits.threads, rounds)
-    limits = ceilings(limits.threads, limits)
-    floors = {
-        "prefill": (_compute_floor(cost, limits, PROMPT), PROMPT),
-        "decode": (cost.step_bytes([88], 2) / limits.read_speed(cost.weight_bytes), 1),
-        "batch": (_batch_floor(cost, limits), STREAMS),
-    }
-    print(f"\n{name}  ({cost.weight_bytes / 1e6:.0f} MB a step, {cost.layers.total / 1e6:.0f} M multiply-adds a token)")
-    table = {measure: _print_row(results, measure, count / floor) for measure, (floor, count) in floors.items()}
-    for what, why in results.failures.items():
-        print(f"  {what} failed: {why}")
-    print(
-        "  load s    " + ", ".join(f"{engine} {seconds:.2f}" for engine, seconds in results.loads.items()), flush=True
-    )
-    return {"rates": table, "load_s": results.loads, "failures": results.failures}, limits
-
-
-def _compute_floor(cost: ModelCost, limits: MachineLimits, rows: int) -> float:
-    macs = cost.prefill_macs(rows)
-    return macs.integer / limits.int8_macs_per_s + macs.floating / limits.float_macs_per_s
-
-
-def _batch_floor(cost: ModelCost, limits: MachineLimits) -> float:
-    contexts = [STREAM_PROMPT + STREAM_STEPS // 2] * STREAMS
-    macs = cost.step_macs(contexts)
-    compute = macs.integer / limits.int8_macs_per_s + macs.floating / limits.float_macs_per_s
-    return max(compute, cost.step_bytes(contexts, 2) / limits.read_speed(cost.weight_bytes))
-
-
-def _print_row(results: Results, measure: str, limit: float) -> dict[str, Any]:
-    engines = {engine: results.median(engine, measure) for engine, m in results.rates if m == measure}
-    ours = engines.get("twofold")
-    row: dict[str, Any] = {"limit_tok_s": limit, **engines}
-    cells = []
-    for engine, rate in engines.items():
-        if rate is None or ours is None:
-            continue
-        other = "" if engine == "twofold" else f" (ours {ours / rate:.2f}×)"
-        cells.append(f"{engine} {rate:,.1f}{other}")
-    if ours is not None:
-        row["share_of_limit"] = ours / limit
-        cells.append(f"limit {limit:,.0f} (ours {ours / limit:.0%})")
-    print(f"  {measure:9s} tok/s  " + ", ".join(cells), flush=True)
-    return row
 
 
 if __name__ == "__main__":

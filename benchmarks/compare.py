@@ -8,12 +8,14 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.machine import ceilings
+from benchmarks.setting import Setting
 from benchmarks.worker import Worker, WorkerError
 
 ROOT = Path(__file__).parent
@@ -33,6 +35,47 @@ class Results:
     def median(self, engine: str, measure: str) -> float | None:
         values = self.rates.get((engine, measure))
         return statistics.median(values) if values else None
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    """The table of one model; its ceilings are measured once more in between."""
+    peers = peer_commands(ROOT.parent / ".venv-peers")
+    if not peers:
+        print("\nNo other engine is installed: `make peers` installs those that are compared.")
+    rounds = 1 if setting.quick else setting.rounds
+    results = compare(setting.path, setting.vocabulary, peers, setting.threads, rounds)
+    setting = replace(setting, limits=ceilings(setting.threads, setting.limits))
+    floors = {
+        "prefill": (setting.prefill_floor(PROMPT), PROMPT),
+        "decode": (setting.step_floor([88]), 1),
+        "batch": (setting.step_floor([STREAM_PROMPT + STREAM_STEPS // 2] * STREAMS), STREAMS),
+    }
+    cost = setting.cost
+    size = f"{cost.weight_bytes / 1e6:.0f} MB a step, {cost.layers.total / 1e6:.0f} M multiply-adds a token"
+    print(f"\n{setting.name}  ({size})")
+    table = {measure: _print_row(results, measure, count / floor) for measure, (floor, count) in floors.items()}
+    for what, why in results.failures.items():
+        print(f"  {what} failed: {why}")
+    loads = ", ".join(f"{engine} {seconds:.2f}" for engine, seconds in results.loads.items())
+    print(f"  load s    {loads}", flush=True)
+    return {"rates": table, "load_s": results.loads, "failures": results.failures}
+
+
+def _print_row(results: Results, measure: str, limit: float) -> dict[str, Any]:
+    engines = {engine: results.median(engine, measure) for engine, m in results.rates if m == measure}
+    ours = engines.get("twofold")
+    row: dict[str, Any] = {"limit_tok_s": limit, **engines}
+    cells = []
+    for engine, rate in engines.items():
+        if rate is None or ours is None:
+            continue
+        other = "" if engine == "twofold" else f" (ours {ours / rate:.2f}×)"
+        cells.append(f"{engine} {rate:,.1f}{other}")
+    if ours is not None:
+        row["share_of_limit"] = ours / limit
+        cells.append(f"limit {limit:,.0f} (ours {ours / limit:.0%})")
+    print(f"  {measure:9s} tok/s  " + ", ".join(cells), flush=True)
+    return row
 
 
 def our_command() -> list[str]:

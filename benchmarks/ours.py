@@ -6,17 +6,33 @@ import itertools
 import time
 from typing import Any
 
+from benchmarks import traffic
 from benchmarks.peers.serve import serve
 from twofold import LLM, SamplingParams
-from twofold.ops.cpu.model import CpuModel
 
 
 class Ours:
-    """The engine under measurement."""
+    """The engine under measurement. ``options`` of ``load`` are keywords of ``LLM``; loading again replaces it."""
 
-    def load(self, path: str, threads: int, context: int, streams: int) -> float:
+    def __init__(self) -> None:
+        self._llm: LLM | None = None
+
+    @property
+    def llm(self) -> LLM:
+        assert self._llm is not None, "nothing is loaded"
+        return self._llm
+
+    def load(self, path: str, threads: int, context: int, streams: int, options: dict[str, Any] | None = None) -> float:
+        if self._llm is not None:
+            self._llm.close()
         began = time.perf_counter()
-        self._llm = LLM(path, max_model_len=context, max_num_seqs=max(streams, 1), threads=threads)
+        self._llm = LLM(
+            path,
+            max_model_len=context,
+            max_num_seqs=max(streams, 1),
+            threads=threads,
+            **{**UNCACHED, **(options or {})},
+        )
         return time.perf_counter() - began
 
     def prefill(self, tokens: list[int]) -> float:
@@ -35,39 +51,31 @@ class Ours:
         last = [t for t in times[-1] if start <= t <= end][: steps + 1]
         return [b - a for a, b in itertools.pairwise(last)]
 
-    def overhead(self, prompt: list[int], steps: int) -> dict[str, float]:
-        """Share of a decode step that is not machine code of the step's program: Python, and sampling."""
-        model = self._llm.loaded.built.forward
-        assert isinstance(model, CpuModel)
-        spent, run = [0.0], model.team.run
+    def generate(self, prompts: list[list[int]], count: int) -> float:
+        """Seconds until the last token of all."""
+        began = time.perf_counter()
+        self._run(prompts, count)
+        return time.perf_counter() - began
 
-        def timed(program: Any) -> None:
-            began = time.perf_counter()
-            run(program)
-            spent[0] += time.perf_counter() - began
+    def steps(self, prompts: list[list[int]], count: int, text: bool = False) -> dict[str, Any]:
+        return traffic.steps(self.llm, prompts, count, text=text)
 
-        self._llm.generate({"prompt_token_ids": prompt}, SamplingParams(temperature=0, max_tokens=1, ignore_eos=True))
-        model.team.run = timed  # type: ignore[method-assign]
-        try:
-            output = self._run([prompt], steps + 1)[0]
-        finally:
-            model.team.run = run  # type: ignore[method-assign]
-        whole = output.metrics.finished - output.metrics.first_scheduled
-        return {"whole": whole, "kernels": spent[0]}
+    def interfere(self, prompts: list[list[int]], late: list[int], steps: int) -> dict[str, Any]:
+        return traffic.interfere(self.llm.engine, prompts, late, steps)
+
+    def drive(self, arrivals: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return traffic.drive(self.llm.engine, arrivals)
 
     def _run(self, prompts: list[list[int]], tokens: int) -> list[Any]:
         params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False)
-        return self._llm.generate([{"prompt_token_ids": p} for p in prompts], params)
+        return self.llm.generate([{"prompt_token_ids": p} for p in prompts], params)
+
+
+UNCACHED = {"enable_prefix_caching": False}
+"""Prompts come again in every round, and shall be computed again."""
 
 
 if __name__ == "__main__":
     ours = Ours()
-    serve(
-        {
-            "load": ours.load,
-            "prefill": ours.prefill,
-            "decode": ours.decode,
-            "batch": ours.batch,
-            "overhead": ours.overhead,
-        }
-    )
+    operations = ("load", "prefill", "decode", "batch", "generate", "steps", "interfere", "drive")
+    serve({name: getattr(ours, name) for name in operations})

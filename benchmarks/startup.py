@@ -30,9 +30,9 @@ def run(path: Path, threads: int) -> dict[str, float]:
     print(f"\nstart     first {first:.2f} s (kernels {compile_s:.2f} s), later {later_s:.2f} s to the end")
     with Worker("twofold", our_command(), ROOT.parent) as worker:
         worker.ask(op="load", path=str(path), threads=threads, context=1024, streams=1)
-        for prompt, name in ((tokens(64, 30_000), "python_share_of_decode"),):
-            spent = worker.ask(op="overhead", prompt=prompt, steps=200)
-            results[name] = 1 - spent["kernels"] / spent["whole"]
+        results["python_share_of_decode"] = worker.ask(op="steps", prompts=[tokens(64, 30_000)], count=200)[
+            "decode_outside"
+        ]
     print(f"Python    {results['python_share_of_decode']:.1%} of a decode step, sampling included", flush=True)
     return results
 

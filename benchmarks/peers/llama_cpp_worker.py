@@ -1,31 +1,51 @@
-"""llama.cpp through llama-cpp-python's low-level calls: only ``llama_decode`` is timed, no sampling, no text."""
+"""llama.cpp through llama-cpp-python's low-level calls: only ``llama_decode`` is timed, no sampling, no text.
+
+``generate`` alone is timed whole, with filling batches and drawing tokens: the first of the greatest logits, in numpy.
+"""
 
 # mypy: ignore-errors
 import ctypes
+import tempfile
 import time
+from pathlib import Path
 
 import llama_cpp as lc
+import numpy as np
 from serve import serve
 
 state = {}
+MOST_ROWS = 512
 
 
-def load(path, threads, context, streams):
+def load(path, threads, context, streams, q4_0=False):
+    """``q4_0`` quantises the model anew, to the format that llama.cpp has its fastest kernels for."""
     began = time.perf_counter()
     lc.llama_log_set(QUIET, ctypes.c_void_p(0))
     lc.llama_backend_init()
+    if q4_0:
+        path = as_q4_0(path)
     params = lc.llama_model_default_params()
     state["model"] = lc.llama_model_load_from_file(path.encode(), params)
     options = lc.llama_context_default_params()
     options.n_ctx = context * streams
-    options.n_batch = options.n_ubatch = 512
+    options.n_batch = options.n_ubatch = MOST_ROWS
     options.n_seq_max = streams
     options.n_threads = options.n_threads_batch = threads
     state["context"] = lc.llama_init_from_model(state["model"], options)
     if not state["context"]:
         raise RuntimeError("llama.cpp did not make a context")
-    state["batch"] = lc.llama_batch_init(512, 0, 1)
+    state["batch"] = lc.llama_batch_init(MOST_ROWS, 0, 1)
     return time.perf_counter() - began
+
+
+def as_q4_0(path):
+    state["folder"] = tempfile.TemporaryDirectory()
+    target = str(Path(state["folder"].name) / "q4_0.gguf")
+    params = lc.llama_model_quantize_default_params()
+    params.ftype, params.allow_requantize, params.nthread = lc.LLAMA_FTYPE_MOSTLY_Q4_0, True, 1
+    if lc.llama_model_quantize(path.encode(), target.encode(), ctypes.byref(params)):
+        raise RuntimeError("llama.cpp did not quantise the model")
+    return target
 
 
 QUIET = lc.llama_log_callback(lambda _level, _text, _data: None)
@@ -54,8 +74,8 @@ def clear():
 
 def feed(tokens, sequence=0):
     total = 0.0
-    for first in range(0, len(tokens), 512):
-        part = tokens[first : first + 512]
+    for first in range(0, len(tokens), MOST_ROWS):
+        part = tokens[first : first + MOST_ROWS]
         last = first + len(part) == len(tokens)
         total += run([(t, first + i, sequence, last and i == len(part) - 1) for i, t in enumerate(part)])
     return total
@@ -81,4 +101,31 @@ def batch(streams, prompt, steps):
     ]
 
 
-serve({"load": load, "prefill": prefill, "decode": decode, "batch": batch})
+def generate(prompts, count):
+    """All prompts, then one row for each sequence a step, until each has ``count`` tokens."""
+    clear()
+    began = time.perf_counter()
+    rows = [
+        (token, i, sequence, i == len(prompt) - 1)
+        for sequence, prompt in enumerate(prompts)
+        for i, token in enumerate(prompt)
+    ]
+    drawn = []
+    for first in range(0, len(rows), MOST_ROWS):
+        part = rows[first : first + MOST_ROWS]
+        run(part)
+        drawn += [draw(row) for row, (_, _, _, wanted) in enumerate(part) if wanted]
+    for step in range(count - 1):
+        run([(token, len(prompts[s]) + step, s, True) for s, token in enumerate(drawn)])
+        drawn = [draw(row) for row in range(len(drawn))]
+    return time.perf_counter() - began
+
+
+def draw(row):
+    """The most likely token after a row of the last batch."""
+    vocabulary = lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(state["model"]))
+    logits = lc.llama_get_logits_ith(state["context"], row)
+    return int(np.ctypeslib.as_array(logits, (vocabulary,)).argmax())
+
+
+serve({"load": load, "prefill": prefill, "decode": decode, "batch": batch, "generate": generate})

@@ -32,7 +32,7 @@ def test_a_fixed_budget_counts_rows() -> None:
     budget = FixedBudget(40)
     assert budget.rows(decode(8), decode(8), budget.allowance([], 0.0), 0, 500) == 32
     assert budget.rows(decode(8), decode(8).plus(0, 30), budget.allowance([], 0.0), 0, 500) == 2
-    assert budget.rows(decode(32), decode(32), budget.allowance([], 0.0), 0, 500) == MIN_PREFILL_ROWS
+    assert budget.rows(decode(38), decode(38), budget.allowance([], 0.0), 0, 500) == MIN_PREFILL_ROWS
 
 
 def test_a_live_budget_fills_the_allowance_and_no_more() -> None:

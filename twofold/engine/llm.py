@@ -40,8 +40,9 @@ class LLM:
     tokenizer   another model whose tokenizer is used; None takes the model's own
     build       what makes the weights run; None takes the CPU kernels
 
-    The other keywords are those of ``EngineOptions``. Raises ParameterError for an unknown keyword or an impossible
-    value, ModelError where the model cannot be used, ResourceError where memory does not suffice.
+    The other keywords are those of ``EngineOptions``, but that ``token_budget`` is fixed unless it is given: what
+    counts offline is when all is done. Raises ParameterError for an unknown keyword or an impossible value, ModelError
+    where the model cannot be used, ResourceError where memory does not suffice.
     """
 
     def __init__(
@@ -53,7 +54,8 @@ class LLM:
         build: BuildForward | None = None,
         **options: Unpack[EngineKeywords],
     ) -> None:
-        self._start(open_model("LLM", model, tokenizer, progress, build, options), MonotonicClock())
+        wanted: EngineKeywords = {"token_budget": "fixed", **options}
+        self._start(open_model("LLM", model, tokenizer, progress, build, wanted), MonotonicClock())
 
     @classmethod
     def from_loaded(cls, loaded: LoadedModel, clock: Clock | None = None) -> Self:

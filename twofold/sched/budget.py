@@ -13,7 +13,7 @@ from twofold.core.errors import ParameterError
 from twofold.sched.sequence import Sequence
 from twofold.sched.step_time import StepShape, StepTimeModel
 
-MIN_PREFILL_ROWS: Final = 16
+MIN_PREFILL_ROWS: Final = 4
 UNLEARNED_ROWS: Final = 64
 """Prompt rows of a step while nothing is known about step times."""
 

@@ -91,6 +91,11 @@ class Scheduler:
         return self._manager
 
     @property
+    def step_time(self) -> StepTimeModel:
+        """What was learned of how long steps take, and how wrong that is."""
+        return self._model
+
+    @property
     def waiting(self) -> int:
         """Sequences without a place, preempted ones included."""
         return len(self._live) - len(self._running)

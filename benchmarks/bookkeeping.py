@@ -1,0 +1,88 @@
+"""What it costs to plan and commit a step while requests wait.
+
+Nothing is computed: outcomes are made up. 32 sequences generate while the others wait; they end one after another, and
+others are admitted.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from benchmarks.figures import percentile
+from benchmarks.setting import Setting
+from twofold.core.params import SamplingParams
+from twofold.core.record import SequenceRecord
+from twofold.core.request import RequestOptions
+from twofold.core.step import SequenceOutcome, StepOutcome, StepPlan
+from twofold.kv.manager import BlockManager, GroupSize
+from twofold.sched.budget import LiveBudget
+from twofold.sched.scheduler import Scheduler
+from twofold.sched.sequence import Sequence
+from twofold.sched.step_builder import StepLimits
+from twofold.sched.step_time import StepTimeModel
+
+WAITING = (10, 1_000, 10_000)
+SEQUENCES, PROMPT, ANSWER = 32, 64, 64
+STEP_S = 0.02
+BLOCK_SIZE = 16
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    steps = 50 if setting.quick else 1_000
+    print(f"\nqueue  µs to plan and commit a step of {SEQUENCES} sequences, by requests that wait")
+    floor = setting.step_floor([128] * SEQUENCES)
+    print(
+        f"  limit: such a step takes {floor * 1e6:,.0f} µs at least, and what is not kernels may be 8 % of it",
+        flush=True,
+    )
+    table = {waiting: _steps(waiting, steps) for waiting in WAITING}
+    for waiting, row in table.items():
+        print(f"  {waiting:6d} waiting  P50 {row['p50_s'] * 1e6:6.0f}  P99 {row['p99_s'] * 1e6:6.0f}", flush=True)
+    growth = table[WAITING[-1]]["p50_s"] / table[WAITING[0]]["p50_s"]
+    print(f"  {WAITING[-1]} waiting cost {growth:.2f}× of {WAITING[0]}")
+    return {"plan_commit": {str(waiting): row for waiting, row in table.items()}, "growth": growth}
+
+
+def _steps(waiting: int, steps: int) -> dict[str, float]:
+    """Seconds of plan and commit with about ``waiting`` requests in the line: for each that ends another comes."""
+    model = StepTimeModel()
+    manager = BlockManager([GroupSize(None, 4 * SEQUENCES * (PROMPT + ANSWER) // BLOCK_SIZE)], BLOCK_SIZE)
+    scheduler = Scheduler(
+        manager, StepLimits(SEQUENCES, 512, SEQUENCES), budget=LiveBudget(model, 2 * STEP_S), step_time=model
+    )
+    number, now, costs = 0, 0.0, []
+    for step in range(steps + 2 * ANSWER):
+        while scheduler.waiting < waiting + (SEQUENCES if not step else 0):
+            scheduler.add(_sequence(number, now), now)
+            number += 1
+        began = time.perf_counter()
+        plan = scheduler.plan(now)
+        planned = time.perf_counter()
+        outcome = _made_up(plan)
+        now += STEP_S
+        committing = time.perf_counter()
+        scheduler.commit(plan, outcome, now)
+        costs.append(planned - began + time.perf_counter() - committing)
+    steady = costs[2 * ANSWER :]
+    return {"p50_s": percentile(steady, 0.5), "p99_s": percentile(steady, 0.99)}
+
+
+def _sequence(number: int, now: float) -> Sequence:
+    """One of a few priorities and tenants; answers differ in length, so that sequences end one after another."""
+    answer = ANSWER // 2 + number % (ANSWER // 2)
+    return Sequence(
+        number,
+        [1 + number % 1_000, *range(PROMPT - 1)],
+        SamplingParams(max_tokens=answer),
+        seed=number,
+        limit=PROMPT + answer,
+        options=RequestOptions(priority=number % 3, tenant=f"tenant-{number % 7}"),
+        arrival=now,
+        record=SequenceRecord(),
+    )
+
+
+def _made_up(plan: StepPlan) -> StepOutcome:
+    drawn = (SequenceOutcome(step.sequence_id, (1,) if step.draw is not None else ()) for step in plan.steps)
+    return StepOutcome(tuple(drawn), STEP_S)

@@ -1,0 +1,61 @@
+"""vLLM on this processor, in one process. It is given the model dequantised, for it reads no GGUF file here."""
+
+# mypy: ignore-errors
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from gguf_to_hf import convert
+from serve import serve
+from vllm import LLM, SamplingParams
+
+state = {}
+
+
+def load(path, threads, context, streams, dtype=None, compiled=True):
+    """``dtype`` is what this processor multiplies itself, unless given: bfloat16 or float32."""
+    os.environ.update(
+        VLLM_ENABLE_V1_MULTIPROCESSING="0",
+        VLLM_CPU_KVCACHE_SPACE="4",
+        VLLM_CPU_OMP_THREADS_BIND=f"0-{threads - 1}",
+        VLLM_NO_USAGE_STATS="1",
+    )
+    state["folder"] = tempfile.TemporaryDirectory()
+    convert(path, state["folder"].name)
+    began = time.perf_counter()
+    state["llm"] = LLM(
+        state["folder"].name,
+        dtype=dtype or own_dtype(),
+        enforce_eager=not compiled,
+        skip_tokenizer_init=True,
+        max_model_len=context,
+        max_num_seqs=streams,
+        enable_prefix_caching=False,
+        disable_log_stats=True,
+    )
+    return time.perf_counter() - began
+
+
+def own_dtype():
+    flags = Path("/proc/cpuinfo").read_text("utf-8")
+    return "bfloat16" if "avx512_bf16" in flags or "amx_bf16" in flags else "float32"
+
+
+def generate(prompts, count):
+    params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, detokenize=False)
+    given = [{"prompt_token_ids": prompt} for prompt in prompts]
+    began = time.perf_counter()
+    outputs = state["llm"].generate(given, params, use_tqdm=False)
+    elapsed = time.perf_counter() - began
+    made = sum(len(output.outputs[0].token_ids) for output in outputs)
+    if made != count * len(prompts):
+        raise RuntimeError(f"vLLM made {made} tokens of {count * len(prompts)}")
+    return elapsed
+
+
+def prefill(tokens):
+    return generate([tokens], 1)
+
+
+serve({"load": load, "generate": generate, "prefill": prefill})

@@ -1,0 +1,86 @@
+"""TTFT of prompts whose beginning is cached: one system prompt, conversations of several turns, one request at a time.
+
+The first conversation finds nothing. The others find the system prompt, and each later turn all that was said before.
+The same requests again without a prefix cache show what it saves.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.compare import ROOT, our_command
+from benchmarks.figures import median, random_tokens
+from benchmarks.setting import Setting
+from benchmarks.worker import Worker
+
+GOAL = 1 / 8
+MOST_ROUNDS = 3
+KINDS = ("miss", "hit: system prompt", "hit: later turn")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    system: int
+    user: int
+    answer: int
+    conversations: int
+    turns: int
+
+
+FULL = Sizes(1_500, 32, 24, 4, 4)
+QUICK = Sizes(150, 8, 4, 2, 2)
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    sizes = QUICK if setting.quick else FULL
+    new, whole = sizes.user, sizes.system + sizes.user
+    miss, hit = setting.prefill_floor(whole), setting.prefill_floor(new, sizes.system)
+    hit = max(hit, setting.step_floor([whole]))
+    print(f"\nprefix  {sizes.conversations} conversations of {sizes.turns} turns after {sizes.system} common tokens")
+    print(f"  limit: miss {miss * 1e3:.0f} ms, hit {hit * 1e3:.1f} ms, {hit / miss:.3f} of it", flush=True)
+    found: dict[bool, dict[str, list[float]]] = {}
+    for cached in (True, False):
+        found[cached] = defaultdict(list)
+        with Worker("twofold", our_command(), ROOT.parent) as worker:
+            _load(worker, setting, sizes, cached=cached)
+            for turn in range(min(setting.rounds, MOST_ROUNDS) if cached else 1):
+                _converse(worker, setting, sizes, found[cached], 1_000 * turn)
+    table = {cached: {kind: median(found[cached][kind]) for kind in KINDS} for cached in found}
+    for kind in KINDS:
+        ratio = table[True][kind] / table[True]["miss"]
+        print(
+            f"  {kind:19s} TTFT {table[True][kind] * 1e3:7.1f} ms, {ratio:.3f} of a miss; "
+            f"without a cache {table[False][kind] * 1e3:7.1f} ms",
+            flush=True,
+        )
+    ratio = median([*found[True][KINDS[1]], *found[True][KINDS[2]]]) / table[True]["miss"]
+    print(f"  a hit takes {ratio:.3f} of a miss (goal ≤ {GOAL:.3f})", flush=True)
+    return {"hit_over_miss": ratio, "limit": hit / miss, "cached_s": table[True], "uncached_s": table[False]}
+
+
+def _load(worker: Worker, setting: Setting, sizes: Sizes, *, cached: bool) -> None:
+    said = sizes.turns * (sizes.user + sizes.answer)
+    worker.ask(
+        op="load",
+        path=str(setting.path),
+        threads=setting.threads,
+        context=sizes.system + said + 64,
+        streams=8,
+        options={"enable_prefix_caching": cached},
+    )
+    worker.ask(op="prefill", tokens=random_tokens(sizes.user, setting.vocabulary, 99))
+
+
+def _converse(worker: Worker, setting: Setting, sizes: Sizes, found: dict[str, list[float]], seed: int) -> None:
+    """Holds all conversations after a system prompt that was never seen before."""
+    system = random_tokens(sizes.system, setting.vocabulary, seed)
+    for conversation in range(sizes.conversations):
+        said = list(system)
+        for turn in range(sizes.turns):
+            said += random_tokens(sizes.user, setting.vocabulary, seed + 10 * conversation + turn + 1)
+            served = worker.ask(op="drive", arrivals=[{"at": 0.0, "prompt": said, "count": sizes.answer}])[0]
+            said += served["tokens"]
+            kind = KINDS[2] if turn else KINDS[1] if conversation else KINDS[0]
+            found[kind].append(served["ttft"])
