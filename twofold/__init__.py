@@ -10,22 +10,37 @@ The names are imported when they are first used, so ``import twofold`` itself co
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from twofold.core.params import SamplingParams
+    from twofold.core.params import BeamSearchParams, SamplingParams, StructuredOutputsParams
+    from twofold.core.request import CachePin, RequestOptions
+    from twofold.engine.async_llm import AsyncLLM
     from twofold.engine.llm import LLM
 
-__all__ = ["LLM", "SamplingParams"]
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "BeamSearchParams",
+    "CachePin",
+    "RequestOptions",
+    "SamplingParams",
+    "StructuredOutputsParams",
+]
+
+_HOMES: Final = {
+    "LLM": "twofold.engine.llm",
+    "AsyncLLM": "twofold.engine.async_llm",
+    "BeamSearchParams": "twofold.core.params",
+    "CachePin": "twofold.core.request",
+    "RequestOptions": "twofold.core.request",
+    "SamplingParams": "twofold.core.params",
+    "StructuredOutputsParams": "twofold.core.params",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name == "LLM":
-        from twofold.engine.llm import LLM  # noqa: PLC0415 - lazy on purpose: it brings NumPy and the engine
-
-        return LLM
-    if name == "SamplingParams":
-        from twofold.core.params import SamplingParams  # noqa: PLC0415
-
-        return SamplingParams
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'twofold' has no attribute {name!r}")

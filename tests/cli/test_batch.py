@@ -56,6 +56,75 @@ def test_every_line_is_answered(twofold: Command, tiny: Path, files: tuple[Path,
     assert "80 output tokens in " in last
 
 
+def give(path: Path, *requests: tuple[str, str, dict[str, Any]]) -> Path:
+    """Lines of a custom_id, an endpoint and a body each."""
+    lines = [{"custom_id": name, "method": "POST", "url": url, "body": body} for name, url, body in requests]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def vectors(target: Path) -> dict[str, Any]:
+    lines = [json.loads(text) for text in target.read_text().splitlines()]
+    assert all(line["error"] is None for line in lines)
+    return {line["custom_id"]: [one["embedding"] for one in line["response"]["body"]["data"]] for line in lines}
+
+
+def test_embeddings(twofold: Command, tiny: Path, tmp_path: Path) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    give(
+        source,
+        ("both", "/v1/embeddings", {"input": ["in the", "on the"]}),
+        ("one", "/v1/embeddings", {"input": "on the"}),
+        ("last", "/v1/embeddings", {"input": "on the", "pooling": "last"}),
+    )
+    assert twofold("batch", source, target, "-m", tiny).code == 0
+    found = vectors(target)
+    assert found["both"][1] == found["one"][0] != found["last"][0]
+    assert all(sum(value * value for value in one) == pytest.approx(1) for one in found["both"])
+
+
+@pytest.mark.model
+def test_embeddings_of_a_real_model(twofold: Command, default_model: Path, tmp_path: Path) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    texts = ["The cat sat on the mat.", "A feline rested on a rug.", "Stock prices fell on Tuesday."]
+    give(source, ("a", "/v1/embeddings", {"input": texts, "dimensions": 576}))
+    assert twofold("batch", source, target, "-m", default_model, "-c", 256).code == 0
+    cat, feline, stocks = vectors(target)["a"]
+    assert sum(a * b for a, b in zip(cat, feline, strict=True)) > sum(a * b for a, b in zip(cat, stocks, strict=True))
+
+
+def test_lines_with_a_form(twofold: Command, tiny: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out.jsonl"
+    wanted = [("a", {"choice": ["red", "blue"]}), ("b", {"regex": "[0-9]{2}"}), ("bad", {"regex": "("})]
+    bodies = [(name, {"prompt": "in", "max_tokens": 30, "structured_outputs": form}) for name, form in wanted]
+    source = give(tmp_path / "in.jsonl", *[(name, "/v1/completions", body) for name, body in bodies])
+    assert ", 1 of them failed" in twofold("batch", source, target, "-m", tiny).err
+    lines = {line["custom_id"]: line for line in map(json.loads, target.read_text().splitlines())}
+    (red,), (number,) = (lines[name]["response"]["body"]["choices"] for name in "ab")
+    assert (red["finish_reason"], number["finish_reason"]) == ("stop", "stop")
+    assert red["text"] in ("red", "blue")
+    assert number["text"].isdigit()
+    assert lines["bad"]["response"]["status_code"] == 400
+
+
+def test_a_trace_holds_every_step(twofold: Command, tiny: Path, files: tuple[Path, Path], tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    assert twofold("batch", *files, "-m", tiny, "--trace", trace).code == 0
+    told = [event.get("args", {}) for event in json.loads(trace.read_text())]
+    assert sum("output_tokens" in one for one in told) == 20
+    assert sum(one["decode_rows"] for one in told if "step" in one) == 60
+
+
+def test_a_trace_over_a_file_of_the_batch(twofold: Command, tiny: Path, files: tuple[Path, Path]) -> None:
+    files[1].touch()
+    for trace in (*files, files[1].parent / "." / files[1].name):
+        result = twofold("batch", *files, "-m", tiny, "--trace", trace)
+        assert result.code == 2
+        assert "Name another file for the trace" in result.err
+    assert files[0].stat().st_size
+    assert not files[1].stat().st_size
+
+
 def test_flags_and_json(twofold: Command, tiny: Path, files: tuple[Path, Path]) -> None:
     named = twofold("batch", "-i", files[0], "-o", files[1], "-m", tiny, "--max-num-seqs", 3, "--json")
     told = json.loads(named.out)

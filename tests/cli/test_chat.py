@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ from twofold.cli.prompt import prompt_for
 from twofold.core.errors import UsageError
 from twofold.engine.prompts import GivenPrompt
 from twofold.text.tokenizer import Tokenizer
+
+BLOCK = 16
+"""Positions of a KV block: what a prompt may have beyond its last full one."""
 
 
 @pytest.fixture
@@ -34,6 +38,34 @@ def test_turns_grow_the_prompt(chat: Command) -> None:
     sizes = prompt_sizes(result)
     assert len(sizes) == 3
     assert sizes == sorted(set(sizes))
+
+
+def cached(result: Result) -> list[int]:
+    """How many tokens of each prompt came from the cache."""
+    found = [re.search(r"prompt tokens(?: \((\d+) cached\))?:", line) for line in result.err.splitlines()]
+    return [int(match[1] or 0) for match in found if match]
+
+
+def test_a_turn_computes_only_what_is_new(chat: Command) -> None:
+    lines = ("in the " * 20, "on the", "at the")
+    result, fresh = chat(*lines), chat(*lines, flags=("--no-enable-prefix-caching",))
+    first, second, third = cached(result)
+    assert first == 0 < second < third
+    assert second >= prompt_sizes(result)[0] - BLOCK
+    assert third >= prompt_sizes(result)[1] - BLOCK
+    assert cached(fresh) == [0, 0, 0]
+    assert result.out == fresh.out
+
+
+@pytest.mark.model
+def test_a_turn_of_a_real_model_computes_only_what_is_new(
+    twofold: Command, default_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("Tell me about the sea.\nAnd the sky?"))
+    result = twofold("chat", "-m", default_model, "-c", 512, "-n", 8, "--temperature", 0)
+    first, second = cached(result)
+    assert (result.code, first) == (0, 0)
+    assert second >= prompt_sizes(result)[0] - BLOCK
 
 
 def test_reset_forgets_the_turns(chat: Command) -> None:

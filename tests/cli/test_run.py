@@ -11,6 +11,9 @@ import pytest
 
 from tests.cli.conftest import Command
 from tests.support.tiny import TinyModel, TinyOptions
+from twofold.core.errors import ResourceError
+from twofold.engine.engine import Engine
+from twofold.engine.outputs import OutputDelta
 
 
 def test_the_answer_goes_to_output_and_the_rest_to_errors(twofold: Command, tiny: Path) -> None:
@@ -47,6 +50,18 @@ def test_what_did_not_happen_is_null(twofold: Command, tiny: Path) -> None:
     answer = json.loads(twofold("run", "in the", "-m", tiny, "-n", 1, "--json").out)
     assert answer["timing"]["decode_tok_s"] is None
     assert answer["limit"]["decode"] is None
+
+
+def test_what_ends_an_answer_early_is_told(twofold: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(engine: Engine) -> list[OutputDelta]:
+        whole = engine.abort("request-0")
+        error = ResourceError("The constraint gave up.")
+        return [OutputDelta("request-0", 0, "", (), None, "abort", request=whole, error=error)]
+
+    monkeypatch.setattr(Engine, "step", ended)
+    result = twofold("run", "in the", "-m", tiny)
+    assert (result.code, result.out) == (4, "")
+    assert "The constraint gave up." in result.err
 
 
 def test_seeds_repeat_answers(twofold: Command, tiny: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from tests.engine.conftest import tiny_spec
 from twofold.core.errors import ParameterError, ResourceError
-from twofold.core.model import LayerSpec, ModelSpec, RopeSpec
+from twofold.core.model import ATTENTION_CHUNK, LayerSpec, ModelSpec, RopeSpec
 from twofold.engine.config import EngineKeywords, EngineOptions, resolve
-from twofold.engine.kv_memory import CHUNK, MOST_BLOCKS
+from twofold.engine.kv_memory import MOST_BLOCKS
 
 GIB = 1 << 30
 SPEC = tiny_spec(context=1000)
@@ -96,7 +96,7 @@ def test_layers_with_a_window_keep_only_what_they_see() -> None:
     spec = windowed_spec(64)
     full, short = resolve(EngineOptions(max_num_batched_tokens=100, max_num_seqs=4), spec, 64 * GIB).kv_groups
     assert (full.window, short.window) == (None, 64)
-    per_sequence = -(-(64 + 100 + CHUNK) // 16) + 1
+    per_sequence = -(-(64 + 100 + ATTENTION_CHUNK) // 16) + 1
     assert short.blocks == 4 * per_sequence
 
 

@@ -95,7 +95,7 @@ def envelope(**changes: Any) -> bytes:
         ({"method": ...}, "missing_required_parameter", "method"),
         ({"method": "GET"}, "invalid_value", "POST"),
         ({"url": ...}, "missing_required_parameter", "url"),
-        ({"url": "/v1/embeddings"}, "invalid_url", "Use /v1/chat/completions or /v1/completions."),
+        ({"url": "/v1/responses"}, "invalid_url", "Use /v1/chat/completions, /v1/completions or /v1/embeddings."),
         ({"url": ["x"]}, "invalid_url", "Use"),
         ({"body": ...}, "missing_required_parameter", "body"),
         ({"bdoy": {}}, "unknown_parameter", "'body'"),

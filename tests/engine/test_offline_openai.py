@@ -9,8 +9,11 @@ import pytest
 
 from twofold.core.errors import ParameterError
 from twofold.core.params import SamplingParams, StructuredOutputsParams
+from twofold.core.request import RequestOptions
+from twofold.engine.offline.bodies import OpenAIRequest, PoolingParams
+from twofold.engine.offline.embeddings import EmbeddingRequest
 from twofold.engine.offline.fields import FieldError
-from twofold.engine.offline.openai import ChatRequest, CompletionRequest, OpenAIRequest
+from twofold.engine.offline.openai import ChatRequest, CompletionRequest
 from twofold.engine.prompts import GivenPrompt
 from twofold.text.tokenizer import Tokenizer
 
@@ -54,6 +57,69 @@ def test_fields_of_sampling(make: Callable[..., OpenAIRequest]) -> None:
         "max_tokens": 9,
     }
     assert make(**same, seed=5, logit_bias={"7": -100}).params == SamplingParams(**same, seed=5, logit_bias={7: -100})
+
+
+def embedding(**fields: Any) -> EmbeddingRequest:
+    return EmbeddingRequest.read({"input": "hello", **fields})
+
+
+@pytest.mark.parametrize("make", [chat, completion, embedding])
+def test_vllms_fields_about_a_request_beside_others(make: Callable[..., OpenAIRequest]) -> None:
+    assert make().options == make(priority=None, cache_salt=None).options == RequestOptions()
+    assert make(priority=-3, cache_salt="s").options == RequestOptions(priority=-3, cache_salt="s")
+    for fields in ({"priority": 1.5}, {"priority": 1001}, {"cache_salt": 5}, {"cache_salt": "s" * 257}):
+        with pytest.raises(ParameterError) as caught:
+            make(**fields)
+        assert caught.value.param in fields
+
+
+def test_the_defaults_of_embeddings() -> None:
+    assert embedding().params == PoolingParams("mean")
+    assert (embedding().encoding, embedding(encoding_format="base64").encoding) == ("float", "base64")
+    assert embedding(pooling="last", user="me", model="m", encoding_format="float").params == PoolingParams("last")
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ("a", [GivenPrompt(text="a")]),
+        ([1, 2], [GivenPrompt(token_ids=(1, 2))]),
+        (["a", "b"], [GivenPrompt(text="a"), GivenPrompt(text="b")]),
+        ([[1], [2, 3]], [GivenPrompt(token_ids=(1,)), GivenPrompt(token_ids=(2, 3))]),
+    ],
+)
+def test_forms_of_inputs(given: Any, read: list[GivenPrompt], tokenizer: Tokenizer) -> None:
+    assert embedding(input=given).prompts(tokenizer) == read
+
+
+def test_dimensions_are_the_models() -> None:
+    embedding(dimensions=8).params.check(8)
+    embedding().params.check(8)
+    with pytest.raises(ParameterError, match="dimensions must be the model's 8, not 4"):
+        embedding(dimensions=4).params.check(8)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "said"),
+    [
+        ({"input": None}, "input", "missing"),
+        ({"input": []}, "input", "text, a list of texts"),
+        ({"input": [[]]}, "input", "text, a list of texts"),
+        ({"input": ["a"] * 2049}, "input", "at most 2048"),
+        ({"encoding_format": "base32"}, "encoding_format", "Did you mean 'base64'?"),
+        ({"encoding_format": 5}, "encoding_format", "float or base64"),
+        ({"pooling": "maen"}, "pooling", "Did you mean 'mean'?"),
+        ({"dimensions": 0}, "dimensions", "whole number"),
+        ({"model": 5}, "model", "text"),
+        ({"temperature": 0}, "temperature", "no"),
+    ],
+    ids=str,
+)
+def test_impossible_embeddings(fields: dict[str, Any], param: str, said: str) -> None:
+    with pytest.raises(FieldError) as caught:
+        embedding(**fields)
+    assert caught.value.param == param
+    assert said in f"{caught.value} {caught.value.hint}"
 
 
 def test_a_seed_below_zero_stands_for_its_bits() -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import struct
 from typing import Any
 
 import pytest
 
 from tests.engine.conftest import MakeLLM
 from twofold.core.errors import ContextLengthError, ModelNotFoundError, ParameterError, ResourceError, TwofoldError
+from twofold.engine.offline.bodies import OpenAIRequest, PoolingParams
+from twofold.engine.offline.embeddings import EmbeddingRequest
 from twofold.engine.offline.fields import FieldError
-from twofold.engine.offline.openai import ChatRequest, CompletionRequest, OpenAIRequest
+from twofold.engine.offline.openai import ChatRequest, CompletionRequest
 from twofold.engine.offline.replies import ReplyHead, error_reply
 from twofold.engine.outputs import RequestOutput
 
@@ -25,7 +29,10 @@ def answered(make_llm: MakeLLM, request: OpenAIRequest) -> tuple[dict[str, Any],
     tokenizer = llm.get_tokenizer()
     prompts = request.prompts(tokenizer)
     given: list[Any] = [p.text if p.token_ids is None else {"prompt_token_ids": p.token_ids} for p in prompts]
-    outputs = llm.generate(given, request.params)
+    if isinstance(request.params, PoolingParams):
+        outputs = llm.embed(given, pooling=request.params.pooling)
+    else:
+        outputs = llm.generate(given, request.params)
     body: dict[str, Any] = json.loads(json.dumps(request.reply(HEAD, outputs, tokenizer)))
     return body, outputs
 
@@ -107,6 +114,25 @@ def test_token_ids_are_added_when_asked_for(make_llm: MakeLLM) -> None:
     body, (output,) = answered(make_llm, ChatRequest.read(fields))
     assert body["prompt_token_ids"] == list(output.prompt_token_ids)
     assert body["choices"][0]["token_ids"] == list(output.outputs[0].token_ids)
+
+
+def test_embeddings_of_all_texts_are_numbered_through(make_llm: MakeLLM) -> None:
+    body, outputs = answered(make_llm, EmbeddingRequest.read({"input": ["hello", [70, 80, 90]]}))
+    tokens = sum(len(output.prompt_token_ids) for output in outputs)
+    vectors = [list(output.embedding or ()) for output in outputs]
+    assert body == {
+        "object": "list",
+        "data": [{"object": "embedding", "index": n, "embedding": vectors[n]} for n in range(2)],
+        "model": "mock",
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }
+
+
+def test_a_vector_in_base64_is_little_endian_floats(make_llm: MakeLLM) -> None:
+    body, (output,) = answered(make_llm, EmbeddingRequest.read({"input": "hello", "encoding_format": "base64"}))
+    assert output.embedding is not None
+    raw = base64.b64decode(body["data"][0]["embedding"], validate=True)
+    assert struct.unpack(f"<{len(output.embedding)}f", raw) == pytest.approx(output.embedding, rel=1e-7)
 
 
 @pytest.mark.parametrize(

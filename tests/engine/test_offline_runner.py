@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
@@ -16,58 +15,14 @@ from hypothesis import strategies as st
 
 from tests.engine.conftest import VOCAB, MakeLLM
 from tests.engine.mock import MockForward
-from twofold.core.clock import VirtualClock
+from tests.engine.offline import CHAT, EMBEDDINGS, Folder, line, prompts
 from twofold.core.errors import ResourceError, UsageError
 from twofold.core.params import SamplingParams
+from twofold.core.request import RequestOptions
 from twofold.engine.llm import LLM
 from twofold.engine.offline import runner as runners
-from twofold.engine.offline.files import BatchProgress, open_batch
-from twofold.engine.offline.runner import BatchRunner
+from twofold.engine.offline.files import BatchProgress
 from twofold.engine.outputs import OutputDelta
-
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-
-
-def line(custom_id: str, url: str = COMPLETIONS, **body: Any) -> str:
-    return json.dumps({"custom_id": custom_id, "method": "POST", "url": url, "body": body})
-
-
-def prompts(count: int, **body: Any) -> list[str]:
-    """Completions of different prompts and lengths."""
-    fields = {"ignore_eos": True, "return_token_ids": True, **body}
-    return [line(f"r{n}", prompt=f"the {n} " * (1 + n % 3), max_tokens=1 + n % 7, **fields) for n in range(count)]
-
-
-class Folder:
-    """An input and an output, run as often as a test likes."""
-
-    def __init__(self, folder: Path) -> None:
-        self.source, self.target = folder / "in.jsonl", folder / "out.jsonl"
-
-    def give(self, lines: Iterable[str]) -> None:
-        self.source.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-    def run(
-        self, llm: LLM, *, overwrite: bool = False, names: tuple[str, ...] = ("mock",), **more: Any
-    ) -> BatchProgress:
-        clock = VirtualClock()
-        with open_batch(self.source, self.target, clock, overwrite=overwrite) as files:
-            return BatchRunner(llm, files, names=names, clock=clock, wall=lambda: 7.0, **more).run()
-
-    @property
-    def written(self) -> list[dict[str, Any]]:
-        return [json.loads(text) for text in self.target.read_text(encoding="utf-8").splitlines()]
-
-    @property
-    def answers(self) -> dict[str, Any]:
-        """What each line got, by custom_id; fails where one got two."""
-        found = {one["custom_id"]: (one["response"], one["error"]) for one in self.written}
-        assert len(found) == len(self.written)
-        return found
-
-    def message(self, custom_id: str) -> str:
-        _, error = self.answers[custom_id]
-        return f"{error['code']}: {error['message']}"
 
 
 @pytest.fixture
@@ -181,13 +136,17 @@ def test_prompts_of_one_line_draw_differently(folder: Folder, make_llm: MakeLLM)
     ("text", "custom_id", "status", "said"),
     [
         ("nonsense", None, None, "invalid_json_line: Line 2: "),
-        (line("x", "/v1/embeddings", input="a"), "x", None, "invalid_url: Line 2: A batch has no endpoint"),
+        (line("x", "/v1/responses", input="a"), "x", None, "invalid_url: Line 2: A batch has no endpoint"),
         (line("r0", prompt="a"), "r0", None, "duplicate_custom_id: Line 2: "),
         (line("x", prompt="a", temprature=1), "x", 400, "unknown_parameter: temprature is not a known field. Did you"),
         (line("x", prompt="a", n=0), "x", 400, "invalid_value: n must be"),
         (line("x", prompt="a " * 100), "x", 400, "context_length_exceeded: "),
         (line("x", prompt=["a", [VOCAB]]), "x", 400, "invalid_value: prompt_token_ids holds"),
         (line("x", prompt="a", model="mok"), "x", 404, "model_not_found: The model 'mok' does not run here. Did you"),
+        (line("x", EMBEDDINGS, input="a", dimensions=4), "x", 400, "invalid_value: dimensions must be the model's 8"),
+        (line("x", EMBEDDINGS, input=["a", "a " * 100]), "x", 400, "context_length_exceeded: "),
+        (line("x", EMBEDDINGS, input=["a", ""]), "x", 400, "invalid_value: The prompt is empty."),
+        (line("x", prompt="a", priority="high"), "x", 400, "invalid_value: priority must be"),
         (line("x", CHAT, messages=[{"role": "usr", "content": "a"}]), "x", 400, "invalid_messages: "),
         (line("x", prompt="a\ud800"), "x", 400, "invalid_value: The text holds a lone surrogate"),
     ],
@@ -239,11 +198,11 @@ def test_a_line_whose_second_prompt_is_not_taken_gives_the_first_back(
     add = llm.engine.add
     added: list[str] = []
 
-    def full(prompt: Any, params: Any, request_id: str) -> str:
+    def full(prompt: Any, params: Any, request_id: str, options: RequestOptions, **more: Any) -> str:
         if request_id.endswith("-1"):
             raise ResourceError("The pool is too small.")
         added.append(request_id)
-        return add(prompt, params, request_id)
+        return add(prompt, params, request_id, options, **more)
 
     monkeypatch.setattr(llm.engine, "add", full)
     folder.give([line("bad", prompt=["a", "b", "c"]), *prompts(3)])
@@ -277,9 +236,9 @@ def test_the_engine_is_kept_full_and_never_flooded(
     inside: dict[str, int] = {}
     seen: list[int] = []
 
-    def adding(prompt: Any, params: SamplingParams, request_id: str) -> str:
+    def adding(prompt: Any, params: SamplingParams, request_id: str, options: RequestOptions, **more: Any) -> str:
         inside[request_id] = params.n
-        return add(prompt, params, request_id)
+        return add(prompt, params, request_id, options, **more)
 
     def stepping() -> list[OutputDelta]:
         seen.append(sum(inside.values()))

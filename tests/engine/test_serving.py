@@ -13,6 +13,7 @@ from twofold.core.params import SamplingParams
 from twofold.core.record import Stall
 from twofold.core.report import RequestReport, StepReport
 from twofold.core.request import CachePin, RequestOptions
+from twofold.engine.config import EngineOptions
 from twofold.engine.prompts import GivenPrompt, TokensPrompt
 
 PROMPT: TokensPrompt = {"prompt_token_ids": list(range(20, 41))}
@@ -121,6 +122,14 @@ def test_scores_are_those_of_the_logits(make_llm: MakeLLM) -> None:
     assert output.cumulative_logprob == pytest.approx(total, abs=1e-4)
     assert output.outputs[0].token_ids == ()
     assert output.outputs[0].finish_reason == "length"
+
+
+def test_a_target_that_nobody_keeps_is_refused(make_llm: MakeLLM) -> None:
+    llm = make_llm()
+    with pytest.raises(ParameterError, match="no TPOT target"):
+        llm.generate(PROMPT, GREEDY, options=RequestOptions(tpot_target_s=0.1))
+    with pytest.raises(ParameterError, match="no TPOT target"):
+        EngineOptions(token_budget="fixed", tpot_target_ms=20)
 
 
 def test_an_unknown_pooling_is_an_error(make_llm: MakeLLM) -> None:

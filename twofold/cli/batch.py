@@ -13,6 +13,7 @@ from cyclopts import Parameter
 
 from twofold.cli.console import is_terminal, note, print_json, rich_console
 from twofold.cli.options import FLAG, LIST, ModelOptions
+from twofold.core.errors import UsageError
 
 if TYPE_CHECKING:
     from twofold.engine.offline.files import BatchFiles, BatchProgress
@@ -30,6 +31,10 @@ class BatchOptions(ModelOptions):
         int, Parameter(name=("--max-num-seqs", "--parallel", "-np"), help="Most sequences that run at once.")
     ] = 64
     max_num_batched_tokens: Annotated[int, Parameter(help="Most tokens that one step computes.")] = 1024
+    token_budget: Annotated[
+        str,
+        Parameter(help="fixed: prompts get all that a step takes; live: what keeps running answers at their target."),
+    ] = "fixed"
     served_model_name: Annotated[
         list[str], LIST, Parameter(help="What lines may call the model; may be repeated, the first one answers.")
     ] = field(default_factory=list)
@@ -37,7 +42,7 @@ class BatchOptions(ModelOptions):
 
     def engine_keywords(self) -> dict[str, Any]:
         """Keywords of ``LLM``, but for the model and the tokenizer."""
-        return ModelOptions.engine_keywords(self) | {"max_num_seqs": self.max_num_seqs}
+        return ModelOptions.engine_keywords(self) | {"max_num_seqs": self.max_num_seqs, "overlap": True}
 
 
 def batch(
@@ -46,6 +51,7 @@ def batch(
     *,
     overwrite: Annotated[bool, FLAG] = False,
     json: Annotated[bool, FLAG] = False,
+    trace: Path | None = None,
     model: BatchOptions = BatchOptions(),
 ) -> int:
     """Answers every line of a file of requests, many at once. Run it again to go on after it was stopped.
@@ -60,14 +66,17 @@ def batch(
         Starts over: empties the output first.
     json
         Prints what was done as one JSON object.
+    trace
+        A file for a trace of every step, which ui.perfetto.dev shows.
     """
     model.check()
+    _check_trace(trace, input, output)
     # What follows brings in the engine; flags are checked before that.
     from twofold.core.clock import MonotonicClock  # noqa: PLC0415
     from twofold.engine.offline.files import open_batch  # noqa: PLC0415
 
     with open_batch(input, output, MonotonicClock(), overwrite=overwrite) as files:
-        progress = files.progress if files.progress.finished else _answered(files, model)
+        progress = files.progress if files.progress.finished else _answered(files, model, trace)
     print_json(_as_json(progress)) if json else note(_summary(progress, output))
     if progress.failed:
         note("Failed lines are not tried again. Take them out of the output to have them tried once more.")
@@ -77,13 +86,19 @@ def batch(
     return INTERRUPTED
 
 
-def _answered(files: BatchFiles, options: BatchOptions) -> BatchProgress:
+def _check_trace(trace: Path | None, *others: Path) -> None:
+    """Raises UsageError for a trace that would be written over a file of the batch."""
+    if trace is not None and trace.resolve() in [other.resolve() for other in others]:
+        raise UsageError("The trace is the batch's input or output.", hint="Name another file for the trace.")
+
+
+def _answered(files: BatchFiles, options: BatchOptions, trace: Path | None) -> BatchProgress:
     """Loads the model and runs the batch, until it is done or Ctrl-C ends it between two steps."""
     from twofold.cli.generate import generator, interrupts  # noqa: PLC0415
     from twofold.core.clock import MonotonicClock  # noqa: PLC0415
     from twofold.engine.offline.runner import BatchRunner  # noqa: PLC0415
 
-    with generator(options) as loaded, interrupts() as interrupted, _shown(files.progress) as watch:
+    with generator(options, trace) as loaded, interrupts() as interrupted, _shown(files.progress) as watch:
         runner = BatchRunner(
             loaded.llm,
             files,

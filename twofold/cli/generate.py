@@ -43,7 +43,7 @@ class Generator:
     def answer(
         self, prompt: GivenPrompt, params: SamplingParams, write: Callable[[str], None]
     ) -> tuple[RequestOutput, bool]:
-        """Streams one answer into ``write``; the whole, and whether Ctrl-C cut it short.
+        """Streams one answer into ``write``; the whole, and whether Ctrl-C cut it short. Raises what ended it early.
 
         The first Ctrl-C ends the answer between two steps, and what there is of it stays; a second one raises
         KeyboardInterrupt.
@@ -55,6 +55,8 @@ class Generator:
                 while not interrupted.is_set():
                     for delta in engine.step():
                         write(delta.text)
+                        if delta.error is not None:
+                            raise delta.error
                         if delta.request is not None:
                             return delta.request, False
             except BaseException:

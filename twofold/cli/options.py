@@ -8,13 +8,14 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from twofold.core.errors import ParameterError
-from twofold.core.params import SamplingParams
+from twofold.core.params import SamplingParams, StructuredOutputsParams
 from twofold.formats.names import DEFAULT_MODEL
 
 DEFAULT_TEMPERATURE = 0.2
 DEFAULT_TOP_P = 0.9
 DEFAULT_MAX_TOKENS = 512
 ENGINE_SEED = 0
+MOST_GIB = 1 << 20
 FLAG = Parameter(negative=(), show_default=False)
 LIST = Parameter(negative=(), show_default=False)
 
@@ -37,6 +38,22 @@ class ModelOptions:
     block_size: Annotated[int, Parameter(help="Positions of a block of the KV cache.")] = 16
     kv_cache_dtype: Annotated[str, Parameter(help="auto (f16), f16 or f32.")] = "auto"
     kv_cache_memory_bytes: Annotated[int | None, Parameter(help="Memory of the KV cache.")] = None
+    swap_space: Annotated[
+        float | None,
+        Parameter(help="GiB beside the KV cache for sequences that were preempted; 0 computes them again."),
+    ] = None
+    enable_prefix_caching: Annotated[
+        bool, Parameter(help="Keeps what was computed of a prompt for others that begin alike.")
+    ] = True
+    token_budget: Annotated[
+        str,
+        Parameter(help="live: prompts get what keeps running answers at their target; fixed: all that a step takes."),
+    ] = "live"
+    tpot_target_ms: Annotated[
+        float | None,
+        Parameter(help="Most milliseconds for each token after the first, with the live budget; 50 if left out."),
+    ] = None
+    max_waiting_seqs: Annotated[int, Parameter(help="Most sequences that wait.")] = 100_000
     threads: Annotated[
         int | None, Parameter(name=("--threads", "-t"), help="Threads that compute; one for each core if left out.")
     ] = None
@@ -54,7 +71,10 @@ class ModelOptions:
             choose(host_features(), self.isa)
 
     def engine_keywords(self) -> dict[str, Any]:
-        """Keywords of ``LLM``, but for the model and the tokenizer. One sequence runs at a time."""
+        """Keywords of ``LLM``, but for the model and the tokenizer.
+
+        One sequence runs at a time, and a token is shown the moment that it is there.
+        """
         return {
             "max_model_len": self.max_model_len,
             "max_num_seqs": 1,
@@ -62,6 +82,12 @@ class ModelOptions:
             "block_size": self.block_size,
             "kv_cache_dtype": self.kv_cache_dtype,
             "kv_cache_memory_bytes": self.kv_cache_memory_bytes,
+            "swap_space_bytes": None if self.swap_space is None else _bytes("swap_space", self.swap_space),
+            "enable_prefix_caching": self.enable_prefix_caching,
+            "token_budget": self.token_budget,
+            "tpot_target_ms": self.tpot_target_ms,
+            "max_waiting_seqs": self.max_waiting_seqs,
+            "overlap": False,
             "seed": ENGINE_SEED,
             "threads": self.threads,
             "isa": self.isa,
@@ -105,8 +131,8 @@ class SamplingOptions:
     )
     skip_special_tokens: Annotated[bool, Parameter(help="Leaves special tokens out of the text.")] = True
 
-    def params(self) -> SamplingParams:
-        """Raises ParameterError for an impossible value."""
+    def params(self, form: StructuredOutputsParams | None = None) -> SamplingParams:
+        """The parameters of an answer that has this form, or any. Raises ParameterError for an impossible value."""
         return SamplingParams(
             max_tokens=self.max_tokens,
             temperature=self.temperature,
@@ -124,7 +150,14 @@ class SamplingOptions:
             ignore_eos=self.ignore_eos,
             include_stop_str_in_output=self.include_stop_str_in_output,
             skip_special_tokens=self.skip_special_tokens,
+            structured_outputs=form,
         )
+
+
+def _bytes(name: str, gibibytes: float) -> int:
+    if not 0 <= gibibytes <= MOST_GIB:
+        raise ParameterError(f"{name} must be from 0 to {MOST_GIB} GiB, not {gibibytes}.", param=name)
+    return int(gibibytes * (1 << 30))
 
 
 def _bias(text: str) -> tuple[int, float]:

@@ -10,6 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from twofold.cli.console import answer, is_terminal, note, print_json
+from twofold.cli.form import FormOptions
 from twofold.cli.options import FLAG, ModelOptions, SamplingOptions
 from twofold.core.errors import ParameterError, UsageError
 
@@ -26,6 +27,7 @@ def run(
     trace: Path | None = None,
     model: ModelOptions = ModelOptions(),  # noqa: B008 - frozen
     sampling: SamplingOptions = SamplingOptions(),  # noqa: B008 - frozen
+    form: FormOptions = FormOptions(),  # noqa: B008 - frozen
 ) -> int:
     """Answers one prompt.
 
@@ -44,7 +46,7 @@ def run(
     trace
         A file for a trace of every step, which ui.perfetto.dev shows.
     """
-    params = sampling.params()
+    params = sampling.params(form.params())
     text = _read_prompt(prompt)
     if raw and system is not None:
         raise ParameterError("A raw prompt has no system message.", param="system", hint="Leave out --raw or --system.")

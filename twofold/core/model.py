@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 Activation = Literal["silu", "gelu_tanh"]
 RopePairs = Literal["adjacent", "halves"]
@@ -56,6 +56,10 @@ class LayerSpec:
 
     rope: RopeSpec
     window: int | None = None
+
+
+ATTENTION_CHUNK: Final = 64
+"""Positions that attention takes at a time: a row reads from the beginning of the chunk of the first one it sees."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
         context=config.context,
         seed=config.seed,
         overlap=config.overlap,
+        keeps_targets=config.token_budget == "live",
     )
 
 

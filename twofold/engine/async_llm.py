@@ -22,6 +22,7 @@ from twofold.core.request import RequestOptions
 from twofold.core.step import Pooling
 from twofold.engine.assemble import assemble
 from twofold.engine.config import EngineConfig, EngineKeywords
+from twofold.engine.embedding import check_pooling
 from twofold.engine.engine import DEFAULT_OPTIONS, Engine
 from twofold.engine.llm import DEFAULT_PARAMS, open_model
 from twofold.engine.load import BuildForward, LoadedModel
@@ -199,20 +200,34 @@ class AsyncLLM:
         async for delta in self._deltas(add):
             yield delta
 
-    async def beam_search(self, prompt: Prompt, params: BeamSearchParams) -> RequestOutput:
+    async def beam_search(
+        self, prompt: Prompt, params: BeamSearchParams, *, options: RequestOptions = DEFAULT_OPTIONS
+    ) -> RequestOutput:
         """The most likely answers, best first."""
         given = await self._prepared(prompt, params)
-        return await self._whole(lambda engine: engine.add_beams(given, params))
+        return await self._whole(lambda engine: engine.add_beams(given, params, options=options))
 
-    async def embed(self, prompt: Prompt, *, pooling: Pooling = "mean", normalize: bool = True) -> RequestOutput:
+    async def embed(
+        self,
+        prompt: Prompt,
+        *,
+        pooling: Pooling = "mean",
+        normalize: bool = True,
+        options: RequestOptions = DEFAULT_OPTIONS,
+    ) -> RequestOutput:
         """The text's vector, in ``embedding``."""
+        check_pooling(pooling)
         given = await self._prepared(prompt, None)
-        return await self._whole(lambda engine: engine.add_embedding(given, pooling, normalize=normalize))
+        return await self._whole(
+            lambda engine: engine.add_embedding(given, pooling, options=options, normalize=normalize)
+        )
 
-    async def score(self, prompt: Prompt, *, alternatives: int = 0) -> RequestOutput:
+    async def score(
+        self, prompt: Prompt, *, alternatives: int = 0, options: RequestOptions = DEFAULT_OPTIONS
+    ) -> RequestOutput:
         """The log-probabilities of the text's tokens, in ``prompt_logprobs``."""
         given = await self._prepared(prompt, None)
-        return await self._whole(lambda engine: engine.add_scoring(given, alternatives))
+        return await self._whole(lambda engine: engine.add_scoring(given, alternatives, options=options))
 
     async def abort(self, request_id: str) -> RequestOutput | None:
         """Ends a request within a step and frees all it holds; what there is of it."""

@@ -31,6 +31,8 @@ LEAST_LOGIT_ROWS: Final = 32
 MOST_BLOCK_SIZE: Final = 1024
 MOST_STEP_ROWS: Final = 1 << 16
 MOST_TARGET_MS: Final = 1e6
+DEFAULT_TARGET_MS: Final = 50.0
+"""20 tokens a second: somewhat faster than people read."""
 
 
 class EngineKeywords(TypedDict, total=False):
@@ -45,7 +47,7 @@ class EngineKeywords(TypedDict, total=False):
     swap_space_bytes: int | None
     enable_prefix_caching: bool
     token_budget: str
-    tpot_target_ms: float
+    tpot_target_ms: float | None
     max_waiting_seqs: int
     overlap: bool
     seed: int
@@ -68,7 +70,8 @@ class EngineOptions:
     enable_prefix_caching   keep the keys and values of prompts for others that begin alike
     token_budget            live: prompts get the rows that keep running answers inside their TPOT target;
                             fixed: all that max_num_batched_tokens leaves
-    tpot_target_ms          most milliseconds for each token after the first, where a request names none
+    tpot_target_ms          with the live budget, most milliseconds for each token after the first, where a request
+                            names none; 50 if left open
     max_waiting_seqs        sequences that may wait; more are refused
     overlap                 turn tokens into text while the next step computes
     seed                    where requests without a seed get theirs from
@@ -84,7 +87,7 @@ class EngineOptions:
     swap_space_bytes: int | None = None
     enable_prefix_caching: bool = True
     token_budget: str = "live"
-    tpot_target_ms: float = 50.0
+    tpot_target_ms: float | None = None
     max_waiting_seqs: int = 100_000
     overlap: bool = True
     seed: int = 0
@@ -107,10 +110,19 @@ class EngineOptions:
         for name in ("enable_prefix_caching", "overlap"):
             if not isinstance(getattr(self, name), bool):
                 raise ParameterError(f"{name} must be true or false, not {getattr(self, name)!r:.40}.", param=name)
-        target = self.tpot_target_ms
+        if self.tpot_target_ms is not None:
+            self._check_target(self.tpot_target_ms)
+
+    def _check_target(self, target: object) -> None:
         if not isinstance(target, int | float) or isinstance(target, bool) or not 0 < target <= MOST_TARGET_MS:
             raise ParameterError(
                 f"tpot_target_ms must be a number above 0, not {target!r:.40}.", param="tpot_target_ms"
+            )
+        if self.token_budget == "fixed":
+            raise ParameterError(
+                "A fixed token budget keeps no TPOT target.",
+                param="tpot_target_ms",
+                hint="Leave it out, or set token_budget to live.",
             )
 
 
@@ -175,7 +187,7 @@ def resolve(options: EngineOptions, spec: ModelSpec, free_memory: int) -> Engine
         isa=options.isa,
         prefix_caching=options.enable_prefix_caching,
         token_budget=cast(TokenBudget, options.token_budget),
-        tpot_target_s=options.tpot_target_ms / 1000,
+        tpot_target_s=(options.tpot_target_ms or DEFAULT_TARGET_MS) / 1000,
         max_waiting=options.max_waiting_seqs,
         overlap=options.overlap,
     )

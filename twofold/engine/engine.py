@@ -37,14 +37,12 @@ from twofold.text.tokenizer import Tokenizer
 Outlet = Callable[[list[OutputDelta]], None]
 
 DEFAULT_OPTIONS: Final = RequestOptions()
-READING: Final = SamplingParams(temperature=0)
-"""For texts that are only read."""
 
 
 class Engine:
     """Requests over one model. ``context`` is the most tokens of a prompt with its answer; ``seed`` the source of
     seeds for requests without one: the n-th request of an engine draws the same in every run. Without ``overlap`` a
-    step's results leave before the next one starts.
+    step's results leave before the next one starts. ``keeps_targets`` says whether steps heed TPOT targets.
     """
 
     def __init__(
@@ -58,6 +56,7 @@ class Engine:
         context: int,
         seed: int = 0,
         overlap: bool = True,
+        keeps_targets: bool = True,
     ) -> None:
         self._executor = executor
         self._scheduler = scheduler
@@ -66,6 +65,7 @@ class Engine:
         self._intake = Intake(self._roster, tokenizer, vocab_size=vocab_size, context=context, seed=seed)
         self._clock = clock
         self._overlap = overlap
+        self._keeps_targets = keeps_targets
         self._requests: dict[str, Request] = {}
         self._numbers = count()
         self._arrived: list[tuple[float, list[TokenEvent]]] = []
@@ -299,6 +299,12 @@ class Engine:
         grammar_s: float = 0.0,
     ) -> Came:
         """Who comes, under an id that nobody has. Raises ParameterError for one that is in use."""
+        if options.tpot_target_s is not None and not self._keeps_targets:
+            raise ParameterError(
+                "A fixed token budget keeps no TPOT target.",
+                param="tpot_target_s",
+                hint="Leave it out, or set token_budget to live.",
+            )
         number = next(self._numbers)
         request_id = f"request-{number}" if request_id is None else request_id
         if request_id in self._requests:

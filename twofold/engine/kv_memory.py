@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from twofold.core.model import KVGroup, ModelSpec
+from twofold.core.model import ATTENTION_CHUNK, KVGroup, ModelSpec
 from twofold.kv.manager import GroupSize
 from twofold.kv.pool import blocks_for
 
-CHUNK: Final = 64
-"""Attention reads from the beginning of the chunk in which a window begins."""
 MOST_BLOCKS: Final = 1 << 18
 """More blocks than this cost more to keep account of than prefixes of that age are worth."""
 WINDOW_SHARE: Final = 0.5
@@ -40,7 +38,7 @@ class KVDemand:
         everything = blocks_for(context, self.block_size)
         if group.window is None:
             return everything
-        return min(everything, blocks_for(group.window + self.rows + CHUNK, self.block_size) + 1)
+        return min(everything, blocks_for(group.window + self.rows + ATTENTION_CHUNK, self.block_size) + 1)
 
     def sequence_bytes(self, context: int) -> int:
         """Bytes of one sequence of ``context`` tokens."""

@@ -40,8 +40,8 @@ class LLM:
     tokenizer   another model whose tokenizer is used; None takes the model's own
     build       what makes the weights run; None takes the CPU kernels
 
-    The other keywords are those of ``EngineOptions``, but that ``token_budget`` is fixed unless it is given: what
-    counts offline is when all is done. Raises ParameterError for an unknown keyword or an impossible value, ModelError
+    The other keywords are those of ``EngineOptions``, but that ``token_budget`` is fixed unless it or a TPOT target is
+    given: what counts offline is when all is done. Raises ParameterError for an unknown keyword or an impossible value, ModelError
     where the model cannot be used, ResourceError where memory does not suffice.
     """
 
@@ -54,7 +54,7 @@ class LLM:
         build: BuildForward | None = None,
         **options: Unpack[EngineKeywords],
     ) -> None:
-        wanted: EngineKeywords = {"token_budget": "fixed", **options}
+        wanted: EngineKeywords = options if "tpot_target_ms" in options else {"token_budget": "fixed", **options}
         self._start(open_model("LLM", model, tokenizer, progress, build, wanted), MonotonicClock())
 
     @classmethod
@@ -105,27 +105,42 @@ class LLM:
         given = read_prompts(prompts)
         return self._generate(given, _params_for_each(sampling_params, len(given)), options)
 
-    def beam_search(self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams) -> list[RequestOutput]:
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        *,
+        options: RequestOptions = DEFAULT_OPTIONS,
+    ) -> list[RequestOutput]:
         """The ``beam_width`` most likely answers to each prompt, best first."""
-        return self._each(read_prompts(prompts), lambda prompt: self._engine.add_beams(prompt, params), params)
+        add = partial(self._engine.add_beams, params=params, options=options)
+        return self._each(read_prompts(prompts), add, params)
 
     def embed(
-        self, prompts: Prompt | Sequence[Prompt], *, pooling: Pooling = "mean", normalize: bool = True
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling: Pooling = "mean",
+        normalize: bool = True,
+        options: RequestOptions = DEFAULT_OPTIONS,
     ) -> list[RequestOutput]:
         """A vector of ``hidden_size`` numbers for each text, in ``embedding``: its hidden states after the last norm.
 
         ``pooling`` takes their mean or the last one; ``normalize`` scales the vector to length 1.
         """
         check_pooling(pooling)
-        add = partial(self._engine.add_embedding, pooling=pooling, normalize=normalize)
+        add = partial(self._engine.add_embedding, pooling=pooling, normalize=normalize, options=options)
         return self._each(read_prompts(prompts), add)
 
-    def score(self, prompts: Prompt | Sequence[Prompt], *, alternatives: int = 0) -> list[RequestOutput]:
+    def score(
+        self, prompts: Prompt | Sequence[Prompt], *, alternatives: int = 0, options: RequestOptions = DEFAULT_OPTIONS
+    ) -> list[RequestOutput]:
         """The log-probability of every token of the given texts, in ``prompt_logprobs``; nothing is generated.
 
         ``alternatives`` most likely tokens of each position come with it. ``cumulative_logprob`` is the sum.
         """
-        return self._each(read_prompts(prompts), partial(self._engine.add_scoring, alternatives=alternatives))
+        add = partial(self._engine.add_scoring, alternatives=alternatives, options=options)
+        return self._each(read_prompts(prompts), add)
 
     def chat(
         self,
@@ -135,6 +150,7 @@ class LLM:
         add_generation_prompt: bool = True,
         tools: Sequence[Message] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        options: RequestOptions = DEFAULT_OPTIONS,
     ) -> list[RequestOutput]:
         """Answers to one conversation, or to several, through the model's chat template."""
         chats = [messages] if not messages or isinstance(messages[0], Mapping) else messages
@@ -147,16 +163,22 @@ class LLM:
                 **(chat_template_kwargs or {}),
             )
             given.append(GivenPrompt(token_ids=tuple(ids)))
-        return self._generate(given, _params_for_each(sampling_params, len(given)), DEFAULT_OPTIONS)
+        return self._generate(given, _params_for_each(sampling_params, len(given)), options)
 
-    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[OutputDelta]:
+    def stream(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        options: RequestOptions = DEFAULT_OPTIONS,
+    ) -> Iterator[OutputDelta]:
         """One request, delta by delta; the last one carries the whole. Leaving the iterator aborts the request."""
         self._check_open()
         given = read_prompts(prompt)
         if len(given) != 1:
             raise ParameterError("A stream takes one prompt.", param="prompt", hint="Use generate for several.")
         params = sampling_params or DEFAULT_PARAMS
-        return self._deltas(self._engine.prepare(given[0], params), params)
+        return self._deltas(self._engine.prepare(given[0], params), params, options)
 
     def close(self) -> None:
         """Aborts what runs and lets the model go. Closing twice is fine."""
@@ -213,8 +235,8 @@ class LLM:
             for request_id in request_ids:
                 self._forget(request_id)
 
-    def _deltas(self, prompt: GivenPrompt, params: SamplingParams) -> Iterator[OutputDelta]:
-        request_id = self._engine.add(prompt, params)
+    def _deltas(self, prompt: GivenPrompt, params: SamplingParams, options: RequestOptions) -> Iterator[OutputDelta]:
+        request_id = self._engine.add(prompt, params, options=options)
         inbox = self._inboxes[request_id] = deque()
         try:
             finished = False

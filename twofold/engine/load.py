@@ -37,7 +37,7 @@ class BuiltForward:
 BuildForward: TypeAlias = Callable[[GGUFFile, ModelSpec, ModelWeights, EngineConfig], BuiltForward]
 """Makes a file's weights run. The file is closed afterwards; arrays of it that are still in use stay valid.
 
-The result takes batches of up to ``config.limits`` and keeps ``config.kv_blocks`` blocks of K and V.
+The result takes batches of up to ``config.limits`` and keeps the blocks and host slots of ``config.kv_groups``.
 """
 
 

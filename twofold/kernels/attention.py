@@ -25,6 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from twofold.core.model import ATTENTION_CHUNK
 from twofold.kernels.cache import KV_BYTES, TILE, block_of, load_elements, table_of
 from twofold.kernels.ir import Kernel, Value, Var
 from twofold.kernels.isa import Isa
@@ -42,7 +43,7 @@ from twofold.kernels.split import (
 )
 from twofold.kernels.types import F32, F32X16, I32, I32X16, I64, PTR
 
-CHUNK: Final = 64
+CHUNK: Final = ATTENTION_CHUNK
 MASKED: Final = float("-inf")
 MOST_QUERIES: Final = 12
 """Queries of the largest tile. No more than 16: what rescales their sums is computed in the lanes of one vector."""

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import gt, le
 
+from twofold.core.model import ATTENTION_CHUNK
 from twofold.core.step import BlockMove, MoveKind
 from twofold.kv.counters import CacheCounters
 from twofold.kv.holding import Holding, Swapped
@@ -59,7 +60,7 @@ class BlockManager:
         *,
         prefix_caching: bool = True,
         pinned_share: float = 0.5,
-        chunk: int = 64,
+        chunk: int = ATTENTION_CHUNK,
     ) -> None:
         if not groups or any(group.window is None for group in groups[1:]):
             raise ValueError("there must be a KV group, and only the first may be without a window")

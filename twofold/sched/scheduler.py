@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Row
-from typing import Final
 
 from twofold.core.errors import ContextLengthError, ResourceError
+from twofold.core.model import ATTENTION_CHUNK
 from twofold.core.record import Stall
 from twofold.core.step import FinishReason, SequenceOutcome, SequenceStep, StepOutcome, StepPlan, TokenEvent
 from twofold.kv.manager import BlockManager
@@ -36,9 +36,6 @@ from twofold.sched.siblings import Siblings, is_coming
 from twofold.sched.stalls import Stalls, StepWork
 from twofold.sched.step_builder import Pace, StepBuilder, StepLimits
 from twofold.sched.step_time import StepTimeModel
-
-CHUNK: Final = 64
-"""Positions that attention reads at a time."""
 
 
 class Scheduler:
@@ -75,7 +72,7 @@ class Scheduler:
         self._siblings = Siblings()
         self._deadlines: Heap[int] = Heap()
         self._windows = [window for window in windows if window is not None]
-        reaches = [Reach(window, CHUNK, manager.block_size) for window in windows]
+        reaches = [Reach(window, ATTENTION_CHUNK, manager.block_size) for window in windows]
         assert len(reaches) == len(manager.held), "every KV group has a window, or None"
         self._blocks = SequenceBlocks(manager, reaches)
         self._look_ahead = LookAhead(manager, reaches, limits.rows)

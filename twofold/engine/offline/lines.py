@@ -16,8 +16,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from twofold.engine.offline.bodies import OpenAIRequest
+from twofold.engine.offline.embeddings import EmbeddingRequest
 from twofold.engine.offline.fields import FieldError, Fields, impossible
-from twofold.engine.offline.openai import ChatRequest, CompletionRequest, OpenAIRequest
+from twofold.engine.offline.openai import ChatRequest, CompletionRequest
 
 MAX_LINE_BYTES: Final = 32 << 20
 MAX_CUSTOM_ID_CHARS: Final = 512
@@ -27,6 +29,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 ENDPOINTS: Final[Mapping[str, Callable[[object], OpenAIRequest]]] = {
     "/v1/chat/completions": ChatRequest.read,
     "/v1/completions": CompletionRequest.read,
+    "/v1/embeddings": EmbeddingRequest.read,
 }
 """What reads the body of a line, by the line's url."""
 
@@ -110,7 +113,8 @@ def endpoint_of(fields: Fields) -> tuple[Callable[[object], OpenAIRequest], obje
         raise FieldError(f"method must be POST, not {method!r:.60}.", param="method")
     read = ENDPOINTS.get(url) if isinstance(url, str) else None
     if read is None:
-        hint = f"Use {' or '.join(ENDPOINTS)}."
+        *most, last = ENDPOINTS
+        hint = f"Use {', '.join(most)} or {last}."
         raise FieldError(f"A batch has no endpoint {url!r:.60}.", param="url", code="invalid_url", hint=hint)
     return read, body
 

@@ -1,18 +1,15 @@
-"""OpenAI's request bodies, read into what the engine takes: prompts and ``SamplingParams``.
-
-Nothing here waits, reads or writes, so the offline batch and a server share it. Names and defaults are OpenAI's;
-what vLLM adds (top_k, min_p, structured_outputs, …) has vLLM's names. A field that Twofold cannot honour is refused,
-never passed over; only labels, which concern no answer, are taken and dropped.
-"""
+"""Bodies of OpenAI's chats and completions, read into what the engine takes: prompts and ``SamplingParams``."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from twofold.core.params import MAX_LOGPROBS, MAX_SEED, MAX_TOKEN_ID, SamplingParams, StructuredOutputsParams
-from twofold.engine.offline.fields import FieldError, Fields, impossible, is_whole, unsupported
+from twofold.core.request import RequestOptions
+from twofold.engine.offline.bodies import Limits, open_body, read_options, read_texts
+from twofold.engine.offline.fields import FieldError, Fields, impossible, unsupported
 from twofold.engine.offline.replies import ReplyHead, chat_completion, text_completion
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import GivenPrompt, Message
@@ -20,7 +17,6 @@ from twofold.text.tokenizer import Tokenizer
 
 COMPLETION_TOKENS: Final = 16
 """OpenAI's default of max_tokens for /v1/completions; a chat goes on to the end of the context."""
-MAX_PROMPTS: Final = 2048
 LEAST_SEED: Final = -(1 << 63)
 
 SAME_NAME: Final = (
@@ -41,15 +37,12 @@ SAME_NAME: Final = (
 )
 """Fields that ``SamplingParams`` knows by the same name and checks itself."""
 
-LABELS: Final = ("user", "metadata", "safety_identifier", "prompt_cache_key")
-"""Fields by which OpenAI's customers sort their requests."""
-
-SHARED_LIMITS: Final[Mapping[str, tuple[object, ...]]] = {
+SHARED_LIMITS: Final[Limits] = {
     "stream": (False,),
     "stream_options": (),
     "service_tier": ("auto", "default"),
 }
-CHAT_LIMITS: Final[Mapping[str, tuple[object, ...]]] = {
+CHAT_LIMITS: Final[Limits] = {
     **SHARED_LIMITS,
     "audio": (),
     "function_call": (),
@@ -63,34 +56,12 @@ CHAT_LIMITS: Final[Mapping[str, tuple[object, ...]]] = {
     "verbosity": (),
     "web_search_options": (),
 }
-COMPLETION_LIMITS: Final[Mapping[str, tuple[object, ...]]] = {**SHARED_LIMITS, "suffix": ("",)}
-"""Fields of OpenAI's with the only values that can be honoured here."""
+COMPLETION_LIMITS: Final[Limits] = {**SHARED_LIMITS, "suffix": ("",)}
 
 TEMPLATE_NAMES: Final = frozenset(
     {"messages", "tools", "add_generation_prompt", "special_tokens", "tokenize", "trust_content"}
 )
 """Variables of chat templates that a body sets by other fields, or not at all."""
-
-
-class OpenAIRequest(Protocol):
-    """A request that was read: what to run, and how to tell what came of it.
-
-    ``model`` is the one that was asked for, None for whichever runs.
-    """
-
-    @property
-    def model(self) -> str | None: ...
-
-    @property
-    def params(self) -> SamplingParams: ...
-
-    def prompts(self, tokenizer: Tokenizer) -> list[GivenPrompt]:
-        """What to run, each with ``params``. Raises TemplateError where the chat template refuses the messages."""
-        ...
-
-    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], tokenizer: Tokenizer) -> dict[str, Any]:
-        """The body of the response. ``outputs`` are those of the prompts, in their order."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +78,7 @@ class ChatRequest:
     add_generation_prompt: bool
     return_token_ids: bool
     params: SamplingParams
+    options: RequestOptions
 
     @classmethod
     def read(cls, body: object, handled: Collection[str] = ()) -> Self:
@@ -114,7 +86,7 @@ class ChatRequest:
 
         Raises ParameterError for an impossible, unknown or unsupported field.
         """
-        fields = _opened(body, handled, CHAT_LIMITS)
+        fields = open_body(body, handled, CHAT_LIMITS)
         request = cls(
             model=fields.text("model"),
             messages=_messages(fields),
@@ -122,6 +94,7 @@ class ChatRequest:
             variables=_variables(fields),
             add_generation_prompt=fields.flag("add_generation_prompt", True),
             return_token_ids=fields.flag("return_token_ids"),
+            options=read_options(fields),
             params=SamplingParams(
                 **_keywords(fields), max_tokens=_chat_tokens(fields), logprobs=_chat_logprobs(fields)
             ),
@@ -156,6 +129,7 @@ class CompletionRequest:
     prompt_only: bool
     return_token_ids: bool
     params: SamplingParams
+    options: RequestOptions
 
     @classmethod
     def read(cls, body: object, handled: Collection[str] = ()) -> Self:
@@ -163,16 +137,17 @@ class CompletionRequest:
 
         Raises ParameterError for an impossible, unknown or unsupported field.
         """
-        fields = _opened(body, handled, COMPLETION_LIMITS)
+        fields = open_body(body, handled, COMPLETION_LIMITS)
         echo = fields.flag("echo")
         logprobs = fields.whole("logprobs", 0, MAX_LOGPROBS)
         most = fields.whole("max_tokens", 0 if echo else 1, MAX_TOKEN_ID)
         request = cls(
             model=fields.text("model"),
-            given=_prompts(fields),
+            given=read_texts(fields, "prompt"),
             echo=echo,
             prompt_only=most == 0,
             return_token_ids=fields.flag("return_token_ids"),
+            options=read_options(fields),
             params=SamplingParams(
                 **_keywords(fields),
                 best_of=fields.take("best_of"),
@@ -191,17 +166,6 @@ class CompletionRequest:
         return text_completion(
             head, outputs, tokenizer, echo=self.echo, prompt_only=self.prompt_only, token_ids=self.return_token_ids
         )
-
-
-def _opened(body: object, handled: Collection[str], limits: Mapping[str, tuple[object, ...]]) -> Fields:
-    """The body's fields, those looked at that say nothing about prompt and sampling."""
-    fields = Fields(body)
-    for name in (*handled, *LABELS):
-        fields.take(name)
-    for name, possible in limits.items():
-        if name not in handled:
-            fields.only(name, *possible)
-    return fields
 
 
 def _keywords(fields: Fields) -> dict[str, Any]:
@@ -323,29 +287,3 @@ def _variables(fields: Fields) -> Mapping[str, Any]:
         if name in TEMPLATE_NAMES:
             raise unsupported(f"chat_template_kwargs.{name}", "Leave it out: fields of the body say it.")
     return variables
-
-
-def _prompts(fields: Fields) -> tuple[GivenPrompt, ...]:
-    """The forms that OpenAI knows: a text, token ids, or a list of either."""
-    prompt = fields.require("prompt")
-    if isinstance(prompt, str):
-        return (GivenPrompt(text=prompt),)
-    if not isinstance(prompt, list) or not prompt:
-        raise _no_prompt(prompt)
-    if all(map(is_whole, prompt)):
-        return (GivenPrompt(token_ids=tuple(prompt)),)
-    if len(prompt) > MAX_PROMPTS:
-        raise FieldError(f"prompt holds {len(prompt)} prompts, at most {MAX_PROMPTS} are possible.", param="prompt")
-    return tuple(map(_one_prompt, prompt))
-
-
-def _one_prompt(prompt: object) -> GivenPrompt:
-    if isinstance(prompt, str):
-        return GivenPrompt(text=prompt)
-    if not isinstance(prompt, list) or not prompt or not all(map(is_whole, prompt)):
-        raise _no_prompt(prompt)
-    return GivenPrompt(token_ids=tuple(prompt))
-
-
-def _no_prompt(prompt: object) -> FieldError:
-    return impossible("prompt", prompt, "text, a list of texts, token ids or a list of lists of token ids")

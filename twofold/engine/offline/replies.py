@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from struct import pack
 from typing import Any, Final
 
 from twofold.core.errors import ContextLengthError, ModelNotFoundError, ParameterError, TemplateError, TwofoldError
@@ -74,6 +76,26 @@ def text_completion(
             choices.append(choice)
     spent = usage(outputs, answers=not prompt_only)
     return _whole(f"cmpl-{head.id}", "text_completion", head, choices, spent)
+
+
+def embedding_list(head: ReplyHead, outputs: Sequence[RequestOutput], *, base64: bool = False) -> dict[str, Any]:
+    """A ``list`` of embeddings, one of each text; ``base64`` writes a vector as the bytes of little-endian floats."""
+    spent = sum(len(output.prompt_token_ids) for output in outputs)
+    data = []
+    for index, output in enumerate(outputs):
+        assert output.embedding is not None, "a text that was read has its vector"
+        vector = _packed(output.embedding) if base64 else list(output.embedding)
+        data.append({"object": "embedding", "index": index, "embedding": vector})
+    return {
+        "object": "list",
+        "data": data,
+        "model": head.model,
+        "usage": {"prompt_tokens": spent, "total_tokens": spent},
+    }
+
+
+def _packed(vector: Sequence[float]) -> str:
+    return b64encode(pack(f"<{len(vector)}f", *vector)).decode()
 
 
 def usage(outputs: Sequence[RequestOutput], *, answers: bool = True) -> dict[str, Any]:

@@ -7,7 +7,8 @@ Ownership: the runner owns the lines between reading and writing, the engine the
 what is written. A line that cannot be answered gets an error as its answer; the others never notice.
 
 A line without a seed draws with one made of its custom_id, so its answer depends neither on what else ran nor on how
-often the batch was taken up again.
+often the batch was taken up again. Lines with a lower ``priority`` go first among those that are in the engine; the
+file is read in its order.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Final
@@ -23,13 +25,14 @@ from twofold.core.clock import Clock
 from twofold.core.errors import ModelNotFoundError, TwofoldError, nearest
 from twofold.core.params import SamplingParams
 from twofold.engine.llm import LLM
+from twofold.engine.offline.bodies import OpenAIRequest, PoolingParams
 from twofold.engine.offline.fields import FieldError
 from twofold.engine.offline.files import BatchFiles, BatchProgress
 from twofold.engine.offline.lines import InputLine, custom_id_of, decode_line, endpoint_of, read_lines
-from twofold.engine.offline.openai import OpenAIRequest
 from twofold.engine.offline.replies import ReplyHead, error_code, error_message, error_reply
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.prompts import GivenPrompt
+from twofold.grammar.compile import CompiledGrammar
 from twofold.sampling.philox import derive_seed
 
 WINDOW_PER_SLOT: Final = 2
@@ -38,12 +41,13 @@ WINDOW_PER_SLOT: Final = 2
 
 @dataclass(slots=True)
 class _Open:
-    """A line whose requests wait or run; ``outputs`` has a place for each prompt."""
+    """A line whose requests wait or run; ``outputs`` has a place for each prompt, ``grammar`` is its answers' form."""
 
     key: str
     custom_id: str
     request: OpenAIRequest
     prompts: Sequence[GivenPrompt]
+    grammar: Future[CompiledGrammar] | None
     outputs: list[RequestOutput | None] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -52,6 +56,12 @@ class _Open:
     @property
     def finished(self) -> bool:
         return None not in self.outputs
+
+    @property
+    def sequences(self) -> int:
+        """Sequences that each prompt takes."""
+        params = self.request.params
+        return params.answers if isinstance(params, SamplingParams) else 1
 
     def request_id(self, index: int) -> str:
         return f"{self.key}-{index}"
@@ -64,10 +74,6 @@ class _Running:
     line: _Open
     index: int
     started: bool = False
-
-    @property
-    def sequences(self) -> int:
-        return self.line.request.params.answers
 
 
 def _unwatched(_progress: BatchProgress) -> None:
@@ -106,6 +112,7 @@ class BatchRunner:
         self._llm, self._files, self._names, self._any_model = llm, files, tuple(names), any_model
         self._clock, self._watch, self._stopped, self._wall = clock, watch, stopped, wall
         self._window = WINDOW_PER_SLOT * llm.config.limits.sequences
+        self._room = llm.config.max_waiting
         self._waiting: deque[tuple[_Open, int]] = deque()
         self._running: dict[str, _Running] = {}
         self._custom_ids: set[bytes] = set()
@@ -131,14 +138,21 @@ class BatchRunner:
 
     def _fill(self, lines: Iterator[InputLine]) -> None:
         """Brings requests into the engine until the window is full or the input has ended."""
-        sequences = sum(running.sequences for running in self._running.values())
+        sequences = sum(running.line.sequences for running in self._running.values())
         while sequences < self._window and not self._stopped():
             if self._waiting:
+                if self._running and not self._ready(self._waiting[0][0]):
+                    return
                 sequences += self._start(*self._waiting.popleft())
             elif (line := next(lines, None)) is not None:
                 self._open(line)
             else:
                 return
+
+    def _ready(self, line: _Open) -> bool:
+        """Whether a prompt need not wait for the compiler, and would not be one too many for the engine's queue."""
+        compiled = line.grammar is None or line.grammar.done()
+        return compiled and self._llm.engine.scheduler.waiting + line.sequences <= self._room
 
     def _open(self, line: InputLine) -> None:
         """Reads a line; its requests wait then, or it is finished with an error."""
@@ -177,8 +191,13 @@ class BatchRunner:
         """The line with its prompts as token ids: all are checked before the first of them runs."""
         self._check_model(request.model)
         engine = self._llm.engine
-        prompts = [engine.prepare(p, request.params) for p in request.prompts(self._llm.get_tokenizer())]
-        return _Open(key, custom_id, request, prompts)
+        params: SamplingParams | None = None
+        if isinstance(request.params, PoolingParams):
+            request.params.check(self._llm.loaded.spec.hidden_size)
+        else:
+            params = request.params
+        prompts = [engine.prepare(p, params) for p in request.prompts(self._llm.get_tokenizer())]
+        return _Open(key, custom_id, request, prompts, None if params is None else engine.compile(params))
 
     def _check_model(self, model: str | None) -> None:
         if model is None or self._any_model or model in self._names:
@@ -188,16 +207,27 @@ class BatchRunner:
 
     def _start(self, line: _Open, index: int) -> int:
         """Hands a prompt to the engine; how many sequences it has now."""
-        params = _seeded(line.request.params, self._llm.config.seed, line.custom_id, index)
-        running = _Running(line, index)
         try:
-            self._llm.engine.add(line.prompts[index], params, line.request_id(index))
+            self._add(line, index)
         except TwofoldError as error:
-            self._give_up(line)
-            self._refuse_body(line.key, line.custom_id, error)
+            self._fail(line, error)
             return 0
-        self._running[line.request_id(index)] = running
-        return running.sequences
+        self._running[line.request_id(index)] = _Running(line, index)
+        return line.sequences
+
+    def _add(self, line: _Open, index: int) -> None:
+        engine, request, prompt = self._llm.engine, line.request, line.prompts[index]
+        if isinstance(request.params, PoolingParams):
+            engine.add_embedding(prompt, request.params.pooling, line.request_id(index), request.options)
+        else:
+            params = _seeded(request.params, self._llm.config.seed, line.custom_id, index)
+            grammar = None if line.grammar is None else line.grammar.result()
+            engine.add(prompt, params, line.request_id(index), request.options, grammar=grammar)
+
+    def _fail(self, line: _Open, error: TwofoldError) -> None:
+        """Takes back what waits and runs of a line; the error is its answer."""
+        self._give_up(line)
+        self._refuse_body(line.key, line.custom_id, error)
 
     def _give_up(self, line: _Open) -> None:
         """Takes back what waits and runs of a line."""
@@ -221,6 +251,9 @@ class BatchRunner:
         if delta.request is None:
             return
         del self._running[delta.request_id]
+        if delta.error is not None:
+            self._fail(line, delta.error)
+            return
         line.outputs[running.index] = delta.request
         if line.finished:
             self._answer(line)

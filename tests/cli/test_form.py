@@ -1,0 +1,98 @@
+"""``twofold run`` with a form that the answer must have."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Command
+from twofold.cli.form import FormOptions
+from twofold.core.errors import ParameterError
+from twofold.core.params import StructuredOutputsParams
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
+
+
+@pytest.fixture
+def answered(twofold: Command, tiny: Path) -> Any:
+    """What is said with these flags, as the JSON that the command prints."""
+
+    def answer(*flags: object) -> Any:
+        return json.loads(twofold("run", "in the", "-m", tiny, "--json", "-n", 64, "--seed", 1, *flags).out)
+
+    return answer
+
+
+def test_a_schema_as_text_or_in_a_file(answered: Any, tmp_path: Path) -> None:
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps(SCHEMA), encoding="utf-8-sig")
+    as_text, in_file = answered("--json-schema", json.dumps(SCHEMA)), answered("--json-schema", path)
+    assert isinstance(json.loads(as_text["text"])["a"], bool)
+    assert as_text["token_ids"] == in_file["token_ids"]
+
+
+def test_a_regex_a_choice_and_a_grammar(answered: Any, tmp_path: Path) -> None:
+    assert re.fullmatch("[0-9]{3}", answered("--regex", "[0-9]{3}")["text"])
+    assert answered("--choice", "red", "--choice", "blue")["text"] in ("red", "blue")
+    (tmp_path / "lark").write_text('start: "yes" | "no"')
+    (tmp_path / "gbnf").write_text('root ::= "yes" | "no"')
+    assert answered("--grammar", tmp_path / "lark")["text"] in ("yes", "no")
+    assert answered("--grammar", tmp_path / "gbnf")["text"] in ("yes", "no")
+
+
+def test_what_the_flags_become() -> None:
+    assert FormOptions().params() is None
+    assert FormOptions(choice=["a", "b"]).params() == StructuredOutputsParams(choice=("a", "b"))
+    assert FormOptions(json_schema=' {"type": "object"}').params() == StructuredOutputsParams(json={"type": "object"})
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--regex", "a", "--choice", "b"], "one form, not --regex and --choice"),
+        (["--json-schema", '{"type": }'], "json_schema is not JSON: Expecting value at line 1, column 10"),
+        (["--json-schema", "gone.json"], "gone.json cannot be read: No such file"),
+        (["--json-schema", "{list}"], "json_schema must be an object, not [1]"),
+        (["--json-schema", '{"type": "objct"}'], "json"),
+        (["--json-schema", "{latin}"], "is not UTF-8 text"),
+        (["--grammar", "{list}/deeper"], "cannot be read: "),
+        (["--grammar", "{list}"], "grammar"),
+        (["--regex", "("], "regex cannot be compiled"),
+        (["--regex", ""], "regex"),
+        (["--choice", ""], "choice"),
+        (["--choice", "red", "--ignore-eos"], "ignore_eos and min_tokens would go on"),
+        (["--choice", "red and blue and green", "-n", "1"], "needs"),
+    ],
+    ids=str,
+)
+def test_impossible_forms(twofold: Command, tiny: Path, tmp_path: Path, flags: list[str], said: str) -> None:
+    (tmp_path / "list").write_text("[1]")
+    (tmp_path / "latin").write_bytes(b"\xff")
+    for name in ("list", "latin"):
+        flags = [flag.replace(f"{{{name}}}", str(tmp_path / name)) for flag in flags]
+    result = twofold("run", "in the", "-m", tiny, *flags)
+    assert (result.code, result.out) == (2, "")
+    assert said in result.err
+    assert result.err.startswith("error: ")
+    assert "Internal" not in result.err
+
+
+def test_a_name_that_is_no_path() -> None:
+    with pytest.raises(ParameterError, match="cannot be read"):
+        FormOptions(json_schema="x\0y").params()
+
+
+@pytest.mark.model
+def test_a_schema_holds_a_real_model(twofold: Command, default_model: Path) -> None:
+    properties = {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 0, "maximum": 99}}
+    schema = {"type": "object", "properties": properties, "required": ["name", "age"], "additionalProperties": False}
+    flags = ("-m", default_model, "-n", 64, "--temperature", 0, "--json", "--json-schema", json.dumps(schema))
+    answer = json.loads(twofold("run", "Tell me of a person.", *flags).out)
+    person = json.loads(answer["text"])
+    assert answer["finish_reason"] == "stop"
+    assert person.keys() == {"name", "age"}
+    assert 0 <= person["age"] <= 99

@@ -1,0 +1,94 @@
+"""Flags of the engine, and the keywords that they become."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.cli.test_batch import write_input
+from twofold.cli import generate
+from twofold.cli.batch import BatchOptions
+from twofold.cli.options import ModelOptions
+from twofold.core.errors import ParameterError
+from twofold.engine.config import EngineKeywords
+from twofold.engine.llm import LLM
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The keywords of the last LLM that a command made."""
+    seen: dict[str, Any] = {}
+
+    def make(*arguments: Any, **keywords: Any) -> LLM:
+        seen.update(keywords)
+        return LLM(*arguments, **keywords)
+
+    monkeypatch.setattr(generate, "LLM", make)
+    return seen
+
+
+def test_every_option_of_the_engine_is_decided() -> None:
+    for options in (ModelOptions(), BatchOptions()):
+        assert options.engine_keywords().keys() == EngineKeywords.__annotations__.keys()
+
+
+def test_one_sequence_is_shown_at_once_and_many_are_computed_fast() -> None:
+    one, many = ModelOptions().engine_keywords(), BatchOptions().engine_keywords()
+    differ = {name: (one[name], many[name]) for name in one if one[name] != many[name]}
+    assert differ == {
+        "max_num_seqs": (1, 64),
+        "max_num_batched_tokens": (512, 1024),
+        "token_budget": ("live", "fixed"),
+        "overlap": (False, True),
+    }
+
+
+@pytest.mark.parametrize("command", ["run", "chat", "batch"])
+def test_flags_reach_the_engine(
+    command: str,
+    twofold: Command,
+    tiny: Path,
+    tmp_path: Path,
+    made: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda _prompt: "/exit")
+    given: list[object] = [write_input(tmp_path / "in.jsonl", 1), tmp_path / "out.jsonl"] if command == "batch" else []
+    given += ["-p", "in the", "-n", 1] if command == "run" else []
+    swap = ("--swap-space", "0.5", "--max-waiting-seqs", "7")
+    pace = ("--token-budget", "live", "--tpot-target-ms", "20.5")
+    assert twofold(command, *given, "-m", tiny, "--no-enable-prefix-caching", *swap, *pace).code == 0
+    wanted = {
+        "enable_prefix_caching": False,
+        "swap_space_bytes": 1 << 29,
+        "max_waiting_seqs": 7,
+        "token_budget": "live",
+        "tpot_target_ms": 20.5,
+    }
+    assert {name: made[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("gibibytes", [-1, float("nan"), float("inf"), 1e300])
+def test_impossible_swap_space(gibibytes: float) -> None:
+    with pytest.raises(ParameterError, match="swap_space must be"):
+        ModelOptions(swap_space=gibibytes).check()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--token-budget", "life"], "Did you mean 'live'?"),
+        (["--tpot-target-ms", "0"], "tpot_target_ms"),
+        (["--tpot-target-ms", "9", "--token-budget", "fixed"], "set token_budget to live"),
+        (["--max-waiting-seqs", "0"], "max_waiting_seqs"),
+        (["--swap-space", "much"], "much"),
+        (["--enable-prefix-cachin"], "--enable-prefix-caching"),
+    ],
+)
+def test_impossible_flags(flags: list[str], said: str, twofold: Command, tiny: Path) -> None:
+    result = twofold("run", "in the", "-m", tiny, *flags)
+    assert (result.code, result.out) == (2, "")
+    assert said in result.err

@@ -1,0 +1,79 @@
+"""Flags that say what form an answer must have."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from twofold.cli.options import LIST
+from twofold.core.errors import ParameterError
+from twofold.core.params import StructuredOutputsParams
+
+
+@Parameter(name="*", group="Structured output")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormOptions:
+    """What form the answer must have; one of these, or none."""
+
+    json_schema: Annotated[str | None, Parameter(help="A JSON schema that it keeps to: a file, or the text.")] = None
+    regex: Annotated[str | None, Parameter(help="A regular expression that the whole answer matches.")] = None
+    choice: Annotated[list[str], LIST, Parameter(help="A text that it may be; may be repeated.")] = field(
+        default_factory=list
+    )
+    grammar: Annotated[
+        Path | None, Parameter(help="A file with a context-free grammar, in GBNF or llguidance's Lark.")
+    ] = None
+
+    def params(self) -> StructuredOutputsParams | None:
+        """The form that was asked for, its files read. Raises ParameterError for several, or for what is none."""
+        given = {
+            "json_schema": self.json_schema,
+            "regex": self.regex,
+            "choice": self.choice or None,
+            "grammar": self.grammar,
+        }
+        names = ["--" + name.replace("_", "-") for name, value in given.items() if value is not None]
+        if not names:
+            return None
+        if len(names) > 1:
+            raise ParameterError(
+                f"An answer has one form, not {' and '.join(names)}.", param=names[-1], hint="Give one of them."
+            )
+        return StructuredOutputsParams(
+            json=None if self.json_schema is None else _schema(self.json_schema),
+            regex=self.regex,
+            choice=self.choice or None,
+            grammar=None if self.grammar is None else _text_of("grammar", self.grammar),
+        )
+
+
+def _schema(given: str) -> dict[str, Any]:
+    """The schema in a file or in the text itself, which begins with a brace."""
+    text = given if given.lstrip().startswith("{") else _text_of("json_schema", Path(given))
+    try:
+        schema = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ParameterError(
+            f"json_schema is not JSON: {error.msg} at line {error.lineno}, column {error.colno}.", param="json_schema"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise ParameterError(f"json_schema cannot be read: {error}.", param="json_schema") from error
+    if not isinstance(schema, dict):
+        raise ParameterError(
+            f"json_schema must be an object, not {schema!r:.60}.", param="json_schema", hint='Like {"type": "object"}.'
+        )
+    return schema
+
+
+def _text_of(name: str, path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ParameterError(f"{name}: {path} is not UTF-8 text.", param=name) from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ParameterError(f"{name}: {str(path)[:200]} cannot be read: {reason}.", param=name) from error
