@@ -30,9 +30,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return seen
 
 
-def test_every_option_of_the_engine_is_decided() -> None:
-    for options in (ModelOptions(), BatchOptions()):
-        assert options.engine_keywords().keys() == EngineKeywords.__annotations__.keys()
+def test_every_option_of_the_engine_is_decided_where_many_share_it() -> None:
+    assert BatchOptions().engine_keywords().keys() == EngineKeywords.__annotations__.keys()
 
 
 def test_one_sequence_is_shown_at_once_and_many_are_computed_fast() -> None:
@@ -41,40 +40,36 @@ def test_one_sequence_is_shown_at_once_and_many_are_computed_fast() -> None:
     assert differ == {
         "max_num_seqs": (1, 64),
         "max_num_batched_tokens": (512, 1024),
-        "token_budget": ("live", "fixed"),
+        "swap_space_bytes": (0, None),
         "overlap": (False, True),
     }
 
 
-@pytest.mark.parametrize("command", ["run", "chat", "batch"])
-def test_flags_reach_the_engine(
-    command: str,
-    twofold: Command,
-    tiny: Path,
-    tmp_path: Path,
-    made: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("command", ["run", "chat"])
+def test_flags_of_one_sequence_reach_the_engine(
+    command: str, twofold: Command, tiny: Path, made: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("builtins.input", lambda _prompt: "/exit")
-    given: list[object] = [write_input(tmp_path / "in.jsonl", 1), tmp_path / "out.jsonl"] if command == "batch" else []
-    given += ["-p", "in the", "-n", 1] if command == "run" else []
+    given: list[object] = ["-p", "in the", "-n", 1] if command == "run" else []
+    assert twofold(command, *given, "-m", tiny, "--no-enable-prefix-caching").code == 0
+    assert made["enable_prefix_caching"] is False
+
+
+def test_flags_of_many_sequences_reach_the_engine(
+    twofold: Command, tiny: Path, tmp_path: Path, made: dict[str, Any]
+) -> None:
+    files = write_input(tmp_path / "in.jsonl", 1), tmp_path / "out.jsonl"
     swap = ("--swap-space", "0.5", "--max-waiting-seqs", "7")
     pace = ("--token-budget", "live", "--tpot-target-ms", "20.5")
-    assert twofold(command, *given, "-m", tiny, "--no-enable-prefix-caching", *swap, *pace).code == 0
-    wanted = {
-        "enable_prefix_caching": False,
-        "swap_space_bytes": 1 << 29,
-        "max_waiting_seqs": 7,
-        "token_budget": "live",
-        "tpot_target_ms": 20.5,
-    }
+    assert twofold("batch", *files, "-m", tiny, *swap, *pace).code == 0
+    wanted = {"swap_space_bytes": 1 << 29, "max_waiting_seqs": 7, "token_budget": "live", "tpot_target_ms": 20.5}
     assert {name: made[name] for name in wanted} == wanted
 
 
 @pytest.mark.parametrize("gibibytes", [-1, float("nan"), float("inf"), 1e300])
 def test_impossible_swap_space(gibibytes: float) -> None:
     with pytest.raises(ParameterError, match="swap_space must be"):
-        ModelOptions(swap_space=gibibytes).check()
+        BatchOptions(swap_space=gibibytes).check()
 
 
 @pytest.mark.parametrize(
@@ -88,7 +83,7 @@ def test_impossible_swap_space(gibibytes: float) -> None:
         (["--enable-prefix-cachin"], "--enable-prefix-caching"),
     ],
 )
-def test_impossible_flags(flags: list[str], said: str, twofold: Command, tiny: Path) -> None:
-    result = twofold("run", "in the", "-m", tiny, *flags)
+def test_impossible_flags(flags: list[str], said: str, twofold: Command, tiny: Path, tmp_path: Path) -> None:
+    result = twofold("batch", write_input(tmp_path / "in.jsonl", 1), tmp_path / "out.jsonl", "-m", tiny, *flags)
     assert (result.code, result.out) == (2, "")
     assert said in result.err

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from cyclopts import Parameter
 
 from twofold.cli.console import is_terminal, note, print_json, rich_console
-from twofold.cli.options import FLAG, LIST, ModelOptions
+from twofold.cli.options import FLAG, LIST, CrowdOptions
 from twofold.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ TENTHS: Final = 10
 
 @Parameter(name="*", group="Model")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchOptions(ModelOptions):
+class BatchOptions(CrowdOptions):
     """Which model runs, and how many sequences at once: many, for nobody waits for a single one."""
 
     max_num_seqs: Annotated[
@@ -39,10 +39,6 @@ class BatchOptions(ModelOptions):
         list[str], LIST, Parameter(help="What lines may call the model; may be repeated, the first one answers.")
     ] = field(default_factory=list)
     accept_any_model: Annotated[bool, FLAG, Parameter(help="Answers lines that ask for any other model, too.")] = False
-
-    def engine_keywords(self) -> dict[str, Any]:
-        """Keywords of ``LLM``, but for the model and the tokenizer."""
-        return ModelOptions.engine_keywords(self) | {"max_num_seqs": self.max_num_seqs, "overlap": True}
 
 
 def batch(

@@ -38,22 +38,9 @@ class ModelOptions:
     block_size: Annotated[int, Parameter(help="Positions of a block of the KV cache.")] = 16
     kv_cache_dtype: Annotated[str, Parameter(help="auto (f16), f16 or f32.")] = "auto"
     kv_cache_memory_bytes: Annotated[int | None, Parameter(help="Memory of the KV cache.")] = None
-    swap_space: Annotated[
-        float | None,
-        Parameter(help="GiB beside the KV cache for sequences that were preempted; 0 computes them again."),
-    ] = None
     enable_prefix_caching: Annotated[
         bool, Parameter(help="Keeps what was computed of a prompt for others that begin alike.")
     ] = True
-    token_budget: Annotated[
-        str,
-        Parameter(help="live: prompts get what keeps running answers at their target; fixed: all that a step takes."),
-    ] = "live"
-    tpot_target_ms: Annotated[
-        float | None,
-        Parameter(help="Most milliseconds for each token after the first, with the live budget; 50 if left out."),
-    ] = None
-    max_waiting_seqs: Annotated[int, Parameter(help="Most sequences that wait.")] = 100_000
     threads: Annotated[
         int | None, Parameter(name=("--threads", "-t"), help="Threads that compute; one for each core if left out.")
     ] = None
@@ -82,15 +69,47 @@ class ModelOptions:
             "block_size": self.block_size,
             "kv_cache_dtype": self.kv_cache_dtype,
             "kv_cache_memory_bytes": self.kv_cache_memory_bytes,
-            "swap_space_bytes": None if self.swap_space is None else _bytes("swap_space", self.swap_space),
+            "swap_space_bytes": 0,
             "enable_prefix_caching": self.enable_prefix_caching,
-            "token_budget": self.token_budget,
-            "tpot_target_ms": self.tpot_target_ms,
-            "max_waiting_seqs": self.max_waiting_seqs,
+            "token_budget": "fixed",
             "overlap": False,
             "seed": ENGINE_SEED,
             "threads": self.threads,
             "isa": self.isa,
+        }
+
+
+@Parameter(name="*", group="Model")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrowdOptions(ModelOptions):
+    """Which model runs, and how many sequences share it."""
+
+    max_num_seqs: Annotated[
+        int, Parameter(name=("--max-num-seqs", "--parallel", "-np"), help="Most sequences that run at once.")
+    ] = 32
+    swap_space: Annotated[
+        float | None,
+        Parameter(help="GiB beside the KV cache for sequences that were preempted; 0 computes them again."),
+    ] = None
+    token_budget: Annotated[
+        str,
+        Parameter(help="live: prompts get what keeps running answers at their target; fixed: all that a step takes."),
+    ] = "live"
+    tpot_target_ms: Annotated[
+        float | None,
+        Parameter(help="Most milliseconds for each token after the first, with the live budget; 50 if left out."),
+    ] = None
+    max_waiting_seqs: Annotated[int, Parameter(help="Most sequences that wait.")] = 100_000
+
+    def engine_keywords(self) -> dict[str, Any]:
+        """Keywords of ``LLM``, but for the model and the tokenizer."""
+        return ModelOptions.engine_keywords(self) | {
+            "max_num_seqs": self.max_num_seqs,
+            "swap_space_bytes": None if self.swap_space is None else _bytes("swap_space", self.swap_space),
+            "token_budget": self.token_budget,
+            "tpot_target_ms": self.tpot_target_ms,
+            "max_waiting_seqs": self.max_waiting_seqs,
+            "overlap": True,
         }
 
 

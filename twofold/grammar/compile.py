@@ -20,7 +20,7 @@ from llguidance import LLMatcher
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.params import StructuredOutputsParams
 from twofold.core.step import TokenConstraint
-from twofold.grammar.completion import CompletionSearch, Path
+from twofold.grammar.completion import LONGEST, CompletionSearch, Path
 from twofold.grammar.constraint import GrammarConstraint
 from twofold.grammar.rise import literals, rise_bytes
 from twofold.grammar.source import GrammarSource, grammar_source, impossible
@@ -32,8 +32,8 @@ from twofold.text.tokenizer import Tokenizer
 COMPILE_S: Final = 0.25
 CACHED_GRAMMARS: Final = 64
 MAX_WAITING: Final = 256
-LONGEST_LEAST: Final = 8_192
-"""Grammars whose shortest answer takes more tokens are refused."""
+COMPILE_WORK: Final = 800_000
+"""Of the search for a shortest answer (``completion``): about a second."""
 LEAST_HEADROOM: Final = 8
 BRACKET_TOKENS: Final = 4
 """What closing a bracket of a caller's own grammar takes: ``+1)`` and a little more."""
@@ -90,7 +90,7 @@ class GrammarCompiler:
 
     end_ids     every token that may end an answer
     vocab_size  how many logits a row has
-    seconds     budget of a compilation; the vocabulary and the start of the process beside it do not count
+    seconds     budget of a compilation on trial, the only clock here: it decides what is refused, never an answer
     """
 
     def __init__(
@@ -153,11 +153,11 @@ class GrammarCompiler:
         matcher = LLMatcher(self._vocabulary.matchable, source.grammar, log_level=0, limits=parser_limits())
         spelled = tuple(tuple(self._vocabulary.spell(text.encode())) for text in literals(source))
         search = CompletionSearch(self._vocabulary, source.texts, spelled)
-        path = None if matcher.is_error() else search.find(matcher, LONGEST_LEAST, b"", self._seconds)
+        path = None if matcher.is_error() else search.find(matcher, LONGEST, b"", COMPILE_WORK)
         if matcher.is_error():
             raise _refused(source.form, matcher.get_error())
         if path is None:
-            why = f"has no complete answer of up to {LONGEST_LEAST} tokens that could be found"
+            why = f"has no complete answer of up to {LONGEST} tokens that could be found"
             raise impossible(source.form, why, "Give recursive parts an alternative that ends; lower least counts.")
         headroom = _headroom(source, self._vocabulary)
         return CompiledGrammar(source.form, matcher, self._vocabulary, source.texts, spelled, path, headroom)

@@ -5,7 +5,11 @@ Laws
     room − len(path) > headroom     free: every token that the grammar allows may be drawn
     else                            near: only tokens from which a path of at most room − 1 tokens is proven
     So once near, always in time: each proof becomes the path of the next state. While free, the path is looked for
-    again before the answer could have come near, if no token lengthens it by more than the headroom.
+    again before the answer could have come near, if no token lengthens it by more than the headroom. Where one did,
+    and the shortest path found is longer than the room, only the tokens with the shortest path may be drawn: the
+    answer closes at once, and is in time again as soon as a path fits.
+    A mask depends on the grammar, the vocabulary, the limit and the tokens so far alone: searches are bounded by
+    counts, never by a clock, and a state is the same whether or not its mask was asked for.
 
 The end of an answer needs no token of its own: an answer that is complete when its limit is reached is valid.
 """
@@ -19,19 +23,19 @@ from llguidance import LLMatcher
 from numpy.typing import NDArray
 
 from twofold.core.errors import ParameterError
-from twofold.grammar.completion import CompletionSearch, Path, completes
+from twofold.grammar.completion import LONGEST, CompletionSearch, Path, completes
 from twofold.grammar.vocabulary import TokenVocabulary, allowed_ids, has_bits, set_bits
 
 PROVEN: Final = 192
 """Near the limit a mask of more tokens than these is cut down to the vocabulary's most common ones."""
 SEARCHES: Final = 4
 """Of the tokens tried, for so many a path is searched where the known one does not fit."""
-SEARCH_S: Final = 0.05
-"""How long a search may take while an answer is generated; in the rare state that no rest of a path completes."""
+SEARCH_WORK: Final = 40_000
+"""Of a search (``completion``) while an answer is generated; in the rare state that no rest of a path completes."""
 LOST_CHECKS: Final = 32
 """Where no path is found the next search waits for this part of the room: searches that fail are the slow ones."""
-PROOF_S: Final = 0.01
-"""How long the search for one such path may take; a token without one is only left out."""
+PROOF_WORK: Final = 8_000
+"""Of the search for one such path; a token without one is only left out."""
 CUTS: Final = 4
 """How many tokens of a known path may already have been said by the token that was drawn instead."""
 
@@ -93,6 +97,7 @@ class GrammarConstraint:
     def advance(self, token: int) -> None:
         """Takes a drawn token, one that the mask allowed."""
         assert not self._finished, "nothing can follow a finished answer"
+        self.mask()  # its proofs are part of the state
         self._fresh = False
         self._room -= 1
         if token in self._vocabulary.end_ids:
@@ -147,8 +152,11 @@ class GrammarConstraint:
         self._plan_check()
 
     def _look(self) -> None:
-        """A path from here: what is left of the last one, else a new one."""
-        found = self._rest_of_path() or self._searched()
+        """A path from here: what is left of the last one, else a new one; the shorter where none is in time."""
+        rest = self._rest_of_path()
+        found = rest if 0 < len(rest) <= self._room else self._searched()
+        if rest and (found is None or len(rest) < len(found)):
+            found = rest
         self._lost = found is None
         if found is not None:
             self._headroom = max(self._headroom, len(found) - len(self._path))
@@ -162,7 +170,9 @@ class GrammarConstraint:
     def _searched(self) -> Path | None:
         if self._matcher.is_accepting():
             return ()
-        return self._search.find(self._matcher, max(self._room, 1), bytes(self._spelled), SEARCH_S)
+        spelled = bytes(self._spelled)
+        fitting = self._search.find(self._matcher, max(self._room, 1), spelled, SEARCH_WORK)
+        return fitting or self._search.walk(self._matcher, LONGEST, spelled, SEARCH_WORK)
 
     def _plan_check(self) -> None:
         """A free token may lengthen the path by the headroom and takes a token of the room: so long none is looked
@@ -181,6 +191,8 @@ class GrammarConstraint:
             return
         allowed = allowed_ids(self._words)
         self._prove(self._tried(allowed))
+        if len(self._path) > self._room:
+            self._keep_shortest()
         kept = [*self._proofs, *(token for token in self._vocabulary.end_ids if self._matcher.is_accepting())]
         if len(allowed) > len(kept) or not set(kept).issuperset(allowed.tolist()):
             self._shortened = True
@@ -208,11 +220,21 @@ class GrammarConstraint:
             if proof is not None:
                 self._proofs[token] = proof
 
+    def _keep_shortest(self) -> None:
+        """Leaves the proofs that close soonest: none, but for the end, where the answer is complete."""
+        least = -1 if self._matcher.is_accepting() else min(map(len, self._proofs.values()))
+        self._proofs = {token: proof for token, proof in self._proofs.items() if len(proof) == least}
+
+    @property
+    def _longest_proof(self) -> int:
+        """After the next token."""
+        return max(self._room, len(self._path)) - 1
+
     def _proof_by_path(self, token: int) -> Path | None:
         end = self._vocabulary.end_ids[0]
         for cut in range(min(CUTS, len(self._path) + 1)):
             rest = self._path[cut:]
-            if len(rest) < self._room and completes(self._matcher, rest, end, token):
+            if len(rest) <= self._longest_proof and completes(self._matcher, rest, end, token):
                 return rest
         return None
 
@@ -221,4 +243,4 @@ class GrammarConstraint:
         if not after.consume_token(token):
             return None
         spelled = bytes(self._spelled) + self._vocabulary.tokens[token]
-        return self._search.walk(after, self._room - 1, spelled, PROOF_S)
+        return self._search.walk(after, self._longest_proof, spelled, PROOF_WORK)
