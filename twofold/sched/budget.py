@@ -14,6 +14,8 @@ from twofold.sched.sequence import Sequence
 from twofold.sched.step_time import StepShape, StepTimeModel
 
 MIN_PREFILL_ROWS: Final = 4
+STRAINED: Final = 0.8
+"""Share of its target that a step may take without prompts before the target is given up."""
 UNLEARNED_ROWS: Final = 64
 """Prompt rows of a step while nothing is known about step times."""
 
@@ -64,8 +66,8 @@ class LiveBudget:
     """As many rows as keep the predicted step time within what every sequence that generates is allowed.
 
     That is its TPOT target (``tpot_target_s`` unless its request has its own), less when it is behind the schedule
-    that the target makes from its first token. Where they alone take more than half of it, prompts may double the
-    step.
+    that the target makes from its first token. Where they alone take nearly all of the target, it cannot be kept
+    anyway: prompts may then double the step.
     """
 
     def __init__(self, model: StepTimeModel, tpot_target_s: float) -> None:
@@ -92,7 +94,7 @@ class LiveBudget:
         alone = self._model.predict(decode)
         if alone is None:
             return _at_least(UNLEARNED_ROWS - (step.rows - decode.rows), decode, step, most)
-        allowed = 2 * alone if 2 * alone > allowance.target_s else allowance.seconds
+        allowed = 2 * alone if alone > STRAINED * allowance.target_s else allowance.seconds
         low, high = 0, most + 1
         while high - low > 1:
             middle = (low + high) // 2

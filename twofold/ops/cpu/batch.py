@@ -12,7 +12,7 @@ from twofold.kernels.signature import Step
 from twofold.kernels.split import MERGE_INTS, SPLIT
 from twofold.ops.base import Batch
 
-QUERIES_PER_ITEM = 48
+QUERIES_PER_ITEM = 12
 """Query heads times rows of one attention item."""
 UNITS_PER_WORKER = 4
 """With fewer units of attention for each worker than this, long contexts are cut into splits."""
