@@ -320,20 +320,20 @@ class Filled:
 
 
 def test_a_mixed_batch_is_items_and_merges() -> None:
-    filled = Filled((0, 30), (700, 1), (255, 1))
-    assert filled.owners == [0] * 30 + [1, 2]
-    assert filled.step[[Step.ONE, Step.ROWS, Step.LOGIT_ROWS, Step.HIDDEN_ROWS]].tolist() == [1, 32, 3, 0]
+    filled = Filled((0, 7), (700, 1), (255, 1))
+    assert filled.owners == [0] * 7 + [1, 2]
+    assert filled.step[[Step.ONE, Step.ROWS, Step.LOGIT_ROWS, Step.HIDDEN_ROWS]].tolist() == [1, 9, 3, 0]
     assert filled.step[[Step.TABLE_STRIDE, Step.GROUP_STRIDE]].tolist() == [40, 120]
     assert filled.items == [
-        [0, 0, 12, 0, -1, 0],
-        [0, 12, 12, 12, -1, 0],
-        [0, 24, 6, 24, -1, 0],
-        [1, 30, 1, 700, 0, 0],
-        [1, 30, 1, 700, 1, 1],
-        [1, 30, 1, 700, 2, 2],
-        [2, 31, 1, 255, -1, 0],
+        [0, 0, 3, 0, -1, 0],
+        [0, 3, 3, 3, -1, 0],
+        [0, 6, 1, 6, -1, 0],
+        [1, 7, 1, 700, 0, 0],
+        [1, 7, 1, 700, 1, 1],
+        [1, 7, 1, 700, 2, 2],
+        [2, 8, 1, 255, -1, 0],
     ]
-    assert filled.merges == [[30, 0, 3]]
+    assert filled.merges == [[7, 0, 3]]
 
 
 def test_with_enough_sequences_none_is_split() -> None:
