@@ -39,7 +39,7 @@ class Sizes:
     shares: tuple[float, ...]
 
 
-FULL = Sizes(15.0, 2, 24, (0.6, 0.85))
+FULL = Sizes(30.0, 2, 24, (0.5, 0.7))
 QUICK = Sizes(1.0, 16, 4, (0.6,))
 
 

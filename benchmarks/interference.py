@@ -57,7 +57,11 @@ def run(setting: Setting) -> dict[str, Any]:
 
 def _policies(usual: float, sizes: Sizes) -> dict[str, dict[str, Any]]:
     live = {
-        f"live {multiple:g}×": {"token_budget": "live", "tpot_target_ms": 1e3 * multiple * usual}
+        f"live {multiple:g}×": {
+            "token_budget": "live",
+            "tpot_target_ms": 1e3 * multiple * usual,
+            "itl_limit_ms": 1e3 * multiple * usual,
+        }
         for multiple in sizes.targets
     }
     return {f"fixed {FIXED_ROWS}": {"token_budget": "fixed", "max_num_batched_tokens": FIXED_ROWS}, **live}

@@ -8,7 +8,17 @@ from tests.sched.mock import make_sequence
 from tests.sched.test_step_time import decode, taught
 from twofold.core.errors import ParameterError
 from twofold.core.request import RequestOptions
-from twofold.sched.budget import MIN_PREFILL_ROWS, UNLEARNED_ROWS, Allowance, FixedBudget, LiveBudget
+from twofold.sched.budget import (
+    AIM,
+    LENT,
+    LONGEST_GAP,
+    MIN_PREFILL_ROWS,
+    MOST_AHEAD,
+    UNLEARNED_ROWS,
+    Allowance,
+    FixedBudget,
+    LiveBudget,
+)
 from twofold.sched.sequence import Sequence
 from twofold.sched.step_time import StepShape, StepTimeModel
 
@@ -25,14 +35,14 @@ def generating(target: float | None = None, tokens: int = 1, first: float | None
 
 def test_without_anybody_who_generates_prompts_get_all() -> None:
     for budget in (FixedBudget(20), LiveBudget(MODEL, 0.001)):
-        assert budget.rows(NOBODY, StepShape().plus(0, 100), budget.allowance([], 0.0), 0, 412) == 412
+        assert budget.rows(NOBODY, StepShape().plus(0, 100), budget.allowance([], NOBODY, 1.0, 0.0), 0, 412) == 412
 
 
 def test_a_fixed_budget_counts_rows() -> None:
     budget = FixedBudget(40)
-    assert budget.rows(decode(8), decode(8), budget.allowance([], 0.0), 0, 500) == 32
-    assert budget.rows(decode(8), decode(8).plus(0, 30), budget.allowance([], 0.0), 0, 500) == 2
-    assert budget.rows(decode(38), decode(38), budget.allowance([], 0.0), 0, 500) == MIN_PREFILL_ROWS
+    assert budget.rows(decode(8), decode(8), budget.allowance([], NOBODY, 1.0, 0.0), 0, 500) == 32
+    assert budget.rows(decode(8), decode(8).plus(0, 30), budget.allowance([], NOBODY, 1.0, 0.0), 0, 500) == 2
+    assert budget.rows(decode(38), decode(38), budget.allowance([], NOBODY, 1.0, 0.0), 0, 500) == MIN_PREFILL_ROWS
 
 
 def test_a_live_budget_fills_the_allowance_and_no_more() -> None:
@@ -72,17 +82,35 @@ def test_before_anything_is_known_prompts_get_a_fixed_number() -> None:
     assert budget.rows(decode(8), decode(8), Allowance(0.05, 0.05), 0, 500) == UNLEARNED_ROWS
 
 
+def spare(budget: LiveBudget, *sequences: Sequence, share: float = 1.0, now: float = 0.0) -> Allowance:
+    return budget.allowance(sequences, decode(8), share, now)
+
+
 def test_the_tightest_sequence_counts() -> None:
-    budget = LiveBudget(MODEL, 0.05)
-    assert budget.allowance([generating(), generating(target=0.02)], 0.0) == Allowance(0.02, 0.02)
-    assert budget.allowance([generating(), generating(target=0.5)], 0.0) == Allowance(0.05, 0.05)
+    budget = LiveBudget(MODEL, 0.05, itl_limit_s=0.03)
+    assert spare(budget, generating(), generating(target=0.02)) == Allowance(0.03, 0.02)
+    late = 100 * AIM * 0.05 - 0.01
+    assert spare(budget, generating(tokens=100), generating(target=0.5), now=late).seconds == pytest.approx(0.01)
 
 
-def test_who_is_behind_its_schedule_tightens_and_nobody_saves_up() -> None:
-    budget = LiveBudget(MODEL, 0.05)
-    assert budget.allowance([generating(tokens=10)], 0.47).seconds == pytest.approx(0.03)
-    assert budget.allowance([generating(tokens=10)], 0.1).seconds == 0.05
-    assert budget.allowance([generating(first=None)], 9.0).seconds == 0.05
+def test_what_an_answer_will_gain_is_lent_in_part() -> None:
+    budget, alone = LiveBudget(MODEL, 0.05, itl_limit_s=60.0), MODEL.predict(decode(8))
+    assert alone is not None
+    for tokens, share, ahead in ((100, 1.0, 0), (80, 1.0, 20), (10, 1.0, MOST_AHEAD), (10, 0.2, 10), (30, 0.2, 0)):
+        given = spare(budget, generating(tokens=tokens), share=share, now=tokens * AIM * 0.05)
+        assert given.seconds == pytest.approx(LENT * (AIM * 0.05 - alone) * ahead)
+
+
+def test_who_is_behind_its_schedule_has_less_to_spare_and_who_is_ahead_has_more() -> None:
+    budget = LiveBudget(MODEL, 0.05, itl_limit_s=60.0)
+    on_time, late, early = (spare(budget, generating(tokens=10), now=now).seconds for now in (0.5, 0.6, 0.3))
+    assert late == pytest.approx(on_time - 0.1)
+    assert early == pytest.approx(on_time + 0.2)
+
+
+def test_no_gap_is_longer_than_its_limit() -> None:
+    assert spare(LiveBudget(MODEL, 0.05), generating(tokens=90)).seconds == pytest.approx(LONGEST_GAP * 0.05)
+    assert spare(LiveBudget(MODEL, 0.05, itl_limit_s=0.06), generating(tokens=90)).seconds == 0.06
 
 
 def test_impossible_budgets_are_refused() -> None:

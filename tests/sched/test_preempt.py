@@ -27,7 +27,7 @@ def crowd(scheduler: Scheduler, count: int = 4, answer: int = 24) -> list[Sequen
 def squeezed(host: int = 0, model: StepTimeModel | None = None) -> tuple[Scheduler, list[Sequence]]:
     """Two sequences that were admitted while blocks were expected to last, and then did not."""
     scheduler = make_scheduler(rows=16, blocks=13, host=host, model=model)
-    scheduler._look_ahead._share = 0.0
+    scheduler._look_ahead.share = 0.0
     return scheduler, crowd(scheduler, count=2)
 
 
@@ -70,7 +70,7 @@ def test_the_latest_is_preempted_and_returns_first() -> None:
 
 def test_the_least_urgent_class_is_preempted_even_if_it_came_first() -> None:
     scheduler = make_scheduler(rows=16, blocks=13)
-    scheduler._look_ahead._share = 0.0
+    scheduler._look_ahead.share = 0.0
     patient = make_sequence(0, 6, 24, options=RequestOptions(priority=1))
     urgent = make_sequence(1, 6, 24, arrival=1.0)
     for sequence in (patient, urgent):
@@ -150,7 +150,7 @@ def test_what_was_shorter_than_its_limit_lets_more_in() -> None:
 
 def test_a_sequence_that_fits_alone_always_finishes() -> None:
     scheduler = make_scheduler(seqs=4, rows=32, blocks=10)
-    scheduler._look_ahead._share = 0.0
+    scheduler._look_ahead.share = 0.0
     sequences = [make_sequence(number, 30, 10, arrival=float(number)) for number in range(6)]
     for sequence in sequences:
         scheduler.add(sequence, 0.0)
@@ -161,7 +161,7 @@ def test_a_sequence_that_fits_alone_always_finishes() -> None:
 
 def test_rows_of_a_preempted_sequence_leave_the_step() -> None:
     scheduler = make_scheduler(rows=16, blocks=13)
-    scheduler._look_ahead._share = 0.0
+    scheduler._look_ahead.share = 0.0
     late = make_sequence(0, 6, 24, options=RequestOptions(priority=5))
     early = make_sequence(1, 6, 24)
     for sequence in (late, early):

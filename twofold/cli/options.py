@@ -99,6 +99,10 @@ class CrowdOptions(ModelOptions):
         float | None,
         Parameter(help="Most milliseconds for each token after the first, with the live budget; 50 if left out."),
     ] = None
+    itl_limit_ms: Annotated[
+        float | None,
+        Parameter(help="Most milliseconds between two tokens, with the live budget; 4 targets if left out."),
+    ] = None
     max_waiting_seqs: Annotated[int, Parameter(help="Most sequences that wait.")] = 100_000
 
     def engine_keywords(self) -> dict[str, Any]:
@@ -108,6 +112,7 @@ class CrowdOptions(ModelOptions):
             "swap_space_bytes": None if self.swap_space is None else _bytes("swap_space", self.swap_space),
             "token_budget": self.token_budget,
             "tpot_target_ms": self.tpot_target_ms,
+            "itl_limit_ms": self.itl_limit_ms,
             "max_waiting_seqs": self.max_waiting_seqs,
             "overlap": True,
         }

@@ -51,7 +51,7 @@ def _scheduler(config: EngineConfig, limits: StepLimits) -> Scheduler:
     step_time = StepTimeModel()
     budget: Budget = FixedBudget(limits.rows)
     if config.token_budget == "live":
-        budget = LiveBudget(step_time, config.tpot_target_s)
+        budget = LiveBudget(step_time, config.tpot_target_s, config.itl_limit_s)
     manager = BlockManager(config.kv_groups, config.block_size, prefix_caching=config.prefix_caching)
     return Scheduler(
         manager,

@@ -48,6 +48,7 @@ class EngineKeywords(TypedDict, total=False):
     enable_prefix_caching: bool
     token_budget: str
     tpot_target_ms: float | None
+    itl_limit_ms: float | None
     max_waiting_seqs: int
     overlap: bool
     seed: int
@@ -71,7 +72,9 @@ class EngineOptions:
     token_budget            live: prompts get the rows that keep running answers inside their TPOT target;
                             fixed: all that max_num_batched_tokens leaves
     tpot_target_ms          with the live budget, most milliseconds for each token after the first, where a request
-                            names none; 50 if left open
+                            names none, as a mean over its answer; 50 if left open
+    itl_limit_ms            with the live budget, most milliseconds between two tokens of an answer for the sake of
+                            others' prompts; 4 targets if left open
     max_waiting_seqs        sequences that may wait; more are refused
     overlap                 turn tokens into text while the next step computes
     seed                    where requests without a seed get theirs from
@@ -88,6 +91,7 @@ class EngineOptions:
     enable_prefix_caching: bool = True
     token_budget: str = "live"
     tpot_target_ms: float | None = None
+    itl_limit_ms: float | None = None
     max_waiting_seqs: int = 100_000
     overlap: bool = True
     seed: int = 0
@@ -110,18 +114,18 @@ class EngineOptions:
         for name in ("enable_prefix_caching", "overlap"):
             if not isinstance(getattr(self, name), bool):
                 raise ParameterError(f"{name} must be true or false, not {getattr(self, name)!r:.40}.", param=name)
-        if self.tpot_target_ms is not None:
-            self._check_target(self.tpot_target_ms)
+        for name in ("tpot_target_ms", "itl_limit_ms"):
+            if getattr(self, name) is not None:
+                self._check_pace(name, getattr(self, name))
 
-    def _check_target(self, target: object) -> None:
-        if not isinstance(target, int | float) or isinstance(target, bool) or not 0 < target <= MOST_TARGET_MS:
-            raise ParameterError(
-                f"tpot_target_ms must be a number above 0, not {target!r:.40}.", param="tpot_target_ms"
-            )
+    def _check_pace(self, name: str, milliseconds: object) -> None:
+        number = isinstance(milliseconds, int | float) and not isinstance(milliseconds, bool)
+        if not number or not 0 < cast(float, milliseconds) <= MOST_TARGET_MS:
+            raise ParameterError(f"{name} must be a number above 0, not {milliseconds!r:.40}.", param=name)
         if self.token_budget == "fixed":
             raise ParameterError(
-                "A fixed token budget keeps no TPOT target.",
-                param="tpot_target_ms",
+                f"A fixed token budget keeps no {'TPOT target' if name == 'tpot_target_ms' else 'limit of gaps'}.",
+                param=name,
                 hint="Leave it out, or set token_budget to live.",
             )
 
@@ -141,6 +145,7 @@ class EngineConfig:
     prefix_caching: bool = True
     token_budget: TokenBudget = "live"
     tpot_target_s: float = 0.05
+    itl_limit_s: float | None = None
     max_waiting: int = 100_000
     overlap: bool = True
 
@@ -188,6 +193,7 @@ def resolve(options: EngineOptions, spec: ModelSpec, free_memory: int) -> Engine
         prefix_caching=options.enable_prefix_caching,
         token_budget=cast(TokenBudget, options.token_budget),
         tpot_target_s=(options.tpot_target_ms or DEFAULT_TARGET_MS) / 1000,
+        itl_limit_s=None if options.itl_limit_ms is None else options.itl_limit_ms / 1000,
         max_waiting=options.max_waiting_seqs,
         overlap=options.overlap,
     )

@@ -40,9 +40,9 @@ class LLM:
     tokenizer   another model whose tokenizer is used; None takes the model's own
     build       what makes the weights run; None takes the CPU kernels
 
-    The other keywords are those of ``EngineOptions``, but that ``token_budget`` is fixed unless it or a TPOT target is
-    given: what counts offline is when all is done. Raises ParameterError for an unknown keyword or an impossible value, ModelError
-    where the model cannot be used, ResourceError where memory does not suffice.
+    The other keywords are those of ``EngineOptions``, but that ``token_budget`` is fixed unless it, a TPOT target or a
+    limit of gaps is given: what counts offline is when all is done. Raises ParameterError for an unknown keyword or an
+    impossible value, ModelError where the model cannot be used, ResourceError where memory does not suffice.
     """
 
     def __init__(
@@ -54,7 +54,8 @@ class LLM:
         build: BuildForward | None = None,
         **options: Unpack[EngineKeywords],
     ) -> None:
-        wanted: EngineKeywords = options if "tpot_target_ms" in options else {"token_budget": "fixed", **options}
+        paced = "tpot_target_ms" in options or "itl_limit_ms" in options
+        wanted: EngineKeywords = options if paced else {"token_budget": "fixed", **options}
         self._start(open_model("LLM", model, tokenizer, progress, build, wanted), MonotonicClock())
 
     @classmethod

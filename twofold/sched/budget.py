@@ -16,6 +16,14 @@ from twofold.sched.step_time import StepShape, StepTimeModel
 MIN_PREFILL_ROWS: Final = 4
 STRAINED: Final = 0.8
 """Share of its target that a step may take without prompts before the target is given up."""
+AIM: Final = 0.85
+"""Share of a target that is aimed at: predictions err, and a mean that is missed by little is missed."""
+LENT: Final = 0.8
+"""Share of what a sequence will gain on its schedule that is lent to prompts now."""
+MOST_AHEAD: Final = 64
+"""Tokens of an answer that are counted on to come."""
+LONGEST_GAP: Final = 4
+"""Targets that a single gap between two tokens may last."""
 UNLEARNED_ROWS: Final = 64
 """Prompt rows of a step while nothing is known about step times."""
 
@@ -33,8 +41,9 @@ UNBOUNDED: Final = Allowance(float("inf"), float("inf"))
 class Budget(Protocol):
     """The policy. A step is planned with one ``allowance`` and a call of ``rows`` for each prompt in it."""
 
-    def allowance(self, decoding: Iterable[Sequence], now: float) -> Allowance:
-        """What those that generate allow the next step."""
+    def allowance(self, decoding: Iterable[Sequence], decode: StepShape, share: float, now: float) -> Allowance:
+        """What those that generate, in a step of shape ``decode``, allow the next step. Of what answers may be long,
+        ``share`` is what they usually are."""
         ...
 
     def rows(self, decode: StepShape, step: StepShape, allowance: Allowance, start: int, most: int) -> int:
@@ -51,7 +60,7 @@ class FixedBudget:
             raise ParameterError(f"A budget has at least 1 row, not {rows}.", param="max_num_batched_tokens")
         self._rows = rows
 
-    def allowance(self, decoding: Iterable[Sequence], now: float) -> Allowance:  # noqa: ARG002
+    def allowance(self, decoding: Iterable[Sequence], decode: StepShape, share: float, now: float) -> Allowance:  # noqa: ARG002
         """Time does not matter."""
         return UNBOUNDED
 
@@ -63,28 +72,34 @@ class FixedBudget:
 
 
 class LiveBudget:
-    """As many rows as keep the predicted step time within what every sequence that generates is allowed.
+    """As many rows as every sequence that generates can spare by the predicted time of the step.
 
-    That is its TPOT target (``tpot_target_s`` unless its request has its own), less when it is behind the schedule
-    that the target makes from its first token. Where they alone take nearly all of the target, it cannot be kept
-    anyway: prompts may then double the step.
+    A TPOT is a mean, so what a sequence can spare is what is left of its target over its whole answer: the time until
+    its next token is due by the schedule that AIM times the target (``tpot_target_s`` unless its request has its own)
+    makes from its first token, and LENT of what it will gain on that schedule once nobody delays it. But no single gap
+    may become longer than ``itl_limit_s``, or LONGEST_GAP targets. Where those that generate take nearly all of the target alone,
+    it cannot be kept anyway: prompts may then double the step.
     """
 
-    def __init__(self, model: StepTimeModel, tpot_target_s: float) -> None:
+    def __init__(self, model: StepTimeModel, tpot_target_s: float, itl_limit_s: float | None = None) -> None:
         if not tpot_target_s > 0:
             raise ParameterError(f"A TPOT target is above 0 s, not {tpot_target_s}.", param="tpot_target_s")
         self._model = model
         self._target = tpot_target_s
+        self._limit = itl_limit_s
 
-    def allowance(self, decoding: Iterable[Sequence], now: float) -> Allowance:
-        """The tightest of all: the target, less what a sequence is behind its schedule."""
+    def allowance(self, decoding: Iterable[Sequence], decode: StepShape, share: float, now: float) -> Allowance:
+        """What the sequence with least to spare can spare."""
+        alone = self._model.predict(decode) or 0.0
         seconds = tightest = float("inf")
         for sequence in decoding:
             target = sequence.options.tpot_target_s or self._target
             tightest = min(tightest, target)
-            seconds = min(seconds, target)
+            ahead = min(share * (sequence.limit - sequence.prompt_length) - sequence.generated, MOST_AHEAD)
+            spare = LENT * max(AIM * target - alone, 0.0) * max(ahead, 0.0)
             if sequence.first_token_at is not None:
-                seconds = min(seconds, sequence.first_token_at + sequence.generated * target - now)
+                spare += sequence.first_token_at + sequence.generated * AIM * target - now
+            seconds = min(seconds, self._limit or LONGEST_GAP * target, spare)
         return Allowance(seconds, tightest)
 
     def rows(self, decode: StepShape, step: StepShape, allowance: Allowance, start: int, most: int) -> int:

@@ -27,11 +27,14 @@ SHARE_DECAY: Final = 0.05
 
 
 class LookAhead:
-    """``reaches`` tell how far each KV group sees; ``rows`` is the most that a step computes."""
+    """``reaches`` tell how far each KV group sees; ``rows`` is the most that a step computes.
+
+    ``share`` is how much of their limits answers have used of late.
+    """
 
     def __init__(self, manager: BlockManager, reaches: Row[Reach], rows: int) -> None:
         self._manager = manager
-        self._share = 1.0
+        self.share = 1.0
         self._refused: tuple[int, tuple[int, ...]] | None = None
         step = blocks_for(rows, manager.block_size)
         self._most = [sys.maxsize if reach.window is None else reach.most() + step for reach in reaches]
@@ -40,7 +43,7 @@ class LookAhead:
         """How much of its limit a sequence used that came to its end."""
         if sequence.draws:
             used = sequence.generated / (sequence.limit - sequence.prompt_length)
-            self._share += SHARE_DECAY * (used - self._share)
+            self.share += SHARE_DECAY * (used - self.share)
 
     def lasts(self, sequence: Sequence, others: Collection[Sequence], found: int = 0) -> bool:
         """Whether blocks last when ``sequence`` runs beside ``others``; if it has none yet, its first ``found`` tokens
@@ -71,7 +74,7 @@ class LookAhead:
         """Positions that it will come to need, as far as we look."""
         if alone:
             return min(sequence.known + 1, sequence.positions_needed)
-        answer = self._share * (sequence.limit - sequence.prompt_length)
+        answer = self.share * (sequence.limit - sequence.prompt_length)
         ahead = min(max(int(answer) - sequence.generated, LEAST_AHEAD), HORIZON)
         return min(sequence.known + ahead, sequence.positions_needed)
 

@@ -162,8 +162,8 @@ class Scheduler:
         decoding = [runner for runner in self._running.values() if runner.pending == 1]
         prompts = [runner for runner in self._running.values() if runner.pending > 1]
         self._place_decodes(step, decoding, now)
-        allowance = self._budget.allowance(decoding if prompts or self._line else (), now)
-        pace = Pace(self._budget, step.shape, allowance)
+        heard, shape = decoding if prompts or self._line else (), step.shape
+        pace = Pace(self._budget, shape, self._budget.allowance(heard, shape, self._look_ahead.share, now))
         for sequence in sorted(prompts, key=lambda sequence: sequence.options.priority):
             self._place_prompt(step, sequence, pace, now)
         if self.preemptions == before:
