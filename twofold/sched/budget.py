@@ -77,8 +77,8 @@ class LiveBudget:
     A TPOT is a mean, so what a sequence can spare is what is left of its target over its whole answer: the time until
     its next token is due by the schedule that AIM times the target (``tpot_target_s`` unless its request has its own)
     makes from its first token, and LENT of what it will gain on that schedule once nobody delays it. But no single gap
-    may become longer than ``itl_limit_s``, or LONGEST_GAP targets. Where those that generate take nearly all of the target alone,
-    it cannot be kept anyway: prompts may then double the step.
+    may become longer than ``itl_limit_s``, or LONGEST_GAP targets. Where those that generate take nearly all of the
+    target alone, it cannot be kept anyway: prompts may then double the step.
     """
 
     def __init__(self, model: StepTimeModel, tpot_target_s: float, itl_limit_s: float | None = None) -> None:
