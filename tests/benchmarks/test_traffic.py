@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.traffic import Traffic, drive, interfere
 from twofold import SamplingParams
-from twofold.engine.engine import Engine
+from twofold.engine.engine import Engine, Outlet
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.prompts import GivenPrompt
 
@@ -25,6 +25,10 @@ class FakeEngine:
         self.open: dict[str, list[int]] = {}
         self.aborted: list[str] = []
         self._count = 0
+        self._outlet: Outlet | None = None
+
+    def deliver_to(self, outlet: Outlet) -> None:
+        self._outlet = outlet
 
     def add(self, prompt: GivenPrompt, params: SamplingParams) -> str:
         self._count += 1
@@ -44,7 +48,9 @@ class FakeEngine:
             deltas.append(
                 OutputDelta(request_id, 0, "", (7,), request=None if left[1] else cast(RequestOutput, Whole()))
             )
-        return deltas
+        assert self._outlet is not None
+        self._outlet(deltas)
+        return []
 
     def abort(self, request_id: str) -> None:
         del self.open[request_id]
