@@ -226,7 +226,8 @@ def test_a_late_caller_changes_nothing(machine: Machine, team_of: MakeTeam, work
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_a_program_may_end_before_its_caller_comes(machine: Machine, team_of: MakeTeam, workers: int) -> None:
     counted, team = Counted.of(machine, 5, 1), team_of(workers)
-    before, seen = counted.stencils[0].copy(), []
+    before = counted.stencils[0].copy()
+    seen: list[list[int]] = []
 
     def wait_for_the_end() -> None:
         ended, patience = len(seen) + (workers > 1), time.perf_counter() + 10
