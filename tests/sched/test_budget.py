@@ -77,6 +77,14 @@ def test_where_decoding_alone_is_too_slow_prompts_may_double_the_step() -> None:
     assert 1.9 * alone < together <= 2 * alone
 
 
+def test_a_limit_that_was_given_holds_even_then() -> None:
+    step, alone = decode(32), MODEL.predict(decode(32))
+    assert alone is not None
+    budget = LiveBudget(MODEL, 0.03, itl_limit_s=1.4 * alone)
+    rows = budget.rows(step, step, Allowance(-1.0, 0.03), 500, 500)
+    assert (MODEL.predict(step.plus(500, rows)) or 0.0) <= 1.4 * alone
+
+
 def test_before_anything_is_known_prompts_get_a_fixed_number() -> None:
     budget = LiveBudget(StepTimeModel(), 0.05)
     assert budget.rows(decode(8), decode(8), Allowance(0.05, 0.05), 0, 500) == UNLEARNED_ROWS

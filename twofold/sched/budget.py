@@ -78,7 +78,7 @@ class LiveBudget:
     its next token is due by the schedule that AIM times the target (``tpot_target_s`` unless its request has its own)
     makes from its first token, and LENT of what it will gain on that schedule once nobody delays it. But no single gap
     may become longer than ``itl_limit_s``, or LONGEST_GAP targets. Where those that generate take nearly all of the
-    target alone, it cannot be kept anyway: prompts may then double the step.
+    target alone, it cannot be kept anyway: prompts may then double the step, up to a limit that was given.
     """
 
     def __init__(self, model: StepTimeModel, tpot_target_s: float, itl_limit_s: float | None = None) -> None:
@@ -109,7 +109,8 @@ class LiveBudget:
         alone = self._model.predict(decode)
         if alone is None:
             return _at_least(UNLEARNED_ROWS - (step.rows - decode.rows), decode, step, most)
-        allowed = 2 * alone if alone > STRAINED * allowance.target_s else allowance.seconds
+        strained = alone > STRAINED * allowance.target_s
+        allowed = min(2 * alone, self._limit or 2 * alone) if strained else allowance.seconds
         low, high = 0, most + 1
         while high - low > 1:
             middle = (low + high) // 2
