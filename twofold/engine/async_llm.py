@@ -20,17 +20,16 @@ from twofold.core.errors import ParameterError
 from twofold.core.params import BeamSearchParams, SamplingParams
 from twofold.core.request import RequestOptions
 from twofold.core.step import Pooling
-from twofold.engine.assemble import assemble
-from twofold.engine.config import EngineConfig, EngineKeywords
+from twofold.engine.config import EngineKeywords
 from twofold.engine.embedding import check_pooling
 from twofold.engine.engine import DEFAULT_OPTIONS, Engine
-from twofold.engine.llm import DEFAULT_PARAMS, open_model
+from twofold.engine.llm import DEFAULT_PARAMS
 from twofold.engine.load import BuildForward, LoadedModel
+from twofold.engine.opened import OpenModel, open_model
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.prompts import GivenPrompt, Prompt, read_prompts
 from twofold.engine.runner import EngineThread
 from twofold.formats import sources
-from twofold.text.tokenizer import Tokenizer
 
 HIGH_WATER: Final = 64 << 10
 LOW_WATER: Final = 16 << 10
@@ -124,7 +123,7 @@ class _Letterbox:
         self._mailman.post(self._stream, partial(self._stream.break_off, error))
 
 
-class AsyncLLM:
+class AsyncLLM(OpenModel):
     """A model that answers many coroutines at once. Use it as an async context manager, or await ``close``.
 
         async with AsyncLLM(model="smollm2-135m") as llm:
@@ -145,36 +144,15 @@ class AsyncLLM:
     ) -> None:
         self._start(open_model("AsyncLLM", model, tokenizer, progress, build, options), MonotonicClock())
 
-    @classmethod
-    def from_loaded(cls, loaded: LoadedModel, clock: Clock | None = None) -> Self:
-        """An AsyncLLM over a model that is loaded already; ``close`` lets the model go."""
-        llm = cls.__new__(cls)
-        llm._start(loaded, clock or MonotonicClock())
-        return llm
-
     def _start(self, loaded: LoadedModel, clock: Clock) -> None:
-        self._loaded = loaded
-        self._engine = assemble(loaded, clock)
+        super()._start(loaded, clock)
         self._mailman = _Mailman()
         self._thread = EngineThread(self._engine, self._mailman.flush)
-        self._closed = False
-
-    @property
-    def loaded(self) -> LoadedModel:
-        """The model's description, its configuration, and how long loading and compiling took."""
-        return self._loaded
-
-    @property
-    def config(self) -> EngineConfig:
-        return self._loaded.config
 
     @property
     def under_way(self) -> int:
         """Requests that have not ended."""
         return self._thread.under_way
-
-    def get_tokenizer(self) -> Tokenizer:
-        return self._loaded.tokenizer
 
     async def generate(
         self,

@@ -6,30 +6,27 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
 from twofold.core.clock import Clock, MonotonicClock
 from twofold.core.errors import ParameterError, TwofoldError, UsageError
-from twofold.core.params import BeamSearchParams, SamplingParams, check_keywords
+from twofold.core.params import BeamSearchParams, SamplingParams
 from twofold.core.request import RequestOptions
 from twofold.core.step import Pooling
-from twofold.engine.assemble import assemble
-from twofold.engine.config import EngineConfig, EngineKeywords, EngineOptions
+from twofold.engine.config import EngineKeywords
 from twofold.engine.embedding import check_pooling
 from twofold.engine.engine import DEFAULT_OPTIONS, Engine
-from twofold.engine.load import BuildForward, LoadedModel, load_model
+from twofold.engine.load import BuildForward, LoadedModel
+from twofold.engine.opened import OpenModel, open_model
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.prompts import GivenPrompt, Message, Prompt, read_prompts
 from twofold.formats import sources
-from twofold.host.paths import CacheFolders
-from twofold.text.tokenizer import Tokenizer
 
 DEFAULT_PARAMS: Final = SamplingParams()
 
 
-class LLM:
+class LLM(OpenModel):
     """A model, ready to generate. Use it as a context manager, or call ``close``; one thread at a time.
 
         with LLM(model="smollm2-135m") as llm:
@@ -58,38 +55,16 @@ class LLM:
         wanted: EngineKeywords = options if paced else {"token_budget": "fixed", **options}
         self._start(open_model("LLM", model, tokenizer, progress, build, wanted), MonotonicClock())
 
-    @classmethod
-    def from_loaded(cls, loaded: LoadedModel, clock: Clock | None = None) -> Self:
-        """An LLM over a model that is loaded already; ``close`` lets the model go."""
-        llm = cls.__new__(cls)
-        llm._start(loaded, clock or MonotonicClock())
-        return llm
-
     def _start(self, loaded: LoadedModel, clock: Clock) -> None:
-        self._loaded = loaded
-        self._engine = assemble(loaded, clock)
+        super()._start(loaded, clock)
         self._inboxes: dict[str, deque[OutputDelta]] = {}
         self._wholes: dict[str, RequestOutput] = {}
         self._errors: dict[str, TwofoldError] = {}
-        self._closed = False
-
-    @property
-    def loaded(self) -> LoadedModel:
-        """The model's description, its configuration, and how long loading and compiling took."""
-        return self._loaded
 
     @property
     def engine(self) -> Engine:
         """The loop itself, for whoever drives it step by step."""
         return self._engine
-
-    @property
-    def config(self) -> EngineConfig:
-        """What it runs with, every automatic choice made."""
-        return self._loaded.config
-
-    def get_tokenizer(self) -> Tokenizer:
-        return self._loaded.tokenizer
 
     def generate(
         self,
@@ -273,37 +248,6 @@ class LLM:
     def _check_open(self) -> None:
         if self._closed:
             raise UsageError("This LLM is closed.", hint="Make a new one.")
-
-
-def open_model(
-    owner: str,
-    model: str | os.PathLike[str],
-    tokenizer: str | os.PathLike[str] | None,
-    progress: sources.Progress,
-    build: BuildForward | None,
-    options: EngineKeywords,
-) -> LoadedModel:
-    """Finds a model and loads it, for a class ``owner`` with the keywords of ``LLM``."""
-    check_keywords(owner, options, (*EngineKeywords.__annotations__, "model", "tokenizer", "progress", "build"))
-    wanted = EngineOptions(**options)
-    folders = CacheFolders.of().create()
-    return load_model(
-        _resolved(model, folders, progress),
-        wanted,
-        build or _cpu_build(),
-        tokenizer_path=None if tokenizer is None else _resolved(tokenizer, folders, progress),
-        tokenizer_cache=folders.tokenizers,
-    )
-
-
-def _resolved(name: str | os.PathLike[str], folders: CacheFolders, progress: sources.Progress) -> Path:
-    return sources.resolve(os.fspath(name), cache=folders.models, progress=progress).path
-
-
-def _cpu_build() -> BuildForward:
-    from twofold.engine.cpu import build_cpu  # noqa: PLC0415 - the kernels are only loaded where they run
-
-    return build_cpu
 
 
 def _params_for_each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> Sequence[SamplingParams]:
