@@ -4,12 +4,23 @@
     ├── UsageError                     exit 2, status 400   the caller asked for something impossible
     │   ├── ParameterError                                  a value is out of range, or its name is unknown
     │   ├── ContextLengthError                              the prompt does not fit the context
-    │   └── TemplateError                                   a chat template rejected the messages
+    │   ├── TemplateError                                   a chat template rejected the messages
+    │   ├── AccessError                status 401           no key, or one that is not known
+    │   │   └── ForbiddenError         status 403           the key, or the place it came from, may not do this
+    │   ├── NotFoundError              status 404           nothing is there under that name
+    │   │   └── MethodError            status 405           something is there, but not for this HTTP method
+    │   ├── ConflictError              status 409           what is there does not allow it now
+    │   ├── TooLargeError              status 413           a body is longer than the server takes
+    │   ├── SlowClientError            status 408           a body did not come in time
+    │   └── QuotaError                 status 429           the caller's share is used up for now
     ├── ModelError                     exit 3, status 422   the model cannot be used
     │   ├── FormatError                                     the file is truncated, corrupt or hostile
     │   ├── UnsupportedModelError                           valid, but holds something Twofold does not implement
     │   └── ModelNotFoundError         status 404           nothing is known under that name
     ├── ResourceError                  exit 4, status 503   memory, disk or another limit of this machine
+    │   ├── BusyError                                       more is asked than can be done now; it can be later
+    │   └── WorkerError                                     the process that runs a model ended
+    ├── TimeLimitError                 exit 4, status 504   a request took longer than it may
     └── NetworkError                   exit 5, status 502   a download failed or there is no network
 
 An error carries what happened, and in ``hint`` the way out. The command line prints both and exits with
@@ -57,6 +68,62 @@ class TemplateError(UsageError):
     """A chat template is broken, refused the messages, or tried to leave its sandbox."""
 
 
+class AccessError(UsageError):
+    """No key was given, or one that is not known."""
+
+    status = 401
+
+
+class ForbiddenError(AccessError):
+    """The key, or the place that a request came from, may not do this."""
+
+    status = 403
+
+
+class NotFoundError(UsageError):
+    """Nothing is there under that name."""
+
+    status = 404
+
+
+class MethodError(NotFoundError):
+    """Something is there, but not for this HTTP method. ``allowed`` are those that it takes."""
+
+    status = 405
+
+    def __init__(self, message: str, *, allowed: tuple[str, ...], hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.allowed = allowed
+
+
+class ConflictError(UsageError):
+    """What is there does not allow it now."""
+
+    status = 409
+
+
+class TooLargeError(UsageError):
+    """A body is longer than the server takes."""
+
+    status = 413
+
+
+class SlowClientError(UsageError):
+    """A body did not come in time."""
+
+    status = 408
+
+
+class QuotaError(UsageError):
+    """The caller's share is used up; in ``retry_after_s`` seconds there is some again."""
+
+    status = 429
+
+    def __init__(self, message: str, *, retry_after_s: float, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
+
+
 class ModelError(TwofoldError):
     """The model cannot be used."""
 
@@ -83,6 +150,25 @@ class ResourceError(TwofoldError):
 
     exit_code = 4
     status = 503
+
+
+class BusyError(ResourceError):
+    """More is asked than can be done now; in about ``retry_after_s`` seconds it can be."""
+
+    def __init__(self, message: str, *, retry_after_s: float, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
+
+
+class WorkerError(ResourceError):
+    """The process that runs a model ended while a request was in it."""
+
+
+class TimeLimitError(TwofoldError):
+    """A request took longer than it may."""
+
+    exit_code = 4
+    status = 504
 
 
 class NetworkError(TwofoldError):
