@@ -37,6 +37,7 @@ def test_steps_are_shared_by_rows() -> None:
     work.add_step(0, 3, step_rows=4, logit_rows=0, seconds=0.5, predicted_s=0.4)
     work.add_step(3, 1, step_rows=4, logit_rows=1, seconds=0.25)
     assert (work.share, work.logit_rows) == (1.0, 1)
+    assert work.machine_s == 0.5 * 3 / 4 + 0.25 / 4
     assert (work.seconds, work.predicted_s, work.unpredicted_s) == (0.75, 0.4, 0.25)
 
 
@@ -76,8 +77,9 @@ def test_answers_of_a_request_add_up(count: int) -> None:
     for name in ("prefill", "decode"):
         parts: list[PhaseWork] = [getattr(record, name) for record in records]
         total: PhaseWork = getattr(whole, name)
-        for field in ("rows", "attended", "read", "steps", "share", "seconds", "predicted_s", "unpredicted_s"):
+        for field in ("rows", "attended", "read", "steps", "share", "seconds", "predicted_s", "machine_s"):
             assert getattr(total, field) == sum(getattr(part, field) for part in parts)
+        assert total.unpredicted_s == sum(part.unpredicted_s for part in parts)
         windows = [part.windowed[4] for part in parts]
         if windows:
             assert total.windowed[4] == Seen(sum(w.attended for w in windows), sum(w.read for w in windows))

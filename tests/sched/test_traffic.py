@@ -260,6 +260,7 @@ def _random_options(rng: random.Random) -> RequestOptions:
         priority=rng.choice([0, 0, 0, 1, 2]),
         tenant=rng.choice("abc"),
         deadline_s=rng.choice([None] * 9 + [0.1]),
+        queue_limit_s=rng.choice([None, None, None, 0.05]),
         cache_pins=pins,
         cache_salt=rng.choice(["", "", "s"]),
     )

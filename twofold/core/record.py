@@ -53,6 +53,8 @@ class PhaseWork:
     share       its part of the weights that these steps read: Σ own rows / rows of the step
     seconds     of these steps; ``predicted_s`` is what the step-time model said before them, but for
                 ``unpredicted_s`` seconds of steps about which it knew nothing yet
+    machine_s   its part of ``seconds``: Σ seconds · own rows / rows of the step. Over all requests that ran in a step
+                these add up to its seconds, so they are what one of them cost the machine
     logit_rows  rows whose logits were computed
     windowed    ``attended`` and ``read`` again for layers with a window, by window; a window that is not here hid
                 nothing
@@ -66,6 +68,7 @@ class PhaseWork:
     seconds: float = 0.0
     predicted_s: float = 0.0
     unpredicted_s: float = 0.0
+    machine_s: float = 0.0
     logit_rows: int = 0
     windowed: dict[int, Seen] = field(default_factory=dict)
 
@@ -93,6 +96,7 @@ class PhaseWork:
         self.steps += 1
         self.share += rows / step_rows
         self.seconds += seconds
+        self.machine_s += seconds * rows / step_rows
         if predicted_s is None:
             self.unpredicted_s += seconds
         else:
@@ -115,6 +119,7 @@ class PhaseWork:
         self.seconds += other.seconds
         self.predicted_s += other.predicted_s
         self.unpredicted_s += other.unpredicted_s
+        self.machine_s += other.machine_s
         self.logit_rows += other.logit_rows
         for window, seen in other.windowed.items():
             mine = self.windowed.setdefault(window, Seen())
@@ -122,12 +127,21 @@ class PhaseWork:
             mine.read += seen.read
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class HeldPin:
+    """The first ``tokens`` tokens of a prompt stay cached for ``ttl_s`` seconds after their last use."""
+
+    tokens: int
+    ttl_s: float
+
+
 @dataclass(slots=True)
 class SequenceRecord:
     """One sequence. ``cached`` prompt tokens came from the cache, ``fresh`` were computed; seconds by cause of stall.
 
     ``recomputed`` tokens had to be computed again after a preemption, ``swapped`` blocks went out and in again.
-    ``pauses`` are the stalls that had a beginning and an end, in order.
+    ``pauses`` are the stalls that had a beginning and an end, in order. ``pins`` are those of the request that were
+    granted; they hold whole blocks, so their tokens may be a few less than what was asked for.
     """
 
     prefill: PhaseWork = field(default_factory=PhaseWork)
@@ -139,6 +153,7 @@ class SequenceRecord:
     swapped: int = 0
     cached: int = 0
     fresh: int = 0
+    pins: list[HeldPin] = field(default_factory=list)
 
     @classmethod
     def merged(cls, records: Iterable[SequenceRecord]) -> SequenceRecord:
@@ -147,6 +162,7 @@ class SequenceRecord:
         for record in records:
             whole._merge(record)
         whole.pauses = sorted(whole.pauses, key=lambda pause: pause.start)[:MOST_PAUSES]
+        whole.pins = sorted(set(whole.pins))
         return whole
 
     def stall(self, cause: Stall, seconds: float, until: float | None = None) -> None:
@@ -168,3 +184,4 @@ class SequenceRecord:
         self.swapped += other.swapped
         self.cached += other.cached
         self.fresh += other.fresh
+        self.pins += other.pins

@@ -100,3 +100,36 @@ class Observer(Protocol):
     def on_step(self, report: StepReport) -> None: ...
 
     def on_request(self, report: RequestReport) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PinCounts:
+    """Tokens of cache pins of one time to live, since the engine began: as ``kv.counters.PinTokens``."""
+
+    ttl_s: float
+    written: int
+    read: int
+    expired: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSnapshot:
+    """An engine at one moment. Counts are since it began; those of tokens and blocks as ``kv.counters`` has them.
+
+    pinned             blocks that a pin protects, over all groups
+    prediction_error   how far predicted step times were off lately, as a share of the measured ones; None before any
+    """
+
+    waiting: int
+    running: int
+    blocks: BlockCounts
+    pinned: int
+    block_size: int
+    queries: int
+    hits: int
+    evicted: int
+    pins: tuple[PinCounts, ...]
+    preemptions: int
+    swaps: int
+    prediction_error: float | None

@@ -9,8 +9,8 @@ from typing import Final, Literal
 from twofold.core.errors import ParameterError, nearest
 from twofold.core.params import known_keywords
 
-TimeToLive = Literal["5m", "1h"]
-TTL_SECONDS: Final[dict[TimeToLive, float]] = {"5m": 300.0, "1h": 3600.0}
+TimeToLive = Literal["5m", "30m", "1h"]
+TTL_SECONDS: Final[dict[TimeToLive, float]] = {"5m": 300.0, "30m": 1800.0, "1h": 3600.0}
 MAX_PINS: Final = 4
 MAX_PRIORITY: Final = 1_000
 MAX_NAME_CHARS: Final = 256
@@ -30,7 +30,7 @@ class CachePin:
         if self.ttl not in TTL_SECONDS:
             close = nearest(str(self.ttl), TTL_SECONDS)
             raise ParameterError(
-                f"ttl must be 5m or 1h, not {self.ttl!r:.60}.",
+                f"ttl must be 5m, 30m or 1h, not {self.ttl!r:.60}.",
                 param="ttl",
                 hint=f"Did you mean {close!r}?" if close else None,
             )
@@ -49,6 +49,7 @@ class RequestOptions:
     tenant          whose request it is: tenants of equal priority share the machine evenly
     tpot_target_s   most seconds for each token after the first; None takes the server's target
     deadline_s      seconds after its arrival when it ends as it stands, with finish reason "deadline"
+    queue_limit_s   seconds after its arrival when it is refused with a BusyError, if it has not begun to run
     cache_salt      only prompts of the same salt share cached prefixes
     cache_pins      prefixes of the prompt that shall stay cached; at most 4, ascending
     """
@@ -57,6 +58,7 @@ class RequestOptions:
     tenant: str = ""
     tpot_target_s: float | None = None
     deadline_s: float | None = None
+    queue_limit_s: float | None = None
     cache_salt: str = ""
     cache_pins: tuple[CachePin, ...] = ()
 
@@ -67,7 +69,7 @@ class RequestOptions:
             value = getattr(self, name)
             if not isinstance(value, str) or len(value) > MAX_NAME_CHARS:
                 raise _impossible(name, value, f"text of at most {MAX_NAME_CHARS} characters")
-        for name in ("tpot_target_s", "deadline_s"):
+        for name in ("tpot_target_s", "deadline_s", "queue_limit_s"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int | float) or isinstance(value, bool) or not value > 0):
                 raise _impossible(name, value, "a number of seconds above 0")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Row
 from operator import le
 
+from twofold.core.record import HeldPin
 from twofold.core.request import CachePin
 from twofold.kv.holding import Holding
 from twofold.kv.manager import BlockManager
@@ -126,7 +127,9 @@ class SequenceBlocks:
     def _pin(self, sequence: Sequence, holding: Holding, now: float) -> None:
         pins = self._pins.get(sequence.sequence_id, ())
         while pins and pins[0].tokens <= sequence.computed:
-            self._manager.pin(holding, pins[0].tokens, pins[0].seconds, now)
+            if self._manager.pin(holding, pins[0].tokens, pins[0].seconds, now):
+                whole = pins[0].tokens - pins[0].tokens % self._manager.block_size
+                sequence.record.pins.append(HeldPin(whole, pins[0].seconds))
             pins = pins[1:]
             self._pins[sequence.sequence_id] = pins
         if not pins:

@@ -27,7 +27,7 @@ from twofold.sched.admission import Admission
 from twofold.sched.blocks import SequenceBlocks
 from twofold.sched.budget import Budget
 from twofold.sched.events import event_of
-from twofold.sched.heap import Heap
+from twofold.sched.limits import TimeLimits
 from twofold.sched.look_ahead import LookAhead
 from twofold.sched.preempt import PreemptionCost, least_urgent
 from twofold.sched.queue import ANSWER_WEIGHT, PROMPT_WEIGHT, Account, WaitingLine
@@ -70,7 +70,7 @@ class Scheduler:
         self._accounts: dict[int, Account] = {}
         self._parked: dict[int, Sequence] = {}
         self._siblings = Siblings()
-        self._deadlines: Heap[int] = Heap()
+        self._times = TimeLimits()
         self._windows = [window for window in windows if window is not None]
         reaches = [Reach(window, ATTENTION_CHUNK, manager.block_size) for window in windows]
         assert len(reaches) == len(manager.held), "every KV group has a window, or None"
@@ -127,6 +127,7 @@ class Scheduler:
             )
         self._enter(sequence)
         self._stalls.enter_line(sequence, now)
+        self._times.wait(sequence)
         parent = sequence.parent
         if parent is not None and parent.sequence_id in self._live and is_coming(parent):
             self._siblings.wait(sequence, parent)
@@ -147,12 +148,13 @@ class Scheduler:
         self._line.put_back(child)
 
     def expire(self, now: float) -> list[TokenEvent]:
-        """Ends sequences whose deadline has passed; to be called in every turn of the loop, before ``plan``."""
+        """Ends sequences whose deadline has passed, and those that waited longer than they would before they ran; to
+        be called in every turn of the loop, before ``plan``."""
         self._manager.expire(now)
         events = []
-        while (number := self._deadlines.first()) is not None and self._deadlines.key(number) <= now:
-            self._end(number, "deadline", now)
-            events.append(TokenEvent(number, (), (), finish="deadline"))
+        while (event := self._times.reached(now)) is not None:
+            self._end(event.sequence_id, event.finish or "abort", now)
+            events.append(event)
         return events
 
     def plan(self, now: float) -> StepPlan:
@@ -227,7 +229,7 @@ class Scheduler:
         self._manager.check()
         if not self.has_work:
             assert not any(self._manager.held), f"{self._manager.held} KV blocks leaked"
-            left = [len(self._line), len(self._parked), len(self._siblings), len(self._deadlines)]
+            left = [len(self._line), len(self._parked), len(self._siblings), len(self._times)]
             assert not any(left), "a sequence was forgotten"
             assert self._stalls.idle(), "a stall was never settled"
 
@@ -285,6 +287,7 @@ class Scheduler:
         account = self._accounts[sequence.sequence_id] = self._line.account(sequence)
         if sequence.admitted_at is None:
             sequence.admitted_at = now
+            self._times.admit(sequence.sequence_id)
             record.cached = min(sequence.cached, sequence.prompt_length)
             record.fresh = sequence.prompt_length - record.cached
             account.service += PROMPT_WEIGHT * record.fresh
@@ -357,11 +360,10 @@ class Scheduler:
         return event_of(sequence, tokens, result)
 
     def _enter(self, sequence: Sequence) -> None:
-        number, deadline_s = sequence.sequence_id, sequence.options.deadline_s
+        number = sequence.sequence_id
         assert number not in self._live, f"sequence {number} is there already"
         self._live[number] = sequence
-        if deadline_s is not None:
-            self._deadlines.put(number, sequence.arrival + deadline_s)
+        self._times.enter(sequence)
 
     def _end(self, sequence_id: int, reason: FinishReason, now: float) -> bool:
         sequence = self._live.get(sequence_id)
@@ -384,7 +386,7 @@ class Scheduler:
         self._stalls.leave_line(sequence, now)
         self._stalls.end_decode(sequence)
         self._cost.forget(sequence)
-        self._deadlines.drop(number)
+        self._times.leave(number)
         self._blocks.release(sequence, now)
         if sequence.finish_reason in {"stop", "length"}:
             self._look_ahead.learn(sequence)
