@@ -37,6 +37,8 @@ def _allows(constraint: TokenConstraint | None, token: int) -> bool:
     if constraint is None:
         return True
     words = constraint.mask()
+    if words is None:
+        return True
     return token < 32 * len(words) and bool(words[token // 32] >> token % 32 & 1)
 
 

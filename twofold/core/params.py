@@ -25,6 +25,7 @@ MAX_TOKEN_ID: Final = 2**31 - 1
 MAX_SEED: Final = 2**64 - 1
 MAX_CHOICES: Final = 1024
 MAX_BEAMS: Final = 64
+MAX_MARK_TOKENS: Final = 16
 
 
 def known_keywords(cls: C) -> C:
@@ -69,6 +70,8 @@ class StructuredOutputsParams:
     grammar: str | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.json_object, bool):
+            raise _impossible("json_object", self.json_object, "true or false")
         given = [name for name in ("json", "regex", "choice", "grammar") if getattr(self, name) is not None]
         given += ["json_object"] * (self.json_object is True)
         if len(given) != 1:
@@ -93,6 +96,31 @@ def _choices(choice: object) -> tuple[str, ...]:
     if not all(isinstance(text, str) and text for text in choice):
         raise _impossible("choice", choice, "a list of texts, none of them empty")
     return tuple(choice)
+
+
+@known_keywords
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThinkingParams:
+    """The section of an answer in which the model thinks before it answers.
+
+    start    tokens that open the section; empty where the prompt has opened it
+    end      tokens that close it
+    budget   most tokens between them; then ``end`` is all that can be drawn, and the answer follows. None: no limit
+
+    ``structured_outputs`` hold for what follows the section. An answer that does not open it has none.
+    """
+
+    start: Sequence[int] = ()
+    end: Sequence[int]
+    budget: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("start", "end"):
+            object.__setattr__(self, name, _token_ids(name, getattr(self, name), MAX_MARK_TOKENS))
+        if not self.end:
+            raise _impossible("end", self.end, "the tokens that close the section")
+        if self.budget is not None:
+            _whole("budget", self.budget, 0, MAX_TOKEN_ID)
 
 
 @known_keywords
@@ -142,6 +170,7 @@ class SamplingParams:
     skip_special_tokens   leave special tokens out of the text
     detokenize            make text of the tokens; without it ``text`` stays empty
     structured_outputs    the form that the answer must have
+    thinking              the section in which the model thinks first, and how long it may be
 
     Raises ParameterError for an unknown name or an impossible value. Penalties and bias change the draw, never the
     reported log-probabilities: these are of the model's own distribution, as vLLM's ``raw_logprobs``.
@@ -169,12 +198,15 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     detokenize: bool = True
     structured_outputs: StructuredOutputsParams | None = None
+    thinking: ThinkingParams | None = None
 
     def __post_init__(self) -> None:
         self._freeze()
         self._check_numbers()
         self._check_counts()
         self._check_structured()
+        if self.thinking is not None and not isinstance(self.thinking, ThinkingParams):
+            raise _impossible("thinking", self.thinking, "ThinkingParams")
         for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output", "detokenize"):
             if not isinstance(getattr(self, name), bool):
                 raise _impossible(name, getattr(self, name), "true or false")

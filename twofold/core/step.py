@@ -52,9 +52,9 @@ class BlockMove:
 class TokenConstraint(Protocol):
     """What may come next in a constrained answer. It belongs to one sequence and knows the tokens that are known."""
 
-    def mask(self) -> memoryview:
+    def mask(self) -> memoryview | None:
         """The tokens that may be drawn now: 32-bit words, bit t % 32 of word t // 32 for token t; valid until
-        ``advance``. Calling it again costs nothing."""
+        ``advance``. None where nothing is ruled out. Calling it again costs nothing."""
         ...
 
     def advance(self, token: int) -> None:

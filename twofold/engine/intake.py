@@ -10,12 +10,13 @@ from twofold.core.errors import ContextLengthError, ParameterError
 from twofold.core.params import BeamSearchParams, SamplingParams
 from twofold.core.record import SequenceRecord
 from twofold.core.request import RequestOptions
-from twofold.core.step import Pooling
+from twofold.core.step import Pooling, TokenConstraint
 from twofold.engine.beams import BeamSearch
 from twofold.engine.embedding import Embedding
 from twofold.engine.prompts import GivenPrompt
 from twofold.engine.request import Generation, Given
 from twofold.engine.roster import Roster
+from twofold.engine.thinking import answer_constraint
 from twofold.grammar.compile import CompiledGrammar
 from twofold.sampling.philox import derive_seed
 from twofold.sched.sequence import Sequence
@@ -58,6 +59,8 @@ class Intake:
         if isinstance(params, SamplingParams):
             self._check_tokens("stop_token_ids", params.stop_tokens)
             self._check_tokens("logit_bias", tuple(params.biases))
+            if params.thinking is not None:
+                self._check_tokens("thinking", (*params.thinking.start, *params.thinking.end))
         room = self._context if params is None else self._context - 1
         if len(ids) > room:
             raise ContextLengthError(
@@ -112,19 +115,30 @@ class Intake:
         if params.answers > params.n:
             params = replace(params, logprobs=params.logprobs or 0)
         answers: list[Sequence] = []
+        room = self._limit(given, params) - len(given.token_ids)
         for index in range(params.answers):
-            room = self._limit(given, params) - len(given.token_ids)
             answers.append(
                 self._sequence(
                     given,
                     params,
                     derive_seed(seed, index),
                     parent=answers[0] if answers else None,
-                    constraint=None if grammar is None else grammar.start(room),
+                    constraint=self._constraint(params, grammar, room),
                     scores_prompt=params.prompt_logprobs is not None and index == 0,
                 )
             )
         return answers
+
+    def _constraint(self, params: SamplingParams, grammar: CompiledGrammar | None, room: int) -> TokenConstraint | None:
+        """What rules the tokens of one answer of at most ``room`` tokens."""
+        return answer_constraint(
+            params.thinking,
+            grammar,
+            max_tokens=room,
+            spell=self._tokenizer.token_bytes,
+            end_ids=self._tokenizer.eos_ids,
+            vocab_size=self._vocab_size,
+        )
 
     def _limit(self, given: Given, params: SamplingParams) -> int:
         longest = self._context if params.max_tokens is None else len(given.token_ids) + params.max_tokens

@@ -19,7 +19,6 @@ from llguidance import LLMatcher
 
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.params import StructuredOutputsParams
-from twofold.core.step import TokenConstraint
 from twofold.grammar.completion import LONGEST, CompletionSearch, Path
 from twofold.grammar.constraint import GrammarConstraint
 from twofold.grammar.rise import literals, rise_bytes
@@ -64,7 +63,7 @@ class CompiledGrammar:
     def least_tokens(self) -> int:
         return len(self.path)
 
-    def start(self, max_tokens: int) -> TokenConstraint:
+    def start(self, max_tokens: int) -> GrammarConstraint:
         """The constraint of one answer of at most ``max_tokens`` tokens, valid wherever it ends.
 
         Raises ParameterError if the form needs more tokens than that.

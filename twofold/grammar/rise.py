@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 from twofold.grammar.source import GrammarSource
@@ -26,6 +27,7 @@ _FORMAT_BYTES: Final = 40
 MAX_LITERALS: Final = 32
 _LITERAL: Final = re.compile(r"""(?:[^\\.^$|?*+()\[\]{}"/]|\\[^A-Za-z0-9])+""")
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
+_SCHEMA: Final = re.compile(r"%json\s*(?=\{)")
 _COUNT: Final = re.compile(r"\{(\d{1,9})")
 
 
@@ -33,11 +35,23 @@ def rise_bytes(source: GrammarSource) -> int:
     """The estimate for a grammar that is not a list of texts."""
     if source.form == "json":
         return SchemaSizes(json.loads(source.text)).rise()
-    return _text_rise(source.text)
+    return _lark_rise(source.text) if source.form == "grammar" else _text_rise(source.text)
+
+
+def _lark_rise(text: str) -> int:
+    """Schemas inside a Lark grammar (``%json {…}``) as schemas, what stands around them as text."""
+    rest, done, rise = [], 0, 0
+    for found in _SCHEMA.finditer(text):
+        with suppress(ValueError, RecursionError):
+            schema, end = json.JSONDecoder().raw_decode(text, found.end())
+            rise = max(rise, SchemaSizes(schema).rise())
+            rest.append(text[done : found.start()])
+            done = end
+    return min(MAX_RISE, rise + _text_rise("".join((*rest, text[done:]))))
 
 
 def _text_rise(text: str) -> int:
-    """For regexes and Lark: the longest alternative, and the largest count of a repetition."""
+    """For regexes and rules: the longest alternative, and the largest count of a repetition."""
     longest = max(len(part.encode(errors="replace")) for part in re.split(r"[|\n]", text))
     return min(MAX_RISE, longest + max(map(int, _COUNT.findall(text)), default=0))
 

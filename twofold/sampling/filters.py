@@ -25,13 +25,13 @@ LOOKS: Final = (64, 1024)
 
 
 def changes_logits(request: DrawRequest) -> bool:
-    """Whether the request's draw needs logits other than the model's."""
+    """Whether the request's draw needs logits other than the model's. A constraint that fails raises its error."""
     return request.params.penalises or bool(request.params.biases) or rules_out(request)
 
 
 def rules_out(request: DrawRequest) -> bool:
-    """Whether tokens cannot be drawn, however likely they are."""
-    return bool(request.suppressed) or request.constraint is not None
+    """Whether tokens cannot be drawn, however likely they are. A constraint that fails raises its error."""
+    return bool(request.suppressed) or (request.constraint is not None and request.constraint.mask() is not None)
 
 
 def adjusted(rows: RowOps, row: F32, request: DrawRequest) -> F32:
@@ -52,11 +52,12 @@ def allowed(rows: RowOps, row: F32, request: DrawRequest) -> F32:
 
     A constraint that fails raises the error of its ``mask``.
     """
-    if request.constraint is None:
+    mask = None if request.constraint is None else request.constraint.mask()
+    if mask is None:
         row = row.copy()
     else:
         masked = np.empty_like(row)
-        rows.mask(row, np.frombuffer(request.constraint.mask(), np.uint32), masked)
+        rows.mask(row, np.frombuffer(mask, np.uint32), masked)
         row = masked
     if request.suppressed:
         row[np.asarray(request.suppressed, dtype=np.int32)] = -np.inf

@@ -36,11 +36,12 @@ class Sampler:
         for index, (maximum, request) in enumerate(zip(values.tolist(), requests, strict=True)):
             if not isfinite(maximum):
                 tokens[index] = _broken()
-            elif not request.params.greedy or changes_logits(request):
-                try:
+                continue
+            try:
+                if not request.params.greedy or changes_logits(request):
                     tokens[index] = self._draw_row(logits[at[index]], maximum, request)
-                except TwofoldError as error:
-                    tokens[index] = error
+            except TwofoldError as error:
+                tokens[index] = error
         return tokens
 
     def candidates(self, row: F32, request: DrawRequest) -> tuple[TokenLogprob, ...] | TwofoldError:
