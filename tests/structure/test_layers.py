@@ -16,7 +16,8 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("models", "kv", "sampling", "grammar"),
     ("sched", "speculate"),
     ("engine",),
-    ("cost", "observe"),
+    ("cost", "observe", "dialects"),
+    ("batch",),
     ("serve", "bench"),
     ("cli",),
 )
@@ -31,7 +32,10 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "grammar": frozenset({"numpy", "llguidance"}),
     "engine": frozenset({"numpy", "structlog"}),
     "cost": frozenset({"numpy"}),
-    "observe": frozenset({"rich", "structlog"}),
+    "observe": frozenset({"rich", "structlog", "prometheus_client", "opentelemetry"}),
+    "dialects": frozenset({"orjson"}),
+    "batch": frozenset({"orjson"}),
+    "serve": frozenset({"h11", "msgspec", "orjson", "python_multipart", "starlette", "uvicorn"}),
     "cli": frozenset({"cyclopts", "rich", "orjson"}),
 }
 """What a package may import that neither Python nor Twofold brings; a package that is not listed, nothing."""
@@ -45,7 +49,7 @@ EXCLUSIVE: dict[str, frozenset[str]] = {
     "ssl": frozenset({"formats", "serve", "bench"}),
     "http": frozenset({"formats", "serve", "bench"}),
     "urllib.request": frozenset({"formats", "serve", "bench"}),
-    "subprocess": frozenset({"formats", "grammar"}),
+    "subprocess": frozenset({"formats", "grammar", "serve"}),
     "pickle": frozenset(),
     "marshal": frozenset(),
     "shelve": frozenset(),

@@ -1,0 +1,124 @@
+"""Reads settings files in TOML: each field once, with its type, and nothing is passed over.
+
+Numbers with a point are read as decimals, so that money stays exact. What nobody asked for until ``close`` is unknown.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+from twofold.core.errors import ParameterError, ResourceError, nearest
+
+MOST_BYTES: Final = 1 << 20
+"""A settings file is no longer than that."""
+
+
+def read_toml(path: Path) -> Table:
+    """The table of a file. ResourceError where it cannot be read, ParameterError where it is no TOML."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise ResourceError(f"{path} cannot be read: {error.strerror}.", hint="Name a file that can be.") from error
+    if len(data) > MOST_BYTES:
+        raise ParameterError(f"{path} is longer than {MOST_BYTES} bytes.", param=path.name)
+    try:
+        return parse_toml(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ParameterError(f"{path} is not TOML: {error}.", param=path.name) from error
+
+
+def parse_toml(text: str) -> Table:
+    """The table that ``text`` holds. TOMLDecodeError where it is none."""
+    return Table(tomllib.loads(text, parse_float=Decimal))
+
+
+class Table:
+    """The fields of a table; ``path`` is where it stands in the whole, "" for the whole itself.
+
+    Raises ParameterError where ``value`` is no table, and from its methods.
+    """
+
+    def __init__(self, value: object, path: str = "") -> None:
+        if not isinstance(value, dict):
+            raise impossible(path or "the file", value, "a table")
+        self._values: dict[str, Any] = value
+        self._path = path
+        self._asked: set[str] = set()
+
+    def __contains__(self, field: str) -> bool:
+        return field in self._values
+
+    def name(self, field: str) -> str:
+        """The field's name with its path: models.small.input."""
+        return f"{self._path}.{field}" if self._path else field
+
+    def number(self, field: str, low: str, high: str, *, places: int) -> Decimal | None:
+        """A number from ``low`` to ``high`` with at most so many decimal places; None where it is left out."""
+        value = self._take(field)
+        if value is None:
+            return None
+        wanted = f"a number from {low} to {high} with at most {places} decimal places"
+        if not isinstance(value, int | Decimal) or isinstance(value, bool):
+            raise impossible(self.name(field), value, wanted)
+        number = Decimal(value)
+        if not number.is_finite() or not Decimal(low) <= number <= Decimal(high) or number != round(number, places):
+            raise impossible(self.name(field), value, wanted)
+        return number
+
+    def whole(self, field: str, low: int, high: int) -> int | None:
+        """A whole number from ``low`` to ``high``; None where it is left out."""
+        value = self._take(field)
+        if value is None:
+            return None
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise impossible(self.name(field), value, f"a whole number from {low} to {high}")
+        return value
+
+    def flag(self, field: str) -> bool | None:
+        """True or false; None where it is left out."""
+        value = self._take(field)
+        if value is not None and not isinstance(value, bool):
+            raise impossible(self.name(field), value, "true or false")
+        return value
+
+    def text(self, field: str, most: int) -> str | None:
+        """A text of 1 to ``most`` characters; None where it is left out."""
+        value = self._take(field)
+        if value is not None and not (isinstance(value, str) and 0 < len(value) <= most):
+            raise impossible(self.name(field), value, f"a text of 1 to {most} characters")
+        return value
+
+    def inner(self, field: str) -> Table | None:
+        """The table inside this one; None where it is left out."""
+        value = self._take(field)
+        return None if value is None else Table(value, self.name(field))
+
+    def tables(self) -> Iterator[tuple[str, Table]]:
+        """Every field, each of which must be a table."""
+        for field in self._values:
+            yield field, Table(self._take(field), self.name(field))
+
+    def close(self, known: Collection[str] = ()) -> None:
+        """Raises for the first field that nobody asked for, with the nearest of those and of the ``known``."""
+        names = self._asked | set(known)
+        for field in self._values:
+            if field not in names:
+                close = nearest(field, names)
+                hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(sorted(names))}."
+                raise ParameterError(
+                    f"{self.name(field):.200} is not a known setting.", param=self.name(field), hint=hint
+                )
+
+    def _take(self, field: str) -> Any:
+        self._asked.add(field)
+        return self._values.get(field)
+
+
+def impossible(name: str, value: object, wanted: str) -> ParameterError:
+    """The error for a setting of a wrong type or outside its range."""
+    return ParameterError(f"{name} must be {wanted}, not {value!r:.60}.", param=name)

@@ -1,0 +1,143 @@
+"""What the server and the batch runner know of any dialect: requests that were read, and replies in its words.
+
+Nothing here waits, reads or writes. Bodies come as plain data and leave as plain data, or as the bytes of
+server-sent events; whoever has a socket or a file carries them.
+
+    request = read(body)                   raises ParameterError for what is impossible, unknown or unsupported
+    jobs    = request.prepare(model)       what to run; each job is one prompt
+    reply   = request.reply(head, outputs, model)                       the whole at once, or
+    stream  = request.streamer(head, model); stream.open(); stream.take(…) …; stream.close(outputs)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from twofold.core.errors import TwofoldError
+from twofold.core.params import SamplingParams
+from twofold.core.request import RequestOptions
+from twofold.dialects.pooling import PoolingParams
+from twofold.engine.outputs import OutputDelta, RequestOutput
+from twofold.engine.prompts import GivenPrompt
+from twofold.text.sections.format import AnswerFormat
+from twofold.text.tokenizer import Tokenizer
+
+ServiceTier = Literal["default", "flex", "priority", "batch"]
+"""Which class of service a request gets. Prices and latency targets hang on it, never an answer."""
+AskedTier = Literal["auto", "default", "flex", "priority"]
+"""What a caller may ask for; auto is the default tier where the caller's key has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What a dialect has to know of the model that answers. ``context`` counts a prompt with its answer."""
+
+    tokenizer: Tokenizer
+    format: AnswerFormat
+    context: int
+    hidden_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One prompt to run, as token ids: answers to draw, or a vector to make."""
+
+    prompt: GivenPrompt
+    params: SamplingParams | PoolingParams
+    options: RequestOptions
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyHead:
+    """What a response says about itself.
+
+    id            without the prefix that the dialect puts before it
+    created       seconds since 1970
+    model         the name that was asked for
+    service_tier  the one that was given; None where nobody has tiers, as in a file of requests
+    prompt_tokens of all prompts together; for what is told before they have run
+    """
+
+    id: str
+    created: int
+    model: str
+    service_tier: ServiceTier | None = None
+    prompt_tokens: int = 0
+
+
+class Streamer(Protocol):
+    """Tells a reply as it comes. Every method gives bytes of server-sent events, possibly none."""
+
+    keep_alive: bytes
+    """An event that means nothing, for connections that are silent for long."""
+
+    def open(self) -> bytes:
+        """What stands before the first token."""
+        ...
+
+    def take(self, job: int, delta: OutputDelta) -> bytes:
+        """What a step added to the answers of job ``job``."""
+        ...
+
+    def close(self, outputs: Sequence[RequestOutput], extra: Mapping[str, Any] | None = None) -> bytes:
+        """What stands after the last token. ``outputs`` has one for each job; ``extra`` goes under ``twofold``."""
+        ...
+
+    def fail(self, error: TwofoldError, request_id: str) -> bytes:
+        """Ends a reply that cannot go on. It may be the first thing that is told after ``open``, or the last."""
+        ...
+
+
+class DialectRequest(Protocol):
+    """A request that was read.
+
+    model    the one that was asked for; None for whichever runs
+    stream   whether the reply shall come as it is made
+    tier     the class of service that was asked for
+    explain  whether the reply shall carry the request's record, under ``twofold``
+    """
+
+    @property
+    def model(self) -> str | None: ...
+
+    @property
+    def stream(self) -> bool: ...
+
+    @property
+    def tier(self) -> AskedTier: ...
+
+    @property
+    def explain(self) -> bool: ...
+
+    def prepare(self, model: ModelFacts) -> Sequence[Job]:
+        """What to run. It may take a while: templates are rendered and texts tokenised.
+
+        Raises TemplateError where the chat template refuses the messages, ParameterError for what this model cannot
+        do, such as thinking.
+        """
+        ...
+
+    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:
+        """The body of the response. ``outputs`` has one for each job, in their order."""
+        ...
+
+    def streamer(self, head: ReplyHead, model: ModelFacts) -> Streamer:
+        """Tells the response as it comes, where ``stream`` was asked for."""
+        ...
+
+
+class Dialect(Protocol):
+    """How a dialect tells errors."""
+
+    @property
+    def name(self) -> Literal["openai", "anthropic"]: ...
+
+    def status(self, error: TwofoldError) -> int:
+        """The HTTP status of an error."""
+        ...
+
+    def error(self, error: TwofoldError, request_id: str) -> dict[str, Any]:
+        """The body of an error."""
+        ...

@@ -1,0 +1,136 @@
+"""Reads JSON objects that strangers wrote: each field once, with its type, and nothing is passed over.
+
+A field that is null counts as left out, as in OpenAI's API. What nobody asked for until ``close`` is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from twofold.core.errors import ParameterError, nearest
+
+MISSING: Final = "missing_required_parameter"
+UNKNOWN: Final = "unknown_parameter"
+UNSUPPORTED: Final = "unsupported_parameter"
+IMPOSSIBLE: Final = "invalid_value"
+
+
+class FieldError(ParameterError):
+    """A field is missing, unknown, unsupported or impossible; ``code`` says which, in OpenAI's words."""
+
+    def __init__(self, message: str, *, param: str, code: str = IMPOSSIBLE, hint: str | None = None) -> None:
+        super().__init__(message, param=param, hint=hint)
+        self.code = code
+
+
+class Fields:
+    """The fields of the JSON object ``value``; ``path`` is where it stands in the whole, "" for the whole itself.
+
+    Raises FieldError where ``value`` is no object, and from its methods.
+    """
+
+    def __init__(self, value: object, path: str = "") -> None:
+        if not isinstance(value, dict):
+            raise impossible(path or "body", value, "an object")
+        self._values: dict[str, Any] = value
+        self._path = path
+        self._asked: set[str] = set()
+
+    def name(self, field: str) -> str:
+        """The field's name with its path: response_format.type."""
+        return f"{self._path}.{field}" if self._path else field
+
+    def take(self, field: str) -> Any:
+        """The field as it stands; None where it is left out."""
+        self._asked.add(field)
+        return self._values.get(field)
+
+    def require(self, field: str) -> Any:
+        """The field as it stands; it must be there."""
+        value = self.take(field)
+        if value is None:
+            raise FieldError(f"{self.name(field)} is missing.", param=self.name(field), code=MISSING)
+        return value
+
+    def text(self, field: str) -> str | None:
+        value = self.take(field)
+        if value is not None and not isinstance(value, str):
+            raise impossible(self.name(field), value, "text")
+        return value
+
+    def flag(self, field: str, default: bool = False) -> bool:
+        value = self.take(field)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise impossible(self.name(field), value, "true or false")
+        return value
+
+    def whole(self, field: str, low: int, high: int) -> int | None:
+        """A whole number from ``low`` to ``high``."""
+        value = self.take(field)
+        if value is not None and not (is_whole(value) and low <= value <= high):
+            raise impossible(self.name(field), value, f"a whole number from {low} to {high}")
+        return None if value is None else int(value)
+
+    def choice(self, field: str, known: Iterable[str]) -> str:
+        """One of the ``known`` texts; it must be there."""
+        value, known = self.require(field), tuple(known)
+        if not isinstance(value, str) or value not in known:
+            close = nearest(str(value), known)
+            hint = f"Did you mean {close!r}?" if close else None
+            raise FieldError(
+                f"{self.name(field)} must be {' or '.join(known)}, not {value!r:.60}.",
+                param=self.name(field),
+                hint=hint,
+            )
+        return value
+
+    def inner(self, field: str) -> Fields | None:
+        """The fields of an object inside this one."""
+        value = self.take(field)
+        return None if value is None else Fields(value, self.name(field))
+
+    def only(self, field: str, *possible: object) -> None:
+        """Refuses the field but for these values, which say what is done anyway."""
+        value = self.take(field)
+        if value is None or any(_same(value, one) for one in possible):
+            return
+        if not possible:
+            raise unsupported(self.name(field), "Leave it out.")
+        raise FieldError(
+            f"{self.name(field)} {value!r:.60} is not supported.",
+            param=self.name(field),
+            code="unsupported_value",
+            hint=f"Leave it out; possible: {', '.join(map(repr, possible))}.",
+        )
+
+    def close(self) -> None:
+        """Raises for the first field that nobody asked for, with the nearest name that somebody did ask for."""
+        for field in self._values:
+            if field not in self._asked:
+                close = nearest(field, self._asked)
+                hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(sorted(self._asked))}."
+                name = self.name(field)
+                raise FieldError(f"{name:.200} is not a known field.", param=name, code=UNKNOWN, hint=hint)
+
+
+def is_whole(value: object) -> bool:
+    """Whether this is a whole number; true and false are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _same(value: object, other: object) -> bool:
+    """Whether these are equal in JSON, where 1 is not true."""
+    return type(value) is type(other) and value == other
+
+
+def impossible(name: str, value: object, wanted: str) -> FieldError:
+    """The error for a value of a wrong type or outside its range."""
+    return FieldError(f"{name} must be {wanted}, not {value!r:.60}.", param=name)
+
+
+def unsupported(name: str, hint: str) -> FieldError:
+    """The error for a field that OpenAI's API knows and Twofold does not offer."""
+    return FieldError(f"{name} is not supported.", param=name, code=UNSUPPORTED, hint=hint)

@@ -1,0 +1,164 @@
+"""/v1/chat/completions: bodies read, replies told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from twofold.core.params import MAX_LOGPROBS, MAX_TOKEN_ID, SamplingParams
+from twofold.dialects.base import AskedTier, Job, ModelFacts, ReplyHead
+from twofold.dialects.conversation import AS_BEFORE, Conversation, Thinking
+from twofold.dialects.fields import FieldError, Fields, impossible, unsupported
+from twofold.dialects.openai.bodies import Common, Limits, open_body
+from twofold.dialects.openai.chat_stream import ChatStreamer
+from twofold.dialects.openai.messages import read_messages
+from twofold.dialects.openai.replies import chat_completion
+from twofold.dialects.openai.sampling import sampling_keywords
+from twofold.dialects.openai.tools import read_tools
+from twofold.engine.outputs import RequestOutput
+
+LIMITS: Final[Limits] = {
+    "audio": (),
+    "function_call": (),
+    "functions": (),
+    "modalities": (["text"],),
+    "moderation": (),
+    "prediction": (),
+    "store": (False,),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+}
+EFFORTS: Final[Mapping[str, Thinking]] = {
+    "none": Thinking("off"),
+    "minimal": Thinking("on", 256, "reasoning_effort"),
+    "low": Thinking("on", 1024, "reasoning_effort"),
+    "medium": Thinking("on", 4096, "reasoning_effort"),
+    "high": Thinking("on", 16384, "reasoning_effort"),
+    "xhigh": Thinking("on", 65536, "reasoning_effort"),
+    "max": Thinking("on", None, "reasoning_effort"),
+}
+"""How many tokens a model may think for an effort; thinking_token_budget says it exactly."""
+
+TEMPLATE_NAMES: Final = frozenset(
+    {"messages", "tools", "add_generation_prompt", "special_tokens", "tokenize", "trust_content"}
+)
+"""Variables of chat templates that a body sets by other fields, or not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A chat, and how its answers are drawn."""
+
+    common: Common
+    conversation: Conversation
+    params: SamplingParams
+
+    @classmethod
+    def read(cls, body: object) -> Self:
+        """Reads a body. Raises ParameterError for an impossible, unknown or unsupported field."""
+        fields = open_body(body, LIMITS)
+        common = Common.read(fields)
+        tools, choice = read_tools(fields)
+        messages, points = read_messages(fields)
+        request = cls(
+            common=common,
+            conversation=Conversation(
+                messages=messages,
+                tools=tools,
+                choice=choice,
+                parallel=fields.flag("parallel_tool_calls", True),
+                thinking=read_thinking(fields),
+                variables=_variables(fields),
+                add_generation_prompt=fields.flag("add_generation_prompt", True),
+                cache_points=points,
+            ),
+            params=SamplingParams(
+                **sampling_keywords(fields), max_tokens=_max_tokens(fields), logprobs=_logprobs(fields)
+            ),
+        )
+        fields.close()
+        return request
+
+    @property
+    def model(self) -> str | None:
+        return self.common.model
+
+    @property
+    def stream(self) -> bool:
+        return self.common.stream
+
+    @property
+    def tier(self) -> AskedTier:
+        return self.common.tier
+
+    @property
+    def explain(self) -> bool:
+        return self.common.explain
+
+    def prepare(self, model: ModelFacts) -> Sequence[Job]:
+        return [self.conversation.prepare(model, self.params, self.common.options)]
+
+    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:
+        (output,) = outputs
+        return chat_completion(
+            head,
+            output,
+            model,
+            lambda: self.conversation.parser(model),
+            top_logprobs=self.params.logprobs or 0,
+            token_ids=self.common.return_token_ids,
+        )
+
+    def streamer(self, head: ReplyHead, model: ModelFacts) -> ChatStreamer:
+        return ChatStreamer(
+            head,
+            model,
+            [self.conversation.parser(model) for _ in range(self.params.n)],
+            include_usage=self.common.include_usage,
+            top_logprobs=self.params.logprobs,
+            token_ids=self.common.return_token_ids,
+        )
+
+
+def read_thinking(fields: Fields) -> Thinking:
+    """OpenAI's reasoning_effort, or vLLM's thinking_token_budget, which says exactly how much."""
+    budget = fields.whole("thinking_token_budget", 0, MAX_TOKEN_ID)
+    effort = fields.take("reasoning_effort")
+    if effort is None:
+        return AS_BEFORE if budget is None else Thinking("on", budget, "thinking_token_budget")
+    chosen = EFFORTS[fields.choice("reasoning_effort", EFFORTS)]
+    if budget is None:
+        return chosen
+    if chosen.mode == "off":
+        message = 'thinking_token_budget has nothing to limit: reasoning_effort is "none".'
+        raise FieldError(message, param="thinking_token_budget", hint="Leave one of them out.")
+    return Thinking("on", budget, "thinking_token_budget")
+
+
+def _max_tokens(fields: Fields) -> int | None:
+    """max_completion_tokens, or its older name max_tokens; None goes on to the end of the context."""
+    older = fields.whole("max_tokens", 1, MAX_TOKEN_ID)
+    newer = fields.whole("max_completion_tokens", 1, MAX_TOKEN_ID)
+    if None not in (older, newer) and older != newer:
+        raise FieldError(
+            f"max_tokens is {older}, max_completion_tokens {newer}.", param="max_tokens", hint="Leave max_tokens out."
+        )
+    return older if newer is None else newer
+
+
+def _logprobs(fields: Fields) -> int | None:
+    wanted, most = fields.flag("logprobs"), fields.whole("top_logprobs", 0, MAX_LOGPROBS)
+    if most and not wanted:
+        raise FieldError("top_logprobs needs logprobs.", param="top_logprobs", hint='Set "logprobs": true.')
+    return (most or 0) if wanted else None
+
+
+def _variables(fields: Fields) -> Mapping[str, Any]:
+    variables = fields.take("chat_template_kwargs") or {}
+    if not isinstance(variables, dict):
+        raise impossible("chat_template_kwargs", variables, "an object")
+    for name in variables:
+        if name in TEMPLATE_NAMES:
+            raise unsupported(f"chat_template_kwargs.{name}", "Leave it out: fields of the body say it.")
+    return variables

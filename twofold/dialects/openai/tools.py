@@ -1,0 +1,96 @@
+"""The tools of a chat, and which of them may or must be called."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from twofold.dialects.conversation import NamedTool, ToolChoice
+from twofold.dialects.fields import FieldError, Fields, impossible, unsupported
+from twofold.engine.prompts import Message
+
+MAX_TOOLS: Final = 128
+MAX_NAME_CHARS: Final = 128
+
+
+def read_tools(fields: Fields) -> tuple[tuple[Message, ...], ToolChoice]:
+    """The tools that may be called, and the choice among them."""
+    tools = _tools(fields.take("tools"))
+    given = fields.take("tool_choice")
+    if given is None:
+        return tools, "auto"
+    if isinstance(given, str):
+        return tools, _word(given)
+    choice = Fields(given, "tool_choice")
+    kind = choice.choice("type", ("function", "allowed_tools"))
+    if kind == "function":
+        named = _named(choice)
+        choice.close()
+        return tools, named
+    return _allowed(choice, tools)
+
+
+def _tools(tools: Any) -> tuple[Message, ...]:
+    if tools is None:
+        return ()
+    if not isinstance(tools, list) or len(tools) > MAX_TOOLS:
+        raise impossible("tools", tools, f"a list of at most {MAX_TOOLS} tools")
+    return tuple(_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools))
+
+
+def _tool(given: object, where: str) -> Message:
+    tool = Fields(given, where)
+    kind = tool.require("type")
+    if kind != "function":
+        raise unsupported(f"{where}.type {kind!r:.60}", 'A tool is {"type": "function", "function": {…}}.')
+    function = Fields(tool.require("function"), f"{where}.function")
+    name = function.require("name")
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS:
+        raise impossible(function.name("name"), name, f"a name of 1 to {MAX_NAME_CHARS} characters")
+    description, parameters = function.text("description"), function.take("parameters")
+    if parameters is not None and not isinstance(parameters, dict):
+        raise impossible(function.name("parameters"), parameters, "a JSON schema")
+    strict = function.flag("strict")
+    function.close()
+    tool.close()
+    parts = {"name": name, "description": description, "parameters": parameters, "strict": strict or None}
+    return {"type": "function", "function": {key: value for key, value in parts.items() if value is not None}}
+
+
+def _word(given: str) -> ToolChoice:
+    match given:
+        case "auto" | "none" | "required":
+            return given
+    raise FieldError(
+        f"tool_choice {given!r:.60} is unknown.",
+        param="tool_choice",
+        hint='Possible: "auto", "none", "required", {"type": "function", "function": {"name": …}}.',
+    )
+
+
+def _named(choice: Fields) -> NamedTool:
+    function = Fields(choice.require("function"), "tool_choice.function")
+    name = function.require("name")
+    function.close()
+    if not isinstance(name, str):
+        raise impossible("tool_choice.function.name", name, "a tool's name")
+    return NamedTool(name)
+
+
+def _allowed(choice: Fields, tools: tuple[Message, ...]) -> tuple[tuple[Message, ...], ToolChoice]:
+    """Some of the tools: the model is shown these alone."""
+    allowed = Fields(choice.require("allowed_tools"), "tool_choice.allowed_tools")
+    choice.close()
+    mode = allowed.choice("mode", ("auto", "required"))
+    given = allowed.require("tools")
+    allowed.close()
+    if not isinstance(given, list) or not all(isinstance(tool, dict) for tool in given):
+        raise impossible("tool_choice.allowed_tools.tools", given, "a list of tools")
+    names = [tool.get("function", {}).get("name") for tool in given if isinstance(tool.get("function"), dict)]
+    known = {tool["function"]["name"]: tool for tool in tools}
+    missing = [name for name in names if name not in known]
+    if missing or len(names) < len(given):
+        raise FieldError(
+            "tool_choice.allowed_tools.tools holds a tool that is not in tools.",
+            param="tool_choice.allowed_tools.tools",
+        )
+    return tuple(known[name] for name in names), "required" if mode == "required" else "auto"
