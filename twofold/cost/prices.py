@@ -1,0 +1,178 @@
+"""What tokens or machine time cost: a price sheet, as TOML.
+
+    currency = "EUR"                # USD if left out
+
+    [default]                       # models that have no table of their own; without it those have no price
+    input = 1.00                    # of a million tokens
+    output = 5.00
+    cache_read = 0.08               # a price, or
+    of_input = { cache_write_1h = 1.6 }     # a part of the price of input
+
+    [models."my-model"]             # or own hardware, paid for by the hour
+    per_hour = 0.40
+    watts = 180                     # with electricity, where its price is known
+    per_kwh = 0.31
+    busy_share = 0.6                # the part of the hours in which requests run, and pay
+
+    [tiers]
+    flex = 0.4                      # of the price; priority = 2, flex = batch = 0.5 where left out
+
+Prices of the cache are parts of the price of input where nothing is said: 0.1 of it to read, 1.25 to write for 5 or 30
+minutes, 2 for an hour, as Anthropic and OpenAI have them (their price lists of November 2026).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from twofold.core.errors import ParameterError
+from twofold.core.tables import Table, read_toml
+
+PLACES: Final = 6
+"""Decimal places that a price or a factor may have; bills are exact because there is a limit."""
+MOST_PRICE: Final = "1000000000"
+MOST_FACTOR: Final = "1000"
+MOST_CURRENCY_CHARS: Final = 8
+OF_INPUT: Final[Mapping[str, Decimal]] = MappingProxyType(
+    {
+        "cache_read": Decimal("0.1"),
+        "cache_write_5m": Decimal("1.25"),
+        "cache_write_30m": Decimal("1.25"),
+        "cache_write_1h": Decimal("2"),
+    }
+)
+TIERS: Final[Mapping[str, Decimal]] = MappingProxyType(
+    {"default": Decimal(1), "priority": Decimal(2), "flex": Decimal("0.5"), "batch": Decimal("0.5")}
+)
+_TOKEN_FIELDS: Final = ("input", "output", "of_input", *OF_INPUT)
+_MACHINE_FIELDS: Final = ("per_hour", "watts", "per_kwh", "busy_share")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrices:
+    """Of a million tokens each. ``input`` is for prompt tokens that no cache had and that were not kept in one."""
+
+    input: Decimal
+    cache_read: Decimal
+    cache_write_5m: Decimal
+    cache_write_30m: Decimal
+    cache_write_1h: Decimal
+    output: Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class MachinePrices:
+    """Of own hardware, ``per_hour`` with its electricity. Only ``busy_share`` of the hours is paid for by requests."""
+
+    per_hour: Decimal
+    busy_share: Decimal = Decimal(1)
+
+
+Prices = TokenPrices | MachinePrices
+
+
+@dataclass(frozen=True, slots=True)
+class PriceSheet:
+    """Prices by model, those of other models (None: they have none), and what part of them a tier pays."""
+
+    currency: str = "USD"
+    default: Prices | None = None
+    models: Mapping[str, Prices] = field(default_factory=dict)
+    tiers: Mapping[str, Decimal] = field(default_factory=lambda: TIERS)
+
+    @classmethod
+    def read(cls, path: Path) -> PriceSheet:
+        """The sheet in a file. ParameterError for what is unknown or impossible, ResourceError without a file."""
+        return cls.of(read_toml(path))
+
+    @classmethod
+    def of(cls, table: Table) -> PriceSheet:
+        """The sheet that a table holds."""
+        default, models, tiers = (table.inner(name) for name in ("default", "models", "tiers"))
+        sheet = cls(
+            currency=table.text("currency", MOST_CURRENCY_CHARS) or "USD",
+            default=None if default is None else _prices(default),
+            models={} if models is None else {name: _prices(inner) for name, inner in models.tables()},
+            tiers=TIERS if tiers is None else _tiers(tiers),
+        )
+        table.close()
+        return sheet
+
+    def prices(self, model: str) -> Prices | None:
+        """Those of a model by its own name; None where it has none."""
+        return self.models.get(model, self.default)
+
+    def factor(self, tier: str) -> Decimal:
+        """What part of its price a tier pays."""
+        return self.tiers[tier]
+
+
+def _prices(table: Table) -> Prices:
+    table.close((*_TOKEN_FIELDS, *_MACHINE_FIELDS))
+    by_token = any(name in table for name in _TOKEN_FIELDS)
+    by_hour = any(name in table for name in _MACHINE_FIELDS)
+    if by_token and by_hour:
+        raise ParameterError(
+            f"{table.name('input')} and {table.name('per_hour')} exclude each other.",
+            param=table.name("per_hour"),
+            hint="A model is paid for by its tokens or by the machine's time.",
+        )
+    return _machine_prices(table) if by_hour else _token_prices(table)
+
+
+def _token_prices(table: Table) -> TokenPrices:
+    price, output = (_required(table, name) for name in ("input", "output"))
+    factors = table.inner("of_input")
+    cache = {name: _cache_price(table, factors, name, price) for name in OF_INPUT}
+    if factors is not None:
+        factors.close()
+    return TokenPrices(input=price, output=output, **cache)
+
+
+def _cache_price(table: Table, factors: Table | None, name: str, price: Decimal) -> Decimal:
+    own = table.number(name, "0", MOST_PRICE, places=PLACES)
+    factor = None if factors is None else factors.number(name, "0", MOST_FACTOR, places=PLACES)
+    if own is not None and factor is not None:
+        raise ParameterError(
+            f"{table.name(name)} is given as a price and in of_input.", param=table.name(name), hint="Give one of them."
+        )
+    return price * (OF_INPUT[name] if factor is None else factor) if own is None else own
+
+
+def _machine_prices(table: Table) -> MachinePrices:
+    watts, per_kwh = (table.number(name, "0", MOST_PRICE, places=PLACES) for name in ("watts", "per_kwh"))
+    if (watts is None) != (per_kwh is None):
+        missing = table.name("watts" if watts is None else "per_kwh")
+        raise ParameterError(
+            f"{missing} is missing: electricity has a power and a price.", param=missing, hint="Give both or neither."
+        )
+    hardware = table.number("per_hour", "0", MOST_PRICE, places=PLACES)
+    if hardware is None and watts is None:
+        raise _missing(table.name("per_hour"))
+    power = Decimal(0) if watts is None or per_kwh is None else watts * per_kwh / 1000
+    busy = table.number("busy_share", "0.001", "1", places=PLACES)
+    return MachinePrices((hardware or Decimal(0)) + power, Decimal(1) if busy is None else busy)
+
+
+def _tiers(table: Table) -> Mapping[str, Decimal]:
+    given = {name: table.number(name, "0", MOST_FACTOR, places=PLACES) for name in TIERS}
+    table.close()
+    return MappingProxyType(
+        {name: TIERS[name] if factor is None else factor for name, factor in given.items()},
+    )
+
+
+def _required(table: Table, name: str) -> Decimal:
+    price = table.number(name, "0", MOST_PRICE, places=PLACES)
+    if price is None:
+        raise _missing(table.name(name))
+    return price
+
+
+def _missing(name: str) -> ParameterError:
+    return ParameterError(f"{name} is missing.", param=name, hint="Give input and output, or per_hour.")
