@@ -1,0 +1,87 @@
+"""What must not be in a log: content and secrets, by the names of fields and by what secrets look like.
+
+It is the second line of defence: who logs gives names and numbers, and no texts. Nothing here raises, whatever is
+logged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, MutableMapping
+from types import TracebackType
+from typing import Any, Final
+
+HIDDEN: Final = "[redacted]"
+MOST_CHARS: Final = 1_000
+MOST_ITEMS: Final = 32
+MOST_DEPTH: Final = 4
+MOST_NUMBER: Final = 1 << 63
+"""Larger ones, infinity and NaN are no JSON that others can read."""
+MOST_FRAMES: Final = 12
+SECRET_NAMES: Final = frozenset(
+    {"api_key", "apikey", "authorization", "cookie", "password", "proxy_authorization", "secret", "set_cookie", "token"}
+    | {"x_api_key"}
+)
+CONTENT_NAMES: Final = frozenset(
+    {"answer", "arguments", "body", "completion", "content", "delta", "input", "instructions", "messages", "output"}
+    | {"prompt", "reasoning", "suffix", "system", "text", "tools"}
+)
+SECRETS: Final = re.compile(r"(?i:\bbearer\s+)\S+|\b(?:sk|tf|hf)[-_][A-Za-z0-9_-]{8,}")
+
+Event = MutableMapping[str, Any]
+
+
+def redact(_logger: object, _method: str, event: Event) -> Event:
+    """A processor of structlog: hides what must not be seen, and bounds the rest."""
+    return {name: _hidden(name) or _clean(value, MOST_DEPTH) for name, value in event.items()}
+
+
+def fault(error: BaseException) -> dict[str, Any]:
+    """An error as its kind and where it came from. Its words stay out: they may quote a request."""
+    return {"error": type(error).__qualname__, "at": _frames(error.__traceback__)}
+
+
+def _hidden(name: str) -> str | None:
+    plain = name.lower().replace("-", "_")
+    return HIDDEN if plain in SECRET_NAMES or plain in CONTENT_NAMES else None
+
+
+def _clean(value: object, depth: int) -> object:
+    if isinstance(value, BaseException):
+        return fault(value)
+    if depth and isinstance(value, Mapping):
+        items = list(value.items())[:MOST_ITEMS]
+        return {_name(name): _hidden(_name(name)) or _clean(item, depth - 1) for name, item in items}
+    if depth and isinstance(value, list | tuple):
+        return [_clean(item, depth - 1) for item in value[:MOST_ITEMS]]
+    return _scalar(value)
+
+
+def _scalar(value: object) -> object:
+    """Texts and numbers; of anything else its type alone."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _short(SECRETS.sub(HIDDEN, value[: 2 * MOST_CHARS]))
+    if isinstance(value, int | float) and -MOST_NUMBER < value < MOST_NUMBER:
+        return value
+    return f"<{type(value).__name__}>"
+
+
+def _name(name: object) -> str:
+    return _short(name) if isinstance(name, str) else f"<{type(name).__name__}>"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MOST_CHARS else text[:MOST_CHARS] + "…"
+
+
+def _frames(trace: TracebackType | None) -> list[str]:
+    """Modules, functions and lines, the innermost last; no paths, for those tell of the machine."""
+    frames: list[str] = []
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        module = trace.tb_frame.f_globals.get("__name__", "?")
+        frames.append(f"{module}.{code.co_qualname}:{trace.tb_lineno}")
+        trace = trace.tb_next
+    return frames[-MOST_FRAMES:]

@@ -1,0 +1,80 @@
+"""The access log: one line for each request that ended, with sizes, times and names."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, Literal
+
+from structlog.typing import FilteringBoundLogger
+
+from twofold.observe.metrics.timing import Timing
+from twofold.observe.served import ServedRequest
+
+Access = Literal["all", "errors", "off"]
+"""Which requests have a line: all, those whose status is 400 or more, or none."""
+TRACE_ID: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+class RequestLines:
+    """``ServedObserver``: a request that the server failed is an error, one that it had no room for a warning."""
+
+    def __init__(self, logger: FilteringBoundLogger, access: Access = "all") -> None:
+        self._logger = logger
+        self._least = {"all": 0, "errors": 400, "off": 1_000}[access]
+
+    def on_served(self, served: ServedRequest) -> None:
+        if served.status < self._least:
+            return
+        if served.status < 500:
+            tell = self._logger.info
+        else:
+            tell = self._logger.warning if served.status in (503, 529) else self._logger.error
+        tell("request", **request_fields(served))
+
+
+def request_fields(served: ServedRequest) -> dict[str, Any]:
+    """What a line says of a request, without what it does not have. Times are milliseconds."""
+    known = {
+        "request_id": served.request_id,
+        "endpoint": served.endpoint,
+        "status": served.status,
+        "error": served.error,
+        "model": served.model or None,
+        "tenant": served.tenant or None,
+        "key": served.key or None,
+        "tier": served.tier,
+        "stream": served.stream,
+        "ms": _ms(served.duration_s),
+        **_work(served),
+        "cache": "hit" if served.cached_answer else None,
+        "cost": served.cost,
+        "currency": served.currency or None,
+        "trace_id": _trace_id(served.traceparent),
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _work(served: ServedRequest) -> dict[str, Any]:
+    """What engines did for it."""
+    if not served.reports:
+        return {}
+    timing = Timing.of(served)
+    return {
+        "ttft_ms": None if timing.ttft_s is None else _ms(timing.ttft_s),
+        "tpot_ms": None if timing.tpot_s is None else _ms(timing.tpot_s),
+        "queue_ms": _ms(max(report.queue_s for report in served.reports)),
+        "prompt_tokens": served.prompt_tokens,
+        "cached_tokens": served.cached_tokens,
+        "output_tokens": served.output_tokens,
+        "preemptions": sum(report.record.preemptions for report in served.reports) or None,
+        "finish": ",".join(sorted({reason for report in served.reports for reason in report.finish_reasons})) or None,
+    }
+
+
+def _trace_id(traceparent: str | None) -> str | None:
+    found = TRACE_ID.fullmatch(traceparent or "")
+    return found[1] if found else None
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1e3, 2)

@@ -1,0 +1,150 @@
+"""The server's log: structured lines through one redacting pipeline, also for what libraries tell ``logging``.
+
+    with ServerLog(sys.stderr.fileno(), LogSettings(level="info")) as log, log.capture():
+        log.logger.info("listening", port=8000)
+        observers = [log.requests, …]
+
+What is bound with ``structlog.contextvars.bind_contextvars(request_id=…)`` is in every line of that task.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Literal, Self
+
+import structlog
+from structlog.typing import FilteringBoundLogger, Processor
+
+from twofold.core.errors import ParameterError, nearest
+from twofold.observe.logs.lines import json_line, text_line
+from twofold.observe.logs.redact import Event, fault, redact
+from twofold.observe.logs.requests import Access, RequestLines
+from twofold.observe.logs.writer import LineWriter
+
+LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+FORMATS: Final = ("auto", "json", "text")
+ACCESS: Final = ("all", "errors", "off")
+OWN: Final = "twofold"
+"""The logger whose level is that of the settings; of others only warnings and worse are told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """``level`` is the least that is told; ``format`` auto is text on a terminal and JSON elsewhere."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "json", "text"] = "auto"
+    access: Access = "all"
+
+    def __post_init__(self) -> None:
+        for name, known in (("level", tuple(LEVELS)), ("format", FORMATS), ("access", ACCESS)):
+            value = getattr(self, name)
+            if value not in known:
+                close = nearest(str(value), known)
+                hint = f"Did you mean {close!r}?" if close else None
+                words = f"{', '.join(known[:-1])} or {known[-1]}"
+                raise ParameterError(f"{name} must be {words}, not {value!r:.60}.", param=name, hint=hint)
+
+
+class ServerLog:
+    """Writes to a file descriptor, which it does not close. ``close`` ends its thread."""
+
+    def __init__(self, file: int, settings: LogSettings) -> None:
+        text = settings.format == "text" or (settings.format == "auto" and os.isatty(file))
+        self._level = LEVELS[settings.level]
+        self._writer = LineWriter(file, _lost)
+        processors: list[Processor] = [
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+            _tell_fault,
+            redact,
+            text_line if text else json_line,
+        ]
+        self.logger: Final[FilteringBoundLogger] = structlog.wrap_logger(
+            _Sink(self._writer),
+            processors=processors,
+            wrapper_class=structlog.make_filtering_bound_logger(self._level),
+            context_class=dict,
+            cache_logger_on_first_use=True,
+        )
+        self.requests: Final = RequestLines(self.logger, settings.access)
+
+    @contextmanager
+    def capture(self) -> Iterator[None]:
+        """Takes what is told to ``logging`` meanwhile, in place of whoever did before."""
+        root, own = logging.getLogger(), logging.getLogger(OWN)
+        before = (root.handlers[:], root.level, own.level)
+        root.handlers[:] = [_Forward(self.logger)]
+        root.setLevel(logging.WARNING)
+        own.setLevel(self._level)
+        try:
+            yield
+        finally:
+            root.handlers[:] = before[0]
+            root.setLevel(before[1])
+            own.setLevel(before[2])
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Sink:
+    """What structlog hands rendered lines to, whatever their level."""
+
+    def __init__(self, writer: LineWriter) -> None:
+        self.debug = self.info = self.warning = self.error = self.critical = writer.write
+
+
+class _Forward(logging.Handler):
+    """Hands records of ``logging`` to the pipeline: their words, their logger's name, and the kind of an error."""
+
+    def __init__(self, logger: FilteringBoundLogger) -> None:
+        super().__init__()
+        self._logger = logger
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        self._logger.log(_level(record), _words(record), logger=record.name, exc_info=error)
+
+
+def _level(record: logging.LogRecord) -> int:
+    """The nearest level below that structlog knows."""
+    return max((level for level in LEVELS.values() if level <= record.levelno), default=logging.DEBUG)
+
+
+def _words(record: logging.LogRecord) -> str:
+    """A record's words without its arguments where they do not fit: whoever logs must not fail by it."""
+    try:
+        return record.getMessage()
+    except (TypeError, ValueError, KeyError):
+        return str(record.msg)
+
+
+def _tell_fault(_logger: object, _method: str, event: Event) -> Event:
+    """Puts ``exc_info`` into words that quote nothing."""
+    error = event.pop("exc_info", None)
+    if error is True:
+        error = sys.exception()
+    if isinstance(error, BaseException):
+        event.update(fault(error))
+    return event
+
+
+def _lost(count: int) -> str:
+    return json.dumps({"level": "warning", "event": "log lines dropped", "count": count})
