@@ -1,0 +1,134 @@
+"""Whole request bodies as plain data: bounded in bytes and seconds, in depth and in number of values.
+
+Decoding holds the interpreter, so what a body can cost is bounded before it is decoded: 4 MiB of nothing but empty
+lists take half a second and 100 MB. Bodies of more than ``INLINE_BYTES`` are checked and decoded in a thread.
+Where an object has a field twice, the last one counts, as with OpenAI's and Anthropic's servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import orjson
+from starlette.datastructures import Headers
+from starlette.types import Receive
+
+from twofold.core.errors import SlowClientError, TooLargeError
+from twofold.dialects.fields import FieldError
+from twofold.serve.gate.limits import KIB, BodyLimits
+
+INLINE_BYTES: Final = 32 * KIB
+MAX_DIGITS: Final = 18
+JSON_TYPE: Final = "application/json"
+
+
+class ClientGoneError(Exception):
+    """The client left while its body was read; there is nobody to answer."""
+
+
+async def read_json(headers: Headers, receive: Receive, limits: BodyLimits) -> Any:
+    """The body of a request as plain data.
+
+    Raises TooLargeError, SlowClientError, ClientGoneError, and FieldError for what is not JSON in UTF-8.
+    """
+    check_json_type(headers)
+    body = await read_body(headers, receive, limits)
+    if len(body) <= INLINE_BYTES:
+        return decode_json(body, limits)
+    return await asyncio.to_thread(decode_json, body, limits)
+
+
+async def read_body(headers: Headers, receive: Receive, limits: BodyLimits) -> bytes:
+    """All bytes of a body, of any type. Raises TooLargeError, SlowClientError, ClientGoneError."""
+    announced = headers.get("content-length", "")
+    if announced.isdecimal() and (len(announced) > MAX_DIGITS or int(announced) > limits.bytes):
+        raise _too_large(limits)
+    try:
+        async with asyncio.timeout(limits.seconds):
+            return await _read(receive, limits)
+    except TimeoutError:
+        raise SlowClientError(f"The body of the request did not come within {limits.seconds:g} s.") from None
+
+
+async def _read(receive: Receive, limits: BodyLimits) -> bytes:
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        body += message.get("body", b"")
+        if len(body) > limits.bytes:
+            raise _too_large(limits)
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def check_json_type(headers: Headers) -> None:
+    """Raises FieldError where a body says that it is not JSON, or that it is packed."""
+    kind = headers.get("content-type", JSON_TYPE).partition(";")[0].strip().lower()
+    if kind != JSON_TYPE:
+        raise FieldError(f"The body must be {JSON_TYPE}, not {kind!r:.100}.", param="content-type")
+    packing = headers.get("content-encoding", "identity").strip().lower()
+    if packing not in ("", "identity"):
+        raise FieldError(
+            f"A body packed with {packing!r:.100} is not supported.", param="content-encoding", hint="Send it as it is."
+        )
+
+
+def decode_json(body: bytes, limits: BodyLimits) -> Any:
+    """Plain data of JSON text. Raises FieldError that says where it is not JSON, and TooLargeError."""
+    _check_size(body, limits)
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise _not_json(body, error) from None  # the cause would carry the body along
+    if not _is_shallow(value, limits.depth):
+        raise FieldError(f"The body has more than {limits.depth} objects and lists inside each other.", param="body")
+    return value
+
+
+def _not_json(body: bytes, error: orjson.JSONDecodeError) -> FieldError:
+    if not body.strip():
+        return FieldError("The body is empty.", param="body", hint="Send a JSON object.")
+    what = error.msg.partition(":")[0]
+    return FieldError(f"The body is not valid JSON at line {error.lineno}, column {error.colno}: {what}.", param="body")
+
+
+def _check_size(body: bytes, limits: BodyLimits) -> None:
+    """Bounds what decoding may cost. Marks are counted wherever they stand first: few bodies need a closer look."""
+    if _within(body, limits):
+        return
+    unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if unescaped.count(b'"') > 2 * limits.values:
+        raise _too_many(limits)
+    if not _within(b'"'.join(unescaped.split(b'"')[::2]), limits):
+        raise _too_many(limits)
+
+
+def _within(text: bytes, limits: BodyLimits) -> bool:
+    return text.count(b"{") + text.count(b"[") <= limits.containers and text.count(b",") <= limits.values
+
+
+def _is_shallow(value: object, depth: int) -> bool:
+    """Whether no more than ``depth`` objects and lists are inside each other; the value is looked through in layers."""
+    layer = [value] if isinstance(value, dict | list) else []
+    for _ in range(depth):
+        layer = [
+            inner
+            for outer in layer
+            for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) is dict or type(inner) is list
+        ]
+        if not layer:
+            return True
+    return False
+
+
+def _too_large(limits: BodyLimits) -> TooLargeError:
+    return TooLargeError(f"The body of the request is longer than {limits.bytes:,} bytes.")
+
+
+def _too_many(limits: BodyLimits) -> TooLargeError:
+    most = f"{limits.containers:,} objects and lists or {limits.values:,} values"
+    return TooLargeError(f"The body of the request has more than {most}.")
