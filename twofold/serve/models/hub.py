@@ -1,0 +1,294 @@
+"""All models of a server: loaded when first asked for, kept while there is memory, unloaded when others need it.
+
+    unloaded → loading → ready      a request leases the model; requests that come meanwhile wait for it together
+    loading  → failed               they get the error; RETRY_S later the next request tries again
+    ready    → unloaded             nobody leases it, it was used longest ago, and another model needs its memory
+    ready    → loading → ready      its process ended; ``WorkerModel`` sees to that
+
+It belongs to the event loop. What takes long is done in threads: fetching a file, reading its vocabulary. Making a
+tokenizer of a large vocabulary stops all threads for up to half a second all the same, so files that are here are read
+before the server is ready; one that must be fetched first costs that pause once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from twofold.core.clock import MonotonicClock
+from twofold.core.errors import BusyError, ResourceError, TwofoldError, WorkerError
+from twofold.engine.config import EngineOptions
+from twofold.formats import sources
+from twofold.formats.names import ALIASES
+from twofold.host.memory import read_memory
+from twofold.host.paths import CacheFolders
+from twofold.serve.base import EngineObserver, ModelEntry, ModelState
+from twofold.serve.models.memory import MemoryPlan, plan, room_for
+from twofold.serve.models.offers import Offer, unknown_model
+from twofold.serve.models.reading import ModelReading, read_file
+from twofold.serve.worker.client import Patience, WorkerModel
+
+RETRY_S: Final = 10.0
+"""After a failed load: so long requests get its error at once."""
+BUSY_RETRY_S: Final = 5.0
+SHARE_OF_FREE: Final = 0.9
+"""Without a budget, models take this much of the memory that is free at the start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubSettings:
+    """How models are loaded.
+
+    engine         ``EngineKeywords`` of each
+    memory_budget  bytes of all loaded models together; None: what is free
+    accept_any     requests for unknown names get the first model
+    """
+
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    memory_budget: int | None = None
+    accept_any: bool = False
+    patience: Patience = field(default_factory=Patience)
+
+
+class _Place:
+    """One offered model: what is known of it, and its process where it is loaded.
+
+    ``bytes`` are reserved while ``holds``; ``leases`` counts who uses it or waits for it. ``reading`` is kept when the
+    model is unloaded: making a tokenizer again would cost a second.
+    """
+
+    def __init__(self, offer: Offer) -> None:
+        self.offer = offer
+        self.path: Path | None = None
+        self.reading: ModelReading | None = None
+        self.created = 0
+        self.file_bytes = 0
+        self.bytes = 0
+        self.holds = False
+        self.context: int | None = None
+        self.model: WorkerModel | None = None
+        self.loading: asyncio.Task[None] | None = None
+        self.error: TwofoldError | None = None
+        self.failed_at = 0.0
+        self.leases = 0
+        self.used_at = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.offer.names[0]
+
+    @property
+    def state(self) -> ModelState:
+        if self.loading is not None:
+            return "loading"
+        if self.model is not None:
+            return "unloaded" if self.model.state == "closed" else self.model.state
+        return "unloaded" if self.error is None else "failed"
+
+    @property
+    def idle(self) -> bool:
+        """Whether it could be unloaded."""
+        return self.model is not None and self.leases == 0
+
+    def entry(self) -> ModelEntry:
+        return ModelEntry(self.offer.names, self.state, self.created, self.context, self.bytes or self.file_bytes)
+
+    def look(self, folders: CacheFolders) -> None:
+        """Learns what can be learned without fetching anything."""
+        alias = ALIASES.get(self.offer.source)
+        self.file_bytes = 0 if alias is None else alias.size
+        try:
+            path = sources.locate(self.offer.source, cache=folders.models).path
+            facts = path.stat()
+        except (TwofoldError, OSError):
+            return
+        self.path, self.created, self.file_bytes = path, int(facts.st_mtime), facts.st_size
+
+
+class WorkerHub:
+    """``ModelHub``: a worker process for each loaded model."""
+
+    def __init__(
+        self,
+        offers: Sequence[Offer],
+        settings: HubSettings,
+        observers: Sequence[EngineObserver] = (),
+        progress: sources.Progress = sources.SILENT,
+    ) -> None:
+        self._settings = settings
+        self._options = EngineOptions(**settings.engine)
+        self._observers = observers
+        self._progress = progress
+        self._folders = CacheFolders.of()
+        self._places = [_Place(offer) for offer in offers]
+        self._by_name = {name: place for place in self._places for name in place.offer.names}
+        self._budget = settings.memory_budget or int(read_memory().available * SHARE_OF_FREE)
+        self._making_room = asyncio.Lock()
+        self._clock = MonotonicClock()
+        self._closed = False
+
+    @property
+    def memory_budget(self) -> int:
+        """Bytes that all loaded models may take together."""
+        return self._budget
+
+    async def start(self) -> None:
+        """Loads the first model, and meanwhile reads the files of the others that are here. Raises what stands in the
+        way of the first."""
+        await asyncio.to_thread(self._look)
+        reading = asyncio.create_task(asyncio.to_thread(self._read_ahead))
+        async with self.lease(None):
+            await reading
+
+    def _read_ahead(self) -> None:
+        """Reads all files but the first; what is wrong with one is told to whoever asks for that model."""
+        for place in self._places[1:]:
+            if place.path is not None:
+                with suppress(TwofoldError, OSError):
+                    self._read(place)
+
+    async def close(self) -> None:
+        """Unloads all models. Closing twice is fine."""
+        self._closed = True
+        loading = [place.loading for place in self._places if place.loading is not None]
+        for task in loading:
+            task.cancel()
+        await asyncio.gather(*loading, return_exceptions=True)
+        for place in self._places:
+            place.loading = None  # one that was cancelled before it began could not say so
+        await asyncio.gather(*(self._unload(place) for place in self._places))
+
+    def entries(self) -> list[ModelEntry]:
+        """``ModelHub.entries``."""
+        return [place.entry() for place in self._places]
+
+    def loaded(self) -> list[WorkerModel]:
+        """The models that have a process, or had one a moment ago."""
+        return [place.model for place in self._places if place.model is not None]
+
+    @asynccontextmanager
+    async def lease(self, name: str | None) -> AsyncGenerator[WorkerModel, None]:
+        """``ModelHub.lease``."""
+        place = self._find(name)
+        place.leases += 1
+        try:
+            yield await self._loaded(place)
+        finally:
+            place.leases -= 1
+            place.used_at = self._clock.now()
+
+    def _look(self) -> None:
+        self._folders.create()
+        for place in self._places:
+            place.look(self._folders)
+
+    def _find(self, name: str | None) -> _Place:
+        place = self._places[0] if name is None else self._by_name.get(name)
+        if place is not None:
+            return place
+        if self._settings.accept_any:
+            return self._places[0]
+        raise unknown_model(name or "", self._by_name)
+
+    async def _loaded(self, place: _Place) -> WorkerModel:
+        """The place's model, loaded by whoever comes first."""
+        if self._closed:
+            raise ResourceError("The server is closing.", hint="Ask again when it is back.")
+        if place.model is not None and place.model.state == "failed":
+            await self._give_up(place)
+        if place.model is None:
+            if place.loading is None:
+                self._refuse_early_retry(place)
+                place.loading = asyncio.create_task(self._load(place), name=f"load {place.name}")
+            await asyncio.wait([place.loading])  # whoever leaves does not stop it
+        if place.model is None:
+            raise (place.error or WorkerError(f"The model {place.name} was unloaded.")).with_traceback(None)
+        return place.model
+
+    def _refuse_early_retry(self, place: _Place) -> None:
+        if place.error is not None and self._clock.now() - place.failed_at < RETRY_S:
+            raise place.error.with_traceback(None)
+
+    async def _give_up(self, place: _Place) -> None:
+        """Its process ended too often: it counts as a load that failed."""
+        assert place.model is not None
+        place.error, place.failed_at = place.model.error, place.model.failed_at
+        await self._unload(place)
+
+    async def _load(self, place: _Place) -> None:
+        """Loads a model, or leaves the error with its place."""
+        place.error = None
+        try:
+            reading = await asyncio.to_thread(self._read, place)
+            planned = await self._reserve(place, reading)
+            place.model = await self._start(place, reading, planned)
+        except TwofoldError as error:
+            place.error, place.failed_at = error, self._clock.now()
+            if isinstance(error, BusyError):
+                place.failed_at -= RETRY_S  # there may be room any moment
+        finally:
+            place.loading = None
+            place.holds = place.model is not None
+
+    async def _start(self, place: _Place, reading: ModelReading, planned: MemoryPlan) -> WorkerModel:
+        options = {**self._settings.engine, "kv_cache_memory_bytes": planned.kv_cache}
+        model = WorkerModel(place.name, reading, options, self._observers, self._settings.patience)
+        await model.start()
+        place.bytes, place.context = model.ready.bytes, model.ready.context
+        place.used_at = self._clock.now()
+        return model
+
+    def _read(self, place: _Place) -> ModelReading:
+        """Fetches the file where need be, and reads it; in a thread."""
+        self._folders.create()
+        if place.path is None or not place.path.exists():
+            found = sources.resolve(place.offer.source, cache=self._folders.models, progress=self._progress)
+            place.path = found.path
+        reading = place.reading
+        if reading is None or not reading.is_of(place.path):
+            reading = place.reading = read_file(place.path, self._folders)
+        return reading
+
+    async def _reserve(self, place: _Place, reading: ModelReading) -> MemoryPlan:
+        """Memory for a model; what was used longest ago and is idle gives way."""
+        place.created, place.file_bytes = reading.created, reading.nbytes
+        async with self._making_room:
+            others = [other.file_bytes for other in self._places if other is not place]
+            room = room_for(reading.nbytes, others, self._budget)
+            planned = plan(self._options, reading.spec, reading.nbytes, room)
+            while self._held() + planned.bytes > self._budget:
+                self._check_fits(place, planned.bytes)
+                idle = [other for other in self._places if other.idle]
+                await self._unload(min(idle, key=lambda other: other.used_at))
+            place.bytes, place.holds = planned.bytes, True
+            return planned
+
+    def _held(self) -> int:
+        return sum(place.bytes for place in self._places if place.holds)
+
+    def _check_fits(self, place: _Place, needed: int) -> None:
+        """Raises ResourceError for what never fits, BusyError for what does not fit beside the models in use."""
+        if needed > self._budget:
+            raise ResourceError(
+                f"The model {place.name} takes {needed:,} bytes of memory; {self._budget:,} may be used.",
+                hint="Raise the memory budget, or lower max_model_len or kv_cache_memory_bytes.",
+            )
+        busy = sum(other.bytes for other in self._places if other.holds and not other.idle)
+        if busy + needed > self._budget:
+            raise BusyError(
+                f"There is no memory for the model {place.name} while other models are in use.",
+                retry_after_s=BUSY_RETRY_S,
+                hint="Ask again later, or raise the memory budget.",
+            )
+
+    async def _unload(self, place: _Place) -> None:
+        """Ends a model's process and gives its memory back."""
+        model, place.model = place.model, None
+        if model is not None:
+            await model.close()
+        if place.loading is None:
+            place.holds = False

@@ -1,0 +1,55 @@
+"""What the server itself reads of a model file: enough to render and tokenise prompts, and to plan its memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from twofold.core.model import ModelSpec
+from twofold.cost.model import ModelCost
+from twofold.dialects.base import ModelFacts
+from twofold.formats.gguf import GGUFFile
+from twofold.host.paths import CacheFolders
+from twofold.models.read import read_model
+from twofold.text.sections.format import AnswerFormat
+from twofold.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReading:
+    """A model file without its weights. ``nbytes`` is its size, ``created`` its time in seconds since 1970."""
+
+    path: Path
+    spec: ModelSpec
+    cost: ModelCost
+    tokenizer: Tokenizer
+    format: AnswerFormat
+    nbytes: int
+    created: int
+
+    def is_of(self, path: Path) -> bool:
+        """Whether this is what reading ``path`` would give: the same file, not changed since."""
+        return path == self.path and int(path.stat().st_mtime) == self.created
+
+    def facts(self, context: int) -> ModelFacts:
+        """What dialects know of it, when it runs with this context."""
+        return ModelFacts(self.tokenizer, self.format, context, self.spec.hidden_size)
+
+
+def read_file(path: Path, folders: CacheFolders) -> ModelReading:
+    """Reads a model file; what is slow to derive is kept in the cache folder. It may take a second.
+
+    Raises what opening it, reading the model and making the tokenizer raise.
+    """
+    with GGUFFile.open(path) as file:
+        spec, _ = read_model(file.metadata, file.tensors, file.data)
+        tokenizer = Tokenizer.from_metadata(file.metadata, cache_dir=folders.tokenizers)
+        return ModelReading(
+            path=path,
+            spec=spec,
+            cost=ModelCost.of(spec, file.tensors),
+            tokenizer=tokenizer,
+            format=AnswerFormat.of(tokenizer),
+            nbytes=file.nbytes,
+            created=int(path.stat().st_mtime),
+        )
