@@ -1,4 +1,5 @@
 # make run      fetches the default model on first use and answers PROMPT (MODEL=… for another one, ARGS=… for flags)
+# make serve    serves the default model to OpenAI's and Anthropic's clients, on port 8000
 # make test     runs all tests             make check    formatting, lint, types, structure
 # make setup    only the environment       make bench    measures against other engines
 # make format   rewrites the formatting    make lock     resolves the locked dependencies anew (needs uv)
@@ -19,11 +20,14 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CODE := $(wildcard twofold tests benchmarks)
 
-.PHONY: run test check format bench peers peers-vllm setup lock clean
+.PHONY: run serve test check format bench peers peers-vllm setup lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/.runtime
 	@$(BIN)/twofold run --prompt "$$PROMPT" --model "$$MODEL" $(ARGS)
+
+serve: .venv/.runtime
+	@$(BIN)/twofold serve "$$MODEL" $(ARGS)
 
 test: .venv/.development
 	$(BIN)/python -m pytest $(ARGS)

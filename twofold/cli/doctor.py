@@ -12,12 +12,12 @@ from cyclopts import Parameter
 from twofold.cli.console import Status, answer, print_json
 from twofold.cli.options import FLAG
 from twofold.cli.progress import format_bytes
-from twofold.cli.versions import versions
 from twofold.cost.machine import FULL_RUNS, FULL_SIZES, MachineLimits, remeasured
 from twofold.formats import sources
 from twofold.host.cpu import CPU, read_cpu
 from twofold.host.memory import Memory, read_memory
 from twofold.host.paths import CacheFolders
+from twofold.host.versions import versions
 from twofold.kernels.isa import TABLES, Isa, choose
 from twofold.kernels.jit import Compiler, Target, host_features
 

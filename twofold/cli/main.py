@@ -27,6 +27,8 @@ BROKEN_PIPE: Final = 141
 COMMANDS: Final = {
     "run": ("twofold.cli.run:run", "Answers one prompt."),
     "chat": ("twofold.cli.chat:chat", "Talks to a model, turn by turn."),
+    "serve": ("twofold.cli.serve:serve", "Serves models over HTTP, for OpenAI's and Anthropic's clients."),
+    "keys": ("twofold.cli.keys:keys", "Makes, lists and removes API keys of servers."),
     "batch": ("twofold.cli.batch:batch", "Answers a file of requests, many at once."),
     "pull": ("twofold.cli.commands:pull", "Fetches a model."),
     "ls": ("twofold.cli.commands:ls", "Lists the models that are here."),
@@ -100,7 +102,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _version() -> str:
-    from twofold.cli.versions import twofold_version  # noqa: PLC0415
+    from twofold.host.versions import twofold_version  # noqa: PLC0415
 
     return twofold_version()
 

@@ -1,4 +1,4 @@
-"""Where Twofold keeps what it can make or fetch again: TWOFOLD_CACHE, else the user's cache folder."""
+"""Where Twofold keeps things: what it can make or fetch again in a cache folder, what it cannot in a data folder."""
 
 from __future__ import annotations
 
@@ -47,3 +47,20 @@ class CacheFolders:
                     hint="Set TWOFOLD_CACHE to a folder that you may write to.",
                 ) from error
         return self
+
+
+def data_folder(environment: Environment | None = None) -> Path:
+    """XDG_DATA_HOME/twofold, else ~/.local/share/twofold: files and batches of clients, stored responses, accounts."""
+    env = environment or read_environment()
+    return (env.xdg_data_home or env.home / ".local" / "share") / "twofold"
+
+
+def private_folder(path: Path) -> Path:
+    """The folder, made where there is none, readable by its owner only. ResourceError where that is impossible."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResourceError(
+            f"The folder {path} cannot be created: {error.strerror}.", hint="Name one that you may write to."
+        ) from error
+    return path

@@ -6,7 +6,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-PACKAGES: Final = ("numpy", "llvmlite", "tokenizers", "jinja2", "huggingface-hub")
+PACKAGES: Final = ("numpy", "llvmlite", "tokenizers", "llguidance", "jinja2", "huggingface-hub", "starlette", "uvicorn")
 
 
 def twofold_version() -> str:

@@ -1,0 +1,114 @@
+"""``twofold serve`` and ``twofold keys``: what flags become, and what is refused before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from twofold.cli.main import main
+from twofold.cli.serve import ENGINE, ServeOptions
+from twofold.core.errors import ParameterError
+from twofold.observe.metrics.goodput import DEFAULT_OBJECTIVES, Objective
+from twofold.serve.config import ServerConfig
+
+
+def config(options: ServeOptions, *models: str, token_budget: str = "live") -> ServerConfig:
+    engine = ENGINE.engine_keywords() | {"token_budget": token_budget}
+    return options.config(models or ("smollm2-135m",), engine)
+
+
+def test_flags_become_a_configuration(tmp_path: Path) -> None:
+    sheet = tmp_path / "prices.toml"
+    sheet.write_text("[default]\ninput = 1\noutput = 2\n")
+    tiers = tmp_path / "tiers.toml"
+    tiers.write_text("[flex]\ntpot_target_s = 2\n")
+    made = config(
+        ServeOptions(
+            port=1234,
+            memory_budget=1.5,
+            max_body_mib=0.5,
+            price_sheet=sheet,
+            tiers=tiers,
+            slo=["priority:ttft=0.5,tpot=0.05", "e2e=9"],
+            response_cache=2,
+            response_cache_seeded=True,
+            data_folder=tmp_path,
+        ),
+        "smollm2-135m",
+        "small=gemma3-270m",
+    )
+    assert [offer.names for offer in made.offers] == [("smollm2-135m",), ("small",)]
+    assert made.hub.memory_budget == 3 << 29
+    assert made.body.bytes == 1 << 19
+    assert made.prices is not None
+    assert made.tiers["flex"].tpot_target_s == 2
+    assert made.objectives["priority"] == Objective(ttft_s=0.5, tpot_s=0.05)
+    assert made.objectives["default"] == Objective(e2e_s=9)
+    assert made.objectives["flex"] == DEFAULT_OBJECTIVES["flex"]
+    assert made.replay is not None
+    assert (made.replay.most_bytes, made.replay.seeded) == (2 << 20, True)
+    assert made.url(1234) == "http://127.0.0.1:1234"
+
+
+def test_a_fixed_budget_keeps_no_targets(tmp_path: Path) -> None:
+    made = config(ServeOptions(data_folder=tmp_path), token_budget="fixed")
+    assert all(tier.tpot_target_s is None for tier in made.tiers.by_name.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        (ServeOptions(slo=["fast"]), "slo"),
+        (ServeOptions(slo=["nobody:ttft=1"]), "slo"),
+        (ServeOptions(slo=["ttft=soon"]), "slo"),
+        (ServeOptions(memory_budget=0), "memory_budget"),
+        (ServeOptions(max_body_mib=float("nan")), "max_body_mib"),
+        (ServeOptions(shutdown_timeout=-1), "shutdown_timeout"),
+        (ServeOptions(served_model_name=["a"]), "served_model_name"),
+    ],
+    ids=str,
+)
+def test_impossible_flags_are_named(options: ServeOptions, param: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        config(options, "smollm2-135m", "gemma3-270m")
+    assert caught.value.param == param
+
+
+def test_off_loopback_a_key_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["serve", "--host", "0.0.0.0", "--data-folder", str(tmp_path)])
+    assert code == 2
+    assert "Without an API key" in capsys.readouterr().err
+
+
+def test_a_port_in_use_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code = main(["serve", "x=/nowhere.gguf", "--port", str(port), "--data-folder", str(tmp_path)])
+    assert code == 4
+    assert "Address already in use" in capsys.readouterr().err
+
+
+def test_a_first_model_that_is_not_there_ends_the_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["serve", "x=/nowhere.gguf", "--port", "0", "--data-folder", str(tmp_path)])
+    assert code == 3
+    assert "nowhere.gguf" in capsys.readouterr().err
+
+
+def test_keys_are_made_listed_and_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = ["--file", str(tmp_path / "keys.toml")]
+    assert main(["keys", "add", "laptop", *file, "--tier", "flex", "--concurrent", "3", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["key"] not in (tmp_path / "keys.toml").read_text()
+    assert main(["keys", "ls", *file, "--json"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)
+    assert (listed["id"], listed["tiers"], listed["concurrent"]) == ("laptop", ["flex"], 3)
+    assert main(["keys", "add", "laptop", *file]) == 2
+    assert main(["keys", "add", *file]) == 2
+    assert main(["keys", "rm", "laptp", *file]) == 2
+    assert "Did you mean 'laptop'?" in capsys.readouterr().err
+    assert main(["keys", "rm", "laptop", *file]) == 0
+    assert main(["keys", "ls", *file]) == 0
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,114 @@
+"""``twofold keys``: the file of API keys that a server reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from twofold.cli.console import answer, note, print_json
+from twofold.cli.options import FLAG, LIST
+from twofold.core.errors import ParameterError
+
+if TYPE_CHECKING:
+    from twofold.serve.gate.keys import ApiKey
+
+
+@Parameter(name="*", group="A new key")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyOptions:
+    """What a new key may do."""
+
+    tenant: Annotated[
+        str | None, Parameter(help="Whose files, batches, responses and records it sees; its own if left out.")
+    ] = None
+    tier: Annotated[list[str], LIST, Parameter(help="A service tier that it may ask for; all if left out.")] = field(
+        default_factory=list
+    )
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrent: Annotated[int | None, Parameter(help="Requests at a time.")] = None
+    kv_tokens: Annotated[int | None, Parameter(help="Tokens in the KV cache at a time.")] = None
+    expires_days: Annotated[float | None, Parameter(help="Days until it expires; never if left out.")] = None
+    share_cache: Annotated[
+        bool, FLAG, Parameter(help="Its prompts find prefixes of the tenant's other keys that share, and theirs its.")
+    ] = False
+
+    def fields(self, now: datetime) -> dict[str, Any]:
+        """Those of ``ApiKey``, for a key that is made now."""
+        from twofold.serve.gate.quotas import Quota  # noqa: PLC0415 - start-up time
+
+        quota = Quota(
+            requests_per_minute=self.requests_per_minute,
+            tokens_per_minute=self.tokens_per_minute,
+            concurrent=self.concurrent,
+            kv_tokens=self.kv_tokens,
+        )
+        found: dict[str, Any] = {"tenant": self.tenant, "quota": quota, "share_cache": self.share_cache}
+        if self.tier:
+            found["tiers"] = tuple(self.tier)
+        if self.expires_days is not None:
+            found["expires"] = now + timedelta(days=self.expires_days)
+        return found
+
+
+def keys(
+    action: Annotated[Literal["add", "ls", "rm"], Parameter(help="add, ls or rm.")],
+    id: Annotated[str | None, Parameter(help="The key's name: what logs and accounts call it.")] = None,
+    /,
+    *,
+    file: Annotated[
+        Path | None, Parameter(help="Where keys are kept; api-keys.toml in the data folder if left out.")
+    ] = None,
+    json: Annotated[bool, FLAG, Parameter(help="Prints JSON, for machines.")] = False,
+    options: KeyOptions = KeyOptions(),
+) -> int:
+    """Makes, lists and removes API keys, which are kept as hashes. Servers notice within a second."""
+    from twofold.host.paths import data_folder  # noqa: PLC0415
+    from twofold.serve.gate import keyfile  # noqa: PLC0415
+
+    path = file or data_folder() / "api-keys.toml"
+    if action == "ls":
+        _list(keyfile.read_keys(path) if path.exists() else (), json)
+        return 0
+    if id is None:
+        raise ParameterError(f"keys {action} needs the key's id.", param="id", hint=f"twofold keys {action} laptop")
+    if action == "rm":
+        keyfile.remove_key(path, id)
+        note(f"Removed {id} from {path}.")
+        return 0
+    now = datetime.now(UTC)
+    key, text = keyfile.add_key(path, id, now=now, **options.fields(now))
+    if json:
+        print_json({"id": key.id, "tenant": key.tenant, "key": text})
+    else:
+        answer(f"{text}\n")
+    note(f"Kept as a hash in {path}; the key itself is shown only now. Serve with --api-keys {path}.")
+    return 0
+
+
+def _list(found: tuple[ApiKey, ...], json: bool) -> None:
+    if json:
+        print_json([_described(key) for key in found])
+        return
+    for key in found:
+        expires = "never" if key.expires is None else key.expires.date().isoformat()
+        answer(f"{key.id}  tenant {key.tenant}  {', '.join(key.tiers)}  expires {expires}\n")
+
+
+def _described(key: ApiKey) -> dict[str, Any]:
+    return {
+        "id": key.id,
+        "tenant": key.tenant,
+        "tiers": list(key.tiers),
+        "created": None if key.created is None else key.created.isoformat(),
+        "expires": None if key.expires is None else key.expires.isoformat(),
+        "share_cache": key.share_cache,
+        "requests_per_minute": key.quota.requests_per_minute,
+        "tokens_per_minute": key.quota.tokens_per_minute,
+        "concurrent": key.quota.concurrent,
+        "kv_tokens": key.quota.kv_tokens,
+    }

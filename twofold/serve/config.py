@@ -1,0 +1,57 @@
+"""What a server runs with: all of it settled before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from twofold.cost.prices import PriceSheet
+from twofold.observe.metrics.goodput import DEFAULT_OBJECTIVES, Objective
+from twofold.serve.admission import QueueLimits
+from twofold.serve.gate.limits import BodyLimits, ConnectionLimits
+from twofold.serve.models.hub import HubSettings
+from twofold.serve.models.offers import Offer
+from twofold.serve.replay.cache import ReplaySettings
+from twofold.serve.tiers import Tiers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """A server. Times are in seconds.
+
+    api_keys       keys that may do everything; ``api_keys_file`` has more, with tenants, tiers and quotas
+    hosts          names beside those of this machine that requests may call the server by
+    origins        origins of web pages that may use it
+    data           folder of what must outlive the server: files, batches, responses, sums of what was used
+    replay         the response cache; None: no answer is kept
+    shutdown_s     how long requests that are under way may go on once the server shall end
+    quiet_s        a stream that is silent for so long gets a keep-alive
+    certificate, private_key    files in PEM; without them it is plain HTTP
+    """
+
+    offers: tuple[Offer, ...]
+    hub: HubSettings = field(default_factory=HubSettings)
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: tuple[str, ...] = ()
+    api_keys_file: Path | None = None
+    hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    body: BodyLimits = field(default_factory=BodyLimits)
+    queue: QueueLimits = field(default_factory=QueueLimits)
+    tiers: Tiers = field(default_factory=Tiers.standard)
+    prices: PriceSheet | None = None
+    objectives: Mapping[str, Objective] = field(default_factory=lambda: DEFAULT_OBJECTIVES)
+    data: Path
+    replay: ReplaySettings | None = None
+    shutdown_s: float = 30.0
+    quiet_s: float = 15.0
+    certificate: Path | None = None
+    private_key: Path | None = None
+
+    def url(self, port: int) -> str:
+        """Where clients on this machine find it, if it listens on ``port``."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}.get(self.host, self.host)
+        return f"{'http' if self.certificate is None else 'https'}://{host}:{port}"

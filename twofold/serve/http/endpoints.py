@@ -1,0 +1,193 @@
+"""Endpoints as ASGI applications: those that generate, and those that answer at once.
+
+Each request becomes an exchange, which is told to the observers when it has ended; each error becomes the error of the
+path's dialect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from starlette.datastructures import Headers, QueryParams
+
+from twofold.core.errors import TwofoldError
+from twofold.dialects.base import Dialect, DialectRequest
+from twofold.serve.exchange import CLIENT_GONE, Exchange, Keep
+from twofold.serve.gate.body import ClientGoneError, read_json
+from twofold.serve.gate.door import arrival_of
+from twofold.serve.gate.limits import BodyLimits
+from twofold.serve.gate.quotas import Quotas
+from twofold.serve.gate.refusals import Header, Refusals
+from twofold.serve.http.asgi import JSON, Receive, Scope, Send, send_body
+from twofold.serve.http.replies import Replies, internal_error
+from twofold.serve.runner import Runner
+
+UNKNOWN_SIZE: Final = 1 << 30
+"""Of a body that came in chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What all endpoints of a server share."""
+
+    runner: Runner
+    replies: Replies
+    refusals: Refusals
+    quotas: Quotas
+    body: BodyLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an endpoint gives: data for JSON, or ready bytes with their type, at once or in ``pieces``."""
+
+    data: Any = None
+    body: bytes | None = None
+    pieces: AsyncGenerator[bytes, None] | None = None
+    content_type: bytes = b"application/json"
+    status: int = 200
+    headers: Iterable[Header] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request to an endpoint that answers at once."""
+
+    exchange: Exchange
+    scope: Scope
+    receive: Receive
+    limits: BodyLimits
+
+    @property
+    def path(self) -> dict[str, str]:
+        """The variable parts of the path."""
+        found: dict[str, str] = self.scope["path_params"]
+        return found
+
+    @property
+    def query(self) -> QueryParams:
+        return QueryParams(self.scope["query_string"])
+
+    @property
+    def headers(self) -> Headers:
+        return Headers(scope=self.scope)
+
+    @property
+    def tenant(self) -> str:
+        return self.exchange.caller.tenant
+
+    async def json(self) -> Any:
+        return await read_json(self.headers, self.receive, self.limits)
+
+
+Handler = Callable[[Asked], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Generating:
+    """What an endpoint that generates takes.
+
+    read      makes a request of a body
+    complete  adds what the request only refers to
+    keep      gets every reply that is whole, before the client has all of it
+    """
+
+    read: Callable[[object], DialectRequest]
+    complete: Callable[[Exchange, Any], Awaitable[Any]] | None = None
+    keep: Keep | None = None
+
+
+class GeneratingEndpoint:
+    """POST of a request that is answered by a model."""
+
+    def __init__(self, site: Site, dialect: Dialect, path: str, generating: Generating) -> None:
+        self._site = site
+        self._dialect = dialect
+        self._path = path
+        self._generating = generating
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope, self._dialect, self._path)
+        headers = Headers(scope=scope)
+        with self._site.runner.track(exchange):
+            try:
+                self._site.runner.check_open()
+                exchange.enter(self._site.quotas)
+                body = await read_json(headers, receive, self._site.body)
+                exchange.size = int(headers.get("content-length", UNKNOWN_SIZE))
+                request = self._generating.read(body)
+                if self._generating.complete is not None:
+                    request = await self._generating.complete(exchange, request)
+            except ClientGoneError:
+                exchange.status = CLIENT_GONE
+            except TwofoldError as error:
+                await refuse(self._site, exchange, error, send)
+            except Exception as error:
+                await refuse(self._site, exchange, internal_error(exchange, error), send)
+            else:
+                exchange.keep = self._generating.keep
+                await self._site.replies.answer(exchange, request, receive, send)
+            finally:
+                exchange.leave()
+
+
+class PlainEndpoint:
+    """What answers at once, for one HTTP method or several."""
+
+    def __init__(self, site: Site, dialect: Dialect, path: str, handler: Handler) -> None:
+        self._site = site
+        self._dialect = dialect
+        self._path = path
+        self._handler = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope, self._dialect, self._path)
+        with self._site.runner.track(exchange, waits=False):
+            try:
+                answer = await self._handler(Asked(exchange, scope, receive, self._site.body))
+            except ClientGoneError:
+                exchange.status = CLIENT_GONE
+            except TwofoldError as error:
+                await refuse(self._site, exchange, error, send)
+            except Exception as error:
+                await refuse(self._site, exchange, internal_error(exchange, error), send)
+            else:
+                exchange.status = answer.status
+                await send_answer(send, answer)
+
+
+def exchange_of(scope: Scope, dialect: Dialect, path: str) -> Exchange:
+    """The exchange that a request begins."""
+    arrival = arrival_of(scope)
+    traceparent = Headers(scope=scope).get("traceparent")
+    return Exchange(arrival.request_id, path, dialect, arrival.caller, traceparent=traceparent)
+
+
+async def refuse(site: Site, exchange: Exchange, error: TwofoldError, send: Send) -> None:
+    """Answers with an error."""
+    exchange.fail(error)
+    answer = site.refusals.answer(error, exchange.endpoint, exchange.request_id, exchange.headers())
+    await answer.send(send)
+
+
+async def send_answer(send: Send, answer: Answer) -> None:
+    if answer.pieces is not None:
+        await _send_pieces(send, answer, answer.pieces)
+    elif answer.body is None:
+        await send_body(send, answer.status, orjson.dumps(answer.data), (JSON, *answer.headers))
+    else:
+        kind = (b"content-type", answer.content_type)
+        await send_body(send, answer.status, answer.body, (kind, *answer.headers))
+
+
+async def _send_pieces(send: Send, answer: Answer, pieces: AsyncGenerator[bytes, None]) -> None:
+    headers = [(b"content-type", answer.content_type), *answer.headers]
+    async with aclosing(pieces):
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        async for piece in pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})

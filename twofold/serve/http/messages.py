@@ -1,0 +1,22 @@
+"""POST /v1/messages/count_tokens: how long a prompt would be, for Anthropic's clients."""
+
+from __future__ import annotations
+
+import asyncio
+
+from twofold.dialects.anthropic.messages import CountTokensRequest
+from twofold.serve.base import ModelHub
+from twofold.serve.http.endpoints import Answer, Asked
+
+
+class MessageRoutes:
+    """Handlers beside the one that generates."""
+
+    def __init__(self, hub: ModelHub) -> None:
+        self._hub = hub
+
+    async def count_tokens(self, asked: Asked) -> Answer:
+        request = CountTokensRequest.read(await asked.json())
+        async with self._hub.lease(request.model) as served:
+            tokens = await asyncio.to_thread(request.count, served.facts)
+            return Answer(request.reply(tokens))

@@ -1,0 +1,40 @@
+"""/v1/responses beside generating: what is kept, and how long a prompt would be."""
+
+from __future__ import annotations
+
+import asyncio
+
+from twofold.dialects.openai.responses.request import InputTokensRequest
+from twofold.serve.base import ModelHub
+from twofold.serve.http.endpoints import Answer, Asked
+from twofold.serve.responses.endpoint import ResponsesEndpoint
+
+
+class ResponseRoutes:
+    """Handlers over the responses of all tenants."""
+
+    def __init__(self, responses: ResponsesEndpoint, hub: ModelHub) -> None:
+        self._responses = responses
+        self._hub = hub
+
+    async def get(self, asked: Asked) -> Answer:
+        query = asked.query.multi_items()
+        return Answer(await self._responses.get(asked.tenant, asked.path["response_id"], query))
+
+    async def delete(self, asked: Asked) -> Answer:
+        return Answer(await self._responses.delete(asked.tenant, asked.path["response_id"]))
+
+    async def cancel(self, asked: Asked) -> Answer:
+        await self._responses.cancel(asked.tenant, asked.path["response_id"])
+        raise AssertionError("a response cannot be cancelled")
+
+    async def input_items(self, asked: Asked) -> Answer:
+        query = asked.query.multi_items()
+        return Answer(await self._responses.input_items(asked.tenant, asked.path["response_id"], query))
+
+    async def input_tokens(self, asked: Asked) -> Answer:
+        """How many tokens a request would have."""
+        request = InputTokensRequest.read(await asked.json())
+        request = await self._responses.known(asked.tenant, request)
+        async with self._hub.lease(request.model) as served:
+            return Answer(await asyncio.to_thread(request.count, served.facts))

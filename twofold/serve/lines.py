@@ -1,0 +1,49 @@
+"""Lines of batches, answered as requests of the batch tier: by the same models, behind everybody who waits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from twofold.batch.endpoints import check_batched
+from twofold.core.errors import BusyError, QuotaError, TwofoldError, WorkerError
+from twofold.dialects.base import DialectRequest
+from twofold.dialects.openai.errors import OpenAIDialect
+from twofold.serve.batches.run import LineCall
+from twofold.serve.exchange import Exchange
+from twofold.serve.gate.keys import Caller
+from twofold.serve.runner import Runner
+
+log = logging.getLogger("twofold.serve")
+
+
+class LineRunner:
+    """``RunBody``. ``readers`` read bodies by endpoint, ``caller_of`` gives a key's caller by tenant and id."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        readers: Mapping[str, Callable[[object], DialectRequest]],
+        caller_of: Callable[[str, str], Caller],
+    ) -> None:
+        self._runner = runner
+        self._readers = readers
+        self._caller_of = caller_of
+        self._dialect = OpenAIDialect()
+
+    async def __call__(self, line: LineCall) -> tuple[int, Mapping[str, Any]]:
+        caller = self._caller_of(line.tenant, line.key)
+        exchange = Exchange(line.request_id, line.endpoint, self._dialect, caller, forced="batch")
+        with self._runner.track(exchange):
+            try:
+                self._runner.check_open()
+                request = self._readers[line.endpoint](line.body)
+                check_batched(request)
+                return 200, await self._runner.reply(exchange, request)
+            except (BusyError, QuotaError, WorkerError) as error:
+                exchange.fail(error)
+                raise
+            except TwofoldError as error:
+                exchange.fail(error)
+                return exchange.status, self._dialect.error(error, line.request_id)

@@ -1,0 +1,90 @@
+"""Which path is answered by what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from twofold.batch.endpoints import ENDPOINTS
+from twofold.dialects.anthropic.messages import MessagesRequest
+from twofold.dialects.base import DialectRequest, ReplyHead
+from twofold.dialects.openai.responses.request import ResponsesRequest
+from twofold.serve.app import Routes
+from twofold.serve.base import ModelHub
+from twofold.serve.exchange import Exchange
+from twofold.serve.http.endpoints import UNKNOWN_SIZE, Generating
+from twofold.serve.http.files import BatchRoutes, FileRoutes
+from twofold.serve.http.messages import MessageRoutes
+from twofold.serve.http.models import ModelsEndpoint
+from twofold.serve.http.responses import ResponseRoutes
+from twofold.serve.http.status import StatusEndpoint
+from twofold.serve.http.tokens import TokensEndpoint
+from twofold.serve.openapi.endpoint import DocumentEndpoint
+from twofold.serve.responses.endpoint import ResponsesEndpoint
+from twofold.serve.stores import Stores
+
+
+def generating(stores: Stores) -> dict[str, Generating]:
+    """The endpoints whose replies a model makes."""
+    kept = _Kept(stores.responses)
+    return {
+        **{path: Generating(read) for path, read in ENDPOINTS.items()},
+        "/v1/messages": Generating(MessagesRequest.read),
+        "/v1/responses": Generating(ResponsesRequest.read, kept.complete, kept.keep),
+    }
+
+
+def plain(hub: ModelHub, status: StatusEndpoint, stores: Stores, document: DocumentEndpoint) -> Routes:
+    """The endpoints that answer at once."""
+    return {**_about(hub, status, document), **_stored(hub, stores)}
+
+
+def _about(hub: ModelHub, status: StatusEndpoint, document: DocumentEndpoint) -> Routes:
+    models, tokens = ModelsEndpoint(hub), TokensEndpoint(hub)
+    return {
+        "/health": {"GET": status.health},
+        "/ready": {"GET": status.ready},
+        "/version": {"GET": status.version},
+        "/metrics": {"GET": status.metrics},
+        "/openapi.json": {"GET": document.get},
+        "/v1/models": {"GET": models.list},
+        "/v1/models/{model:path}": {"GET": models.get},
+        "/tokenize": {"POST": tokens.tokenize},
+        "/detokenize": {"POST": tokens.detokenize},
+        "/v1/messages/count_tokens": {"POST": MessageRoutes(hub).count_tokens},
+        "/v1/twofold/requests/{request_id}": {"GET": status.request},
+        "/v1/twofold/usage": {"GET": status.usage},
+    }
+
+
+def _stored(hub: ModelHub, stores: Stores) -> Routes:
+    files, batches = FileRoutes(stores.files), BatchRoutes(stores.batches)
+    responses = ResponseRoutes(stores.responses, hub)
+    return {
+        "/v1/files": {"POST": files.upload, "GET": files.list},
+        "/v1/files/{file_id}": {"GET": files.get, "DELETE": files.delete},
+        "/v1/files/{file_id}/content": {"GET": files.content},
+        "/v1/batches": {"POST": batches.create, "GET": batches.list},
+        "/v1/batches/{batch_id}": {"GET": batches.get},
+        "/v1/batches/{batch_id}/cancel": {"POST": batches.cancel},
+        "/v1/responses/input_tokens": {"POST": responses.input_tokens},
+        "/v1/responses/{response_id}": {"GET": responses.get, "DELETE": responses.delete},
+        "/v1/responses/{response_id}/cancel": {"POST": responses.cancel},
+        "/v1/responses/{response_id}/input_items": {"GET": responses.input_items},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What responses go on from, and where they are kept."""
+
+    responses: ResponsesEndpoint
+
+    async def complete(self, exchange: Exchange, request: ResponsesRequest) -> ResponsesRequest:
+        if request.previous is not None:
+            exchange.size = UNKNOWN_SIZE  # what it goes on from may be long
+        return await self.responses.known(exchange.caller.tenant, request)
+
+    async def keep(self, exchange: Exchange, request: DialectRequest, head: ReplyHead, body: dict[str, Any]) -> None:
+        assert isinstance(request, ResponsesRequest)
+        await self.responses.keep(exchange.caller.tenant, request, head, body)

@@ -1,0 +1,239 @@
+"""Runs requests that were read.
+
+    lease the model → render and tokenise → tier, quotas, queue → run its jobs → outputs
+
+    with runner.track(exchange):
+        async with runner.open(exchange, request) as run:
+            async for job, delta in run.deltas(): …
+            run.outputs
+
+Leaving early aborts what runs, and what was computed until then counts. Every exchange, whatever its end, is told to
+the observers once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
+from itertools import count
+from typing import Any, Final
+
+from twofold.core.errors import BusyError, TwofoldError
+from twofold.dialects.base import DialectRequest, Job, ModelFacts, ReplyHead
+from twofold.engine.outputs import OutputDelta, RequestOutput
+from twofold.serve.admission import Admission
+from twofold.serve.base import ModelHub, Passage, ServedModel
+from twofold.serve.exchange import Exchange
+from twofold.serve.ledger import Ledger
+from twofold.serve.replay.answers import deltas as told_again
+from twofold.serve.replay.cache import ReplayCache
+
+SHORT_BODY: Final = 4096
+"""Bodies up to so many bytes are rendered and tokenised at once, longer ones beside the event loop."""
+LEAVING_S: Final = 10.0
+"""How long to wait for what there was of a job that ended early: about a step, unless its process hangs."""
+LEAVING_CUT_S: Final = 0.5
+"""… where the server ends."""
+
+
+class Run:
+    """A request that was admitted. ``outputs`` is complete once ``deltas`` has ended; what ended early is in it once
+    the run is settled."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        request: DialectRequest,
+        model: ServedModel,
+        jobs: Sequence[Job],
+        kept: Sequence[RequestOutput] | None,
+        numbers: Iterator[int],
+    ) -> None:
+        self.exchange = exchange
+        self.request = request
+        self.facts: ModelFacts = model.facts
+        self.head = ReplyHead(
+            exchange.request_id.removeprefix("req_"),
+            int(exchange.arrived_at),
+            request.model or model.name,
+            exchange.tier,
+            sum(len(job.prompt.token_ids or ()) for job in jobs),
+        )
+        self._model = model
+        self._jobs = jobs
+        self._kept = kept
+        self._numbers = numbers
+        self._outputs: list[RequestOutput | None] = [None] * len(jobs) if kept is None else [*kept]
+        self._passages = [Passage() for _ in jobs]
+
+    @property
+    def outputs(self) -> Sequence[RequestOutput]:
+        return [output for output in self._outputs if output is not None]
+
+    async def deltas(self) -> AsyncGenerator[tuple[int, OutputDelta], None]:
+        """What the jobs give, in the order in which it comes."""
+        if self._kept is not None:
+            stream = _told_again(self._kept)
+        elif len(self._jobs) == 1:
+            stream = self._job(0)
+        else:
+            stream = self._merged()
+        try:
+            async with aclosing(stream):
+                async for given in stream:
+                    yield given
+        finally:
+            self.exchange.outputs = self.outputs
+
+    async def whole(self) -> Sequence[RequestOutput]:
+        """Runs it to its end; an output for each job."""
+        async with aclosing(self.deltas()) as deltas:
+            async for _ in deltas:
+                if self.exchange.first_token is None:
+                    self.exchange.told()
+        return self.outputs
+
+    async def settle(self) -> None:
+        """Learns what there was of the jobs that ended early."""
+        exchange = self.exchange
+        until = time.monotonic() + (LEAVING_S if exchange.cut is None else LEAVING_CUT_S)
+        for index, passage in enumerate(self._passages):
+            if self._outputs[index] is None:
+                self._outputs[index] = await passage.remains(max(0.0, until - time.monotonic()))
+        exchange.outputs = self.outputs
+        exchange.retries = sum(passage.retries for passage in self._passages)
+
+    async def _job(self, index: int) -> AsyncGenerator[tuple[int, OutputDelta], None]:
+        name = f"{self.exchange.request_id}-{next(self._numbers)}"  # clients may give two requests the same id
+        async with aclosing(self._model.run(self._jobs[index], name, self._passages[index])) as deltas:
+            async for delta in deltas:
+                if delta.request is not None:
+                    self._outputs[index] = delta.request
+                yield index, delta
+
+    async def _merged(self) -> AsyncGenerator[tuple[int, OutputDelta], None]:
+        """Several jobs at once. The first that fails ends all of them."""
+        ready: asyncio.Queue[tuple[int, OutputDelta] | BaseException | None] = asyncio.Queue(maxsize=64)
+
+        async def pump(index: int) -> None:
+            try:
+                async with aclosing(self._job(index)) as deltas:
+                    async for given in deltas:
+                        await ready.put(given)
+                await ready.put(None)
+            except TwofoldError as error:
+                await ready.put(error)
+
+        pumps = [asyncio.create_task(pump(index)) for index in range(len(self._jobs))]
+        try:
+            open_jobs = len(pumps)
+            while open_jobs:
+                given = await ready.get()
+                if isinstance(given, BaseException):
+                    raise given
+                if given is None:
+                    open_jobs -= 1
+                else:
+                    yield given
+        finally:
+            for task in pumps:
+                task.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
+
+class Runner:
+    """Runs requests over the models of ``hub``. While ``closing``, new ones are refused."""
+
+    def __init__(self, hub: ModelHub, admission: Admission, ledger: Ledger, kept: ReplayCache | None = None) -> None:
+        self._hub = hub
+        self._admission = admission
+        self._ledger = ledger
+        self._kept = kept
+        self._open: dict[int, Exchange] = {}
+        self._numbers = count()
+        self.closing = False
+
+    @property
+    def under_way(self) -> int:
+        return len(self._open)
+
+    def interrupt(self, error: TwofoldError) -> None:
+        """Ends all that is under way."""
+        for exchange in list(self._open.values()):
+            exchange.interrupt(error)
+
+    def check_open(self) -> None:
+        """Raises BusyError where no new requests are taken."""
+        if self.closing:
+            raise BusyError("The server is shutting down.", retry_after_s=5, hint="Ask again in a moment.")
+
+    @contextmanager
+    def track(self, exchange: Exchange, *, waits: bool = True) -> Iterator[None]:
+        """Tells the observers how an exchange ended. ``waits``: the server does not end before it has."""
+        if waits:
+            self._open[id(exchange)] = exchange
+        try:
+            yield
+        finally:
+            self._open.pop(id(exchange), None)
+            self._ledger.close(exchange)
+
+    @asynccontextmanager
+    async def open(self, exchange: Exchange, request: DialectRequest) -> AsyncIterator[Run]:
+        """Admits a request. Raises TwofoldError where it cannot be."""
+        exchange.begin(request)
+        async with self._hub.lease(request.model) as model:
+            exchange.model, exchange.facts, exchange.ceilings = model.name, model.facts, model.ceilings
+            jobs = self._admission.tiered(exchange, request, await _prepared(request, model.facts, exchange.size))
+            exchange.jobs = jobs
+            async with self._replayed(exchange, model, jobs) as kept:
+                admitted = nullcontext() if kept is not None else self._admission.admit(exchange, jobs, model)
+                with admitted:
+                    run = Run(exchange, request, model, jobs, kept, self._numbers)
+                    try:
+                        yield run
+                    finally:
+                        await run.settle()
+
+    @asynccontextmanager
+    async def _replayed(
+        self, exchange: Exchange, model: ServedModel, jobs: Sequence[Job]
+    ) -> AsyncIterator[Sequence[RequestOutput] | None]:
+        """The kept outputs of these jobs, None where they must be run; what they give is kept then."""
+        cache = self._kept
+        key = None if cache is None else cache.key(exchange.caller.tenant, model.identity, jobs, exchange.replay)
+        if cache is None or key is None:
+            yield None
+            return
+        exchange.cache_asked = True
+        kept = await cache.get(key, exchange.request_id)
+        exchange.cached_answer = kept is not None
+        yield kept
+        if kept is None and len(exchange.outputs) == len(jobs):
+            await cache.put(key, exchange.outputs)
+
+    async def reply(self, exchange: Exchange, request: DialectRequest) -> dict[str, Any]:
+        """The whole reply's body. Raises TwofoldError."""
+        async with self.open(exchange, request) as run:
+            body = request.reply(run.head, await run.whole(), run.facts)
+            extra = self.explained(run)
+            return body if extra is None else body | {"twofold": extra}
+
+    def explained(self, run: Run) -> dict[str, Any] | None:
+        """What goes under ``twofold`` in a reply that was asked to carry it; to be asked for once it is whole."""
+        return self._ledger.explained(run.exchange) if run.request.explain else None
+
+
+async def _prepared(request: DialectRequest, facts: ModelFacts, size: int) -> Sequence[Job]:
+    if size <= SHORT_BODY:
+        return request.prepare(facts)
+    return await asyncio.to_thread(request.prepare, facts)
+
+
+async def _told_again(outputs: Sequence[RequestOutput]) -> AsyncGenerator[tuple[int, OutputDelta], None]:
+    """Kept answers, as if they came now."""
+    for job, output in enumerate(outputs):
+        for delta in told_again(output):
+            yield job, delta
