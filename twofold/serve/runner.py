@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any, Final
 
@@ -38,6 +40,14 @@ LEAVING_CUT_S: Final = 0.5
 """… where the server ends."""
 
 
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """``kept`` outputs, None where the jobs must be run; ``keep`` takes what they gave, before all of it is told."""
+
+    kept: Sequence[RequestOutput] | None = None
+    keep: Callable[[Sequence[RequestOutput]], Awaitable[None]] | None = None
+
+
 class Run:
     """A request that was admitted. ``outputs`` is complete once ``deltas`` has ended; what ended early is in it once
     the run is settled."""
@@ -48,7 +58,7 @@ class Run:
         request: DialectRequest,
         model: ServedModel,
         jobs: Sequence[Job],
-        kept: Sequence[RequestOutput] | None,
+        replay: Replay,
         numbers: Iterator[int],
     ) -> None:
         self.exchange = exchange
@@ -63,9 +73,9 @@ class Run:
         )
         self._model = model
         self._jobs = jobs
-        self._kept = kept
+        self._replay = replay
         self._numbers = numbers
-        self._outputs: list[RequestOutput | None] = [None] * len(jobs) if kept is None else [*kept]
+        self._outputs: list[RequestOutput | None] = [None] * len(jobs) if replay.kept is None else [*replay.kept]
         self._passages = [Passage() for _ in jobs]
 
     @property
@@ -74,8 +84,8 @@ class Run:
 
     async def deltas(self) -> AsyncGenerator[tuple[int, OutputDelta], None]:
         """What the jobs give, in the order in which it comes."""
-        if self._kept is not None:
-            stream = _told_again(self._kept)
+        if self._replay.kept is not None:
+            stream = _told_again(self._replay.kept)
         elif len(self._jobs) == 1:
             stream = self._job(0)
         else:
@@ -84,6 +94,8 @@ class Run:
             async with aclosing(stream):
                 async for given in stream:
                     yield given
+            if self._replay.keep is not None:
+                await self._replay.keep(self.outputs)
         finally:
             self.exchange.outputs = self.outputs
 
@@ -188,31 +200,25 @@ class Runner:
             exchange.model, exchange.facts, exchange.ceilings = model.name, model.facts, model.ceilings
             jobs = self._admission.tiered(exchange, request, await _prepared(request, model.facts, exchange.size))
             exchange.jobs = jobs
-            async with self._replayed(exchange, model, jobs) as kept:
-                admitted = nullcontext() if kept is not None else self._admission.admit(exchange, jobs, model)
-                with admitted:
-                    run = Run(exchange, request, model, jobs, kept, self._numbers)
-                    try:
-                        yield run
-                    finally:
-                        await run.settle()
+            replay = await self._replayed(exchange, model, jobs)
+            admitted = nullcontext() if replay.kept is not None else self._admission.admit(exchange, jobs, model)
+            with admitted:
+                run = Run(exchange, request, model, jobs, replay, self._numbers)
+                try:
+                    yield run
+                finally:
+                    await run.settle()
 
-    @asynccontextmanager
-    async def _replayed(
-        self, exchange: Exchange, model: ServedModel, jobs: Sequence[Job]
-    ) -> AsyncIterator[Sequence[RequestOutput] | None]:
-        """The kept outputs of these jobs, None where they must be run; what they give is kept then."""
+    async def _replayed(self, exchange: Exchange, model: ServedModel, jobs: Sequence[Job]) -> Replay:
+        """What the response cache has for these jobs, and what it does with their outputs."""
         cache = self._kept
         key = None if cache is None else cache.key(exchange.caller.tenant, model.identity, jobs, exchange.replay)
         if cache is None or key is None:
-            yield None
-            return
+            return Replay()
         exchange.cache_asked = True
         kept = await cache.get(key, exchange.request_id)
         exchange.cached_answer = kept is not None
-        yield kept
-        if kept is None and len(exchange.outputs) == len(jobs):
-            await cache.put(key, exchange.outputs)
+        return Replay(kept) if kept is not None else Replay(keep=partial(cache.put, key))
 
     async def reply(self, exchange: Exchange, request: DialectRequest) -> dict[str, Any]:
         """The whole reply's body. Raises TwofoldError."""

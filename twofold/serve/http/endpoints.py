@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 from starlette.datastructures import Headers, QueryParams
 
-from twofold.core.errors import TwofoldError
+from twofold.core.errors import ParameterError, TwofoldError
 from twofold.dialects.base import Dialect, DialectRequest
 from twofold.serve.exchange import CLIENT_GONE, Exchange, Keep
 from twofold.serve.gate.body import ClientGoneError, read_json
@@ -26,6 +26,8 @@ from twofold.serve.http.asgi import JSON, Receive, Scope, Send, send_body
 from twofold.serve.http.replies import Replies, internal_error
 from twofold.serve.runner import Runner
 
+REPLAY_HEADER: Final = "x-twofold-cache"
+REPLAY_WORDS: Final = {"keep": True, "skip": False}
 UNKNOWN_SIZE: Final = 1 << 30
 """Of a body that came in chunks."""
 
@@ -116,6 +118,7 @@ class GeneratingEndpoint:
         with self._site.runner.track(exchange):
             try:
                 self._site.runner.check_open()
+                exchange.replay = asked_replay(headers.get(REPLAY_HEADER))
                 exchange.enter(self._site.quotas)
                 body = await read_json(headers, receive, self._site.body)
                 exchange.size = int(headers.get("content-length", UNKNOWN_SIZE))
@@ -158,6 +161,18 @@ class PlainEndpoint:
             else:
                 exchange.status = answer.status
                 await send_answer(send, answer)
+
+
+def asked_replay(value: str | None) -> bool | None:
+    """What a request says of kept answers: keep one although it is sampled, or skip them; None where it says nothing.
+
+    Raises ParameterError for another word.
+    """
+    if value is None:
+        return None
+    if value not in REPLAY_WORDS:
+        raise ParameterError(f"{REPLAY_HEADER} must be keep or skip, not {value!r:.40}.", param=REPLAY_HEADER)
+    return REPLAY_WORDS[value]
 
 
 def exchange_of(scope: Scope, dialect: Dialect, path: str) -> Exchange:

@@ -5,7 +5,7 @@ parameters. Jobs, not bodies: whatever a body says about the form of its reply (
 in them, and what its chat template and its tools came to is. So what is found was made from the same tokens.
 
 Deterministic requests qualify: those at temperature 0, those that make vectors, and with ``seeded`` those that name a
-seed. Others do only where they ask for it, with ``"twofold": {"cache": true}``; false keeps any request out.
+seed. Others do only where they ask for it, with the header ``x-twofold-cache: keep``; ``skip`` keeps any request out.
 """
 
 from __future__ import annotations
