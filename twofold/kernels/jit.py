@@ -81,7 +81,9 @@ class Compiler:
         llvm.initialize_native_asmprinter()
         self._generators = _fingerprint()
         self._machine = _target_machine(self.target)
-        self._jit = llvm.create_lljit_compiler(_target_machine(self.target))
+        # JITLink keeps a kernel's code and constants in one piece of memory. The older linker may map them more than
+        # 2 GiB apart, where their 32-bit offsets end the process.
+        self._jit = llvm.create_lljit_compiler(_target_machine(self.target), use_jit_link=True)
         if self.cache is not None:
             self.cache = _secured(self.cache)
 
