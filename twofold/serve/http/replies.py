@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from contextlib import aclosing
 from typing import Final
 
@@ -96,8 +97,7 @@ class _Reply:
     async def stream(self, run: Run, runner: Runner) -> None:
         self._streamer = streamer = self._request.streamer(run.head, run.facts)
         self._opening = streamer.open()  # before anything is taken: events are numbered in this order
-        loop = asyncio.get_running_loop()
-        self._spoken = loop.time()
+        self._spoken = time.monotonic()
         watch = asyncio.create_task(self._keep_alive(streamer))
         try:
             async with aclosing(run.deltas()) as deltas:
@@ -131,13 +131,12 @@ class _Reply:
             self._begun, data = True, self._opening + data
             headers = [*EVENTS, *self._exchange.headers()]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        self._spoken = asyncio.get_running_loop().time()
+        self._spoken = time.monotonic()
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
 
     async def _keep_alive(self, streamer: Streamer) -> None:
         """Speaks up when nothing was said for long."""
-        loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(max(0.0, self._spoken + self._quiet_s - loop.time()))
-            if loop.time() - self._spoken >= self._quiet_s:
+            await asyncio.sleep(max(0.0, self._spoken + self._quiet_s - time.monotonic()))
+            if time.monotonic() - self._spoken >= self._quiet_s:
                 await self._tell(streamer.keep_alive)
