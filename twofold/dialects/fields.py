@@ -1,6 +1,7 @@
 """Reads JSON objects that strangers wrote: each field once, with its type, and nothing is passed over.
 
-A field that is null counts as left out, as in OpenAI's API. What nobody asked for until ``close`` is unknown.
+A field that is null counts as left out, as in OpenAI's API. What nobody asked for until ``close`` is unknown. A whole
+number may be written with a fraction of nothing: JSON has one kind of numbers, and some clients write 2 as 2.0.
 """
 
 from __future__ import annotations
@@ -8,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from twofold.core.errors import ParameterError, nearest
+from twofold.core.errors import ParameterError, named, nearest, told
 
 MISSING: Final = "missing_required_parameter"
 UNKNOWN: Final = "unknown_parameter"
 UNSUPPORTED: Final = "unsupported_parameter"
 IMPOSSIBLE: Final = "invalid_value"
+MAX_STOPS: Final = 4
+"""Texts that end an answer; fewer than the engine could look for."""
+EXACT: Final = 1 << 53
+"""Up to here a floating-point number holds every whole one."""
 
 
 class FieldError(ParameterError):
@@ -44,7 +49,7 @@ class Fields:
     def take(self, field: str) -> Any:
         """The field as it stands; None where it is left out."""
         self._asked.add(field)
-        return self._values.get(field)
+        return _counted(self._values.get(field))
 
     def require(self, field: str) -> Any:
         """The field as it stands; it must be there."""
@@ -81,7 +86,7 @@ class Fields:
             close = nearest(str(value), known)
             hint = f"Did you mean {close!r}?" if close else None
             raise FieldError(
-                f"{self.name(field)} must be {' or '.join(known)}, not {value!r:.60}.",
+                f"{self.name(field)} must be {' or '.join(known)}, not {named(value)}.",
                 param=self.name(field),
                 hint=hint,
             )
@@ -100,7 +105,7 @@ class Fields:
         if not possible:
             raise unsupported(self.name(field), "Leave it out.")
         raise FieldError(
-            f"{self.name(field)} {value!r:.60} is not supported.",
+            f"{self.name(field)} {named(value)} is not supported.",
             param=self.name(field),
             code="unsupported_value",
             hint=f"Leave it out; possible: {', '.join(map(repr, possible))}.",
@@ -121,6 +126,15 @@ def is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _counted(value: Any) -> Any:
+    """The value, or the list of values or of such lists, with 2.0 as 2."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) <= EXACT else value
+    if isinstance(value, list) and any(isinstance(one, float | list) for one in value):
+        return [_counted(one) for one in value]
+    return value
+
+
 def _same(value: object, other: object) -> bool:
     """Whether these are equal in JSON, where 1 is not true."""
     return type(value) is type(other) and value == other
@@ -128,7 +142,7 @@ def _same(value: object, other: object) -> bool:
 
 def impossible(name: str, value: object, wanted: str) -> FieldError:
     """The error for a value of a wrong type or outside its range."""
-    return FieldError(f"{name} must be {wanted}, not {value!r:.60}.", param=name)
+    return FieldError(f"{name} must be {wanted}, not {told(value)}.", param=name)
 
 
 def unsupported(name: str, hint: str) -> FieldError:

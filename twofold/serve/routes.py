@@ -51,6 +51,7 @@ def _about(hub: ModelHub, status: StatusEndpoint, document: DocumentEndpoint) ->
         "/v1/models/{model:path}": {"GET": models.get},
         "/tokenize": {"POST": tokens.tokenize},
         "/detokenize": {"POST": tokens.detokenize},
+        "/tokenizer_info": {"GET": tokens.info},
         "/v1/messages/count_tokens": {"POST": MessageRoutes(hub).count_tokens},
         "/v1/twofold/requests/{request_id}": {"GET": status.request},
         "/v1/twofold/usage": {"GET": status.usage},

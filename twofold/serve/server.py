@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 
@@ -52,6 +53,8 @@ from twofold.serve.replay.cache import ReplayCache
 from twofold.serve.routes import generating, plain
 from twofold.serve.runner import Runner
 from twofold.serve.stores import Stores, open_stores
+
+log = logging.getLogger("twofold.serve")
 
 FORCED_S: Final = 2.0
 """How long streams have to take their last event."""
@@ -104,6 +107,7 @@ class Server:
 
         Raises what keeps it from that.
         """
+        asyncio.get_running_loop().set_exception_handler(_tell_fault)
         with _bound(self._config) as listening:
             async with AsyncExitStack() as stack:
                 stack.push_async_callback(self._usage.close)
@@ -220,6 +224,11 @@ class Server:
                 loop.remove_signal_handler(number)
 
 
+def _tell_fault(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Logs what nobody caught. asyncio's own words would quote the exception's, which may quote what a caller wrote."""
+    log.error("%s", context["message"], exc_info=context.get("exception"))
+
+
 def _keys(config: ServerConfig, say: Callable[[str], None]) -> Callable[[], KeyRing]:
     """The keys as they are now."""
     fixed = single_keys(config.api_keys)
@@ -234,7 +243,8 @@ def _keys(config: ServerConfig, say: Callable[[str], None]) -> Callable[[], KeyR
 def _bound(config: ServerConfig) -> Iterator[socket.socket]:
     """A listening socket; ResourceError where the address cannot be had."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listening:
+    # With the protocol named, asyncio switches off that small writes wait for the acknowledgement of earlier ones.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((config.host, config.port))

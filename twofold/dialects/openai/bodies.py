@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from twofold.core.errors import ParameterError
+from twofold.core.errors import ParameterError, named
 from twofold.core.request import RequestOptions
 from twofold.dialects.base import AskedTier
 from twofold.dialects.extras import read_explain
@@ -89,7 +89,7 @@ def read_tier(fields: Fields) -> AskedTier:
         return "auto"
     if not isinstance(asked, str) or asked not in TIERS:
         raise FieldError(
-            f"service_tier {asked!r:.60} is not offered.",
+            f"service_tier {named(asked)} is not offered.",
             param="service_tier",
             code="unsupported_value",
             hint=f"Possible: {', '.join(TIERS)}.",

@@ -48,10 +48,11 @@ class ChatStreamer:
     def take(self, job: int, delta: OutputDelta) -> bytes:  # noqa: ARG002 - a chat is one job
         reader = self._readers[delta.index]
         pieces = reader.take(delta)
-        if self._plain:
-            told = self._pieces(delta.index, pieces) if pieces else b""
-        else:
+        told = b""
+        if not self._plain:
             told = self._detailed(delta, pieces)
+        elif pieces:
+            told = self._pieces(delta.index, pieces)
         if delta.finish_reason is None:
             return told
         finish = "tool_calls" if reader.called(delta.finish_reason) else chat_finish(delta.finish_reason)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from twofold.core.errors import named
 from twofold.core.request import MAX_PINS, TimeToLive
 from twofold.dialects.cache_points import CachePoint
 from twofold.dialects.fields import FieldError, Fields, impossible, unsupported
@@ -80,7 +81,7 @@ class _Reader:
         part = Fields(given, f"{where}[{number}]")
         kind = part.require("type")
         if kind not in ("text", "refusal"):
-            raise unsupported(f"{part.name('type')} {kind!r:.60}", "This model reads text alone.")
+            raise unsupported(f"{part.name('type')} {named(kind)}", "This model reads text alone.")
         part.require(kind)
         text = part.text(kind)
         mark = part.inner("prompt_cache_breakpoint")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from twofold.core.params import MAX_SEED, StructuredOutputsParams
-from twofold.dialects.fields import FieldError, Fields, impossible
+from twofold.dialects.fields import MAX_STOPS, FieldError, Fields, impossible
 
 LEAST_SEED: Final = -(1 << 63)
-MAX_STOPS: Final = 4
 
 SAME_NAME: Final = (
     "n",
@@ -84,7 +83,7 @@ def _structured_outputs(fields: Fields) -> StructuredOutputsParams | None:
         )
     if not isinstance(extra, dict):
         raise impossible("structured_outputs", extra, "an object")
-    return StructuredOutputsParams(**extra)
+    return StructuredOutputsParams(**{name: value for name, value in extra.items() if value is not None})
 
 
 def _response_format(fields: Fields) -> StructuredOutputsParams | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from twofold.core.errors import named
 from twofold.dialects.conversation import NamedTool, ToolChoice
 from twofold.dialects.fields import FieldError, Fields, impossible, unsupported
 from twofold.engine.prompts import Message
@@ -41,7 +42,7 @@ def _tool(given: object, where: str) -> Message:
     tool = Fields(given, where)
     kind = tool.require("type")
     if kind != "function":
-        raise unsupported(f"{where}.type {kind!r:.60}", 'A tool is {"type": "function", "function": {…}}.')
+        raise unsupported(f"{where}.type {named(kind)}", 'A tool is {"type": "function", "function": {…}}.')
     function = Fields(tool.require("function"), f"{where}.function")
     name = function.require("name")
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS:
@@ -61,18 +62,18 @@ def _word(given: str) -> ToolChoice:
         case "auto" | "none" | "required":
             return given
     raise FieldError(
-        f"tool_choice {given!r:.60} is unknown.",
+        f"tool_choice {named(given)} is unknown.",
         param="tool_choice",
         hint='Possible: "auto", "none", "required", {"type": "function", "function": {"name": …}}.',
     )
 
 
 def _named(choice: Fields) -> NamedTool:
-    function = Fields(choice.require("function"), "tool_choice.function")
+    function = Fields(choice.require("function"), choice.name("function"))
     name = function.require("name")
     function.close()
     if not isinstance(name, str):
-        raise impossible("tool_choice.function.name", name, "a tool's name")
+        raise impossible(function.name("name"), name, "a tool's name")
     return NamedTool(name)
 
 
@@ -83,14 +84,11 @@ def _allowed(choice: Fields, tools: tuple[Message, ...]) -> tuple[tuple[Message,
     mode = allowed.choice("mode", ("auto", "required"))
     given = allowed.require("tools")
     allowed.close()
-    if not isinstance(given, list) or not all(isinstance(tool, dict) for tool in given):
-        raise impossible("tool_choice.allowed_tools.tools", given, "a list of tools")
-    names = [tool.get("function", {}).get("name") for tool in given if isinstance(tool.get("function"), dict)]
+    where = "tool_choice.allowed_tools.tools"
+    if not isinstance(given, list):
+        raise impossible(where, given, "a list of tools")
+    names = [_tool(tool, f"{where}[{index}]")["function"]["name"] for index, tool in enumerate(given)]
     known = {tool["function"]["name"]: tool for tool in tools}
-    missing = [name for name in names if name not in known]
-    if missing or len(names) < len(given):
-        raise FieldError(
-            "tool_choice.allowed_tools.tools holds a tool that is not in tools.",
-            param="tool_choice.allowed_tools.tools",
-        )
+    if not known.keys() >= set(names):
+        raise FieldError(f"{where} holds a tool that is not in tools.", param=where)
     return tuple(known[name] for name in names), "required" if mode == "required" else "auto"

@@ -26,7 +26,7 @@ MAX_FIELD_BYTES: Final = 1024
 MAX_HEADERS: Final = 8
 MAX_HEADER_BYTES: Final = 4096
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
-_KNOWN: Final = ("file", "purpose", _ANCHOR, _SECONDS)
+KNOWN: Final = ("file", "purpose", _ANCHOR, _SECONDS)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -114,7 +114,7 @@ class UploadForm:
         if kind != b"form-data" or b"name" not in options:
             raise _bad("a part of it has no name")
         self._field = _text(options[b"name"], "body")
-        if self._field not in _KNOWN:
+        if self._field not in KNOWN:
             _refuse_unknown(self._field)
         if self._field in self._values:
             raise FieldError(f"{self._field} stands twice.", param=self._field)
@@ -187,8 +187,8 @@ def _text(data: bytes, param: str) -> str:
 
 
 def _refuse_unknown(name: str) -> NoReturn:
-    close = nearest(name, _KNOWN)
-    hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(_KNOWN)}."
+    close = nearest(name, KNOWN)
+    hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(KNOWN)}."
     raise FieldError(f"{name:.200} is not a known field.", param=f"{name:.200}", code=UNKNOWN, hint=hint)
 
 

@@ -11,7 +11,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
-from twofold.core.errors import nearest
+from twofold.core.errors import named, nearest
 from twofold.core.request import TTL_SECONDS
 from twofold.dialects.fields import MISSING, FieldError, Fields, impossible
 
@@ -89,7 +89,7 @@ def _item(given: object, where: str) -> Item:
     if read is None:
         close = nearest(kind, READERS)
         raise FieldError(
-            f"{where}.type {kind!r:.60} is not supported.",
+            f"{where}.type {named(kind)} is not supported.",
             param=f"{where}.type",
             code="unsupported_value",
             hint=f"Did you mean {close!r}?" if close else f"Possible: {', '.join(READERS)}.",
@@ -198,7 +198,7 @@ def _part(given: object, where: str, role: str) -> Item:
             fields.take(list_of_labels)
     else:
         raise FieldError(
-            f"{where}.type {kind!r:.60} is not supported.",
+            f"{where}.type {named(kind)} is not supported.",
             param=f"{where}.type",
             code="unsupported_value",
             hint='A part is {"type": "input_text", "text": …}; a model\'s own is of type "output_text".',

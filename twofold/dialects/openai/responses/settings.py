@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
+from twofold.core.errors import named
 from twofold.core.params import MAX_LOGPROBS, StructuredOutputsParams
 from twofold.core.request import TimeToLive
 from twofold.dialects.conversation import AS_BEFORE, Thinking
@@ -97,7 +98,7 @@ def included(given: list[Any]) -> frozenset[str]:
     for name in given:
         if name not in INCLUDABLE:
             raise FieldError(
-                f"include {name!r:.60} is not supported.",
+                f"include {named(name)} is not supported.",
                 param="include",
                 code="unsupported_value",
                 hint=f"Possible: {', '.join(INCLUDABLE)}.",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from twofold.core.errors import named
 from twofold.dialects.conversation import NamedTool, ToolChoice
 from twofold.dialects.fields import FieldError, Fields, impossible
 from twofold.dialects.openai.tools import MAX_NAME_CHARS, MAX_TOOLS
@@ -49,7 +50,7 @@ class Tools:
 def _object(given: object) -> object:
     if isinstance(given, str):
         raise FieldError(
-            f"tool_choice {given!r:.60} is unknown.",
+            f"tool_choice {named(given)} is unknown.",
             param="tool_choice",
             hint=f'Possible: {", ".join(WORDS)}, {{"type": "function", "name": …}}.',
         )
@@ -73,7 +74,7 @@ def _tool(fields: Fields) -> dict[str, Any]:
     kind = fields.require("type")
     if kind != "function":
         raise FieldError(
-            f"{fields.name('type')} {kind!r:.60} is not supported.",
+            f"{fields.name('type')} {named(kind)} is not supported.",
             param=fields.name("type"),
             code="unsupported_value",
             hint='A tool is {"type": "function", "name": …, "parameters": {…}}; built-in tools are not offered.',

@@ -1,0 +1,233 @@
+"""Operations that a model answers, and those about its prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from twofold.serve.http.endpoints import REPLAY_HEADER, REPLAY_WORDS
+from twofold.serve.openapi import anthropic_requests, events, openai_requests, responses_requests, rules
+from twofold.serve.openapi.events import streamed
+from twofold.serve.openapi.failures import GENERATING
+from twofold.serve.openapi.operation import Body, Link, Operation, replied
+from twofold.serve.openapi.shapes import either, ref, text, word
+from twofold.serve.openapi.stored_requests import in_header, in_query
+
+RECORD: Final = Link("record", "getRequest", {"request_id": "$response.header.x-request-id"})
+VERSION: Final = in_header("anthropic-version", text(), "Anthropic's clients send it; any will do.")
+BETA: Final = in_query("beta", text(), "Anthropic's clients send it; it changes nothing.")
+REPLAY: Final = in_header(
+    REPLAY_HEADER,
+    word(*REPLAY_WORDS),
+    "Whether a kept answer may be told: keep one although it is sampled, or skip them.",
+)
+LOADING: Final = (404, 422, 502)
+"""Of what needs a model's tokenizer."""
+TOOL: Final[dict[str, Any]] = {
+    "name": "weather",
+    "description": "Tells the weather.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+
+
+def operations(models: Sequence[str]) -> list[Operation]:
+    """All of them; examples ask for the first of these ``models``."""
+    model = {"model": models[0]}
+    return [*_openai(model), *_responses(model), *_anthropic(model), *_tokens(model)]
+
+
+def _openai(model: dict[str, str]) -> list[Operation]:
+    hello = [{"role": "user", "content": "Hi"}]
+    chats = {
+        "plain": {**model, "messages": hello, "max_tokens": 4},
+        "streamed": {**model, "messages": hello, "max_tokens": 4, "stream": True},
+        "tools": {
+            **model,
+            "messages": hello,
+            "max_completion_tokens": 4,
+            "tools": [{"type": "function", "function": TOOL}],
+        },
+        "explained": {**model, "messages": hello, "max_tokens": 2, "logprobs": True, "twofold": {"explain": True}},
+    }
+    return [
+        Operation(
+            "POST",
+            "/v1/chat/completions",
+            "createChatCompletion",
+            "OpenAI",
+            "Answers a chat.",
+            streamed("ChatCompletion", events.CHAT),
+            GENERATING,
+            Body(ref("ChatRequest"), chats),
+            (REPLAY,),
+            rules=rules.CHAT,
+            links=(RECORD,),
+        ),
+        Operation(
+            "POST",
+            "/v1/completions",
+            "createCompletion",
+            "OpenAI",
+            "Goes on with texts.",
+            streamed("Completion", events.TEXT),
+            GENERATING,
+            Body(ref("CompletionRequest"), {"plain": {**model, "prompt": "Once", "max_tokens": 4}}),
+            (REPLAY,),
+            rules=rules.COMPLETION,
+            links=(RECORD,),
+        ),
+        Operation(
+            "POST",
+            "/v1/embeddings",
+            "createEmbeddings",
+            "OpenAI",
+            "Makes vectors of texts.",
+            replied("Embeddings"),
+            GENERATING,
+            Body(ref("EmbeddingRequest"), {"plain": {**model, "input": ["Hi", "there"]}}),
+            (REPLAY,),
+            rules=rules.EMBEDDING,
+            links=(RECORD,),
+        ),
+    ]
+
+
+def _responses(model: dict[str, str]) -> list[Operation]:
+    of_response = {"response_id": "$response.body#/id"}
+    follow = {**model, "previous_response_id": "$response.body#/id", "input": "Go on", "max_output_tokens": 2}
+    return [
+        Operation(
+            "POST",
+            "/v1/responses",
+            "createResponse",
+            "Responses",
+            "Answers a turn of a conversation, and keeps it unless store is false.",
+            streamed("Response", events.RESPONSE),
+            GENERATING,
+            Body(
+                ref("ResponseRequest"),
+                {
+                    "plain": {**model, "input": "Hi", "max_output_tokens": 4},
+                    "streamed": {**model, "input": "Hi", "max_output_tokens": 4, "stream": True},
+                },
+            ),
+            parameters=(REPLAY,),
+            rules=rules.RESPONSE,
+            links=(
+                Link("get", "getResponse", of_response),
+                Link("delete", "deleteResponse", of_response),
+                Link("cancel", "cancelResponse", of_response),
+                Link("items", "listResponseItems", of_response),
+                Link("next", "createResponse", body=follow),
+                RECORD,
+            ),
+        ),
+        Operation(
+            "POST",
+            "/v1/responses/input_tokens",
+            "countResponseTokens",
+            "Responses",
+            "Counts the tokens of a prompt.",
+            replied("ResponseTokens"),
+            LOADING,
+            Body(ref("ResponseTokensRequest"), {"plain": {**model, "input": "Hi"}}),
+            rules=rules.TURN,
+        ),
+    ]
+
+
+def _anthropic(model: dict[str, str]) -> list[Operation]:
+    asked = {**model, "messages": [{"role": "user", "content": "Hi"}]}
+    kept = {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}
+    return [
+        Operation(
+            "POST",
+            "/v1/messages",
+            "createMessage",
+            "Anthropic",
+            "Answers a conversation.",
+            streamed("Message", events.MESSAGE),
+            GENERATING,
+            Body(
+                ref("MessageRequest"),
+                {
+                    "plain": {**asked, "max_tokens": 4},
+                    "streamed": {**asked, "max_tokens": 4, "stream": True},
+                    "cached": {**asked, "max_tokens": 4, "system": [kept]},
+                },
+            ),
+            (VERSION, BETA, REPLAY),
+            rules.MESSAGES,
+            (RECORD,),
+        ),
+        Operation(
+            "POST",
+            "/v1/messages/count_tokens",
+            "countMessageTokens",
+            "Anthropic",
+            "Counts the tokens of a prompt.",
+            replied("MessageTokens"),
+            LOADING,
+            Body(ref("MessageTokensRequest"), {"plain": asked}),
+            (VERSION, BETA),
+            rules.MESSAGES,
+        ),
+    ]
+
+
+def _tokens(model: dict[str, str]) -> list[Operation]:
+    return [
+        Operation(
+            "POST",
+            "/tokenize",
+            "tokenize",
+            "Tokens",
+            "Makes tokens of a text, or of a chat as it goes through the template.",
+            replied("Tokens"),
+            LOADING,
+            Body(
+                either(ref("TokenizeText"), ref("TokenizeChat")),
+                {
+                    "text": {**model, "prompt": "Hi"},
+                    "chat": {**model, "messages": [{"role": "user", "content": "Hi"}], "return_token_strs": True},
+                },
+            ),
+            rules=rules.TOKENIZE,
+            links=(Link("back", "detokenize", body={**model, "tokens": "$response.body#/tokens"}),),
+        ),
+        Operation(
+            "POST",
+            "/detokenize",
+            "detokenize",
+            "Tokens",
+            "Makes a text of tokens.",
+            replied("Detokenized"),
+            LOADING,
+            Body(ref("DetokenizeRequest"), {"plain": {**model, "tokens": [1, 2]}}),
+            rules=rules.DETOKENIZE,
+        ),
+        Operation(
+            "GET",
+            "/tokenizer_info",
+            "getTokenizer",
+            "Tokens",
+            "Tells the first model's own tokens and its chat template.",
+            replied("TokenizerInfo"),
+            LOADING,
+        ),
+    ]
+
+
+SCHEMAS: Final = {
+    "ChatMessage": openai_requests.MESSAGE,
+    "ChatRequest": openai_requests.CHAT,
+    "CompletionRequest": openai_requests.COMPLETION,
+    "EmbeddingRequest": openai_requests.EMBEDDING,
+    "ResponseRequest": responses_requests.RESPONSE,
+    "ResponseTokensRequest": responses_requests.INPUT_TOKENS,
+    "MessageRequest": anthropic_requests.MESSAGES,
+    "MessageTokensRequest": anthropic_requests.COUNTED,
+    "TokenizeText": openai_requests.TOKENIZE_TEXT,
+    "TokenizeChat": openai_requests.TOKENIZE_CHAT,
+    "DetokenizeRequest": openai_requests.DETOKENIZE,
+}

@@ -1,0 +1,111 @@
+"""What the readers ask for beyond single fields; the description of an operation tells those that it has."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twofold.serve.openapi.operation import Rule
+
+UNSUPPORTED: Final = "unsupported_parameter"
+
+CONTEXT: Final = Rule(
+    "A prompt must leave room for a token of answer in the model's context.", None, "context_length_exceeded"
+)
+TEMPLATE: Final = Rule(
+    "The model's chat template must take the messages: it may want roles to alternate, or a user's message first, and "
+    "arguments of calls must be the JSON text of an object.",
+    None,
+    "invalid_messages",
+)
+CONTENT: Final = Rule("A message has content, or calls tools.", "messages", "invalid_value")
+PROMPT: Final = Rule("A prompt has at least one token.", "prompt")
+IDS: Final = tuple(
+    Rule(f"Token ids in {name} are below the size of the model's vocabulary.", name)
+    for name in ("prompt_token_ids", "stop_token_ids", "logit_bias")
+)
+STREAM_OPTIONS: Final = Rule("stream_options needs stream.", "stream_options")
+COMPILED: Final = (
+    Rule(
+        "The form of an answer is one that can be compiled: a valid schema, expression or grammar. Errors about it, "
+        "however it was given, blame structured_outputs.",
+        "structured_outputs",
+    ),
+    Rule("An answer of a form has room for its shortest text in the tokens that it may have.", "max_tokens"),
+)
+FORMS: Final = (
+    *COMPILED,
+    Rule("structured_outputs and response_format exclude each other.", "structured_outputs"),
+    Rule("A form excludes ignore_eos.", "ignore_eos"),
+    Rule("A form excludes min_tokens; min_tokens is at most max_tokens.", "min_tokens"),
+)
+THINKING: Final = (
+    Rule("A model must have a thinking section to honour it.", "reasoning_effort", UNSUPPORTED),
+    Rule("A model must have a thinking section to honour it.", "thinking_token_budget", UNSUPPORTED),
+    Rule("With a budget, reasoning_effort is not none.", "thinking_token_budget"),
+)
+TOOL_CHOICE: Final = Rule(
+    "tool_choice needs tools, names one of them where it names one, and excludes a form of the answer unless it is "
+    "auto or none.",
+    "tool_choice",
+)
+SAMPLED: Final = (CONTEXT, *IDS, *FORMS, STREAM_OPTIONS)
+CHAT: Final = (
+    *SAMPLED,
+    *THINKING,
+    TEMPLATE,
+    CONTENT,
+    TOOL_CHOICE,
+    Rule("max_tokens and max_completion_tokens are equal where both are given.", "max_tokens"),
+    Rule("top_logprobs needs logprobs.", "top_logprobs"),
+)
+COMPLETION: Final = (
+    *SAMPLED,
+    PROMPT,
+    Rule("max_tokens 0 needs echo.", "max_tokens"),
+    Rule("max_tokens 0 cannot be streamed.", "max_tokens", UNSUPPORTED),
+    Rule("logprobs with echo cannot be streamed.", "logprobs", UNSUPPORTED),
+    Rule("best_of above n cannot be streamed.", "best_of", UNSUPPORTED),
+    Rule("best_of is at least n.", "best_of"),
+)
+EMBEDDING: Final = (
+    CONTEXT,
+    IDS[0],
+    PROMPT,
+    Rule("dimensions is the length of the model's vectors.", "dimensions"),
+)
+TOKENIZE: Final = (*CHAT,)
+DETOKENIZE: Final = (Rule("Token ids are below the size of the model's vocabulary.", "tokens"),)
+TURN: Final = (
+    TEMPLATE,
+    TOOL_CHOICE,
+    Rule("input is needed unless previous_response_id is given.", "input", "missing_required_parameter"),
+    Rule("What came of a call stands behind that call.", "input"),
+    Rule("Tools have names of their own.", "tools"),
+    Rule("A conversation is short enough to be continued.", "previous_response_id"),
+)
+RESPONSE: Final = (
+    *TURN,
+    CONTEXT,
+    Rule("A model must have a thinking section to honour it.", "reasoning.effort", UNSUPPORTED),
+    Rule("top_logprobs needs message.output_text.logprobs in include.", "top_logprobs"),
+    *COMPILED,
+)
+MESSAGES: Final = (
+    CONTEXT,
+    TEMPLATE,
+    Rule("At most four cache_control, those of 1h first, in the order tools, system, messages.", "cache_control"),
+    Rule("Tools have names of their own.", "name"),
+    Rule("tool_result names a tool_use before it.", "tool_use_id"),
+    Rule("The last message is the user's.", "messages"),
+    TOOL_CHOICE,
+    Rule("output_format and output_config.format exclude each other.", "output_format"),
+    *COMPILED,
+)
+AFTER: Final = Rule("after is the id of an entry of the list.", "after")
+INCLUDE: Final = Rule("Log-probabilities are told again only where they were told at first.", "include")
+FORM: Final = Rule("The file comes with a name, each field stands once, and texts are in UTF-8.", "file")
+LIFETIME: Final = Rule(
+    "expires_after[anchor] and expires_after[seconds] go together.", "expires_after", "missing_required_parameter"
+)
+INPUT_FILE: Final = Rule("The file is there.", "input_file_id", "not_found")
+SINCE: Final = Rule("since is a day.", "since")

@@ -1,0 +1,261 @@
+"""Operations on what the server keeps: models, responses, files, batches, and what was written down of requests."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twofold.dialects.openai.responses.settings import INCLUDABLE
+from twofold.serve.accounts.usage import PARTS
+from twofold.serve.batches.service import MOST_LISTED as MOST_BATCHES
+from twofold.serve.files.endpoint import MOST_LISTED as MOST_FILES
+from twofold.serve.openapi import rules
+from twofold.serve.openapi.generating import VERSION
+from twofold.serve.openapi.operation import JSON, Body, Link, Operation, replied
+from twofold.serve.openapi.shapes import ANYTHING, OBJECT, listed, only, ref, text, word
+from twofold.serve.openapi.stored_requests import ORDER, in_path, in_query, page, upload
+from twofold.serve.responses.query import MOST_LISTED as MOST_ITEMS
+
+MODEL: Final = in_path("model", text(1))
+FILE: Final = in_path("file_id", text(1))
+BATCH: Final = in_path("batch_id", text(1))
+RESPONSE: Final = in_path("response_id", text(1))
+REQUEST: Final = in_path("request_id", text(1))
+INCLUDE: Final = in_query("include[]", listed(word(*INCLUDABLE)), "What to tell beside what is always told.")
+PURPOSE: Final = in_query("purpose", text(), "Only files of this purpose.")
+BY: Final = in_query(
+    "by",
+    listed(word(*PARTS), 1),
+    "What the sums are divided by.",
+    style="form",
+    explode=False,
+)
+SINCE: Final = in_query("since", {"type": "string", "format": "date"}, "The first day, in UTC.")
+BINARY: Final = {"application/octet-stream": {"type": "string", "format": "binary"}}
+
+ABOUT: Final = (
+    Operation("GET", "/health", "getHealth", "Server", "Tells that the server lives.", replied("Health"), is_open=True),
+    Operation(
+        "GET",
+        "/ready",
+        "getReady",
+        "Server",
+        "Tells that requests for the first model are answered.",
+        replied("Ready"),
+        is_open=True,
+    ),
+    Operation("GET", "/version", "getVersion", "Server", "Tells the version.", replied("Version")),
+    Operation("GET", "/openapi.json", "getDocument", "Server", "This document.", {JSON: OBJECT}),
+    Operation(
+        "GET",
+        "/metrics",
+        "getMetrics",
+        "Server",
+        "Metrics for Prometheus.",
+        {"text/plain": text(), "application/openmetrics-text": text()},
+    ),
+    Operation(
+        "GET",
+        "/v1/models",
+        "listModels",
+        "Models",
+        "Lists the models, as Anthropic's clients read them where anthropic-version is sent.",
+        replied("Models", "AnthropicModels"),
+        parameters=(VERSION,),
+        links=(Link("get", "getModel", {"model": "$response.body#/data/0/id"}),),
+    ),
+    Operation(
+        "GET",
+        "/v1/models/{model}",
+        "getModel",
+        "Models",
+        "Tells of one model.",
+        replied("Model", "AnthropicModel"),
+        (404,),
+        parameters=(MODEL, VERSION),
+    ),
+    Operation(
+        "GET",
+        "/v1/twofold/requests/{request_id}",
+        "getRequest",
+        "Twofold",
+        "The record of one of the last requests.",
+        replied("RequestRecord"),
+        (404,),
+        parameters=(REQUEST,),
+    ),
+    Operation(
+        "GET",
+        "/v1/twofold/usage",
+        "getUsage",
+        "Twofold",
+        "Sums of what was used.",
+        replied("Used"),
+        parameters=(BY, SINCE),
+    ),
+)
+OF_RESPONSES: Final = (
+    Operation(
+        "GET",
+        "/v1/responses/{response_id}",
+        "getResponse",
+        "Responses",
+        "Tells a kept response again, never as a stream.",
+        replied("Response"),
+        (404,),
+        parameters=(
+            RESPONSE,
+            INCLUDE,
+            in_query("stream", only(False), "A kept response is never streamed."),
+            in_query("include_obfuscation", only(False), "As for stream."),
+        ),
+        rules=(rules.INCLUDE,),
+    ),
+    Operation(
+        "DELETE",
+        "/v1/responses/{response_id}",
+        "deleteResponse",
+        "Responses",
+        "Forgets a response.",
+        replied("ResponseDeleted"),
+        (404,),
+        parameters=(RESPONSE,),
+    ),
+    Operation(
+        "POST",
+        "/v1/responses/{response_id}/cancel",
+        "cancelResponse",
+        "Responses",
+        "Is refused: only what is made in the background could be cancelled.",
+        {JSON: ANYTHING},
+        (404, 409),
+        parameters=(RESPONSE,),
+    ),
+    Operation(
+        "GET",
+        "/v1/responses/{response_id}/input_items",
+        "listResponseItems",
+        "Responses",
+        "The items that a response was made from.",
+        replied("ResponseItems"),
+        (404,),
+        parameters=(RESPONSE, INCLUDE, *page(MOST_ITEMS, ORDER)),
+        rules=(rules.AFTER, rules.INCLUDE),
+    ),
+)
+_OF_FILE: Final = {"file_id": "$response.body#/id"}
+_BATCH_OF: Final = {
+    "input_file_id": "$response.body#/id",
+    "endpoint": "/v1/completions",
+    "completion_window": "24h",
+}
+FILES: Final = (
+    Operation(
+        "POST",
+        "/v1/files",
+        "uploadFile",
+        "Files",
+        "Takes a file of requests in.",
+        replied("File"),
+        body=Body(upload(), content_type="multipart/form-data"),
+        rules=(rules.FORM, rules.LIFETIME),
+        links=(
+            Link("get", "getFile", _OF_FILE),
+            Link("delete", "deleteFile", _OF_FILE),
+            Link("content", "getFileContent", _OF_FILE),
+            Link("batch", "createBatch", body=_BATCH_OF),
+        ),
+    ),
+    Operation(
+        "GET",
+        "/v1/files",
+        "listFiles",
+        "Files",
+        "Lists the files.",
+        replied("FilePage"),
+        parameters=page(MOST_FILES, ORDER, PURPOSE),
+        rules=(rules.AFTER,),
+    ),
+    Operation(
+        "GET",
+        "/v1/files/{file_id}",
+        "getFile",
+        "Files",
+        "Tells of one file.",
+        replied("File"),
+        (404,),
+        parameters=(FILE,),
+    ),
+    Operation(
+        "DELETE",
+        "/v1/files/{file_id}",
+        "deleteFile",
+        "Files",
+        "Removes a file.",
+        replied("FileDeleted"),
+        (404,),
+        parameters=(FILE,),
+    ),
+    Operation(
+        "GET",
+        "/v1/files/{file_id}/content",
+        "getFileContent",
+        "Files",
+        "Its bytes.",
+        BINARY,
+        (404,),
+        parameters=(FILE,),
+    ),
+)
+_OF_BATCH: Final = {"batch_id": "$response.body#/id"}
+_FOLLOW: Final = (
+    Link("get", "getBatch", _OF_BATCH),
+    Link("cancel", "cancelBatch", _OF_BATCH),
+    Link("output", "getFileContent", {"file_id": "$response.body#/output_file_id"}),
+)
+BATCHES: Final = (
+    Operation(
+        "POST",
+        "/v1/batches",
+        "createBatch",
+        "Batches",
+        "Begins to answer a file of requests.",
+        replied("Batch"),
+        (429,),
+        Body(ref("BatchRequest")),
+        rules=(rules.INPUT_FILE,),
+        links=_FOLLOW[:2],
+    ),
+    Operation(
+        "GET",
+        "/v1/batches",
+        "listBatches",
+        "Batches",
+        "Lists the batches.",
+        replied("BatchPage"),
+        parameters=page(MOST_BATCHES),
+        rules=(rules.AFTER,),
+    ),
+    Operation(
+        "GET",
+        "/v1/batches/{batch_id}",
+        "getBatch",
+        "Batches",
+        "Tells how far a batch is.",
+        replied("Batch"),
+        (404,),
+        parameters=(BATCH,),
+        links=_FOLLOW[1:],
+    ),
+    Operation(
+        "POST",
+        "/v1/batches/{batch_id}/cancel",
+        "cancelBatch",
+        "Batches",
+        "Gives up what is not answered yet.",
+        replied("Batch"),
+        (404, 409),
+        parameters=(BATCH,),
+        links=_FOLLOW[:1],
+    ),
+)
+STORED: Final = (*ABOUT, *OF_RESPONSES, *FILES, *BATCHES)
