@@ -30,7 +30,7 @@ An error carries what happened, and in ``hint`` the way out. The command line pr
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 
@@ -176,6 +176,24 @@ class NetworkError(TwofoldError):
 
     exit_code = 5
     status = 502
+
+
+def told(value: object) -> str:
+    """A wrong value as an error tells it: numbers as they are, and of all else the kind, for somebody wrote it."""
+    match value:
+        case None | bool() | int() | float():
+            return f"{value!r:.60}"
+        case str():
+            return f"a text of {len(value)} characters"
+        case list() | tuple():
+            return f"a list of {len(value)}"
+        case _:
+            return "an object" if isinstance(value, Mapping) else f"a {type(value).__name__}"
+
+
+def named(value: object) -> str:
+    """A wrong name, such as that of a kind or a choice, as an error tells it: texts in full, up to 60 characters."""
+    return f"{value!r:.60}" if isinstance(value, str) else told(value)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

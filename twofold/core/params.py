@@ -11,7 +11,7 @@ from numbers import Real
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
-from twofold.core.errors import ParameterError, nearest
+from twofold.core.errors import ParameterError, nearest, told
 
 C = TypeVar("C", bound=type[Any])
 
@@ -281,7 +281,7 @@ class SamplingParams:
 
 
 def _impossible(name: str, value: object, wanted: str) -> ParameterError:
-    return ParameterError(f"{name} must be {wanted}, not {value!r:.60}.", param=name)
+    return ParameterError(f"{name} must be {wanted}, not {told(value)}.", param=name)
 
 
 def _number(name: str, value: object, low: float, high: float, *, open_low: bool = False) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal
 
-from twofold.core.errors import ParameterError, nearest
+from twofold.core.errors import ParameterError, nearest, told
 from twofold.core.params import known_keywords
 
 TimeToLive = Literal["5m", "30m", "1h"]
@@ -84,4 +84,4 @@ class RequestOptions:
 
 
 def _impossible(name: str, value: object, wanted: str) -> ParameterError:
-    return ParameterError(f"{name} must be {wanted}, not {value!r:.60}.", param=name)
+    return ParameterError(f"{name} must be {wanted}, not {told(value)}.", param=name)

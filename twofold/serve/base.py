@@ -44,10 +44,12 @@ class ModelCeilings:
 class Passage:
     """How one job went through a model's processes, for whoever accounts for it.
 
+    stream    whether what it gives shall come as it is made; else all of it comes at its end
     retries   how often it was given to a next process, because one ended before it gave anything
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, stream: bool = True) -> None:
+        self.stream = stream
         self.retries = 0
         self._left: asyncio.Future[RequestOutput | None] | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from twofold.cost.bill import Bill, make_bill
@@ -44,8 +45,10 @@ class Ledger:
 
     def _account(self, exchange: Exchange) -> RequestAccount:
         served = exchange.served()
-        exchange.bill = self._bill(served)
-        return RequestAccount(exchange.served(), exchange.ceilings, exchange.bill, exchange.retries)
+        exchange.bill = bill = self._bill(served)
+        if bill is not None:
+            served = replace(served, cost=float(bill.total), currency=bill.currency)
+        return RequestAccount(served, exchange.ceilings, bill, exchange.retries)
 
     def _bill(self, served: ServedRequest) -> Bill | None:
         if self._sheet is None or not served.reports:

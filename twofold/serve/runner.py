@@ -22,7 +22,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Final
 
-from twofold.core.errors import BusyError, TwofoldError
+from twofold.core.errors import BusyError, TimeLimitError, TwofoldError
 from twofold.dialects.base import DialectRequest, Job, ModelFacts, ReplyHead
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.serve.admission import Admission
@@ -76,7 +76,7 @@ class Run:
         self._replay = replay
         self._numbers = numbers
         self._outputs: list[RequestOutput | None] = [None] * len(jobs) if replay.kept is None else [*replay.kept]
-        self._passages = [Passage() for _ in jobs]
+        self._passages = [Passage(stream=request.stream) for _ in jobs]
 
     @property
     def outputs(self) -> Sequence[RequestOutput]:
@@ -123,6 +123,7 @@ class Run:
             async for delta in deltas:
                 if delta.request is not None:
                     self._outputs[index] = delta.request
+                    _check_begun(delta.request)
                 yield index, delta
 
     async def _merged(self) -> AsyncGenerator[tuple[int, OutputDelta], None]:
@@ -230,6 +231,15 @@ class Runner:
     def explained(self, run: Run) -> dict[str, Any] | None:
         """What goes under ``twofold`` in a reply that was asked to carry it; to be asked for once it is whole."""
         return self._ledger.explained(run.exchange) if run.request.explain else None
+
+
+def _check_begun(output: RequestOutput) -> None:
+    """Raises TimeLimitError for a job whose time was up before it gave anything: nothing is no answer."""
+    nothing = output.embedding is None and not output.metrics.output_tokens
+    if nothing and "deadline" in output.report.finish_reasons:
+        raise TimeLimitError(
+            "The time for the request was up before its answer began.", hint="Ask again later, or ask for less."
+        )
 
 
 async def _prepared(request: DialectRequest, facts: ModelFacts, size: int) -> Sequence[Job]:

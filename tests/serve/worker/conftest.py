@@ -19,7 +19,8 @@ from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.prompts import GivenPrompt
 from twofold.host.paths import CacheFolders
 from twofold.serve.models.reading import ModelReading, read_file
-from twofold.serve.worker.client import Patience, WorkerModel
+from twofold.serve.worker.client import WorkerModel
+from twofold.serve.worker.patience import Patience
 
 ENGINE: dict[str, Any] = {"max_num_seqs": 4, "kv_cache_memory_bytes": 1 << 23, "swap_space_bytes": 0, "threads": 1}
 LONG = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)

@@ -17,6 +17,7 @@ from twofold.dialects.pooling import PoolingParams
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.prompts import GivenPrompt
+from twofold.serve.base import Passage
 from twofold.serve.models.reading import ModelReading
 from twofold.serve.worker import streams
 from twofold.serve.worker.client import WorkerModel
@@ -135,6 +136,43 @@ def test_two_hundred_leave_at_any_time_and_nothing_stays(runner: asyncio.Runner,
     assert worker.under_way == 0
     assert worker.snapshot is not None
     assert (worker.snapshot.running, worker.snapshot.waiting, worker.snapshot.blocks.held) == (0, 0, 0)
+
+
+def test_what_was_computed_for_one_who_left_is_told(runner: asyncio.Runner, worker: WorkerModel) -> None:
+    async def leave() -> tuple[Passage, RequestOutput | None]:
+        passage = Passage()
+        stream = worker.run(job_of(1, LONG), "early", passage)
+        await taken(stream, 5)
+        await stream.aclose()
+        return passage, await passage.remains(5.0)
+
+    passage, remains = runner.run(leave())
+    assert remains is not None
+    assert remains.prompt_token_ids == job_of(1).prompt.token_ids
+    assert remains.report.finish_reasons == ("abort",)
+    assert 5 <= remains.metrics.output_tokens < 400
+    assert passage.retries == 0
+
+
+def test_who_left_after_the_end_or_before_the_beginning_learns_it_too(
+    runner: asyncio.Runner, worker: WorkerModel
+) -> None:
+    async def leave() -> tuple[RequestOutput | None, RequestOutput | None]:
+        late, never = Passage(), Passage()
+        stream = worker.run(job_of(1), "late", late)
+        await anext(stream)
+        await whole(worker, job_of(2), "meanwhile")
+        await asyncio.sleep(0.05)  # all of it has come, and waits to be read
+        await stream.aclose()
+        refused = worker.run(Job(GivenPrompt(token_ids=(4000,)), SHORT, RequestOptions()), "never", never)
+        with pytest.raises(ParameterError):
+            await anext(refused)
+        return await late.remains(5.0), await never.remains(5.0)
+
+    late, never = runner.run(leave())
+    assert late is not None
+    assert late.report.finish_reasons == ("length",)
+    assert never is None
 
 
 def test_a_slow_reader_rests_and_loses_nothing(

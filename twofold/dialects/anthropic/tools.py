@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from twofold.core.errors import named
 from twofold.dialects.anthropic.caching import CacheControls
 from twofold.dialects.cache_points import CachePoint
 from twofold.dialects.conversation import NamedTool, ToolChoice
@@ -35,7 +36,7 @@ class ToolReader:
         kind = tool.take("type")
         if kind not in (None, "custom"):
             raise unsupported(
-                f"{tool.name('type')} {kind!r:.60}", "Describe the tool by its name, description and input_schema."
+                f"{tool.name('type')} {named(kind)}", "Describe the tool by its name, description and input_schema."
             )
         schema, described = tool.require("input_schema"), tool.text("description")
         if not isinstance(schema, dict):

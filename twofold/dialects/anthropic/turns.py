@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from twofold.core.errors import nearest
+from twofold.core.errors import named, nearest
 from twofold.core.request import TimeToLive
 from twofold.dialects.anthropic.caching import CacheControls
 from twofold.dialects.cache_points import CachePoint
@@ -234,7 +234,7 @@ def _unbilled(text: str) -> str:
 def _unknown_kind(name: str, kind: object, role: str) -> FieldError:
     possible = KINDS[role]
     return FieldError(
-        f"{name} {kind!r:.60} is not supported here.",
+        f"{name} {named(kind)} is not supported here.",
         param=name,
         code="unsupported_value",
         hint=f"Possible: {', '.join(possible)}. The models that run here read text only.",

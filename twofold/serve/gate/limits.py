@@ -60,7 +60,7 @@ class BodyLimits:
     values       in it, about: its commas outside of texts
     """
 
-    bytes: int = 4 * MIB
+    bytes: int = 2 * MIB
     seconds: float = 30.0
     depth: int = 64
     containers: int = 32_768

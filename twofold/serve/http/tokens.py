@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize, in vLLM's words."""
+"""POST /tokenize and /detokenize, and GET /tokenizer_info, in vLLM's words."""
 
 from __future__ import annotations
 
@@ -45,6 +45,14 @@ class TokensEndpoint:
 
             ids = await asyncio.to_thread(encode)
             return Answer(_tokens(ids, facts, strings))
+
+    async def info(self, asked: Asked) -> Answer:  # noqa: ARG002 - it is about the first model
+        """The first model's own tokens and chat template, for clients that render and count by themselves."""
+        async with self._hub.lease(None) as served:
+            tokenizer = served.facts.tokenizer
+            named = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id, "pad_token": tokenizer.pad_id}
+            told = {name: None if token is None else tokenizer.token_text(token) for name, token in named.items()}
+            return Answer({"model": served.name, **told, "chat_template": tokenizer.chat_template})
 
     async def detokenize(self, asked: Asked) -> Answer:
         fields = Fields(await asked.json())

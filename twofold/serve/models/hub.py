@@ -30,7 +30,8 @@ from twofold.serve.base import EngineObserver, ModelEntry, ModelState
 from twofold.serve.models.memory import MemoryPlan, plan, room_for
 from twofold.serve.models.offers import Offer, unknown_model
 from twofold.serve.models.reading import ModelReading, read_file
-from twofold.serve.worker.client import Patience, WorkerModel
+from twofold.serve.worker.client import WorkerModel
+from twofold.serve.worker.patience import Patience
 
 RETRY_S: Final = 10.0
 """After a failed load: so long requests get its error at once."""

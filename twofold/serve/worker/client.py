@@ -17,7 +17,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 from twofold.core.clock import MonotonicClock
@@ -48,31 +48,13 @@ from twofold.serve.worker.messages import (
     Step,
     Unloadable,
 )
+from twofold.serve.worker.patience import Patience
 from twofold.serve.worker.streams import Stream
 
 WorkerState = Literal["loading", "ready", "failed", "closed"]
 
 MOST_TRIES: Final = 3
 """Processes that a request is given to, if they end before its first delta."""
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """When a worker counts as hung, and how often it may end.
-
-    ping_s      between two questions whether it is there
-    idle_s      how long it may leave them unanswered when it has nothing to do
-    busy_s      … when it has requests: a step of a large model is long
-    ends        so many ends within ``ends_within_s`` and it is not started again
-    pause_s     before the second start in that time; it doubles with each further one
-    """
-
-    ping_s: float = 5.0
-    idle_s: float = 30.0
-    busy_s: float = 300.0
-    ends: int = 5
-    ends_within_s: float = 60.0
-    pause_s: float = 0.25
 
 
 class WorkerModel:
@@ -89,14 +71,14 @@ class WorkerModel:
         reading: ModelReading,
         options: Mapping[str, Any],
         observers: Sequence[EngineObserver] = (),
-        patience: Patience = Patience(),
+        patience: Patience | None = None,
     ) -> None:
         self._name = name
         self._reading = reading
         self._load = Load(str(reading.path), dict(options))
         self._identity = model_identity(reading.path, {**options, "version": twofold_version()})
         self._observers = tuple(observers)
-        self._patience = patience
+        self._patience = patience or Patience()
         self._clock = MonotonicClock()
         self._streams: dict[str, Stream] = {}
         self._leaving: dict[str, Stream] = {}
@@ -229,18 +211,18 @@ class WorkerModel:
             raise self._gone()
         if request_id in self._streams or request_id in self._leaving:
             raise ParameterError(f"The request id {request_id!r} is in use.", param="request_id")
-        command = self._command(job, request_id)
+        command = self._command(job, request_id, passage)
         stream = Stream(command, passage, lambda hold: self._send(Hold(request_id, hold)))
         self._streams[request_id] = stream
         if self._state == "ready":
             self._give(stream)
         return stream
 
-    def _command(self, job: Job, request_id: str) -> Generate | Embed:
+    def _command(self, job: Job, request_id: str, passage: Passage) -> Generate | Embed:
         token_ids = job.prompt.token_ids
         assert token_ids is not None, "a job's prompt is token ids"
         if isinstance(job.params, SamplingParams):
-            return Generate(request_id, token_ids, job.params, job.options, self._clock.now())
+            return Generate(request_id, token_ids, job.params, job.options, self._clock.now(), passage.stream)
         return Embed(request_id, token_ids, job.params, job.options)
 
     def _give(self, stream: Stream) -> None:

@@ -43,13 +43,15 @@ class Load(Message, tag="load"):
 
 
 class Generate(Message, tag="generate"):
-    """Draw answers. ``arrival`` is on the monotonic clock, which processes of a machine share."""
+    """Draw answers. ``arrival`` is on the monotonic clock, which processes of a machine share. Without ``stream`` all
+    is told at the end."""
 
     request_id: str
     token_ids: tuple[int, ...]
     params: SamplingParams
     options: RequestOptions
     arrival: float
+    stream: bool = True
 
 
 class Embed(Message, tag="embed"):

@@ -126,7 +126,7 @@ class Service:
             self.fail(message.request_id, error)
 
     def _submit(self, message: Generate, grammar: CompiledGrammar | None, grammar_s: float) -> None:
-        outbox = _Outbox(self, message.request_id)
+        outbox = _Outbox(self, message.request_id, stream=message.stream)
 
         def add(engine: Engine) -> str:
             if grammar is not None and not self._still_wanted(message):
@@ -211,9 +211,11 @@ def snapshot(engine: Engine) -> EngineSnapshot:
 
 
 class _Outbox:
-    """Where the results of one request go; nowhere while ``muted``."""
+    """Where the results of one request go: as they come, or the last one alone, which holds all. Nowhere while
+    ``muted``."""
 
-    def __init__(self, service: Service, request_id: str) -> None:
+    def __init__(self, service: Service, request_id: str, *, stream: bool = True) -> None:
+        self._stream = stream
         self._service = service
         self._request_id = request_id
         self.muted = False
@@ -222,7 +224,9 @@ class _Outbox:
         last = deltas[-1]
         if last.request is not None:  # the server has the prompt
             deltas[-1] = replace(last, request=replace(last.request, prompt_token_ids=()))
-        self._service.deliver(deltas)
+        elif not self._stream:
+            return
+        self._service.deliver(deltas if self._stream else deltas[-1:])
 
     def fail(self, error: Exception) -> None:
         if not self.muted:
