@@ -9,9 +9,12 @@
     prefix         TTFT of cached prompts                                                         1 min
     queue          planning and committing a step while requests wait                            20 s
     overlap        gain of preparing a step while another computes                                1 min
+    server         over HTTP against the engine alone: throughput, TTFT, processor time           4 min
+    servers        over HTTP beside other servers, at rising rates                               25 min
 
-``serving`` names the six last ones. All but ``compare`` run on the first model only. The last line is JSON. Only ratios
-within one run count: the machine's speed changes from minute to minute.
+``serving`` names the six from ``throughput`` to ``overlap``, ``http`` the last two. All but ``compare`` run on the
+first model only. The last line is JSON. Only ratios within one run count: the machine's speed changes from minute to
+minute.
 """
 
 from __future__ import annotations
@@ -19,12 +22,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks import bookkeeping, compare, goodput, interference, long_context, overlap, prefix, startup, throughput
+from benchmarks.http import overhead, servers
 from benchmarks.machine import ceilings
 from benchmarks.setting import Setting
 from benchmarks.worker import WorkerError
@@ -43,15 +49,19 @@ SERVING: Mapping[str, Callable[[Setting], Any]] = {
     "queue": bookkeeping.run,
     "overlap": overlap.run,
 }
+HTTP: Mapping[str, Callable[[Setting], Any]] = {"server": overhead.run, "servers": servers.run}
+GROUPS: Mapping[str, Mapping[str, Callable[[Setting], Any]]] = {"serving": SERVING, "http": HTTP}
 PARTS: Mapping[str, Callable[[Setting], Any]] = {
     "compare": compare.run,
     "long": lambda setting: long_context.run(setting.path, setting.threads, setting.limits),
     "start": lambda setting: startup.run(setting.path, setting.threads),
     **SERVING,
+    **HTTP,
 }
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))  # so that servers end with it
     options = _options()
     limits = ceilings(options.threads or read_cpu().usable_cores)
     report: dict[str, Any] = {"threads": limits.threads, "ceilings": _print_ceilings(limits)}
@@ -85,7 +95,7 @@ def _options() -> argparse.Namespace:
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--models", nargs="+", default=MODELS, help="names or paths (default: %(default)s)")
-    parser.add_argument("--parts", nargs="+", choices=[*PARTS, "serving"], default=list(PARTS))
+    parser.add_argument("--parts", nargs="+", choices=[*PARTS, *GROUPS], default=list(PARTS))
     parser.add_argument("--rounds", type=int, default=5, help="most turns of each engine (default: %(default)s)")
     parser.add_argument("--threads", type=int, help="default: one for each usable core")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, which show only that the parts work")
@@ -94,7 +104,8 @@ def _options() -> argparse.Namespace:
 
 def _chosen(parts: list[str]) -> list[str]:
     """The parts in their own order."""
-    return [part for part in PARTS if part in parts or (part in SERVING and "serving" in parts)]
+    named = {*parts, *(part for group, members in GROUPS.items() if group in parts for part in members)}
+    return [part for part in PARTS if part in named]
 
 
 def _data() -> Path | None:

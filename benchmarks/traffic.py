@@ -5,12 +5,14 @@ A token's time is when it left the engine: what a client on the same machine wou
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.figures import median
 from twofold import LLM, SamplingParams
 from twofold.engine.engine import Engine
 from twofold.engine.outputs import OutputDelta
@@ -137,7 +139,7 @@ def steps(llm: LLM, prompts: Sequence[Sequence[int]], count: int, *, text: bool)
 
     ``whole`` are the seconds from the first request to the last token, ``kernels`` those of the step's program in
     machine code. ``decode_s`` is the median time of a step in which every sequence got a token, ``decode_outside`` the
-    share of these steps that is not in the program.
+    share of these steps that is not in the program; NaN where there was no such step.
     """
     traffic = Traffic(llm.engine, text=text)
     walls, kernels, full = [], [], []
@@ -158,8 +160,8 @@ def steps(llm: LLM, prompts: Sequence[Sequence[int]], count: int, *, text: bool)
         "whole": last - began,
         "kernels": sum(kernels),
         "steps": len(walls),
-        "decode_s": sorted(wall for wall, _ in decoding)[len(decoding) // 2],
-        "decode_outside": 1 - sum(kernel for _, kernel in decoding) / whole,
+        "decode_s": median(wall for wall, _ in decoding),
+        "decode_outside": 1 - sum(kernel for _, kernel in decoding) / whole if decoding else math.nan,
     }
 
 

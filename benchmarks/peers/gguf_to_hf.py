@@ -1,7 +1,7 @@
 """A llama GGUF file as a Hugging Face folder in bfloat16, for engines that read nothing else.
 
 Run by the environment of such an engine: it has ``gguf``, ``numpy``, ``torch`` and ``safetensors``. No tokenizer is
-written: benchmarks give token ids.
+written.
 """
 
 # mypy: ignore-errors
@@ -84,3 +84,9 @@ def config(known, tied):
         "bos_token_id": 1,
         "eos_token_id": 2,
     }
+
+
+def own_dtype():
+    """What this processor multiplies itself."""
+    flags = Path("/proc/cpuinfo").read_text("utf-8")
+    return "bfloat16" if "avx512_bf16" in flags or "amx_bf16" in flags else "float32"

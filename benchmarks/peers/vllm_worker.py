@@ -4,9 +4,8 @@
 import os
 import tempfile
 import time
-from pathlib import Path
 
-from gguf_to_hf import convert
+from gguf_to_hf import convert, own_dtype
 from serve import serve
 from vllm import LLM, SamplingParams
 
@@ -35,11 +34,6 @@ def load(path, threads, context, streams, dtype=None, compiled=True):
         disable_log_stats=True,
     )
     return time.perf_counter() - began
-
-
-def own_dtype():
-    flags = Path("/proc/cpuinfo").read_text("utf-8")
-    return "bfloat16" if "avx512_bf16" in flags or "amx_bf16" in flags else "float32"
 
 
 def generate(prompts, count):

@@ -1,0 +1,54 @@
+"""What a token costs beyond the engine at least, and in the worker: measured here, on this thread's processor time."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Final
+
+from twofold.engine.outputs import OutputDelta
+from twofold.serve.worker.messages import Step, worker_codec
+
+CHUNK: Final = b"d1\r\ndata: " + b"x" * 199 + b"\n\n\r\n"
+"""About as long as the event of one token."""
+RUNS: Final = 2_000
+WARM: Final = 100
+
+
+def send_floor_s() -> float:
+    """Writing one token's event to a loopback connection, which no server can do without."""
+    with ExitStack() as stack:
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        ours = stack.enter_context(socket.create_connection(listening.getsockname()))
+        theirs = stack.enter_context(listening.accept()[0])
+
+        def send() -> None:
+            ours.send(CHUNK)
+
+        return _mean(send, lambda: theirs.recv(1 << 20))
+
+
+def worker_message_s(streams: int) -> float:
+    """Seconds of a token in a step's message: encoded and written to the server, as the worker does it."""
+    step = Step([OutputDelta(f"req_{'a' * 24}-{stream}", 0, " token", (1234,)) for stream in range(streams)], [], None)
+    codec = worker_codec()
+    with ExitStack() as stack:
+        ours, theirs = (stack.enter_context(end) for end in socket.socketpair())
+
+        def send() -> None:
+            ours.send(codec.frame(step))
+
+        return _mean(send, lambda: theirs.recv(1 << 20)) / streams
+
+
+def _mean(act: Callable[[], None], clear: Callable[[], object]) -> float:
+    """Mean processor seconds of ``act``; ``clear`` takes what it wrote, untimed."""
+    spent = 0.0
+    for turn in range(WARM + RUNS):
+        began = time.thread_time()
+        act()
+        spent += (time.thread_time() - began) if turn >= WARM else 0.0
+        clear()
+    return spent / RUNS

@@ -1,0 +1,114 @@
+"""Servers in processes of their own, on free ports of loopback, and the processor time that they take."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.worker import WorkerError
+
+ROOT: Final = Path(__file__).parents[2]
+END_S: Final = 20.0
+LOOK_S: Final = 0.1
+LOG_TAIL: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How to start a server. ``{port}`` and ``{folder}``, an empty one, are filled in.
+
+    ready    a path that answers 200 once it serves
+    fields   what only its requests carry: how an answer goes on to its full length differs
+    start_s  how long it may take until it serves
+    """
+
+    name: str
+    command: Sequence[str]
+    ready: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    start_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A server that serves."""
+
+    recipe: Recipe
+    port: int
+    pid: int
+
+    @property
+    def name(self) -> str:
+        return self.recipe.name
+
+    def workers(self) -> list[int]:
+        """Processes that it started itself."""
+        return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+
+
+@contextmanager
+def serving(recipe: Recipe) -> Iterator[Serving]:
+    """A server that is ready. Raises WorkerError where it does not become so."""
+    with tempfile.TemporaryDirectory() as folder:
+        port = _free_port()
+        command = [part.format(port=port, folder=folder) for part in recipe.command]
+        log = Path(folder) / "log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=ROOT)
+        try:
+            _wait_for(process, recipe, port, log)
+            yield Serving(recipe, port, process.pid)
+        finally:
+            process.terminate()
+            try:
+                process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def cpu_s(pid: int, *, main_only: bool = False) -> float:
+    """Processor seconds of a process's threads that have not ended, or of its first thread."""
+    tasks = Path(f"/proc/{pid}/task")
+    threads = [tasks / str(pid)] if main_only else list(tasks.iterdir())
+    total = 0
+    for thread in threads:
+        with suppress(OSError):  # it ended meanwhile
+            total += int((thread / "schedstat").read_text().split()[0])
+    return total / 1e9
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait_for(process: subprocess.Popen[bytes], recipe: Recipe, port: int, log: Path) -> None:
+    until = time.monotonic() + recipe.start_s
+    while time.monotonic() < until and process.poll() is None:
+        if _status(port, recipe.ready) == 200:
+            return
+        time.sleep(LOOK_S)
+    how = "did not serve in time" if process.poll() is None else f"ended with code {process.returncode}"
+    raise WorkerError(f"{recipe.name} {how}: …{log.read_text('utf-8', 'replace')[-LOG_TAIL:].strip()}")
+
+
+def _status(port: int, path: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return 0
+    finally:
+        connection.close()
