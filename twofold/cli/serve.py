@@ -57,7 +57,7 @@ class ServeOptions:
     max_num_queued_reqs: Annotated[int, Parameter(help="Most requests that wait for a model.")] = 128
     max_num_queued_tokens: Annotated[int, Parameter(help="Most tokens of prompts that wait for a model.")] = 1 << 20
     request_timeout: Annotated[float, Parameter(help="Most seconds of a request.")] = 600.0
-    max_body_mib: Annotated[float, Parameter(help="Most MiB of a request's body, but for files.")] = 4.0
+    max_body_mib: Annotated[float, Parameter(help="Most MiB of a request's body, but for files.")] = 2.0
     shutdown_timeout: Annotated[float, Parameter(help="Seconds that requests may go on when the server ends.")] = 30.0
     sse_keep_alive_interval: Annotated[float, Parameter(help="Seconds of silence before a stream says so.")] = 15.0
     data_folder: Annotated[Path | None, Parameter(help="Where files, batches, responses and accounts are kept.")] = None
