@@ -63,6 +63,29 @@ class Common:
         )
 
 
+class HasCommon:
+    """What ``DialectRequest`` says of a request whose ``common`` fields say it."""
+
+    __slots__ = ()
+    common: Common
+
+    @property
+    def model(self) -> str | None:
+        return self.common.model
+
+    @property
+    def stream(self) -> bool:
+        return self.common.stream
+
+    @property
+    def tier(self) -> AskedTier:
+        return self.common.tier
+
+    @property
+    def explain(self) -> bool:
+        return self.common.explain
+
+
 def open_body(body: object, limits: Limits) -> Fields:
     """The body's fields, those looked at that say nothing about what is wanted."""
     fields = Fields(body)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from twofold.core.params import MAX_LOGPROBS, MAX_TOKEN_ID, SamplingParams
-from twofold.dialects.base import AskedTier, Job, ModelFacts, ReplyHead
+from twofold.dialects.base import Job, ModelFacts, ReplyHead
 from twofold.dialects.conversation import AS_BEFORE, Conversation, Thinking
 from twofold.dialects.fields import FieldError, Fields, impossible, unsupported
-from twofold.dialects.openai.bodies import Common, Limits, open_body
+from twofold.dialects.openai.bodies import Common, HasCommon, Limits, open_body
 from twofold.dialects.openai.chat_stream import ChatStreamer
 from twofold.dialects.openai.messages import read_messages
 from twofold.dialects.openai.replies import chat_completion
@@ -47,7 +47,7 @@ TEMPLATE_NAMES: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class ChatRequest:
+class ChatRequest(HasCommon):
     """A chat, and how its answers are drawn."""
 
     common: Common
@@ -79,22 +79,6 @@ class ChatRequest:
         )
         fields.close()
         return request
-
-    @property
-    def model(self) -> str | None:
-        return self.common.model
-
-    @property
-    def stream(self) -> bool:
-        return self.common.stream
-
-    @property
-    def tier(self) -> AskedTier:
-        return self.common.tier
-
-    @property
-    def explain(self) -> bool:
-        return self.common.explain
 
     def prepare(self, model: ModelFacts) -> Sequence[Job]:
         return [self.conversation.prepare(model, self.params, self.common.options)]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from twofold.core.params import MAX_LOGPROBS, MAX_TOKEN_ID, SamplingParams
-from twofold.dialects.base import AskedTier, Job, ModelFacts, ReplyHead
+from twofold.dialects.base import Job, ModelFacts, ReplyHead
 from twofold.dialects.fields import UNSUPPORTED, FieldError
-from twofold.dialects.openai.bodies import Common, Limits, open_body, read_texts
+from twofold.dialects.openai.bodies import Common, HasCommon, Limits, open_body, read_texts
 from twofold.dialects.openai.completion_stream import CompletionStreamer
 from twofold.dialects.openai.replies import text_completion
 from twofold.dialects.openai.sampling import sampling_keywords
@@ -23,7 +23,7 @@ LIMITS: Final[Limits] = {"suffix": ("",)}
 
 
 @dataclass(frozen=True, slots=True)
-class CompletionRequest:
+class CompletionRequest(HasCommon):
     """Texts to go on with.
 
     ``echo`` puts the prompt before each answer; ``prompt_only`` leaves the answer away, which OpenAI writes
@@ -59,22 +59,6 @@ class CompletionRequest:
         fields.close()
         request._check_stream()
         return request
-
-    @property
-    def model(self) -> str | None:
-        return self.common.model
-
-    @property
-    def stream(self) -> bool:
-        return self.common.stream
-
-    @property
-    def tier(self) -> AskedTier:
-        return self.common.tier
-
-    @property
-    def explain(self) -> bool:
-        return self.common.explain
 
     def prepare(self, model: ModelFacts) -> Sequence[Job]:
         return [Job(tokenized(given, model), self.params, self.common.options) for given in self.given]

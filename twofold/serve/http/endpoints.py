@@ -6,8 +6,8 @@ path's dialect.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -117,25 +117,25 @@ class GeneratingEndpoint:
         headers = Headers(scope=scope)
         with self._site.runner.track(exchange):
             try:
-                self._site.runner.check_open()
-                exchange.replay = asked_replay(headers.get(REPLAY_HEADER))
-                exchange.enter(self._site.quotas)
-                body = await read_json(headers, receive, self._site.body)
-                exchange.size = int(headers.get("content-length", UNKNOWN_SIZE))
-                request = self._generating.read(body)
-                if self._generating.complete is not None:
-                    request = await self._generating.complete(exchange, request)
-            except ClientGoneError:
-                exchange.status = CLIENT_GONE
-            except TwofoldError as error:
-                await refuse(self._site, exchange, error, send)
-            except Exception as error:
-                await refuse(self._site, exchange, internal_error(exchange, error), send)
-            else:
-                exchange.keep = self._generating.keep
-                await self._site.replies.answer(exchange, request, receive, send)
+                request = None
+                async with _refusing(self._site, exchange, send):
+                    request = await self._read(exchange, headers, receive)
+                if request is not None:
+                    exchange.keep = self._generating.keep
+                    await self._site.replies.answer(exchange, request, receive, send)
             finally:
                 exchange.leave()
+
+    async def _read(self, exchange: Exchange, headers: Headers, receive: Receive) -> DialectRequest:
+        self._site.runner.check_open()
+        exchange.replay = asked_replay(headers.get(REPLAY_HEADER))
+        exchange.enter(self._site.quotas)
+        body = await read_json(headers, receive, self._site.body)
+        exchange.size = int(headers.get("content-length", UNKNOWN_SIZE))
+        request = self._generating.read(body)
+        if self._generating.complete is not None:
+            request = await self._generating.complete(exchange, request)
+        return request
 
 
 class PlainEndpoint:
@@ -150,17 +150,25 @@ class PlainEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope, self._dialect, self._path)
         with self._site.runner.track(exchange, waits=False):
-            try:
+            answer = None
+            async with _refusing(self._site, exchange, send):
                 answer = await self._handler(Asked(exchange, scope, receive, self._site.body))
-            except ClientGoneError:
-                exchange.status = CLIENT_GONE
-            except TwofoldError as error:
-                await refuse(self._site, exchange, error, send)
-            except Exception as error:
-                await refuse(self._site, exchange, internal_error(exchange, error), send)
-            else:
+            if answer is not None:
                 exchange.status = answer.status
                 await send_answer(send, answer)
+
+
+@asynccontextmanager
+async def _refusing(site: Site, exchange: Exchange, send: Send) -> AsyncIterator[None]:
+    """Answers with the error that ends what is done meanwhile; a client that has gone gets none."""
+    try:
+        yield
+    except ClientGoneError:
+        exchange.status = CLIENT_GONE
+    except TwofoldError as error:
+        await refuse(site, exchange, error, send)
+    except Exception as error:
+        await refuse(site, exchange, internal_error(exchange, error), send)
 
 
 def asked_replay(value: str | None) -> bool | None:

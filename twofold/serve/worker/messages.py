@@ -165,7 +165,7 @@ def _encoded(value: object) -> object:
         return [_known_class(value).__name__, str(value), value.hint, more]
     if isinstance(value, Mapping):
         return dict(value)
-    raise NotImplementedError(f"a {type(value).__name__} cannot travel")
+    raise TypeError(f"a {type(value).__name__} cannot travel")
 
 
 def _known_class(error: TwofoldError) -> type[TwofoldError]:
@@ -176,7 +176,7 @@ def _known_class(error: TwofoldError) -> type[TwofoldError]:
 def _decoded(kind: type, value: Any) -> object:
     """What msgspec cannot read by itself."""
     if kind is not TwofoldError:
-        raise NotImplementedError(f"a {kind.__name__} cannot travel")
+        raise TypeError(f"a {kind.__name__} cannot travel")
     name, message, hint, more = value
     error = ERRORS[name].__new__(ERRORS[name])
     TwofoldError.__init__(error, message, hint=hint)
