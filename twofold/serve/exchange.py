@@ -21,6 +21,7 @@ from twofold.serve.base import ModelCeilings
 from twofold.serve.gate.keys import Caller
 from twofold.serve.gate.quotas import Quotas, Visit
 from twofold.serve.gate.refusals import Header
+from twofold.serve.replay.cache import HIT_HEADER
 
 Keep: TypeAlias = Callable[["Exchange", Any, ReplyHead, dict[str, Any]], Awaitable[None]]
 """Keeps the reply, given as its body, to a request."""
@@ -101,7 +102,7 @@ class Exchange:
 
     def headers(self) -> tuple[Header, ...]:
         """What headers say of how an answer came about, and of what its key has left."""
-        marks = ((b"x-twofold-cache", b"hit"),) if self.cached_answer else ()
+        marks = (HIT_HEADER,) if self.cached_answer else ()
         return marks if self.visit is None else (*marks, *self.visit.headers(time.monotonic()))
 
     def _limits(self) -> dict[str, float]:

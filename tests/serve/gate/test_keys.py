@@ -26,6 +26,7 @@ from twofold.core.errors import (
 from twofold.serve.gate.keyfile import KeyFile, add_key, key_of, read_keys, remove_key
 from twofold.serve.gate.keys import ApiKey, Caller, KeyRing, hash_key, new_key, presented_key, single_keys
 from twofold.serve.gate.quotas import Quota
+from twofold.serve.tiers import Tiers
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 DIGITS = "0" * 64
@@ -115,9 +116,10 @@ def test_a_key_that_no_header_can_carry_is_refused(text: str) -> None:
 
 def test_tiers_are_checked() -> None:
     caller = Caller(tiers=("default", "flex"))
-    caller.check_tier("flex")
+    tiers = Tiers.standard()
+    assert tiers.choose("flex", caller.tiers).name == "flex"
     with pytest.raises(ForbiddenError, match="priority"):
-        caller.check_tier("priority")
+        tiers.choose("priority", caller.tiers)
 
 
 def test_a_key_is_added_and_taken_away(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Final, get_args
 
 from starlette.datastructures import Headers
 
-from twofold.core.errors import AccessError, ForbiddenError, ParameterError
+from twofold.core.errors import AccessError, ParameterError
 from twofold.dialects.base import ServiceTier
 from twofold.serve.gate.quotas import Quota
 
@@ -75,13 +75,6 @@ class Caller:
     @classmethod
     def of(cls, key: ApiKey) -> Caller:
         return cls(key.id, key.tenant, key.tiers, key.quota, key.cache_salt)
-
-    def check_tier(self, tier: ServiceTier) -> None:
-        """Raises ForbiddenError for a class of service that the key may not have."""
-        if tier not in self.tiers:
-            raise ForbiddenError(
-                f"The key may not use the service tier {tier}.", hint=f"It may use {', '.join(self.tiers)}, or auto."
-            )
 
 
 class KeyRing:

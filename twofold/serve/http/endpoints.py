@@ -24,9 +24,9 @@ from twofold.serve.gate.quotas import Quotas
 from twofold.serve.gate.refusals import Header, Refusals
 from twofold.serve.http.asgi import JSON, Receive, Scope, Send, send_body
 from twofold.serve.http.replies import Replies, internal_error
+from twofold.serve.replay.cache import CACHE_HEADER
 from twofold.serve.runner import Runner
 
-REPLAY_HEADER: Final = "x-twofold-cache"
 REPLAY_WORDS: Final = {"keep": True, "skip": False}
 UNKNOWN_SIZE: Final = 1 << 30
 """Of a body that came in chunks."""
@@ -128,7 +128,7 @@ class GeneratingEndpoint:
 
     async def _read(self, exchange: Exchange, headers: Headers, receive: Receive) -> DialectRequest:
         self._site.runner.check_open()
-        exchange.replay = asked_replay(headers.get(REPLAY_HEADER))
+        exchange.replay = asked_replay(headers.get(CACHE_HEADER))
         exchange.enter(self._site.quotas)
         body = await read_json(headers, receive, self._site.body)
         exchange.size = int(headers.get("content-length", UNKNOWN_SIZE))
@@ -179,7 +179,7 @@ def asked_replay(value: str | None) -> bool | None:
     if value is None:
         return None
     if value not in REPLAY_WORDS:
-        raise ParameterError(f"{REPLAY_HEADER} must be keep or skip, not {value!r:.40}.", param=REPLAY_HEADER)
+        raise ParameterError(f"{CACHE_HEADER} must be keep or skip, not {value!r:.40}.", param=CACHE_HEADER)
     return REPLAY_WORDS[value]
 
 

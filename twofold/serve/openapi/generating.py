@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from twofold.serve.http.endpoints import REPLAY_HEADER, REPLAY_WORDS
+from twofold.serve.http.endpoints import REPLAY_WORDS
 from twofold.serve.openapi import anthropic_requests, events, openai_requests, responses_requests, rules
 from twofold.serve.openapi.events import streamed
 from twofold.serve.openapi.failures import GENERATING
 from twofold.serve.openapi.operation import Body, Link, Operation, replied
 from twofold.serve.openapi.shapes import either, ref, text, word
 from twofold.serve.openapi.stored_requests import in_header, in_query
+from twofold.serve.replay.cache import CACHE_HEADER
 
 RECORD: Final = Link("record", "getRequest", {"request_id": "$response.header.x-request-id"})
 VERSION: Final = in_header("anthropic-version", text(), "Anthropic's clients send it; any will do.")
 BETA: Final = in_query("beta", text(), "Anthropic's clients send it; it changes nothing.")
 REPLAY: Final = in_header(
-    REPLAY_HEADER,
+    CACHE_HEADER,
     word(*REPLAY_WORDS),
     "Whether a kept answer may be told: keep one although it is sampled, or skip them.",
 )

@@ -28,7 +28,9 @@ from twofold.serve.kept import KeptFile
 from twofold.serve.replay.answers import pack, unpack
 from twofold.serve.replay.key import ReplayKey, replay_key
 
-HIT_HEADER: Final = (b"x-twofold-cache", b"hit")
+CACHE_HEADER: Final = "x-twofold-cache"
+"""In it a request says what it wants of kept answers."""
+HIT_HEADER: Final = (CACHE_HEADER.encode(), b"hit")
 """What marks an answer that was kept."""
 ROW_BYTES: Final = 256
 """What an entry takes beside its data, about."""

@@ -49,8 +49,29 @@ DRAWN: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Fields that ``SamplingParams`` knows by the same name and checks itself; OpenAI has the first two."""
 
 
+class HasTurn:
+    """A request whose ``turn`` may go on from a kept response. Its classes are frozen dataclasses."""
+
+    __slots__ = ()
+    turn: Turn
+
+    @property
+    def previous(self) -> str | None:
+        """The id of the response that it goes on from."""
+        return self.turn.previous
+
+    @property
+    def references(self) -> Sequence[str]:
+        """Ids of items that are still to be found."""
+        return self.turn.references
+
+    def known(self, history: Sequence[Item], found: Mapping[str, Item]) -> Self:
+        """With the items of the conversation so far, and with those that references stand for."""
+        return replace(self, turn=self.turn.known(history, found))  # type: ignore[type-var]  # as its docstring says
+
+
 @dataclass(frozen=True, slots=True)
-class ResponsesRequest:
+class ResponsesRequest(HasTurn):
     """A turn of a conversation, and how it is answered.
 
     store   whether the response shall be kept, so that others can go on from it
@@ -98,20 +119,6 @@ class ResponsesRequest:
         fields.close()
         return request
 
-    @property
-    def previous(self) -> str | None:
-        """The id of the response that this one goes on from."""
-        return self.turn.previous
-
-    @property
-    def references(self) -> Sequence[str]:
-        """Ids of items that are still to be found."""
-        return self.turn.references
-
-    def known(self, history: Sequence[Item], found: Mapping[str, Item]) -> Self:
-        """With the items of the conversation so far, and with those that references stand for."""
-        return replace(self, turn=self.turn.known(history, found))
-
     def new_items(self, head: ReplyHead) -> list[Item]:
         """The items that this request brought, with an id each, as they are kept and listed."""
         return named_items(self.turn.items, head.id)
@@ -138,7 +145,7 @@ class ResponsesRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class InputTokensRequest:
+class InputTokensRequest(HasTurn):
     """The body of /v1/responses/input_tokens: a turn whose prompt is only counted."""
 
     model: str | None
@@ -154,20 +161,6 @@ class InputTokensRequest:
         request = cls(read_model(fields), turn)
         fields.close()
         return request
-
-    @property
-    def previous(self) -> str | None:
-        """The id of the response that this turn goes on from."""
-        return self.turn.previous
-
-    @property
-    def references(self) -> Sequence[str]:
-        """Ids of items that are still to be found."""
-        return self.turn.references
-
-    def known(self, history: Sequence[Item], found: Mapping[str, Item]) -> Self:
-        """With the items of the conversation so far, and with those that references stand for."""
-        return replace(self, turn=self.turn.known(history, found))
 
     def count(self, model: ModelFacts) -> dict[str, Any]:
         """The reply. It may take a while: the chat template is rendered and the text tokenised.
