@@ -1,0 +1,62 @@
+"""How a value is written on an axis and in a table: short, in the unit that suits it."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+NONE: Final = "–"
+INFINITE: Final = "∞"
+
+_DURATIONS: Final = ((1e-6, "µs", 1e6), (1e-3, "µs", 1e6), (1.0, "ms", 1e3), (math.inf, "s", 1.0))
+_PREFIXES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def number(value: float | None) -> str:
+    """Three digits that count, and a prefix: 0.25, 12, 1.5k, 20M."""
+    if (word := _unlike_a_number(value)) is not None:
+        return word
+    assert value is not None
+    for size, prefix in _PREFIXES:
+        if abs(value) >= size * 0.9995:
+            return f"{_digits(value / size)}{prefix}"
+    return _digits(value)
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds in s, ms or µs with three digits that count: 1.25 s, 380 ms, 12.5 µs."""
+    if (word := _unlike_a_number(seconds)) is not None:
+        return word
+    assert seconds is not None
+    if seconds == 0:
+        return "0"
+    for below, unit, factor in _DURATIONS:
+        if abs(seconds) < below * 0.9995:
+            return f"{_digits(seconds * factor)} {unit}"
+    raise AssertionError("every number is below infinity")
+
+
+def share(value: float | None) -> str:
+    """Of one, in percent with three digits that count, and those behind 99: 50 %, 71.2 %, 99.95 %."""
+    if (word := _unlike_a_number(value)) is not None:
+        return word
+    assert value is not None
+    digits = 5 if 0.99 < abs(value) < 1 else 3
+    return f"{_plain(f'{value * 100:.{digits}g}')} %"
+
+
+def _unlike_a_number(value: float | None) -> str | None:
+    if value is None or math.isnan(value):
+        return NONE
+    return ("-" if value < 0 else "") + INFINITE if math.isinf(value) else None
+
+
+def _digits(value: float) -> str:
+    if abs(value) >= 100:
+        return f"{value:.0f}"
+    return _plain(f"{value:.3g}")
+
+
+def _plain(text: str) -> str:
+    """Without an exponent."""
+    return f"{float(text):.12f}".rstrip("0").rstrip(".") if "e" in text else text

@@ -1,0 +1,120 @@
+"""From values to places: linear and logarithmic scales with round ticks.
+
+A scale knows where on its way from ``low`` to ``high`` a value lies, as a share of it; 0 is the low end.
+Steps between ticks are 1, 2 or 5 times a power of ten (Heckbert, "Nice numbers for graph labels", Graphics Gems, 1990).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol, TypeAlias
+
+Kind: TypeAlias = Literal["linear", "log"]
+
+HUGE: Final = 1e100
+"""Beyond it, and as close to 0 as its inverse, numbers have no place: differences of them would have none."""
+
+_STEPS: Final = (1.0, 2.0, 5.0, 10.0)
+_MOST_DECADES_WITH_FIVES: Final = 3
+_LEAST_SPAN: Final = 1e-9
+
+
+class Scale(Protocol):
+    @property
+    def low(self) -> float: ...
+
+    @property
+    def high(self) -> float: ...
+
+    def share(self, value: float) -> float | None:
+        """Where ``value`` lies: 0 at the low end, 1 at the high one. None where it has no place at all."""
+        ...
+
+    def ticks(self, most: int) -> tuple[float, ...]:
+        """Round values, ascending, between both ends; about ``most`` at most."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    low: float
+    high: float
+
+    def share(self, value: float) -> float | None:
+        return (value - self.low) / (self.high - self.low) if abs(value) < HUGE else None
+
+    def ticks(self, most: int) -> tuple[float, ...]:
+        step = nice_step((self.high - self.low) / max(1, most))
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return tuple(round(index * step, 12) if step > 1e-9 else index * step for index in range(first, last + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Logarithmic:
+    """Both ends are above 0; what is not has no place on it."""
+
+    low: float
+    high: float
+
+    def share(self, value: float) -> float | None:
+        if not 1 / HUGE < value < HUGE:
+            return None
+        return math.log(value / self.low) / math.log(self.high / self.low)
+
+    def ticks(self, most: int) -> tuple[float, ...]:
+        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+        decades = last - first
+        between = (1.0, 2.0, 5.0) if decades <= _MOST_DECADES_WITH_FIVES and decades * 3 <= most + 3 else (1.0,)
+        stride = max(1, math.ceil(decades / max(1, most)))
+        values = (factor * 10.0**power for power in range(first, last + 1, stride) for factor in between)
+        inside = tuple(value for value in values if self.low * 0.999999 <= value <= self.high * 1.000001)
+        return inside or (self.low, self.high)
+
+
+def nice_step(rough: float) -> float:
+    """The least of 1, 2 or 5 times a power of ten that is not below ``rough``, which is above 0."""
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next((step * power for step in _STEPS if step * power >= rough * 0.999999), 10 * power)
+
+
+def fit(kind: Kind, values: Iterable[float], low: float | None, high: float | None, ticks: int = 6) -> Scale:
+    """A scale on which all finite ``values`` have their place, with round ends; ``low`` and ``high`` fix an end."""
+    fit_ones = placeable(kind, values)
+    return _fit_log(fit_ones, low, high) if kind == "log" else _fit_linear(fit_ones, low, high, ticks)
+
+
+def placeable(kind: Kind, values: Iterable[float]) -> list[float]:
+    """Those that have a place on a scale of that kind."""
+    if kind == "log":
+        return [value for value in values if 1 / HUGE < value < HUGE]
+    return [value for value in values if abs(value) < HUGE]
+
+
+def _fit_linear(values: list[float], low: float | None, high: float | None, ticks: int) -> Linear:
+    start = min(values, default=0.0 if high is None else high - 1) if low is None else low
+    end = max(values, default=start + 1) if high is None else high
+    if end - start <= _LEAST_SPAN * max(abs(start), abs(end)):  # one value, or a fixed end on the far side of all
+        room = abs(start) or 1.0
+        start, end = (start - room, end) if low is None and high is not None else (start, start + room)
+    step = nice_step(max((end - start) / max(1, ticks), 1 / HUGE))
+    nice_low = math.floor(start / step + 1e-9) * step if low is None else start
+    nice_high = math.ceil(end / step - 1e-9) * step if high is None else end
+    return Linear(nice_low, nice_high if nice_high > nice_low else nice_low + step)
+
+
+def _fit_log(values: list[float], low: float | None, high: float | None) -> Logarithmic:
+    start = low if low is not None and low > 0 else _below(min(values, default=1.0))
+    end = high if high is not None and high > 0 else _above(max(values, default=start * 10))
+    return Logarithmic(start, end if end > start else start * 10)
+
+
+def _below(value: float) -> float:
+    """The greatest of 1, 2 or 5 times a power of ten that is not above ``value``."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return max(step * power for step in _STEPS if step * power <= value * 1.000001)
+
+
+def _above(value: float) -> float:
+    return nice_step(value)
