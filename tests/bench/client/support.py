@@ -1,0 +1,214 @@
+"""What the client's tests ask and are answered: a plain load and endpoint, and a server that a test scripts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from twofold.bench.base import AnswerReader
+from twofold.bench.client.client import Client, ClientOptions, Target
+from twofold.bench.record import Answer, RunRecord, Sample
+from twofold.load.base import Ask, Ended
+
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+LAST = b"0\r\n\r\n"
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def streamed(*texts: str) -> bytes:
+    """A whole response of so many events, and the one that ends it."""
+    return STREAM + b"".join(chunk(b"data: %b\n\n" % text.encode()) for text in (*texts, "[DONE]")) + LAST
+
+
+def whole(status: int, body: bytes, *headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status} Told", f"content-length: {len(body)}", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+class PlainReader:
+    """An event is its text; ``[DONE]`` ends, ``!…`` is an error, and ``?`` is what no dialect says."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    def event(self, name: str | None, data: bytes, moment: float) -> None:  # noqa: ARG002 - no event has one
+        text = data.decode()
+        if text == "[DONE]":
+            self._answer.done = True
+        elif text == "?":
+            raise ValueError("has a question mark")
+        elif text.startswith("!"):
+            self._answer.error = text[1:]
+        elif text:
+            self._answer.chunk(moment, text, 1)
+        else:
+            self._answer.empty += 1
+
+    def whole(self, body: bytes, moment: float) -> None:
+        self._answer.chunk(moment, body.decode())
+
+
+class PlainEndpoint:
+    name = "plain"
+    path = "/v1/plain"
+
+    def __init__(self, **headers: str) -> None:
+        self.headers: Mapping[str, str] = headers
+
+    def body(self, ask: Ask) -> bytes:
+        return json.dumps({"index": ask.index, "pad": "x" * ask.input_tokens}).encode()
+
+    def reader(self, answer: Answer) -> AnswerReader:
+        return PlainReader(answer)
+
+    def error(self, body: bytes) -> str:
+        return body.decode("latin-1")
+
+
+@dataclass
+class PlainLoad:
+    """Requests that are due at these moments; each that ends calls for what ``next_one`` says."""
+
+    due: tuple[float, ...]
+    most_open: int | None = None
+    pad: int = 0
+    told: dict[str, Any] = field(default_factory=lambda: {"kind": "plain"})
+    next_one: Callable[[Ended, float], Ask | None] = lambda _sample, _now_s: None
+
+    def describe(self) -> Mapping[str, Any]:
+        return self.told
+
+    def begin(self) -> Iterator[Ask]:
+        return (Ask(index, due_s, self.pad, 4) for index, due_s in enumerate(self.due))
+
+    def follow(self, sample: Ended, now_s: float) -> Ask | None:
+        return self.next_one(sample, now_s)
+
+
+class Talk:
+    """The server's side of one connection."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._read = b""
+
+    def request(self) -> tuple[dict[str, str], dict[str, Any]] | None:
+        """The next request's headers and body; None when the client has closed."""
+        while b"\r\n\r\n" not in self._read:
+            if not self._more():
+                return None
+        head, _, self._read = self._read.partition(b"\r\n\r\n")
+        first, *lines = head.decode().split("\r\n")
+        headers = {"request": first} | dict(line.split(": ", 1) for line in lines)
+        length = int(headers.get("content-length", "0"))
+        while len(self._read) < length:
+            if not self._more():
+                return None
+        body, self._read = self._read[:length], self._read[length:]
+        return headers, json.loads(body) if body else {}
+
+    def _more(self) -> bool:
+        data = self._sock.recv(65536)
+        self._read += data
+        return bool(data)
+
+    def send(self, data: bytes) -> None:
+        self._sock.sendall(data)
+
+    def reset(self) -> None:
+        """Ends the connection with an RST."""
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+        self._sock.close()
+
+
+Serve = Callable[[Talk, int], None]
+"""Serves one connection, of which this is the how-many-th."""
+
+
+@contextlib.contextmanager
+def serving(serve: Serve, tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    """A server on loopback, a thread for each connection; gives its authority."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+    threads: list[threading.Thread] = []
+    ended = threading.Event()
+
+    def talk(sock: socket.socket, number: int) -> None:
+        with contextlib.suppress(OSError, ssl.SSLError):
+            secured = tls.wrap_socket(sock, server_side=True) if tls is not None else sock
+            with secured:
+                serve(Talk(secured), number)
+        sock.close()
+
+    def accept() -> None:
+        number = 0
+        while True:
+            sock, _ = listener.accept()
+            if ended.is_set():
+                sock.close()
+                return
+            threads.append(threading.Thread(target=talk, args=(sock, number)))
+            threads[-1].start()
+            number += 1
+
+    acceptor = threading.Thread(target=accept)
+    acceptor.start()
+    host, port = listener.getsockname()
+    try:
+        yield f"{host}:{port}"
+    finally:
+        ended.set()
+        socket.create_connection((host, port)).close()
+        acceptor.join()
+        for thread in threads:
+            thread.join()
+        listener.close()
+
+
+def each(*responses: bytes) -> Serve:
+    """Answers the requests of every connection with these, and the last one again; keeps the connection."""
+
+    def serve(talk: Talk, _number: int) -> None:
+        index = 0
+        while talk.request() is not None:
+            talk.send(responses[min(index, len(responses) - 1)])
+            index += 1
+
+    return serve
+
+
+def asked(
+    serve: Serve,
+    load: PlainLoad,
+    options: ClientOptions | None = None,
+    *,
+    tls: ssl.SSLContext | None = None,
+    target: Callable[[str], Target] = Target.of,
+) -> RunRecord:
+    """What comes of ``load`` at such a server."""
+    with serving(serve, tls) as authority, Client(target(authority), PlainEndpoint(), options) as client:
+        return client.run(load)
+
+
+def only(record: RunRecord) -> Sample:
+    (sample,) = record.samples
+    return sample
+
+
+def paced(talk: Talk, *gaps: float) -> None:
+    """A stream whose events leave so long after each other."""
+    talk.request()
+    talk.send(STREAM)
+    for gap in gaps:
+        time.sleep(gap)
+        talk.send(chunk(b"data: x\n\n"))
+    talk.send(chunk(b"data: [DONE]\n\n") + LAST)

@@ -1,0 +1,198 @@
+"""Runs of the client: caps, limits of time, a stop in the middle, servers that are not there."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from tests.bench.client.support import (
+    STREAM,
+    PlainEndpoint,
+    PlainLoad,
+    Talk,
+    asked,
+    chunk,
+    each,
+    only,
+    paced,
+    serving,
+    streamed,
+)
+from twofold.bench.client.client import Client, ClientOptions, Target
+from twofold.bench.record import Sample
+from twofold.core.errors import NetworkError, ParameterError, ResourceError
+from twofold.load.base import Ask, Ended
+
+
+def test_no_more_requests_are_open_than_may_be() -> None:
+    def serve(talk: Talk, _number: int) -> None:
+        while talk.request() is not None:
+            time.sleep(0.05)
+            talk.send(streamed("a"))
+
+    for load, options in (
+        (PlainLoad((0.0,) * 6, most_open=2), ClientOptions()),
+        (PlainLoad((0.0,) * 6), ClientOptions(most_connections=2)),
+    ):
+        starts = [sample.started_s or 0.0 for sample in asked(serve, load, options).samples]
+        assert [round(start / 0.06) for start in starts] == [0, 0, 1, 1, 2, 2]
+
+
+def test_the_end_of_a_request_calls_for_the_next() -> None:
+    def next_one(sample: Ended, now_s: float) -> Ask | None:
+        assert sample.ended_s is not None
+        assert now_s >= sample.ended_s
+        return Ask(sample.ask.index + 1, now_s + 0.02, 0, 1) if sample.ask.index < 3 else None
+
+    samples = asked(each(streamed("a")), PlainLoad((0.0,), next_one=next_one)).samples
+    assert [sample.ask.index for sample in samples] == [0, 1, 2, 3]
+    for before, after in pairwise(samples):
+        assert before.ended_s is not None
+        assert after.started_s is not None
+        assert after.started_s >= after.ask.due_s >= before.ended_s + 0.02
+
+
+def silent(talk: Talk, _number: int) -> None:
+    """Begins an answer and says no more."""
+    while talk.request() is not None:
+        talk.send(STREAM + chunk(b"data: a\n\n"))
+
+
+def test_a_request_that_takes_too_long_is_late() -> None:
+    sample = only(asked(silent, PlainLoad((0.0,)), ClientOptions(request_timeout_s=0.15)))
+    assert (sample.outcome, sample.error, sample.answer.text) == ("late", "It took longer than 0.15 s.", "a")
+    assert sample.ended_s is not None
+    assert 0.15 < sample.ended_s < 0.5
+
+
+def test_the_drain_has_an_end() -> None:
+    options = ClientOptions(drain_s=0.2)
+    record = asked(silent, PlainLoad((0.0, 0.0, 0.1), most_open=2, told={"duration_s": 0.5}), options)
+    first, second, third = record.samples
+    assert {sample.outcome for sample in record.samples} == {"unfinished"}
+    assert first.error == second.error == "The time to drain was over before it ended."
+    assert (third.started_s, third.error) == (None, "The run was over before it could begin.")
+    assert record.duration_s == 0.5
+    assert not record.interrupted
+    assert 0.3 < record.client.wall_s < 0.6
+
+
+class Stopper:
+    """Has enough when a fifth of a second is over."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+
+    def look(self, now_s: float, _samples: list[Sample], _open_requests: int) -> None:
+        if now_s > 0.2:
+            self._stop()
+
+
+@pytest.mark.parametrize("by_signal", [False, True])
+def test_a_run_that_is_stopped_gives_what_there_is(by_signal: bool) -> None:
+    load = PlainLoad((0.0, 0.0, 0.1, 50.0), most_open=2, told={"duration_s": 60.0})
+    with serving(silent) as authority, Client(Target.of(authority), PlainEndpoint()) as client:
+        stop = (lambda: os.kill(os.getpid(), signal.SIGINT)) if by_signal else client.stop
+        record = client.run(load, Stopper(stop))
+    assert record.interrupted
+    assert [sample.outcome for sample in record.samples] == ["unfinished"] * 3
+    assert record.samples[0].error == "The run was stopped before it ended."
+    assert record.samples[0].answer.text == "a"
+    assert 0.2 < record.duration_s < 2.0
+
+
+def test_a_client_that_was_stopped_sends_nothing() -> None:
+    with serving(each(streamed("a"))) as authority, Client(Target.of(authority), PlainEndpoint()) as client:
+        client.stop()
+        record = client.run(PlainLoad((0.0,)))
+    assert record.interrupted
+    assert [sample.started_s for sample in record.samples] == [None]
+
+
+def test_another_thread_can_stop_a_run() -> None:
+    with serving(silent) as authority, Client(Target.of(authority), PlainEndpoint()) as client:
+        timer = threading.Timer(0.4, client.stop)
+        timer.start()
+        began = time.perf_counter()
+        assert client.run(PlainLoad((0.0, 60.0))).interrupted
+        timer.join()
+    assert time.perf_counter() - began < 5.0
+
+
+def test_other_systems_have_neither_epoll_nor_stamps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "other")
+    record = asked(lambda talk, _: paced(talk, 0.03, 0.02), PlainLoad((0.0, 0.05, 0.3)))
+    assert [sample.outcome for sample in record.samples] == ["ok", "ok", "ok"]
+    assert record.client.stamps == "client"
+    assert record.samples[0].lag_s == 0.0
+
+
+class Looks:
+    def __init__(self) -> None:
+        self.seen: list[tuple[float, int, int]] = []
+
+    def look(self, now_s: float, samples: list[Sample], open_requests: int) -> None:
+        self.seen.append((now_s, len(samples), open_requests))
+
+
+def test_a_watcher_hears_what_happens() -> None:
+    watcher = Looks()
+    with (
+        serving(lambda talk, _: paced(talk, 0.5)) as authority,
+        Client(Target.of(authority), PlainEndpoint()) as client,
+    ):
+        client.run(PlainLoad((0.0, 0.25)), watcher)
+    assert 4 <= len(watcher.seen) <= 9
+    assert (watcher.seen[0][1:], watcher.seen[-1][1:]) == ((1, 1), (2, 1))
+
+
+def test_a_server_that_is_not_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with Client(Target.of(f"http://127.0.0.1:{port}"), PlainEndpoint()) as client:
+        with pytest.raises(NetworkError, match="refused the connection") as raised:
+            client.run(PlainLoad((0.0,)))
+        assert raised.value.hint == "Is it running, and on this port?"
+
+
+def test_a_server_that_goes_away_breaks_requests_only() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def look() -> None:
+            listener.accept()[0].close()  # the look whether it is there
+            listener.close()
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        with Client(Target.of(f"http://127.0.0.1:{listener.getsockname()[1]}"), PlainEndpoint()) as client:
+            sample = only(client.run(PlainLoad((0.1,))))
+        thread.join()
+    assert sample.outcome == "broken"
+    assert sample.error is not None
+    assert sample.error.endswith("refused the connection.")
+
+
+def test_too_few_files_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+    with serving(each(streamed("a"))) as authority, Client(Target.of(authority), PlainEndpoint()) as client:
+        with pytest.raises(ResourceError, match="500 requests at once need more connections than the 192"):
+            client.run(PlainLoad((0.0,), most_open=500))
+        assert only(client.run(PlainLoad((0.0,)))).outcome == "ok"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"request_timeout_s": 0}, {"drain_s": -1}, {"most_connections": 0}, {"request_timeout_s": float("nan")}]
+)
+def test_options_are_checked(wrong: dict[str, float]) -> None:
+    with pytest.raises(ParameterError):
+        ClientOptions(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,123 @@
+"""The client: sends a load to a server and tells what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Mapping
+
+from twofold.bench.base import Endpoint, Watcher
+from twofold.bench.client import exchange as plain
+from twofold.bench.client.conditions import no_collection, room_for_connections
+from twofold.bench.client.loop import Loop
+from twofold.bench.client.options import ClientOptions
+from twofold.bench.client.request import JSON, lowered
+from twofold.bench.client.target import Target
+from twofold.bench.record import ClientLoad, RunRecord, Sample
+from twofold.load.base import Load
+
+__all__ = ["Client", "ClientOptions", "Target"]
+
+PROBE_S = 60.0
+
+
+class Client:
+    """Sends loads to one server, in one thread. Proxies are not used: they would be measured too."""
+
+    def __init__(self, target: Target, endpoint: Endpoint, options: ClientOptions | None = None) -> None:
+        self._target = target
+        self._endpoint = endpoint
+        self._options = options if options is not None else ClientOptions()
+        self._stopped = False
+        self._listen, self._call = socket.socketpair()
+        for end in (self._listen, self._call):
+            end.setblocking(False)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._listen.close()
+        self._call.close()
+
+    def stop(self) -> None:
+        """Ends ``run`` now and every later one at once. May be called by a signal handler or another thread."""
+        self._stopped = True
+        with contextlib.suppress(OSError):
+            self._call.send(b"x")
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        timeout_s: float = PROBE_S,
+    ) -> plain.Reply:
+        """One request outside of a load: status, headers (names in lower case) and body.
+
+        ``headers`` are the endpoint's where none are given. Raises NetworkError where no response came: refused,
+        unknown host, TLS, time-out, no HTTP.
+        """
+        given = headers if headers is not None else self._endpoint.headers
+        if body is not None:
+            given = JSON | lowered(given)
+        return plain.exchange(self._target, method, path, body, given, timeout_s)
+
+    def run(self, load: Load, watcher: Watcher | None = None) -> RunRecord:
+        """Sends ``load``, and comes back when all of it has ended, or with what there is after ``stop`` or Ctrl-C.
+
+        Raises NetworkError where no connection can be made at the start, and ResourceError where this process may
+        not open as many as the load needs.
+        """
+        most_open = self._most_open(load)
+        address = plain.reachable(self._target)
+        with no_collection():
+            loop = Loop(self._target, address, self._endpoint, load, self._options, most_open, watcher)
+            cpu = time.process_time()
+            try:
+                interrupted = self._send(loop)
+                wall_s = loop.now()
+                cpu_s = time.process_time() - cpu
+                samples = loop.finish(interrupted)
+            finally:
+                loop.close()
+            client = _client_load(loop, wall_s, cpu_s, samples)
+            duration_s = _duration(load, loop, interrupted)
+        return RunRecord(load.describe(), samples, duration_s, client, loop.stamps.began_unix, interrupted)
+
+    def _most_open(self, load: Load) -> int:
+        options = self._options
+        limits = [each for each in (load.most_open, options.most_connections) if each is not None]
+        wanted = min(limits) if limits else None
+        room = room_for_connections(wanted)
+        return wanted if wanted is not None else room
+
+    def _send(self, loop: Loop) -> bool:
+        """Whether somebody stopped it."""
+        try:
+            if not self._stopped:
+                loop.run(self._listen.fileno())
+        except KeyboardInterrupt:
+            return True
+        return self._stopped
+
+
+def _client_load(loop: Loop, wall_s: float, cpu_s: float, samples: tuple[Sample, ...]) -> ClientLoad:
+    answers = [sample.answer for sample in samples]
+    events = sum(len(answer.moments) + answer.empty + answer.pings for answer in answers)
+    stamps = loop.stamps
+    return ClientLoad(wall_s, cpu_s, stamps.lag(0.5), stamps.lag(0.99), stamps.source, events)
+
+
+def _duration(load: Load, loop: Loop, interrupted: bool) -> float:
+    """For how long requests became due: as the load says, else until the last was sent."""
+    asked = load.describe().get("duration_s")
+    if not isinstance(asked, int | float) or isinstance(asked, bool):
+        return loop.last_sent_s
+    return min(float(asked), loop.now()) if interrupted else float(asked)

@@ -1,0 +1,165 @@
+"""One request under way: from its bytes to the sample that says what came of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twofold.bench.base import Endpoint
+from twofold.bench.client.events import EventReader
+from twofold.bench.client.response import ProtocolError, ResponseReader
+from twofold.bench.record import Sample
+from twofold.load.base import Outcome
+
+REFUSALS: Final = frozenset({429, 503, 529})
+MOST_BODY: Final = 64 * 1024 * 1024
+MOST_ERROR: Final = 64 * 1024
+
+
+class Flight:
+    """Reads the response to one request into its sample.
+
+    file    of the connection that it is on; None when it has ended
+    resent  whether it was sent again, because the connection that it was sent on first had been closed before
+    """
+
+    __slots__ = ("_body", "_endpoint", "_events", "_reader", "_size", "file", "request", "resent", "response", "sample")
+
+    def __init__(self, sample: Sample, request: bytes, endpoint: Endpoint) -> None:
+        self.sample = sample
+        self.request = request
+        self.file: int | None = None
+        self.resent = False
+        self.response = ResponseReader()
+        self._endpoint = endpoint
+        self._reader = endpoint.reader(sample.answer)
+        self._events: EventReader | None = None
+        self._body: list[bytes] = []
+        self._size = 0
+
+    @property
+    def begun_s(self) -> float:
+        """When the client turned to it; its time counts from there."""
+        assert self.sample.started_s is not None
+        return self.sample.started_s
+
+    @property
+    def untouched(self) -> bool:
+        """Whether no byte of a response has come."""
+        return self.response.untouched
+
+    def send_again(self) -> None:
+        self.resent = True
+        self.sample.sent_s = None
+
+    def release(self) -> None:
+        """It has ended: nothing is kept of it but the sample."""
+        self.file = None
+        self.request = b""
+        self._body.clear()
+
+    def take(self, data: bytes, moment: float, lag: float) -> bool:
+        """Reads what came at ``moment``; whether the response is complete. Raises ValueError where it is none."""
+        sample, response = self.sample, self.response
+        sample.lag_s = max(sample.lag_s, lag)
+        began = response.status is not None
+        body = response.feed(data)
+        if not began and response.status is not None:
+            self._head(response.status)
+        if body:
+            if self._events is not None:
+                self._stream(body, moment)
+            else:
+                self._collect(body, moment)
+        if response.complete:
+            self._complete(moment)
+        return response.complete
+
+    def end(self, moment: float) -> None:
+        """The connection ended. Raises ValueError where the response is not complete with that."""
+        self.response.end()
+        self._complete(moment)
+
+    def _head(self, status: int) -> None:
+        headers = self.response.headers
+        self.sample.status = status
+        self.sample.request_id = headers.get("x-request-id") or headers.get("request-id")
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            raise ProtocolError("The server sent a packed body, although none was asked for.")
+        if status < 300 and "event-stream" in headers.get("content-type", ""):
+            self._events = EventReader()
+
+    def _stream(self, body: bytes, moment: float) -> None:
+        events, answer, reader = self._events, self.sample.answer, self._reader
+        assert events is not None
+        before = len(answer.moments)
+        for name, data in events.feed(body):
+            reader.event(name, data, moment)
+        together = len(answer.moments) - before
+        if together > 1:
+            self.sample.merged += together - 1
+
+    def _collect(self, body: bytes, moment: float) -> None:
+        """Keeps a body that is no stream, unless it is one whose head does not say so."""
+        if not self._body and self._looks_like_events(body):
+            self._events = EventReader()
+            self._stream(body, moment)
+            return
+        self._size += len(body)
+        if self._size > MOST_BODY:
+            raise ProtocolError(f"The body of the response is longer than {MOST_BODY} bytes.")
+        self._body.append(body)
+
+    def _looks_like_events(self, body: bytes) -> bool:
+        named = "json" in self.response.headers.get("content-type", "")
+        return self.sample.status == 200 and not named and body.startswith((b"data:", b"event:", b":"))
+
+    def _complete(self, moment: float) -> None:
+        sample, status = self.sample, self.sample.status
+        sample.ended_s = moment
+        assert status is not None
+        if status >= 300:
+            return
+        if self._events is None:
+            sample.answer.streamed = False
+            self._reader.whole(b"".join(self._body), moment)
+            sample.answer.done = sample.answer.done or sample.answer.error is None
+            return
+        for name, data in self._events.end():
+            self._reader.event(name, data, moment)
+
+    def settle(self, outcome: Outcome, error: str) -> None:
+        """Says what came of it, where that is not what the server said: an answer that was complete stays so."""
+        self._count_pings()
+        answer = self.sample.answer
+        if answer.done and answer.error is None:
+            self.sample.outcome, self.sample.error = "ok", None
+        else:
+            self.sample.outcome, self.sample.error = outcome, error
+
+    def judge(self) -> None:
+        """Says what came of it by what the server said, when the response is complete."""
+        self._count_pings()
+        sample = self.sample
+        sample.outcome, sample.error = self._verdict()
+
+    def _verdict(self) -> tuple[Outcome, str | None]:
+        status, answer = self.sample.status, self.sample.answer
+        assert status is not None
+        if status >= 300:
+            return "refused" if status in REFUSALS else "failed", self._refusal(status)
+        if answer.error is not None:
+            return "failed", answer.error
+        if not answer.done:
+            return "broken", "The stream ended before the answer did."
+        return "ok", None
+
+    def _refusal(self, status: int) -> str:
+        if status < 400:
+            return f"The server sends the client elsewhere (status {status})."
+        said = self._endpoint.error(b"".join(self._body)[:MOST_ERROR]).strip()
+        return said or f"The server answered with status {status}."
+
+    def _count_pings(self) -> None:
+        if self._events is not None:
+            self.sample.answer.pings += self._events.pings
+            self._events = None

@@ -1,0 +1,310 @@
+"""The loop that sends a load: reads what came, starts what is due, prepares what comes next.
+
+A turn of it:
+
+    1  wait until bytes come or a request is due; with time to spare, prepare a request
+    2  read every socket that has bytes, with the kernel's moments
+    3  start what is due
+    4  parse what was read; what ended calls for the next one, which starts
+    5  ten times a second: limits of time, the clock, the watcher
+
+Reading stands before parsing, and sending before both: what is late is what can wait.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Final
+
+from twofold.bench.base import Endpoint, Watcher
+from twofold.bench.client.connection import Connection
+from twofold.bench.client.failures import sentence
+from twofold.bench.client.flight import Flight
+from twofold.bench.client.options import ClientOptions
+from twofold.bench.client.pool import Pool
+from twofold.bench.client.readiness import IN, OUT, Readiness
+from twofold.bench.client.request import RequestWriter
+from twofold.bench.client.schedule import Schedule
+from twofold.bench.client.stamps import Stamps
+from twofold.bench.client.target import Address, Target
+from twofold.bench.record import Sample
+from twofold.load.base import Ask, Load
+
+TICK_S: Final = 0.1
+LATE_S: Final = 0.005
+LONGEST_SILENCE_S: Final = 1.0
+MOST_STARTS: Final = 16
+
+
+class Loop:
+    """One load on its way. ``samples`` are the requests that began, in the order in which they did."""
+
+    def __init__(
+        self,
+        target: Target,
+        address: Address,
+        endpoint: Endpoint,
+        load: Load,
+        options: ClientOptions,
+        most_open: int,
+        watcher: Watcher | None,
+    ) -> None:
+        self._target, self._address, self._endpoint = target, address, endpoint
+        self._load, self._options, self._watcher = load, options, watcher
+        self._most_open = most_open
+        self._readiness = Readiness()
+        self._connections: dict[int, Connection] = {}
+        self._pool = Pool()
+        self._open = 0
+        self._flights: deque[Flight] = deque()
+        self._ahead, self._work_s = True, 0.0
+        self._next_tick_s, self._looked_s = TICK_S, 0.0
+        self._stopped = self._drained = False
+        self.samples: list[Sample] = []
+        self.last_sent_s = 0.0
+        self._began = time.perf_counter()
+        self.stamps = Stamps(self._began)
+        self._schedule = Schedule(load.begin(), RequestWriter(target, endpoint).write)
+
+    def now(self) -> float:
+        """Seconds after the start."""
+        return time.perf_counter() - self._began
+
+    def run(self, wake: int) -> None:
+        """Sends the load until all of it has ended or its time is over, or the file ``wake`` can be read."""
+        self._readiness.add(wake, IN)
+        while not self._over():
+            reads = self._read(self._wait())
+            self._start_due()
+            for connection, data, moment, lag in reads:
+                self._parse(connection, data, moment, lag)
+            self._start_due()
+            if self.now() >= self._next_tick_s:
+                self._tick(max((lag for _, _, _, lag in reads), default=0.0))
+
+    def finish(self, interrupted: bool) -> tuple[Sample, ...]:
+        """Ends what is open; every request that became due, those that never began last."""
+        why = "The run was stopped before it ended." if interrupted else "The time to drain was over before it ended."
+        for flight in self._flights:
+            if flight.file is not None:
+                flight.settle("unfinished", why)
+        never = "The run was over before it could begin."
+        rest = [Sample(ask, error=never) for ask in self._schedule.rest(self.now())]
+        return (*self.samples, *rest)
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        self._readiness.close()
+
+    def _over(self) -> bool:
+        return self._stopped or self._drained or not (self._open or not self._schedule.exhausted)
+
+    def _wait(self) -> list[tuple[int, int]]:
+        """What is ready, as soon as something is, or nothing when something is to be done."""
+        now = self.now()
+        until = self._next_tick_s
+        if self._open < self._most_open:
+            until = min(until, self._schedule.next_due_s)
+        left = until - now
+        if self._ahead and left > self._work_s:
+            return self._readiness.wait(0) or self._work_ahead(now)
+        return self._readiness.wait(left)
+
+    def _work_ahead(self, now: float) -> list[tuple[int, int]]:
+        """Prepares one request. The longest time that this took of late is not begun right before one is due."""
+        self._ahead = self._schedule.work_ahead(now)
+        self._work_s = max(0.9 * self._work_s, self.now() - now)
+        return []
+
+    def _read(self, ready: list[tuple[int, int]]) -> list[tuple[Connection, bytes, float, float]]:
+        reads: list[tuple[Connection, bytes, float, float]] = []
+        read = self.stamps.read
+        for file, mask in ready:
+            connection = self._connections.get(file)
+            if connection is None:
+                self._stopped = True  # only the file that wakes is no connection
+            elif (mask & OUT or connection.connecting) and not self._writable(connection):
+                continue
+            elif mask & ~OUT:
+                try:
+                    reads.append((connection, *read(connection.socket)))
+                except BlockingIOError:
+                    continue
+                except OSError as error:
+                    self._fail(connection, error)
+        return [each for each in reads if each[0].flight is not None or self._close(each[0])]
+
+    def _writable(self, connection: Connection) -> bool:
+        """Goes on connecting or sending; whether the connection is still there."""
+        try:
+            connecting = connection.connecting
+            sent = connection.writable()
+            if connecting and not connection.opening:
+                sent = self._opened(connection)
+        except OSError as error:
+            self._fail(connection, error)
+            return False
+        if sent and not connection.opening:
+            self._sent(connection)
+        self._watch(connection)
+        return True
+
+    def _opened(self, connection: Connection) -> bool:
+        """A new connection is open: its request leaves; whether all of it has."""
+        flight = connection.flight
+        assert flight is not None
+        flight.sample.connect_s = self.now() - connection.began_s
+        return connection.send(flight.request)
+
+    def _sent(self, connection: Connection) -> None:
+        flight = connection.flight
+        if flight is not None and flight.sample.sent_s is None:
+            self.last_sent_s = flight.sample.sent_s = self.now()
+
+    def _watch(self, connection: Connection) -> None:
+        """Asks for room to write where something is to be written."""
+        wanted = connection.connecting or bool(connection.unsent)
+        if wanted != connection.watches_room:
+            connection.watches_room = wanted
+            self._readiness.change(connection.file, IN | OUT if wanted else IN)
+
+    def _start_due(self) -> None:
+        """Starts some of what is due: of a crowd that is due at once, the first are not to wait for the last."""
+        for _ in range(MOST_STARTS):
+            if self._open >= self._most_open or (taken := self._schedule.take(self.now())) is None:
+                return
+            self._start(*taken)
+
+    def _start(self, ask: Ask, request: bytes) -> None:
+        sample = Sample(ask, started_s=self.now())
+        flight = Flight(sample, request, self._endpoint)
+        self.samples.append(sample)
+        self._flights.append(flight)
+        self._open += 1
+        self._ahead = True
+        connection = self._pool.take()
+        if connection is None:
+            self._connect(flight)
+        else:
+            self._ride(connection, flight)
+
+    def _connect(self, flight: Flight) -> None:
+        try:
+            connection = Connection(self._address, self._target)
+        except OSError as error:
+            self._break(flight, error)
+            return
+        connection.began_s = self.now()
+        connection.flight = flight
+        flight.file = connection.file
+        self._connections[connection.file] = connection
+        self._readiness.add(connection.file, IN | OUT)
+
+    def _ride(self, connection: Connection, flight: Flight) -> None:
+        """Sends a request on a connection that was used before."""
+        connection.flight = flight
+        flight.file = connection.file
+        try:
+            sent = connection.send(flight.request)
+        except OSError as error:
+            self._fail(connection, error)
+            return
+        if sent:
+            self._sent(connection)
+        self._watch(connection)
+
+    def _parse(self, connection: Connection, data: bytes, moment: float, lag: float) -> None:
+        flight = connection.flight
+        assert flight is not None
+        try:
+            if connection.opening:
+                self._shake_hands(connection, data)
+                return
+            plain, ended = connection.received(data)
+            complete = bool(plain) and flight.take(plain, moment, lag)
+            if ended and not complete:
+                flight.end(moment)
+                complete = True
+        except (OSError, EOFError, ValueError) as error:
+            self._fail(connection, error)
+            return
+        if complete:
+            self._complete(connection, flight, ended)
+
+    def _shake_hands(self, connection: Connection, data: bytes) -> None:
+        if not data:
+            raise EOFError
+        connection.received(data)
+        if not connection.opening and self._opened(connection):
+            self._sent(connection)
+        self._watch(connection)
+
+    def _complete(self, connection: Connection, flight: Flight, ended: bool) -> None:
+        flight.judge()
+        connection.flight = None
+        connection.served = True
+        keep = flight.response.keep_alive and self._options.reuse_connections
+        if keep and not ended and not connection.unsent:
+            self._pool.put(connection)
+        else:
+            self._close(connection)
+        self._ended(flight)
+
+    def _fail(self, connection: Connection, error: Exception) -> None:
+        """The connection is of no use any more. What nobody may have read of a request is sent once more."""
+        flight, served = connection.flight, connection.served
+        self._close(connection)
+        if flight is None:
+            return
+        if served and flight.untouched and not flight.resent:
+            flight.send_again()
+            self._connect(flight)
+        else:
+            self._break(flight, error)
+
+    def _break(self, flight: Flight, error: Exception) -> None:
+        flight.sample.ended_s = self.now()
+        flight.settle("broken", sentence(error, self._target))
+        self._ended(flight)
+
+    def _ended(self, flight: Flight) -> None:
+        flight.release()
+        self._open -= 1
+        ask = self._load.follow(flight.sample, self.now())
+        if ask is not None:
+            self._schedule.add(ask)
+
+    def _close(self, connection: Connection) -> bool:
+        """Whether it is still there: False."""
+        self._pool.drop(connection)
+        del self._connections[connection.file]
+        self._readiness.remove(connection.file)
+        connection.close()
+        return False
+
+    def _tick(self, lag: float) -> None:
+        now = self.now()
+        self._next_tick_s = now + TICK_S
+        self._ahead = True
+        self.stamps.align()
+        self._expire(now)
+        drain_s = self._options.drain_s
+        if drain_s is not None and self._schedule.all_due(now) and now > self._schedule.last_due_s + drain_s:
+            self._drained = True
+        if self._watcher is not None and (lag < LATE_S or now - self._looked_s > LONGEST_SILENCE_S):
+            self._looked_s = now
+            self._watcher.look(now, self.samples, self._open)
+
+    def _expire(self, now: float) -> None:
+        """Ends what takes too long. Flights stand in the order in which they began, so the first is the oldest."""
+        limit = self._options.request_timeout_s
+        while self._flights and (self._flights[0].file is None or now - self._flights[0].begun_s > limit):
+            flight = self._flights.popleft()
+            if flight.file is not None:
+                self._close(self._connections[flight.file])
+                flight.sample.ended_s = now
+                flight.settle("late", f"It took longer than {limit:g} s.")
+                self._ended(flight)

@@ -1,0 +1,113 @@
+"""What is still to be sent, in the order in which it is due.
+
+    known from the start (made as they are taken) ┐
+                                                  ├→ heap by due time → taken when due, and when one more may be open
+    called for by the end of another              ┘
+
+Requests become bytes ahead of time, while the client has nothing else to do, so that a due one only costs a send.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from twofold.load.base import Ask
+
+LOOK_AHEAD: Final = 31
+"""How many of the next requests are prepared: five levels of the heap."""
+AHEAD_S: Final = 2.0
+
+
+@dataclass(slots=True, order=True)
+class Planned:
+    """A request to come; ``data`` are its bytes once they are made."""
+
+    due_s: float
+    count: int
+    ask: Ask = field(compare=False)
+    data: bytes | None = field(default=None, compare=False)
+    known: bool = field(default=True, compare=False)
+
+
+class Schedule:
+    """Law: the heap holds the earliest request that there is, because what is known comes in ascending order."""
+
+    def __init__(self, asks: Iterator[Ask], prepare: Callable[[Ask], bytes]) -> None:
+        self._asks = asks
+        self._prepare = prepare
+        self._heap: list[Planned] = []
+        self._count = 0
+        self._known = 0
+        self._exhausted = False
+        self.last_due_s = 0.0
+        self._pull()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing is known that has not been taken."""
+        return self._exhausted and not self._heap
+
+    @property
+    def next_due_s(self) -> float:
+        return self._heap[0].due_s if self._heap else math.inf
+
+    def all_due(self, now_s: float) -> bool:
+        """Whether nothing more becomes due, as far as is known."""
+        self.pull_due(now_s)
+        return self._exhausted and self.last_due_s <= now_s
+
+    def add(self, ask: Ask) -> None:
+        """A request that the end of another called for."""
+        self._push(ask, known=False)
+
+    def take(self, now_s: float) -> tuple[Ask, bytes] | None:
+        """The next request with its bytes, if it is due."""
+        if not self._heap or self._heap[0].due_s > now_s:
+            return None
+        planned = heapq.heappop(self._heap)
+        if planned.known:
+            self._known -= 1
+            if not self._known:
+                self._pull()
+        return planned.ask, planned.data if planned.data is not None else self._prepare(planned.ask)
+
+    def work_ahead(self, now_s: float) -> bool:
+        """Takes one of the next requests from the load, or makes the bytes of one; whether there was one."""
+        if self._known < LOOK_AHEAD and not self._exhausted:
+            self._pull()
+            return True
+        waiting = [planned for planned in self._heap[:LOOK_AHEAD] if planned.data is None]
+        if not waiting:
+            return False
+        planned = min(waiting)
+        if planned.due_s > now_s + AHEAD_S:
+            return False
+        planned.data = self._prepare(planned.ask)
+        return True
+
+    def pull_due(self, now_s: float) -> None:
+        """Takes what is due from the load although it may not be sent yet, to know when the last was due."""
+        while not self._exhausted and self.last_due_s <= now_s:
+            self._pull()
+
+    def rest(self, now_s: float) -> list[Ask]:
+        """What became due and was never taken, in order."""
+        self.pull_due(now_s)
+        return [planned.ask for planned in sorted(self._heap) if planned.due_s <= now_s]
+
+    def _pull(self) -> None:
+        ask = next(self._asks, None)
+        if ask is None:
+            self._exhausted = True
+        else:
+            self._known += 1
+            self._push(ask, known=True)
+
+    def _push(self, ask: Ask, known: bool) -> None:
+        self._count += 1
+        self.last_due_s = max(self.last_due_s, ask.due_s)
+        heapq.heappush(self._heap, Planned(ask.due_s, self._count, ask, known=known))
