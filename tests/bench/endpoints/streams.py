@@ -1,0 +1,50 @@
+"""Events as servers write them, to read with an endpoint's reader."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+
+from twofold.bench.endpoints.choose import endpoint_of
+from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.record import Answer
+from twofold.load.base import Ask, Message
+
+DONE: Final = b"[DONE]"
+
+
+def no_prompts(ask: Ask) -> tuple[Message, ...]:
+    return ask.messages or (Message("user", "hello"),)
+
+
+def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> dict[str, Any]:
+    """An event of a chat with one choice; ``logprobs`` and ``token_ids`` belong to the choice."""
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    choice |= {name: more.pop(name) for name in ("logprobs", "token_ids") if name in more}
+    return {"id": "c1", "object": "chat.completion.chunk", "choices": [choice], **more}
+
+
+def piece(text: str, finish: str | None = None, **more: Any) -> dict[str, Any]:
+    """An event of a completion."""
+    choice = {"index": 0, "text": text, "finish_reason": finish}
+    choice |= {name: more.pop(name) for name in ("logprobs", "token_ids") if name in more}
+    return {"id": "c1", "object": "text_completion", "choices": [choice], **more}
+
+
+def read(name: str, *events: dict[str, Any] | bytes) -> Answer:
+    """What the endpoint ``name`` makes of these events, the first of which came at 1.0, the next at 2.0."""
+    answer = Answer()
+    reader = endpoint_of(name, EndpointOptions("m"), no_prompts).reader(answer)
+    for moment, event in enumerate(events, 1):
+        if isinstance(event, bytes):
+            reader.event(None, event, float(moment))
+        else:
+            reader.event(event.get("type"), orjson.dumps(event), float(moment))
+    return answer
+
+
+def read_whole(name: str, body: dict[str, Any]) -> Answer:
+    answer = Answer()
+    endpoint_of(name, EndpointOptions("m"), no_prompts).reader(answer).whole(orjson.dumps(body), 5.0)
+    return answer

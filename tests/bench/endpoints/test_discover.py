@@ -1,0 +1,154 @@
+"""Looking at a server before a load is sent to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.bench.endpoints.streams import chunk, no_prompts
+from twofold.bench.endpoints.choose import endpoint_of
+from twofold.bench.endpoints.discover import ServerFacts, check_lengths, find_server, first_answer
+from twofold.bench.endpoints.exchange import Reply
+from twofold.bench.endpoints.options import EndpointOptions
+from twofold.core.errors import (
+    AccessError,
+    BusyError,
+    ContextLengthError,
+    ForbiddenError,
+    NetworkError,
+    NotFoundError,
+    ParameterError,
+    TwofoldError,
+    UsageError,
+)
+from twofold.load.base import Ask
+
+ASK = Ask(0, 0.0, 8, 1)
+CHAT = endpoint_of("chat", EndpointOptions("m"), no_prompts)
+
+
+@dataclass
+class FakeServer:
+    """Answers by method and path; all else is 404."""
+
+    replies: Mapping[str, Reply]
+    asked: list[str] = field(default_factory=list)
+
+    def __call__(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Reply:  # noqa: ARG002
+        self.asked.append(f"{method} {path}")
+        return self.replies.get(self.asked[-1], (404, {}, b'{"detail":"Not Found"}'))
+
+
+def listing(*models: str, **more: Any) -> FakeServer:
+    body = orjson.dumps({"object": "list", "data": [{"id": model, **more} for model in models]})
+    return FakeServer({"GET /v1/models": (200, {"server": "uvicorn"}, body)})
+
+
+def answering(status: int, body: Any, kind: str = "application/json") -> FakeServer:
+    told = body if isinstance(body, bytes) else orjson.dumps(body)
+    return FakeServer({"POST /v1/chat/completions": (status, {"content-type": kind}, told)})
+
+
+def test_the_only_model_needs_no_name() -> None:
+    assert find_server(listing("a", max_model_len=512), {}, None) == ServerFacts("a", ("a",), "uvicorn", 512)
+
+
+def test_the_context_in_other_words() -> None:
+    assert find_server(listing("a", context_length=9), {}, "a").context == 9
+    assert find_server(listing("a", meta={"n_ctx": 7}), {}, "a").context == 7
+    assert find_server(listing("a", max_model_len="many"), {}, "a").context is None
+
+
+def test_a_model_that_is_not_there() -> None:
+    with pytest.raises(NotFoundError, match="no model 'lama'") as caught:
+        find_server(listing("llama", "qwen"), {}, "lama")
+    assert caught.value.hint == "Did you mean llama?"
+    with pytest.raises(NotFoundError) as caught:
+        find_server(listing(*"abcdefghijk"), {}, "nothing")
+    assert caught.value.hint == "It has a, b, c, d, e, f, g, h and 3 more."
+
+
+def test_a_model_may_be_there_without_being_listed() -> None:
+    server = listing("a")
+    server.replies = {**server.replies, "GET /v1/models/org/b": (200, {}, b'{"id":"org/b","max_model_len":5}')}
+    assert find_server(server, {}, "org/b").context == 5
+
+
+def test_which_of_several_must_be_said() -> None:
+    with pytest.raises(ParameterError, match="2 models") as caught:
+        find_server(listing("a", "b"), {}, None)
+    assert "a, b" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("reply", [(404, {}, b""), (200, {}, b"<html>"), (200, {}, b'{"data":7}'), (500, {}, b"")])
+def test_a_list_that_is_missing_is_no_fault(reply: Reply) -> None:
+    server = FakeServer({"GET /v1/models": reply})
+    assert find_server(server, {}, "m") == ServerFacts("m", (), None, None)
+    with pytest.raises(ParameterError, match="does not list"):
+        find_server(server, {}, None)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, AccessError), (403, ForbiddenError)])
+def test_keys(status: int, kind: type[TwofoldError]) -> None:
+    reply: Reply = (status, {}, b'{"error":{"message":"Wrong key."}}')
+    for act in (
+        lambda: find_server(FakeServer({"GET /v1/models": reply}), {}, "m"),
+        lambda: first_answer(FakeServer({"POST /v1/chat/completions": reply}), CHAT, ASK),
+    ):
+        with pytest.raises(kind, match="Wrong key") as caught:
+            act()
+        assert "--api-key" in str(caught.value.hint)
+
+
+def test_lengths_that_do_not_fit() -> None:
+    facts = ServerFacts("m", ("m",), None, 100)
+    check_lengths(facts, 60, 40)
+    check_lengths(ServerFacts("m", (), None, None), 1 << 20, 1)
+    with pytest.raises(ContextLengthError, match="60 and an answer of 41"):
+        check_lengths(facts, 60, 41)
+
+
+def test_a_first_answer_whole_and_streamed() -> None:
+    usage = {"prompt_tokens": 8, "completion_tokens": 1}
+    whole = {"choices": [{"message": {"content": "a"}, "finish_reason": "length"}], "usage": usage}
+    assert first_answer(answering(200, whole), CHAT, ASK).prompt_tokens == 8
+    body = b": hello\n\ndata: " + orjson.dumps(chunk({"content": "a"}, "length", usage=usage)) + b"\n\ndata: [DONE]"
+    answer = first_answer(answering(200, body, "Text/Event-Stream; charset=utf-8"), CHAT, ASK)
+    assert (answer.text, answer.prompt_tokens, answer.pings, answer.done) == ("a", 8, 1, True)
+
+
+@pytest.mark.parametrize(
+    ("server", "kind", "words"),
+    [
+        (answering(404, {"detail": "Not Found"}), NotFoundError, "404 to /v1/chat/completions"),
+        (answering(400, {"error": {"message": "ignore_eos is unknown"}}), UsageError, "ignore_eos"),
+        (answering(422, {"detail": [{"msg": "bad"}]}), UsageError, "422"),
+        (answering(503, {"error": {"message": "full"}}), BusyError, "full"),
+        (answering(500, b"oh"), NetworkError, "status 500: oh"),
+        (answering(200, b"<html>hello"), NetworkError, "none of its dialect"),
+        (answering(200, {"error": {"message": "out of memory"}}), NetworkError, "out of memory"),
+        (answering(200, b"data: {}\n\n", "text/event-stream"), NetworkError, "ended before"),
+    ],
+)
+def test_first_answers_that_are_none(server: FakeServer, kind: type[TwofoldError], words: str) -> None:
+    with pytest.raises(kind, match=words) as caught:
+        first_answer(server, CHAT, ASK)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("Use 'max_completion_tokens' instead.", "max_completion_tokens"),
+        ("ignore_eos: extra inputs are not permitted", "does not take ignore_eos"),
+        ("too long", "Change the request"),
+    ],
+)
+def test_hints_for_what_a_server_does_not_take(said: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        first_answer(answering(400, {"error": {"message": said}}), CHAT, ASK)
+    assert hint in str(caught.value.hint)

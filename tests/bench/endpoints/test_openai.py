@@ -1,0 +1,179 @@
+"""How chats and completions are read, as the servers of different makers tell them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.bench.endpoints.streams import DONE, chunk, piece, read, read_whole
+from twofold.bench.endpoints.openai import OpenAIReader
+from twofold.bench.record import UNKNOWN, Answer
+
+USAGE = {
+    "prompt_tokens": 12,
+    "completion_tokens": 3,
+    "total_tokens": 15,
+    "prompt_tokens_details": {"cached_tokens": 8},
+    "completion_tokens_details": {"reasoning_tokens": 1},
+}
+
+
+def test_a_chat_as_openai_streams_it() -> None:
+    answer = read(
+        "chat",
+        chunk({"role": "assistant", "content": ""}, usage=None),
+        chunk({"content": "Hel"}, usage=None),
+        chunk({"content": "lo"}, usage=None),
+        chunk({}, "stop", usage=None),
+        {"choices": [], "usage": USAGE},
+        DONE,
+    )
+    assert answer.text == "Hello"
+    assert list(answer.moments) == [2.0, 3.0]
+    assert list(answer.tokens) == [UNKNOWN, UNKNOWN]
+    assert list(answer.chars) == [3, 2]
+    assert (answer.prompt_tokens, answer.cached_tokens, answer.completion_tokens) == (12, 8, 3)
+    assert (answer.reasoning_tokens, answer.finish, answer.done, answer.empty) == (1, "stop", True, 0)
+
+
+def test_a_completion() -> None:
+    answer = read("completions", piece("a"), piece(" b"), piece("", "length"), {"choices": [], "usage": USAGE}, DONE)
+    assert (answer.text, answer.finish, answer.done, answer.empty) == ("a b", "length", True, 0)
+    assert list(answer.moments) == [1.0, 2.0]
+
+
+def test_a_finish_reason_is_enough_and_its_event_may_hold_output() -> None:
+    answer = read("chat", chunk({"content": "all"}, "stop", usage=USAGE))
+    assert (answer.text, answer.done, answer.completion_tokens) == ("all", True, 3)
+    assert not read("chat", chunk({"content": "not all"})).done
+
+
+def test_thoughts_calls_and_refusals_are_output_but_no_text() -> None:
+    call = {"index": 0, "id": "x", "function": {"name": "look", "arguments": ""}}
+    answer = read(
+        "chat",
+        chunk({"reasoning_content": "hmm", "content": None}),
+        chunk({"reasoning": "so", "reasoning_content": "so"}),
+        chunk({"tool_calls": [call]}),
+        chunk({"tool_calls": [{"index": 0, "function": {"arguments": '{"a'}}]}),
+        chunk({"refusal": "no"}),
+        chunk({"content": "yes"}),
+    )
+    assert list(answer.chars) == [3, 2, 4, 3, 2, 3]
+    assert answer.text == "yes"
+
+
+def test_empty_events_are_those_that_could_hold_output() -> None:
+    nothing: dict[str, object] = {"choices": [], "prompt_filter_results": []}
+    answer = read("chat", nothing, chunk({"role": "assistant"}), chunk({"content": ""}), chunk({}), chunk({}, "stop"))
+    assert (answer.empty, len(answer.moments)) == (2, 0)
+
+
+def test_token_ids_tell_how_many_and_need_no_text() -> None:
+    answer = read("chat", chunk({"content": "ab"}, token_ids=[5, 6]), chunk({"content": ""}, token_ids=[7]))
+    assert list(answer.tokens) == [2, 1]
+    assert list(answer.moments) == [1.0, 2.0]
+
+
+def test_log_probabilities_tell_how_many() -> None:
+    chat = read("chat", chunk({"content": "ab"}, logprobs={"content": [{"token": "a"}, {"token": "b"}]}))
+    text = read("completions", piece("abc", logprobs={"tokens": ["a", "b", "c"]}))
+    assert list(chat.tokens) == [2]
+    assert list(text.tokens) == [3]
+
+
+def test_a_usage_that_grows_tells_how_many() -> None:
+    grown = [{"prompt_tokens": 12, "completion_tokens": count} for count in (0, 1, 4, 5)]
+    answer = read(
+        "chat",
+        chunk({"role": "assistant", "content": ""}, usage=grown[0]),
+        chunk({"content": "a"}, usage=grown[1]),
+        chunk({"content": "bcd"}, usage=grown[2]),
+        chunk({}, "stop", usage=grown[3]),
+        {"choices": [], "usage": grown[3]},
+        DONE,
+    )
+    assert list(answer.tokens) == [1, 3, 1]
+
+
+def test_a_usage_at_the_end_alone_tells_nothing_of_single_events() -> None:
+    answer = read("chat", chunk({"content": "a"}), chunk({"content": "b"}, "stop", usage=USAGE))
+    assert list(answer.tokens) == [UNKNOWN, UNKNOWN]
+    assert answer.completion_tokens == 3
+
+
+def test_further_choices_are_output_too() -> None:
+    both = {"choices": [{"index": 0, "delta": {"content": "a"}}, {"index": 1, "delta": {"content": "bc"}}]}
+    answer = read("chat", both, {"choices": [{"index": 1, "delta": {"content": "d"}}]})
+    assert list(answer.chars) == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        ({"error": {"message": "out of memory", "type": "server_error"}}, "out of memory"),
+        ({"error": "overloaded", "error_type": "overloaded"}, "overloaded"),
+        ({"object": "error", "message": "bad", "code": 500}, "bad"),
+        ({"error": {"message": "later"}, "choices": [{"delta": {"content": ""}, "finish_reason": "error"}]}, "later"),
+        ({"error": {"code": 7}}, "the server tells of an error without saying which"),
+    ],
+)
+def test_errors_in_the_middle(event: dict[str, object], said: str) -> None:
+    answer = read("chat", chunk({"content": "a"}), event, DONE)
+    assert answer.error == said
+
+
+def test_a_whole_chat() -> None:
+    message = {"role": "assistant", "content": "Hello", "reasoning_content": "hm"}
+    answer = read_whole("chat", {"choices": [{"message": message, "finish_reason": "stop"}], "usage": USAGE})
+    assert (answer.text, answer.streamed, answer.done, answer.finish) == ("Hello", False, True, "stop")
+    assert (list(answer.moments), list(answer.tokens), list(answer.chars)) == ([5.0], [3], [7])
+
+
+def test_a_whole_completion_without_usage() -> None:
+    answer = read_whole("completions", {"choices": [{"text": "abc", "finish_reason": "length"}]})
+    assert (answer.text, list(answer.tokens), answer.completion_tokens) == ("abc", [UNKNOWN], None)
+
+
+def test_a_whole_answer_may_be_an_error_or_nothing() -> None:
+    assert read_whole("chat", {"error": {"message": "no"}}).error == "no"
+    with pytest.raises(ValueError, match="choices"):
+        read_whole("chat", {"hello": 1})
+
+
+def test_what_orjson_does_not_take() -> None:
+    answer = read(
+        "chat", b'{"choices":[{"delta":{"content":"\\ud83d"},"logprobs":{"content":[{"logprob":-Infinity}]}}]}'
+    )
+    assert (answer.text, list(answer.tokens)) == ("?", [1])
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[1]", b"null", b'{"choices":[1]}', b"[" * 100_000, b"\xff\xfe"])
+def test_what_is_no_event_is_a_value_error(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        read("chat", data)
+
+
+NAMES = (
+    *("choices", "delta", "message", "text", "content", "usage", "error", "logprobs", "token_ids", "tool_calls"),
+    *("function", "type", "completion_tokens", "prompt_tokens", "prompt_tokens_details", "finish_reason"),
+    *("arguments", "reasoning"),
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=5),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(said=JSON, whole=st.booleans())
+def test_no_json_brings_a_reader_down(said: object, whole: bool) -> None:
+    reader = OpenAIReader(Answer())
+    data = json.dumps(said).encode()
+    with contextlib.suppress(ValueError):
+        reader.whole(data, 1.0) if whole else reader.event(None, data, 1.0)

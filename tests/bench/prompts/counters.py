@@ -1,0 +1,52 @@
+"""Counters for tests: a toy tokenizer whose tokens are words, with a chat template of a known size."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from twofold.load.base import Message
+
+AROUND, END = 4, 3
+
+
+@dataclass
+class ToyCounter:
+    """A word with the space before it is a token, but for those in ``split``, which are two.
+
+    A message costs ``AROUND`` tokens more, and a prompt ``END``, where it is a chat.
+    """
+
+    chat: bool = True
+    split: frozenset[str] = frozenset()
+    most: int | None = None
+    asked: list[tuple[Message, ...]] = field(default_factory=list)
+    source: str = "a toy"
+
+    def count(self, messages: tuple[Message, ...]) -> int | None:
+        self.asked.append(messages)
+        if self.chat:
+            total = END + sum(AROUND + self.of(message.text) for message in messages)
+        else:
+            total = self.of("".join(message.text for message in messages))
+        return None if self.most is not None and total > self.most else total
+
+    def of(self, text: str) -> int:
+        words = re.findall(r"\s?\S+", text)
+        return len(words) + sum(word.strip() in self.split for word in words)
+
+
+@dataclass
+class CharacterCounter(ToyCounter):
+    """Every character is a token."""
+
+    def of(self, text: str) -> int:
+        return len(text)
+
+
+@dataclass
+class PairCounter(ToyCounter):
+    """Two characters are a token: no piece of text has exactly one wherever it stands."""
+
+    def of(self, text: str) -> int:
+        return (len(text) + 1) // 2

@@ -1,0 +1,78 @@
+"""Our own server, asked by every endpoint: prompts are as long as asked, in the server's own count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.serve.live import LiveServer, live_server
+from tests.support.tiny import TinyModel, TinyOptions
+from twofold.bench.endpoints.choose import ENDPOINTS, endpoint_of
+from twofold.bench.endpoints.discover import find_server, first_answer
+from twofold.bench.endpoints.exchange import Exchange, Reply
+from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.prompts.choose import first_that_counts
+from twofold.bench.prompts.local import local_counter
+from twofold.bench.prompts.prompter import make_prompter
+from twofold.bench.prompts.remote import remote_counters
+from twofold.load.base import Ask, Message
+
+TINY = TinyOptions("llama", vocab=300, context=512)
+
+
+@pytest.fixture(scope="module")
+def server(
+    tiny_gguf: Callable[[TinyOptions], TinyModel], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveServer]:
+    folder = tmp_path_factory.mktemp("server")
+    with live_server(folder, f"tiny={tiny_gguf(TINY).path}", "--threads", "1") as live:
+        yield live
+
+
+@pytest.fixture
+def exchange(server: LiveServer) -> Iterator[Exchange]:
+    with server.client() as client:
+
+        def ask(method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Reply:
+            response: httpx2.Response = client.request(method, path, content=body, headers=dict(headers))
+            return response.status_code, dict(response.headers), response.content
+
+        yield ask
+
+
+def test_the_server_says_what_it_is(exchange: Exchange) -> None:
+    facts = find_server(exchange, {}, None)
+    assert (facts.model, facts.context) == ("tiny", 512)
+
+
+@pytest.mark.parametrize("name", ENDPOINTS)
+@pytest.mark.parametrize("stream", [True, False])
+def test_prompts_are_as_long_as_asked(exchange: Exchange, name: str, stream: bool) -> None:
+    spoken = name != "messages"
+    options = EndpointOptions("tiny", stream=stream, ignore_eos=spoken, token_ids=spoken)
+    counter = first_that_counts(remote_counters(exchange, name, options))
+    prompter = make_prompter(counter, chat=name != "completions", seed=4)
+    assert prompter.recipe.exact
+    endpoint = endpoint_of(name, options, prompter)
+    history: tuple[Message, ...] = ()
+    before = 0
+    for turn, tokens in enumerate((90, 60)):
+        ask = Ask(turn, 0.0, tokens, 5, history=history, turn=turn)
+        answer = first_answer(exchange, endpoint, ask)
+        assert (answer.prompt_tokens, answer.done, answer.streamed) == (before + tokens, True, stream)
+        if spoken:
+            assert (answer.completion_tokens, sum(answer.tokens)) == (5, 5)
+        history = (*prompter(ask), Message("assistant", "XYZ"))
+        before += tokens + 3
+
+
+def test_the_usage_and_the_model_file_agree_with_the_server(
+    exchange: Exchange, tiny_gguf: Callable[[TinyOptions], TinyModel], tmp_path: Path
+) -> None:
+    *_, usage = remote_counters(exchange, "chat", EndpointOptions("tiny"))
+    local = local_counter(str(tiny_gguf(TINY).path), chat=True, models=tmp_path)
+    asked = (Message("user", "Hello there"), Message("assistant", "Hi"), Message("user", "Go on"))
+    assert usage.count(asked) == local.count(asked)

@@ -1,0 +1,197 @@
+"""What a server is, before a load is sent to it: is the model there, how long may texts be, does the endpoint answer.
+
+Each fault ends in one clear error here, instead of in a thousand failed requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from twofold.bench.base import Endpoint
+from twofold.bench.client.events import EventReader
+from twofold.bench.endpoints.exchange import Exchange
+from twofold.bench.endpoints.failures import sentence, short
+from twofold.bench.endpoints.values import count_at, object_at, objects_at, read_object, text_at
+from twofold.bench.record import Answer
+from twofold.core.errors import (
+    AccessError,
+    BusyError,
+    ContextLengthError,
+    ForbiddenError,
+    NetworkError,
+    NotFoundError,
+    ParameterError,
+    UsageError,
+    named,
+    nearest,
+)
+from twofold.load.base import Ask
+
+MODELS: Final = "/v1/models"
+MOST_NAMED: Final = 8
+_LENGTHS: Final = ("max_model_len", "context_length", "context_window", "max_context_length")
+_KEY_HINT: Final = "Give the key with --api-key, or set TWOFOLD_API_KEY."
+_REFUSALS: Final = frozenset({429, 503, 529})
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What a server says of itself.
+
+    models   all that it lists; none where it lists nothing
+    server   its Server header
+    context  most tokens of a prompt and its answer together, where it says so
+    """
+
+    model: str
+    models: tuple[str, ...]
+    server: str | None
+    context: int | None
+
+
+def find_server(exchange: Exchange, headers: Mapping[str, str], model: str | None) -> ServerFacts:
+    """Asks the server for its models. ``model`` may be left out where there is only one.
+
+    headers  those of the endpoint's requests
+
+    A server without a list is believed to have ``model``. Raises NotFoundError for a model that is not there, with the
+    nearest name; ParameterError where none is named and there is not exactly one; AccessError or ForbiddenError; and
+    NetworkError where there is no server.
+    """
+    status, told, body = exchange("GET", MODELS, None, headers)
+    _check_access(status, body)
+    entries = _entries(status, body)
+    server = short(told["server"]) if told.get("server") else None
+    names = tuple(text_at(entry, "id") for entry in entries if text_at(entry, "id"))
+    if model is None:
+        model = _only(names)
+    entry = next((entry for entry in entries if text_at(entry, "id") == model), None)
+    if entry is None and names:
+        entry = _entry_of(exchange, headers, model, names)
+    return ServerFacts(model, names, server, None if entry is None else _context(entry))
+
+
+def _check_access(status: int, body: bytes) -> None:
+    if status == 401:
+        raise AccessError(f"The server wants a key: {sentence(body)}", hint=_KEY_HINT)
+    if status == 403:
+        raise ForbiddenError(f"The server does not allow it: {sentence(body)}", hint=_KEY_HINT)
+
+
+def _entries(status: int, body: bytes) -> list[dict[str, Any]]:
+    """The models of the list; none where there is no list."""
+    if status != 200:
+        return []
+    try:
+        return objects_at(read_object(body), "data")
+    except ValueError:
+        return []
+
+
+def _only(names: tuple[str, ...]) -> str:
+    if len(names) == 1:
+        return names[0]
+    if not names:
+        raise ParameterError("The server does not list its models.", param="model", hint="Name one with --model.")
+    raise ParameterError(
+        f"The server has {len(names)} models, and none is named.",
+        param="model",
+        hint=f"Choose with --model: {_listed(names)}.",
+    )
+
+
+def _entry_of(exchange: Exchange, headers: Mapping[str, str], model: str, names: tuple[str, ...]) -> dict[str, Any]:
+    """A model that is not in the list may be there all the same: lists have pages, and models have second names."""
+    status, _, body = exchange("GET", f"{MODELS}/{quote(model, safe='/')}", None, headers)
+    if status == 200:
+        try:
+            return read_object(body)
+        except ValueError:
+            return {}
+    close = nearest(model, names)
+    hint = f"Did you mean {close}?" if close else f"It has {_listed(names)}."
+    raise NotFoundError(f"The server has no model {named(model)}.", hint=hint)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(short(name) for name in names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _context(entry: Mapping[str, Any]) -> int | None:
+    """vLLM, Twofold and SGLang say max_model_len; OpenRouter, Groq and LM Studio have other words; llama.cpp n_ctx."""
+    told = [count_at(entry, name) for name in _LENGTHS] + [count_at(object_at(entry, "meta"), "n_ctx")]
+    return next((length for length in told if length), None)
+
+
+def check_lengths(facts: ServerFacts, input_tokens: int, output_tokens: int) -> None:
+    """ContextLengthError where the longest prompt and its answer do not fit into the model's context."""
+    if facts.context is not None and input_tokens + output_tokens > facts.context:
+        raise ContextLengthError(
+            f"A prompt of {input_tokens} and an answer of {output_tokens} tokens do not fit into the {facts.context} "
+            f"tokens that {short(facts.model)} has room for.",
+            hint="Ask for fewer with --input-tokens or --output-tokens, or start the server with a longer context.",
+        )
+
+
+def first_answer(exchange: Exchange, endpoint: Endpoint, ask: Ask) -> Answer:
+    """Asks once, to see that the endpoint answers; the server is warm afterwards. Moments of the answer mean nothing.
+
+    Raises AccessError or ForbiddenError, NotFoundError where there is no such endpoint or model, BusyError,
+    UsageError where the server does not take the request, and NetworkError where it fails.
+    """
+    status, headers, body = exchange("POST", endpoint.path, endpoint.body(ask), endpoint.headers)
+    if status != 200:
+        raise _refusal(status, body, endpoint)
+    answer = Answer()
+    try:
+        _read(endpoint, answer, headers.get("content-type", ""), body)
+    except ValueError as error:
+        hint = "Choose the dialect that the server speaks with --endpoint."
+        raise NetworkError(f"What {endpoint.path} answers is none of its dialect: {error}.", hint=hint) from error
+    if answer.error is not None:
+        raise NetworkError(f"The server fails: {answer.error}", hint="Look into the server's log.")
+    return answer
+
+
+def _read(endpoint: Endpoint, answer: Answer, kind: str, body: bytes) -> None:
+    reader = endpoint.reader(answer)
+    if "event-stream" not in kind.lower():
+        reader.whole(body, 0.0)
+        return
+    events = EventReader()
+    for name, data in events.feed(body) + events.end():
+        reader.event(name, data, 0.0)
+    answer.pings += events.pings
+    if not answer.done and answer.error is None:
+        raise ValueError("the stream ended before the answer did")
+
+
+def _refusal(status: int, body: bytes, endpoint: Endpoint) -> Exception:
+    """The error for a response that is no answer."""
+    said = endpoint.error(body)
+    try:
+        _check_access(status, body)
+    except AccessError as error:
+        return error
+    if status in _REFUSALS:
+        return BusyError(f"The server refuses the first request: {said}", retry_after_s=1.0, hint="Try again later.")
+    if status in (404, 405):
+        hint = "Choose another one with --endpoint: chat, completions or messages; or see whether the URL is right."
+        return NotFoundError(f"The server says {status} to {endpoint.path}: {said}", hint=hint)
+    if status < 500:
+        return UsageError(f"The server does not take the request ({status}): {said}", hint=_hint(said))
+    return NetworkError(f"The server fails with status {status}: {said}", hint="Look into the server's log.")
+
+
+def _hint(said: str) -> str:
+    """The way out for a field that this server does not know."""
+    if "max_completion_tokens" in said:
+        return "This server wants the length of answers as max_completion_tokens."
+    for field in ("ignore_eos", "return_token_ids", "stream_options", "temperature"):
+        if field in said:
+            return f"This server does not take {field}; leave it out."
+    return "Change the request: its lengths, its options, or its extra fields."

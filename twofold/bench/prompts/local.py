@@ -1,0 +1,115 @@
+"""Counts by a tokenizer on this machine: that of a GGUF model, or a ``tokenizer.json`` as Hugging Face keeps it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tokenizers import Tokenizer as HubTokenizer
+
+from twofold.core.errors import ModelNotFoundError, TemplateError, UnsupportedModelError
+from twofold.formats.gguf import GGUFFile
+from twofold.formats.sources import locate
+from twofold.load.base import Message
+from twofold.text.chat import ChatTemplate
+from twofold.text.tokenizer import Tokenizer
+
+_MOST_BYTES: Final = 1 << 20
+_HINT: Final = "Give a GGUF file, a name that `twofold ls` lists, a tokenizer.json, or the folder that holds one."
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCounter:
+    """A tokenizer, and how it renders a chat; ``render`` is None for one without a chat template.
+
+    encode  ids of a text, what the model wants around it included
+    render  ids of a chat with the start of an answer
+    """
+
+    source: str
+    chat: bool
+    encode: Callable[[str], list[int]]
+    render: Callable[[list[dict[str, str]]], list[int]] | None
+
+    def count(self, messages: tuple[Message, ...]) -> int | None:
+        if not self.chat:
+            return len(self.encode("".join(message.text for message in messages)))
+        if self.render is None:
+            return None
+        try:
+            return len(self.render([{"role": message.role, "content": message.text} for message in messages]))
+        except TemplateError:
+            return None
+
+
+def local_counter(name: str, *, chat: bool, models: Path, cache: Path | None = None) -> LocalCounter:
+    """The tokenizer called ``name``: a path, or a GGUF model by its name, which is not fetched.
+
+    models  the folder that fetched models lie in
+    cache   keeps what is slow to derive of a tokenizer
+
+    Raises ModelNotFoundError, FormatError, and UnsupportedModelError for a file that is no tokenizer.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        path = path / "tokenizer.json"
+        if not path.is_file():
+            raise ModelNotFoundError(f"The folder {name} holds no tokenizer.json.", hint=_HINT)
+    if path.suffix == ".json" and path.is_file():
+        return _hub_counter(path, chat)
+    with GGUFFile.open(locate(name, cache=models).path) as file:
+        tokenizer = Tokenizer.from_metadata(file.metadata, cache_dir=cache)
+    render = tokenizer.apply_chat_template if tokenizer.has_chat_template else None
+    return LocalCounter(f"the tokenizer of {name}", chat, tokenizer.encode, render)
+
+
+def _hub_counter(path: Path, chat: bool) -> LocalCounter:
+    try:
+        tokenizer = HubTokenizer.from_file(str(path))
+    except Exception as error:  # the package raises Exception itself
+        raise UnsupportedModelError(f"{path} is no tokenizer: {error!s:.200}", hint=_HINT) from error
+
+    def encode(text: str, special: bool = True) -> list[int]:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=special).ids
+        return ids
+
+    template, tokens = _template(path.parent)
+
+    def render(messages: list[dict[str, str]]) -> list[int]:
+        assert template is not None
+        return encode(template.render(messages, special_tokens=tokens), special=False)
+
+    return LocalCounter(f"the tokenizer in {path.name}", chat, encode, render if template is not None else None)
+
+
+def _template(folder: Path) -> tuple[ChatTemplate | None, Mapping[str, str]]:
+    """The chat template that lies beside a tokenizer, with the special tokens that it may name."""
+    config = _config(folder / "tokenizer_config.json")
+    beside = folder / "chat_template.jinja"
+    source = beside.read_text("utf-8") if beside.is_file() else config.get("chat_template")
+    if isinstance(source, list):  # several by name, as {"name": …, "template": …}
+        source = next((each.get("template") for each in source if each.get("name") == "default"), None)
+    tokens = {name: _text(value) for name, value in config.items() if name.endswith("_token")}
+    named = {name: text for name, text in tokens.items() if text is not None}
+    return (ChatTemplate(source) if isinstance(source, str) else None), named
+
+
+def _config(path: Path) -> dict[str, Any]:
+    if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+        return {}
+    try:
+        said = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        hint = "Fetch the folder again."
+        raise UnsupportedModelError(f"{path.name} is not valid JSON: {error}", hint=hint) from error
+    return said if isinstance(said, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    """A special token is a text, or an object that holds it."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
