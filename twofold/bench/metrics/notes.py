@@ -1,0 +1,110 @@
+"""What a reader must know before the figures mean what they seem to: each a kind, and one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from twofold.bench.metrics.chunks import InterTokenLatency
+from twofold.bench.metrics.counts import Requests, Tokens
+from twofold.bench.metrics.distribution import Distribution
+from twofold.bench.metrics.interval import needed
+from twofold.bench.record import ClientLoad, RunRecord
+
+MOST_CPU: Final = 0.8
+"""Share of one core above which the client is taken for the bottleneck."""
+
+MOST_LAG_S: Final = 2e-3
+"""P99 of the time for which bytes lay unread."""
+
+MOST_DELAY: Final = 0.1
+"""P99 of the schedule delay, as a share of that of TTFT."""
+
+MOST_MERGED: Final = 0.01
+"""Share of chunks that have the moment of the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """``kind`` is one word for a program."""
+
+    kind: str
+    text: str
+
+
+def run_notes(record: RunRecord, requests: Requests) -> Iterator[Note]:
+    """About what was measured at all."""
+    if not requests.measured:
+        yield Note("nothing_measured", "no request is measured: warm-up and cool-down leave none, or none became due")
+    open_still = requests.outcomes["unfinished"]
+    if record.interrupted:
+        left = f", and {open_still} of its requests were open: their figures are left out" if open_still else ""
+        yield Note("interrupted", f"the run was stopped before its end{left}")
+    elif open_still:
+        yield Note("unfinished", f"{open_still} requests had no end in the time to drain; they count as failed")
+    done = requests.outcomes["ok"]
+    if requests.whole:
+        yield Note("whole", f"{requests.whole} of {done} answers came whole: TTFT is E2E, and there is no TPOT")
+    if requests.empty:
+        yield Note("empty", f"{requests.empty} of {done} answers are complete without output")
+
+
+def size_notes(ttft: Distribution) -> Iterator[Note]:
+    """About percentiles that have too few requests under them."""
+    for share, name in ((0.99, "P99"), (0.999, "P99.9")):
+        least = needed(share)
+        if 0 < ttft.n < least:
+            yield Note(
+                "few_requests",
+                f"{name} of {ttft.n} requests is not bounded by what was seen: that needs {least} (at 95 %)",
+            )
+
+
+def client_notes(client: ClientLoad) -> Iterator[Note]:
+    """About the client, where it may have been the bottleneck."""
+    busy = cpu_share(client)
+    if busy > MOST_CPU:
+        yield Note("client_busy", f"the client used {busy:.0%} of a core, and may itself have been the bottleneck")
+    if client.lag_p99_s > MOST_LAG_S:
+        lag = f"{client.lag_p99_s * 1e3:.1f} ms"
+        late = "what it sent may have been late" if client.stamps == "kernel" else "what it measured may be late"
+        yield Note("client_lag", f"the client read what came up to {lag} late (P99): {late}")
+
+
+def measure_notes(
+    ttft: Distribution, schedule_delay: Distribution, itl: InterTokenLatency, tokens: Tokens
+) -> Iterator[Note]:
+    """About single measures."""
+    yield from _delay_notes(ttft, schedule_delay)
+    if itl.chunk_tokens.n and itl.merged > MOST_MERGED * itl.chunk_tokens.n:
+        part = itl.merged / itl.chunk_tokens.n
+        yield Note("merged", f"{part:.0%} of chunks came together with the next: gaps between such are 0")
+    if itl.assumed_share:
+        yield Note(
+            "assumed_tokens",
+            f"the server does not tell the tokens of {itl.assumed_share:.0%} of chunks: they are taken as equal parts",
+        )
+    if tokens.output.fewer:
+        yield Note("ended_early", f"{tokens.output.fewer} of {tokens.output.told} answers ended before their length")
+    if tokens.prompt.told > tokens.prompt.equal:
+        wrong = tokens.prompt.told - tokens.prompt.equal
+        yield Note(
+            "inexact_prompts",
+            f"{wrong} of {tokens.prompt.told} prompts are off their length, by up to {tokens.prompt.most_difference}",
+        )
+
+
+def cpu_share(client: ClientLoad) -> float:
+    """Of one core."""
+    return client.cpu_s / client.wall_s if client.wall_s else 0.0
+
+
+def _delay_notes(ttft: Distribution, schedule_delay: Distribution) -> Iterator[Note]:
+    delay, first = schedule_delay.p99, ttft.p99
+    if delay is None or first is None or delay <= MOST_DELAY * first or delay < 1e-3:
+        return
+    yield Note(
+        "schedule_delay",
+        f"requests waited at the client for up to {delay:.3g} s (P99) before they were sent; TTFT counts that",
+    )

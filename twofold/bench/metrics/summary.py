@@ -1,0 +1,125 @@
+"""All figures of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from twofold.bench.metrics import notes
+from twofold.bench.metrics.chunks import Chunks, InterTokenLatency
+from twofold.bench.metrics.counts import Requests, Tokens
+from twofold.bench.metrics.distribution import Distribution
+from twofold.bench.metrics.goodput import Goodput, Verdict, mlperf
+from twofold.bench.metrics.notes import Note, cpu_share
+from twofold.bench.metrics.objectives import Objectives
+from twofold.bench.metrics.plain import plain
+from twofold.bench.metrics.queue import METHOD
+from twofold.bench.metrics.rates import Concurrency, Rates, due_window, span
+from twofold.bench.metrics.requests import RequestFigures, figures_of
+from twofold.bench.metrics.rule import Rule
+from twofold.bench.record import ClientLoad, RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Distributions over requests; seconds."""
+
+    ttft_s: Distribution
+    ttft_sent_s: Distribution
+    schedule_delay_s: Distribution
+    connect_s: Distribution
+    queue_s: Distribution
+    tpot_s: Distribution
+    e2e_s: Distribution
+    longest_gap_s: Distribution
+
+    @classmethod
+    def of(cls, figures: Sequence[RequestFigures]) -> Latency:
+        return cls(*(Distribution.of(getattr(each, measure.name) for each in figures) for measure in fields(cls)))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The rule, what it says of this run, and when the requests that it measures were due."""
+
+    warmup_s: float
+    cooldown_s: float
+    from_s: float
+    until_s: float
+    words: str
+    percentiles: str = "nearest rank: the least value that at least that share of the values does not exceed"
+    failures: str = "infinitely slow; null is a figure without a bound, or without a value where n is 0"
+    queue: str = METHOD
+
+    @classmethod
+    def of(cls, record: RunRecord, rule: Rule) -> Measured:
+        window = due_window(record, rule)
+        words = rule.words(record.duration_s)
+        return cls(rule.warmup_s, rule.cooldown_s, window.from_s, window.until_s, words)
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """What the client itself used; ``cpu_share`` is of one core."""
+
+    cpu_share: float
+    load: ClientLoad
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A run under a rule. ``goodput`` is None without objectives."""
+
+    measured: Measured
+    requests: Requests
+    latency: Latency
+    itl: InterTokenLatency
+    rates: Rates
+    concurrency: Concurrency
+    goodput: Goodput | None
+    mlperf: tuple[Verdict, ...]
+    tokens: Tokens
+    client: Client
+    notes: tuple[Note, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data under the names of the fields: seconds, shares from 0 to 1, null as ``measured.failures`` says."""
+        document: dict[str, Any] = plain(self)
+        return document
+
+
+def summarise(record: RunRecord, rule: Rule | None = None, objectives: Objectives | None = None) -> Summary:
+    """Figures of the requests that ``rule`` measures; all of them without one."""
+    rule = rule or Rule()
+    measured = rule.measured(record)
+    figures = figures_of(measured, record)
+    window = span(due_window(record, rule), measured)
+    chunks = Chunks.of(record.samples)
+    ours = chunks if len(measured) == len(record.samples) else Chunks.of(measured)
+    latency, itl = Latency.of(figures), InterTokenLatency.of(measured, ours)
+    requests, tokens = Requests.of(record.samples, measured), Tokens.of(measured)
+    return Summary(
+        measured=Measured.of(record, rule),
+        requests=requests,
+        latency=latency,
+        itl=itl,
+        rates=Rates.of(record, measured, rule, chunks),
+        concurrency=Concurrency.of(record.samples, window),
+        goodput=None if objectives is None else Goodput.of(figures, objectives, window.length_s),
+        mlperf=mlperf(latency.ttft_s, latency.tpot_s),
+        tokens=tokens,
+        client=Client(cpu_share(record.client), record.client),
+        notes=_notes(record, requests, latency, itl, tokens),
+    )
+
+
+def _notes(
+    record: RunRecord, requests: Requests, latency: Latency, itl: InterTokenLatency, tokens: Tokens
+) -> tuple[Note, ...]:
+    return (
+        *notes.run_notes(record, requests),
+        *notes.client_notes(record.client),
+        *notes.measure_notes(latency.ttft_s, latency.schedule_delay_s, itl, tokens),
+        *notes.size_notes(latency.ttft_s),
+    )
