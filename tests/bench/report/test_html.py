@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+
+from tests.bench.report.runs import HOSTILE, answered, document, failed, mixed, record
+from twofold.bench.report.charts import MOST_ROWS, cdf, charts_of, timeline
+from twofold.bench.report.curves import curves_of, front
+from twofold.bench.report.document import Document
+from twofold.bench.report.html import html
+from twofold.draw import Guide, Spans, Steps
+
+VOID = {"meta", "br"}
+
+
+class Page(HTMLParser):
+    """Checks that tags close in order, and gathers tags, attributes and text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.words = ""
+        self._open: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def test_a_page_says_what_came_out() -> None:
+    page = Page(html(document(mixed(40))))
+    for words in ("36 of 40 requests were answered (4 refused).", "TTFT", "goodput", "What the figures mean", "429"):
+        assert words in page.words
+
+
+def test_a_page_loads_nothing_and_runs_nothing() -> None:
+    text = html(document(mixed(40), mixed(40, rate=8.0)))
+    page = Page(text)
+    assert not {"script", "link", "img", "iframe", "object", "base", "form"} & set(page.tags)
+    assert not {"src", "href", "action", "style"} & {name for name, _ in page.attributes}
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+    assert "url(" not in text
+    assert "@import" not in text
+    assert "default-src 'none'" in text
+
+
+def test_what_others_named_is_escaped() -> None:
+    made = document(mixed(40), model=HOSTILE)
+    page = Page(html(made))
+    assert "script" not in page.tags
+    assert page.words.count(HOSTILE) >= 2
+
+
+def test_every_chart_is_sound_xml() -> None:
+    found = re.findall(r"<svg.*?</svg>", html(document(mixed(40), mixed(40, rate=8.0))), re.DOTALL)
+    assert len(found) > 10
+    for text in found:
+        ElementTree.fromstring(text)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        document(),
+        document(record([])),
+        document(record([failed(0, 0.0)])),
+        document(record([answered(0, 0.0)])),
+        document(record([answered(0, 0.0, gaps=())])),
+        document(record([failed(0, 0.0, "unfinished")], interrupted=True)),
+        document(mixed(40), chunks=False),
+        document(record([]), record([failed(0, 0.0)])),
+        msgspec.structs.replace(
+            document(mixed(4)), runs=[msgspec.structs.replace(document(mixed(4)).runs[0], summary={"latency": 3})]
+        ),
+    ],
+)
+def test_every_document_has_a_page(made: Document) -> None:
+    Page(html(made))
+
+
+def test_a_page_stays_small_with_many_requests() -> None:
+    assert len(html(document(mixed(5000, rate=100.0)))) < 700_000
+
+
+def test_a_search_says_its_rate_and_shows_its_trials() -> None:
+    trial = {
+        "rate": 4.0,
+        "seconds": 30.0,
+        "requests": 120,
+        "attainment": 0.95,
+        "passed": True,
+        "sure": False,
+        "why": "ok",
+    }
+    found = {"words": "At 4 requests a second it works.", "rate": 4.0, "trials": [trial]}
+    page = Page(html(msgspec.structs.replace(document(mixed(40), mixed(40, rate=8.0)), search=found)))
+    for words in ("At 4 requests a second it works.", "Trials", "passed, not surely", "sustained: 4/s"):
+        assert words in page.words
+
+
+def test_a_curve_counts_failures_and_so_ends_below_one() -> None:
+    (chart, *_) = charts_of(document(mixed(40)).runs[0])
+    due = next(mark for mark in chart.marks if isinstance(mark, Steps))
+    assert due.points[-1][1] == pytest.approx(0.9)
+    assert any(isinstance(mark, Guide) and mark.value == 0.5 for mark in chart.marks)
+    assert "4 that failed" in chart.note
+
+
+def test_a_long_curve_keeps_both_ends_and_the_tail() -> None:
+    import numpy as np  # noqa: PLC0415 - only this test makes many values
+
+    points = cdf(np.arange(1, 100_001, dtype=np.float64))
+    assert len(points) < 1000
+    assert points[0] == (1.0, 0.0)
+    assert points[-1] == (100_000.0, 1.0)
+    assert (99_999.0, 0.99999) in points
+
+
+def test_a_timeline_shows_phases_of_the_first_requests() -> None:
+    chart = timeline(document(mixed(400)).runs[0])
+    assert chart is not None
+    spans = {mark.label: mark.spans for mark in chart.marks if isinstance(mark, Spans)}
+    assert len(spans["decode"]) <= MOST_ROWS
+    assert f"The first {MOST_ROWS} of 400 requests." == chart.note
+    first, decode = spans["prefill"][0], spans["decode"][0]
+    assert first.end == decode.start < decode.end
+
+
+def test_several_runs_have_curves_by_rate() -> None:
+    titles = [chart.title for chart in curves_of(document(mixed(40), mixed(40, rate=8.0)))]
+    assert titles == ["TTFT against rate", "TPOT against rate", "Throughput against rate", "Throughput against TPOT"]
+    assert list(curves_of(document(mixed(40)))) == []
+
+
+def test_closed_loops_have_curves_by_clients() -> None:
+    runs = [replace(mixed(40, rate=4.0 * count), load={"kind": "closed", "concurrency": count}) for count in (1, 2)]
+    titles = [chart.title for chart in curves_of(document(*runs))]
+    assert titles[0] == "TTFT against concurrency"
+    assert "run 2: 2 clients at once" in Page(html(document(*runs))).words
+
+
+def test_the_front_holds_what_no_other_beats_in_both() -> None:
+    assert front([(3, 30), (1, 10), (2, 5), (4, 20), (3, 25)]) == [(1, 10), (3, 30)]

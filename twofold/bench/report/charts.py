@@ -1,0 +1,241 @@
+"""The charts of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from twofold.bench.report import figures
+from twofold.bench.report.document import Request, Run
+from twofold.bench.report.gather import moments_of
+from twofold.draw import Axis, Chart, Dots, Guide, Mark, Span, Spans, Steps, duration, number, share
+from twofold.draw.marks import Point
+from twofold.draw.scale import nice_step
+from twofold.load.base import FAILURES
+
+Floats = npt.NDArray[np.float64]
+
+MOST_ROWS: Final = 150
+"""Requests of a timeline."""
+
+_CURVE_POINTS: Final = 400
+_MOST_DOTS: Final = 1500
+_BINS: Final = 80
+_SPREAD: Final = 8.0
+_FAR: Final = 2.0
+"""Times the slowest request: an objective beyond it would only press the curve together."""
+
+_NO_WAIT_S: Final = 1e-3
+_BLUE, _ORANGE, _GREEN, _PINK, _OLIVE, _, _GREY = range(7)
+
+_SHARE: Final = Axis("share", form=share, low=0.0, high=1.0, ticks=5)
+_TIME: Final = Axis("time of the run", form=duration, low=0.0, tight=True)
+
+
+def charts_of(run: Run) -> Iterator[Chart]:
+    """Those that the run has data for."""
+    made = (ttft(run), tpot(run), itl(run), over_time(run), throughput(run), open_requests(run), by_prompt(run))
+    yield from (chart for chart in made if chart is not None)
+
+
+def ttft(run: Run) -> Chart | None:
+    due, sent = _values(run, "ttft_s"), _values(run, "ttft_sent_s")
+    marks = (
+        Steps(cdf(due), "from when it was due", _BLUE),
+        Steps(cdf(sent), "from the send", _ORANGE, dashed=True),
+    )
+    return _distribution("Time to first token", marks, (due, sent), run, "ttft")
+
+
+def tpot(run: Run) -> Chart | None:
+    values = _values(run, "tpot_s")
+    return _distribution("Time per output token", (Steps(cdf(values), "", _GREEN),), (values,), run, "tpot")
+
+
+def itl(run: Run) -> Chart | None:
+    """None where the document leaves chunks out."""
+    gaps = [np.frombuffer(each.gaps_us, np.int64) for each in _measured(run) if each.gaps_us]
+    if not gaps:
+        return None
+    values = np.asarray(np.concatenate(gaps) * 1e-6, np.float64)
+    marks = (Steps(cdf(values), "", _PINK),)
+    return _distribution("Inter-token latency: gaps between chunks", marks, (values,), run, "itl")
+
+
+def over_time(run: Run) -> Chart | None:
+    """Where in the run it was slow, and whether the client was late."""
+    rows = _some([each for each in _measured(run) if each.ttft_s is not None])
+    if not rows:
+        return None
+    firsts = [(each.due_s, each.ttft_s or 0.0) for each in rows]
+    titles = [f"request {each.index}: {duration(each.ttft_s)}" for each in rows]
+    delays = [(each.due_s, each.started_s - each.due_s) for each in rows if each.started_s is not None]
+    marks: list[Mark] = [Dots(firsts, "TTFT", _BLUE, titles, 2.2), Dots(delays, "schedule delay", _ORANGE, radius=1.6)]
+    ends = [(each.due_s, 0.0) for each in run.requests if each.measured and each.outcome in FAILURES]
+    if ends:
+        marks.append(Dots(ends, "failed", _GREY, radius=3))
+    return Chart("Latency over the run", tuple(marks), _TIME, Axis("", form=duration, low=0.0))
+
+
+def throughput(run: Run) -> Chart | None:
+    """Tokens by when they came; a request without chunks counts at its end."""
+    moments, tokens = _arrivals(run.requests)
+    if not len(moments):
+        return None
+    width = nice_step(max(float(moments.max()), 1e-3) / _BINS)
+    sums = np.bincount((moments / width).astype(np.int64), weights=tokens)
+    points = [(index * width, float(total) / width) for index, total in enumerate(sums)]
+    points.append((len(sums) * width, 0.0))
+    note = f"In steps of {duration(width)}."
+    return Chart("Output", (Steps(points, "", _GREEN),), _TIME, Axis("tokens/s", low=0.0), note)
+
+
+def open_requests(run: Run) -> Chart | None:
+    """How many requests were with the server, and how many waited at the client."""
+    sent = [(each.started_s, _end(each)) for each in run.requests if each.started_s is not None]
+    delays = [(each.due_s, each.started_s) for each in run.requests if each.started_s is not None]
+    waiting = [(due, start) for due, start in delays if start > due + _NO_WAIT_S]
+    if not sent:
+        return None
+    marks = [Steps(_level(sent), "with the server", _BLUE)]
+    if waiting:
+        marks.append(Steps(_level(waiting), "waiting at the client", _ORANGE))
+    return Chart("Open requests", tuple(marks), _TIME, Axis("requests", low=0.0))
+
+
+def by_prompt(run: Run) -> Chart | None:
+    """What a prompt's length costs; None where all are as long."""
+    rows = _some([each for each in _measured(run) if each.ttft_sent_s is not None])
+    points = [(float(_prompt(each)), each.ttft_sent_s or 0.0) for each in rows]
+    if len({x for x, _ in points}) < 3:
+        return None
+    x = Axis("tokens of the prompt", low=0.0, tight=True)
+    return Chart(
+        "TTFT from send by prompt", (Dots(points, "", _BLUE, radius=2.2),), x, Axis("", form=duration, low=0.0)
+    )
+
+
+def timeline(run: Run) -> Chart | None:
+    """A row for each request, from when it was due; of long runs the first."""
+    rows = [each for each in run.requests if each.measured][:MOST_ROWS]
+    if not rows:
+        return None
+    parts = [list(_phases(row, each)) for row, each in enumerate(rows)]
+    names = (("at the client", _ORANGE), ("queue (estimate)", _GREY), ("prefill", _PINK), ("decode", _BLUE))
+    marks: list[Mark] = [
+        Spans([span for spans in parts for phase, span in spans if phase == name], name, colour)
+        for name, colour in names
+    ]
+    ends = [(_end(each), row + 0.5) for row, each in enumerate(rows) if each.outcome != "ok"]
+    titles = [f"request {each.index}: {each.outcome}" for each in rows if each.outcome != "ok"]
+    if ends:
+        marks.append(Dots(ends, "not answered", _OLIVE, titles, 3))
+    total = sum(1 for each in run.requests if each.measured)
+    note = f"The first {len(rows)} of {total:,} requests." if total > len(rows) else ""
+    return Chart("Requests", tuple(marks), _TIME, Axis("", downwards=True, form=number, low=0, high=len(rows)), note)
+
+
+def cdf(values: Floats) -> list[Point]:
+    """Of values, in any order, the share that does not exceed each; infinite ones only count.
+
+    Of many, some hundred points are taken: evenly by rank, and closer to the slow end.
+    """
+    n = len(values)
+    ascending = np.sort(values[np.isfinite(values)])
+    if not len(ascending):
+        return []
+    even = np.linspace(0, len(ascending) - 1, _CURVE_POINTS)
+    tail = len(ascending) - np.geomspace(1, len(ascending), _CURVE_POINTS)
+    ranks = np.unique(np.concatenate((even, tail)).astype(np.int64))
+    points = [(float(ascending[rank]), (int(rank) + 1) / n) for rank in ranks]
+    return [(points[0][0], 0.0), *points]
+
+
+def _distribution(title: str, marks: tuple[Steps, ...], values: Sequence[Floats], run: Run, name: str) -> Chart | None:
+    if not any(mark.points for mark in marks):
+        return None
+    limit = figures.objectives(run).get(name)
+    slowest = max(x for mark in marks for x, _ in mark.points)
+    near = limit is not None and limit <= _FAR * slowest
+    guides = (Guide("x", limit, f"objective {duration(limit)}"),) if limit is not None and near else ()
+    failed = int(max(np.isinf(each).sum() for each in values))
+    note = f"{failed} that failed count as infinitely slow: the curve ends below 100 %." if failed else ""
+    return Chart(title, (*marks, *guides), _time_axis(values), _SHARE, note)
+
+
+def _time_axis(values: Sequence[Floats]) -> Axis:
+    """Logarithmic where the slow are far from the rest."""
+    finite = np.concatenate([each[np.isfinite(each)] for each in values])
+    middle = float(np.median(finite)) if len(finite) else 0.0
+    kind: Literal["log", "linear"] = "log" if middle > 0 and float(finite.max()) > _SPREAD * middle else "linear"
+    low = float(np.quantile(finite, 0.001)) if kind == "log" else 0.0
+    return Axis("", kind, duration, low=max(low, middle / 1000) if kind == "log" else 0.0)
+
+
+def _values(run: Run, name: Literal["ttft_s", "ttft_sent_s", "tpot_s"]) -> Floats:
+    return np.array([value for value in run.figures(name) if value is not None], np.float64)
+
+
+def _measured(run: Run) -> list[Request]:
+    return [each for each in run.requests if each.measured]
+
+
+def _some(rows: Sequence[Request]) -> list[Request]:
+    """The slowest, and of the others every so many."""
+    if len(rows) <= _MOST_DOTS:
+        return list(rows)
+    slow = sorted(rows, key=lambda each: -(each.ttft_s or 0.0))[: _MOST_DOTS // 5]
+    kept = {each.index for each in (*slow, *rows[:: len(rows) // _MOST_DOTS + 1])}
+    return [each for each in rows if each.index in kept]
+
+
+def _arrivals(requests: Iterable[Request]) -> tuple[Floats, Floats]:
+    """Moments of output, and tokens that came then."""
+    moments: list[Floats] = [np.empty(0)]
+    tokens: list[Floats] = [np.empty(0)]
+    for each in requests:
+        came = np.asarray(moments_of(each)) if each.gaps_us is not None else np.array([each.last_s or -1.0])
+        if each.first_s is None or not len(came):
+            continue
+        told = each.chunk_tokens if each.gaps_us is not None else None
+        even = (each.output_tokens or each.chunks) / len(came)
+        moments.append(came)
+        tokens.append(np.full(len(came), even) if told is None else np.broadcast_to(np.asarray(told, float), len(came)))
+    return np.concatenate(moments), np.concatenate(tokens)
+
+
+def _level(spans: Sequence[tuple[float, float]]) -> list[Point]:
+    """How many spans cover each moment."""
+    changes = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
+    level, points = 0, [(0.0, 0.0)]
+    for moment, change in changes:
+        level += change
+        points.append((moment, float(level)))
+    return points
+
+
+def _phases(row: int, each: Request) -> Iterator[tuple[str, Span]]:
+    """Which phase, and when."""
+    if each.started_s is None:
+        return
+    yield "at the client", Span(row, each.due_s, each.started_s, f"request {each.index} waited at the client")
+    end = each.first_s if each.first_s is not None else _end(each)
+    turn = min(end, each.started_s + (each.queue_s or 0.0))
+    yield "queue (estimate)", Span(row, each.started_s, turn, f"request {each.index} queued, as estimated")
+    yield "prefill", Span(row, turn, end, f"request {each.index}: prefill of {_prompt(each)} tokens")
+    if each.first_s is not None and each.last_s is not None:
+        words = f"request {each.index}: {each.output_tokens or each.chunks} tokens"
+        yield "decode", Span(row, each.first_s, each.last_s, words)
+
+
+def _prompt(each: Request) -> int:
+    return each.asked_input_tokens if each.prompt_tokens is None else each.prompt_tokens
+
+
+def _end(each: Request) -> float:
+    """When it ended, or the last that is known of it."""
+    moments = (each.ended_s, each.last_s, each.sent_s, each.started_s)
+    return next((moment for moment in moments if moment is not None), each.due_s)

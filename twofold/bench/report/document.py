@@ -1,0 +1,286 @@
+"""The document of a bench: everything that was asked, sent, measured and found, for machines to read.
+
+Its laws:
+
+- Times are seconds of a run's clock, to the microsecond; gaps between chunks are whole microseconds.
+- A measure that has no bound, since its request failed, is null, and ``outcome`` says that it did. A measure that does
+  not exist, such as TPOT of one token, is null as well. ``Run.figures`` tells them apart.
+- No prompt, no answer and no key is in it.
+- Fields may be added to schema 1 only with a default; what a reader does not know, it refuses.
+
+A JSON Schema of it is made from the classes below (``json_schema``), and so are its reader and its writer.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from twofold.core.errors import ParameterError
+from twofold.load.base import FAILURES, Outcome
+
+if TYPE_CHECKING:
+    Integers: TypeAlias = array[int]
+else:
+    Integers = array  # Python 3.11 gives it no parameter at run time
+
+SCHEMA: Final = "twofold.bench/1"
+SCHEMA_URL: Final = "https://json-schema.org/draft/2020-12/schema"
+_MOST_TOLD: Final = 300
+
+Plain: TypeAlias = Mapping[str, Any]
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+
+
+class Microseconds(Integers):
+    """Gaps of one answer: eight bytes each, however many there are."""
+
+    def __new__(cls, values: Any = ()) -> Microseconds:
+        made: Microseconds = super().__new__(cls, "q", values)
+        return made
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One request: what was asked, its moments, what came."""
+
+    index: Annotated[Count, Meta(description="counts the requests of a run, as they became due")]
+    session: Annotated[int | None, Meta(description="the conversation it belongs to")] = None
+    turn: Annotated[Count, Meta(description="of its conversation, from 0")] = 0
+    outcome: Annotated[Outcome, Meta(description="ok; refused, failed, broken and late count as infinitely slow")]
+    measured: Annotated[bool, Meta(description="whether the summary counts it: neither warm-up nor cool-down")]
+    status: Annotated[int | None, Meta(description="of the HTTP response")]
+    error: Annotated[str | None, Meta(description="one sentence where the outcome is not ok")]
+    request_id: Annotated[str | None, Meta(description="as the server calls it")]
+
+    due_s: Annotated[float, Meta(description="when the load says that it leaves")]
+    started_s: Annotated[float | None, Meta(description="when the client turned to it")]
+    connect_s: Annotated[float | None, Meta(description="what a new connection took; null where one was open")]
+    sent_s: Annotated[float | None, Meta(description="when its last byte was handed to the kernel")]
+    first_s: Annotated[float | None, Meta(description="when its first output came")]
+    last_s: Annotated[float | None, Meta(description="when its last output came")]
+    ended_s: Annotated[float | None, Meta(description="when the last byte of the response came")]
+    lag_s: Annotated[float, Meta(description="longest that bytes of it lay in the kernel before the client read them")]
+
+    ttft_s: Annotated[float | None, Meta(description="first_s - due_s")]
+    ttft_sent_s: Annotated[float | None, Meta(description="first_s - started_s")]
+    tpot_s: Annotated[float | None, Meta(description="(last_s - first_s) / (output_tokens - 1)")]
+    e2e_s: Annotated[float | None, Meta(description="last_s - due_s")]
+    queue_s: Annotated[float | None, Meta(description="how much of ttft_sent_s it is thought to have waited")]
+
+    asked_input_tokens: Annotated[Count, Meta(description="as the load says; in a later turn, of what is new in it")]
+    asked_output_tokens: Count
+    shared_tokens: Annotated[Count, Meta(description="how many of them other prompts begin with, too")]
+    prompt_tokens: Annotated[int | None, Meta(description="as the server counts them")]
+    cached_tokens: Annotated[int | None, Meta(description="those of the prompt that it had cached")]
+    output_tokens: Annotated[int | None, Meta(description="as the server counts them")]
+    reasoning_tokens: int | None
+    finish: Annotated[str | None, Meta(description="the server's reason for the end")]
+
+    streamed: Annotated[bool, Meta(description="false: the whole answer came as one chunk")]
+    chunks: Annotated[Count, Meta(description="events that hold output")]
+    empty: Annotated[Count, Meta(description="events that hold none")]
+    pings: Count
+    merged: Annotated[Count, Meta(description="chunks that were read together with the one after them")]
+    gaps_us: Annotated[
+        Microseconds | None, Meta(description="microseconds between chunks: one less than there are; null if left out")
+    ] = None
+    chunk_tokens: Annotated[
+        int | list[int] | None,
+        Meta(description="tokens of each chunk; one number if all hold as many; or null"),
+    ] = None
+
+    def unbounded(self, value: float | None, *, interrupted: bool) -> float | None:
+        """A measure of this request with what JSON cannot say: infinite where it failed, or was never to end.
+
+        ``interrupted``: someone stopped its run, so that what was open then is not slow, but unknown.
+        """
+        if value is not None:
+            return value
+        endless = self.outcome in FAILURES or (self.outcome == "unfinished" and not interrupted)
+        return math.inf if endless else None
+
+
+class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the client itself did, to tell whether it was the bottleneck."""
+
+    wall_s: float
+    cpu_s: Annotated[float, Meta(description="processor seconds of the client's process in wall_s")]
+    lag_p50_s: Annotated[float, Meta(description="how long bytes lay in the kernel before the client read them")]
+    lag_p99_s: float
+    stamps: Annotated[Literal["kernel", "client"], Meta(description="whose moments of arrival these are")]
+    events: Annotated[Count, Meta(description="events of all kinds that were read")]
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One load that was sent, whole or until someone stopped it."""
+
+    load: Annotated[Plain, Meta(description="what was asked, in words and numbers")]
+    began_unix: Annotated[float, Meta(description="wall-clock time at second 0 of its clock")]
+    duration_s: Annotated[float, Meta(description="for which requests became due")]
+    interrupted: bool
+    client: Client
+    summary: Annotated[Plain, Meta(description="the figures: rule, window, distributions, rates, goodput, warnings")]
+    requests: list[Request]
+
+    def figures(self, name: Literal["ttft_s", "ttft_sent_s", "tpot_s", "e2e_s"]) -> list[float | None]:
+        """One measure of the requests that the summary counts, in their order; failures are infinite."""
+        return [
+            request.unbounded(getattr(request, name), interrupted=self.interrupted)
+            for request in self.requests
+            if request.measured
+        ]
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was measured."""
+
+    url: Annotated[str, Meta(description="without user, password, query")]
+    endpoint: Annotated[str, Meta(description="chat, completions or messages")]
+    model: str
+    server: Annotated[str | None, Meta(description="what it says it is")] = None
+    details: Annotated[Plain, Meta(description="what else is known of it")] = {}
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the client ran."""
+
+    processor: str
+    cores: int
+    usable_threads: int
+    memory_bytes: int
+    system: str
+    python: str
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything of a bench. ``schema`` is ``SCHEMA``."""
+
+    schema: Literal["twofold.bench/1"]
+    version: Annotated[str, Meta(description="Twofold's")]
+    command: Annotated[str, Meta(description="which bench this was: serve or run")]
+    settings: Annotated[Plain, Meta(description="its options; secrets are left out")]
+    target: Target
+    machine: Machine
+    runs: Annotated[list[Run], Meta(description="one; or of a sweep or a search each, in the order in which they ran")]
+    search: Annotated[Plain | None, Meta(description="the highest sustainable rate and how it was found")] = None
+    sweep: Annotated[Plain | None, Meta(description="the rates that were asked")] = None
+
+    def to_json(self) -> bytes:
+        """One line of UTF-8; what has no place in it, such as half of a surrogate pair, becomes a question mark."""
+        encoder = _encoder()
+        try:
+            return encoder.encode(self)
+        except UnicodeEncodeError:
+            return encoder.encode(_sound(msgspec.to_builtins(self, enc_hook=_encoded)))
+
+    def without_requests(self) -> Document:
+        """The same with what sums them up alone."""
+        runs = [msgspec.structs.replace(run, requests=[]) for run in self.runs]
+        return msgspec.structs.replace(self, runs=runs)
+
+    def write(self, path: Path) -> None:
+        """Writes it whole or not at all. Raises OSError."""
+        part = path.with_name(path.name + ".part")
+        part.write_bytes(self.to_json() + b"\n")
+        part.replace(path)
+
+
+def read(text: bytes | str) -> Document:
+    """The document of ``Document.to_json``.
+
+    Raises ParameterError for anything else, and says whether it is of another schema.
+    """
+    try:
+        return _decoder().decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _stranger(text, error) from None
+
+
+def read_file(path: Path) -> Document:
+    """As ``read``, of a file, whose name its errors tell."""
+    try:
+        return read(path.read_bytes())
+    except OSError as error:
+        raise _refusal(f"{path} cannot be read: {error.strerror or error}.") from None
+    except ParameterError as error:
+        raise _refusal(f"{path}: {error}") from None
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) that every document holds to."""
+    schema = msgspec.json.schema(Document, schema_hook=_hook_schema)
+    return {"$schema": SCHEMA_URL, "title": SCHEMA, **schema}
+
+
+def _encoder() -> msgspec.json.Encoder:
+    return msgspec.json.Encoder(enc_hook=_encoded)
+
+
+def _decoder() -> msgspec.json.Decoder[Document]:
+    return msgspec.json.Decoder(Document, dec_hook=_decoded)
+
+
+def _encoded(value: object) -> list[int]:
+    if isinstance(value, array):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} has no place in a document")
+
+
+def _sound(value: Any) -> Any:
+    """Plain data with texts that UTF-8 has bytes for."""
+    match value:
+        case str():
+            return value.encode("utf-8", "replace").decode()
+        case dict():
+            return {_sound(name): _sound(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_sound(item) for item in value]
+        case _:
+            return value
+
+
+def _decoded(kind: type, value: object) -> object:
+    if kind is not Microseconds or not isinstance(value, list):
+        raise ValueError("expected a list of whole microseconds")
+    try:
+        return Microseconds(value)
+    except (TypeError, OverflowError):
+        raise ValueError("expected a list of whole microseconds") from None
+
+
+def _hook_schema(kind: type) -> dict[str, Any]:
+    if kind is Microseconds:
+        return {"type": "array", "items": {"type": "integer", "minimum": 0}}
+    raise TypeError(f"{kind.__name__} has no schema")
+
+
+class _Head(msgspec.Struct):
+    """As much as tells what a JSON text is."""
+
+    schema: str | None = None
+
+
+def _stranger(text: bytes | str, error: Exception) -> ParameterError:
+    """Says what a text is that is no document."""
+    try:
+        schema = msgspec.json.decode(text, type=_Head).schema
+    except msgspec.ValidationError:
+        return _refusal("This is no document of a bench.")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _refusal(f"This is no JSON: {error!s:.{_MOST_TOLD}}.")
+    if schema == SCHEMA:
+        return _refusal(f"This document is not as schema {SCHEMA} says: {error!s:.{_MOST_TOLD}}.")
+    if schema is not None and schema.startswith("twofold.bench/"):
+        return _refusal(f"This document has schema {schema!r:.60}, and only {SCHEMA} is known here.")
+    return _refusal(f"This is no document of a bench: its schema is not {SCHEMA}.")
+
+
+def _refusal(message: str) -> ParameterError:
+    hint = "Give a file that `twofold bench serve` or `twofold bench run` wrote with --json or --output."
+    return ParameterError(message, param="document", hint=hint)

@@ -1,0 +1,144 @@
+"""Figures of a run as its document holds them, and which of them a report shows.
+
+A document may come from elsewhere: what it lacks is no figure, and never an error of the report.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from twofold.bench.metrics.distribution import NOTHING, Distribution
+from twofold.bench.report.document import Run
+
+_FINITE: Final = frozenset({"n", "failed", "mean", "std"})
+"""Of a distribution, what is never infinite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A row of the table of latencies; ``path`` is where the summary holds its distribution."""
+
+    name: str
+    path: tuple[str, str]
+    meaning: str
+
+
+TTFT: Final = Measure("TTFT", ("latency", "ttft_s"), "from when a request was due to its first output")
+TTFT_SENT: Final = Measure(
+    "TTFT from send", ("latency", "ttft_sent_s"), "from when the client turned to it to its first output"
+)
+DELAY: Final = Measure(
+    "schedule delay", ("latency", "schedule_delay_s"), "from when it was due to when the client turned to it"
+)
+QUEUE: Final = Measure(
+    "queue (estimate)", ("latency", "queue_s"), "what TTFT from send has beyond a prompt's own time; an estimate"
+)
+TPOT: Final = Measure(
+    "TPOT", ("latency", "tpot_s"), "time of a token after the first: (last − first) / (tokens − 1), one a request"
+)
+ITL: Final = Measure("ITL, gaps", ("itl", "gap_s"), "every gap between two chunks, whatever they hold")
+ITL_TOKEN: Final = Measure(
+    "ITL, tokens", ("itl", "token_s"), "a gap divided by the tokens of its later chunk, once for each of them"
+)
+E2E: Final = Measure("E2E", ("latency", "e2e_s"), "from when it was due to its last output")
+
+MEASURES: Final = (TTFT, TTFT_SENT, DELAY, QUEUE, TPOT, ITL, ITL_TOKEN, E2E)
+
+COLUMNS: Final = (
+    ("mean", "mean"),
+    ("P50", "p50"),
+    ("P90", "p90"),
+    ("P95", "p95"),
+    ("P99", "p99"),
+    ("P99.9", "p99_9"),
+    ("max", "max"),
+)
+"""Title and name of a distribution's figures."""
+
+RATES: Final = (
+    ("requests/s", "requests_per_s"),
+    ("input tokens/s", "input_tokens_per_s"),
+    ("output tokens/s", "output_tokens_per_s"),
+    ("total tokens/s", "total_tokens_per_s"),
+)
+WINDOWS: Final = (
+    ("asked", "what became due in the measured window"),
+    ("achieved", "answers that are complete, until the last of them ended"),
+    ("steady", "all that came within the measured window"),
+)
+
+
+def look(summary: Mapping[str, Any], *path: str) -> Any:
+    """What is at the end of ``path``; None where there is nothing."""
+    found: Any = summary
+    for name in path:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def figure(summary: Mapping[str, Any], *path: str) -> float | None:
+    """A number; None where there is none."""
+    found = look(summary, *path)
+    return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+
+
+def count(summary: Mapping[str, Any], *path: str) -> int:
+    """A whole number; 0 where there is none."""
+    return int(figure(summary, *path) or 0)
+
+
+def distribution(summary: Mapping[str, Any], *path: str) -> Distribution:
+    """With what JSON cannot say: a percentile that is null, of values that there are, is infinite."""
+    found = look(summary, *path)
+    if not isinstance(found, Mapping) or not figure(found, "n"):
+        return NOTHING
+    values = {field.name: figure(found, field.name) for field in fields(Distribution)}
+    bounds = {name: math.inf if value is None and name not in _FINITE else value for name, value in values.items()}
+    return Distribution(**{**bounds, "n": count(found, "n"), "failed": count(found, "failed")})  # type: ignore[arg-type]
+
+
+def of(run: Run, measure: Measure) -> Distribution:
+    return distribution(run.summary, *measure.path)
+
+
+def objectives(run: Run) -> dict[str, float]:
+    """Seconds that each measure may take; none without objectives."""
+    found = look(run.summary, "goodput", "objectives")
+    pairs = found.items() if isinstance(found, Mapping) else ()
+    return {str(name): float(limit) for name, limit in pairs if isinstance(limit, int | float)}
+
+
+def asked_rate(run: Run) -> float | None:
+    return figure(run.summary, "rates", "asked", "requests_per_s")
+
+
+def achieved(run: Run, name: str) -> float | None:
+    """A rate of ``RATES``, of answers that are complete."""
+    return figure(run.summary, "rates", "achieved", name)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What differs between the runs of a sweep: ``of`` a run, in words for a table and for an axis."""
+
+    title: str
+    axis: str
+    word: str
+    of: Callable[[Run], float | None]
+
+
+def clients(run: Run) -> float | None:
+    """How many clients a closed loop has; None of any other load."""
+    return figure(run.load, "concurrency") if look(run.load, "kind") == "closed" else None
+
+
+RATE: Final = Step("asked/s", "requests/s asked", "rate", asked_rate)
+CLIENTS: Final = Step("clients", "clients at once", "concurrency", clients)
+
+
+def step_of(runs: Sequence[Run]) -> Step:
+    """Clients where all runs are closed loops, else the rate."""
+    return CLIENTS if runs and all(clients(run) is not None for run in runs) else RATE

@@ -1,0 +1,126 @@
+"""What came out, in sentences: the first thing that a reader of a report sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from twofold.bench.metrics.distribution import Distribution
+from twofold.bench.report import figures
+from twofold.bench.report.document import Document, Run
+from twofold.bench.report.figures import Step
+from twofold.draw.form import duration, number, share
+
+_NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "itl": "every gap", "e2e": "E2E"}
+
+
+def title(document: Document) -> str:
+    return f"{document.target.model} at {document.target.url}"
+
+
+def verdict(run: Run) -> tuple[str, ...]:
+    """A sentence each: what was answered, how fast, and how much of it met its objectives."""
+    return tuple(sentence for sentence in (answered(run), rates(run), latency(run), goodput(run)) if sentence)
+
+
+def answered(run: Run) -> str:
+    summary = run.summary
+    measured, outcomes = figures.count(summary, "requests", "measured"), figures.look(summary, "requests", "outcomes")
+    found = outcomes if isinstance(outcomes, Mapping) else {}
+    others = ", ".join(f"{count:,} {name}" for name, count in found.items() if name != "ok" and count)
+    stopped = "The run was stopped before its end. " if run.interrupted else ""
+    if not measured:
+        return f"{stopped}No request was measured."
+    rest = f" ({others})" if others else ""
+    return f"{stopped}{int(found.get('ok') or 0):,} of {measured:,} requests were answered{rest}."
+
+
+def rates(run: Run) -> str:
+    asked, achieved = figures.asked_rate(run), figures.achieved(run, "requests_per_s")
+    if achieved is None:
+        return ""
+    tokens = number(figures.achieved(run, "output_tokens_per_s"))
+    return f"{number(achieved)} requests a second of {number(asked)} asked, {tokens} output tokens a second."
+
+
+def latency(run: Run) -> str:
+    parts = [
+        f"{name} {duration(found.p50)} at P50 and {duration(found.p99)} at P99"
+        for name, found in (("TTFT", figures.of(run, figures.TTFT)), ("TPOT", figures.of(run, figures.TPOT)))
+        if found.n
+    ]
+    return f"{', '.join(parts)}." if parts else ""
+
+
+def goodput(run: Run) -> str:
+    """Empty without objectives."""
+    found = figures.look(run.summary, "goodput")
+    attainment = figures.figure(run.summary, "goodput", "attainment")
+    if not isinstance(found, Mapping) or attainment is None:
+        return ""
+    low, high = figures.figure(found, "interval", "low"), figures.figure(found, "interval", "high")
+    limits = " and ".join(f"{_NAMES.get(name, name)} ≤ {duration(limit)}" for name, limit in limits_of(run))
+    rate = number(figures.figure(found, "requests_per_s"))
+    return f"{share(attainment)} met {limits} (95 % interval {share(low)} to {share(high)}): goodput {rate} requests/s."
+
+
+def limits_of(run: Run) -> Iterator[tuple[str, float]]:
+    yield from figures.objectives(run).items()
+
+
+def notes(run: Run) -> Iterator[str]:
+    """What a reader must know before the figures mean what they seem to."""
+    found = figures.look(run.summary, "notes")
+    for note in found if isinstance(found, list | tuple) else ():
+        words = figures.look(note, "text") if isinstance(note, Mapping) else None
+        if isinstance(words, str):
+            yield words[:1].upper() + words[1:] + "."
+
+
+def run_name(run: Run, place: int, step: Step) -> str:
+    """How reports of several runs call one: by its number, and by what differs."""
+    value = step.of(run)
+    return f"run {place + 1}" if value is None else f"run {place + 1}: {number(value)} {step.axis}"
+
+
+def cell(found: Distribution, name: str) -> str:
+    return duration(found.at(name)) if found.n else duration(None)
+
+
+def flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Plain data as rows of a name with dots and a text; what is null is left out."""
+    for name, value in data.items():
+        path = f"{prefix}.{name}" if prefix else str(name)
+        if isinstance(value, Mapping):
+            yield from flat(value, path)
+        elif isinstance(value, list | tuple):
+            yield path, ", ".join(str(item) for item in value[:20]) + (" …" if len(value) > 20 else "")
+        elif value is not None:
+            yield path, ("yes" if value else "no") if isinstance(value, bool) else _value(value)
+
+
+def _value(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def search(document: Document) -> Iterator[str]:
+    """What a search for the highest sustainable rate found; nothing without one."""
+    sentence = None if document.search is None else figures.look(document.search, "words")
+    if isinstance(sentence, str):
+        yield sentence
+
+
+def trials(document: Document) -> Iterator[tuple[str, ...]]:
+    """A row for each trial of a search: rate, seconds, requests, share that met the objectives, verdict, why."""
+    found = None if document.search is None else figures.look(document.search, "trials")
+    for each in found if isinstance(found, list | tuple) else ():
+        if isinstance(each, Mapping):
+            verdict = f"{'passed' if each.get('passed') else 'failed'}{'' if each.get('sure') else ', not surely'}"
+            yield (
+                number(figures.figure(each, "rate")),
+                duration(figures.figure(each, "seconds")),
+                number(figures.figure(each, "requests")),
+                share(figures.figure(each, "attainment")),
+                verdict,
+                str(each.get("why") or ""),
+            )
