@@ -1,0 +1,87 @@
+"""``twofold bench engine``: the engine alone, phase by phase, beside what the machine allows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+from cyclopts import Parameter
+
+from twofold.cli.console import LazyProgress, answer, print_json
+from twofold.cli.options import FLAG, ModelOptions
+from twofold.phases.cases import BATCHES, CONTEXTS, INPUT_TOKENS, OUTPUT_TOKENS, ROUNDS, Sizes, parse_sizes
+
+if TYPE_CHECKING:
+    from twofold.phases.run import Subject
+
+INTERRUPTED: Final = 130
+
+
+def engine(
+    *,
+    input_tokens: Annotated[str, Parameter(name=("--input-tokens", "-p"))] = ",".join(map(str, INPUT_TOKENS)),
+    context: Annotated[str, Parameter(name=("--context", "-d"))] = ",".join(map(str, CONTEXTS)),
+    batch: Annotated[str, Parameter(name=("--batch", "-b"))] = ",".join(map(str, BATCHES)),
+    output_tokens: Annotated[int, Parameter(name=("--output-tokens", "-n"))] = OUTPUT_TOKENS,
+    rounds: Annotated[int, Parameter(name=("--rounds", "-r"))] = ROUNDS,
+    json: Annotated[bool, FLAG] = False,
+    model: ModelOptions = ModelOptions(),  # noqa: B008 - frozen
+) -> int:
+    """Measures the engine without HTTP, by phase: what this machine allows first, then what was reached.
+
+    Parameters
+    ----------
+    input_tokens
+        Lengths of prompts, with commas between them.
+    context
+        Tokens before those that are generated, with commas between them.
+    batch
+        Numbers of sequences that generate together, with commas between them.
+    output_tokens
+        Steps of a round that generates.
+    rounds
+        How often each case is measured.
+    json
+        Prints one JSON object at the end, instead of lines as they come.
+    """
+    sizes = Sizes(
+        input_tokens=parse_sizes("input_tokens", input_tokens),
+        context=parse_sizes("context", context),
+        batch=parse_sizes("batch", batch),
+        output_tokens=output_tokens,
+        rounds=rounds,
+    )
+    model.check()
+    # What follows brings in the engine; flags are checked before that.
+    from twofold.cli.generate import interrupts  # noqa: PLC0415
+    from twofold.engine.config import EngineOptions  # noqa: PLC0415
+    from twofold.phases.run import run  # noqa: PLC0415
+    from twofold.phases.table import TablePrinter  # noqa: PLC0415
+
+    subject = _subject(model)
+    printer = TablePrinter(_silent if json else answer)
+    with interrupts() as stop:
+        try:
+            report = run(subject, EngineOptions(**model.engine_keywords()), sizes, printer, stop.is_set)
+        finally:
+            printer.close()
+    if json:
+        print_json(report.to_json())
+    return INTERRUPTED if report.interrupted else 0
+
+
+def _subject(options: ModelOptions) -> Subject:
+    """The model and the tokenizer that are asked for, fetched if need be."""
+    from twofold.formats import sources  # noqa: PLC0415
+    from twofold.host.paths import CacheFolders  # noqa: PLC0415
+    from twofold.phases.run import Subject  # noqa: PLC0415
+
+    folder, progress = CacheFolders.of().create().models, LazyProgress()
+    found = sources.resolve(options.model, cache=folder, progress=progress)
+    tokenizer = None
+    if options.tokenizer is not None:
+        tokenizer = sources.resolve(options.tokenizer, cache=folder, progress=progress).path
+    return Subject(found.path, found.name, tokenizer)
+
+
+def _silent(_text: str) -> None:
+    return

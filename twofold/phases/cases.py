@@ -1,0 +1,163 @@
+"""What is measured, as data: one case for each line of the report.
+
+    prefill    a prompt alone
+    prefix     a prompt alone whose beginning is cached
+    decode     sequences that generate together, a token each a step
+    mixed      the same, while another prompt is computed beside them in the same steps
+
+A case names sizes only; ``ceilings`` says how long it takes at least, ``bench`` how long it took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from twofold.core.errors import ParameterError
+
+Phase: TypeAlias = Literal["prefill", "prefix", "decode", "mixed"]
+
+INPUT_TOKENS: Final = (32, 128, 512, 2048)
+CONTEXTS: Final = (128, 1024)
+BATCHES: Final = (1, 8, 32)
+OUTPUT_TOKENS: Final = 64
+ROUNDS: Final = 3
+NEW_TOKENS: Final = 32
+"""Tokens after the cached part of a prompt: a short question about a long text."""
+PURE_STEPS: Final = 8
+"""Steps without a prompt before each prompt of a mixed case."""
+MOST: Final = 1 << 20
+MOST_SIZES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """A prompt of ``tokens`` tokens, of which nothing is cached."""
+
+    tokens: int
+
+    def extent(self, _step_rows: int, _rounds: int) -> int:
+        """Tokens of context that the case needs, in steps of ``step_rows`` rows at most."""
+        return self.tokens + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """A prompt of ``tokens`` tokens, of which all but the last ``new`` are cached."""
+
+    tokens: int
+    new: int = NEW_TOKENS
+
+    @property
+    def cached(self) -> int:
+        return self.tokens - self.new
+
+    def extent(self, _step_rows: int, _rounds: int) -> int:
+        """As ``Prefill.extent``."""
+        return self.tokens + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """``batch`` sequences generate after ``context`` tokens each, for ``steps`` steps."""
+
+    batch: int
+    context: int
+    steps: int
+
+    def answer(self, step_rows: int, _rounds: int) -> int:
+        """Tokens that a sequence may have to make: the first ones wait for the last one's prompt, generating."""
+        return self.steps + 1 + _filling(self.batch, self.context, step_rows)
+
+    def extent(self, step_rows: int, rounds: int) -> int:
+        """As ``Prefill.extent``."""
+        return self.context + self.answer(step_rows, rounds)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """``batch`` sequences generate after ``context`` tokens each, and a prompt of ``tokens`` tokens comes in."""
+
+    batch: int
+    context: int
+    tokens: int
+
+    def prompt_steps(self, step_rows: int) -> int:
+        """Steps that the prompt takes, in the rows that those who generate leave."""
+        return -(-self.tokens // max(1, step_rows - self.batch))
+
+    def answer(self, step_rows: int, rounds: int) -> int:
+        """As ``Decode.answer``."""
+        a_round = PURE_STEPS + self.prompt_steps(step_rows) + 1
+        return rounds * a_round + 1 + _filling(self.batch, self.context, step_rows)
+
+    def extent(self, step_rows: int, rounds: int) -> int:
+        """As ``Prefill.extent``."""
+        return max(self.tokens + 1, self.context + self.answer(step_rows, rounds))
+
+
+Case: TypeAlias = Prefill | Prefix | Decode | Mixed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Which cases there are. Raises ParameterError for a size that is no size.
+
+    input_tokens    lengths of prompts
+    context         tokens before those that are generated
+    batch           numbers of sequences that generate together
+    output_tokens   steps of a round that generates
+    rounds          how often a case is measured
+    """
+
+    input_tokens: tuple[int, ...] = INPUT_TOKENS
+    context: tuple[int, ...] = CONTEXTS
+    batch: tuple[int, ...] = BATCHES
+    output_tokens: int = OUTPUT_TOKENS
+    rounds: int = ROUNDS
+
+    def __post_init__(self) -> None:
+        for name in ("input_tokens", "context", "batch"):
+            sizes = getattr(self, name)
+            if not 1 <= len(sizes) <= MOST_SIZES:
+                raise ParameterError(f"{name} must be from 1 to {MOST_SIZES} numbers, not {len(sizes)}.", param=name)
+            for size in sizes:
+                _check(name, size)
+        _check("output_tokens", self.output_tokens)
+        _check("rounds", self.rounds)
+
+    def cases(self, *, prefix_caching: bool = True) -> Iterator[Case]:
+        """In the order in which they are measured. Mixed cases have the middle batch and the least context."""
+        inputs, contexts, batches = (sorted(set(s)) for s in (self.input_tokens, self.context, self.batch))
+        yield from map(Prefill, inputs)
+        if prefix_caching:
+            yield from (Prefix(tokens) for tokens in inputs if tokens > 2 * NEW_TOKENS)
+        yield from (Decode(batch, context, self.output_tokens) for context in contexts for batch in batches)
+        yield from (Mixed(batches[len(batches) // 2], contexts[0], tokens) for tokens in inputs)
+
+
+def phase_of(case: Case) -> Phase:
+    """What the case is called."""
+    names: dict[type[Case], Phase] = {Prefill: "prefill", Prefix: "prefix", Decode: "decode", Mixed: "mixed"}
+    return names[type(case)]
+
+
+def parse_sizes(name: str, text: str) -> tuple[int, ...]:
+    """``"32,128,512"`` as numbers. Raises ParameterError."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ParameterError(
+            f"{name} must be numbers with commas between them, not {text!r:.60}.", param=name, hint="Like 32,128,512."
+        ) from None
+
+
+def _filling(batch: int, context: int, step_rows: int) -> int:
+    """Steps until every prompt is computed, at most: in each, rows are left beside those who generate already."""
+    return -(-batch * context // max(1, step_rows - batch)) + 1
+
+
+def _check(name: str, size: int) -> None:
+    if not 1 <= size <= MOST:
+        raise ParameterError(f"{name} must be from 1 to {MOST:,}, not {size}.", param=name)

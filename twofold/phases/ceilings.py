@@ -1,0 +1,118 @@
+"""The least time that a case can take on this machine, known before it is measured.
+
+With W bytes of weights, kv(c) bytes of K and V after c tokens, R rows of a step, B sequences, S tokens of a prompt:
+
+    prefill    ⌈S/R⌉ · W read; multiply-adds of S rows
+    prefix     ⌈new/R⌉ · W and kv(S) read; multiply-adds of the new rows, which attend to all before them
+    decode     W + Σ kv(c) read; multiply-adds of B rows: of one step, halfway
+    mixed      k = ⌈S/(R − B)⌉ steps that each read W + Σ kv(c); multiply-adds of the prompt and of k · B rows, by k
+
+The limit is the longer of reading and computing, as ``cost.roofline`` has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from twofold.cost.machine import FULL_RUNS, FULL_SIZES, MachineLimits, best_of, measure, remeasured
+from twofold.cost.model import ModelCost
+from twofold.cost.roofline import PhaseLimit, phase_limit, prefill_limit
+from twofold.engine.config import KV_BYTES, KVCacheType
+from twofold.formats.gguf import GGUFFile
+from twofold.host.cpu import read_cpu
+from twofold.host.paths import CacheFolders
+from twofold.kernels.isa import choose
+from twofold.kernels.jit import Compiler, Target, host_features
+from twofold.models.read import read_model
+from twofold.phases.cases import Case, Decode, Mixed, Prefill, Prefix
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """What a model costs, and what the machine can do. Values of K and V take ``value_bytes`` each."""
+
+    cost: ModelCost
+    machine: MachineLimits
+    value_bytes: int
+    step_rows: int
+
+    def limit(self, case: Case) -> PhaseLimit:
+        """Least seconds: of a prompt until its first token, or of one step where sequences generate."""
+        match case:
+            case Prefill(tokens):
+                return prefill_limit(self.cost, self.machine, tokens, chunk=self.step_rows)
+            case Prefix():
+                return self._prefix(case)
+            case Decode():
+                contexts = [case.context + (case.steps + 1) // 2] * case.batch
+                moved = self.cost.step_bytes(contexts, self.value_bytes)
+                return phase_limit(self.cost, self.machine, moved, self.cost.step_macs(contexts))
+            case Mixed():
+                return self._mixed(case)
+
+    def raised(self, machine: MachineLimits) -> Ceilings:
+        """The best of what was known and of another measurement: what else runs can only slow a probe down."""
+        return replace(self, machine=best_of(self.machine, machine))
+
+    def pace(self, machine: MachineLimits) -> float:
+        """The least share of a ceiling that another measurement reached."""
+        return min(_ratios(machine, self.machine))
+
+    def gain(self, machine: MachineLimits) -> float:
+        """The most that another measurement reached, as a share of a ceiling: above 1, the ceiling was too low."""
+        return max(_ratios(machine, self.machine))
+
+    def _prefix(self, case: Prefix) -> PhaseLimit:
+        steps = -(-case.new // self.step_rows)
+        moved = steps * self.cost.weight_bytes + self.cost.kv_bytes(case.tokens, self.value_bytes)
+        return phase_limit(self.cost, self.machine, moved, self.cost.prefill_macs(case.new, case.cached))
+
+    def _mixed(self, case: Mixed) -> PhaseLimit:
+        steps, contexts = case.prompt_steps(self.step_rows), [case.context] * case.batch
+        moved = steps * self.cost.step_bytes(contexts, self.value_bytes)
+        macs = self.cost.prefill_macs(case.tokens) + self.cost.step_macs(contexts).times(steps)
+        whole = phase_limit(self.cost, self.machine, moved, macs)
+        return PhaseLimit(whole.seconds / steps, whole.bound)
+
+
+def read_ceilings(path: Path, machine: MachineLimits, kv_type: KVCacheType, step_rows: int) -> Ceilings:
+    """Of the model in a GGUF file. Raises what reading it raises."""
+    with GGUFFile.open(path) as file:
+        spec, _ = read_model(file.metadata, file.tensors, file.data)
+        return Ceilings(ModelCost.of(spec, file.tensors), machine, KV_BYTES[kv_type], step_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineProbe:
+    """Measures this machine, in about a second; None is the best instruction set and every core.
+
+    Raises ParameterError for an unknown instruction set, ResourceError where the cache folder cannot be used.
+    """
+
+    isa: str | None = None
+    threads: int | None = None
+
+    def best(self) -> MachineLimits:
+        """The best of the week."""
+        return remeasured(self._compiler(), self._threads, CacheFolders.of().root, FULL_SIZES, FULL_RUNS)
+
+    def now(self) -> MachineLimits:
+        """What it can do at this moment."""
+        return measure(self._compiler(), self._threads, FULL_SIZES, FULL_RUNS)
+
+    def _compiler(self) -> Compiler:
+        return Compiler(Target.of(choose(host_features(), self.isa)), CacheFolders.of().create().kernels)
+
+    @property
+    def _threads(self) -> int:
+        return self.threads or read_cpu().usable_cores
+
+
+def _ratios(machine: MachineLimits, known: MachineLimits) -> Iterator[float]:
+    """``machine`` as shares of ``known``: reading, by size where both were measured, and computing."""
+    speeds = {read.size: read.bytes_per_s for read in known.reads}
+    yield from (read.bytes_per_s / speeds[read.size] for read in machine.reads if read.size in speeds)
+    yield machine.int8_macs_per_s / known.int8_macs_per_s
+    yield machine.float_macs_per_s / known.float_macs_per_s
