@@ -10,14 +10,14 @@ from tests.structure.sources import PACKAGE, Source, attributes, imported, packa
 
 ROWS: tuple[tuple[str, ...], ...] = (
     ("core",),
-    ("host", "formats", "text"),
+    ("host", "formats", "text", "draw", "load"),
     ("kernels",),
     ("ops",),
     ("models", "kv", "sampling", "grammar"),
     ("sched", "speculate"),
     ("engine",),
     ("cost", "observe", "dialects"),
-    ("batch",),
+    ("batch", "phases"),
     ("serve", "bench"),
     ("cli",),
 )
@@ -25,17 +25,20 @@ ROWS: tuple[tuple[str, ...], ...] = (
 THIRD_PARTY: dict[str, frozenset[str]] = {
     "formats": frozenset({"numpy", "huggingface_hub", "httpx2"}),
     "text": frozenset({"numpy", "tokenizers", "jinja2"}),
+    "load": frozenset({"numpy", "orjson"}),
     "kernels": frozenset({"numpy", "llvmlite"}),
     "ops": frozenset({"numpy"}),
     "models": frozenset({"numpy"}),
     "sampling": frozenset({"numpy"}),
     "grammar": frozenset({"numpy", "llguidance"}),
     "engine": frozenset({"numpy", "structlog"}),
-    "cost": frozenset({"numpy"}),
+    "cost": frozenset({"genai_prices", "numpy", "orjson"}),
     "observe": frozenset({"rich", "structlog", "prometheus_client", "opentelemetry"}),
     "dialects": frozenset({"orjson"}),
     "batch": frozenset({"orjson"}),
     "serve": frozenset({"h11", "msgspec", "orjson", "python_multipart", "starlette", "uvicorn"}),
+    "phases": frozenset({"numpy", "orjson", "rich"}),
+    "bench": frozenset({"msgspec", "numpy", "orjson", "rich", "tokenizers"}),
     "cli": frozenset({"cyclopts", "rich", "orjson"}),
 }
 """What a package may import that neither Python nor Twofold brings; a package that is not listed, nothing."""
@@ -49,12 +52,15 @@ EXCLUSIVE: dict[str, frozenset[str]] = {
     "ssl": frozenset({"formats", "serve", "bench"}),
     "http": frozenset({"formats", "serve", "bench"}),
     "urllib.request": frozenset({"formats", "serve", "bench"}),
-    "subprocess": frozenset({"formats", "grammar", "serve"}),
+    "subprocess": frozenset({"formats", "grammar", "serve", "bench"}),
     "pickle": frozenset(),
     "marshal": frozenset(),
     "shelve": frozenset(),
 }
 """Modules and members of the standard library, and the only packages that may use them."""
+
+ONLY: dict[str, frozenset[str]] = {"bench": frozenset({"core", "host", "formats", "text", "draw", "load"})}
+"""Packages that import fewer than the rows above: what measures servers knows no engine, and no server."""
 
 SOURCES = package_sources()
 ROW_OF = {package: index for index, row in enumerate(ROWS) for package in row}
@@ -82,6 +88,8 @@ def test_imports_point_upwards(source: Source) -> None:
         assert target in ROW_OF, f"{source.name} imports {name}: not a package"
         allowed = target == source.package or ROW_OF[target] < ROW_OF[source.package]
         assert allowed, f"{source.name} imports {name}: {target} is not in a row above {source.package}"
+        known = ONLY.get(source.package, {target}) | {source.package}
+        assert target in known, f"{source.name} imports {name}: {source.package} may not"
 
 
 @each_source

@@ -24,6 +24,14 @@ RESOURCES: Final = 4
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 
+BENCHES: Final = {
+    "serve": ("twofold.cli.bench.serve:serve", "Measures a server that speaks OpenAI's or Anthropic's API."),
+    "run": ("twofold.cli.bench.serve:run", "Starts our server with a model, and measures it."),
+    "engine": ("twofold.cli.bench.engine:engine", "Measures the engine by phase, without HTTP."),
+    "compare": ("twofold.cli.bench.compare:compare", "Says what differs between two results, and what is noise."),
+    "report": ("twofold.cli.bench.compare:report", "Shows a result again, or as HTML or CSV."),
+}
+
 COMMANDS: Final = {
     "run": ("twofold.cli.run:run", "Answers one prompt."),
     "chat": ("twofold.cli.chat:chat", "Talks to a model, turn by turn."),
@@ -56,6 +64,10 @@ def app() -> App:
     )
     for name, (target, help_text) in COMMANDS.items():
         root.command(target, name=name, help=help_text)
+    bench = App(name="bench", help="Measures servers and the engine, prefill and decode apart.")
+    for name, (target, help_text) in BENCHES.items():
+        bench.command(target, name=name, help=help_text)
+    root.command(bench)
     return root
 
 
@@ -94,11 +106,18 @@ def _run(arguments: Sequence[str]) -> int:
         result = app()(arguments)
     except CycloptsError as error:
         error.verbose = False
-        command = f" {arguments[0]}" if arguments and arguments[0] in COMMANDS else ""
-        print_error(str(error), f"See: twofold{command} --help")
+        print_error(str(error), f"See: twofold{_command(arguments)} --help")
         return USAGE
     sys.stdout.flush()
     return result if isinstance(result, int) else 0
+
+
+def _command(arguments: Sequence[str]) -> str:
+    """The command that was meant, with a space before each word."""
+    if not arguments or arguments[0] not in (*COMMANDS, "bench"):
+        return ""
+    named = 2 if arguments[0] == "bench" and len(arguments) > 1 and arguments[1] in BENCHES else 1
+    return "".join(f" {word}" for word in arguments[:named])
 
 
 def _version() -> str:

@@ -1,0 +1,156 @@
+"""What of a document is compared: its requests at one point of load, as arrays in the order in which they were due."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from twofold.bench.metrics.distribution import Floats
+from twofold.bench.metrics.objectives import Objectives
+from twofold.bench.report.document import Request, Run
+
+SLICES: Final = 48
+"""Equal times that the window of a run is cut into, for what comes a second."""
+
+Point: TypeAlias = tuple[tuple[str, float], ...]
+"""What was turned to load a server: its rate, its concurrency, or nothing of both."""
+
+Measure: TypeAlias = Literal["ttft_s", "ttft_sent_s", "tpot_s", "e2e_s"]
+MEASURES: Final[tuple[Measure, ...]] = ("ttft_s", "ttft_sent_s", "tpot_s", "e2e_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Values, and the place of the request that each belongs to."""
+
+    values: Floats
+    owner: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """All runs of a document at one point of load.
+
+    measures  each with the values of the requests that have it; failures infinite
+    gaps      between chunks that came; None where the document left them out
+    answered  1.0 for each request whose answer is complete, else 0.0
+    met       1.0 for each that met every objective, of those of which it is known; None without objectives
+    flows     ``requests_per_s`` and ``output_tokens_per_s``: in each slice of the time
+    """
+
+    n: int
+    measures: Mapping[Measure, Series]
+    gaps: Series | None
+    answered: Series
+    met: Series | None
+    flows: Mapping[str, Series]
+
+
+def points(runs: Iterable[Run]) -> dict[Point, list[Run]]:
+    """The runs of each point of load, in their order."""
+    found: dict[Point, list[Run]] = {}
+    for run in runs:
+        found.setdefault(point_of(run.load), []).append(run)
+    return found
+
+
+def point_of(load: Mapping[str, Any]) -> Point:
+    """Rate and concurrency of a load, wherever its description says them."""
+    arrivals = load.get("arrivals")
+    said = {**(arrivals if isinstance(arrivals, Mapping) else {}), **load}
+    numbers = ((name, said.get(name)) for name in ("rate", "concurrency"))
+    return tuple((name, float(value)) for name, value in numbers if isinstance(value, int | float))
+
+
+def objectives_of(runs: Iterable[Run]) -> Objectives | None:
+    """Those that the summaries were judged by; None where there are none."""
+    for run in runs:
+        goodput = run.summary.get("goodput")
+        said = goodput.get("objectives") if isinstance(goodput, Mapping) else None
+        if isinstance(said, Mapping):
+            limits = {field.name: said.get(field.name) for field in fields(Objectives)}
+            return Objectives(**{name: float(limit) for name, limit in limits.items() if limit is not None})
+    return None
+
+
+def side_of(runs: Sequence[Run], objectives: Objectives | None = None) -> Side:
+    """Of runs with at least one request that is measured."""
+    parts = [_measured(run) for run in runs]
+    requests = [request for part in parts for request in part]
+    figures = {name: [value for run in runs for value in run.figures(name)] for name in MEASURES}
+    flows = [_flows(run, part) for run, part in zip(runs, parts, strict=True)]
+    met = [_met(request, run, objectives) for run, part in zip(runs, parts, strict=True) for request in part]
+    return Side(
+        n=len(requests),
+        measures={name: _series(values) for name, values in figures.items()},
+        gaps=_gaps(requests),
+        answered=_series([float(request.outcome == "ok") for request in requests]),
+        met=None if objectives is None else _series(met),
+        flows={name: _series(np.concatenate([flow[name] for flow in flows]).tolist()) for name in flows[0]},
+    )
+
+
+def _met(request: Request, run: Run, objectives: Objectives | None) -> float | None:
+    """As ``goodput.misses``; None where it was open when someone stopped the run, or its gaps were left out."""
+    if objectives is None or (run.interrupted and request.outcome == "unfinished"):
+        return None
+    if request.outcome != "ok" or not request.chunks:
+        return 0.0
+    if objectives.itl is not None and request.gaps_us is None:
+        return None
+    longest = max(request.gaps_us or (), default=0) * 1e-6
+    values = {"ttft": request.ttft_s, "tpot": request.tpot_s, "itl": longest, "e2e": request.e2e_s}
+    return float(all((values[name] or 0.0) <= limit for name, limit in objectives.limits()))
+
+
+def _measured(run: Run) -> list[Request]:
+    return [request for request in run.requests if request.measured]
+
+
+def _series(values: Sequence[float | None]) -> Series:
+    owner = np.array([at for at, value in enumerate(values) if value is not None], np.int64)
+    return Series(np.array([value for value in values if value is not None], np.float64), owner)
+
+
+def _gaps(requests: Sequence[Request]) -> Series | None:
+    known = [(at, request.gaps_us) for at, request in enumerate(requests) if request.gaps_us is not None]
+    if not known:
+        return None
+    values = np.concatenate([np.frombuffer(gaps, np.int64) for _, gaps in known]) * 1e-6
+    owner = np.repeat([at for at, _ in known], [len(gaps) for _, gaps in known])
+    return Series(values, owner.astype(np.int64))
+
+
+def _flows(run: Run, measured: Sequence[Request]) -> dict[str, Floats]:
+    """Answers that ended, and tokens as if they had come evenly between the first and the last, in each slice."""
+    edges = np.linspace(*_window(run, measured), SLICES + 1)
+    slice_s = max(edges[1] - edges[0], 1e-9)
+    done = [request for request in run.requests if request.outcome == "ok"]
+    ended = np.sort([request.ended_s for request in done if request.ended_s is not None])
+    requests = np.diff(np.searchsorted(ended, edges).astype(np.float64))
+    return {"requests_per_s": requests / slice_s, "output_tokens_per_s": np.diff(_tokens(done, edges)) / slice_s}
+
+
+def _window(run: Run, measured: Sequence[Request]) -> tuple[float, float]:
+    """That of the steady rates; where it is empty, from the first that was due to the last that ended."""
+    said = run.summary.get("measured")
+    start, end = (said.get("from_s"), said.get("until_s")) if isinstance(said, Mapping) else (None, None)
+    if isinstance(start, int | float) and isinstance(end, int | float) and end > start:
+        return start, end
+    return min(request.due_s for request in measured), max(request.ended_s or request.due_s for request in measured)
+
+
+def _tokens(done: Sequence[Request], edges: Floats) -> Floats:
+    """[edges]: tokens of answers that had come by then."""
+    rows = [
+        (request.first_s, request.last_s, float(request.output_tokens or request.chunks))
+        for request in done
+        if request.first_s is not None and request.last_s is not None
+    ]
+    first, last, tokens = np.array(rows, np.float64).reshape(-1, 3).T
+    length = np.maximum(last - first, 1e-9)
+    return np.array([float((np.clip((edge - first) / length, 0.0, 1.0) * tokens).sum()) for edge in edges])

@@ -1,0 +1,100 @@
+"""Our own server in a process of its own, for as long as it is measured."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from twofold.core.errors import ResourceError
+
+START_S: Final = 900.0
+"""The model may have to be fetched first."""
+END_S: Final = 30.0
+LAST_LINES: Final = 5
+ADDRESS: Final = re.compile(r"ANTHROPIC_BASE_URL=(\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnServer:
+    url: str
+    pid: int
+
+
+@contextmanager
+def own_server(model: str, flags: Sequence[str] = ()) -> Iterator[OwnServer]:
+    """``twofold serve MODEL`` with these flags on a free port of this machine, ready; it ends with the context.
+
+    Raises ResourceError with its last words where it does not start.
+    """
+    with tempfile.TemporaryDirectory(prefix="twofold-bench-") as folder:
+        command = [sys.executable, "-m", "twofold", "serve", model, "--port", "0", "--data-folder", folder]
+        # In a group of its own, so that Ctrl-C reaches only who measures; it then ends the server.
+        process = subprocess.Popen(
+            [*command, "--access-log", "off", *flags],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        try:
+            yield OwnServer(_Log(process).address(), process.pid)
+        finally:
+            _end(process)
+
+
+class _Log:
+    """Reads what a server says, so that its pipe never fills."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._last: deque[str] = deque(maxlen=LAST_LINES)
+        self._url: str | None = None
+        self._told = threading.Event()
+        threading.Thread(target=self._read, name="server-log", daemon=True).start()
+
+    def address(self) -> str:
+        """Where it listens, once it is ready."""
+        until = time.monotonic() + START_S
+        while not self._told.wait(0.05):
+            if time.monotonic() > until:
+                raise ResourceError(f"The server was not ready within {START_S:.0f} s.", hint=self._words())
+        if self._url is None:
+            code = self._process.wait()
+            raise ResourceError(f"The server did not start: it ended with {code}.", hint=self._words())
+        return self._url
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as lines:
+            for line in lines:
+                self._last.append(line.strip())
+                found = ADDRESS.search(line)
+                if found:
+                    self._url = found[1]
+                    self._told.set()
+        self._told.set()
+
+    def _words(self) -> str:
+        return "Its last words: " + " ".join(self._last) if self._last else "It said nothing."
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,156 @@
+"""What a bench finds out: one load, a sweep of rates or of concurrencies, or the highest rate that meets objectives.
+
+Every run becomes a run of the document as soon as it is over, so that whoever stops a bench keeps what it had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from twofold.bench.base import Watcher
+from twofold.bench.metrics.objectives import Objectives
+from twofold.bench.metrics.rule import Rule
+from twofold.bench.metrics.summary import summarise
+from twofold.bench.record import RunRecord
+from twofold.bench.report.document import SCHEMA, Document, Run, Target
+from twofold.bench.report.gather import machine_of_this, public_url, run_of
+from twofold.bench.report.live import Goal
+from twofold.bench.search.rate import Runner, SearchOptions, SearchResult, find_rate
+from twofold.bench.search.sweep import sweep
+from twofold.bench.search.trial import Aim, Trial
+from twofold.bench.session import MakeLoad, Session, Setup, described
+from twofold.core.errors import ParameterError
+from twofold.load.lengths import Fixed
+from twofold.load.plan import LoadPlan
+from twofold.load.traces.own import write_trace
+
+SWEEP_S: Final = 30.0
+"""Seconds of each rate of a sweep, where nobody says."""
+
+SHORTEST_S: Final = 1e-3
+ONE_BY_ONE: Final[Mapping[str, Any]] = {
+    "concurrency": 1,
+    "requests": 3,
+    "rate": None,
+    "duration_s": None,
+    "kind": "poisson",
+    "burstiness": 1.0,
+    "turns": Fixed(1),
+}
+"""What makes a plan of requests that come one after the other."""
+
+Show: TypeAlias = Callable[[Goal], AbstractContextManager[Watcher]]
+"""Shows a run while it goes on."""
+
+
+@dataclass(slots=True)
+class Study:
+    """The runs of a session, judged by one rule and the same objectives.
+
+    chunks  whether the document keeps each gap between chunks
+    show    what is seen of a run; nothing where it is None
+    """
+
+    setup: Setup
+    session: Session
+    rule: Rule
+    objectives: Objectives | None = None
+    chunks: bool = True
+    show: Show | None = None
+    runs: list[Run] = field(default_factory=list)
+    _last: RunRecord | None = None
+    _search: SearchResult | None = None
+    _sweep: Mapping[str, Any] | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether someone stopped it before its end."""
+        stopped = self._search is not None and self._search.interrupted
+        return stopped or any(run.interrupted for run in self.runs)
+
+    def measure(self, make: MakeLoad, goal: Goal, *, seed: int | None = None) -> RunRecord:
+        """One load."""
+        with nullcontext() if self.show is None else self.show(goal) as watcher:
+            record = self.session.run(make, watcher, seed=seed)
+        self._last = record
+        summary = summarise(record, self.rule, self.objectives)
+        self.runs.append(run_of(record, self.rule, summary.to_json(), chunks=self.chunks))
+        return record
+
+    def measure_plan(self, plan: LoadPlan, *, seed: int | None = None) -> RunRecord:
+        goal = Goal(self.session.facts.model, plan.requests, plan.until_s, plan.rate)
+        if plan.multi_turn:
+            goal = replace(goal, requests=None, rate=None)  # both count sessions
+        return self.measure(plan.load, goal, seed=seed)
+
+    def sweep_rates(self, plan: LoadPlan, rates: Sequence[float]) -> None:
+        """Each rate for as long as the plan says, or SWEEP_S."""
+        seconds = plan.duration_s or SWEEP_S
+        found = sweep(self._at_rate(plan), rates, seconds, self.rule, self.objectives)
+        self._sweep = {"rates": list(rates), **found.to_json()}
+
+    def sweep_concurrencies(self, plan: LoadPlan, clients: Sequence[int]) -> None:
+        """Closed loops of so many clients, each for as long as the plan says, or SWEEP_S."""
+        seconds = plan.duration_s or (None if plan.requests else SWEEP_S)
+        self._sweep = {"concurrencies": list(clients)}
+        for count in clients:
+            closed = replace(plan, rate=None, concurrency=count, kind="poisson", duration_s=seconds)
+            if self.measure_plan(closed).interrupted:
+                return
+
+    def search_rate(
+        self, plan: LoadPlan, attainment: float, options: SearchOptions, tell: Callable[[Trial], None] | None = None
+    ) -> SearchResult:
+        """The highest rate at which so many requests meet the objectives. ParameterError where there are none."""
+        if self.objectives is None:
+            raise ParameterError("A search needs objectives.", param="slo", hint="Give --slo ttft=500ms,tpot=50ms.")
+        aim = Aim(self.objectives, attainment, self.rule)
+        self._search = find_rate(self._at_rate(plan), aim, options, tell)
+        return self._search
+
+    def rate_one_by_one(self, plan: LoadPlan) -> float:
+        """Where a search may begin: half of the rate of a few requests that come one after the other.
+
+        A server that batches sustains more, so that the first trial passes and is short.
+        """
+        single = replace(plan, **ONE_BY_ONE)
+        record = self.session.run(single.load)
+        taken = [sample.ended_s - sample.ask.due_s for sample in record.samples if sample.ended_s is not None]
+        return 0.5 / max(sum(taken) / len(taken), SHORTEST_S) if taken else 1.0
+
+    def write_trace(self, path: Path) -> None:
+        """The requests of the last run in our own format of traces. Raises ResourceError."""
+        if self._last is not None:
+            write_trace(path, self._last.samples)
+
+    def document(self, command: str, settings: Mapping[str, Any], version: str) -> Document:
+        """Everything that was found until now."""
+        facts = self.session.facts
+        target = Target(
+            url=public_url(str(self.setup.target)),
+            endpoint=self.setup.endpoint,
+            model=facts.model,
+            server=facts.server,
+            details=described(self.session),
+        )
+        return Document(
+            schema=SCHEMA,
+            version=version,
+            command=command,
+            settings=settings,
+            target=target,
+            machine=machine_of_this(),
+            runs=self.runs,
+            search=None if self._search is None else self._search.to_json(),
+            sweep=self._sweep,
+        )
+
+    def _at_rate(self, plan: LoadPlan) -> Runner:
+        def run(rate: float, seconds: float, seed: int) -> RunRecord:
+            return self.measure_plan(replace(plan, rate=rate, duration_s=seconds, requests=None), seed=seed)
+
+        return run

@@ -1,0 +1,86 @@
+"""``twofold bench compare`` and ``twofold bench report``: results that were written before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from twofold.cli.bench.measure import write_document
+from twofold.cli.commands import Json
+from twofold.cli.console import answer, print_json, rich_console
+
+if TYPE_CHECKING:
+    from twofold.bench.compare.compare import Comparison, Pair
+
+Result = Annotated[Path, Parameter(help="A file that `twofold bench … --output FILE.json` wrote.")]
+HEADS = ("", "a", "b", "change", "interval", "verdict on b")
+
+
+def compare(a: Result, b: Result, /, *, seed: int = 0, json: Json = False) -> int:
+    """Says what differs between two results, with intervals, and what is noise."""
+    from twofold.bench.compare.compare import compare as compared  # noqa: PLC0415 - start-up time
+    from twofold.bench.report.document import read_file  # noqa: PLC0415
+
+    found = compared(read_file(a), read_file(b), seed=seed)
+    if json:
+        print_json(found.to_json())
+    else:
+        _print(found)
+    return 0
+
+
+def report(
+    result: Result,
+    /,
+    *,
+    output: Annotated[
+        list[Path],
+        Parameter(
+            name=("--output", "-o"), negative=(), show_default=False, help="A .html, .csv or .json file to write."
+        ),
+    ] = [],  # noqa: B006 - cyclopts gives a list of its own
+    json: Json = False,
+) -> int:
+    """Shows a result again, or writes it as a page or as rows."""
+    from twofold.bench.report.document import read_file  # noqa: PLC0415
+    from twofold.bench.report.table import print_report  # noqa: PLC0415
+
+    document = read_file(result)
+    for path in output:
+        write_document(document, path)
+    if json:
+        answer(document.without_requests().to_json().decode() + "\n")
+    elif not output:
+        print_report(document, rich_console())
+    return 0
+
+
+def _print(found: Comparison) -> None:
+    from rich.text import Text  # noqa: PLC0415
+
+    console = rich_console()
+    weighty = [each for each in found.differences if not each.expected]
+    if weighty:
+        console.print(Text("They differ in more than their figures:", style="yellow"))
+    for each in weighty:
+        console.print(Text(f"  {each.words()}"))
+    for pair in found.pairs:
+        console.print()
+        console.print(Text(pair.words()))
+        _table(pair)
+    for point in found.alone:
+        console.print(Text(f"Only in one of them: {point}", style="dim"))
+
+
+def _table(pair: Pair) -> None:
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for place, head in enumerate(HEADS):
+        table.add_column(head, justify="right" if 0 < place < len(HEADS) - 1 else "left", no_wrap=True)
+    styles = {"better": "green", "worse": "red"}
+    for row in pair.rows:
+        table.add_row(*row.cells(), style=styles.get(row.verdict))
+    rich_console().print(table)

@@ -1,0 +1,307 @@
+"""What ``bench serve`` and ``bench run`` have in common: flags become a study, and its findings are written."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from twofold.cli.bench.options import LoadOptions, MeasureOptions, OutputOptions, RequestOptions, TraceOptions
+from twofold.cli.console import answer, note, rich_console
+from twofold.core.errors import ParameterError, ResourceError
+
+if TYPE_CHECKING:
+    from twofold.bench.base import Watcher
+    from twofold.bench.client.client import Target
+    from twofold.bench.prompts.base import Counter
+    from twofold.bench.report.live import Goal
+    from twofold.bench.search.trial import Trial
+    from twofold.bench.session import MakeLoad, Setup
+    from twofold.bench.study import Study
+    from twofold.load.plan import LoadPlan
+    from twofold.load.turns import Prompt
+
+INTERRUPTED: Final = 130
+SEED_BITS: Final = 48
+KINDS: Final = (".json", ".csv", ".html", ".jsonl")
+
+
+class Measuring:
+    """The flags of a bench, read before anything is sent: each mistake in them is told at once."""
+
+    def __init__(
+        self,
+        request: RequestOptions,
+        load: LoadOptions,
+        trace: TraceOptions,
+        measure: MeasureOptions,
+        output: OutputOptions,
+        *,
+        ignore_eos: bool,
+    ) -> None:
+        from twofold.bench.metrics.objectives import Objectives  # noqa: PLC0415 - start-up time
+        from twofold.bench.metrics.rule import Rule  # noqa: PLC0415
+        from twofold.bench.search.sweep import parse_rates  # noqa: PLC0415
+
+        self.request, self.load, self.trace, self.options, self.output = request, load, trace, measure, output
+        self.ignore_eos = ignore_eos if request.ignore_eos is None else request.ignore_eos
+        self.rule = Rule(measure.warmup, measure.cooldown)
+        self.objectives = None if measure.slo is None else Objectives.parse(measure.slo)
+        self.rates = None if measure.rates is None else parse_rates(measure.rates)
+        self.concurrencies = None if measure.concurrencies is None else _whole(parse_rates(measure.concurrencies))
+        self.plan = _plan(load)
+        self._check()
+        self.replay = None if trace.trace is None else _replay(trace, load)
+
+    def setup(self, target: Target, model: str | None, api_key: str | None) -> Setup:
+        from twofold.bench.client.client import ClientOptions  # noqa: PLC0415
+        from twofold.bench.endpoints.options import EndpointOptions  # noqa: PLC0415
+        from twofold.bench.session import Setup  # noqa: PLC0415
+
+        request, measure = self.request, self.options
+        options = EndpointOptions(
+            model=model or "",
+            api_key=api_key,
+            stream=request.stream,
+            ignore_eos=self.ignore_eos,
+            temperature=request.temperature,
+            length="max_completion_tokens" if request.max_completion_tokens else "max_tokens",
+            headers=dict(map(_header, request.header)),
+            extra=_extra(request.extra_body),
+        )
+        client = ClientOptions(
+            request_timeout_s=measure.request_timeout,
+            drain_s=measure.drain,
+            reuse_connections=measure.reuse_connections,
+        )
+        prompts = secrets.randbits(SEED_BITS) if self.load.seed is None else self.load.seed
+        return Setup(target, request.endpoint, model, options, client, self.load.seed or 0, prompts)
+
+    def counter(self) -> Counter | None:
+        """The tokenizer that was named, if one was."""
+        from twofold.bench.prompts.local import local_counter  # noqa: PLC0415
+        from twofold.host.paths import CacheFolders  # noqa: PLC0415
+
+        if self.request.tokenizer is None:
+            return None
+        chat = self.request.endpoint != "completions"
+        return local_counter(self.request.tokenizer, chat=chat, models=CacheFolders.of().models)
+
+    def study(self, setup: Setup, command: str) -> int:
+        """Asks the server, and writes what was found; the exit code. What was measured before an error is kept."""
+        from twofold.bench.session import opened  # noqa: PLC0415
+        from twofold.bench.study import Study  # noqa: PLC0415
+
+        counter = self.counter()
+        with opened(setup, counter, self._lengths()) as session:
+            show = None if self.output.quiet else _show
+            study = Study(setup, session, self.rule, self.objectives, chunks=self.output.chunks, show=show)
+            try:
+                self._ask(study)
+            finally:
+                if study.runs:
+                    self._write(study, command)
+        return INTERRUPTED if study.interrupted else 0
+
+    def _ask(self, study: Study) -> None:
+        if self.trace.trace is not None:
+            self._replay(study)
+        elif self.rates is not None:
+            study.sweep_rates(self.plan, self.rates)
+        elif self.concurrencies is not None:
+            study.sweep_concurrencies(self.plan, self.concurrencies)
+        elif self.searches:
+            self._search(study)
+        else:
+            study.measure_plan(self.plan)
+
+    @property
+    def searches(self) -> bool:
+        """Whether the rate is the question."""
+        return self.objectives is not None and self.plan.rate is None and self.plan.concurrency is None
+
+    def _search(self, study: Study) -> None:
+        from twofold.bench.search.rate import SearchOptions  # noqa: PLC0415
+
+        seconds = self.load.duration or SearchOptions().seconds
+        options = SearchOptions(
+            start=study.rate_one_by_one(self.plan),
+            seconds=seconds,
+            most_seconds=max(4 * seconds, SearchOptions().most_seconds),
+            confidence=self.options.confidence,
+            precision=self.options.precision,
+        )
+        study.search_rate(self.plan, self.options.attainment, options, _tell)
+
+    def _replay(self, study: Study) -> None:
+        from twofold.bench.report.live import Goal  # noqa: PLC0415
+
+        assert self.replay is not None
+        requests = self.replay(_nothing, 0).describe()["requests"]
+        study.measure(self.replay, Goal(study.session.facts.model, requests=requests))
+
+    def _lengths(self) -> tuple[int, int]:
+        """The longest prompt and answer that may be asked for; a distribution's tail is cut where it does not fit."""
+        if self.trace.trace is not None:
+            return 0, 0
+        return _bound(self.plan.input_tokens), _bound(self.plan.output_tokens)
+
+    def _write(self, study: Study, command: str) -> None:
+        from twofold.bench.report.table import print_report  # noqa: PLC0415
+        from twofold.host.versions import twofold_version  # noqa: PLC0415
+
+        document = study.document(command, self._settings(), twofold_version())
+        for path in self.output.output:
+            if path.suffix == ".jsonl":
+                study.write_trace(path)
+                note(f"Wrote {path}.")
+            else:
+                write_document(document, path)
+        if self.output.json:
+            answer(document.without_requests().to_json().decode() + "\n")
+        else:
+            print_report(document, rich_console())
+
+    def _settings(self) -> Mapping[str, Any]:
+        """The flags, without what may be secret."""
+        request = asdict(self.request)
+        del request["header"]
+        request["extra_body"] = sorted(_extra(self.request.extra_body))
+        flags = {**request, **asdict(self.load), **asdict(self.trace), **asdict(self.options)}
+        return {name: str(value) if isinstance(value, Path) else value for name, value in flags.items()}
+
+    def _check(self) -> None:
+        for path in self.output.output:
+            if path.suffix not in KINDS:
+                raise ParameterError(
+                    f"{path.name} is of no kind that can be written.",
+                    param="output",
+                    hint="Name it .json, .csv, .html or .jsonl.",
+                )
+            if not path.parent.is_dir():
+                raise ParameterError(f"There is no folder {path.parent}.", param="output", hint="Make it first.")
+        chosen = [
+            name
+            for name, given in (
+                ("--trace", self.trace.trace),
+                ("--rates", self.rates),
+                ("--concurrencies", self.concurrencies),
+            )
+            if given is not None
+        ]
+        if len(chosen) > 1:
+            raise ParameterError(f"{' and '.join(chosen)} exclude each other.", param="rates", hint="Run them apart.")
+        if not chosen and not self.searches:
+            self.plan.load(_nothing, 0)
+
+
+def write_document(document: Any, path: Path) -> None:
+    """As its suffix says. ResourceError where the disk does not take it."""
+    from twofold.bench.report.csv import to_csv  # noqa: PLC0415
+    from twofold.bench.report.html import html  # noqa: PLC0415
+
+    try:
+        if path.suffix == ".json":
+            document.write(path)
+        else:
+            path.write_text(to_csv(document) if path.suffix == ".csv" else html(document), "utf-8")
+    except OSError as error:
+        hint = "Choose another place with --output."
+        raise ResourceError(f"{path} cannot be written: {error.strerror or error}.", hint=hint) from error
+    note(f"Wrote {path}.")
+
+
+def _plan(load: LoadOptions) -> LoadPlan:
+    from twofold.load.lengths import parse_lengths  # noqa: PLC0415
+    from twofold.load.pauses import parse_pauses  # noqa: PLC0415
+    from twofold.load.plan import LoadPlan  # noqa: PLC0415
+    from twofold.load.shared import SharedPrefix  # noqa: PLC0415
+
+    shared = SharedPrefix(load.shared_prefix, groups=load.prefix_groups) if load.shared_prefix else None
+    if shared is None and load.prefix_groups != 1:
+        raise ParameterError("prefix-groups are for prompts with a --shared-prefix.", param="prefix-groups")
+    kind = "gamma" if load.burstiness is not None and load.arrivals == "poisson" else load.arrivals
+    return LoadPlan(
+        rate=load.rate,
+        concurrency=load.concurrency,
+        duration_s=load.duration,
+        requests=load.requests,
+        kind=kind,
+        burstiness=1.0 if load.burstiness is None else load.burstiness,
+        ramp_s=load.ramp,
+        input_tokens=parse_lengths(load.input_tokens, "input-tokens"),
+        output_tokens=parse_lengths(load.output_tokens, "output-tokens"),
+        shared=shared,
+        turns=parse_lengths(load.turns, "turns"),
+        pauses=parse_pauses(load.think_time, "think-time"),
+    )
+
+
+def _replay(flags: TraceOptions, load: LoadOptions) -> MakeLoad:
+    """The trace as a load; the file is read here, so that a hole in it is told before anything is sent."""
+    from twofold.load.traces.read import read_trace  # noqa: PLC0415
+    from twofold.load.traces.replay import Part, Replay, Scale  # noqa: PLC0415
+
+    assert flags.trace is not None
+    trace = read_trace(flags.trace, form=flags.trace_format, skip_bad=flags.skip_bad, block_tokens=flags.block_tokens)
+    part = Part(flags.trace_from, flags.trace_until, load.requests)
+    scale = Scale(flags.time_scale, load.rate, flags.input_scale, flags.output_scale)
+
+    def make(prompt: Prompt, _seed: int) -> Replay:
+        return Replay(trace, prompt, part=part, scale=scale, most_open=load.concurrency)
+
+    make(_nothing, 0)
+    return make
+
+
+def _bound(lengths: Any) -> int:
+    """The most of lengths that have one; those without are cut by nobody, and the server says what is too long."""
+    from twofold.load.checks import MOST_TOKENS  # noqa: PLC0415
+
+    most: int = lengths.most
+    return 0 if most == MOST_TOKENS else most
+
+
+def _show(goal: Goal) -> AbstractContextManager[Watcher]:
+    from twofold.bench.report.live import live  # noqa: PLC0415
+
+    return live(rich_console(stderr=True), goal)
+
+
+def _tell(trial: Trial) -> None:
+    sure = "" if trial.sure else ", not surely"
+    verdict = "passed" if trial.passed else "failed"
+    note(f"{trial.rate:.4g} requests/s: {trial.attainment:.1%} of {trial.judged:,} met; {verdict}{sure}: {trial.why}")
+
+
+def _nothing(_ask: Any) -> tuple[Any, ...]:
+    return ()
+
+
+def _whole(values: tuple[float, ...]) -> tuple[int, ...]:
+    if any(value != int(value) for value in values):
+        raise ParameterError("A concurrency is a whole number.", param="concurrencies", hint="Write 1,2,4 or 1..16x2.")
+    return tuple(int(value) for value in values)
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon:
+        raise ParameterError("A header is NAME:VALUE.", param="header", hint="Such as --header X-Team:search.")
+    return name.strip(), value.strip()
+
+
+def _extra(text: str | None) -> Mapping[str, Any]:
+    if text is None:
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ParameterError(f"extra-body is no JSON: {error}.", param="extra-body") from None
+    if not isinstance(found, dict):
+        raise ParameterError("extra-body must be a JSON object.", param="extra-body", hint="Such as '{\"top_k\": 1}'.")
+    return found

@@ -1,0 +1,70 @@
+"""``twofold bench serve`` and ``twofold bench run``: a load for a server that is there, or for one of ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from twofold.cli.bench.measure import Measuring
+from twofold.cli.bench.options import LoadOptions, MeasureOptions, OutputOptions, RequestOptions, TraceOptions
+from twofold.cli.console import note
+from twofold.cli.options import FLAG
+from twofold.formats.names import DEFAULT_MODEL
+
+REQUEST, LOAD, TRACE = RequestOptions(), LoadOptions(), TraceOptions()
+MEASURE, OUTPUT = MeasureOptions(), OutputOptions()
+
+
+def serve(
+    *,
+    url: Annotated[
+        str, Parameter(name=("--url", "--base-url", "-u"), help="The server, with or without /v1.")
+    ] = "http://127.0.0.1:8000",
+    model: Annotated[
+        str | None, Parameter(name=("--model", "-m"), help="As the server calls it; its only one if left out.")
+    ] = None,
+    api_key: Annotated[str | None, Parameter(help="Sent with each request; never shown.")] = None,
+    ca_file: Annotated[Path | None, Parameter(help="Certificates (PEM) to trust instead of the system's.")] = None,
+    insecure: Annotated[bool, FLAG, Parameter(help="Does not check the server's certificate.")] = False,
+    request: RequestOptions = REQUEST,
+    load: LoadOptions = LOAD,
+    trace: TraceOptions = TRACE,
+    measure: MeasureOptions = MEASURE,
+    output: OutputOptions = OUTPUT,
+) -> int:
+    """Measures a server that speaks OpenAI's or Anthropic's API.
+
+    --rate sends requests as they come; --concurrency has so many clients that wait; --trace replays what was; --rates
+    draws a curve; --slo alone finds the highest rate that meets it.
+    """
+    from twofold.bench.client.client import Target  # noqa: PLC0415 - start-up time
+
+    measuring = Measuring(request, load, trace, measure, output, ignore_eos=False)
+    target = Target.of(url, verify=not insecure, ca_file=ca_file)
+    return measuring.study(measuring.setup(target, model, api_key), "serve")
+
+
+def run(
+    *flags: Annotated[str, Parameter(help="Flags of `twofold serve`, behind --.", allow_leading_hyphen=True)],
+    model: Annotated[
+        str, Parameter(name=("--model", "-m"), help="A path, an alias, hf.co/user/model[:QUANT] or pypi:package.")
+    ] = DEFAULT_MODEL,
+    request: RequestOptions = REQUEST,
+    load: LoadOptions = LOAD,
+    trace: TraceOptions = TRACE,
+    measure: MeasureOptions = MEASURE,
+    output: OutputOptions = OUTPUT,
+) -> int:
+    """Starts `twofold serve` with a model, measures it, and ends it. Answers are of the full length.
+
+    Flags behind -- are the server's: twofold bench run --rate 2 -- --max-num-seqs 16
+    """
+    from twofold.bench.client.client import Target  # noqa: PLC0415
+    from twofold.bench.own_server import own_server  # noqa: PLC0415
+
+    measuring = Measuring(request, load, trace, measure, output, ignore_eos=request.endpoint != "messages")
+    note(f"Starting twofold serve {' '.join((model, *flags))}")
+    with own_server(model, flags) as server:
+        return measuring.study(measuring.setup(Target.of(server.url), None, None), "run")
