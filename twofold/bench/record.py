@@ -30,7 +30,7 @@ class Answer:
     """What a server said, as it came. Chunks are the events of a stream that hold output.
 
     moments, tokens, chars   of each chunk: when it came, how many tokens it holds (or UNKNOWN), characters of its text
-    texts                    of each chunk
+    texts                    of each chunk; all in one once the request has ended
     empty, pings             events without output, and keep-alives
     streamed                 whether it came as events; else the whole answer is one chunk
     prompt_tokens …          as the server's usage says; None where it says nothing
@@ -62,6 +62,10 @@ class Answer:
     @property
     def text(self) -> str:
         return "".join(self.texts)
+
+    def close(self) -> None:
+        """Makes one text of many, which take ten times the memory."""
+        self.texts = [self.text]
 
 
 @dataclass(slots=True)
