@@ -9,7 +9,7 @@ With L layers, H hidden, F ffn, n_q and n_k heads of d values, V vocabulary, S n
     bytes of a step                         weights + Σ_sequences Σ_layers min(context, w) · 2 · n_k · d · bytes
 
 Weights count as the file stores them, the head included; an embedding table counts only where it is the head too, for
-a step reads a few rows of it. A multiply-add is two FLOPs.
+a step reads a few rows of it, and rope factors do not, for they are read once at load. A multiply-add is two FLOPs.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Protocol
 
 from twofold.core.model import ModelSpec
 from twofold.core.quant import QuantFormat
+from twofold.models.rope_keys import ROPE_TENSORS
 
 EMBEDDING = "token_embd.weight"
 
@@ -72,7 +73,9 @@ class ModelCost:
     def of(cls, spec: ModelSpec, tensors: Mapping[str, StoredTensor]) -> ModelCost:
         """Costs of the model that ``spec`` and the tensors of its file describe."""
         head_name = EMBEDDING if spec.tied_head else "output.weight"
-        read = {name: t for name, t in tensors.items() if name != EMBEDDING or spec.tied_head}
+        read = {name: t for name, t in tensors.items() if name not in ROPE_TENSORS}
+        if not spec.tied_head:
+            read.pop(EMBEDDING, None)
         layers = [t for name, t in read.items() if name.startswith("blk.") and t.rows > 1]
         return cls(spec, sum(t.nbytes for t in read.values()), _matrices(layers), _matrices([tensors[head_name]]))
 

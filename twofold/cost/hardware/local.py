@@ -1,0 +1,29 @@
+"""This machine as one of the table: ceilings that were measured, in the words of data sheets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twofold.cost.hardware.machine import Cited, Machine
+
+if TYPE_CHECKING:  # measuring needs the kernels' compiler; a description does not
+    from twofold.cost.machine import MachineLimits
+
+
+def local_machine(limits: MachineLimits, memory_bytes: int, working_set: int) -> Machine:
+    """The machine that ``limits`` were measured on, reading a working set of that size (a model's weights).
+
+    Integer codes are multiplied at the peak for ``int8``, everything else at that for ``fp32``.
+    """
+    source = f"measured {limits.measured} with {limits.threads} threads ({limits.isa})"
+    return Machine(
+        "this machine",
+        "cpu",
+        memory=Cited(memory_bytes, "the operating system"),
+        bandwidth=Cited(limits.read_speed(working_set), source),
+        peaks={
+            "fp32": Cited(2 * limits.float_macs_per_s, source),
+            "int8": Cited(2 * limits.int8_macs_per_s, source),
+        },
+        other_names=(limits.cpu,),
+    )

@@ -1,0 +1,97 @@
+"""How numbers are stored: the formats of weights, and those of keys and values.
+
+A format is ``bits`` a value, and ``tile_bytes`` of scales for every tile of ``tile_rows`` × ``tile_columns`` values.
+Tiles at the edges hold fewer values and as many scales. GGUF's formats are tiles of one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from twofold.core.errors import ParameterError, nearest
+from twofold.core.quant import FORMATS as GGUF_FORMATS
+from twofold.core.quant import QuantFormat
+
+Arithmetic = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4"]
+"""In which numbers products are made: the key of a machine's peak."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueFormat:
+    """How values are stored, and in which numbers they are multiplied."""
+
+    name: str
+    bits: int
+    arithmetic: Arithmetic
+    tile_columns: int = 1
+    tile_rows: int = 1
+    tile_bytes: int = 0
+
+    def nbytes(self, rows: int, columns: int) -> int:
+        """Bytes of a matrix of that many values."""
+        tiles = -(-rows // self.tile_rows) * -(-columns // self.tile_columns)
+        return -(-self.bits * rows * columns // 8) + self.tile_bytes * tiles
+
+    @property
+    def bytes_per_value(self) -> float:
+        """Bytes of a value in a large matrix, its part of the scales included."""
+        return self.bits / 8 + self.tile_bytes / (self.tile_rows * self.tile_columns)
+
+    @classmethod
+    def of_gguf(cls, quant: QuantFormat) -> ValueFormat:
+        """A format of GGUF files. Codes are multiplied as 8-bit integers, as llama.cpp and Twofold do."""
+        values, size = quant.block_values, quant.block_bytes
+        bits = 8 * size // values
+        arithmetic = _FLOATS.get(quant.name, "int8")
+        return cls(quant.name, bits, arithmetic, values, tile_bytes=size - bits * values // 8)
+
+
+_FLOATS: Final[Mapping[str, Arithmetic]] = {"F32": "fp32", "F16": "fp16", "BF16": "bf16"}
+
+FP32: Final = ValueFormat("fp32", 32, "fp32")
+BF16: Final = ValueFormat("bf16", 16, "bf16")
+FP16: Final = ValueFormat("fp16", 16, "fp16")
+FP8: Final = ValueFormat("fp8", 8, "fp8")
+FP8_BLOCK: Final = ValueFormat("fp8-block", 8, "fp8", 128, 128, 4)
+"""DeepSeek-V3's: a float32 scale for every 128 × 128 values."""
+INT8: Final = ValueFormat("int8", 8, "bf16")
+"""Weight-only: a scale an output, which is little beside the values; multiplied as bf16."""
+W8A8: Final = ValueFormat("w8a8", 8, "int8")
+INT4: Final = ValueFormat("int4", 4, "bf16", 128, 1, 2)
+"""Weight-only, one 16-bit scale for 128 values (GPTQ, AWQ)."""
+NF4: Final = ValueFormat("nf4", 4, "bf16", 64, 1, 4)
+MXFP4: Final = ValueFormat("mxfp4", 4, "fp4", 32, 1, 1)
+"""OCP microscaling: an 8-bit exponent for 32 values."""
+NVFP4: Final = ValueFormat("nvfp4", 4, "fp4", 16, 1, 1)
+
+VALUE_FORMATS: Final[Mapping[str, ValueFormat]] = {
+    f.name.lower(): f
+    for f in (
+        *(ValueFormat.of_gguf(quant) for quant in GGUF_FORMATS),
+        *(FP32, BF16, FP16, FP8, FP8_BLOCK, INT8, W8A8, INT4, NF4, MXFP4, NVFP4),
+    )
+}
+"""By name in lower case. ``bf16`` is the float, which GGUF's BF16 is too."""
+
+
+def find_format(name: str) -> ValueFormat:
+    """The format of that name, in any case. Raises ParameterError with the nearest known name."""
+    found = VALUE_FORMATS.get(name.strip().lower())
+    if found is None:
+        close = nearest(name.lower(), VALUE_FORMATS)
+        known = ", ".join(sorted(VALUE_FORMATS))
+        raise ParameterError(
+            f"There is no number format {name!r:.60}.",
+            param="format",
+            hint=(f"The nearest is {close!r}. " if close else "") + f"Known: {known}.",
+        )
+    return found
+
+
+def grouped(base: ValueFormat, group: int) -> ValueFormat:
+    """``base`` with scales for every ``group`` values of a row; one for each row where ``group`` is not positive."""
+    if group <= 0:
+        return replace(base, name=f"{base.name}-row", tile_columns=1 << 31)
+    return base if group == base.tile_columns else replace(base, name=f"{base.name}-g{group}", tile_columns=group)

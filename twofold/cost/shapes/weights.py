@@ -1,0 +1,155 @@
+"""The tensors that a shape has: names, sizes, formats, how often, and how devices share them.
+
+Everything that is counted comes from this list: parameters are its values, bytes its formats', multiply-adds those of
+its matrices. Names are GGUF's, so that a file's own tensors can be held against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal
+
+from twofold.cost.shapes.model import Experts, Formats, Gated, Grouped, Latent, LayerShape, ModelShape, Plain
+from twofold.cost.shapes.values import ValueFormat
+
+Split = Literal["none", "rows", "columns", "kv"]
+"""How tensor parallelism cuts a tensor: not at all, by outputs, by inputs, or by heads of keys and values."""
+
+EMBEDDING: Final = "token_embd"
+HEAD: Final = "output"
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A tensor of ``rows`` outputs and ``columns`` inputs. A vector has one row and is not multiplied as a matrix.
+
+    ``copies`` are the experts' own; a row passes through ``active`` of them.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    format: ValueFormat
+    split: Split = "none"
+    vector: bool = False
+    copies: int = 1
+    active: int = 1
+
+    @property
+    def parameters(self) -> int:
+        return self.copies * self.rows * self.columns
+
+    @property
+    def nbytes(self) -> int:
+        return self.copies * self.format.nbytes(self.rows, self.columns)
+
+
+@lru_cache(maxsize=1024)
+def layer_weights(layer: LayerShape, hidden: int) -> tuple[Weight, ...]:
+    """All tensors of a layer."""
+    maker = _Maker(layer.formats)
+    norms: dict[int, tuple[str, ...]] = {
+        1: ("attn_norm",),
+        2: ("attn_norm", "ffn_norm"),
+        4: ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"),
+    }
+    kind = layer.attention
+    attention = _grouped(maker, kind, hidden) if isinstance(kind, Grouped) else _latent(maker, kind, hidden)
+    vectors = (maker.vector(name, hidden) for name in norms[layer.norms])
+    return (*vectors, *attention, *_feed_forward(maker, layer.ffn, hidden))
+
+
+@lru_cache(maxsize=256)
+def outer_weights(shape: ModelShape) -> tuple[Weight, ...]:
+    """The tensors outside the layers: the embedding, the last norm, and the head where it is not the embedding."""
+    maker = _Maker(shape.formats)
+    made = [maker.matrix(EMBEDDING, shape.vocab, shape.hidden, "rows"), maker.vector("output_norm", shape.hidden)]
+    if not shape.tied_head:
+        made.append(maker.matrix(HEAD, shape.vocab, shape.hidden, "rows"))
+    if shape.learnt_positions:
+        made.append(maker.matrix("position_embd", shape.learnt_positions, shape.hidden))
+    return tuple(made)
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    formats: Formats
+
+    def matrix(self, name: str, rows: int, columns: int, split: Split = "none") -> Weight:
+        return Weight(name, rows, columns, self.formats.of(name), split)
+
+    def vector(self, name: str, size: int, split: Split = "none") -> Weight:
+        return Weight(name, 1, size, self.formats.of(name, vector=True), split, vector=True)
+
+
+def _grouped(maker: _Maker, attention: Grouped, hidden: int) -> Iterator[Weight]:
+    queries, kv, dim = attention.query_size, attention.kv_size, attention.head_dim
+    yield maker.matrix("attn_q", queries, hidden, "rows")
+    yield maker.matrix("attn_k", kv, hidden, "kv")
+    yield maker.matrix("attn_v", kv, hidden, "kv")
+    yield maker.matrix("attn_output", hidden, queries, "columns")
+    if attention.qkv_bias:
+        yield maker.vector("attn_q.bias", queries, "rows")
+        yield maker.vector("attn_k.bias", kv, "kv")
+        yield maker.vector("attn_v.bias", kv, "kv")
+    if attention.output_bias:
+        yield maker.vector("attn_output.bias", hidden)
+    if attention.qk_norm:
+        alone = attention.qk_norm == "head"
+        yield maker.vector("attn_q_norm", dim if alone else queries, "none" if alone else "rows")
+        yield maker.vector("attn_k_norm", dim if alone else kv, "none" if alone else "kv")
+    if attention.sinks:
+        yield maker.vector("attn_sinks", attention.heads, "rows")
+
+
+def _latent(maker: _Maker, attention: Latent, hidden: int) -> Iterator[Weight]:
+    if attention.q_rank is None:
+        yield maker.matrix("attn_q", attention.query_size, hidden, "rows")
+    else:
+        yield maker.matrix("attn_q_a", attention.q_rank, hidden)
+        yield maker.vector("attn_q_a_norm", attention.q_rank)
+        yield maker.matrix("attn_q_b", attention.query_size, attention.q_rank, "rows")
+    yield maker.matrix("attn_kv_a_mqa", attention.kv_values, hidden)
+    yield maker.vector("attn_kv_a_norm", attention.kv_rank)
+    yield maker.matrix("attn_k_b", attention.heads * attention.nope_dim, attention.kv_rank, "rows")
+    yield maker.matrix("attn_v_b", attention.output_size, attention.kv_rank, "rows")
+    yield maker.matrix("attn_output", hidden, attention.output_size, "columns")
+
+
+def _feed_forward(maker: _Maker, ffn: Gated | Plain | Experts, hidden: int) -> Iterator[Weight]:
+    if isinstance(ffn, Experts):
+        yield from _experts(maker, ffn, hidden)
+        return
+    inner = ("ffn_gate", "ffn_up") if isinstance(ffn, Gated) else ("ffn_up",)
+    yield from (maker.matrix(name, ffn.size, hidden, "rows") for name in inner)
+    yield maker.matrix("ffn_down", hidden, ffn.size, "columns")
+    if ffn.bias:
+        yield from (maker.vector(f"{name}.bias", ffn.size, "rows") for name in inner)
+        yield maker.vector("ffn_down.bias", hidden)
+
+
+def _experts(maker: _Maker, ffn: Experts, hidden: int) -> Iterator[Weight]:
+    yield maker.matrix("ffn_gate_inp", ffn.count, hidden)
+    if ffn.router_bias:
+        yield maker.vector("exp_probs_b.bias", ffn.count)
+    for name, rows, columns in _gated_sizes("exps", ffn.size, hidden):
+        split: Split = "columns" if name.startswith("ffn_down") else "rows"
+        form = maker.formats.of(name)
+        yield Weight(name, rows, columns, form, split, copies=ffn.count, active=ffn.active)
+        if ffn.bias:
+            form = maker.formats.of(f"{name}.bias", vector=True)
+            bias_split: Split = "none" if split == "columns" else "rows"
+            yield Weight(f"{name}.bias", 1, rows, form, bias_split, vector=True, copies=ffn.count, active=ffn.active)
+    if ffn.shared:
+        for name, rows, columns in _gated_sizes("shexp", ffn.shared, hidden):
+            yield maker.matrix(name, rows, columns, "columns" if name.startswith("ffn_down") else "rows")
+    if ffn.shared_gate:
+        yield maker.matrix("ffn_gate_inp_shexp", 1, hidden)
+
+
+def _gated_sizes(suffix: str, size: int, hidden: int) -> Iterator[tuple[str, int, int]]:
+    yield f"ffn_gate_{suffix}", size, hidden
+    yield f"ffn_up_{suffix}", size, hidden
+    yield f"ffn_down_{suffix}", hidden, size
