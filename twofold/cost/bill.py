@@ -111,13 +111,14 @@ def make_bill(
         case None:
             return None
         case TokenPrices():
-            lines = _token_lines(TokenUsage.of(reports, written), prices, factor)
+            lines = token_lines(TokenUsage.of(reports, written), prices, factor)
         case MachinePrices():
             lines = _machine_lines(reports, prices, factor)
     return Bill(sheet.currency, tier, factor, tuple(lines))
 
 
-def _token_lines(usage: TokenUsage, prices: TokenPrices, factor: Decimal) -> Iterator[BillLine]:
+def token_lines(usage: TokenUsage, prices: TokenPrices, factor: Decimal) -> Iterator[BillLine]:
+    """What these tokens cost, a line for each kind that there is any of."""
     kinds: tuple[tuple[LineKind, int, Decimal], ...] = (
         ("input", usage.fresh, prices.input),
         ("cache_read", usage.cached, prices.cache_read),

@@ -1,0 +1,168 @@
+"""The size of a model and of its training that cost least over its life, serving included.
+
+    least  6 · N · D + 2 · N · T    FLOPs: N parameters trained on D tokens, T tokens served
+    where  E + A / N^α + B / D^β = ℓ    the loss stays what it was asked to be
+
+The loss and its constants are Chinchilla's (Hoffmann et al. 2022, approach 3, with the paper's unrounded exponents);
+counting the served tokens is Sardana et al. 2023, "Beyond Chinchilla-Optimal". Without served tokens the best is
+Chinchilla's: there α · A / N^α = β · B / D^β. Loss decides alone: no data limit, no memory, no latency.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from twofold.core.errors import ParameterError
+
+GOLDEN: Final = (math.sqrt(5) - 1) / 2
+MOST_PARAMETERS: Final = 1e15
+CHINCHILLA_TOKENS: Final = 20
+"""Training tokens for a parameter, as Chinchilla's rule of thumb has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossLaw:
+    """The loss after training ``N`` parameters on ``D`` tokens: floor + a / N^alpha + b / D^beta."""
+
+    floor: float = 1.69
+    a: float = 406.4
+    b: float = 410.7
+    alpha: float = 0.336
+    beta: float = 0.283
+
+    def loss(self, parameters: float, tokens: float) -> float:
+        return float(self.floor + self.a / parameters**self.alpha + self.b / tokens**self.beta)
+
+    def tokens_for(self, parameters: float, loss: float) -> float:
+        """Training tokens with which so many parameters reach that loss; infinite where none do."""
+        rest = loss - self.floor - self.a / parameters**self.alpha
+        return float((self.b / rest) ** (1 / self.beta)) if rest > 0 else math.inf
+
+    def best_tokens(self, parameters: float) -> float:
+        """Training tokens for which no other size reaches the same loss with less training."""
+        return float((self.beta * self.b * parameters**self.alpha / (self.alpha * self.a)) ** (1 / self.beta))
+
+    def least_parameters(self, loss: float) -> float:
+        """Parameters below which no training reaches that loss."""
+        return float((self.a / (loss - self.floor)) ** (1 / self.alpha))
+
+
+CHINCHILLA: Final = LossLaw()
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """A model's life: parameters, training tokens, served tokens; in FLOPs what each part costs."""
+
+    parameters: float
+    training_tokens: float
+    served_tokens: float
+
+    @property
+    def training_flops(self) -> float:
+        return 6 * self.parameters * self.training_tokens
+
+    @property
+    def serving_flops(self) -> float:
+        return 2 * self.parameters * self.served_tokens
+
+    @property
+    def flops(self) -> float:
+        return self.training_flops + self.serving_flops
+
+    @property
+    def chinchilla_factor(self) -> float:
+        """How many times the tokens of Chinchilla's rule of thumb it is trained on."""
+        return self.training_tokens / (CHINCHILLA_TOKENS * self.parameters)
+
+
+def chinchilla(parameters: float, served_tokens: float = 0, law: LossLaw = CHINCHILLA) -> Lifetime:
+    """A model of that size, trained as is best for its training alone."""
+    _check(parameters, served_tokens)
+    return Lifetime(parameters, law.best_tokens(parameters), served_tokens)
+
+
+def best_lifetime(loss: float, served_tokens: float, law: LossLaw = CHINCHILLA) -> Lifetime:
+    """The size and training that reach ``loss`` and cost least with so many tokens served.
+
+    Raises ParameterError where no model reaches that loss. The cost has one least point over the logarithm of the
+    size: below it training grows without bound, above it every token costs more.
+    """
+    if not loss > law.floor:
+        raise ParameterError(
+            f"No model of this law reaches a loss of {loss:g}.", param="loss", hint=f"Its floor is {law.floor:g}."
+        )
+    low, high = math.log(law.least_parameters(loss)), math.log(MOST_PARAMETERS)
+
+    def cost(logarithm: float) -> float:
+        size = math.exp(logarithm)
+        return 6 * size * law.tokens_for(size, loss) + 2 * size * served_tokens
+
+    size = math.exp(_least(cost, low, high))
+    return Lifetime(size, law.tokens_for(size, loss), served_tokens)
+
+
+def better_than(parameters: float, served_tokens: float, law: LossLaw = CHINCHILLA) -> tuple[Lifetime, Lifetime]:
+    """A model of that size as Chinchilla trains it, and the cheapest of the same loss."""
+    given = chinchilla(parameters, served_tokens, law)
+    return given, best_lifetime(law.loss(parameters, given.training_tokens), served_tokens, law)
+
+
+def _least(cost: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function with one least point has it (golden-section search, Kiefer 1953)."""
+    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    while high - low > 1e-9:
+        if cost(left) <= cost(right):
+            high, right, left = right, left, right - GOLDEN * (right - low)
+        else:
+            low, left, right = left, right, left + GOLDEN * (high - left)
+    return (low + high) / 2
+
+
+def _check(parameters: float, served_tokens: float) -> None:
+    if not 1e3 <= parameters <= MOST_PARAMETERS or not 0 <= served_tokens < math.inf:
+        raise ParameterError(
+            "A model has 1e3 to 1e15 parameters and serves a number of tokens that is not negative.",
+            param="parameters",
+            hint="As in --parameters 13e9 --served-tokens 2e12.",
+        )
+
+
+def tell_lifetime(given: Lifetime, best: Lifetime) -> list[str]:
+    """Both models in words."""
+    saved = 1 - best.flops / given.flops
+    return [
+        f"{given.served_tokens:.3g} tokens served",
+        f"  as Chinchilla trains it   {_model(given)}",
+        f"  cheapest of that loss     {_model(best)}: {saved:.1%} less",
+    ]
+
+
+def _model(life: Lifetime) -> str:
+    return (
+        f"{life.parameters / 1e9:,.1f} B parameters, {life.training_tokens / 1e9:,.0f} B tokens of training "
+        f"({life.training_tokens / life.parameters:,.0f} a parameter), {life.flops:.3g} FLOPs"
+    )
+
+
+def life_as_json(given: Lifetime, best: Lifetime) -> dict[str, Any]:
+    """Both models as plain data."""
+    return {
+        "schema": "twofold.lifetime/1",
+        "served_tokens": given.served_tokens,
+        "chinchilla": _described(given),
+        "best": _described(best),
+        "saved_share": 1 - best.flops / given.flops,
+    }
+
+
+def _described(life: Lifetime) -> dict[str, float]:
+    return {
+        "parameters": life.parameters,
+        "training_tokens": life.training_tokens,
+        "training_flops": life.training_flops,
+        "serving_flops": life.serving_flops,
+    }
