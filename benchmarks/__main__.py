@@ -25,20 +25,19 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks import bookkeeping, compare, goodput, interference, long_context, overlap, prefix, startup, throughput
 from benchmarks.http import overhead, servers
-from benchmarks.machine import ceilings
 from benchmarks.setting import Setting
 from benchmarks.worker import WorkerError
 from twofold.core.errors import TwofoldError
 from twofold.cost.machine import MachineLimits
 from twofold.formats.sources import resolve
-from twofold.host.cpu import read_cpu
 from twofold.host.paths import CacheFolders
+from twofold.phases.ceilings import MachineProbe
+from twofold.phases.table import machine_lines
 
 MODELS = ("smollm2-135m", "gemma3-270m", "qwen2.5-coder-1.5b")
 SERVING: Mapping[str, Callable[[Setting], Any]] = {
@@ -53,8 +52,8 @@ HTTP: Mapping[str, Callable[[Setting], Any]] = {"server": overhead.run, "servers
 GROUPS: Mapping[str, Mapping[str, Callable[[Setting], Any]]] = {"serving": SERVING, "http": HTTP}
 PARTS: Mapping[str, Callable[[Setting], Any]] = {
     "compare": compare.run,
-    "long": lambda setting: long_context.run(setting.path, setting.threads, setting.limits),
-    "start": lambda setting: startup.run(setting.path, setting.threads),
+    "long": long_context.run,
+    "start": startup.run,
     **SERVING,
     **HTTP,
 }
@@ -63,7 +62,7 @@ PARTS: Mapping[str, Callable[[Setting], Any]] = {
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))  # so that servers end with it
     options = _options()
-    limits = ceilings(options.threads or read_cpu().usable_cores)
+    limits = MachineProbe(threads=options.threads).now()
     report: dict[str, Any] = {"threads": limits.threads, "ceilings": _print_ceilings(limits)}
     for name in options.models:
         try:
@@ -86,7 +85,7 @@ def _run(setting: Setting, parts: list[str]) -> dict[str, Any]:
         except (WorkerError, TwofoldError) as error:
             report[part] = {"failed": str(error)}
             print(f"\n{part} failed: {error}", flush=True)
-        setting = replace(setting, limits=ceilings(setting.threads, setting.limits))
+        setting = setting.remeasured()
     return report
 
 
@@ -115,12 +114,12 @@ def _data() -> Path | None:
 
 
 def _print_ceilings(limits: MachineLimits) -> dict[str, Any]:
-    print(f"{limits.cpu}, {limits.threads} threads, {limits.isa}")
-    reads = {f"{read.size >> 20} MiB": read.bytes_per_s / 1e9 for read in limits.reads}
-    print("ceilings  read " + ", ".join(f"{size}: {speed:.1f} GB/s" for size, speed in reads.items()))
-    int8, floating = limits.int8_macs_per_s / 1e9, limits.float_macs_per_s / 1e9
-    print(f"          int8 {int8:.0f} GMAC/s, float32 {floating:.0f} GMAC/s", flush=True)
-    return {"read_gb_s": reads, "int8_gmac_s": int8, "float_gmac_s": floating}
+    print("\n".join(machine_lines(limits)), flush=True)
+    return {
+        "read_gb_s": {f"{read.size >> 20} MiB": read.bytes_per_s / 1e9 for read in limits.reads},
+        "int8_gmac_s": limits.int8_macs_per_s / 1e9,
+        "float_gmac_s": limits.float_macs_per_s / 1e9,
+    }
 
 
 if __name__ == "__main__":

@@ -9,13 +9,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from benchmarks.figures import percentile
 from benchmarks.setting import Setting
 from twofold.core.params import SamplingParams
 from twofold.core.record import SequenceRecord
 from twofold.core.request import RequestOptions
 from twofold.core.step import SequenceOutcome, StepOutcome, StepPlan
 from twofold.kv.manager import BlockManager, GroupSize
+from twofold.phases.cases import Decode
+from twofold.phases.rows import percentile
 from twofold.sched.budget import LiveBudget
 from twofold.sched.scheduler import Scheduler
 from twofold.sched.sequence import Sequence
@@ -31,9 +32,9 @@ BLOCK_SIZE = 16
 def run(setting: Setting) -> dict[str, Any]:
     steps = 50 if setting.quick else 1_000
     print(f"\nqueue  µs to plan and commit a step of {SEQUENCES} sequences, by requests that wait")
-    floor = setting.step_floor([128] * SEQUENCES)
+    floor = setting.floor(Decode(SEQUENCES, PROMPT, ANSWER))
     print(
-        f"  limit: such a step takes {floor * 1e6:,.0f} µs at least, and what is not kernels may be 8 % of it",
+        f"  limit: such a step takes {floor * 1e6:,.0f} µs at least, and what is not the model may be 8 % of it",
         flush=True,
     )
     table = {waiting: _steps(waiting, steps) for waiting in WAITING}

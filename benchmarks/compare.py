@@ -8,18 +8,17 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from benchmarks.machine import ceilings
+from benchmarks.figures import random_tokens
 from benchmarks.setting import Setting
 from benchmarks.worker import Worker, WorkerError
+from twofold.phases.cases import Decode, Prefill
 
 ROOT = Path(__file__).parent
-PROMPT, STEPS, STREAMS, STREAM_PROMPT, STREAM_STEPS = 512, 48, 32, 64, 24
+PROMPT, DECODE_PROMPT, STEPS, STREAMS, STREAM_PROMPT, STREAM_STEPS = 512, 64, 48, 32, 64, 24
 SETTLE_S = 1.0
 """Pause before an engine's turn: threads of the one before may spin for a while."""
 
@@ -44,13 +43,13 @@ def run(setting: Setting) -> dict[str, Any]:
         print("\nNo other engine is installed: `make peers` installs those that are compared.")
     rounds = 1 if setting.quick else setting.rounds
     results = compare(setting.path, setting.vocabulary, peers, setting.threads, rounds)
-    setting = replace(setting, limits=ceilings(setting.threads, setting.limits))
+    setting = setting.remeasured()
     floors = {
-        "prefill": (setting.prefill_floor(PROMPT), PROMPT),
-        "decode": (setting.step_floor([88]), 1),
-        "batch": (setting.step_floor([STREAM_PROMPT + STREAM_STEPS // 2] * STREAMS), STREAMS),
+        "prefill": (setting.floor(Prefill(PROMPT)), PROMPT),
+        "decode": (setting.floor(Decode(1, DECODE_PROMPT, STEPS)), 1),
+        "batch": (setting.floor(Decode(STREAMS, STREAM_PROMPT, STREAM_STEPS)), STREAMS),
     }
-    cost = setting.cost
+    cost = setting.ceilings.cost
     size = f"{cost.weight_bytes / 1e6:.0f} MB a step, {cost.layers.total / 1e6:.0f} M multiply-adds a token"
     print(f"\n{setting.name}  ({size})")
     table = {measure: _print_row(results, measure, count / floor) for measure, (floor, count) in floors.items()}
@@ -91,12 +90,6 @@ def peer_commands(environment: Path) -> dict[str, list[str]]:
     return {name: [str(python), str(ROOT / "peers" / script)] for name, script in scripts.items()}
 
 
-def tokens(count: int, vocabulary: int) -> list[int]:
-    """Random ids, the same in every run."""
-    most = min(vocabulary, 30_000)
-    return [int(t) for t in np.random.default_rng(7).integers(100, most, count)]
-
-
 def compare(path: Path, vocabulary: int, peers: Mapping[str, Sequence[str]], threads: int, rounds: int) -> Results:
     """Measures prefill, decode and a batch of streams on every engine, in turns and in both orders."""
     results = Results()
@@ -119,10 +112,10 @@ def compare(path: Path, vocabulary: int, peers: Mapping[str, Sequence[str]], thr
 
 
 def _measure(worker: Worker, results: Results, vocabulary: int) -> None:
-    prompt = tokens(PROMPT, vocabulary)
+    prompt = random_tokens(PROMPT, vocabulary, 7)
     requests: dict[str, tuple[dict[str, Any], int]] = {
         "prefill": ({"op": "prefill", "tokens": prompt}, PROMPT),
-        "decode": ({"op": "decode", "prompt": prompt[:64], "steps": STEPS}, 1),
+        "decode": ({"op": "decode", "prompt": prompt[:DECODE_PROMPT], "steps": STEPS}, 1),
         "batch": (
             {"op": "batch", "streams": STREAMS, "prompt": prompt[:STREAM_PROMPT], "steps": STREAM_STEPS},
             STREAMS,

@@ -13,12 +13,6 @@ import numpy as np
 BAR = 40
 
 
-def percentile(values: Iterable[float], share: float) -> float:
-    """The least value that at least this share of the values do not exceed; NaN without values."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
-
-
 def median(values: Iterable[float]) -> float:
     """NaN without values."""
     found = list(values)

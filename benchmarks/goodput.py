@@ -9,18 +9,28 @@ times the step of eight sequences alone. The live budget is told that TPOT. Good
 
 from __future__ import annotations
 
-import csv
+from array import array
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.compare import ROOT, our_command
-from benchmarks.figures import gaps, median, percentile, random_tokens
+from benchmarks.figures import gaps, median, random_tokens
 from benchmarks.setting import Setting
 from benchmarks.worker import Worker
+from twofold.bench.metrics.chunks import Chunks, InterTokenLatency
+from twofold.bench.metrics.goodput import Goodput
+from twofold.bench.metrics.objectives import Objectives
+from twofold.bench.metrics.requests import RequestFigures
+from twofold.bench.metrics.summary import Latency
+from twofold.bench.record import Answer, Sample
+from twofold.load.arrivals import Arrivals
+from twofold.load.base import Ask
+from twofold.load.traces.read import read_trace
 
 TRACE = Path("traces") / "azure_conv_2023.csv"
 FIXED_ROWS = 512
@@ -43,30 +53,17 @@ FULL = Sizes(30.0, 2, 24, (0.5, 0.7))
 QUICK = Sizes(1.0, 16, 4, (0.6,))
 
 
-Turns = dict[tuple[str, float], list[list[dict[str, Any]]]]
-"""What was served in each turn, by policy and share of the capacity."""
+Lengths = Sequence[tuple[int, int]]
+"""Tokens in and out of each request."""
+Turns = dict[tuple[str, float], list[Sample]]
+"""What was served in all turns, by policy and share of the capacity."""
 
 
-@dataclass(frozen=True, slots=True)
-class Objectives:
-    ttft_s: float
-    tpot_s: float
-
-    def met_by(self, served: dict[str, Any]) -> bool:
-        return bool(served["ttft"] <= self.ttft_s and tpot(served) <= self.tpot_s)
-
-
-def tpot(served: dict[str, Any]) -> float:
-    """Mean seconds of a token after the first; 0 for an answer of one."""
-    times = served["times"]
-    return (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0
-
-
-def read_lengths(path: Path, divisor: int) -> list[tuple[int, int]]:
-    """Tokens in and out of each request of the trace, divided, at least 1 and 2."""
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = [(int(row["ContextTokens"]), int(row["GeneratedTokens"])) for row in csv.DictReader(file)]
-    return [(max(1, given // divisor), max(2, made // divisor)) for given, made in rows]
+def read_lengths(path: Path, divisor: int) -> Lengths:
+    """Of a trace, divided, at least 1 and 2."""
+    trace = read_trace(path)
+    lengths = zip(trace.input_tokens, trace.output_tokens, strict=True)
+    return [(max(1, given // divisor), max(2, made // divisor)) for given, made in lengths]
 
 
 def run(setting: Setting, data: Path | None) -> dict[str, Any]:
@@ -77,63 +74,57 @@ def run(setting: Setting, data: Path | None) -> dict[str, Any]:
     lengths = read_lengths(data / TRACE, sizes.divisor)
     means = np.mean(lengths, axis=0)
     print(f"\ngoodput  trace lengths ÷ {sizes.divisor}: mean {means[0]:.0f} tokens in, {means[1]:.0f} out")
-    floor = setting.prefill_floor(int(means[0])) + means[1] * setting.step_floor([int(means.sum())] * 8) / 8
+    floor = setting.serve_floor(8, *(round(mean) for mean in means)) / 8
     print(f"  limit: {1 / floor:.1f} requests/s by the cost model, eight at a time", flush=True)
     with Worker("twofold", our_command(), ROOT.parent) as worker:
         objectives, capacity = _calibrate(worker, setting, sizes, lengths)
         turns = _measure(worker, setting, sizes, lengths, objectives, capacity)
-    table = _table(turns, objectives, sizes)
-    report = {"objectives": asdict(objectives), "capacity_requests_s": capacity, "limit_requests_s": 1 / floor}
-    print(
-        f"  serves {capacity:.2f} requests/s when all are there; "
-        f"objectives: TTFT {objectives.ttft_s:.2f} s, TPOT {objectives.tpot_s * 1e3:.0f} ms"
-    )
+    table = _table(turns, objectives, min(setting.rounds, MOST_ROUNDS) * sizes.seconds)
+    report = {
+        "objectives": {f"{name}_s": limit for name, limit in objectives.limits()},
+        "capacity_requests_s": capacity,
+        "limit_requests_s": 1 / floor,
+    }
+    print(f"  serves {capacity:.2f} requests/s when all are there; objectives: {objectives}")
     for name, row in table.items():
         _print(name, row)
     return {**report, "policies": table, "live_over_fixed": _gains(table, sizes)}
 
 
-def _calibrate(
-    worker: Worker, setting: Setting, sizes: Sizes, lengths: Sequence[tuple[int, int]]
-) -> tuple[Objectives, float]:
-    """What the objectives are made from, and requests a second when all are there at once, with the fixed budget."""
-    _load(worker, setting, _policies(Objectives(1.0, 1.0))["fixed"])
+def _calibrate(worker: Worker, setting: Setting, sizes: Sizes, lengths: Lengths) -> tuple[Objectives, float]:
+    """The objectives, and requests a second when all are there at once, with the fixed budget."""
+    _load(worker, setting, _policies(1.0)["fixed"])
     mean = [int(value) for value in np.mean(lengths, axis=0)]
-    alone = [_requests([(0.0, mean[0], 2)], setting, 900 + i) for i in range(3)]
-    ttft = median(worker.ask(op="drive", arrivals=arrivals)[0]["ttft"] for arrivals in alone)
-    eight = worker.ask(op="drive", arrivals=_requests([(0.0, 64, 40)] * 8, setting, 910))
-    step = median(gap for served in eight for gap in gaps(served["times"][8:]))
+    alone = [_drive(worker, setting, [Ask(0, 0.0, mean[0], 2)], 900 + i) for i in range(3)]
+    ttft = median(sample.first_s or 0.0 for served in alone for sample in served)
+    eight = _drive(worker, setting, [Ask(i, 0.0, 64, 40) for i in range(8)], 910)
+    step = median(gap for sample in eight for gap in gaps(sample.answer.moments[8:]))
     chosen = [lengths[i] for i in np.random.default_rng(3).integers(0, len(lengths), sizes.calibration)]
-    served = worker.ask(op="drive", arrivals=_requests([(0.0, *pair) for pair in chosen], setting, 920))
-    capacity = len(chosen) / max(one["times"][-1] for one in served)
-    return Objectives(TTFT_SCALE * ttft, TPOT_SCALE * step), capacity
+    served = _drive(worker, setting, [Ask(i, 0.0, *pair) for i, pair in enumerate(chosen)], 920)
+    capacity = len(served) / max(sample.last_s or 0.0 for sample in served)
+    return Objectives(ttft=TTFT_SCALE * ttft, tpot=TPOT_SCALE * step), capacity
 
 
 def _measure(
-    worker: Worker,
-    setting: Setting,
-    sizes: Sizes,
-    lengths: Sequence[tuple[int, int]],
-    objectives: Objectives,
-    capacity: float,
+    worker: Worker, setting: Setting, sizes: Sizes, lengths: Lengths, objectives: Objectives, capacity: float
 ) -> Turns:
     turns: Turns = {}
-    policies = list(_policies(objectives).items())
+    assert objectives.tpot is not None
+    policies = list(_policies(objectives.tpot).items())
     for turn in range(min(setting.rounds, MOST_ROUNDS)):
         for name, options in policies if turn % 2 == 0 else reversed(policies):
             _load(worker, setting, options)
-            worker.ask(op="drive", arrivals=_requests(poisson(lengths, 8.0, 1.0, 5), setting, 930))
+            _drive(worker, setting, poisson(lengths, 8.0, 1.0, 5), 930)
             for share in sizes.shares:
-                drawn = poisson(lengths, share * capacity, sizes.seconds, 10 + turn)
-                served = worker.ask(op="drive", arrivals=_requests(drawn, setting, 1_000 * (turn + 1)))
-                turns.setdefault((name, share), []).append(served)
+                asks = poisson(lengths, share * capacity, sizes.seconds, 10 + turn)
+                turns.setdefault((name, share), []).extend(_drive(worker, setting, asks, 1_000 * (turn + 1)))
     return turns
 
 
-def _policies(objectives: Objectives) -> dict[str, dict[str, Any]]:
+def _policies(tpot_s: float) -> dict[str, dict[str, Any]]:
     return {
         "fixed": {"token_budget": "fixed", "max_num_batched_tokens": FIXED_ROWS},
-        "live": {"token_budget": "live", "tpot_target_ms": 1e3 * objectives.tpot_s},
+        "live": {"token_budget": "live", "tpot_target_ms": 1e3 * tpot_s},
     }
 
 
@@ -148,45 +139,57 @@ def _load(worker: Worker, setting: Setting, options: dict[str, Any]) -> None:
     )
 
 
-def poisson(lengths: Sequence[tuple[int, int]], rate: float, seconds: float, seed: int) -> list[tuple[float, int, int]]:
-    """Arrivals (s, tokens in, tokens out) of a Poisson process with lengths drawn from a trace; at least one."""
+def poisson(lengths: Lengths, rate: float, seconds: float, seed: int) -> list[Ask]:
+    """A Poisson process that begins with a request, with lengths drawn from a trace."""
     random = np.random.default_rng(seed)
-    found: list[tuple[float, int, int]] = []
-    moment = 0.0
-    while not found or moment < seconds:
-        found.append((moment, *lengths[int(random.integers(len(lengths)))]))
-        moment += float(random.exponential(1 / rate))
-    return found
-
-
-def _requests(drawn: Sequence[tuple[float, int, int]], setting: Setting, seed: int) -> list[dict[str, Any]]:
+    moments = takewhile(lambda moment: moment < seconds, Arrivals(rate).moments(seed))
     return [
-        {"at": at, "prompt": random_tokens(given, setting.vocabulary, seed + i), "count": made}
-        for i, (at, given, made) in enumerate(drawn)
+        Ask(index, moment, *lengths[int(random.integers(len(lengths)))])
+        for index, moment in enumerate(chain((0.0,), moments))
     ]
 
 
-def _table(turns: Turns, objectives: Objectives, sizes: Sizes) -> dict[str, dict[str, float]]:
-    """A row for each policy and share. Goodput is a second of arrivals."""
+def _drive(worker: Worker, setting: Setting, asks: Sequence[Ask], seed: int) -> list[Sample]:
+    """What the engine makes of requests with prompts of their own, as the load generator tells what a server does."""
+    arrivals = [
+        {
+            "at": ask.due_s,
+            "prompt": random_tokens(ask.input_tokens, setting.vocabulary, seed + ask.index),
+            "count": ask.output_tokens,
+        }
+        for ask in asks
+    ]
+    served = worker.ask(op="drive", arrivals=arrivals)
+    return [as_sample(ask, one["times"]) for ask, one in zip(asks, served, strict=True)]
+
+
+def as_sample(ask: Ask, times: Sequence[float]) -> Sample:
+    """A request whose tokens came one by one at these times."""
+    answer = Answer(array("d", times), array("i", [1] * len(times)), completion_tokens=len(times), done=True)
+    return Sample(ask, answer, "ok", started_s=ask.due_s, ended_s=times[-1])
+
+
+def _table(turns: Turns, objectives: Objectives, seconds: float) -> dict[str, dict[str, Any]]:
+    """A row for each policy and share. Goodput is a second of arrivals, of which there were ``seconds``."""
     table = {}
-    for (name, share), rounds in sorted(turns.items(), key=lambda item: (item[0][1], item[0][0])):
-        served = [one for requests in rounds for one in requests]
-        met = sum(objectives.met_by(one) for one in served)
+    for (name, share), served in sorted(turns.items(), key=lambda item: (item[0][1], item[0][0])):
+        figures = [RequestFigures.of(sample) for sample in served]
+        goodput, latency = Goodput.of(figures, objectives, seconds), Latency.of(figures)
         table[f"{share:g} {name}"] = {
             "requests": len(served),
-            "met_share": met / len(served),
-            "goodput_requests_s": met / (len(rounds) * sizes.seconds),
-            "ttft_met_share": sum(one["ttft"] <= objectives.ttft_s for one in served) / len(served),
-            "tpot_met_share": sum(tpot(one) <= objectives.tpot_s for one in served) / len(served),
-            "ttft_p50_s": percentile((one["ttft"] for one in served), 0.5),
-            "ttft_p99_s": percentile((one["ttft"] for one in served), 0.99),
-            "tpot_p99_s": percentile((tpot(one) for one in served), 0.99),
-            "itl_p99_s": percentile((gap for one in served for gap in gaps(one["times"])), 0.99),
+            "met_share": goodput.attainment,
+            "goodput_requests_s": goodput.requests_per_s,
+            "ttft_met_share": 1 - goodput.misses.ttft / len(served),
+            "tpot_met_share": 1 - goodput.misses.tpot / len(served),
+            "ttft_p50_s": latency.ttft_s.p50,
+            "ttft_p99_s": latency.ttft_s.p99,
+            "tpot_p99_s": latency.tpot_s.p99,
+            "itl_p99_s": InterTokenLatency.of(served, Chunks.of(served)).gap_s.p99,
         }
     return table
 
 
-def _gains(table: dict[str, dict[str, float]], sizes: Sizes) -> dict[str, float | None]:
+def _gains(table: dict[str, dict[str, Any]], sizes: Sizes) -> dict[str, float | None]:
     """Goodput of the live budget over that of the fixed one, by share of the capacity; None where that is 0."""
     gains: dict[str, float | None] = {}
     for share in sizes.shares:
@@ -197,7 +200,7 @@ def _gains(table: dict[str, dict[str, float]], sizes: Sizes) -> dict[str, float 
     return gains
 
 
-def _print(name: str, row: dict[str, float]) -> None:
+def _print(name: str, row: dict[str, Any]) -> None:
     print(
         f"  {name:10s}  {row['requests']:3.0f} requests, {row['met_share']:4.0%} meet both "
         f"(TTFT {row['ttft_met_share']:.0%}, TPOT {row['tpot_met_share']:.0%}), "

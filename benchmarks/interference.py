@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.compare import ROOT, our_command
-from benchmarks.figures import median, medians, percentile, random_tokens
+from benchmarks.figures import median, medians, random_tokens
 from benchmarks.setting import Setting
 from benchmarks.worker import Worker
+from twofold.phases.cases import Decode, Prefill
+from twofold.phases.rows import percentile
 
 GOAL_ITL, GOAL_TTFT = 1.5, 1.6
 MOST_ROUNDS = 2
@@ -39,7 +41,8 @@ ROOM = 1_200
 def run(setting: Setting) -> dict[str, Any]:
     sizes = QUICK if setting.quick else FULL
     print(f"\ninterference  {sizes.prompt} tokens come in while {sizes.streams} sequences generate")
-    alone, step = setting.prefill_floor(sizes.prompt), setting.step_floor([2 * sizes.stream_prompt] * sizes.streams)
+    alone = setting.floor(Prefill(sizes.prompt))
+    step = setting.floor(Decode(sizes.streams, sizes.stream_prompt, sizes.steps))
     print(f"  limit: prompt alone {alone:.2f} s, step of {sizes.streams} rows {step * 1e3:.2f} ms", flush=True)
     turns: dict[str, list[dict[str, float]]] = defaultdict(list)
     with Worker("twofold", our_command(), ROOT.parent) as worker:

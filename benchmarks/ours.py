@@ -8,7 +8,9 @@ from typing import Any
 
 from benchmarks import traffic
 from benchmarks.peers.serve import serve
+from benchmarks.traffic import StepWatch
 from twofold import LLM, SamplingParams
+from twofold.phases.steps import watched_build
 
 
 class Ours:
@@ -16,6 +18,7 @@ class Ours:
 
     def __init__(self) -> None:
         self._llm: LLM | None = None
+        self._watch: StepWatch | None = None
 
     @property
     def llm(self) -> LLM:
@@ -28,12 +31,15 @@ class Ours:
         began = time.perf_counter()
         self._llm = LLM(
             path,
+            build=watched_build,
             max_model_len=context,
             max_num_seqs=max(streams, 1),
             threads=threads,
             **{**UNCACHED, **(options or {})},
         )
-        return time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        self._watch = StepWatch(self._llm)
+        return seconds
 
     def prefill(self, tokens: list[int]) -> float:
         output = self._run([tokens], 1)[0]
@@ -58,7 +64,8 @@ class Ours:
         return time.perf_counter() - began
 
     def steps(self, prompts: list[list[int]], count: int, text: bool = False) -> dict[str, Any]:
-        return traffic.steps(self.llm, prompts, count, text=text)
+        assert self._watch is not None, "nothing is loaded"
+        return traffic.steps(self.llm.engine, self._watch, prompts, count, text=text)
 
     def interfere(self, prompts: list[list[int]], late: list[int], steps: int) -> dict[str, Any]:
         return traffic.interfere(self.llm.engine, prompts, late, steps)

@@ -14,6 +14,7 @@ from benchmarks.compare import ROOT, SETTLE_S, our_command
 from benchmarks.figures import medians, random_tokens
 from benchmarks.setting import Setting
 from benchmarks.worker import Worker
+from twofold.phases.cases import Decode
 
 PROMPT = 32
 MODES = {"overlapped": {"overlap": True}, "in turn": {"overlap": False}}
@@ -22,7 +23,7 @@ MODES = {"overlapped": {"overlap": True}, "in turn": {"overlap": False}}
 def run(setting: Setting) -> dict[str, Any]:
     count, streams = (6, (1, 4)) if setting.quick else (64, (1, 8, 32))
     print(f"\noverlap  steps whose results leave while the next one computes, {count} tokens as text")
-    floors = {n: setting.step_floor([PROMPT + count // 2] * n) for n in streams}
+    floors = {n: setting.floor(Decode(n, PROMPT, count)) for n in streams}
     print("  limit of a step, ms: " + ", ".join(f"{n}: {floor * 1e3:.2f}" for n, floor in floors.items()), flush=True)
     rows: dict[tuple[int, str], list[dict[str, float]]] = defaultdict(list)
     with ExitStack() as stack:
@@ -51,7 +52,7 @@ def _print(streams: int, found: dict[str, dict[str, float]], count: int) -> dict
     rates = {name: streams * count / row["whole"] for name, row in found.items()}
     gain = found["in turn"]["decode_s"] / found["overlapped"]["decode_s"]
     cells = (
-        f"{name} {row['decode_s'] * 1e3:.2f} ms ({row['decode_outside']:.1%} not kernels), {rates[name]:,.0f} tok/s"
+        f"{name} {row['decode_s'] * 1e3:.2f} ms ({row['decode_outside']:.1%} not model), {rates[name]:,.0f} tok/s"
         for name, row in found.items()
     )
     print(f"  {streams:3d} streams  " + "; ".join(cells) + f"; a step is {gain:.3f}× faster", flush=True)

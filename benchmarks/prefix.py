@@ -14,6 +14,7 @@ from benchmarks.compare import ROOT, our_command
 from benchmarks.figures import median, random_tokens
 from benchmarks.setting import Setting
 from benchmarks.worker import Worker
+from twofold.phases.cases import Prefill, Prefix
 
 GOAL = 1 / 8
 MOST_ROUNDS = 3
@@ -35,9 +36,8 @@ QUICK = Sizes(150, 8, 4, 2, 2)
 
 def run(setting: Setting) -> dict[str, Any]:
     sizes = QUICK if setting.quick else FULL
-    new, whole = sizes.user, sizes.system + sizes.user
-    miss, hit = setting.prefill_floor(whole), setting.prefill_floor(new, sizes.system)
-    hit = max(hit, setting.step_floor([whole]))
+    whole = sizes.system + sizes.user
+    miss, hit = setting.floor(Prefill(whole)), setting.floor(Prefix(whole, sizes.user))
     print(f"\nprefix  {sizes.conversations} conversations of {sizes.turns} turns after {sizes.system} common tokens")
     print(f"  limit: miss {miss * 1e3:.0f} ms, hit {hit * 1e3:.1f} ms, {hit / miss:.3f} of it", flush=True)
     found: dict[bool, dict[str, list[float]]] = {}

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from twofold.cost.machine import MachineLimits
-from twofold.cost.model import ModelCost, MultiplyAdds
-from twofold.formats.gguf import GGUFFile
-from twofold.models.read import read_model
+from twofold.cost.roofline import phase_limit
+from twofold.engine.llm import LLM
+from twofold.phases.bench import PhaseBench
+from twofold.phases.cases import Case, Decode
+from twofold.phases.ceilings import Ceilings, MachineProbe, read_ceilings
+from twofold.phases.rows import Row
+from twofold.phases.steps import watched_build
 
-KV_VALUE_BYTES = 2
+STEP_ROWS: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,42 +25,46 @@ class Setting:
 
     name: str
     path: Path
-    cost: ModelCost
-    limits: MachineLimits
+    ceilings: Ceilings
     rounds: int
     quick: bool
 
     @classmethod
-    def of(cls, name: str, path: Path, limits: MachineLimits, rounds: int, *, quick: bool) -> Setting:
-        with GGUFFile.open(path) as file:
-            spec, _ = read_model(file.metadata, file.tensors, file.data)
-            return cls(name, path, ModelCost.of(spec, file.tensors), limits, rounds, quick)
+    def of(cls, name: str, path: Path, machine: MachineLimits, rounds: int, *, quick: bool) -> Setting:
+        return cls(name, path, read_ceilings(path, machine, "f16", STEP_ROWS), rounds, quick)
+
+    def remeasured(self) -> Setting:
+        """With the best of the ceilings that were known and of what the machine can do now."""
+        return replace(self, ceilings=self.ceilings.raised(MachineProbe(threads=self.threads).now()))
 
     @property
     def threads(self) -> int:
-        return self.limits.threads
+        return self.ceilings.machine.threads
 
     @property
     def context(self) -> int:
-        return self.cost.spec.context_length
+        return self.ceilings.cost.spec.context_length
 
     @property
     def vocabulary(self) -> int:
-        return self.cost.spec.vocab_size
+        return self.ceilings.cost.spec.vocab_size
 
-    def prefill_floor(self, new: int, cached: int = 0, prompts: int = 1) -> float:
-        """Least seconds for prompts of ``new`` tokens each, after ``cached`` ones."""
-        return self._compute(self.cost.prefill_macs(new, cached).times(prompts))
-
-    def step_floor(self, contexts: Sequence[int]) -> float:
-        """Least seconds of a step in which each of these sequences gets a token: to read or to compute, the longer."""
-        read = self.cost.step_bytes(contexts, KV_VALUE_BYTES) / self.limits.read_speed(self.cost.weight_bytes)
-        return max(read, self._compute(self.cost.step_macs(contexts)))
+    def floor(self, case: Case) -> float:
+        """Least seconds: of a prompt until its first token, or of one step where sequences generate."""
+        return self.ceilings.limit(case).seconds
 
     def serve_floor(self, streams: int, prompt: int, answer: int) -> float:
         """Least seconds for ``streams`` equal requests at once: their prompts, then their steps."""
-        steps = (self.step_floor([prompt + done] * streams) for done in range(1, answer))
-        return self.prefill_floor(prompt, prompts=streams) + sum(steps)
+        cost = self.ceilings.cost
+        prompts = phase_limit(cost, self.ceilings.machine, cost.weight_bytes, cost.prefill_macs(prompt).times(streams))
+        return prompts.seconds + (answer - 1) * self.floor(Decode(streams, prompt, answer))
 
-    def _compute(self, macs: MultiplyAdds) -> float:
-        return macs.integer / self.limits.int8_macs_per_s + macs.floating / self.limits.float_macs_per_s
+    def measure(self, cases: Sequence[Case], rounds: int) -> list[Row]:
+        """What the engine alone takes for each case."""
+        context = max(case.extent(STEP_ROWS, rounds) for case in cases)
+        with LLM(
+            self.path, build=watched_build, max_model_len=context, threads=self.threads, token_budget="fixed"
+        ) as llm:
+            bench = PhaseBench(llm, rounds, lambda: False)
+            bench.start()
+            return [row for case in cases if (row := bench.measure(case)) is not None]

@@ -12,28 +12,29 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare import ROOT, our_command, tokens
-from benchmarks.worker import Worker
+from benchmarks.compare import ROOT
+from benchmarks.setting import Setting
+from twofold.phases.cases import Decode
 
 COMMAND = (sys.executable, "-m", "twofold", "run", "Hello", "--max-tokens", "1", "--json")
 LATER_STARTS = 5
 
 
-def run(path: Path, threads: int) -> dict[str, float]:
+def run(setting: Setting) -> dict[str, float]:
     """Prints and returns seconds of the first and later starts, and Python's share."""
     with tempfile.TemporaryDirectory() as cache:
-        first, report = _start(path, cache)
+        first, report = _start(setting.path, cache)
         compile_s = report["timing"]["compile_s"]
-        later = [_start(path, cache)[0] for _ in range(LATER_STARTS)]
+        later = [_start(setting.path, cache)[0] for _ in range(LATER_STARTS)]
     results = {"first_start_s": first, "compile_s": compile_s, "later_start_s": statistics.median(later)}
     later_s = results["later_start_s"]
     print(f"\nstart     first {first:.2f} s (kernels {compile_s:.2f} s), later {later_s:.2f} s to the end")
-    with Worker("twofold", our_command(), ROOT.parent) as worker:
-        worker.ask(op="load", path=str(path), threads=threads, context=1024, streams=1)
-        results["python_share_of_decode"] = worker.ask(op="steps", prompts=[tokens(64, 30_000)], count=200)[
-            "decode_outside"
-        ]
-    print(f"Python    {results['python_share_of_decode']:.1%} of a decode step, sampling included", flush=True)
+    (decode,) = setting.measure([Decode(1, 64, 200)], 1)
+    results["python_share_of_decode"] = decode.step.outside
+    print(
+        f"Python    {results['python_share_of_decode']:.1%} of a decode step beside the model, sampling included",
+        flush=True,
+    )
     return results
 
 

@@ -20,6 +20,7 @@ from benchmarks.compare import ROOT, SETTLE_S, our_command
 from benchmarks.figures import bar, median, medians, random_tokens
 from benchmarks.setting import Setting
 from benchmarks.worker import Worker, WorkerError
+from twofold.phases.cases import Decode
 
 GOAL_STREAMS = 32
 GOAL_RATIO = 2.0
@@ -88,8 +89,10 @@ def run(setting: Setting) -> dict[str, Any]:
 def _limit(setting: Setting, sizes: Sizes, streams: int) -> dict[str, float]:
     """By the cost model, from the ceilings: output tok/s, and the time of a step halfway."""
     seconds = setting.serve_floor(streams, sizes.prompt, sizes.answer)
-    step = setting.step_floor([sizes.prompt + sizes.answer // 2] * streams)
-    return {"tok_s": streams * sizes.answer / seconds, "tpot_s": step}
+    return {
+        "tok_s": streams * sizes.answer / seconds,
+        "tpot_s": setting.floor(Decode(streams, sizes.prompt, sizes.answer)),
+    }
 
 
 def _measure(
@@ -161,6 +164,6 @@ def _print_ours(report: dict[str, Any], sizes: Sizes) -> None:
         print(f"  {GOAL_STREAMS} streams: {report['over_best']:.2f}× of {best}, the best other (goal ≥ {GOAL_RATIO}×)")
     report["overhead"] = steps[GOAL_STREAMS]["decode_outside"]
     print(
-        f"  all but kernels at {GOAL_STREAMS} streams: {report['overhead']:.1%} of a step (goal < {GOAL_OVERHEAD:.0%})",
+        f"  not the model at {GOAL_STREAMS} streams: {report['overhead']:.1%} of a step (goal < {GOAL_OVERHEAD:.0%})",
         flush=True,
     )

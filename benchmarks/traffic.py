@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.figures import median
 from twofold import LLM, SamplingParams
+from twofold.core.report import RequestReport, StepReport
 from twofold.engine.engine import Engine
 from twofold.engine.outputs import OutputDelta
 from twofold.engine.prompts import GivenPrompt
-from twofold.ops.cpu.model import CpuModel
+from twofold.phases.steps import StepTime, WatchedForward
 
 
 @dataclass(slots=True)
@@ -38,7 +38,6 @@ class Traffic:
         self._engine = engine
         self._text = text
         self._open: dict[str, Stream] = {}
-        self._came = 0
         engine.deliver_to(self._take)
 
     @property
@@ -52,11 +51,9 @@ class Traffic:
         self._open[self._engine.add(GivenPrompt(token_ids=tuple(prompt)), params)] = stream
         return stream
 
-    def turn(self) -> int:
-        """One step of the engine; how many tokens came."""
-        self._came = 0
+    def turn(self) -> None:
+        """One step of the engine."""
         self._engine.step()
-        return self._came
 
     def _take(self, deltas: list[OutputDelta]) -> None:
         """What leaves the engine, the moment that it does."""
@@ -65,7 +62,6 @@ class Traffic:
             stream = self._open[delta.request_id]
             stream.times += [now] * len(delta.token_ids)
             stream.tokens += delta.token_ids
-            self._came += len(delta.token_ids)
             if delta.request is not None:
                 stream.finished, stream.cached = True, delta.request.metrics.cached_tokens
                 del self._open[delta.request_id]
@@ -134,51 +130,50 @@ MOST_TOKENS = 4_000
 """Of a stream that shall generate until it is aborted."""
 
 
-def steps(llm: LLM, prompts: Sequence[Sequence[int]], count: int, *, text: bool) -> dict[str, Any]:
-    """All prompts at once, step by step: {"whole", "kernels", "steps", "decode_s", "decode_outside"}.
+class StepWatch:
+    """Hears how long each step of an engine took; its model must be watched."""
 
-    ``whole`` are the seconds from the first request to the last token, ``kernels`` those of the step's program in
-    machine code. ``decode_s`` is the median time of a step in which every sequence got a token, ``decode_outside`` the
-    share of these steps that is not in the program; NaN where there was no such step.
+    def __init__(self, llm: LLM) -> None:
+        forward = llm.loaded.built.forward
+        assert isinstance(forward, WatchedForward), "the model was not built by watched_build"
+        self._forward = forward
+        self._times: list[StepTime] = []
+        llm.engine.observe(self)
+
+    def on_step(self, report: StepReport) -> None:
+        self._times.append(StepTime.of(report, self._forward.take()))
+
+    def on_request(self, _report: RequestReport) -> None:
+        """Nothing: streams are looked at."""
+
+    def take(self) -> list[StepTime]:
+        """The steps since the last time."""
+        taken, self._times = self._times, []
+        return taken
+
+
+def steps(
+    engine: Engine, watch: StepWatch, prompts: Sequence[Sequence[int]], count: int, *, text: bool
+) -> dict[str, Any]:
+    """All prompts at once: {"whole", "kernels", "steps", "decode_s", "decode_outside"}.
+
+    ``whole`` are the seconds from the first request to the last token, ``kernels`` those of the model's forward pass.
+    ``decode_s`` is the median time of a step in which every sequence generates, ``decode_outside`` the share of these
+    steps that is not the model's; NaN where there was no such step.
     """
-    traffic = Traffic(llm.engine, text=text)
-    walls, kernels, full = [], [], []
-    with kernel_time(llm) as spent:
-        last = began = time.perf_counter()
-        for prompt in prompts:
-            traffic.add(prompt, count)
-        while traffic.has_work:
-            before = spent[0]
-            full.append(traffic.turn() >= len(prompts))
-            now = time.perf_counter()
-            walls.append(now - last)
-            kernels.append(spent[0] - before)
-            last = now
-    decoding = [(wall, kernel) for wall, kernel, is_full in zip(walls, kernels, full, strict=True) if is_full]
-    whole = sum(wall for wall, _ in decoding)
+    traffic = Traffic(engine, text=text)
+    watch.take()
+    began = time.perf_counter()
+    for prompt in prompts:
+        traffic.add(prompt, count)
+    traffic.finish()
+    whole = time.perf_counter() - began
+    times = watch.take()
+    decoding = [step for step in times if step.decode_rows == len(prompts)]
     return {
-        "whole": last - began,
-        "kernels": sum(kernels),
-        "steps": len(walls),
-        "decode_s": median(wall for wall, _ in decoding),
-        "decode_outside": 1 - sum(kernel for _, kernel in decoding) / whole if decoding else math.nan,
+        "whole": whole,
+        "kernels": sum(step.model_s for step in times),
+        "steps": len(times),
+        "decode_s": median(step.seconds for step in decoding),
+        "decode_outside": StepTime.mean(decoding).outside if decoding else math.nan,
     }
-
-
-@contextmanager
-def kernel_time(llm: LLM) -> Iterator[list[float]]:
-    """Counts the seconds of the step's program in the one entry of a list."""
-    model = llm.loaded.built.forward
-    assert isinstance(model, CpuModel)
-    spent, run = [0.0], model.team.run
-
-    def timed(*arguments: Any, **named: Any) -> None:
-        began = time.perf_counter()
-        run(*arguments, **named)
-        spent[0] += time.perf_counter() - began
-
-    model.team.run = timed  # type: ignore[method-assign]
-    try:
-        yield spent
-    finally:
-        model.team.run = run  # type: ignore[method-assign]

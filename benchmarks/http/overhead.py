@@ -5,8 +5,7 @@ throughput  ``STREAMS`` answers at once: output tokens a second over HTTP, as a 
 TTFT        of an idle server, from before connecting to the first event with text, less the engine's for that prompt
 processor   seconds of the HTTP process for each streamed token, and of the worker for hearing and telling
 
-The load generator shares the machine with the server. While throughput is measured it looks at its sockets every
-``PAUSE_S``, about once a step, so that a client on another machine is what it resembles; what it took is told.
+The load generator shares the machine with the server; what it took is told.
 """
 
 from __future__ import annotations
@@ -17,20 +16,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from benchmarks.compare import ROOT, SETTLE_S, our_command
-from benchmarks.figures import median, percentile, random_tokens
-from benchmarks.http.load import Call, Load, Reply, Told, read_reply
+from benchmarks.figures import median, random_tokens
+from benchmarks.http.asking import ask_all, of_tokens
 from benchmarks.http.messages import send_floor_s, worker_message_s
 from benchmarks.http.processes import Serving, cpu_s, serving
-from benchmarks.http.recipes import MODEL, ours
+from benchmarks.http.recipes import ours
 from benchmarks.setting import Setting
-from benchmarks.worker import Worker, WorkerError
+from benchmarks.worker import Worker
+from twofold.phases.rows import percentile
 
 STREAMS: Final = 32
 GOAL_SHARE: Final = 0.92
 GOAL_TTFT_S: Final = 0.005
 GOAL_CPU_S: Final = 60e-6
-PAUSE_S: Final = 0.02
-LIMIT_S: Final = 120.0
 OPTIONS: Final = {"token_budget": "live", "overlap": True}
 """What ``twofold serve`` chooses, and the engine alone gets as well."""
 
@@ -128,16 +126,15 @@ def _alone(engine: Worker, setting: Setting, sizes: Sizes, seed: int) -> float:
 
 def _http(server: Serving, setting: Setting, sizes: Sizes, seed: int) -> tuple[float, float, float, float]:
     """Tokens a second, and the processor seconds of a token: the server's, its worker's for hearing, ours."""
-    calls = [_call(server, prompt, sizes.answer) for prompt in _prompts(setting, sizes, seed)]
     (worker,) = server.workers()
-    before = (cpu_s(server.pid), cpu_s(worker, main_only=True), time.process_time())
-    replies = Load(server.port, PAUSE_S).run(calls, LIMIT_S)
-    after = (cpu_s(server.pid), cpu_s(worker, main_only=True), time.process_time())
-    told = _all_whole(replies, sizes.answer)
-    tokens = sum(one.tokens for one in told)
-    seconds = max(one.last or 0.0 for one in told) - min(reply.sent or 0.0 for reply in replies)
-    http, hearing, client = ((late - early) / tokens for early, late in zip(before, after, strict=True))
-    return tokens / seconds, http, hearing, client
+    before = (cpu_s(server.pid), cpu_s(worker, main_only=True))
+    record = ask_all(server, of_tokens(_prompts(setting, sizes, seed), sizes.answer))
+    after = (cpu_s(server.pid), cpu_s(worker, main_only=True))
+    tokens = STREAMS * sizes.answer
+    first, last = min(s.sent_s or 0.0 for s in record.samples), max(s.last_s or 0.0 for s in record.samples)
+    spent = (*(late - early for early, late in zip(before, after, strict=True)), record.client.cpu_s)
+    http, hearing, client = (each / tokens for each in spent)
+    return tokens / (last - first), http, hearing, client
 
 
 def _added_ttft(engine: Worker, server: Serving, setting: Setting, sizes: Sizes) -> list[tuple[float, float]]:
@@ -152,8 +149,10 @@ def _added_ttft(engine: Worker, server: Serving, setting: Setting, sizes: Sizes)
 
 
 def _http_ttft(server: Serving, prompt: list[int]) -> float:
-    (told,) = _all_whole(Load(server.port).run([_call(server, prompt, 2)], LIMIT_S), 2)
-    return told.first or 0.0
+    (sample,) = ask_all(server, of_tokens([prompt], 2)).samples
+    assert sample.first_s is not None
+    assert sample.started_s is not None
+    return sample.first_s - sample.started_s
 
 
 def _engine_ttft(engine: Worker, prompt: list[int]) -> float:
@@ -164,21 +163,6 @@ def _engine_ttft(engine: Worker, prompt: list[int]) -> float:
 
 def _prompts(setting: Setting, sizes: Sizes, seed: int) -> list[list[int]]:
     return [random_tokens(sizes.prompt, setting.vocabulary, 100 * seed + stream) for stream in range(STREAMS)]
-
-
-def _call(server: Serving, prompt: list[int], count: int) -> Call:
-    body = {"model": MODEL, "prompt": prompt, "max_tokens": count, "temperature": 0, "stream": True}
-    body["stream_options"] = {"include_usage": True}
-    return Call(0.0, "/v1/completions", body | server.recipe.fields)
-
-
-def _all_whole(replies: Sequence[Reply], count: int) -> list[Told]:
-    """What the replies said. Raises WorkerError unless each has its ``count`` tokens."""
-    told = [read_reply(reply) for reply in replies]
-    for one in told:
-        if one.error is not None or one.tokens != count:
-            raise WorkerError(f"an answer of the server has {one.tokens} tokens of {count}: {one.error}")
-    return told
 
 
 def _report(turns: Sequence[Turn], added: Sequence[tuple[float, float]], telling: float) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import socket
 import subprocess
 import tempfile
@@ -14,10 +13,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.worker import WorkerError
+from twofold.bench.client.exchange import exchange
+from twofold.bench.client.target import Target
+from twofold.core.errors import NetworkError
 
 ROOT: Final = Path(__file__).parents[2]
 END_S: Final = 20.0
 LOOK_S: Final = 0.1
+LOOK_TIMEOUT_S: Final = 5.0
 LOG_TAIL: Final = 300
 
 
@@ -42,7 +45,7 @@ class Serving:
     """A server that serves."""
 
     recipe: Recipe
-    port: int
+    url: str
     pid: int
 
     @property
@@ -64,8 +67,9 @@ def serving(recipe: Recipe) -> Iterator[Serving]:
         with log.open("wb") as output:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=ROOT)
         try:
-            _wait_for(process, recipe, port, log)
-            yield Serving(recipe, port, process.pid)
+            url = f"http://127.0.0.1:{port}"
+            _wait_for(process, recipe, url, log)
+            yield Serving(recipe, url, process.pid)
         finally:
             process.terminate()
             try:
@@ -93,22 +97,17 @@ def _free_port() -> int:
         return port
 
 
-def _wait_for(process: subprocess.Popen[bytes], recipe: Recipe, port: int, log: Path) -> None:
+def _wait_for(process: subprocess.Popen[bytes], recipe: Recipe, url: str, log: Path) -> None:
     until = time.monotonic() + recipe.start_s
     while time.monotonic() < until and process.poll() is None:
-        if _status(port, recipe.ready) == 200:
+        if _status(url, recipe.ready) == 200:
             return
         time.sleep(LOOK_S)
     how = "did not serve in time" if process.poll() is None else f"ended with code {process.returncode}"
     raise WorkerError(f"{recipe.name} {how}: …{log.read_text('utf-8', 'replace')[-LOG_TAIL:].strip()}")
 
 
-def _status(port: int, path: str) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().status
-    except (OSError, http.client.HTTPException):
-        return 0
-    finally:
-        connection.close()
+def _status(url: str, path: str) -> int:
+    with suppress(NetworkError):
+        return exchange(Target.of(url), "GET", path, None, {}, LOOK_TIMEOUT_S)[0]
+    return 0

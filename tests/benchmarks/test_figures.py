@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import math
 from pathlib import Path
 
-import pytest
-
 from benchmarks.compare import ROOT
-from benchmarks.figures import BAR, bar, gaps, medians, percentile, random_tokens
-from benchmarks.goodput import Objectives, poisson, read_lengths, tpot
+from benchmarks.figures import BAR, bar, gaps, medians, random_tokens
+from benchmarks.goodput import as_sample, poisson, read_lengths
 from benchmarks.throughput import contestants
-
-
-def test_a_percentile_is_a_value_that_enough_others_do_not_exceed() -> None:
-    values = range(1, 101)
-    assert percentile(values, 0.99) == 99
-    assert percentile(values, 0.5) == 50
-    assert percentile([3.0], 0.99) == 3
-    assert math.isnan(percentile([], 0.5))
+from twofold.bench.metrics.requests import RequestFigures
+from twofold.load.base import Ask
 
 
 def test_medians_are_taken_field_by_field() -> None:
@@ -36,28 +27,25 @@ def test_tokens_are_the_same_for_a_seed() -> None:
     assert max(random_tokens(500, 150, 1)) < 150
 
 
-def test_tpot_is_the_mean_gap_after_the_first_token() -> None:
-    assert tpot({"times": [1.0, 1.5, 3.0]}) == pytest.approx(1.0)
-    assert tpot({"times": [1.0]}) == 0
+def test_what_an_engine_gave_is_judged_as_what_a_server_gives() -> None:
+    figures = RequestFigures.of(as_sample(Ask(0, 0.5, 10, 3), [1.0, 1.5, 3.0]))
+    assert (figures.outcome, figures.ttft_s, figures.tpot_s, figures.longest_gap_s) == ("ok", 0.5, 1.0, 1.5)
+    assert (figures.ttft_sent_s, figures.e2e_s, figures.tokens_told) == (0.5, 2.5, True)
     assert gaps([1.0, 1.5, 3.0]) == [0.5, 1.5]
-
-
-@pytest.mark.parametrize(("ttft", "end", "met"), [(0.5, 2.0, True), (0.6, 2.0, False), (0.5, 2.1, False)])
-def test_a_request_meets_both_objectives_or_none_counts(ttft: float, end: float, met: bool) -> None:
-    assert Objectives(0.5, 1.0).met_by({"ttft": ttft, "times": [1.0, end]}) is met
 
 
 def test_arrivals_have_the_rate_and_the_lengths_of_the_trace() -> None:
     drawn = poisson([(10, 2), (20, 4)], 50.0, 20.0, 1)
     assert 900 < len(drawn) < 1_100
-    assert {length[1:] for length in drawn} == {(10, 2), (20, 4)}
-    assert all(earlier[0] <= later[0] < 20 for earlier, later in itertools.pairwise(drawn))
+    assert {(ask.input_tokens, ask.output_tokens) for ask in drawn} == {(10, 2), (20, 4)}
+    assert all(earlier.due_s <= later.due_s < 20 for earlier, later in itertools.pairwise(drawn))
     assert len(poisson([(1, 2)], 1e-9, 1.0, 1)) == 1
 
 
 def test_lengths_are_divided_but_never_nothing(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
-    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\nmonday,100,40\ntuesday,1,1\n", "utf-8")
+    lines = ("TIMESTAMP,ContextTokens,GeneratedTokens", "2023-11-16 18:15:46.68,100,40", "2023-11-16 18:15:50.99,1,1")
+    path.write_text("\n".join(lines), "utf-8")
     assert read_lengths(path, 4) == [(25, 10), (1, 2)]
 
 
