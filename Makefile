@@ -5,6 +5,7 @@
 # make format   rewrites the formatting    make lock     resolves the locked dependencies anew (needs uv)
 # make peers    installs the other engines, in .venv-peers
 #               (make peers-vllm: vLLM for CPUs as well, 3.5 GB, in .venv-vllm)
+#               (make peers-aiperf: the load generator that tests of bench compare with, in .venv-aiperf)
 # make clean    deletes the environment and what tools left behind
 #
 # PYTHON=… chooses the interpreter (3.11 or newer); without it the first of python3, python3.13 … that is new enough.
@@ -20,7 +21,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CODE := $(wildcard twofold tests benchmarks)
 
-.PHONY: run serve test check format bench peers peers-vllm setup lock clean
+.PHONY: run serve test check format bench peers peers-vllm peers-aiperf setup lock clean
 .DEFAULT_GOAL := run
 
 run: .venv/.runtime
@@ -55,6 +56,11 @@ peers-vllm:
 	@$(PYTHON) -m venv .venv-vllm
 	.venv-vllm/bin/python -m pip install --quiet --requirement benchmarks/peers/requirements-vllm.txt
 	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+
+# `make test ARGS=tests/bench/peers` then measures the same load with both.
+peers-aiperf:
+	@$(PYTHON) -m venv .venv-aiperf
+	.venv-aiperf/bin/python -m pip install --quiet --requirement tests/bench/peers/requirements.txt
 
 setup: .venv/.development
 

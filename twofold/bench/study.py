@@ -5,13 +5,14 @@ Every run becomes a run of the document as soon as it is over, so that whoever s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from twofold.bench.base import Watcher
+from twofold.bench.metrics.notes import Note
 from twofold.bench.metrics.objectives import Objectives
 from twofold.bench.metrics.rule import Rule
 from twofold.bench.metrics.summary import summarise
@@ -78,6 +79,7 @@ class Study:
             record = self.session.run(make, watcher, seed=seed)
         self._last = record
         summary = summarise(record, self.rule, self.objectives)
+        summary = replace(summary, notes=(*summary.notes, *self._short_prompts(record)))
         self.runs.append(run_of(record, self.rule, summary.to_json(), chunks=self.chunks))
         return record
 
@@ -148,6 +150,17 @@ class Study:
             search=None if self._search is None else self._search.to_json(),
             sweep=self._sweep,
         )
+
+    def _short_prompts(self, record: RunRecord) -> Iterator[Note]:
+        """Whether the load asks for prompts that are shorter than any that can be made."""
+        least = self.session.prompter.least_tokens
+        made = [sample.ask for sample in record.samples if not sample.ask.history and sample.ask.messages is None]
+        short = sum(1 for ask in made if ask.input_tokens < least)
+        if short:
+            text = (
+                f"{short} of {len(made)} prompts are longer than asked: fewer than {least} tokens cannot be sent here"
+            )
+            yield Note("short_prompts", text)
 
     def _at_rate(self, plan: LoadPlan) -> Runner:
         def run(rate: float, seconds: float, seed: int) -> RunRecord:

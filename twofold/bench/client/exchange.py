@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import time
 from collections.abc import Mapping
 from typing import Final
@@ -39,9 +40,10 @@ def exchange(
     start = head(target, method, path, {**headers, "connection": "close"})
     length = b"" if body is None else b"\r\ncontent-length: %d" % len(body)
     request = start + length + b"\r\n\r\n" + (body or b"")
+    tls = target.tls  # certificates that cannot be used are told before anyone is asked
     address = reachable(target)
     try:
-        with _secured(_connect(address, CONNECT_S), target) as sock:
+        with _secured(_connect(address, CONNECT_S), tls, target.host) as sock:
             return _ask(sock, request, time.monotonic() + timeout_s)
     except (OSError, EOFError, ProtocolError) as error:
         raise network_error(error, target) from error
@@ -59,11 +61,11 @@ def _connect(address: Address, timeout_s: float) -> socket.socket:
     return sock
 
 
-def _secured(sock: socket.socket, target: Target) -> socket.socket:
-    if target.tls is None:
+def _secured(sock: socket.socket, tls: ssl.SSLContext | None, host: str) -> socket.socket:
+    if tls is None:
         return sock
     try:
-        return target.tls.wrap_socket(sock, server_hostname=target.host)
+        return tls.wrap_socket(sock, server_hostname=host)
     except OSError:
         sock.close()
         raise

@@ -3,7 +3,8 @@
 ITL is told in two ways. A gap is the time between two chunks as it is, whatever the later one holds. A token's ITL is
 the gap divided by the tokens of the later chunk, once for each of them; a chunk that says it holds none only prolongs
 the gap of the next. A chunk whose server does not tell its tokens is given an equal part of those that the request's
-usage has left, or 1 token where there is no usage.
+usage has left, or 1 token where there is no usage. Where the usage has as many tokens as there are such chunks, each
+holds one, and nothing is assumed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Chunks:
     owner    place of its sample
     moments  when it came
     tokens   how many it holds, which is not whole where it is an equal part
-    told     whether the server says so
+    told     whether the server says so, of this chunk or by a usage that has one token for each
     """
 
     owner: _Rows
@@ -45,7 +46,8 @@ class Chunks:
         moments = _joined([np.frombuffer(sample.answer.moments, np.float64) for sample in samples if _has(sample)])
         said = _joined([np.frombuffer(sample.answer.tokens, np.int32) for sample in samples if _has(sample)])
         told = said != UNKNOWN
-        return cls(owner, moments, np.where(told, said, _parts(samples, owner, said, told)[owner]), told)
+        parts, even = _parts(samples, owner, said, told)
+        return cls(owner, moments, np.where(told, said, parts[owner]), told | even[owner])
 
     def gaps(self, among: _Mask | None = None) -> tuple[Floats, Floats]:
         """Seconds from each chunk to the next of its answer, and tokens of the later; of the chunks ``among``."""
@@ -111,14 +113,14 @@ def _joined(parts: list[npt.NDArray[np.float64]] | list[npt.NDArray[np.int32]]) 
     return np.concatenate([*parts, np.empty(0)])
 
 
-def _parts(samples: Sequence[Sample], owner: _Rows, said: Floats, told: _Mask) -> Floats:
-    """[samples]: tokens of each chunk of a request that does not tell its own."""
+def _parts(samples: Sequence[Sample], owner: _Rows, said: Floats, told: _Mask) -> tuple[Floats, _Mask]:
+    """[samples] each: tokens of a chunk that does not tell its own, and whether the usage has just one for it."""
     n = len(samples)
     usage = np.fromiter((_usage(sample) for sample in samples), np.float64, n)
     known = np.bincount(owner[told], weights=said[told], minlength=n)
     silent = np.bincount(owner[~told], minlength=n)
-    left = np.maximum(usage - known, 0.0) / np.maximum(silent, 1)
-    return np.where(np.isnan(usage), 1.0, left)
+    left = np.maximum(usage - known, 0.0)
+    return np.where(np.isnan(usage), 1.0, left / np.maximum(silent, 1)), left == silent
 
 
 def _usage(sample: Sample) -> float:

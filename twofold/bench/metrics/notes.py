@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +10,7 @@ from twofold.bench.metrics.chunks import InterTokenLatency
 from twofold.bench.metrics.counts import Requests, Tokens
 from twofold.bench.metrics.distribution import Distribution
 from twofold.bench.metrics.interval import needed
-from twofold.bench.record import ClientLoad, RunRecord
+from twofold.bench.record import ClientLoad, RunRecord, Sample
 
 MOST_CPU: Final = 0.8
 """Share of one core above which the client is taken for the bottleneck."""
@@ -23,6 +23,12 @@ MOST_DELAY: Final = 0.1
 
 MOST_MERGED: Final = 0.01
 """Share of chunks that have the moment of the next."""
+
+MOST_CACHED: Final = 0.5
+"""Share of the tokens of prompts that have nothing in common with others."""
+
+PERCENTILES: Final = ((0.99, "P99"), (0.999, "P99.9"))
+"""Those that a run may be too short for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +58,15 @@ def run_notes(record: RunRecord, requests: Requests) -> Iterator[Note]:
 
 def size_notes(ttft: Distribution) -> Iterator[Note]:
     """About percentiles that have too few requests under them."""
-    for share, name in ((0.99, "P99"), (0.999, "P99.9")):
-        least = needed(share)
-        if 0 < ttft.n < least:
-            yield Note(
-                "few_requests",
-                f"{name} of {ttft.n} requests is not bounded by what was seen: that needs {least} (at 95 %)",
-            )
+    short = [(name, needed(share)) for share, name in PERCENTILES if 0 < ttft.n < needed(share)]
+    if short:
+        names = " and ".join(name for name, _ in short)
+        verb = "are" if len(short) > 1 else "is"
+        least = " and ".join(f"{count:,}" for _, count in short)
+        yield Note(
+            "few_requests",
+            f"{names} of {ttft.n:,} requests {verb} not bounded by what was seen: that needs {least} (at 95 %)",
+        )
 
 
 def client_notes(client: ClientLoad) -> Iterator[Note]:
@@ -92,6 +100,23 @@ def measure_notes(
         yield Note(
             "inexact_prompts",
             f"{wrong} of {tokens.prompt.told} prompts are off their length, by up to {tokens.prompt.most_difference}",
+        )
+
+
+def prompt_notes(measured: Iterable[Sample]) -> Iterator[Note]:
+    """About prompts that should have been new to the server."""
+    new = [
+        sample.answer
+        for sample in measured
+        if sample.outcome == "ok" and not (sample.ask.shared or sample.ask.history or sample.ask.messages)
+    ]
+    prompts = sum(answer.prompt_tokens or 0 for answer in new)
+    cached = sum(answer.cached_tokens or 0 for answer in new)
+    if cached > MOST_CACHED * prompts:
+        yield Note(
+            "seen_before",
+            f"{cached / prompts:.0%} of the tokens of prompts came from the server's cache, though they share nothing: "
+            "it saw them before; without --seed they are new",
         )
 
 

@@ -110,7 +110,7 @@ def summarise(record: RunRecord, rule: Rule | None = None, objectives: Objective
         mlperf=mlperf(latency.ttft_s, latency.tpot_s),
         tokens=tokens,
         client=Client(cpu_share(record.client), record.client),
-        notes=_notes(record, requests, latency, itl, tokens),
+        notes=(*_notes(record, requests, latency, itl, tokens), *notes.prompt_notes(measured)),
     )
 
 

@@ -115,6 +115,12 @@ def asked_rate(run: Run) -> float | None:
     return figure(run.summary, "rates", "asked", "requests_per_s")
 
 
+def waits(run: Run) -> bool:
+    """Whether requests wait for answers to others, so that nobody asked for a rate: a closed loop, or held sessions."""
+    load = run.load
+    return look(load, "kind") in ("closed", "sessions") and look(load, "arrivals") is None
+
+
 def achieved(run: Run, name: str) -> float | None:
     """A rate of ``RATES``, of answers that are complete."""
     return figure(run.summary, "rates", "achieved", name)

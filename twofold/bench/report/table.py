@@ -69,6 +69,8 @@ def rates_table(run: Run, width: int) -> Table:
     rates = RATES if width >= _MIDDLE else RATES[:1] + RATES[2:3]
     table = _table("", *(title for title, _ in rates))
     for window, _ in WINDOWS:
+        if window == "asked" and figures.waits(run):
+            continue
         if figures.look(run.summary, "rates", window) is not None:
             table.add_row(window, *(number(figures.figure(run.summary, "rates", window, name)) for _, name in rates))
     return table

@@ -40,7 +40,8 @@ def rates(run: Run) -> str:
     if achieved is None:
         return ""
     tokens = number(figures.achieved(run, "output_tokens_per_s"))
-    return f"{number(achieved)} requests a second of {number(asked)} asked, {tokens} output tokens a second."
+    of = "" if figures.waits(run) else f" of {number(asked)} asked"
+    return f"{number(achieved)} requests a second{of}, {tokens} output tokens a second."
 
 
 def latency(run: Run) -> str:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED: Final = 130
 SEED_BITS: Final = 48
+MOST_ROUNDS: Final = 7
+"""Times a --duration that a trial of a search may take: rounds of one, two and four."""
 KINDS: Final = (".json", ".csv", ".html", ".jsonl")
 
 
@@ -127,11 +129,12 @@ class Measuring:
     def _search(self, study: Study) -> None:
         from twofold.bench.search.rate import SearchOptions  # noqa: PLC0415
 
-        seconds = self.load.duration or SearchOptions().seconds
+        usual = SearchOptions()
+        seconds = self.load.duration
         options = SearchOptions(
             start=study.rate_one_by_one(self.plan),
-            seconds=seconds,
-            most_seconds=max(4 * seconds, SearchOptions().most_seconds),
+            seconds=seconds or usual.seconds,
+            most_seconds=MOST_ROUNDS * seconds if seconds else usual.most_seconds,
             confidence=self.options.confidence,
             precision=self.options.precision,
         )

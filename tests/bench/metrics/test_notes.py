@@ -1,0 +1,55 @@
+"""Notes: what a reader is told, and what is no reason for one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.bench.metrics.samples import record, sample, steady
+from twofold.bench.metrics.summary import Summary, summarise
+from twofold.bench.record import UNKNOWN, Sample
+from twofold.load.base import Message, Shared
+
+
+def kinds(summary: Summary) -> dict[str, str]:
+    return {note.kind: note.text for note in summary.notes}
+
+
+def test_percentiles_of_too_few_requests_are_one_note() -> None:
+    few = kinds(summarise(record(steady(100, 0.01, 0.1), 1.0)))["few_requests"]
+    assert few == "P99 and P99.9 of 100 requests are not bounded by what was seen: that needs 299 and 2,995 (at 95 %)"
+    more = kinds(summarise(record(steady(400, 0.01, 0.1), 4.0)))["few_requests"]
+    assert more.startswith("P99.9 of 400 requests is not bounded")
+
+
+def test_as_many_chunks_as_tokens_are_one_each() -> None:
+    """Then nothing is assumed, though the server tells no chunk's tokens."""
+    silent = [UNKNOWN] * 3
+    even = summarise(record([sample(0.0, [1.0, 1.1, 1.2], tokens=silent, usage=3)], 2.0))
+    assert even.itl.assumed_share == 0
+    assert "assumed_tokens" not in kinds(even)
+    assert even.itl.token_s.n == 2
+    for usage in (6, None):
+        parts = summarise(record([sample(0.0, [1.0, 1.1, 1.2], tokens=silent, usage=usage)], 2.0))
+        assert parts.itl.assumed_share == 1
+        assert "100%" in kinds(parts)["assumed_tokens"]
+
+
+def cached(tokens: int) -> Sample:
+    return sample(0.0, [1.0, 1.1], answer={"prompt_tokens": 100, "cached_tokens": tokens})
+
+
+def test_prompts_that_the_server_saw_before() -> None:
+    assert "80%" in kinds(summarise(record([cached(80)], 2.0)))["seen_before"]
+    assert "seen_before" not in kinds(summarise(record([cached(10)], 2.0)))
+
+
+def test_what_prompts_share_may_be_cached() -> None:
+    ask = cached(80).ask
+    for common in (
+        {"shared": (Shared(0, 8),)},
+        {"history": (Message("user", "a"),)},
+        {"messages": (Message("user", "a"),)},
+    ):
+        given = cached(80)
+        given.ask = replace(ask, **common)
+        assert "seen_before" not in kinds(summarise(record([given], 2.0)))

@@ -1,0 +1,32 @@
+"""Sentences about a run that say no more than is so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.bench.report.runs import document, mixed
+from twofold.bench.report import words
+from twofold.bench.report.document import Run
+from twofold.bench.report.table import rates_table
+
+CLOSED = {"kind": "closed", "concurrency": 4}
+HELD = {"kind": "sessions", "concurrency": 4, "ramp_s": 0.0}
+OPEN = {"kind": "open", "arrivals": {"kind": "poisson", "rate": 4.0}}
+OPENED = {"kind": "sessions", "arrivals": {"kind": "poisson", "rate": 4.0}}
+
+
+def run_with(load: Mapping[str, Any]) -> Run:
+    (run,) = document(mixed()).runs
+    return msgspec.structs.replace(run, load=load)
+
+
+@pytest.mark.parametrize(("load", "asked"), [(CLOSED, False), (HELD, False), (OPEN, True), (OPENED, True)])
+def test_only_who_asks_for_a_rate_has_one_that_was_asked(load: Mapping[str, Any], asked: bool) -> None:
+    run = run_with(load)
+    assert ("asked" in words.rates(run)) == asked
+    first, *_ = rates_table(run, 120).columns
+    assert ("asked" in first.cells) == asked

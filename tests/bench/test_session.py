@@ -1,0 +1,102 @@
+"""A session with one server: what is learnt of it first, how runs differ, and what signals do."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.bench.stub.live import LiveStub, stub_server
+from tests.bench.stub.script import Script
+from twofold.bench.client.options import ClientOptions
+from twofold.bench.client.target import Target
+from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.session import Setup, opened, stopped_by_signals
+from twofold.core.errors import AccessError, ContextLengthError, NotFoundError
+from twofold.load.lengths import Fixed
+from twofold.load.plan import LoadPlan
+
+PLAN = LoadPlan(concurrency=2, requests=4, input_tokens=Fixed(24), output_tokens=Fixed(4))
+
+
+@pytest.fixture(scope="module")
+def running_stub() -> Iterator[LiveStub]:
+    with stub_server() as live:
+        yield live
+
+
+@pytest.fixture
+def stub(running_stub: LiveStub) -> LiveStub:
+    running_stub.rules()
+    return running_stub
+
+
+def setup(stub: LiveStub, *, model: str | None = None, endpoint: str = "chat", prompts: int = 0) -> Setup:
+    options = EndpointOptions(model="", extra=Script(first_s=0.005).fields)
+    return Setup(Target.of(stub.url), endpoint, model, options, ClientOptions(), prompts=prompts)
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "completions", "messages"])
+def test_the_server_is_asked_what_it_is_and_once_for_an_answer(stub: LiveStub, endpoint: str) -> None:
+    with opened(setup(stub, endpoint=endpoint)) as session:
+        assert session.facts.model == "stub"
+        assert session.facts.context == 32768
+        assert session.prompter.describe()["exact"]
+        assert len(stub.truths()) == 1
+        record = session.run(PLAN.load)
+    assert [sample.outcome for sample in record.samples] == ["ok"] * 4
+    assert {sample.answer.prompt_tokens for sample in record.samples} == {24}
+
+
+def test_what_cannot_be_is_told_before_anything_is_asked_for(stub: LiveStub) -> None:
+    with pytest.raises(NotFoundError), opened(setup(stub, model="other")):
+        pass
+    with pytest.raises(ContextLengthError), opened(setup(stub), lengths=(32768, 1)):
+        pass
+    assert stub.truths() == {}
+    stub.rules(key="sk")
+    with pytest.raises(AccessError), opened(setup(stub)):
+        pass
+
+
+def test_each_run_has_prompts_of_its_own(stub: LiveStub) -> None:
+    """Else a run would find those of the one before in the server's cache. Equal seeds say the same again."""
+
+    def prompts(seed: int) -> list[str]:
+        with opened(setup(stub, prompts=seed)) as session:
+            texts = []
+            for _ in range(2):
+                record = session.run(PLAN.load)
+                texts.append(session.prompt(record.samples[0].ask)[0].text)
+            return texts
+
+    first, second = prompts(0)
+    assert first.split()[1] != second.split()[1]  # behind the word that all begin with
+    assert prompts(0) == [first, second]
+    assert prompts(1)[0] not in (first, second)
+
+
+def test_a_seed_of_a_run_draws_other_arrivals(stub: LiveStub) -> None:
+    plan = LoadPlan(rate=200, requests=4, input_tokens=Fixed(24), output_tokens=Fixed(2))
+    with opened(setup(stub)) as session:
+        dues = [
+            [sample.ask.due_s for sample in session.run(plan.load, seed=seed).samples] for seed in (None, None, 0, 1)
+        ]
+    assert dues[0] == dues[1] == dues[2] != dues[3]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_stops_and_the_second_ends(number: signal.Signals) -> None:
+    before = signal.signal(number, signal.default_int_handler)
+    stopped: list[bool] = []
+    try:
+        with stopped_by_signals(lambda: stopped.append(True)):
+            signal.raise_signal(number)
+            assert stopped == [True]
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(number)
+        assert signal.getsignal(number) is signal.default_int_handler
+        assert stopped == [True]
+    finally:
+        signal.signal(number, before)

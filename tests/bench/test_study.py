@@ -1,0 +1,112 @@
+"""A study: which runs it makes, and what its document holds, also where it was stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.bench.stub.live import LiveStub, stub_server
+from tests.bench.stub.script import Script
+from twofold.bench.base import Watcher
+from twofold.bench.client.options import ClientOptions
+from twofold.bench.client.target import Target
+from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.metrics.objectives import Objectives
+from twofold.bench.metrics.rule import Rule
+from twofold.bench.record import Sample
+from twofold.bench.report.document import read
+from twofold.bench.report.live import Goal
+from twofold.bench.search.rate import SearchOptions
+from twofold.bench.session import Session, Setup, opened
+from twofold.bench.study import Study
+from twofold.core.errors import ParameterError
+from twofold.load.lengths import Fixed
+from twofold.load.plan import LoadPlan
+
+PLAN = LoadPlan(input_tokens=Fixed(24), output_tokens=Fixed(4))
+
+
+@pytest.fixture(scope="module")
+def running_stub() -> Iterator[LiveStub]:
+    with stub_server() as live:
+        yield live
+
+
+@pytest.fixture
+def study(running_stub: LiveStub) -> Iterator[Study]:
+    running_stub.rules()
+    options = EndpointOptions(model="", api_key="sk-canary", extra=Script(first_s=0.01, gap_s=0.001).fields)
+    setup = Setup(Target.of(running_stub.url), "chat", None, options, ClientOptions())
+    with opened(setup) as session:
+        yield Study(setup, session, Rule(), Objectives(ttft=1.0))
+
+
+def test_rates_and_clients_are_swept_in_turn(study: Study) -> None:
+    study.sweep_rates(LoadPlan(duration_s=0.2, output_tokens=Fixed(2), input_tokens=Fixed(24)), [50.0, 100.0])
+    study.sweep_concurrencies(LoadPlan(requests=4, output_tokens=Fixed(2), input_tokens=Fixed(24)), [1, 2])
+    loads = [run.load for run in study.runs]
+    assert [load["arrivals"]["rate"] for load in loads[:2]] == [50.0, 100.0]
+    assert [load["concurrency"] for load in loads[2:]] == [1, 2]
+    assert not study.interrupted
+
+
+def test_a_document_reads_back_and_holds_no_key(study: Study) -> None:
+    study.measure_plan(LoadPlan(concurrency=2, requests=4, input_tokens=Fixed(24), output_tokens=Fixed(4)))
+    document = study.document("serve", {"rate": None}, "1.2.3")
+    text = document.to_json()
+    assert b"canary" not in text
+    again = read(text)
+    assert again.version == "1.2.3"
+    assert again.target.model == "stub"
+    assert [request.output_tokens for request in again.runs[0].requests] == [4] * 4
+    assert again.runs[0].summary["goodput"]["met"] == 4
+
+
+def test_the_last_run_is_written_as_a_trace(study: Study, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    study.write_trace(path)
+    assert not path.exists()
+    study.measure_plan(LoadPlan(concurrency=1, requests=3, input_tokens=Fixed(24), output_tokens=Fixed(4)))
+    study.write_trace(path)
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_a_search_begins_where_one_by_one_is_easy(study: Study) -> None:
+    """13 ms each, one after the other, would be some 75 a second."""
+    assert 15 < study.rate_one_by_one(PLAN) < 60
+    assert study.runs == []
+
+
+def test_a_search_needs_objectives(study: Study) -> None:
+    study.objectives = None
+    with pytest.raises(ParameterError) as raised:
+        study.search_rate(PLAN, 0.9, SearchOptions())
+    assert raised.value.param == "slo"
+
+
+class Stopper:
+    """Stops the session's client once something was answered."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def look(self, now_s: float, samples: list[Sample], open_requests: int) -> None:
+        del now_s, open_requests
+        if any(sample.outcome == "ok" for sample in samples):
+            self._session._client.stop()
+
+
+def test_who_stops_a_sweep_keeps_what_there_is(study: Study) -> None:
+    @contextmanager
+    def show(_goal: Goal) -> Iterator[Watcher]:
+        yield Stopper(study.session)
+
+    study.show = show
+    study.sweep_rates(LoadPlan(duration_s=20.0, input_tokens=Fixed(24), output_tokens=Fixed(2)), [50.0, 100.0])
+    assert study.interrupted
+    assert len(study.runs) == 1
+    assert study.runs[0].interrupted
+    assert study.document("serve", {}, "1").runs[0].requests

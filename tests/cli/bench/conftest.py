@@ -1,0 +1,60 @@
+"""``twofold bench`` against a stub that answers as the command's ``--extra-body`` tells it to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.bench.stub.live import LiveStub, stub_server
+from tests.bench.stub.script import Script
+from tests.cli.conftest import Command, Result
+
+QUICK = Script(first_s=0.01, gap_s=0.002)
+SHORT = {"--input-tokens": 24, "--output-tokens": 6}
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Runs ``twofold bench serve`` in this process, with short prompts and answers unless told otherwise."""
+
+    command: Command
+    url: str
+
+    def __call__(self, *arguments: object, script: Script = QUICK) -> Result:
+        given = {"--url": self.url, **SHORT, "--extra-body": json.dumps(script.fields)}
+        flags = [part for name, value in given.items() if name not in arguments for part in (name, value)]
+        return self.command("bench", "serve", *flags, *arguments)
+
+    def found(self, *arguments: object, script: Script = QUICK) -> dict[str, Any]:
+        """The document of a bench that ended well."""
+        result = self(*arguments, "--json", "--quiet", script=script)
+        assert result.code == 0, result.err
+        document: dict[str, Any] = json.loads(result.out)
+        return document
+
+    def summary(self, *arguments: object, script: Script = QUICK) -> dict[str, Any]:
+        """The figures of its only run."""
+        (run,) = self.found(*arguments, script=script)["runs"]
+        summary: dict[str, Any] = run["summary"]
+        return summary
+
+
+@pytest.fixture(scope="session")
+def running_stub() -> Iterator[LiveStub]:
+    with stub_server() as live:
+        yield live
+
+
+@pytest.fixture
+def stub(running_stub: LiveStub) -> LiveStub:
+    running_stub.rules()
+    return running_stub
+
+
+@pytest.fixture
+def bench(twofold: Callable[..., Result], stub: LiveStub) -> Bench:
+    return Bench(twofold, stub.url)

@@ -1,0 +1,159 @@
+"""What cannot be done is said in one sentence, with the way out, and nothing that was measured is lost."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.bench.client.support import each, serving, whole
+from tests.bench.client.test_exchange import certificate
+from tests.bench.stub.live import LiveStub
+from tests.bench.stub.script import Script
+from tests.cli.bench.conftest import Bench
+from tests.cli.conftest import Command, Result
+
+NETWORK, USAGE = 5, 2
+
+
+def says(result: Result, code: int, *words: str) -> None:
+    """The exit code, and a message without anything else."""
+    assert result.code == code, result.err
+    assert result.out == ""
+    assert result.err.startswith("error: ")
+    assert "Traceback" not in result.err
+    for word in words:
+        assert word in result.err, result.err
+
+
+def asked(twofold: Command, url: str, *arguments: object) -> Result:
+    return twofold("bench", "serve", "--url", url, "--rate", 10, "--requests", 2, "--quiet", *arguments)
+
+
+def test_nobody_listens(twofold: Command) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    says(asked(twofold, f"http://127.0.0.1:{port}"), NETWORK, "refused the connection", "Is it running")
+
+
+def test_no_such_host(twofold: Command) -> None:
+    says(asked(twofold, "http://nobody.invalid"), NETWORK, "nobody.invalid", "Check the URL")
+
+
+@pytest.mark.parametrize("url", ["ftp://host", "http://key@host", "http://host/v1/chat/completions", "http://"])
+def test_no_url_of_a_server(twofold: Command, url: str) -> None:
+    says(asked(twofold, url), USAGE, "URL")
+
+
+def test_a_model_that_is_not_there(bench: Bench) -> None:
+    says(bench("--rate", 10, "--requests", 2, "--model", "stup"), USAGE, "no model 'stup'", "Did you mean stub?")
+
+
+def test_a_key_is_wanted(bench: Bench, stub: LiveStub) -> None:
+    stub.rules(key="sk-right")
+    says(bench("--rate", 10, "--requests", 2), USAGE, "The server wants a key", "--api-key")
+    says(bench("--rate", 10, "--requests", 2, "--api-key", "sk-wrong"), USAGE, "The server wants a key")
+    assert bench("--rate", 10, "--requests", 2, "--api-key", "sk-right").code == 0
+
+
+def test_no_endpoint_of_that_name(twofold: Command) -> None:
+    models = whole(200, b'{"data": [{"id": "m"}]}')
+    with serving(each(models, whole(404, b"{}"))) as authority:
+        result = asked(twofold, f"http://{authority}", "--tokenizer", "nowhere.json")
+    assert result.code != 0
+    assert "nowhere.json" in result.err
+
+
+def test_more_tokens_than_the_model_has_room_for(bench: Bench) -> None:
+    result = bench("--rate", 10, "--requests", 2, "--input-tokens", 40_000)
+    says(result, USAGE, "40000", "do not fit", "32768", "--input-tokens")
+
+
+def test_a_server_that_refuses_the_first_request(bench: Bench) -> None:
+    says(bench("--rate", 10, "--requests", 2, script=Script(status=503)), 4, "refuses the first request")
+
+
+def test_a_server_that_fails_the_first_request(bench: Bench) -> None:
+    says(bench("--rate", 10, "--requests", 2, script=Script(status=500)), NETWORK, "fails with status 500")
+
+
+def test_tls_errors(twofold: Command, tmp_path: Path) -> None:
+    _, context = certificate(tmp_path, "IP:127.0.0.1")
+    with serving(each(), context) as authority:
+        says(asked(twofold, f"https://{authority}", "--ca-file", tmp_path / "none.pem"), USAGE, "none.pem")
+        says(asked(twofold, f"https://{authority}"), NETWORK, "certificate that is not accepted", "--ca-file")
+        says(asked(twofold, f"http://{authority}"), NETWORK, "http")
+    with serving(lambda talk, _number: talk.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as authority:
+        says(asked(twofold, f"https://{authority}"), NETWORK, "does not speak TLS", "http://")
+
+
+HOLES = {
+    "azure.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:00:00.0,12,3\n2023-11-16 18:00:01.0,,3\n",
+    "mooncake.jsonl": '{"timestamp": 0, "input_length": 9, "output_length": 4, "hash_ids": [0]}\n{"timestamp": 1}\n',
+    "own.jsonl": '{"at_s": 0.0, "input_tokens": 9, "output_tokens": 4}\n{"at_s": NaN}\n',
+}
+
+
+@pytest.mark.parametrize("name", HOLES)
+def test_a_trace_with_a_hole(bench: Bench, tmp_path: Path, name: str) -> None:
+    """Nothing is sent: the error names file, line, and what to do. ``--skip-bad`` leaves the line out and counts it."""
+    path = tmp_path / name
+    path.write_text(HOLES[name])
+    last = len(HOLES[name].splitlines())
+    says(bench("--trace", path), USAGE, f"{name}:{last}:", "--skip-bad")
+    (run,) = bench.found("--trace", path, "--skip-bad")["runs"]
+    assert run["summary"]["requests"]["sent"] == 1
+    assert run["load"]["skipped_lines"] == 1
+    assert f"{name}:{last}:" in run["load"]["first_skipped"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), ("needs a rate or a concurrency", "--rate 2")),
+        (("--rate", -1), ("rate",)),
+        (("--concurrency", 0), ("concurrency",)),
+        (("--concurrency", 2, "--arrivals", "constant"), ("Arrivals are drawn for a rate",)),
+        (("--rate", 2, "--ramp", 3), ("ramp",)),
+        (("--rate", 2, "--input-tokens", "many"), ("many",)),
+        (("--rate", 2, "--slo", "ttfd=1s"), ("ttfd", "ttft")),
+        (("--rate", 2, "--slo", "ttft=1"), ("is no time", "500ms")),
+        (("--rate", 2, "--warmup", -1), ("warmup",)),
+        (("--rate", 2, "--prefix-groups", 3), ("shared-prefix",)),
+        (("--rates", "1,2", "--concurrencies", "1,2"), ("exclude each other",)),
+        (("--concurrencies", "1.5"), ("whole number",)),
+        (("--rate", 2, "--header", "nothing"), ("NAME:VALUE",)),
+        (("--rate", 2, "--extra-body", "{"), ("extra-body is no JSON",)),
+        (("--rate", 2, "--extra-body", "[]"), ("JSON object",)),
+        (("--rate", 2, "-o", "found.txt"), (".json, .csv, .html or .jsonl",)),
+        (("--rate", 2, "-o", "/nowhere/found.json"), ("no folder", "/nowhere")),
+        (("--trace", "gone.csv"), ("gone.csv",)),
+        (("--trace", "/etc/hostname"), ("trace",)),
+        (("--rat", 2), ("--rat",)),
+    ],
+    ids=lambda value: " ".join(map(str, value)),
+)
+def test_flags_that_cannot_be(bench: Bench, arguments: tuple[object, ...], words: tuple[str, ...]) -> None:
+    result = bench(*arguments)
+    assert result.code in (USAGE, 4), result.err
+    says(result, result.code, *words)
+
+
+def test_a_server_that_refuses_later_is_a_result(bench: Bench, stub: LiveStub, tmp_path: Path) -> None:
+    """Refusals are figures, not an error of the command."""
+    trace = tmp_path / "own.jsonl"
+    refused = Script(status=429, body='{"error": {"message": "Slow down."}}')
+    lines = [
+        {"at_s": 0.0, "input_tokens": 12, "output_tokens": 2, "fields": script.fields}
+        for script in (Script(), refused, refused)
+    ]
+    trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    summary = bench.summary("--trace", trace, "--extra-body", "{}")
+    assert summary["requests"]["outcomes"]["refused"] == 2
+    assert summary["requests"]["statuses"] == {"429": 2, "200": 1}
+    assert summary["requests"]["errors"][0]["requests"] == 2
+    assert summary["latency"]["ttft_s"]["failed"] == 2
+    assert summary["latency"]["ttft_s"]["p99"] is None
+    assert stub.truths()
