@@ -9,7 +9,7 @@ from typing import Any, Self
 from twofold.cli.generate import Generator
 from twofold.core.errors import TwofoldError
 from twofold.core.report import RequestReport
-from twofold.cost.explain import explain_request
+from twofold.cost.explain.lines import explain_request
 from twofold.cost.machine import MachineLimits, cached_limits, remeasured
 from twofold.cost.model import ModelCost
 from twofold.cost.request import RequestCost

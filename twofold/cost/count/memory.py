@@ -8,6 +8,7 @@ sequences                       ⌊(share · memory − weights − activations 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from twofold.cost.count.setting import PLAIN, Setting
 from twofold.cost.shapes.model import ModelShape
@@ -50,6 +51,7 @@ def parameters(shape: ModelShape) -> Parameters:
     )
 
 
+@lru_cache(maxsize=256)
 def weight_bytes(shape: ModelShape, how: Setting = PLAIN) -> int:
     """Bytes of all weights that one device keeps."""
     inner = (

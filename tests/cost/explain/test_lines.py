@@ -9,7 +9,7 @@ from tests.cost.test_request import recorded
 from tests.cost.test_roofline import MACHINE
 from twofold.core.record import SequenceRecord, Stall
 from twofold.core.report import RequestReport
-from twofold.cost.explain import explain_request
+from twofold.cost.explain.lines import explain_request
 from twofold.cost.model import ModelCost
 
 COST = ModelCost.of(SMOLLM2_135M, tensors(SMOLLM2_135M, "Q4_1"))

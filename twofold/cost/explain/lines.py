@@ -15,6 +15,7 @@ from typing import Final
 
 from twofold.core.record import PhaseWork, SequenceRecord, Stall
 from twofold.core.report import RequestReport
+from twofold.cost.explain.words import count, scaled
 from twofold.cost.machine import MachineLimits
 from twofold.cost.model import ModelCost
 from twofold.cost.request import PhaseCost, RequestCost, phase_floor
@@ -59,17 +60,17 @@ def _line(label: str, seconds: float | None, note: str = "") -> str:
 
 
 def _steps(work: PhaseWork) -> str:
-    return f"{_count(work.rows, 'row')} in {_count(work.steps, 'step')}"
+    return f"{count(work.rows, 'row')} in {count(work.steps, 'step')}"
 
 
 def _stall(cause: Stall, record: SequenceRecord) -> str:
     note = str(cause.value)
     if cause is not Stall.PREEMPTED:
         return note
-    note += f" {_count(record.preemptions, 'time')}"
+    note += f" {count(record.preemptions, 'time')}"
     if record.recomputed:
-        note += f", {_count(record.recomputed, 'token')} computed again"
-    return note + (f", {_count(record.swapped, 'block')} swapped" if record.swapped else "")
+        note += f", {count(record.recomputed, 'token')} computed again"
+    return note + (f", {count(record.swapped, 'block')} swapped" if record.swapped else "")
 
 
 def _work(record: SequenceRecord, cost: RequestCost) -> str:
@@ -81,7 +82,7 @@ def _work(record: SequenceRecord, cost: RequestCost) -> str:
 
 def _phase_work(work: PhaseWork, done: PhaseCost) -> str:
     """What was done; and where others ran in the same steps, which part of their rows was its own."""
-    text = f"{_scaled(done.flops)}FLOP, {_scaled(done.bytes)}B"
+    text = f"{scaled(done.flops)}FLOP, {scaled(done.bytes)}B"
     own = work.share / work.steps
     return text if own > 1 - EXACT else f"{text}, {own:.0%} of its steps"
 
@@ -96,16 +97,3 @@ def _prediction(record: SequenceRecord) -> list[str]:
     error = predicted / took - 1
     verdict = "right" if abs(error) < EXACT else f"{abs(error):.0%} too {'long' if error > 0 else 'short'}"
     return [_line("predicted", predicted, f"for {duration(took)} of steps: {verdict}")]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _scaled(number: float) -> str:
-    """1.2 G, 340 M: three digits and the prefix of a unit."""
-    prefixes = iter(("", "k", "M", "G", "T", "P"))
-    prefix = next(prefixes)
-    while number >= 999.5 and (larger := next(prefixes, None)) is not None:
-        prefix, number = larger, number / 1000
-    return f"{number:.3g} {prefix}"

@@ -1,0 +1,288 @@
+"""``twofold explain``: where a request's time goes, how near that is to the floor, and which lever would help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Annotated, Final
+
+from cyclopts import Parameter
+
+from twofold.cli.console import answer, note, print_json
+from twofold.cli.options import FLAG
+from twofold.core.errors import AccessError, ModelNotFoundError, NotFoundError, ParameterError, TwofoldError
+from twofold.cost.count.setting import PLAIN, Setting
+from twofold.cost.explain.levers.base import Assumptions
+from twofold.cost.explain.scenario import Goal
+from twofold.cost.hardware.known import find_machine
+from twofold.cost.predict.request import Case
+from twofold.cost.shapes.find import resolve_shape
+from twofold.cost.shapes.values import find_format
+
+if TYPE_CHECKING:
+    from twofold.cost.explain.explanation import Explanation
+    from twofold.cost.explain.observed import Observed
+    from twofold.cost.explain.scenario import Scenario
+    from twofold.cost.hardware.machine import Machine
+    from twofold.cost.shapes.model import ModelShape
+
+HERE: Final = "this"
+"""The name of the machine that runs the command."""
+TIMEOUT_S: Final = 30.0
+RECORDS: Final = "/v1/twofold/requests/"
+SVG_HEIGHT: Final = 380
+LEAST_WIDTH, MOST_WIDTH = 80, 120
+
+
+@Parameter(name="*", group="What is explained")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatOptions:
+    """A model on a machine; with a source the request's own sizes stand in for those left out."""
+
+    model: Annotated[
+        str | None,
+        Parameter(name=("--model", "-m"), help="A GGUF file, a config.json or its folder, or a name: llama-3-70b."),
+    ] = None
+    hardware: Annotated[
+        str | None, Parameter(help='A machine\'s name: h100, epyc-9654; "this" is the one here (if left out).')
+    ] = None
+    input_tokens: Annotated[int | None, Parameter(help="Tokens of each prompt; 512 if left out.")] = None
+    cached: Annotated[int | None, Parameter(help="How many of them a prefix cache holds.")] = None
+    output_tokens: Annotated[int | None, Parameter(help="Tokens of each answer; 128 if left out.")] = None
+    batch: Annotated[
+        int | None, Parameter(name=("--batch", "--concurrency"), help="Requests that are open at all times.")
+    ] = None
+    chunk: Annotated[
+        int | None,
+        Parameter(name=("--chunk", "--max-num-batched-tokens"), help="Most rows of a step; whole prompts if left out."),
+    ] = None
+    tp: Annotated[int, Parameter(name=("--tp", "--tensor-parallel-size"), help="Devices that share each layer.")] = 1
+    weights: Annotated[
+        str | None, Parameter(help="How matrices are stored: bf16, fp8, int4, Q4_K; as the model says if left out.")
+    ] = None
+    kv: Annotated[
+        str | None,
+        Parameter(name=("--kv", "--kv-cache-dtype"), help="How keys and values are stored: bf16 if left out, int4."),
+    ] = None
+
+    def how(self, base: Setting = PLAIN) -> Setting:
+        """As ``base`` but for what is given."""
+        kv = base.kv if self.kv is None else find_format(self.kv)
+        return replace(base, tp=self.tp, kv=kv)
+
+    def case(self, like: Case | None = None) -> Case:
+        """Of these sizes, and where they were left out of those of ``like``."""
+        base = like or Case(prompt=512, output=128)
+        return Case(
+            prompt=_given(self.input_tokens, base.prompt),
+            output=_given(self.output_tokens, base.output),
+            cached=_given(self.cached, base.cached),
+            concurrency=_given(self.batch, base.concurrency),
+            chunk=self.chunk if self.chunk is not None else base.chunk,
+        )
+
+    def shape(self, name: str) -> ModelShape:
+        found = resolve_shape(name)
+        return found if self.weights is None else found.stored_as(find_format(self.weights))
+
+
+@Parameter(name="*", group="Levers")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeverOptions:
+    """What is wanted, and what must be assumed."""
+
+    goal: Annotated[
+        Goal,
+        Parameter(name=("--for", "--goal"), help="What levers are ranked by."),
+    ] = "e2e"
+    top: Annotated[int, Parameter(help="How many of those that gain are told in full.")] = 6
+    acceptance: Annotated[float, Parameter(help="Share of guessed tokens that are taken.")] = 0.7
+    draft_cost: Annotated[float, Parameter(help="Seconds of guessing a token, as a share of a step's.")] = 0.05
+
+    def assumptions(self) -> Assumptions:
+        return Assumptions(acceptance=self.acceptance, draft=self.draft_cost)
+
+
+def explain(
+    source: Annotated[
+        str | None,
+        Parameter(help="A request's record, a reply with one, `run --json` or `bench --json`: a file, -, or a URL."),
+    ] = None,
+    /,
+    *,
+    request: Annotated[
+        str | None,
+        Parameter(help="Which one: a bench's index or percentile (p99), a server's request id, a prompt of a record."),
+    ] = None,
+    api_key: Annotated[str | None, Parameter(help="For a server; never shown.")] = None,
+    svg: Annotated[Path | None, Parameter(help="A file for the roofline as a picture.")] = None,
+    json: Annotated[bool, FLAG, Parameter(help="Prints JSON, for machines.")] = False,
+    what: WhatOptions = WhatOptions(),
+    levers: LeverOptions = LeverOptions(),
+) -> int:
+    """Says where a request's time goes, and what would make it faster."""
+    _check_picture(svg)
+    found = _explained(source, request, api_key, what, levers)
+    if svg is not None:
+        _draw(found, svg)
+    if json:
+        from twofold.cost.explain.report import data  # noqa: PLC0415
+
+        print_json(data(found))
+    else:
+        _print(found, levers.top)
+    return 0
+
+
+def _explained(
+    source: str | None, request: str | None, api_key: str | None, what: WhatOptions, levers: LeverOptions
+) -> Explanation:
+    from twofold.cost.explain.explanation import explain_hypothetical, explain_observed, like  # noqa: PLC0415
+
+    if source is None:
+        if what.model is None:
+            raise ParameterError(
+                "There is nothing to explain.",
+                param="model",
+                hint="Name a model: twofold explain --model llama-3-70b --hardware h100 --tp 4, or give a record.",
+            )
+        scenario = _scenario(what.shape(what.model), what, what.case())
+        return explain_hypothetical(scenario, levers.goal, levers.assumptions())
+    seen = _read(source, request, api_key, levers.goal)
+    shape = _shape_of(seen, what)
+    if shape is None:
+        return explain_observed(seen, None, levers.goal)
+    scenario = _scenario(shape, what, what.case(like(seen)))
+    return explain_observed(seen, scenario, levers.goal, levers.assumptions())
+
+
+def _shape_of(seen: Observed, what: WhatOptions) -> ModelShape | None:
+    """The model as it was named here; else as the request names it, where that is known and a machine was named."""
+    if what.model is not None:
+        return what.shape(what.model)
+    if what.hardware is None or seen.model is None:
+        return None
+    try:
+        return what.shape(seen.model)
+    except ModelNotFoundError as error:
+        raise ModelNotFoundError(
+            f"The request's model is called {seen.model!r:.80}, which is no known model's name.",
+            hint=f"Say which model that is with --model. {error.hint}",
+        ) from None
+
+
+def _scenario(shape: ModelShape, what: WhatOptions, case: Case) -> Scenario:
+    from twofold.cost.explain.explanation import scenario_of  # noqa: PLC0415
+
+    if what.hardware is None or what.hardware == HERE:
+        return _scenario_here(shape, what, case)
+    return scenario_of(shape, find_machine(what.hardware), case, what.how())
+
+
+def _scenario_here(shape: ModelShape, what: WhatOptions, case: Case) -> Scenario:
+    """On this machine as it was calibrated for the model's file; else as it was measured, now if never before."""
+    from twofold.cost.calibrate.run import ENGINE, calibrated  # noqa: PLC0415 - brings in the engine
+    from twofold.cost.explain.explanation import scenario_of  # noqa: PLC0415
+
+    path = None if what.model is None else Path(what.model).expanduser()
+    known = calibrated(path) if path is not None and path.suffix == ".gguf" else None
+    machine = _measured(shape) if known is None else known.machine
+    return scenario_of(shape, machine, case, what.how(ENGINE), None if known is None else known.constants)
+
+
+def _measured(shape: ModelShape) -> Machine:
+    from twofold.cost.calibrate.run import machine_of  # noqa: PLC0415
+    from twofold.cost.machine import cached_limits, remeasured  # noqa: PLC0415
+    from twofold.host.cpu import read_cpu  # noqa: PLC0415
+    from twofold.host.paths import CacheFolders  # noqa: PLC0415
+    from twofold.kernels.isa import choose  # noqa: PLC0415
+    from twofold.kernels.jit import Compiler, Target, host_features  # noqa: PLC0415
+
+    folders, isa, threads = CacheFolders.of(), choose(host_features(), None), read_cpu().usable_cores
+    limits = cached_limits(isa, threads, folders.root)
+    if limits is None:
+        limits = remeasured(Compiler(Target.of(isa), folders.kernels), threads, folders.root)
+    return machine_of(shape, limits)
+
+
+def _read(source: str, request: str | None, api_key: str | None, goal: Goal) -> Observed:
+    from twofold.cost.explain.sources.read import read_observed  # noqa: PLC0415
+
+    if source.startswith(("http://", "https://")):
+        return read_observed(_fetched(source, request, api_key), source)
+    if source == "-":
+        import sys  # noqa: PLC0415
+
+        return read_observed(sys.stdin.buffer.read(), "standard input", request, goal)
+    try:
+        text = Path(source).expanduser().read_bytes()
+    except OSError as error:
+        raise ParameterError(
+            f"{source} cannot be read: {error.strerror or error}.",
+            param="source",
+            hint="Give a file, a server's URL, or - for standard input.",
+        ) from None
+    return read_observed(text, source, request, goal)
+
+
+def _fetched(url: str, request: str | None, api_key: str | None) -> bytes:
+    """The record of a request that a server keeps: the URL's own, or that of ``request``."""
+    from twofold.bench.client.exchange import exchange  # noqa: PLC0415
+    from twofold.bench.client.target import Target  # noqa: PLC0415
+
+    base, _, named = url.partition(RECORDS)
+    found = named.strip("/") or request
+    if not found:
+        raise ParameterError(
+            "The URL names no request.", param="request", hint="Add --request ID: replies carry it as x-request-id."
+        )
+    target = Target.of(base)
+    key = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+    status, _, body = exchange(target, "GET", f"{RECORDS}{found}", None, key, TIMEOUT_S)
+    if status in {401, 403}:
+        raise AccessError(f"{target} does not show its requests to this key.", hint="Give the key with --api-key.")
+    if status != 200:
+        raise NotFoundError(
+            f"{target} keeps no record of {found!r:.80} (status {status}).",
+            hint="Records are kept for the last requests of a running `twofold serve`.",
+        )
+    return body
+
+
+def _check_picture(svg: Path | None) -> None:
+    if svg is not None and svg.suffix.lower() not in {".svg", ""}:
+        raise ParameterError(
+            f"The picture is written as SVG, not as {svg.suffix}.", param="svg", hint="Browsers show roofline.svg."
+        )
+
+
+def _draw(found: Explanation, path: Path) -> None:
+    from twofold.cost.explain.picture import roofline  # noqa: PLC0415
+    from twofold.draw.svg import svg  # noqa: PLC0415
+
+    if found.scenario is None:
+        raise ParameterError(
+            "A roofline needs a model and a machine.", param="svg", hint="Name them with --model and --hardware."
+        )
+    picture = roofline(found.scenario, found.waterfall, found.observed)
+    try:
+        path.write_text(svg(picture, height=SVG_HEIGHT, standalone=True) + "\n", "utf-8")
+    except OSError as error:
+        raise TwofoldError(f"{path} cannot be written: {error.strerror or error}.") from None
+    note(f"Drew {path}.")
+
+
+def _print(found: Explanation, top: int) -> None:
+    from twofold.cost.explain.picture import roofline  # noqa: PLC0415
+    from twofold.cost.explain.report import lines  # noqa: PLC0415
+    from twofold.draw.terminal import plot  # noqa: PLC0415
+
+    width = min(max(get_terminal_size().columns, LEAST_WIDTH), MOST_WIDTH)
+    answer("\n".join(lines(found, levers=top, width=width)) + "\n")
+    if found.scenario is not None:
+        answer("\n" + plot(roofline(found.scenario, found.waterfall, found.observed), width=width) + "\n")
+
+
+def _given(value: int | None, default: int) -> int:
+    return default if value is None else value

@@ -1,0 +1,151 @@
+"""The whole of an explanation: where the time goes, how near that is to the floor, and which lever gains what.
+
+hypothetical    a model, a machine and equal requests: everything is predicted
+observed        a request that ended: measured, and predicted beside it where its model and a machine are named
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from twofold.core.errors import ParameterError
+from twofold.cost.count.setting import Setting
+from twofold.cost.explain.levers.base import Assumptions
+from twofold.cost.explain.levers.rank import Outcome, turn_all
+from twofold.cost.explain.observed import Observed
+from twofold.cost.explain.scenario import Figures, Goal, Scenario
+from twofold.cost.explain.waterfall import Waterfall, waterfall
+from twofold.cost.explain.words import listed, size
+from twofold.cost.hardware.machine import Machine
+from twofold.cost.predict.constants import Constants
+from twofold.cost.predict.known import constants_for
+from twofold.cost.predict.request import Case, Predictor
+from twofold.cost.shapes.model import ModelShape
+from twofold.cost.shapes.values import INT4, INT8
+
+MOST_DEVICES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """``scenario`` and ``figures`` are None where a request is explained of which model or machine are unknown."""
+
+    title: str
+    goal: Goal
+    waterfall: Waterfall
+    scenario: Scenario | None
+    figures: Figures | None
+    levers: tuple[Outcome, ...]
+    observed: Observed | None = None
+    notes: tuple[str, ...] = ()
+
+
+def scenario_of(
+    shape: ModelShape,
+    machine: Machine,
+    case: Case,
+    how: Setting,
+    constants: Constants | None = None,
+) -> Scenario:
+    """A hypothetical. Raises ParameterError where the memory does not hold one request, and says what would fit."""
+    found = Scenario(Predictor(shape, machine, constants or constants_for(machine), how), case)
+    try:
+        found.predictor.batch(case)
+    except ParameterError as error:
+        ways = _ways_to_fit(found)
+        hint = f"It fits with {listed(ways, 'or')}." if ways else error.hint
+        raise ParameterError(str(error), param=error.param, hint=hint) from None
+    return found
+
+
+def explain_hypothetical(scenario: Scenario, goal: Goal = "e2e", assumptions: Assumptions | None = None) -> Explanation:
+    """Everything predicted."""
+    return Explanation(
+        describe(scenario),
+        goal,
+        waterfall(scenario),
+        scenario,
+        scenario.figures(),
+        turn_all(scenario, goal, assumptions),
+        notes=tuple(_doubts(scenario)),
+    )
+
+
+def explain_observed(
+    seen: Observed, scenario: Scenario | None, goal: Goal = "e2e", assumptions: Assumptions | None = None
+) -> Explanation:
+    """What was measured. With a ``scenario`` (as ``like`` makes it) predictions stand beside, and levers are ranked."""
+    title = f"{seen.title}: {seen.prompt:,} prompt tokens"
+    title += f" ({seen.cached:,} cached)" if seen.cached else ""
+    title += f", {seen.output:,} output tokens"
+    if scenario is None:
+        hint = "Name its model and its machine (--model, --hardware) for predictions and levers."
+        return Explanation(title, goal, waterfall(None, seen), None, None, (), seen, (*seen.notes, hint))
+    return Explanation(
+        title,
+        goal,
+        waterfall(scenario, seen),
+        scenario,
+        scenario.figures(),
+        turn_all(scenario, goal, assumptions),
+        seen,
+        (*seen.notes, f"Predicted for {describe(scenario)}.", *_doubts(scenario)),
+    )
+
+
+def like(seen: Observed, chunk: int | None = None) -> Case:
+    """Equal requests of the sizes of one that was seen, as many at a time as ran beside it."""
+    cached = min(seen.cached, seen.prompt - 1)
+    return Case(
+        prompt=max(1, seen.prompt),
+        output=max(1, seen.output),
+        cached=max(0, cached),
+        concurrency=max(1, round(seen.batch)),
+        chunk=chunk,
+    )
+
+
+def describe(scenario: Scenario) -> str:
+    """llama-3-70b (bf16, KV bf16) on 4 × h100: 2,000 prompt tokens, 300 output tokens, 16 at a time."""
+    case, how = scenario.case, scenario.how
+    devices = f"{how.tp} × " if how.tp > 1 else ""
+    cached = f" ({case.cached:,} cached)" if case.cached else ""
+    chunk = f", chunks of {case.chunk:,}" if case.chunk else ""
+    stored = f"{scenario.shape.name} ({scenario.weights.name}, KV {how.kv.name})"
+    asked = f"{case.prompt:,} prompt tokens{cached}, {case.output:,} output tokens, {case.concurrency:,} at a time"
+    return f"{stored} on {devices}{scenario.predictor.machine.name}: {asked}{chunk}"
+
+
+def _doubts(scenario: Scenario) -> list[str]:
+    error = scenario.predictor.constants.error
+    if error is None:
+        return ["Predicted with constants that nobody fitted on this machine: see --json for their sources."]
+    return [f"Predictions are off by {error:.0%} in the mean ({error.source})."]
+
+
+def _ways_to_fit(scenario: Scenario) -> list[str]:
+    """What makes room, each alone."""
+    shape, how = scenario.shape, scenario.how
+    tried: list[tuple[str, ModelShape, Setting]] = [
+        (f"--weights {form.name} ({size(scenario.having(shape=shape.stored_as(form)).weight_bytes)})",
+         shape.stored_as(form), how)
+        for form in (INT8, INT4)
+    ]  # fmt: skip
+    devices = how.tp
+    while 2 * devices <= MOST_DEVICES:
+        devices *= 2
+        tried.append((f"--tp {devices}", shape, replace(how, tp=devices)))
+    fitting: list[str] = []
+    for words, changed_shape, changed_how in tried:
+        if _fits(scenario, changed_shape, changed_how):
+            fitting.append(words)
+            if words.startswith("--tp"):
+                break
+    return fitting
+
+
+def _fits(scenario: Scenario, shape: ModelShape, how: Setting) -> bool:
+    try:
+        return scenario.having(shape=shape, how=how).room.fits
+    except ParameterError:
+        return False

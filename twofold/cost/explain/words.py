@@ -1,0 +1,37 @@
+"""How figures are said: bytes and FLOPs with a prefix, factors, lists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def scaled(number: float) -> str:
+    """1.2 G, 340 M: three digits and the prefix of a unit."""
+    prefixes = iter(("", "k", "M", "G", "T", "P"))
+    prefix = next(prefixes)
+    while number >= 999.5 and (larger := next(prefixes, None)) is not None:
+        prefix, number = larger, number / 1000
+    return f"{number:.3g} {prefix}"
+
+
+def size(nbytes: float) -> str:
+    """141 GB."""
+    return f"{scaled(nbytes)}B"
+
+
+def factor(gain: float) -> str:
+    """×1.92, ×13."""
+    return f"×{gain:.2f}" if gain < 9.995 else f"×{gain:.0f}"
+
+
+def count(number: int, noun: str) -> str:
+    """1 row, 1,200 rows."""
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{ending}"
+
+
+def listed(words: Sequence[str], last: str = "and") -> str:
+    """a, b and c."""
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} {last} {words[-1]}"
