@@ -11,10 +11,11 @@
     overlap        gain of preparing a step while another computes                                1 min
     server         over HTTP against the engine alone: throughput, TTFT, processor time           4 min
     servers        over HTTP beside other servers, at rising rates                               25 min
+    prediction     times that the cost model predicts, beside measured ones                       5 min
 
-``serving`` names the six from ``throughput`` to ``overlap``, ``http`` the last two. All but ``compare`` run on the
-first model only. The last line is JSON. Only ratios within one run count: the machine's speed changes from minute to
-minute.
+``serving`` names the six from ``throughput`` to ``overlap``, ``http`` ``server`` and ``servers``. All but ``compare``
+and ``prediction`` run on the first model only. The last line is JSON. Only ratios within one run count: the machine's
+speed changes from minute to minute.
 """
 
 from __future__ import annotations
@@ -28,7 +29,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import bookkeeping, compare, goodput, interference, long_context, overlap, prefix, startup, throughput
+from benchmarks import (
+    bookkeeping,
+    compare,
+    goodput,
+    interference,
+    long_context,
+    overlap,
+    prediction,
+    prefix,
+    startup,
+    throughput,
+)
 from benchmarks.http import overhead, servers
 from benchmarks.setting import Setting
 from benchmarks.worker import WorkerError
@@ -56,7 +68,9 @@ PARTS: Mapping[str, Callable[[Setting], Any]] = {
     "start": startup.run,
     **SERVING,
     **HTTP,
+    "prediction": prediction.run,
 }
+EVERY_MODEL = ("compare", "prediction")
 
 
 def main() -> None:
@@ -71,7 +85,7 @@ def main() -> None:
             print(f"\n{name}: skipped, {error}")
             continue
         setting = Setting.of(name, path, limits, options.rounds, quick=options.quick)
-        parts = [part for part in _chosen(options.parts) if part == "compare" or name == options.models[0]]
+        parts = [part for part in _chosen(options.parts) if part in EVERY_MODEL or name == options.models[0]]
         report[name] = _run(setting, parts)
     print(json.dumps(report))
 

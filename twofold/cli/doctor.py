@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
-from twofold.cli.console import Status, answer, print_json
+from twofold.cli.console import LazyProgress, Status, answer, print_json
 from twofold.cli.options import FLAG
 from twofold.cli.progress import format_bytes
 from twofold.cost.machine import FULL_RUNS, FULL_SIZES, MachineLimits, remeasured
@@ -21,7 +21,13 @@ from twofold.host.versions import versions
 from twofold.kernels.isa import TABLES, Isa, choose
 from twofold.kernels.jit import Compiler, Target, host_features
 
+if TYPE_CHECKING:
+    from twofold.cost.calibrate.store import Calibration
+    from twofold.cost.shapes.values import Arithmetic
+
 SMALL_MEMORY = 2 << 30
+LARGE_ERROR: Final = 0.15
+"""Calibrations that err more are not worth much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,8 @@ def doctor(
     *,
     threads: Annotated[int | None, Parameter(name=("--threads", "-t"))] = None,
     isa: str | None = None,
+    calibrate: Annotated[bool, FLAG] = False,
+    model: Annotated[str | None, Parameter(name=("--model", "-m"))] = None,
     json: Annotated[bool, FLAG] = False,
 ) -> int:
     """Measures this machine and says what is missing.
@@ -71,9 +79,15 @@ def doctor(
         Threads to measure with; one for each core if left out.
     isa
         avx512, avx2 or portable; the best of this machine if left out.
+    calibrate
+        Runs a model for less than a minute and keeps how fast its steps are, so that times can be predicted.
+    model
+        The model to calibrate with; the default model if left out.
     json
         Prints JSON, for machines.
     """
+    if calibrate:
+        return _calibrate(model or sources.DEFAULT_MODEL, isa, threads, json=json)
     found = diagnose(choose(host_features(), isa), threads)
     if json:
         print_json(asdict(found) | {"cpu": asdict(found.cpu) | {"features": sorted(found.cpu.features)}})
@@ -137,6 +151,48 @@ def _lines(found: Diagnosis) -> Iterator[str]:
 
 def _folder_text(folder: Folder) -> str:
     return f"{folder.path} ({folder.files} files, {format_bytes(folder.bytes)})"
+
+
+def _calibrate(model: str, isa: str | None, threads: int | None, *, json: bool) -> int:
+    """Measures a model's steps and prints the constants, with how wrong they were where they were not fitted."""
+    from twofold.cli.generate import interrupts  # noqa: PLC0415 - brings in the engine
+    from twofold.cost.calibrate.run import calibrate  # noqa: PLC0415
+    from twofold.cost.calibrate.store import write_constants  # noqa: PLC0415
+
+    path = sources.resolve(model, cache=CacheFolders.of().create().models, progress=LazyProgress()).path
+    with Status(f"Calibrating with {path.name} …"), interrupts() as stop:
+        found = calibrate(path, isa=isa, threads=threads, stop=stop.is_set)
+    if json:
+        print_json(asdict(found) | {"constants": write_constants(found.constants)})
+    else:
+        answer("\n".join(_calibration_lines(found)) + "\n")
+    return 0
+
+
+def _calibration_lines(found: Calibration) -> Iterator[str]:
+    by = found.constants
+    error = 0.0 if by.error is None else float(by.error)
+    rows = [
+        ("model", found.subject.model),
+        ("reads weights at", _share(by.eta_m, found.bandwidth, "B/s of what the memory gives")),
+        ("multiplies at", f"{by.eta_c:.0%} of the peaks: " + ", ".join(_peaks(found.peaks))),
+        ("reads K and V at", _share(by.eta_k, found.bandwidth, "B/s")),
+        ("while it multiplies", "yes" if by.overlap else "no: reading and multiplying add up"),
+        ("a step", f"{1e3 * by.t_step:.2f} ms, and {1e6 * by.t_req:.0f} µs for each sequence"),
+        ("error", f"{error:.1%} on probes that it was not fitted on"),
+        ("measured", f"{found.steps} steps of {found.probes} probes in {found.took_s:.0f} s"),
+    ]
+    yield from (f"{label:<20}{text}" for label, text in rows)
+    if error > LARGE_ERROR:
+        yield "\nThe machine was busy, or its speed changed. → Calibrate again when nothing else runs."
+
+
+def _share(share: float, of: float, unit: str) -> str:
+    return f"{share:.0%} of {of / 1e9:.1f} G{unit}"
+
+
+def _peaks(peaks: Mapping[Arithmetic, float]) -> Iterator[str]:
+    return (f"{peak / 1e9:,.0f} GFLOP/s in {name}" for name, peak in peaks.items())
 
 
 def _limit_rows(limits: MachineLimits) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from twofold.core.clock import Clock
@@ -9,6 +10,7 @@ from twofold.engine.batch import BatchBuilder
 from twofold.engine.config import EngineConfig
 from twofold.engine.engine import Engine
 from twofold.engine.executor import LocalExecutor
+from twofold.engine.lessons import Lesson
 from twofold.engine.load import LoadedModel
 from twofold.kv.manager import BlockManager
 from twofold.sampling.sampler import Sampler
@@ -36,7 +38,7 @@ def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
     )
     return Engine(
         LocalExecutor(forward, Sampler(loaded.built.rows), batches),
-        _scheduler(config, limits),
+        _scheduler(config, limits, loaded.lessons),
         loaded.tokenizer,
         clock,
         vocab_size=forward.vocab_size,
@@ -47,8 +49,8 @@ def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
     )
 
 
-def _scheduler(config: EngineConfig, limits: StepLimits) -> Scheduler:
-    step_time = StepTimeModel()
+def _scheduler(config: EngineConfig, limits: StepLimits, lessons: Sequence[Lesson]) -> Scheduler:
+    step_time = StepTimeModel(lessons)
     budget: Budget = FixedBudget(limits.rows)
     if config.token_budget == "live":
         budget = LiveBudget(step_time, config.tpot_target_s, config.itl_limit_s)

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
 from twofold.engine.config import EngineConfig, EngineOptions, resolve
+from twofold.engine.lessons import Lesson, read_lessons
 from twofold.formats.gguf import GGUFFile
 from twofold.host.memory import read_memory
 from twofold.models.bind import ModelWeights
@@ -50,6 +51,7 @@ class LoadedModel:
     spec: ModelSpec
     config: EngineConfig
     load_s: float = 0.0
+    lessons: tuple[Lesson, ...] = ()
 
     @property
     def compile_s(self) -> float:
@@ -63,11 +65,13 @@ def load_model(
     *,
     tokenizer_path: Path | None = None,
     tokenizer_cache: Path | None = None,
+    cache: Path | None = None,
 ) -> LoadedModel:
     """Reads a GGUF file and makes it run.
 
     ``tokenizer_path`` is another GGUF file whose tokenizer is used instead; ``tokenizer_cache`` a folder for what is
-    slow to derive from a vocabulary. Raises what reading, ``resolve`` and ``build`` raise.
+    slow to derive from a vocabulary, ``cache`` the one that calibrations are in. Raises what reading, ``resolve`` and
+    ``build`` raise.
     """
     start = time.perf_counter()
     with GGUFFile.open(path) as file:
@@ -78,7 +82,8 @@ def load_model(
             tokenizer = _other_tokenizer(tokenizer_path, tokenizer_cache, spec)
         config = resolve(options, spec, max(0, read_memory().available - file.nbytes))
         built = build(file, spec, weights, config)
-    return LoadedModel(built, tokenizer, spec, config, time.perf_counter() - start - built.compile_s)
+    lessons = () if cache is None else read_lessons(path, config.isa, config.threads, cache)
+    return LoadedModel(built, tokenizer, spec, config, time.perf_counter() - start - built.compile_s, lessons)
 
 
 def _other_tokenizer(path: Path, cache: Path | None, spec: ModelSpec) -> Tokenizer:

@@ -63,6 +63,7 @@ def open_model(
         build or _cpu_build(),
         tokenizer_path=None if tokenizer is None else _resolved(tokenizer, folders, progress),
         tokenizer_cache=folders.tokenizers,
+        cache=folders.root,
     )
 
 

@@ -17,6 +17,7 @@ of an outlier is limited (Huber 1964): the machine has other users.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from operator import mul
 from typing import Final, NamedTuple
 
@@ -64,9 +65,13 @@ def attended(start: int, rows: int) -> int:
 
 
 class StepTimeModel:
-    """Predicts the seconds of a step. ``error`` is the usual |predicted − actual| / actual of late."""
+    """Predicts the seconds of a step. ``error`` is the usual |predicted − actual| / actual of late.
 
-    def __init__(self) -> None:
+    ``lessons`` are steps that were measured before, with their seconds: it begins with what they teach, and predicts
+    from its first step on. They are no part of ``error``.
+    """
+
+    def __init__(self, lessons: Iterable[tuple[StepShape, float]] = ()) -> None:
         self._weights: list[float] = list(PRIOR)
         self._covariance: list[list[float]] = []
         self._most_doubt: list[float] = []
@@ -74,6 +79,10 @@ class StepTimeModel:
         self._usual = 0.25
         self._errors: deque[float] = deque(maxlen=KEPT_ERRORS)
         self.error: float | None = None
+        for shape, seconds in lessons:
+            self.observe(shape, seconds)
+        self._errors.clear()
+        self.error = None
 
     @property
     def weights(self) -> tuple[float, ...]:

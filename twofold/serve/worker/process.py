@@ -76,7 +76,7 @@ class _Worker:
         options = EngineOptions(**load.options)
         machine = machine_limits(options, folders)
         path = Path(load.path)
-        loaded = load_model(path, options, build_cpu, tokenizer_cache=folders.tokenizers)
+        loaded = load_model(path, options, build_cpu, tokenizer_cache=folders.tokenizers, cache=folders.root)
         service = Service(loaded, self._channel.send)
         service.test()
         self._service = service

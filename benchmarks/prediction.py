@@ -1,0 +1,141 @@
+"""How right predictions of this machine are: TTFT and TPOT over a grid of prompts, answers and batches.
+
+The model is calibrated first; then requests of sizes that the calibration did not run are predicted, each before it is
+measured. Batches are as many equal requests that arrive at once. The goal is a mean error of 10% for both.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+
+from benchmarks.setting import Setting
+from twofold.core.params import SamplingParams
+from twofold.core.report import RequestReport, StepReport
+from twofold.core.request import RequestOptions
+from twofold.cost.calibrate.run import calibrate, calibrated
+from twofold.cost.count.step import Span
+from twofold.cost.predict.request import Predictor
+from twofold.engine.llm import LLM
+from twofold.engine.prompts import GivenPrompt
+
+GOAL = 0.10
+FULL = tuple((prompt, output, batch) for prompt in (48, 192, 640) for output in (24, 64) for batch in (1, 3, 6))
+QUICK = ((24, 4, 1), (24, 4, 2), (48, 4, 1), (48, 4, 2))
+CHUNK = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Mean seconds of equal requests that arrive at once."""
+
+    ttft: float
+    tpot: float
+
+
+class Listener:
+    """Keeps what is told of requests that end."""
+
+    def __init__(self) -> None:
+        self.reports: list[RequestReport] = []
+
+    def on_step(self, report: StepReport) -> None:
+        """Steps are not kept."""
+
+    def on_request(self, report: RequestReport) -> None:
+        self.reports.append(report)
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    """Calibrates, predicts and measures one model."""
+    calibration = calibrate(setting.path, threads=setting.threads)
+    predictor = calibrated(setting.path, threads=setting.threads)
+    assert predictor is not None, "the calibration was not kept"
+    held_out = float(calibration.constants.error or 0)
+    print(f"\nprediction  calibrated in {calibration.took_s:.0f} s, error of steps held out {held_out:.1%}", flush=True)
+    rows = _measure(setting, predictor, QUICK if setting.quick else FULL)
+    ttft, tpot = (fmean(abs(row[f"predicted_{name}"] / row[name] - 1) for row in rows) for name in ("ttft", "tpot"))
+    print(f"  mean error: TTFT {ttft:.1%}, TPOT {tpot:.1%}; goal {GOAL:.0%}", flush=True)
+    return {"held_out": held_out, "ttft_error": ttft, "tpot_error": tpot, "rows": rows}
+
+
+@dataclass(slots=True)
+class Sequence:
+    """How far a request has come, and when."""
+
+    computed: int = 0
+    tokens: int = 0
+    first: float = 0.0
+    last: float = 0.0
+
+
+def predict(predictor: Predictor, prompt: int, output: int, batch: int) -> Times:
+    """Steps as the engine makes them: everybody who generates gets a token, prompts the rows that are left."""
+    now, sequences = 0.0, [Sequence() for _ in range(batch)]
+    while alive := [each for each in sequences if each.tokens < output]:
+        room, spans, gaining = CHUNK, list[tuple[int, Span]](), list[Sequence]()
+        for each in sorted(alive, key=lambda each: -each.tokens):
+            rows = 1 if each.tokens else min(prompt - each.computed, room)
+            if not rows:
+                continue
+            room, each.computed = room - rows, each.computed + rows
+            done = each.computed >= prompt
+            spans.append((1, Span(rows, each.computed - rows, int(done))))
+            gaining += [each] if done else []
+        now += predictor.steps.demand(spans).seconds(predictor.constants)
+        for each in gaining:
+            each.tokens, each.first, each.last = each.tokens + 1, each.first or now, now
+    ttft = fmean(each.first for each in sequences)
+    return Times(ttft, fmean((each.last - each.first) / (output - 1) for each in sequences))
+
+
+def _measure(setting: Setting, predictor: Predictor, grid: tuple[tuple[int, int, int], ...]) -> list[dict[str, float]]:
+    context = max(prompt + output for prompt, output, _ in grid)
+    rows = []
+    with LLM(setting.path, max_model_len=context, threads=setting.threads, swap_space_bytes=0) as llm:
+        listener = Listener()
+        llm.engine.observe(listener)
+        _serve(llm, setting, listener, 64, 4, 2, 0)  # warms up
+        for number, (prompt, output, batch) in enumerate(grid):
+            expected = predict(predictor, prompt, output, batch)
+            turns = [_serve(llm, setting, listener, prompt, output, batch, 10 * number + t) for t in range(3)]
+            found = Times(median(turn.ttft for turn in turns), median(turn.tpot for turn in turns))
+            rows.append(_row(prompt, output, batch, expected, found))
+    return rows
+
+
+def _serve(llm: LLM, setting: Setting, listener: Listener, prompt: int, output: int, batch: int, seed: int) -> Times:
+    rng = random.Random(seed)
+    listener.reports.clear()
+    for number in range(batch):
+        ids = tuple(rng.choices(range(100, min(30_000, setting.vocabulary)), k=prompt))
+        params = SamplingParams(temperature=0, max_tokens=output, ignore_eos=True)
+        options = RequestOptions(cache_salt=f"{seed}-{number}")
+        llm.engine.add(GivenPrompt(token_ids=ids), params, options=options)
+    while llm.engine.has_work:
+        llm.engine.step()
+    times = [(each.arrival, each.first_token or 0.0, each.last_token or 0.0) for each in listener.reports]
+    return Times(
+        fmean(first - arrival for arrival, first, _ in times),
+        fmean((last - first) / (output - 1) for _, first, last in times),
+    )
+
+
+def _row(prompt: int, output: int, batch: int, expected: Times, found: Times) -> dict[str, float]:
+    print(
+        f"  {prompt:4d} in, {output:3d} out, {batch:2d} at once  "
+        f"TTFT ms {expected.ttft * 1e3:7.1f} predicted, {found.ttft * 1e3:7.1f} measured; "
+        f"TPOT ms {expected.tpot * 1e3:6.2f}, {found.tpot * 1e3:6.2f}",
+        flush=True,
+    )
+    return {
+        "prompt": prompt,
+        "output": output,
+        "batch": batch,
+        "predicted_ttft": expected.ttft,
+        "predicted_tpot": expected.tpot,
+        "ttft": found.ttft,
+        "tpot": found.tpot,
+    }

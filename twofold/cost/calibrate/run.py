@@ -1,0 +1,128 @@
+"""Calibrates this machine for a model: measures the ceilings, runs the probes, fits the constants, keeps them.
+
+Less than a minute: the probes get ``PROBES_S`` seconds, beside loading the model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from twofold.cost.calibrate.fit import fit_constants, lessons, samples
+from twofold.cost.calibrate.probes import PROBES, Point, Prober, affordable
+from twofold.cost.calibrate.store import Calibration, Subject, load, save
+from twofold.cost.calibrate.watch import SpanForward, watched_build
+from twofold.cost.count.memory import streamed_bytes
+from twofold.cost.count.setting import Setting
+from twofold.cost.hardware.local import local_machine
+from twofold.cost.hardware.machine import Machine
+from twofold.cost.machine import FULL_RUNS, FULL_SIZES, MachineLimits, remeasured
+from twofold.cost.predict.request import Predictor
+from twofold.cost.predict.steps import Steps
+from twofold.cost.shapes.gguf import read_gguf
+from twofold.cost.shapes.model import ModelShape
+from twofold.cost.shapes.values import FP16, FP32
+from twofold.engine.lessons import model_key, write_lessons
+from twofold.engine.llm import LLM
+from twofold.host.cpu import read_cpu
+from twofold.host.memory import read_memory
+from twofold.host.paths import CacheFolders
+from twofold.kernels.isa import choose
+from twofold.kernels.jit import Compiler, Target, host_features
+
+PROBES_S: Final = 40.0
+CONTEXT: Final = 1_100
+SEQUENCES: Final = 24
+ENGINE: Final = Setting(kv=FP16, activations=FP32)
+"""How the engine keeps values on a CPU if nothing else is asked for."""
+
+
+def calibrate(
+    path: Path,
+    *,
+    isa: str | None = None,
+    threads: int | None = None,
+    seconds: float = PROBES_S,
+    stop: Callable[[], bool] = lambda: False,
+) -> Calibration:
+    """Measures the model in a GGUF file on this machine and keeps what was found in the cache folder.
+
+    Raises what loading a model raises, and ResourceError where time was too short for enough probes.
+    """
+    began = time.perf_counter()
+    folders = CacheFolders.of().create()
+    subject = subject_of(path, isa, threads)
+    shape = read_gguf(path)
+    _ceilings(subject, isa)
+    points = measure(path, shape, isa, subject.threads, seconds, stop)
+    machine = machine_of(shape, _ceilings(subject, isa))
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    found = samples(points, Steps.of(shape, machine, ENGINE))
+    constants = fit_constants(
+        found, f"fitted {now} on {len(points)} steps of {path.name} with {subject.threads} threads"
+    )
+    calibration = Calibration(
+        subject,
+        constants,
+        streamed_bytes(shape, ENGINE),
+        float(machine.bandwidth),
+        {name: float(value) for name, value in machine.peaks.items()},
+        len(points),
+        len({point.probe for point in points}),
+        time.perf_counter() - began,
+        now,
+    )
+    save(calibration, folders.root)
+    write_lessons(lessons(points), path, isa, threads, folders.root)
+    return calibration
+
+
+def _ceilings(subject: Subject, isa: str | None) -> MachineLimits:
+    """The best of now and of the week: asked before and after, for whatever else runs can only slow a probe down."""
+    folders = CacheFolders.of()
+    compiler = Compiler(Target.of(choose(host_features(), isa)), folders.kernels)
+    return remeasured(compiler, subject.threads, folders.root, FULL_SIZES, FULL_RUNS)
+
+
+def measure(
+    path: Path, shape: ModelShape, isa: str | None, threads: int, seconds: float, stop: Callable[[], bool]
+) -> list[Point]:
+    """Steps of all probes that the model has room for and that fit into the time."""
+    context = min(CONTEXT, shape.context)
+    with LLM(
+        path,
+        build=watched_build,
+        max_model_len=context,
+        max_num_seqs=SEQUENCES,
+        swap_space_bytes=0,
+        token_budget="fixed",
+        isa=isa,
+        threads=threads,
+    ) as llm:
+        forward = llm.loaded.built.forward
+        assert isinstance(forward, SpanForward), "the model was not built by watched_build"
+        prober = Prober(llm.engine, forward, llm.loaded.spec.vocab_size, stop)
+        prober.run(list(affordable(PROBES, context, SEQUENCES)), seconds)
+        return prober.points
+
+
+def subject_of(path: Path, isa: str | None = None, threads: int | None = None) -> Subject:
+    """What a calibration of this model on this machine is filed under."""
+    cpu = read_cpu()
+    return Subject(cpu.name, choose(host_features(), isa).name, threads or cpu.usable_cores, model_key(path))
+
+
+def machine_of(shape: ModelShape, limits: MachineLimits) -> Machine:
+    """This machine, reading that model's weights."""
+    return local_machine(limits, read_memory().usable, streamed_bytes(shape, ENGINE))
+
+
+def calibrated(path: Path, isa: str | None = None, threads: int | None = None) -> Predictor | None:
+    """Predicts for a model on this machine by what was calibrated; None where nothing was."""
+    calibration = load(subject_of(path, isa, threads), CacheFolders.of().root)
+    if calibration is None:
+        return None
+    return Predictor(read_gguf(path), calibration.machine(read_memory().usable), calibration.constants, ENGINE)

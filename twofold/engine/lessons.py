@@ -1,0 +1,65 @@
+"""What is known of a model's steps on this machine before the first of them runs.
+
+Calibration leaves the shapes of measured steps and their seconds in a file of the cache folder, by model file,
+processor, instruction set and threads. The step-time model begins with them; what then runs teaches it more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from twofold.host.cpu import read_cpu
+from twofold.sched.step_time import StepShape
+
+Lesson: TypeAlias = tuple[StepShape, float]
+"""A step's shape, and the seconds that it took."""
+
+VERSION: Final = "twofold.lessons/1"
+MOST: Final = 1_000
+
+
+def model_key(path: Path) -> str:
+    """Names a model file by its name, size and first 64 KiB, which hold its sizes."""
+    with path.open("rb") as file:
+        digest = hashlib.sha256(file.read(1 << 16)).hexdigest()[:12]
+    return f"{path.stem}-{path.stat().st_size}-{digest}"
+
+
+def read_lessons(path: Path, isa: str | None, threads: int | None, cache: Path) -> tuple[Lesson, ...]:
+    """Lessons for the model in a file; none where nothing was calibrated, or what there is cannot be read."""
+    try:
+        document = json.loads(_file(path, isa, threads, cache).read_text("utf-8"))
+        if (document["version"], document["cpu"]) != (VERSION, read_cpu().name):
+            return ()
+        return tuple(_lesson(*entry) for entry in document["steps"][:MOST])
+    except (OSError, ValueError, TypeError, KeyError):
+        return ()
+
+
+def write_lessons(lessons: Iterable[Lesson], path: Path, isa: str | None, threads: int | None, cache: Path) -> None:
+    """Writes the file whole or not at all; a folder that cannot be written keeps nothing."""
+    file = _file(path, isa, threads, cache)
+    steps = [[*shape, seconds] for shape, seconds in lessons]
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, draft = tempfile.mkstemp(dir=file.parent, prefix=".lessons-")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as written:
+            json.dump({"version": VERSION, "cpu": read_cpu().name, "steps": steps}, written)
+        Path(draft).replace(file)
+
+
+def _lesson(rows: int, logit_rows: int, attended: int, read: int, seconds: float) -> Lesson:
+    return StepShape(int(rows), int(logit_rows), int(attended), int(read)), float(seconds)
+
+
+def _file(path: Path, isa: str | None, threads: int | None, cache: Path) -> Path:
+    """``isa`` and ``threads`` as an engine is asked for them: None is the best, and every core."""
+    name = f"lessons-{isa or 'best'}-{threads or read_cpu().usable_cores}-{model_key(path)}.json"
+    return cache / "calibration" / name
