@@ -38,7 +38,6 @@ LONGEST_AGE: Final = timedelta(days=7)
 MEMORY_SHARE: Final = 4
 """A probe takes at most 1/4 of the memory that is free."""
 LEAST_RUN_S: Final = 0.004
-CALIBRATION_RUNS: Final = 3
 """Shorter runs would measure the start of threads."""
 
 Probe = Callable[[int, int, int], None]
@@ -146,9 +145,10 @@ def _peak(compiler: Compiler, kernel: Kernel, macs: int, threads: int, runs: int
     start, owner = aligned_zeros(threads * area)
     owner.fill(1)
     turns = 1_000
-    while (seconds := _best(run, _calls(turns, start, area, threads), CALIBRATION_RUNS)) < LEAST_RUN_S:
+    # The run that counts is itself long enough: a shorter one may only have seemed so while it waited for a processor.
+    while (seconds := _best(run, _calls(turns, start, area, threads), runs)) < LEAST_RUN_S:
         turns = max(2 * turns, int(turns * 1.2 * LEAST_RUN_S / max(seconds, 1e-6)))
-    return threads * turns * macs / _best(run, _calls(turns, start, area, threads), runs)
+    return threads * turns * macs / seconds
 
 
 def _calls(turns: int, start: int, area: int, threads: int) -> list[tuple[int, int, int]]:
