@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from twofold.cli.console import print_error, print_failure
@@ -37,6 +37,12 @@ COMMANDS: Final = {
     "chat": ("twofold.cli.chat:chat", "Talks to a model, turn by turn."),
     "serve": ("twofold.cli.serve:serve", "Serves models over HTTP, for OpenAI's and Anthropic's clients."),
     "keys": ("twofold.cli.keys:keys", "Makes, lists and removes API keys of servers."),
+    "explain": ("twofold.cli.explain:explain", "Says where a request's time went or would go, and what would help."),
+    "price": ("twofold.cli.price:price", "Says what a workload costs, from an API and on machines of one's own."),
+    "lifetime": ("twofold.cli.price:lifetime", "Finds the size that makes training and serving cheapest together."),
+    "crossover": ("twofold.cli.price:crossover", "Says from which context on the KV cache outweighs the weights."),
+    "plan": ("twofold.cli.plan:app", "Finds configurations that meet objectives, cheapest first; plan fit: what fits."),
+    "simulate": ("twofold.cli.simulate:simulate", "Runs traffic through the scheduler on a virtual clock."),
     "batch": ("twofold.cli.batch:batch", "Answers a file of requests, many at once."),
     "pull": ("twofold.cli.commands:pull", "Fetches a model."),
     "ls": ("twofold.cli.commands:ls", "Lists the models that are here."),
@@ -45,6 +51,10 @@ COMMANDS: Final = {
     "doctor": ("twofold.cli.doctor:doctor", "Measures this machine and says what is missing."),
     "kernels": ("twofold.cli.commands:kernels", "Shows what a kernel became on this machine."),
 }
+
+
+GROUPS: Final[Mapping[str, Collection[str]]] = {"bench": BENCHES, "plan": ("fit",)}
+"""Commands that have commands."""
 
 
 def app() -> App:
@@ -114,9 +124,9 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _command(arguments: Sequence[str]) -> str:
     """The command that was meant, with a space before each word."""
-    if not arguments or arguments[0] not in (*COMMANDS, "bench"):
+    if not arguments or arguments[0] not in (*COMMANDS, *GROUPS):
         return ""
-    named = 2 if arguments[0] == "bench" and len(arguments) > 1 and arguments[1] in BENCHES else 1
+    named = 2 if len(arguments) > 1 and arguments[1] in GROUPS.get(arguments[0], ()) else 1
     return "".join(f" {word}" for word in arguments[:named])
 
 

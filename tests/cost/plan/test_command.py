@@ -1,0 +1,134 @@
+"""``twofold plan`` and ``twofold plan fit``, called as the command line calls them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from twofold.cli.bench.options import TraceOptions
+from twofold.cli.plan import ChoiceOptions, TrafficOptions, fit, plan, read_slo
+from twofold.core.errors import ModelNotFoundError, ParameterError
+
+FEW = ChoiceOptions(tp="1", weights="stored", kv="bf16", chunk="2048", split=False)
+SOME = TrafficOptions(rate=5, input_tokens="lognormal:800,0.5", output_tokens="100-300")
+
+
+@pytest.mark.parametrize(
+    ("name", "ttft", "tpot"),
+    [
+        ("llama2-70b", 2.0, 0.2),
+        ("llama2-70b-interactive", 0.45, 0.04),
+        ("llama3.1-405b", 6.0, 0.175),
+        ("llama3.1-8b", 2.0, 0.1),
+    ],
+)
+def test_scenarios_of_mlperf(name: str, ttft: float, tpot: float) -> None:
+    """MLPerf Inference, server scenario: P99 of TTFT and TPOT."""
+    slo = read_slo(f"mlperf:{name}", None)
+    assert (slo.ttft, slo.tpot, slo.e2e, slo.attainment) == (ttft, tpot, None, 0.99)
+    assert read_slo(f"mlperf:{name}", 0.9).attainment == 0.9
+
+
+def test_limits_as_a_text() -> None:
+    slo = read_slo("ttft=500ms,tpot=50ms,e2e=10s", None)
+    assert (slo.ttft, slo.tpot, slo.e2e, slo.attainment) == (0.5, 0.05, 10.0, 0.9)
+    assert str(slo) == "ttft ≤ 500 ms, tpot ≤ 50 ms, e2e ≤ 10 s, for 0.9 of the requests"
+
+
+@pytest.mark.parametrize("text", ["tpot", "itl=10ms", "mlperf:llama2-70b-interactiv", "tpot=5", "speed=1s"])
+def test_texts_that_are_no_limits(text: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        read_slo(text, None)
+    assert caught.value.param == "slo"
+    assert caught.value.hint
+
+
+def test_a_plan_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    picture = tmp_path / "plan.svg"
+    assert plan(model="llama-3-8b", traffic=SOME, choice=FEW, svg=picture) == 0
+    out = capsys.readouterr().out
+    assert "1 configuration tried" in out
+    assert "1×h100" in out
+    assert "bound by" in out
+    assert "TPOT against cost" in out
+    assert picture.read_text(encoding="utf-8").startswith("<svg")
+
+
+def test_a_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan(model="llama-3-8b", hardware="h100,h200", traffic=SOME, choice=FEW, json=True, show=1) == 0
+    found = json.loads(capsys.readouterr().out)
+    (best,) = found["plans"]
+    assert best["model"] == "llama-3-8b"
+    assert best["ttft"]["floor_s"] < best["ttft"]["at_attainment_s"] < 1
+    assert best["tpot"]["low_s"] < best["tpot"]["high_s"]
+    assert best["memory"]["weights_bytes"] == pytest.approx(16.06e9, rel=1e-2)
+    assert best["dollars_per_hour"] == pytest.approx(4.916)
+    assert found["traffic"]["rate"] == 5
+    assert found["frontier"]
+
+
+def test_a_trace_as_traffic(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    lines = [{"at_s": n / 2, "input_tokens": 100 + n, "output_tokens": 20} for n in range(50)]
+    trace.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    assert plan(model="llama-3-8b", trace=TraceOptions(trace=trace), choice=FEW, json=True) == 0
+    assert json.loads(capsys.readouterr().out)["traffic"]["rate"] == pytest.approx(2.0)
+
+
+def test_a_damaged_trace_names_its_line(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"at_s": 0, "input_tokens": 5, "output_tokens": 5}\nnonsense\n', encoding="utf-8")
+    with pytest.raises(ParameterError, match="2"):
+        plan(model="llama-3-8b", trace=TraceOptions(trace=trace), choice=FEW)
+
+
+def test_impossible_limits_are_an_error_with_a_way_out() -> None:
+    with pytest.raises(ParameterError, match="floor of tpot is") as caught:
+        plan(model="llama-3-8b", traffic=SOME, choice=FEW, slo="tpot=1ms")
+    assert caught.value.hint
+    assert caught.value.exit_code != 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        ({"hardware": "h1000"}, "hardware"),
+        ({"choice": ChoiceOptions(tp="two")}, "tp"),
+        ({"choice": ChoiceOptions(weights="int3")}, "format"),
+        ({"choice": ChoiceOptions(acceptance=1.5)}, "speculate"),
+        ({"choice": ChoiceOptions(price=["h100=cheap"])}, "price"),
+        ({"choice": ChoiceOptions(price=["h200=2"])}, "price"),
+        ({"traffic": TrafficOptions()}, "rate"),
+        ({"traffic": TrafficOptions(rate=1, input_tokens="many")}, "input-tokens"),
+    ],
+)
+def test_wrong_flags_are_named(wrong: dict[str, object], param: str) -> None:
+    arguments: dict[str, object] = {"model": "llama-3-8b", "traffic": SOME, "choice": FEW} | wrong
+    with pytest.raises(ParameterError) as caught:
+        plan(**arguments)  # type: ignore[arg-type]
+    assert caught.value.param == param
+
+
+def test_unknown_models_have_a_nearest_name() -> None:
+    with pytest.raises(ModelNotFoundError) as caught:
+        fit(model="llama-3-7b")
+    assert caught.value.hint
+    assert "llama-3-70b" in caught.value.hint or "llama-3-8b" in caught.value.hint
+
+
+def test_what_fits_is_told_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fit(model="llama-3-70b", context=131_072) == 0
+    assert "does not fit" in capsys.readouterr().out
+    assert fit(model="llama-3-8b", context=8192, concurrency=4, json=True) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["fits"] is True
+    assert found["needed_kv_bytes"] == 4 * 8192 * 131_072
+    assert any(way["tp"] == 8 for way in found["ways"])
+
+
+def test_a_price_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+    priced = ChoiceOptions(tp="1", weights="stored", kv="bf16", chunk="2048", split=False, price=["h100=2"])
+    assert plan(model="llama-3-8b", traffic=SOME, choice=priced, json=True) == 0
+    assert json.loads(capsys.readouterr().out)["plans"][0]["dollars_per_hour"] == 2

@@ -1,0 +1,357 @@
+"""``twofold plan`` and ``twofold plan fit``: how to serve some traffic within limits, and what fits in a memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from cyclopts import App, Parameter
+
+from twofold.cli.bench.options import TraceOptions
+from twofold.cli.console import answer, note, print_json
+from twofold.cli.options import FLAG, LIST
+from twofold.core.errors import ParameterError, ResourceError, named, nearest
+
+if TYPE_CHECKING:
+    from twofold.cost.hardware.machine import Machine
+    from twofold.cost.plan.choices import Choices
+    from twofold.cost.plan.search import Study
+    from twofold.cost.plan.slo import Slo
+    from twofold.cost.plan.tails import MakeLoad
+    from twofold.cost.plan.traffic import Traffic
+    from twofold.cost.shapes.values import ValueFormat
+    from twofold.load.base import Load
+
+SAMPLES: Final = 4096
+"""Requests that stand for a made-up load."""
+STORED: Final = "stored"
+MLPERF: Final = "mlperf:"
+P99: Final = 0.99
+ATTAINMENT: Final = 0.9
+
+
+@Parameter(name="*", group="Traffic")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficOptions:
+    """What is asked. A --trace says it all but may be brought to another rate."""
+
+    rate: Annotated[float | None, Parameter(name=("--rate", "--request-rate"), help="Requests a second.")] = None
+    input_tokens: Annotated[str, Parameter(help="512, 256-1024, normal:512,64, lognormal:512,0.8.")] = "1024"
+    output_tokens: Annotated[str, Parameter(help="Of answers, likewise.")] = "256"
+    shared_prefix: Annotated[float, Parameter(help="Share of each prompt that it has in common with others.")] = 0.0
+    prefix_groups: Annotated[int, Parameter(help="How many different beginnings there are.")] = 1
+
+    def load(self, trace: TraceOptions) -> MakeLoad:
+        """The load at a rate of so many requests. ParameterError without a rate, and for what is impossible."""
+        if trace.trace is not None:
+            return _replay(trace)
+        if self.rate is None:
+            raise ParameterError("A plan needs a rate.", param="rate", hint="Give --rate 10, or --trace FILE.")
+        from twofold.cost.simulate.jobs import said_nothing  # noqa: PLC0415 - start-up time
+        from twofold.load.lengths import parse_lengths  # noqa: PLC0415
+        from twofold.load.plan import LoadPlan  # noqa: PLC0415
+        from twofold.load.shared import SharedPrefix  # noqa: PLC0415
+
+        shared = SharedPrefix(self.shared_prefix, groups=self.prefix_groups) if self.shared_prefix else None
+        prompts = parse_lengths(self.input_tokens, "input-tokens")
+        answers = parse_lengths(self.output_tokens, "output-tokens")
+
+        def make(rate: float, requests: int) -> Load:
+            plan = LoadPlan(rate=rate, requests=requests, input_tokens=prompts, output_tokens=answers, shared=shared)
+            return plan.load(said_nothing, 0)
+
+        return make
+
+    def traffic(self, trace: TraceOptions, make: MakeLoad) -> Traffic:
+        """Of the load, at its own rate if it is a trace that has no other."""
+        from twofold.cost.plan.traffic import Traffic  # noqa: PLC0415 - start-up time
+
+        if trace.trace is not None:
+            return Traffic.of(make(self.rate or 0.0, 0), self.rate)
+        assert self.rate is not None, "a load was made without"
+        return Traffic.of(make(self.rate, SAMPLES), self.rate)
+
+
+@Parameter(name="*", group="Choices")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceOptions:
+    """What the planner may choose from; several with commas between them."""
+
+    tp: Annotated[str, Parameter(name=("--tp", "--tensor-parallel-size"), help="Devices of a replica.")] = "1,2,4,8"
+    weights: Annotated[str, Parameter(help="Formats; stored is as the model comes.")] = "stored,fp8,int4"
+    kv: Annotated[str, Parameter(name=("--kv", "--kv-cache-dtype"), help="Of keys and values.")] = "bf16,fp8"
+    chunk: Annotated[str, Parameter(name=("--chunk", "--max-num-batched-tokens"), help="Most rows of a step.")] = (
+        "512,2048,8192"
+    )
+    split: Annotated[bool, Parameter(help="Also tries prefill and decode on replicas of their own.")] = True
+    acceptance: Annotated[
+        float | None, Parameter(help="How often a guessed token is right: also tries speculative decoding.")
+    ] = None
+    drafts: Annotated[str, Parameter(help="Tokens to guess for each step.")] = "1,3,5"
+    draft: Annotated[str | None, Parameter(help="The model that guesses; guesses cost nothing if left out.")] = None
+    max_devices: Annotated[int, Parameter(help="Most devices, of all replicas together.")] = 4096
+    price: Annotated[list[str] | None, LIST, Parameter(help="NAME=DOLLARS an hour of one device; may be repeated.")] = (
+        None
+    )
+
+    def choices(self, models: str, hardware: str) -> Choices:
+        """ParameterError and ModelNotFoundError for names that nobody knows."""
+        from twofold.cost.hardware.known import find_machine  # noqa: PLC0415 - start-up time
+        from twofold.cost.plan.choices import Choices  # noqa: PLC0415
+        from twofold.cost.shapes.find import resolve_shape  # noqa: PLC0415
+        from twofold.cost.shapes.values import find_format  # noqa: PLC0415
+
+        return Choices(
+            models=tuple(map(resolve_shape, _parts(models))),
+            machines=tuple(map(find_machine, _parts(hardware))),
+            tp=_numbers("tp", self.tp),
+            weights=tuple(map(_weights, _parts(self.weights))),
+            kv=tuple(map(find_format, _parts(self.kv))),
+            chunks=_numbers("chunk", self.chunk),
+            split=self.split,
+            acceptance=self.acceptance,
+            drafts=_numbers("drafts", self.drafts),
+            draft=None if self.draft is None else resolve_shape(self.draft),
+            devices=self.max_devices,
+        )
+
+    def prices(self, machines: tuple[Machine, ...]) -> dict[str, float]:
+        """By the names of the machines. ParameterError for a machine that is not among them."""
+        from twofold.cost.hardware.known import find_machine  # noqa: PLC0415
+
+        found = {}
+        for text in self.price or ():
+            name, _, value = text.rpartition("=")
+            machine = find_machine(name) if name else machines[0]
+            if machine not in machines:
+                raise ParameterError(f"{machine.name} has a price and is not to be used.", param="price")
+            found[machine.name] = _price(value)
+        return found
+
+
+@Parameter(name="*", group="Memory")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldOptions:
+    """How a model is held in memory."""
+
+    tp: Annotated[int, Parameter(name=("--tp", "--tensor-parallel-size"), help="Machines that share the model.")] = 1
+    weights: Annotated[str, Parameter(help="Another format, as fp8 or int4; stored is as the model comes.")] = STORED
+    kv: Annotated[str, Parameter(name=("--kv", "--kv-cache-dtype"), help="Format of keys and values.")] = "bf16"
+    rows: Annotated[
+        int, Parameter(name=("--rows", "--max-num-batched-tokens"), help="Most of a step, for its activations.")
+    ] = 2048
+    share: Annotated[
+        float, Parameter(name=("--share", "--gpu-memory-utilization"), help="Of the memory that may be used.")
+    ] = 0.9
+
+
+def plan(
+    *,
+    model: Annotated[str, Parameter(name=("--model", "-m"))],
+    hardware: str = "h100",
+    slo: str = "ttft=1s,tpot=50ms",
+    attainment: float | None = None,
+    show: int = 10,
+    simulate: bool = True,
+    svg: Path | None = None,
+    json: Annotated[bool, FLAG] = False,
+    traffic: TrafficOptions = TrafficOptions(),
+    trace: TraceOptions = TraceOptions(),  # noqa: B008 - frozen
+    choice: ChoiceOptions = ChoiceOptions(),
+) -> int:
+    """Finds the cheapest ways to serve some traffic within limits of time.
+
+    Parameters
+    ----------
+    model
+        One or more: a name, as llama-3-70b, a GGUF file or a config.json.
+    hardware
+        One or more machines of the table, as h100,h200.
+    slo
+        ttft=500ms,tpot=50ms,e2e=10s, or a scenario of MLPerf: mlperf:llama2-70b-interactive.
+    attainment
+        Share of the requests that must be within the limits: 0.9, and 0.99 for MLPerf's scenarios.
+    show
+        How many ways to show.
+    simulate
+        Simulates the best three, and takes their times from that instead of estimates.
+    svg
+        A file for the picture of TPOT against cost.
+    json
+        Prints one JSON object.
+    """
+    from twofold.cost.plan.relief import nothing_found  # noqa: PLC0415 - start-up time
+    from twofold.cost.plan.search import Facts, search  # noqa: PLC0415
+
+    limits = read_slo(slo, attainment)
+    choices = choice.choices(model, hardware)
+    facts = Facts(prices=choice.prices(choices.machines))
+    make = traffic.load(trace)
+    asked = traffic.traffic(trace, make)
+    study = search(choices, asked, limits, facts)
+    if study.plans and simulate:
+        from twofold.cost.plan.tails import simulated  # noqa: PLC0415
+
+        study = simulated(study, choices, asked, limits, facts, make)
+    if not study.plans:
+        raise nothing_found(study, choices, asked, limits, facts)
+    if svg is not None:
+        _write_svg(svg, study, limits)
+    _show(study, asked, limits, max(1, show), json=json)
+    return 0
+
+
+def fit(
+    *,
+    model: Annotated[str, Parameter(name=("--model", "-m"))],
+    hardware: str = "h100",
+    context: Annotated[int | None, Parameter(name=("--context", "--max-model-len", "-c"))] = None,
+    concurrency: Annotated[int, Parameter(name=("--concurrency", "--max-num-seqs"))] = 1,
+    json: Annotated[bool, FLAG] = False,
+    how: HoldOptions = HoldOptions(),
+) -> int:
+    """Says what fits into a machine's memory, at which context and how many at once, with the bytes.
+
+    Parameters
+    ----------
+    model
+        A name, as llama-3-70b, a GGUF file or a config.json.
+    hardware
+        A machine of the table, as h100.
+    context
+        Tokens of a prompt with its answer; the model's most if left out.
+    concurrency
+        Sequences at once.
+    json
+        Prints one JSON object.
+    """
+    from twofold.cost.hardware.known import find_machine  # noqa: PLC0415 - start-up time
+    from twofold.cost.plan import fitting  # noqa: PLC0415
+    from twofold.cost.plan.document import fit_document  # noqa: PLC0415
+    from twofold.cost.plan.tell import tell_answer  # noqa: PLC0415
+    from twofold.cost.shapes.find import resolve_shape  # noqa: PLC0415
+    from twofold.cost.shapes.values import find_format  # noqa: PLC0415
+
+    shape = resolve_shape(model)
+    question = fitting.Question(
+        shape=shape,
+        machine=find_machine(hardware),
+        context=shape.context if context is None else context,
+        concurrency=concurrency,
+        tp=how.tp,
+        weights=_weights(how.weights),
+        kv=find_format(how.kv),
+        rows=how.rows,
+        share=how.share,
+    )
+    found, others = fitting.answer(question), list(fitting.ways(question))
+    if json:
+        print_json(fit_document(found, others))
+    else:
+        _print(tell_answer(found, others))
+    return 0
+
+
+def read_slo(text: str, attainment: float | None) -> Slo:
+    """Limits from a text. ParameterError for what is no such list, and for a scenario that nobody knows."""
+    from twofold.bench.metrics.goodput import SCENARIOS  # noqa: PLC0415 - start-up time
+    from twofold.bench.metrics.objectives import Objectives  # noqa: PLC0415
+    from twofold.cost.plan.slo import Slo  # noqa: PLC0415
+
+    if text.startswith(MLPERF):
+        name = text.removeprefix(MLPERF)
+        scenario = next((each for each in SCENARIOS if each.name == name), None)
+        if scenario is None:
+            known = [each.name for each in SCENARIOS]
+            close = nearest(name, known)
+            hint = f"Did you mean {MLPERF}{close}?" if close else f"Known: {', '.join(known)}."
+            raise ParameterError(f"MLPerf has no scenario {named(name)}.", param="slo", hint=hint)
+        share = P99 if attainment is None else attainment
+        return Slo(ttft=scenario.ttft_p99_s, tpot=scenario.tpot_p99_s, attainment=share)
+    limits = Objectives.parse(text)
+    if limits.itl is not None:
+        raise ParameterError(
+            "The longest gap of an answer cannot be planned for.", param="slo", hint="Limit tpot, or ttft and e2e."
+        )
+    share = ATTAINMENT if attainment is None else attainment
+    return Slo(ttft=limits.ttft, tpot=limits.tpot, e2e=limits.e2e, attainment=share)
+
+
+def _replay(flags: TraceOptions) -> MakeLoad:
+    """The trace; 0 leaves its rate, or the number of its requests, as it is."""
+    from twofold.cost.simulate.jobs import said_nothing  # noqa: PLC0415 - start-up time
+    from twofold.load.traces.read import read_trace  # noqa: PLC0415
+    from twofold.load.traces.replay import Part, Replay, Scale  # noqa: PLC0415
+
+    assert flags.trace is not None
+    trace = read_trace(flags.trace, form=flags.trace_format, skip_bad=flags.skip_bad, block_tokens=flags.block_tokens)
+
+    def make(rate: float, requests: int) -> Load:
+        speed = 1.0 if rate else flags.time_scale
+        scale = Scale(speed, rate or None, flags.input_scale, flags.output_scale)
+        part = Part(flags.trace_from, flags.trace_until, requests or None)
+        return Replay(trace, said_nothing, part=part, scale=scale)
+
+    return make
+
+
+def _show(study: Study, asked: Traffic, limits: Slo, shown: int, *, json: bool) -> None:
+    from twofold.cost.plan.document import study_document  # noqa: PLC0415 - start-up time
+    from twofold.cost.plan.tell import tell_study  # noqa: PLC0415
+
+    if json:
+        print_json(study_document(study, asked, limits, shown))
+    else:
+        _print(tell_study(study, asked, limits, shown))
+
+
+def _write_svg(path: Path, study: Study, slo: Slo) -> None:
+    from twofold.cost.plan.chart import frontier_chart  # noqa: PLC0415 - start-up time
+    from twofold.draw import svg  # noqa: PLC0415
+
+    priced = study.plans[0].cost is not None
+    try:
+        path.write_text(svg(frontier_chart(study, slo, priced=priced), standalone=True), encoding="utf-8")
+    except OSError as error:
+        raise ResourceError(f"{path} could not be written: {error.strerror}.") from error
+    note(f"Wrote {path}.")
+
+
+def _print(lines: Iterator[str]) -> None:
+    answer("".join(f"{line}\n" for line in lines))
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _numbers(name: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in _parts(text))
+    except ValueError:
+        raise ParameterError(
+            f"{named(text)} are no whole numbers.", param=name, hint="Write them with commas: 1,2,4."
+        ) from None
+
+
+def _weights(name: str) -> ValueFormat | None:
+    from twofold.cost.shapes.values import find_format  # noqa: PLC0415 - start-up time
+
+    return None if name == STORED else find_format(name)
+
+
+def _price(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise ParameterError(f"{named(text)} is no price.", param="price", hint="Write NAME=DOLLARS: h100=2.50.")
+    return value
+
+
+app = App(name="plan", help="Finds configurations that meet objectives, cheapest first.")
+app.default(plan)
+app.command(fit, name="fit")

@@ -1,0 +1,30 @@
+"""The frontier of TPOT against cost as a chart."""
+
+from __future__ import annotations
+
+from twofold.cost.plan.search import Study
+from twofold.cost.plan.slo import Slo
+from twofold.draw import Axis, Chart, Dots, Guide, Mark, Steps, duration, number
+
+
+def frontier_chart(study: Study, slo: Slo, *, priced: bool = True) -> Chart:
+    """Nothing is below and left of the line. ``priced``: cost is dollars an hour, else devices."""
+    points = [(point.cost, point.tpot) for point in study.frontier]
+    titles = [f"{point.name}, {point.count}" for point in study.frontier]
+    marks: list[Mark] = [
+        Steps(points, "nothing is cheaper and faster"),
+        Dots(
+            [place for place, point in zip(points, study.frontier, strict=True) if point.met],
+            "keeps every limit",
+            series=1,
+            titles=[title for title, point in zip(titles, study.frontier, strict=True) if point.met],
+        ),
+    ]
+    if slo.tpot is not None:
+        marks.append(Guide("y", slo.tpot, "limit of TPOT"))
+    return Chart(
+        "TPOT against cost",
+        tuple(marks),
+        x=Axis("dollars an hour" if priced else "devices", "log", number),
+        y=Axis("TPOT, mean", "log", duration),
+    )

@@ -1,0 +1,158 @@
+"""Plans and answers as lines of text. Sizes are in units of 10⁹ bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from twofold.cost.plan.chart import frontier_chart
+from twofold.cost.plan.fitting import Answer
+from twofold.cost.plan.plan import Estimate, Plan
+from twofold.cost.plan.search import Study
+from twofold.cost.plan.slo import Slo
+from twofold.cost.plan.traffic import Traffic
+from twofold.draw import duration, plot, share
+
+COLUMNS = (
+    "$/h",
+    "$/M out",
+    "devices",
+    "replicas",
+    "one replica",
+    "weights",
+    "kv",
+    "steps",
+    "ttft",
+    "tpot",
+    "batch",
+    "",
+)
+WAYS = ("tp", "weights", "kv", "weights of each", "free for kv", "sequences", "longest context")
+
+
+def tell_study(study: Study, traffic: Traffic, slo: Slo, shown: int) -> Iterator[str]:
+    """The cheapest plans in a table, the first one's reasons, and the frontier."""
+    kinds = traffic.kinds
+    yield (
+        f"{traffic.rate:g} requests a second: {traffic.mean(kind.prompt for kind in kinds):,.0f} tokens of prompt "
+        f"({share(traffic.cached_share)} cached), {traffic.mean(kind.output for kind in kinds):,.0f} of answer"
+    )
+    yield f"limits: {slo}"
+    ways = _counted(len(study.plans), "way")
+    yield f"{_counted(study.tried, 'configuration')} tried, cheapest first of {ways} to do it:"
+    yield ""
+    yield from table(COLUMNS, [_row(plan, several_models(study)) for plan in study.plans[:shown]])
+    yield ""
+    best = study.plans[0]
+    yield f"Why the first ({best.configuration.name}):"
+    yield from (f"  {reason}" for reason in best.reasons)
+    yield f"  Let {best.batch_limit} sequences in at once, with steps of {best.configuration.chunk:,} rows at most."
+    if best.ttft.error is not None and best.tpot.error is not None:
+        yield (
+            f"Predictions of TTFT were wrong by {share(float(best.ttft.error))}, and of TPOT by "
+            f"{share(float(best.tpot.error))}, where they were held against measurements: ± in the table."
+        )
+    else:
+        yield "How wrong these predictions are, nobody has measured on this machine."
+    if best.source == "simulation":
+        yield f"~ is an estimate from means and variances. The others were simulated: {_attained(best)}."
+    else:
+        yield "~ is an estimate from means and variances, not a simulation."
+    yield ""
+    yield plot(frontier_chart(study, slo, priced=best.cost is not None))
+
+
+def several_models(study: Study) -> bool:
+    return len({plan.configuration.shape.name for plan in study.plans}) > 1
+
+
+def tell_answer(answer: Answer, others: Sequence[Answer]) -> Iterator[str]:
+    """The bytes line by line, whether it fits, and what would."""
+    asked, room = answer.question, answer.room
+    yield (
+        f"{asked.shape.name} on {asked.tp} × {asked.machine.name}: {answer.weights} weights, {asked.kv.name} keys and "
+        f"values, {asked.concurrency} × {asked.context:,} tokens"
+    )
+    each = " on each device" if asked.tp > 1 else ""
+    yield f"memory{each}: {_gb(room.memory)}"
+    lines = [(name, size) for name, size in room.lines() if name != "keys and values"]
+    for name, size in (*lines, ("keys and values", answer.needed)):
+        yield f"  {name:<18}{_gb(size):>10}{_detail(answer, name)}"
+    total = sum(size for _, size in lines) + answer.needed
+    verdict = "fits" if answer.fits else f"does not fit: {_gb(answer.missing)} too much"
+    yield f"  {'all':<18}{_gb(total):>10}  {verdict}"
+    if asked.context > asked.shape.context:
+        yield f"The model was made for contexts of {asked.shape.context:,} tokens."
+    yield ""
+    yield f"What has room for {asked.context:,} tokens, and how long {asked.concurrency} at once can be:"
+    rows = [_way(other) for other in others]
+    yield from table(WAYS, rows)
+
+
+def _attained(plan: Plan) -> str:
+    return f"the first kept all limits in {plan.attained or 0.0:.1%} of its requests"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' if number != 1 else ''}"
+
+
+def _detail(answer: Answer, name: str) -> str:
+    asked = answer.question
+    if name == "keys and values":
+        return f"  {asked.concurrency} × {_gb(answer.needed // asked.concurrency)}"
+    if name == "reserve":
+        return f"  {share(1 - asked.share)} for libraries, graphs and fragments"
+    if name == "activations":
+        return f"  of a step of {asked.rows:,} rows"
+    return ""
+
+
+def _way(answer: Answer) -> tuple[str, ...]:
+    longest = f"{answer.longest:,}" if answer.longest else "–"
+    return (
+        str(answer.question.tp),
+        answer.weights,
+        answer.question.kv.name,
+        _gb(answer.room.weights),
+        _gb(max(0, answer.room.kv)),
+        f"{answer.sequences:,}" if answer.sequences else "–",
+        longest,
+    )
+
+
+def _row(plan: Plan, named: bool) -> tuple[str, ...]:
+    c = plan.configuration
+    steps = "split" if c.split else f"{c.chunk} rows"
+    if c.speculation:
+        steps += f", {c.speculation.drafts} guesses"
+    return (
+        "–" if plan.cost is None else f"{plan.cost:,.2f}",
+        "–" if plan.cost_per_million is None else f"{plan.cost_per_million:,.3f}",
+        str(plan.devices),
+        str(plan.count),
+        f"{c.shape.name + ' on ' if named else ''}{c.tp}×{c.machine.name}",
+        c.weights,
+        c.how.kv.name,
+        steps,
+        _time(plan.ttft, plan.source),
+        _time(plan.tpot, plan.source),
+        f"{plan.batch:.0f} of {plan.batch_limit}",
+        {True: "sure", False: "", None: ""}[plan.sure],
+    )
+
+
+def _time(found: Estimate, source: str) -> str:
+    band = f" ±{float(found.error):.0%}" if found.error is not None else ""
+    return f"{'~' if source == 'estimate' else ''}{duration(found.at)}{band}"
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:,.1f} GB"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Columns that are as wide as what is in them; numbers to the right."""
+    widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
+        cells = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()
