@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twofold.cli.bench.options import LoadOptions, MeasureOptions, OutputOptions, RequestOptions, TraceOptions
 from twofold.cli.console import answer, note, rich_console
+from twofold.cli.loads import load_plan, replay_of
 from twofold.core.errors import ParameterError, ResourceError
 
 if TYPE_CHECKING:
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from twofold.bench.search.trial import Trial
     from twofold.bench.session import MakeLoad, Setup
     from twofold.bench.study import Study
-    from twofold.load.plan import LoadPlan
-    from twofold.load.turns import Prompt
+    from twofold.cli.loads import MakeReplay
 
 INTERRUPTED: Final = 130
 SEED_BITS: Final = 48
@@ -55,9 +55,9 @@ class Measuring:
         self.objectives = None if measure.slo is None else Objectives.parse(measure.slo)
         self.rates = None if measure.rates is None else parse_rates(measure.rates)
         self.concurrencies = None if measure.concurrencies is None else _whole(parse_rates(measure.concurrencies))
-        self.plan = _plan(load)
+        self.plan = load_plan(load)
         self._check()
-        self.replay = None if trace.trace is None else _replay(trace, load)
+        self.replay = None if trace.trace is None else _seeded(replay_of(trace, load))
 
     def setup(self, target: Target, model: str | None, api_key: str | None) -> Setup:
         from twofold.bench.client.client import ClientOptions  # noqa: PLC0415
@@ -218,47 +218,10 @@ def write_document(document: Any, path: Path) -> None:
     note(f"Wrote {path}.")
 
 
-def _plan(load: LoadOptions) -> LoadPlan:
-    from twofold.load.lengths import parse_lengths  # noqa: PLC0415
-    from twofold.load.pauses import parse_pauses  # noqa: PLC0415
-    from twofold.load.plan import LoadPlan  # noqa: PLC0415
-    from twofold.load.shared import SharedPrefix  # noqa: PLC0415
-
-    shared = SharedPrefix(load.shared_prefix, groups=load.prefix_groups) if load.shared_prefix else None
-    if shared is None and load.prefix_groups != 1:
-        raise ParameterError("prefix-groups are for prompts with a --shared-prefix.", param="prefix-groups")
-    kind = "gamma" if load.burstiness is not None and load.arrivals == "poisson" else load.arrivals
-    return LoadPlan(
-        rate=load.rate,
-        concurrency=load.concurrency,
-        duration_s=load.duration,
-        requests=load.requests,
-        kind=kind,
-        burstiness=1.0 if load.burstiness is None else load.burstiness,
-        ramp_s=load.ramp,
-        input_tokens=parse_lengths(load.input_tokens, "input-tokens"),
-        output_tokens=parse_lengths(load.output_tokens, "output-tokens"),
-        shared=shared,
-        turns=parse_lengths(load.turns, "turns"),
-        pauses=parse_pauses(load.think_time, "think-time"),
-    )
-
-
-def _replay(flags: TraceOptions, load: LoadOptions) -> MakeLoad:
-    """The trace as a load; the file is read here, so that a hole in it is told before anything is sent."""
-    from twofold.load.traces.read import read_trace  # noqa: PLC0415
-    from twofold.load.traces.replay import Part, Replay, Scale  # noqa: PLC0415
-
-    assert flags.trace is not None
-    trace = read_trace(flags.trace, form=flags.trace_format, skip_bad=flags.skip_bad, block_tokens=flags.block_tokens)
-    part = Part(flags.trace_from, flags.trace_until, load.requests)
-    scale = Scale(flags.time_scale, load.rate, flags.input_scale, flags.output_scale)
-
-    def make(prompt: Prompt, _seed: int) -> Replay:
-        return Replay(trace, prompt, part=part, scale=scale, most_open=load.concurrency)
-
-    make(_nothing, 0)
-    return make
+def _seeded(make: MakeReplay) -> MakeLoad:
+    """A trace asks the same, whatever the seed; what is impossible of it is told now."""
+    make(_nothing)
+    return lambda prompt, _seed: make(prompt)
 
 
 def _bound(lengths: Any) -> int:

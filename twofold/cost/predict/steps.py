@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from twofold.cost.count.linear import StepCost
@@ -15,7 +15,8 @@ from twofold.cost.shapes.model import ModelShape
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Steps of a model on a machine. ``row_s`` and ``logit_row_s`` are seconds of a row's matrices at peak.
+    """Steps of a model on a machine. ``row_s`` and ``logit_row_s`` are seconds of a row's matrices at peak;
+    ``attention_peak`` are the FLOPs a second of its attention.
 
     Equal to ``Demand.of`` the same step, but that latent attention is taken in its absorbed form, as decoding does.
     """
@@ -27,6 +28,7 @@ class Steps:
     row_s: float
     logit_row_s: float
     row_link_s: float
+    attention_peak: float
 
     @classmethod
     def of(cls, shape: ModelShape, machine: Machine, how: Setting = PLAIN) -> Steps:
@@ -37,27 +39,40 @@ class Steps:
         )
         cost = StepCost.of(shape, how)
         link_s = link_seconds(cost.all_reduce_row_bytes, machine, how.tp)
+        attention_peak = peak(machine, how.activations.arithmetic)
         logit_row_s = loud.matrices - silent.matrices
-        return cls(cost, machine, how, shape.layer_count, silent.matrices, logit_row_s, link_s)
+        return cls(cost, machine, how, shape.layer_count, silent.matrices, logit_row_s, link_s, attention_peak)
 
     def demand(self, spans: Iterable[tuple[int, Span]]) -> Demand:
         """Of one step: so many equal sequences of each kind."""
         spans = tuple(spans)
-        rows = sum(count * span.new for count, span in spans)
-        logit_rows = sum(count * span.logits for count, span in spans)
+        windows = self.cost.windows
+        return self.summed(
+            sum(count * span.new for count, span in spans),
+            sum(count * span.logits for count, span in spans),
+            sum(count for count, _ in spans),
+            [sum(n * visible(s.cached, s.new, window) for n, s in spans) for window in windows],
+            [sum(n * read_positions(s.cached, s.new, window) for n, s in spans) for window in windows],
+        )
+
+    def summed(
+        self, rows: int, logit_rows: int, sequences: int, attended: Sequence[int], read: Sequence[int]
+    ) -> Demand:
+        """Of one step told in sums. By window, in the order of ``cost.windows``: positions that rows see, and positions
+        that sequences read, each once a step."""
         attention = moved = 0
-        for window, each in self.cost.windows.items():
-            attention += each.position_flops * sum(n * visible(s.cached, s.new, window) for n, s in spans)
-            moved += each.token_bytes * sum(n * (read_positions(s.cached, s.new, window) + s.new) for n, s in spans)
+        for each, pairs, positions in zip(self.cost.windows.values(), attended, read, strict=True):
+            attention += each.position_flops * pairs
+            moved += each.token_bytes * (positions + rows)
         return Demand(
             weights=self.cost.weight_bytes(rows, logits=logit_rows > 0) / self.machine.bandwidth,
             matrices=self.row_s * rows + self.logit_row_s * logit_rows,
             kv=moved / self.machine.bandwidth,
-            attention=attention / peak(self.machine, self.how.activations.arithmetic),
+            attention=attention / self.attention_peak,
             messages=self.row_link_s * rows,
             all_reduces=self.cost.all_reduces,
             layers=self.layers,
-            sequences=sum(count for count, _ in spans),
+            sequences=sequences,
         )
 
     def decode(self, batch: int, context: int) -> Demand:

@@ -1,0 +1,276 @@
+"""``twofold simulate``: the scheduler and the cache on a virtual clock, on any machine, under any load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
+
+from cyclopts import Parameter
+
+from twofold.cli.bench.options import LoadOptions, TraceOptions
+from twofold.cli.console import answer, print_json
+from twofold.cli.options import FLAG
+from twofold.core.errors import ParameterError
+
+if TYPE_CHECKING:
+    from twofold.cost.plan.slo import Slo
+    from twofold.cost.simulate.check import Measured
+    from twofold.cost.simulate.fleet import Source
+    from twofold.cost.simulate.scenario import Scenario, Split
+    from twofold.cost.simulate.setting import EngineSetting
+    from twofold.engine.config import EngineKeywords
+
+HERE: Final = "this"
+"""The name of the machine that runs the command."""
+RouterFlag = Literal["round-robin", "least-loaded", "affinity", "longest-match"]
+
+
+@Parameter(name="*", group="What is simulated")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """A model on replicas of a machine."""
+
+    model: Annotated[
+        str | None,
+        Parameter(name=("--model", "-m"), help="A GGUF file, a config.json or its folder, or a name: llama-3-8b."),
+    ] = None
+    hardware: Annotated[
+        str, Parameter(help='A machine\'s name: h100, epyc-9654; "this" is the one here, once calibrated.')
+    ] = HERE
+    tp: Annotated[int, Parameter(name=("--tp", "--tensor-parallel-size"), help="Devices that share each layer.")] = 1
+    weights: Annotated[
+        str | None, Parameter(help="How matrices are stored: bf16, fp8, int4; as the model says if left out.")
+    ] = None
+    kv: Annotated[str, Parameter(name=("--kv", "--kv-cache-dtype"), help="How keys and values are stored.")] = "bf16"
+    replicas: Annotated[int, Parameter(help="Copies that requests are routed to.")] = 1
+    router: Annotated[RouterFlag, Parameter(help="Who gets a request.")] = "round-robin"
+    disaggregate: Annotated[
+        str | None, Parameter(help="1:3: one replica prefills for three that decode, instead of --replicas.")
+    ] = None
+    link_gbs: Annotated[float, Parameter(help="GB a second at which a device sends keys and values.")] = 50.0
+    exact: Annotated[
+        bool, FLAG, Parameter(help="Takes every step through the real scheduler instead of jumping between events.")
+    ] = False
+
+
+@Parameter(name="*", group="Engine")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFlags:
+    """How each replica is set up; of this machine, as `twofold serve` is, if left out."""
+
+    max_num_seqs: Annotated[int | None, Parameter(help="Most sequences that run at once; 256, or 32 here.")] = None
+    max_num_batched_tokens: Annotated[int | None, Parameter(help="Most tokens of a step; 2048, or 512 here.")] = None
+    max_model_len: Annotated[int | None, Parameter(help="Most tokens of a prompt with its answer.")] = None
+    block_size: Annotated[int, Parameter(help="Positions of a block of the KV cache.")] = 16
+    kv_cache_memory_bytes: Annotated[int | None, Parameter(help="Memory of the KV cache on each device.")] = None
+    memory_share: Annotated[float, Parameter(help="Share of a device's memory that is used.")] = 0.9
+    enable_prefix_caching: Annotated[bool, Parameter(help="Keeps prompts for others that begin alike.")] = True
+    tpot_target_ms: Annotated[
+        float | None, Parameter(help="The live budget's target, in exact mode; 50 here, else prompts get all rows.")
+    ] = None
+
+
+def simulate(
+    *,
+    check: Annotated[Path | None, Parameter(help="A document of `twofold bench`, to compare with.")] = None,
+    slo: Annotated[str | None, Parameter(help="ttft=500ms,tpot=50ms,e2e=10s: what requests shall be within.")] = None,
+    attainment: Annotated[float, Parameter(help="Share of the requests that must be.")] = 0.9,
+    repeat: Annotated[int, Parameter(help="Replays a trace so many times, one after the other.")] = 1,
+    json: Annotated[bool, FLAG, Parameter(help="Prints JSON, for machines.")] = False,
+    server: ServerOptions = ServerOptions(),
+    engine: EngineFlags = EngineFlags(),
+    load: LoadOptions = LoadOptions(),  # noqa: B008 - frozen
+    trace: TraceOptions = TraceOptions(),  # noqa: B008 - frozen
+) -> int:
+    """Runs the scheduler and the cache on a virtual clock, with predicted step times."""
+    limits = _slo(slo, attainment)
+    if check is not None:
+        return _check(check, server, engine, json=json)
+    from twofold.cost.simulate.figures import SCHEMA, figures  # noqa: PLC0415 - start-up time
+    from twofold.cost.simulate.words import lines  # noqa: PLC0415
+
+    source, said = _source(trace, load, repeat)
+    scenario = _scenario(server, engine)
+    found = figures(scenario.run(source), scenario.setting.blocks, limits)
+    if json:
+        print_json({"schema": SCHEMA, **_described(scenario), "load": said, "figures": found.plain()})
+        return 0
+    for line in lines(found):
+        answer(line + "\n")
+    return 0
+
+
+def _source(trace: TraceOptions, load: LoadOptions, repeat: int) -> tuple[Source, dict[str, Any]]:
+    from twofold.cli.loads import load_of  # noqa: PLC0415
+    from twofold.cost.simulate.jobs import Jobs, Repeated, said_nothing  # noqa: PLC0415
+
+    made = load_of(trace, load, said_nothing)
+    said = {**made.describe(), "repeat": repeat}
+    jobs = Jobs(made)
+    return (jobs if repeat == 1 else Repeated(jobs, repeat)), said
+
+
+def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
+    """Of the flags; ParameterError for what is impossible."""
+    if server.model is None:
+        raise ParameterError(
+            "There is no model to simulate.",
+            param="model",
+            hint="Name one: twofold simulate --model llama-3-8b --hardware h100 --rate 4",
+        )
+    if server.hardware == HERE:
+        return _here(server, engine)
+    from twofold.cost.count.setting import Setting  # noqa: PLC0415
+    from twofold.cost.hardware.known import find_machine  # noqa: PLC0415
+    from twofold.cost.shapes.find import resolve_shape  # noqa: PLC0415
+    from twofold.cost.shapes.values import find_format  # noqa: PLC0415
+    from twofold.cost.simulate.scenario import Scenario  # noqa: PLC0415
+    from twofold.cost.simulate.setting import DEFAULT_ROWS, DEFAULT_SEQUENCES, groups_for  # noqa: PLC0415
+
+    shape, machine = resolve_shape(server.model), find_machine(server.hardware)
+    if server.weights is not None:
+        shape = shape.stored_as(find_format(server.weights))
+    how = Setting(tp=server.tp, kv=find_format(server.kv))
+    sequences = engine.max_num_seqs or DEFAULT_SEQUENCES
+    rows = engine.max_num_batched_tokens or DEFAULT_ROWS
+    groups = groups_for(
+        shape,
+        machine,
+        how,
+        sequences=sequences,
+        rows=rows,
+        block_size=engine.block_size,
+        share=engine.memory_share,
+        memory=engine.kv_cache_memory_bytes,
+    )
+    setting = _setting(engine, groups, sequences, rows, shape.context, engine.tpot_target_ms)
+    return Scenario(
+        shape=shape,
+        machine=machine,
+        setting=setting,
+        how=how,
+        replicas=server.replicas,
+        split=_split(server),
+        router=server.router,
+        exact=server.exact,
+    )
+
+
+def _here(server: ServerOptions, engine: EngineFlags) -> Scenario:
+    """This machine and our own engine, as it was calibrated."""
+    from twofold.cost.simulate.here import this_machine  # noqa: PLC0415
+    from twofold.engine.config import EngineOptions  # noqa: PLC0415
+    from twofold.formats.sources import locate  # noqa: PLC0415
+    from twofold.host.paths import CacheFolders  # noqa: PLC0415
+
+    assert server.model is not None, "a model was named"
+    given = {
+        "max_num_seqs": engine.max_num_seqs,
+        "max_num_batched_tokens": engine.max_num_batched_tokens,
+        "max_model_len": engine.max_model_len,
+        "kv_cache_memory_bytes": engine.kv_cache_memory_bytes,
+        "tpot_target_ms": engine.tpot_target_ms,
+        "block_size": engine.block_size,
+        "enable_prefix_caching": engine.enable_prefix_caching,
+    }
+    keywords = cast("EngineKeywords", {name: value for name, value in given.items() if value is not None})
+    return this_machine(locate(server.model, cache=CacheFolders.of().models).path, EngineOptions(**keywords))
+
+
+def _setting(
+    engine: EngineFlags, groups: Any, sequences: int, rows: int, longest: int, target_ms: float | None
+) -> EngineSetting:
+    from twofold.cost.simulate.setting import EngineSetting  # noqa: PLC0415
+
+    return EngineSetting(
+        groups,
+        sequences=sequences,
+        rows=rows,
+        block_size=engine.block_size,
+        context=engine.max_model_len or longest,
+        prefix_caching=engine.enable_prefix_caching,
+        tpot_target_s=None if target_ms is None else target_ms / 1000,
+    )
+
+
+def _split(server: ServerOptions) -> Split | None:
+    from twofold.cost.simulate.scenario import Split  # noqa: PLC0415
+
+    if server.disaggregate is None:
+        return None
+    prefill, colon, decode = server.disaggregate.partition(":")
+    if not (colon and prefill.isdecimal() and decode.isdecimal()):
+        raise ParameterError(
+            f"{server.disaggregate!r:.40} is no split of replicas.",
+            param="disaggregate",
+            hint="Write 1:3, one replica that prefills for three that decode.",
+        )
+    return Split(int(prefill), int(decode), server.link_gbs * 1e9)
+
+
+def _slo(text: str | None, attainment: float) -> Slo | None:
+    if text is None:
+        return None
+    from twofold.bench.metrics.objectives import Objectives  # noqa: PLC0415
+    from twofold.cost.plan.slo import Slo  # noqa: PLC0415
+
+    found = Objectives.parse(text)
+    if found.itl is not None:
+        raise ParameterError("A simulation has no gaps between chunks.", param="slo", hint="Use ttft, tpot and e2e.")
+    return Slo(ttft=found.ttft, tpot=found.tpot, e2e=found.e2e, attainment=attainment)
+
+
+def _described(scenario: Scenario) -> dict[str, Any]:
+    setting, split = scenario.setting, scenario.split
+    return {
+        "model": scenario.shape.name,
+        "machine": scenario.machine.name,
+        "tp": scenario.how.tp,
+        "replicas": split.prefill + split.decode if split else scenario.replicas,
+        "disaggregated": None if split is None else f"{split.prefill}:{split.decode}",
+        "router": scenario.router,
+        "mode": "exact" if scenario.exact else "fast",
+        "max_num_seqs": setting.sequences,
+        "max_num_batched_tokens": setting.rows,
+        "block_size": setting.block_size,
+        "kv_blocks": setting.blocks,
+        "prefix_caching": setting.prefix_caching,
+    }
+
+
+def _check(path: Path, server: ServerOptions, engine: EngineFlags, *, json: bool) -> int:
+    from dataclasses import asdict  # noqa: PLC0415
+
+    from twofold.cost.simulate.check import check, read_bench  # noqa: PLC0415
+    from twofold.cost.simulate.steps import PredictedSteps  # noqa: PLC0415
+    from twofold.cost.simulate.words import compared_lines  # noqa: PLC0415
+
+    document, runs = read_bench(path)
+    scenario = _scenario(_named(server, document), engine)
+    steps = PredictedSteps(scenario.shape, scenario.machine, scenario.constants, scenario.how)
+    told: list[dict[str, Any]] = []
+    for run in runs:
+        if not run.jobs:
+            continue
+        found = check(run, scenario.made(steps, 1)[0], steps.first_s)
+        told.append({"requests": len(run.jobs), "compared": [asdict(each) | {"error": each.error} for each in found]})
+        if not json:
+            answer(_head(run) + "\n")
+            for line in compared_lines(found):
+                answer(line + "\n")
+    if json:
+        print_json({"schema": "twofold.simulate-check/1", **_described(scenario), "runs": told})
+    return 0
+
+
+def _head(run: Measured) -> str:
+    left = f", {run.left_out} left out" if run.left_out else ""
+    return f"{len(run.jobs)} requests{left}"
+
+
+def _named(server: ServerOptions, document: Any) -> ServerOptions:
+    """With the model of the document where none was named."""
+    from dataclasses import replace  # noqa: PLC0415
+
+    return server if server.model is not None else replace(server, model=str(document["target"]["model"]))

@@ -1,0 +1,52 @@
+"""How long a step takes, as far as a simulation asks: a function of what the step holds.
+
+Any callable will do. ``PredictedSteps`` are those of ``cost.predict``, told in sums instead of sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from twofold.cost.count.setting import PLAIN, Setting
+from twofold.cost.hardware.machine import Machine
+from twofold.cost.predict.constants import Constants
+from twofold.cost.predict.known import constants_for
+from twofold.cost.predict.steps import Steps
+from twofold.cost.shapes.model import ModelShape
+
+
+class StepSize(NamedTuple):
+    """What a step's time depends on. ``sequences`` have rows in it.
+
+    ``attended`` and ``read`` are by window, in the order of the model's ``windows``: positions that rows see, and
+    positions that sequences read, each once a step.
+    """
+
+    rows: int
+    logit_rows: int
+    sequences: int
+    attended: tuple[int, ...]
+    read: tuple[int, ...]
+
+
+StepSeconds: TypeAlias = Callable[[StepSize], float]
+
+
+class PredictedSteps:
+    """Seconds of a model's steps on a machine, ``how.tp`` of which work together: ``Steps.summed`` by the constants.
+
+    ``windows`` are those of its layers, None for layers that see everything; ``first_s`` is what a request takes to
+    get in.
+    """
+
+    def __init__(
+        self, shape: ModelShape, machine: Machine, constants: Constants | None = None, how: Setting = PLAIN
+    ) -> None:
+        self._steps, self._by = Steps.of(shape, machine, how), constants or constants_for(machine)
+        self.windows = tuple(self._steps.cost.windows)
+        self.first_s = float(self._by.t_first)
+
+    def __call__(self, size: StepSize) -> float:
+        """Seconds of a step."""
+        return self._steps.summed(*size).seconds(self._by)
