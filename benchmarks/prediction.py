@@ -92,17 +92,21 @@ def predict(predictor: Predictor, prompt: int, output: int, batch: int) -> Times
 
 
 def _measure(setting: Setting, predictor: Predictor, grid: tuple[tuple[int, int, int], ...]) -> list[dict[str, float]]:
+    """Each case once a round, so that a slow minute of the machine is in one turn of all of them; medians count."""
     context = max(prompt + output for prompt, output, _ in grid)
+    rounds = 1 if setting.quick else max(setting.rounds, 3)
     rows = []
     with LLM(setting.path, max_model_len=context, threads=setting.threads, swap_space_bytes=0) as llm:
         listener = Listener()
         llm.engine.observe(listener)
         _serve(llm, setting, listener, 64, 4, 2, 0)  # warms up
-        for number, (prompt, output, batch) in enumerate(grid):
-            expected = predict(predictor, prompt, output, batch)
-            turns = [_serve(llm, setting, listener, prompt, output, batch, 10 * number + t) for t in range(3)]
-            found = Times(median(turn.ttft for turn in turns), median(turn.tpot for turn in turns))
-            rows.append(_row(prompt, output, batch, expected, found))
+        turns = [
+            [_serve(llm, setting, listener, *case, len(grid) * t + n) for n, case in enumerate(grid)]
+            for t in range(rounds)
+        ]
+    for case, times in zip(grid, zip(*turns, strict=True), strict=True):
+        found = Times(median(each.ttft for each in times), median(each.tpot for each in times))
+        rows.append(_row(*case, predict(predictor, *case), found))
     return rows
 
 

@@ -59,7 +59,7 @@ def test_coefficients_demand_what_the_counted_step_does(model: str, spans: list[
     sequences = sum(count for count, _ in spans)
     counted = Demand.of(work, machine, layers=shape.layer_count, sequences=sequences, how=how)
     quick = Steps.of(shape, machine, how).demand(spans)
-    for name in Demand.__dataclass_fields__:
+    for name in Demand._fields:
         assert getattr(quick, name) == pytest.approx(getattr(counted, name), rel=1e-6), name
 
 

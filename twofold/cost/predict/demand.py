@@ -15,7 +15,7 @@ each link (Patarasuk and Yuan 2009). Every share is at most 1 and every time at 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from twofold.core.errors import ParameterError
 from twofold.cost.count.setting import PLAIN, Setting
@@ -47,9 +47,8 @@ class StepParts:
         return max(names, key=lambda name: float(getattr(self, name)))
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """Seconds at peak on one device, and what costs time by the piece.
+class Demand(NamedTuple):
+    """Seconds at peak on one device, and what costs time by the piece. A tuple, for simulations make millions.
 
     weights      bytes of weights / bandwidth
     matrices     FLOPs of all matrices / the peak of their arithmetic

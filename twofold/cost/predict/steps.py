@@ -29,6 +29,7 @@ class Steps:
     logit_row_s: float
     row_link_s: float
     attention_peak: float
+    bandwidth: float
 
     @classmethod
     def of(cls, shape: ModelShape, machine: Machine, how: Setting = PLAIN) -> Steps:
@@ -39,9 +40,9 @@ class Steps:
         )
         cost = StepCost.of(shape, how)
         link_s = link_seconds(cost.all_reduce_row_bytes, machine, how.tp)
-        attention_peak = peak(machine, how.activations.arithmetic)
-        logit_row_s = loud.matrices - silent.matrices
-        return cls(cost, machine, how, shape.layer_count, silent.matrices, logit_row_s, link_s, attention_peak)
+        attention_peak = float(peak(machine, how.activations.arithmetic))
+        row_s, logit_row_s, bandwidth = silent.matrices, loud.matrices - silent.matrices, float(machine.bandwidth)
+        return cls(cost, machine, how, shape.layer_count, row_s, logit_row_s, link_s, attention_peak, bandwidth)
 
     def demand(self, spans: Iterable[tuple[int, Span]]) -> Demand:
         """Of one step: so many equal sequences of each kind."""
@@ -65,9 +66,9 @@ class Steps:
             attention += each.position_flops * pairs
             moved += each.token_bytes * (positions + rows)
         return Demand(
-            weights=self.cost.weight_bytes(rows, logits=logit_rows > 0) / self.machine.bandwidth,
+            weights=self.cost.weight_bytes(rows, logits=logit_rows > 0) / self.bandwidth,
             matrices=self.row_s * rows + self.logit_row_s * logit_rows,
-            kv=moved / self.machine.bandwidth,
+            kv=moved / self.bandwidth,
             attention=attention / self.attention_peak,
             messages=self.row_link_s * rows,
             all_reduces=self.cost.all_reduces,

@@ -61,7 +61,8 @@ class Busy:
         self.prefill_rows += prefill_rows
         self.decode_rows += decode_rows * steps
         self.block_s += blocks * seconds
-        self.most_blocks = max(self.most_blocks, int(blocks))
+        if blocks > self.most_blocks:
+            self.most_blocks = int(blocks)
 
 
 class Replica(Protocol):

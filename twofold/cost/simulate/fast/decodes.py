@@ -98,10 +98,11 @@ class Decodes:
 
     def takes(self, steps: int) -> int:
         """New blocks that the next ``steps`` steps need."""
-        whole, rest = divmod(steps, self._block_size)
+        size, takes = self._block_size, self._takes_at
+        whole, rest = divmod(steps, size)
         taken = whole * self.count
         for step in range(self.steps, self.steps + rest):
-            taken += self._takes_at[-step % self._block_size]
+            taken += takes[-step % size]
         return taken
 
     def most_steps(self, blocks: int, steps: int) -> int:

@@ -228,7 +228,8 @@ class FastReplica:
     def _run(self) -> None:
         """Computes the step and commits it."""
         decodes = self._decodes
-        chunks = [chunk for number, chunk in self._chunks.items() if number in self._prompts]
+        prompts = self._prompts
+        chunks = [chunk for number, chunk in self._chunks.items() if number in prompts]
         size = self._step_size(chunks)
         seconds = self._seconds(size)
         self._now += seconds
@@ -266,6 +267,8 @@ class FastReplica:
         for sequence, chunk in chunks:
             rows += chunk
             logit_rows += sequence.computed + chunk == sequence.known
+        if not chunks:
+            return StepSize(count, count, count, seen, seen)
         pairs, positions = list(seen), list(seen)
         for at, window in enumerate(self._windows):
             for sequence, chunk in chunks:
@@ -288,14 +291,18 @@ class FastReplica:
             stop = min(stop, self._inbox[0][0])
         steps = steps_begun(stop - self._now, first, slope, steps)
         seconds = steps * first + slope * (steps * (steps - 1) / 2)
-        before = self._cache.held
-        self._cache.take_many(decodes.takes(steps))
+        cache, busy = self._cache, self.busy
+        before = cache.held
+        cache.take_many(decodes.takes(steps))
+        held = cache.held
         self._now += seconds
-        self.busy.until_s = self._now
-        self.busy.add(seconds, 0, decodes.count, (before + self._cache.held) / 2, steps)
-        self.busy.most_blocks = max(self.busy.most_blocks, self._cache.held)
+        busy.until_s = self._now
+        busy.add(seconds, 0, decodes.count, (before + held) / 2, steps)
+        if held > busy.most_blocks:
+            busy.most_blocks = held
         decodes.advance(steps)
-        self._note_refusal()
+        if self._refused is not None:
+            self._note_refusal()
         for sequence in decodes.ended():
             self._finish(sequence)
 
