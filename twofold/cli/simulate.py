@@ -65,6 +65,9 @@ class EngineFlags:
     block_size: Annotated[int, Parameter(help="Positions of a block of the KV cache.")] = 16
     kv_cache_memory_bytes: Annotated[int | None, Parameter(help="Memory of the KV cache on each device.")] = None
     memory_share: Annotated[float, Parameter(help="Share of a device's memory that is used.")] = 0.9
+    threads: Annotated[
+        int | None, Parameter(name=("--threads", "-t"), help="Threads of this machine; one for each core if left out.")
+    ] = None
     enable_prefix_caching: Annotated[bool, Parameter(help="Keeps prompts for others that begin alike.")] = True
     tpot_target_ms: Annotated[
         float | None, Parameter(help="The live budget's target, in exact mode; 50 here, else prompts get all rows.")
@@ -173,6 +176,7 @@ def _here(server: ServerOptions, engine: EngineFlags) -> Scenario:
         "tpot_target_ms": engine.tpot_target_ms,
         "block_size": engine.block_size,
         "enable_prefix_caching": engine.enable_prefix_caching,
+        "threads": engine.threads,
     }
     keywords = cast("EngineKeywords", {name: value for name, value in given.items() if value is not None})
     return this_machine(locate(server.model, cache=CacheFolders.of().models).path, EngineOptions(**keywords))

@@ -16,8 +16,9 @@ from twofold.host.paths import CacheFolders
 from twofold.models.read import read_model
 
 
-def this_machine(path: Path, options: EngineOptions, *, isa: str | None = None, threads: int | None = None) -> Scenario:
-    """An exact scenario of a model file. Raises ResourceError where nothing was calibrated for it."""
+def this_machine(path: Path, options: EngineOptions) -> Scenario:
+    """An exact scenario of a model file. Raises ResourceError where nothing was calibrated for it and its threads."""
+    isa, threads = options.isa, options.threads
     predictor = calibrated(path, isa, threads)
     if predictor is None:
         raise ResourceError(
