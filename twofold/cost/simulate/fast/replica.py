@@ -298,8 +298,7 @@ class FastReplica:
         self._now += seconds
         busy.until_s = self._now
         busy.add(seconds, 0, decodes.count, (before + held) / 2, steps)
-        if held > busy.most_blocks:
-            busy.most_blocks = held
+        busy.most_blocks = max(busy.most_blocks, held)
         decodes.advance(steps)
         if self._refused is not None:
             self._note_refusal()
