@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,15 @@ from twofold.core.errors import NetworkError, TwofoldError
 from twofold.formats.names import DEFAULT_MODEL
 from twofold.formats.sources import locate, resolve
 from twofold.host.paths import CacheFolders
+
+
+@pytest.fixture
+def own_garbage() -> Iterator[None]:
+    """What other tests left in memory is not looked through while time is taken: only the test's own garbage is."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 
-from tests.bench.stub.live import LiveStub, stub_server
+from tests.bench.stub.live import LiveStub
 from tests.bench.stub.script import Script
 from twofold.bench.client.options import ClientOptions
 from twofold.bench.client.target import Target
@@ -18,18 +17,6 @@ from twofold.load.lengths import Fixed
 from twofold.load.plan import LoadPlan
 
 PLAN = LoadPlan(concurrency=2, requests=4, input_tokens=Fixed(24), output_tokens=Fixed(4))
-
-
-@pytest.fixture(scope="module")
-def running_stub() -> Iterator[LiveStub]:
-    with stub_server() as live:
-        yield live
-
-
-@pytest.fixture
-def stub(running_stub: LiveStub) -> LiveStub:
-    running_stub.rules()
-    return running_stub
 
 
 def setup(stub: LiveStub, *, model: str | None = None, endpoint: str = "chat", prompts: int = 0) -> Setup:

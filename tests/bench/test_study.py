@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.stub.live import LiveStub, stub_server
+from tests.bench.stub.live import LiveStub
 from tests.bench.stub.script import Script
 from twofold.bench.base import Watcher
 from twofold.bench.client.options import ClientOptions
@@ -29,17 +29,10 @@ from twofold.load.plan import LoadPlan
 PLAN = LoadPlan(input_tokens=Fixed(24), output_tokens=Fixed(4))
 
 
-@pytest.fixture(scope="module")
-def running_stub() -> Iterator[LiveStub]:
-    with stub_server() as live:
-        yield live
-
-
 @pytest.fixture
-def study(running_stub: LiveStub) -> Iterator[Study]:
-    running_stub.rules()
+def study(stub: LiveStub) -> Iterator[Study]:
     options = EndpointOptions(model="", api_key="sk-canary", extra=Script(first_s=0.01, gap_s=0.001).fields)
-    setup = Setup(Target.of(running_stub.url), "chat", None, options, ClientOptions())
+    setup = Setup(Target.of(stub.url), "chat", None, options, ClientOptions())
     with opened(setup) as session:
         yield Study(setup, session, Rule(), Objectives(ttft=1.0))
 

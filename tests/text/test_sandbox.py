@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import resource
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -104,15 +102,6 @@ def test_nothing_is_in_reach(source: str) -> None:
     except TemplateError:
         return
     assert text == ""
-
-
-@pytest.fixture
-def own_garbage() -> Iterator[None]:
-    """What other tests left in memory is not looked through while time is taken: only a template's own garbage is."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.usefixtures("own_garbage")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from tests.bench.stub.live import LiveStub, stub_server
+from tests.bench.stub.fixtures import running_stub, stub
+from tests.bench.stub.live import LiveStub
 from tests.bench.stub.script import Script
 from tests.cli.conftest import Command, Result
+
+__all__ = ["running_stub", "stub"]
 
 QUICK = Script(first_s=0.01, gap_s=0.002)
 SHORT = {"--input-tokens": 24, "--output-tokens": 6}
@@ -25,7 +28,8 @@ class Bench:
     url: str
 
     def __call__(self, *arguments: object, script: Script = QUICK) -> Result:
-        given = {"--url": self.url, **SHORT, "--extra-body": json.dumps(script.fields)}
+        lengths = {} if "--trace" in arguments else SHORT
+        given = {"--url": self.url, **lengths, "--extra-body": json.dumps(script.fields)}
         flags = [part for name, value in given.items() if name not in arguments for part in (name, value)]
         return self.command("bench", "serve", *flags, *arguments)
 
@@ -41,18 +45,6 @@ class Bench:
         (run,) = self.found(*arguments, script=script)["runs"]
         summary: dict[str, Any] = run["summary"]
         return summary
-
-
-@pytest.fixture(scope="session")
-def running_stub() -> Iterator[LiveStub]:
-    with stub_server() as live:
-        yield live
-
-
-@pytest.fixture
-def stub(running_stub: LiveStub) -> LiveStub:
-    running_stub.rules()
-    return running_stub
 
 
 @pytest.fixture

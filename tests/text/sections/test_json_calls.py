@@ -199,6 +199,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.usefixtures("own_garbage")
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:24].strip() or "space")
 def test_time_is_linear(text: str) -> None:
     """Hundreds of kilobytes in pieces of some tokens, the worst there are; what is quadratic takes minutes."""
@@ -213,7 +214,7 @@ def test_time_is_linear(text: str) -> None:
     for part in parts:
         parser.push(part)
     parser.flush()
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 5
 
 
 def test_the_pieces_of_a_whole_are_few() -> None:

