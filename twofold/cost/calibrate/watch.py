@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 
 from twofold.core.model import ModelSpec
-from twofold.core.step import BlockMove
 from twofold.cost.count.step import Span
 from twofold.engine.config import EngineConfig
 from twofold.engine.cpu import build_cpu
 from twofold.engine.load import BuiltForward
+from twofold.engine.wrapped import WrappedForward
 from twofold.formats.gguf import GGUFFile
 from twofold.models.bind import ModelWeights
 from twofold.ops.base import Batch, Forward
@@ -23,11 +23,11 @@ Spans: TypeAlias = tuple[tuple[int, Span], ...]
 """Rows of a step: so many sequences of each kind."""
 
 
-class SpanForward:
+class SpanForward(WrappedForward):
     """A model that notes the rows of its last pass. All else is the model's own."""
 
     def __init__(self, forward: Forward) -> None:
-        self._forward = forward
+        super().__init__(forward)
         self._spans: Spans = ()
 
     def take(self) -> Spans:
@@ -35,34 +35,10 @@ class SpanForward:
         spans, self._spans = self._spans, ()
         return spans
 
-    @property
-    def vocab_size(self) -> int:
-        return self._forward.vocab_size
-
-    @property
-    def hidden_size(self) -> int:
-        return self._forward.hidden_size
-
-    @property
-    def max_rows(self) -> int:
-        return self._forward.max_rows
-
-    @property
-    def max_logit_rows(self) -> int:
-        return self._forward.max_logit_rows
-
-    @property
-    def hidden(self) -> F32:
-        return self._forward.hidden
-
     def run(self, batch: Batch, meanwhile: Callable[[], None] | None = None) -> F32:
         """As ``Forward.run``."""
         self._spans = spans_of(batch)
         return self._forward.run(batch, meanwhile)
-
-    def move(self, moves: Sequence[BlockMove]) -> None:
-        """As ``Forward.move``."""
-        self._forward.move(moves)
 
 
 def spans_of(batch: Batch) -> Spans:
