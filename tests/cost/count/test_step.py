@@ -169,18 +169,18 @@ spans = st.builds(Span, st.integers(1, 40), st.integers(0, 60), st.integers(0, 1
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(EVERY), st.lists(spans, min_size=1, max_size=5), st.sampled_from([(1, 1), (2, 1), (2, 2)]))
 def test_coefficients_say_what_steps_do(name: str, batch: list[Span], devices: tuple[int, int]) -> None:
-    """Also of mixed windows, experts and several devices; latent attention only where it decodes."""
+    """Also of mixed windows, experts, several devices, and latent attention of prompts."""
     shape = find_shape(name)
     even = all(layer.attention.heads % 2 == 0 for _, layer in shape.layers)
     how = Setting(*devices) if even else Setting()
     cost = StepCost.of(shape, how)
     if isinstance(shape.layers[0][1].attention, Latent):
-        batch = [Span(1, 5000 + span.cached, span.logits) for span in batch]
+        batch += [Span(1, 5000), Span(3000, 900), Span(2, 7000)]
     work = step(shape, batch, how=how)
     rows, logits = sum(span.new for span in batch), sum(span.logits for span in batch)
     attended = {w: sum(visible(s.cached, s.new, w) for s in batch) for w in cost.windows}
     moved = {w: rows + sum(read_positions(s.cached, s.new, w) for s in batch) for w in cost.windows}
-    assert cost.flops(rows, logits, attended) == work.flops
+    assert cost.flops(rows, logits, attended, batch) == work.flops
     assert math.isclose(cost.weight_bytes(rows, logits=logits > 0), work.weight_bytes, rel_tol=1e-9)
     assert cost.kv_bytes(moved) == work.kv_read + work.kv_written
 

@@ -38,6 +38,7 @@ def test_sums_predict_what_sequences_do(model: tuple[str, int], hardware: str, s
         len(spans),
         tuple(sum(visible(span.cached, span.new, window) for span in spans) for window in predicted.windows),
         tuple(sum(read_positions(span.cached, span.new, window) for span in spans) for window in predicted.windows),
+        tuple((1, span) for span in spans),
     )
     demand = Steps.of(shape, machine, how).demand([(1, span) for span in spans])
     by = constants_for(machine)

@@ -4,17 +4,19 @@
     weights     fixed + experts picked by so many rows, and head where any logits are wanted
     K and V     Σ_windows token · (read + written positions)
 
-Equal to ``count.step`` for grouped attention. Latent attention is taken in its absorbed form, as decoding does.
+Equal to ``count.step``. Coefficients of latent attention are those of its absorbed form, which decoding takes;
+``expanded`` tells what changes for spans, as of prompts, that the expanded form is cheaper for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from twofold.cost.count.setting import PLAIN, Setting
-from twofold.cost.count.step import Span, step
+from twofold.cost.count.step import Span, step, visible
 from twofold.cost.shapes.model import Experts, Grouped, ModelShape
+from twofold.cost.shapes.values import Arithmetic
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,20 @@ class WindowCost:
 
     position_flops: int
     token_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LatentCost:
+    """The expanded form against the absorbed one, of all layers with latent attention in one window.
+
+    saved_flops   fewer a pair of row and seen position
+    again_flops   more a cached token, whose keys and values are made again, in ``arithmetic``
+    """
+
+    window: int | None
+    saved_flops: int
+    again_flops: int
+    arithmetic: Arithmetic
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +67,7 @@ class StepCost:
     head_bytes: float
     experts: tuple[ExpertCost, ...]
     windows: Mapping[int | None, WindowCost]
+    latent: tuple[LatentCost, ...]
     all_reduce_row_bytes: int
     all_reduces: int
 
@@ -67,6 +84,7 @@ class StepCost:
             head_bytes=loud.weight_bytes - silent.weight_bytes,
             experts=experts,
             windows=_windows(shape, how),
+            latent=_latent(shape, how),
             all_reduce_row_bytes=silent.all_reduce_bytes,
             all_reduces=silent.all_reduces,
         )
@@ -76,10 +94,26 @@ class StepCost:
         picked = sum(each.picked_bytes(rows) for each in self.experts)
         return self.fixed_bytes + picked + (self.head_bytes if logits else 0)
 
-    def flops(self, rows: int, logit_rows: int, attended: Mapping[int | None, int]) -> int:
-        """FLOPs of a step; ``attended`` positions by window, summed over its rows."""
+    def flops(self, rows: int, logit_rows: int, attended: Mapping[int | None, int], spans: Iterable[Span] = ()) -> int:
+        """FLOPs of a step; ``attended`` positions by window, summed over its rows.
+
+        ``spans`` are those that may be cheaper expanded; rows that decode never are.
+        """
         attention = sum(cost.position_flops * attended[window] for window, cost in self.windows.items())
-        return self.row_flops * rows + self.logit_row_flops * logit_rows + attention
+        changed = sum(again - saved for _, again, saved in self.expanded((1, span) for span in spans))
+        return self.row_flops * rows + self.logit_row_flops * logit_rows + attention + changed
+
+    def expanded(self, spans: Iterable[tuple[int, Span]]) -> Iterator[tuple[Arithmetic, int, int]]:
+        """Of so many spans of each kind those that are cheaper expanded: in which arithmetic how many FLOPs more the
+        matrices take, and how many less attention."""
+        if not self.latent:
+            return
+        for count, span in spans:
+            for each in self.latent:
+                saved = each.saved_flops * visible(span.cached, span.new, each.window)
+                again = each.again_flops * span.cached
+                if saved > again:
+                    yield each.arithmetic, count * again, count * saved
 
     def kv_bytes(self, positions: Mapping[int | None, int]) -> int:
         """Bytes of K and V of so many positions, by window."""
@@ -99,6 +133,22 @@ def _windows(shape: ModelShape, how: Setting) -> Mapping[int | None, WindowCost]
             before.position_flops + count * flops, before.token_bytes + count * how.token_bytes(attention)
         )
     return found
+
+
+def _latent(shape: ModelShape, how: Setting) -> tuple[LatentCost, ...]:
+    found: dict[tuple[int | None, Arithmetic], tuple[int, int]] = {}
+    for count, layer in shape.layers:
+        attention = layer.attention
+        if isinstance(attention, Grouped):
+            continue
+        values, heads = attention.nope_dim + attention.v_dim, count * (attention.heads // how.tp)
+        key = attention.window, layer.formats.of("attn_k_b").arithmetic
+        saved, again = found.get(key, (0, 0))
+        found[key] = (
+            saved + 2 * heads * (2 * attention.kv_rank - values),
+            again + 2 * heads * attention.kv_rank * values,
+        )
+    return tuple(LatentCost(window, *flops, arithmetic) for (window, arithmetic), flops in found.items())
 
 
 def _experts(shape: ModelShape, how: Setting) -> tuple[ExpertCost, ...]:

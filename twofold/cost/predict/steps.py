@@ -18,7 +18,7 @@ class Steps:
     """Steps of a model on a machine. ``row_s`` and ``logit_row_s`` are seconds of a row's matrices at peak;
     ``attention_peak`` are the FLOPs a second of its attention.
 
-    Equal to ``Demand.of`` the same step, but that latent attention is taken in its absorbed form, as decoding does.
+    Equal to ``Demand.of`` the same step.
     """
 
     cost: StepCost
@@ -54,20 +54,31 @@ class Steps:
             sum(count for count, _ in spans),
             [sum(n * visible(s.cached, s.new, window) for n, s in spans) for window in windows],
             [sum(n * read_positions(s.cached, s.new, window) for n, s in spans) for window in windows],
+            spans,
         )
 
     def summed(
-        self, rows: int, logit_rows: int, sequences: int, attended: Sequence[int], read: Sequence[int]
+        self,
+        rows: int,
+        logit_rows: int,
+        sequences: int,
+        attended: Sequence[int],
+        read: Sequence[int],
+        prompts: Iterable[tuple[int, Span]] = (),
     ) -> Demand:
-        """Of one step told in sums. By window, in the order of ``cost.windows``: positions that rows see, and positions
-        that sequences read, each once a step."""
+        """Of one step given as sums. By window, in the order of ``cost.windows``: positions that rows see, and those
+        that sequences read, each once a step. ``prompts``: those of its spans that latent attention may expand."""
         attention = moved = 0
+        matrices = self.row_s * rows + self.logit_row_s * logit_rows
         for each, pairs, positions in zip(self.cost.windows.values(), attended, read, strict=True):
             attention += each.position_flops * pairs
             moved += each.token_bytes * (positions + rows)
+        for arithmetic, again, saved in self.cost.expanded(prompts):
+            attention -= saved
+            matrices += again / peak(self.machine, arithmetic)
         return Demand(
             weights=self.cost.weight_bytes(rows, logits=logit_rows > 0) / self.bandwidth,
-            matrices=self.row_s * rows + self.logit_row_s * logit_rows,
+            matrices=matrices,
             kv=moved / self.bandwidth,
             attention=attention / self.attention_peak,
             messages=self.row_link_s * rows,

@@ -17,7 +17,7 @@ from twofold.core.params import SamplingParams
 from twofold.core.record import SequenceRecord
 from twofold.core.request import RequestOptions
 from twofold.core.step import SequenceOutcome, StepOutcome, StepPlan
-from twofold.cost.count.step import read_positions, visible
+from twofold.cost.count.step import Span, read_positions, visible
 from twofold.cost.simulate.jobs import Job, spans
 from twofold.cost.simulate.records import Busy, Done
 from twofold.cost.simulate.setting import EngineSetting
@@ -131,6 +131,7 @@ class ExactReplica:
             len(places),
             tuple(sum(visible(*place, window) for place in places) for window in self._windows),
             tuple(sum(read_positions(*place, window) for place in places) for window in self._windows),
+            tuple((1, Span(new, start)) for start, new in places if new > 1),
         )
 
     def _outcomes(self, plan: StepPlan) -> tuple[SequenceOutcome, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from twofold.cost.count.setting import PLAIN, Setting
+from twofold.cost.count.step import Span
 from twofold.cost.hardware.machine import Machine
 from twofold.cost.predict.constants import Constants
 from twofold.cost.predict.known import constants_for
@@ -20,7 +21,7 @@ class StepSize(NamedTuple):
     """What a step's time depends on. ``sequences`` have rows in it.
 
     ``attended`` and ``read`` are by window, in the order of the model's ``windows``: positions that rows see, and
-    positions that sequences read, each once a step.
+    positions that sequences read, each once a step. ``prompts`` are the chunks of prompts: so many of each.
     """
 
     rows: int
@@ -28,6 +29,7 @@ class StepSize(NamedTuple):
     sequences: int
     attended: tuple[int, ...]
     read: tuple[int, ...]
+    prompts: tuple[tuple[int, Span], ...] = ()
 
 
 StepSeconds: TypeAlias = Callable[[StepSize], float]

@@ -17,7 +17,7 @@ from collections import deque
 from heapq import heappop, heappush
 from typing import Final
 
-from twofold.cost.count.step import read_positions, visible
+from twofold.cost.count.step import Span, read_positions, visible
 from twofold.cost.simulate.fast.cache import CountedCache
 from twofold.cost.simulate.fast.decodes import Decodes
 from twofold.cost.simulate.fast.line import Lines, steps_begun, stretch
@@ -274,7 +274,8 @@ class FastReplica:
             for sequence, chunk in chunks:
                 pairs[at] += visible(sequence.computed, chunk, window)
                 positions[at] += read_positions(sequence.computed, chunk, window)
-        return StepSize(count + rows, count + logit_rows, count + len(chunks), tuple(pairs), tuple(positions))
+        prompts = tuple((1, Span(chunk, sequence.computed)) for sequence, chunk in chunks if chunk > 1)
+        return StepSize(count + rows, count + logit_rows, count + len(chunks), tuple(pairs), tuple(positions), prompts)
 
     # -- steps that only generate -------------------------------------------------------------------------------------
 
