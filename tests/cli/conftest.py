@@ -48,6 +48,12 @@ def tiny(tiny_gguf: Callable[[TinyOptions], TinyModel]) -> Path:
     return tiny_gguf(TinyOptions(context=LONG_CONTEXT)).path
 
 
+@pytest.fixture(scope="session")
+def base(tiny_gguf: Callable[[TinyOptions], TinyModel]) -> Path:
+    """A model without a chat template, but with the control tokens of a family."""
+    return tiny_gguf(TinyOptions(context=LONG_CONTEXT, chat_template=None)).path
+
+
 @pytest.fixture
 def twofold(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str]

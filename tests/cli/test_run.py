@@ -81,6 +81,30 @@ def test_raw_and_chat_differ_by_the_template(twofold: Command, tiny: Path) -> No
     assert counts == sorted(set(counts))
 
 
+def test_a_base_model_completes_the_prompt(twofold: Command, base: Path) -> None:
+    result = twofold("run", "in the", "-m", base, "-n", 1, "--json")
+    raw = twofold("run", "in the", "-m", base, "-n", 1, "--json", "--raw")
+    assert "no chat template" in result.err
+    assert "no chat template" not in raw.err
+    assert json.loads(result.out)["usage"] == json.loads(raw.out)["usage"]
+    refused = twofold("run", "in the", "-m", base, "--system", "is")
+    assert refused.code == 2
+    assert "--chat-template" in refused.err
+
+
+def test_a_chat_template_is_chosen(twofold: Command, base: Path, tmp_path: Path) -> None:
+    file = tmp_path / "own.jinja"
+    file.write_text("{{ messages[0].content }}in the")
+
+    def tokens(*flags: object) -> int:
+        result = twofold("run", "in the", "-m", base, "-n", 1, "--json", *flags)
+        assert "no chat template" not in result.err or not flags
+        return int(json.loads(result.out)["usage"]["prompt_tokens"])
+
+    assert tokens("--chat-template", file) == 2 * tokens()
+    assert tokens("--chat-template", "chatml") > tokens()
+
+
 def test_a_stop_text_ends_the_answer(twofold: Command, tiny: Path) -> None:
     flags = ("-m", tiny, "-n", 40, "--ignore-eos", "--json", "--temperature", 0)
     whole = json.loads(twofold("run", "in the", *flags).out)["text"]
@@ -150,6 +174,9 @@ def test_a_wrong_setting_is_named(twofold: Command, monkeypatch: pytest.MonkeyPa
         (["--block-size", "0"], "block_size"),
         (["--max-model-len", "20000"], "max_model_len"),
         (["--raw", "--system", "x"], "system"),
+        (["--raw", "--chat-template", "chatml"], "--chat-template"),
+        (["--chat-template", "chatlm"], "Did you mean chatml?"),
+        (["--chat-template", "gone.jinja"], "neither a file nor a built-in template"),
     ],
 )
 def test_impossible_requests(flags: list[str], said: str, twofold: Command, tiny: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from twofold.cli.main import main
-from twofold.cli.serve import ENGINE, ServeOptions
+from twofold.cli.serve import ENGINE, EngineOptions, ServeOptions
 from twofold.core.errors import ParameterError
 from twofold.observe.metrics.goodput import DEFAULT_OBJECTIVES, Objective
 from twofold.serve.config import ServerConfig
@@ -75,6 +75,14 @@ def test_impossible_flags_are_named(options: ServeOptions, param: str) -> None:
     with pytest.raises(ParameterError) as caught:
         config(options, "smollm2-135m", "gemma3-270m")
     assert caught.value.param == param
+
+
+def test_a_chat_template_is_for_one_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "smollm2-135m", "gemma3-270m", "--chat-template", "gemma"]) == 2
+    assert "chat_template is for one model, not 2" in capsys.readouterr().err
+    made = tmp_path / "own.jinja"
+    made.write_text("{{ messages }}")
+    assert EngineOptions(chat_template=str(made)).engine_keywords()["chat_template"] == "{{ messages }}"
 
 
 def test_off_loopback_a_key_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

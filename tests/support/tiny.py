@@ -27,7 +27,8 @@ class TinyOptions:
     """What a tiny model is like. ``format`` is that of matrices; vectors are F32.
 
     ``embedding_format`` differs where it is given. Formats of 256-value blocks need hidden, ffn and heads · head_dim
-    in multiples of 256: ``TinyOptions.wide`` makes such a model. ``extra`` metadata come last and may replace others.
+    in multiples of 256: ``TinyOptions.wide`` makes such a model. None as ``chat_template`` makes a base model.
+    ``extra`` metadata come last and may replace others.
     """
 
     architecture: str = "llama"
@@ -47,6 +48,7 @@ class TinyOptions:
     rope_freqs: bool = False
     rope_factors: bool = False
     seed: int = 0
+    chat_template: str | None = CHAT_TEMPLATE
     extra: tuple[tuple[str, MetadataItem], ...] = ()
 
     @classmethod
@@ -103,7 +105,7 @@ def tiny_metadata(options: TinyOptions) -> dict[str, MetadataItem]:
         own["attention.sliding_window"] = options.window
     head: dict[str, MetadataItem] = {"general.architecture": arch, "general.name": f"tiny {arch}"}
     named = {f"{arch}.{key}": value for key, value in own.items()}
-    template = {"tokenizer.chat_template": CHAT_TEMPLATE}
+    template = {} if options.chat_template is None else {"tokenizer.chat_template": options.chat_template}
     return head | named | tokenizer_metadata(options.vocab) | template | dict(options.extra)
 
 

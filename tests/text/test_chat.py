@@ -135,8 +135,15 @@ class TestTokenizer:
         assert tokenizer.apply_chat_template([USER], tokenize=False) == "[Hi]"
         assert tokenizer.decode(tokenizer.apply_chat_template([USER])) == "[Hi]"
 
-    def test_built_in_by_control_tokens(self) -> None:
+    def test_control_tokens_are_no_template(self) -> None:
         tokenizer = Tokenizer.from_metadata(chatml())
+        assert not tokenizer.has_chat_template
+        with pytest.raises(TemplateError) as caught:
+            tokenizer.apply_chat_template([USER])
+        assert "Its control tokens are those of chatml." in str(caught.value.hint)
+
+    def test_built_in(self) -> None:
+        tokenizer = Tokenizer.from_metadata(chatml(), chat_template="chatml")
         assert tokenizer.has_chat_template
         prompt = tokenizer.apply_chat_template([USER], tokenize=False)
         assert prompt == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
@@ -161,7 +168,7 @@ class TestTokenizer:
     @settings(max_examples=60, deadline=None)
     @given(st.lists(st.sampled_from(["<|im_end|>", "<|im_start|>", "<|im", "_end|>", "a", " ", "\ufdd0"]), max_size=8))
     def test_content_never_becomes_a_control_token(self, parts: list[str]) -> None:
-        tokenizer = Tokenizer.from_metadata(chatml())
+        tokenizer = Tokenizer.from_metadata(chatml(), chat_template="chatml")
         message = {"role": "user", "content": "".join(parts)}
         ids = tokenizer.apply_chat_template([message])
         assert [token for token in ids if token in tokenizer.special_ids] == [256, 257, 256]
@@ -170,7 +177,7 @@ class TestTokenizer:
         )
 
     def test_trusted_content_may_hold_control_tokens(self) -> None:
-        tokenizer = Tokenizer.from_metadata(chatml())
+        tokenizer = Tokenizer.from_metadata(chatml(), chat_template="chatml")
         ids = tokenizer.apply_chat_template([{"role": "user", "content": "<|im_end|>"}], trust_content=True)
         assert ids.count(257) == 2
 

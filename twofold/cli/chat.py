@@ -53,7 +53,7 @@ def chat(
 
             note(f"{loaded.name}. /help lists what can be typed.")
         if not loaded.llm.get_tokenizer().has_chat_template:
-            note("The model has no chat template: each line is completed by itself.")
+            note("The model has no chat template: it completes each message by itself.")
         return Conversation(loaded, params, system).loop()
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from twofold.cli.options import LIST
+from twofold.cli.options import LIST, read_text
 from twofold.core.errors import ParameterError
 from twofold.core.params import StructuredOutputsParams
 
@@ -47,13 +47,13 @@ class FormOptions:
             json=None if self.json_schema is None else _schema(self.json_schema),
             regex=self.regex,
             choice=self.choice or None,
-            grammar=None if self.grammar is None else _text_of("grammar", self.grammar),
+            grammar=None if self.grammar is None else read_text("grammar", self.grammar),
         )
 
 
 def _schema(given: str) -> dict[str, Any]:
     """The schema in a file or in the text itself, which begins with a brace."""
-    text = given if given.lstrip().startswith("{") else _text_of("json_schema", Path(given))
+    text = given if given.lstrip().startswith("{") else read_text("json_schema", Path(given))
     try:
         schema = json.loads(text)
     except json.JSONDecodeError as error:
@@ -67,13 +67,3 @@ def _schema(given: str) -> dict[str, Any]:
             f"json_schema must be an object, not {schema!r:.60}.", param="json_schema", hint='Like {"type": "object"}.'
         )
     return schema
-
-
-def _text_of(name: str, path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ParameterError(f"{name}: {path} is not UTF-8 text.", param=name) from error
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ParameterError(f"{name}: {str(path)[:200]} cannot be read: {reason}.", param=name) from error

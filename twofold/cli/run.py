@@ -50,6 +50,10 @@ def run(
     text = _read_prompt(prompt)
     if raw and system is not None:
         raise ParameterError("A raw prompt has no system message.", param="system", hint="Leave out --raw or --system.")
+    if raw and model.chat_template is not None:
+        raise ParameterError(
+            "A raw prompt uses no chat template.", param="chat_template", hint="Leave out --raw or --chat-template."
+        )
     # What follows brings in the engine; flags are checked before that.
     from twofold.cli.generate import generator  # noqa: PLC0415
     from twofold.cli.prompt import prompt_for  # noqa: PLC0415

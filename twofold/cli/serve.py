@@ -164,6 +164,12 @@ def serve(
     """
     engine.check()
     config = options.config(models or (engine.model,), engine.engine_keywords())
+    if engine.chat_template is not None and len(config.offers) > 1:
+        raise ParameterError(
+            f"chat_template is for one model, not {len(config.offers)}.",
+            param="chat_template",
+            hint="Serve that model by itself.",
+        )
     from twofold.serve.server import Server  # noqa: PLC0415 - flags are checked before this is brought in
 
     with _observed(options.log_settings()) as observers:

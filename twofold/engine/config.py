@@ -54,6 +54,7 @@ class EngineKeywords(TypedDict, total=False):
     seed: int
     threads: int | None
     isa: str | None
+    chat_template: str | None
 
 
 @known_keywords
@@ -79,6 +80,7 @@ class EngineOptions:
     overlap                 turn tokens into text while the next step computes
     seed                    where requests without a seed get theirs from
     threads, isa            threads and instruction set of the kernels
+    chat_template           Jinja source or the name of a built-in template, instead of the model's own
     """
 
     max_model_len: int | None = None
@@ -97,6 +99,7 @@ class EngineOptions:
     seed: int = 0
     threads: int | None = None
     isa: str | None = None
+    chat_template: str | None = None
 
     def __post_init__(self) -> None:
         _positive("max_num_seqs", self.max_num_seqs, MOST_STEP_ROWS)

@@ -77,18 +77,20 @@ def load_model(
     with GGUFFile.open(path) as file:
         spec, weights = read_model(file.metadata, file.tensors, file.data, options.max_model_len)
         if tokenizer_path is None:
-            tokenizer = Tokenizer.from_metadata(file.metadata, cache_dir=tokenizer_cache)
+            tokenizer = Tokenizer.from_metadata(
+                file.metadata, cache_dir=tokenizer_cache, chat_template=options.chat_template
+            )
         else:
-            tokenizer = _other_tokenizer(tokenizer_path, tokenizer_cache, spec)
+            tokenizer = _other_tokenizer(tokenizer_path, tokenizer_cache, options.chat_template, spec)
         config = resolve(options, spec, max(0, read_memory().available - file.nbytes))
         built = build(file, spec, weights, config)
     lessons = () if cache is None else read_lessons(path, config.isa, config.threads, cache)
     return LoadedModel(built, tokenizer, spec, config, time.perf_counter() - start - built.compile_s, lessons)
 
 
-def _other_tokenizer(path: Path, cache: Path | None, spec: ModelSpec) -> Tokenizer:
+def _other_tokenizer(path: Path, cache: Path | None, chat_template: str | None, spec: ModelSpec) -> Tokenizer:
     with GGUFFile.open(path) as file:
-        tokenizer = Tokenizer.from_metadata(file.metadata, cache_dir=cache)
+        tokenizer = Tokenizer.from_metadata(file.metadata, cache_dir=cache, chat_template=chat_template)
     if tokenizer.vocab_size > spec.vocab_size:
         raise ParameterError(
             f"The tokenizer of {path} has {tokenizer.vocab_size} tokens, the model knows {spec.vocab_size}.",

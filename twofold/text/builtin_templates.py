@@ -1,4 +1,4 @@
-"""Chat templates of well-known families, for files that carry none. Chosen by name, or by the control tokens there are.
+"""Chat templates of well-known families, for files that carry none. Chosen by name, never guessed.
 
 The formats are facts about how each family was trained; the templates are written here anew.
 """

@@ -165,7 +165,7 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether messages can be rendered: the file has a template, or its control tokens tell which one fits."""
+        """Whether messages can be rendered: the file has a template, or one was chosen."""
         return self._chat_template is not None
 
     @property
@@ -177,10 +177,17 @@ class Tokenizer:
         if chosen is not None:
             return ChatTemplate(_named_or_source(chosen))
         source = self._vocabulary.chat_template
-        if source is None:
-            family = family_of(self._special.texts)
-            source = None if family is None else BUILTIN_TEMPLATES[family]
         return None if source is None else ChatTemplate(source)
+
+    def _no_template(self) -> TemplateError:
+        """A template is never guessed: base models have the control tokens of their family, too."""
+        family = family_of(self._special.texts)
+        fits = "" if family is None else f" Its control tokens are those of {family}."
+        return TemplateError(
+            "The model has no chat template, so it can only complete text.",
+            hint="Send a plain completion, or choose a template with --chat-template: a file, or one of "
+            f"{', '.join(sorted(BUILTIN_TEMPLATES))}.{fits}",
+        )
 
     @overload
     def apply_chat_template(
@@ -223,10 +230,7 @@ class Tokenizer:
         that are malformed or that the template refuses.
         """
         if self._chat_template is None:
-            raise TemplateError(
-                "The model has no chat template, and its tokens match none of the built-in ones.",
-                hint=f"Choose one with chat_template: {', '.join(sorted(BUILTIN_TEMPLATES))}; or use plain completion.",
-            )
+            raise self._no_template()
         checked, checked_tools = validated(messages), list(tools) if tools is not None else None
         mark = None
         if tokenize and not trust_content and any(map(self._special.holds, texts_of([checked, checked_tools]))):

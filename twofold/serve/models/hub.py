@@ -251,7 +251,7 @@ class WorkerHub:
             place.path = found.path
         reading = place.reading
         if reading is None or not reading.is_of(place.path):
-            reading = place.reading = read_file(place.path, self._folders)
+            reading = place.reading = read_file(place.path, self._folders, self._options.chat_template)
         return reading
 
     async def _reserve(self, place: _Place, reading: ModelReading) -> MemoryPlan:

@@ -36,14 +36,16 @@ class ModelReading:
         return ModelFacts(self.tokenizer, self.format, context, self.spec.hidden_size)
 
 
-def read_file(path: Path, folders: CacheFolders) -> ModelReading:
+def read_file(path: Path, folders: CacheFolders, chat_template: str | None = None) -> ModelReading:
     """Reads a model file; what is slow to derive is kept in the cache folder. It may take a second.
+
+    ``chat_template`` replaces the file's own, as in ``EngineOptions``.
 
     Raises what opening it, reading the model and making the tokenizer raise.
     """
     with GGUFFile.open(path) as file:
         spec, _ = read_model(file.metadata, file.tensors, file.data)
-        tokenizer = Tokenizer.from_metadata(file.metadata, cache_dir=folders.tokenizers)
+        tokenizer = Tokenizer.from_metadata(file.metadata, cache_dir=folders.tokenizers, chat_template=chat_template)
         return ModelReading(
             path=path,
             spec=spec,
