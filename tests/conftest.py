@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,14 @@ from twofold.core.errors import NetworkError, TwofoldError
 from twofold.formats.names import DEFAULT_MODEL
 from twofold.formats.sources import locate, resolve
 from twofold.host.paths import CacheFolders
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> Iterator[None]:
+    """SIGINT interrupts, here and in the processes that tests start, also where a background job ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

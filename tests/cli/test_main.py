@@ -82,6 +82,13 @@ def test_kernels_counts_instructions(twofold: Command) -> None:
     assert "instructions," in result.out
 
 
+def test_a_kernel_without_its_format_lists_the_formats(twofold: Command) -> None:
+    result = twofold("kernels", "linear")
+    assert result.code == 2
+    assert "The kernel linear needs a tensor format." in result.err
+    assert "Q4_K" in result.err
+
+
 def test_an_unknown_kernel(twofold: Command) -> None:
     result = twofold("kernels", "linea")
     assert result.code == 2

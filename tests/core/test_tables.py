@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from twofold.core.errors import ParameterError, ResourceError
+from twofold.core.errors import ParameterError, UsageError
 from twofold.core.tables import Table, parse_toml, read_toml
 
 
@@ -65,7 +65,7 @@ def test_what_nobody_asked_for_is_unknown() -> None:
 
 def test_files(tmp_path: Path) -> None:
     path = tmp_path / "settings.toml"
-    with pytest.raises(ResourceError, match="cannot be read: No such file"):
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
         read_toml(path)
     for data in (b"x = ", b"\xff", b"x = " + b"[" * 5000):
         path.write_bytes(data)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.load.player import ended
-from twofold.core.errors import ParameterError, ResourceError
+from twofold.core.errors import ParameterError, ResourceError, UsageError
 from twofold.load.base import Ask, Message, Shared
 from twofold.load.traces.lines import MOST_LINE_BYTES
 from twofold.load.traces.own import write_trace
@@ -233,7 +233,7 @@ def test_an_unknown_field_names_the_nearest(written: Written) -> None:
 
 
 def test_files_that_are_no_trace(written: Written, tmp_path: Path) -> None:
-    with pytest.raises(ResourceError, match="cannot be read: No such file"):
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
         read_trace(tmp_path / "none")
     with pytest.raises(ParameterError, match="is no trace of a known format"):
         read_trace(written("a,b\n1,2\n"))

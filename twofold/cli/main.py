@@ -1,14 +1,18 @@
 """The ``twofold`` command. Parses, calls, prints, and turns every error into one message and an exit code.
 
 0 success · 1 internal error · 2 impossible request · 3 model · 4 this machine's resources · 5 network ·
-130 Ctrl-C · 141 nobody reads the output. ``TWOFOLD_DEBUG=1`` shows where an error came from.
+130 Ctrl-C · 141 nobody reads the output · 143 SIGTERM. ``TWOFOLD_DEBUG=1`` shows where an error came from.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Collection, Mapping, Sequence
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from twofold.cli.console import print_error, print_failure
@@ -87,7 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if stream is not None and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows a mark
     try:
-        return _run(sys.argv[1:] if arguments is None else arguments)
+        with _terminable():
+            return _run(sys.argv[1:] if arguments is None else arguments)
     except TwofoldError as error:
         print_failure(error)
         _traceback()
@@ -120,6 +125,26 @@ def _run(arguments: Sequence[str]) -> int:
         return USAGE
     sys.stdout.flush()
     return result if isinstance(result, int) else 0
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM raises SystemExit meanwhile, so that child processes and temporary folders go with the command.
+
+    A background job may ignore SIGINT: SIGTERM is then the only polite way to end it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set signal handlers
+        return
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
 
 
 def _command(arguments: Sequence[str]) -> str:

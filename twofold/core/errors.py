@@ -178,6 +178,13 @@ class NetworkError(TwofoldError):
     status = 502
 
 
+def unreadable(path: object, error: OSError) -> TwofoldError:
+    """The error for a file that the caller named and that cannot be read: the caller's, unless the disk fails."""
+    caller = isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError | PermissionError)
+    kind = UsageError if caller else ResourceError
+    return kind(f"{path} cannot be read: {error.strerror or error}.", hint="Check the path and its permissions.")
+
+
 def told(value: object) -> str:
     """A wrong value as an error tells it: numbers as they are, and of all else the kind, for somebody wrote it."""
     match value:

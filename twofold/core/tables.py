@@ -11,19 +11,19 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
-from twofold.core.errors import ParameterError, ResourceError, nearest
+from twofold.core.errors import ParameterError, nearest, unreadable
 
 MOST_BYTES: Final = 1 << 20
 """A settings file is no longer than that."""
 
 
 def read_toml(path: Path) -> Table:
-    """The table of a file. ResourceError where it cannot be read, ParameterError where it is no TOML."""
+    """The table of a file. UsageError where there is none, ParameterError where it is no TOML."""
     try:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise ResourceError(f"{path} cannot be read: {error.strerror}.", hint="Name a file that can be.") from error
+        raise unreadable(path, error) from error
     if len(data) > MOST_BYTES:
         raise ParameterError(f"{path} is longer than {MOST_BYTES} bytes.", param=path.name)
     try:

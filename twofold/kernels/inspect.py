@@ -110,7 +110,11 @@ def build(kind: str, name: str | None, isa: Isa) -> Kernel:
     if plain is not None:
         return plain()
     makers = _formats_of(_known(kind, "kernel", FORMAT_KERNELS), isa)
-    return makers[_known(name or "", "format", makers)]()
+    if name is None:
+        raise ParameterError(
+            f"The kernel {kind} needs a tensor format.", param="format", hint=f"One of: {', '.join(makers)}."
+        )
+    return makers[_known(name, "format", makers)]()
 
 
 PLAIN_KERNELS: Final[Mapping[str, Callable[[], Kernel]]] = {

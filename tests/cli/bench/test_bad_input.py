@@ -109,6 +109,10 @@ def test_a_trace_with_a_hole(bench: Bench, tmp_path: Path, name: str) -> None:
     assert f"{name}:{last}:" in run["load"]["first_skipped"]
 
 
+def test_a_trace_that_is_missing_is_a_usage_error(bench: Bench, tmp_path: Path) -> None:
+    says(bench("--trace", tmp_path / "missing.csv"), USAGE, "missing.csv cannot be read: No such file")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

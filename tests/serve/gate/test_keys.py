@@ -19,7 +19,6 @@ from twofold.core.errors import (
     ForbiddenError,
     NotFoundError,
     ParameterError,
-    ResourceError,
     TwofoldError,
     UsageError,
 )
@@ -190,7 +189,7 @@ def test_a_wrong_file_says_what_is_wrong(tmp_path: Path, text: str, message: str
 
 
 def test_no_file_is_an_error_too(tmp_path: Path) -> None:
-    with pytest.raises(ResourceError, match="cannot be read"):
+    with pytest.raises(UsageError, match="cannot be read"):
         KeyFile(tmp_path / "keys.toml", warn=print)
 
 

@@ -1,4 +1,4 @@
-"""Models by name: those of genai-prices where it is installed (``pip install twofold[plan]``), else the table inside.
+"""Models by name: those of genai-prices where it is installed (the extra ``plan``), else the table inside.
 
 A name is an id (``claude-sonnet-4-6``), or a provider and an id (``openai/gpt-5``), in any case, with dots, dashes or
 spaces, with or without a date at its end.
@@ -58,7 +58,7 @@ class Catalog:
         known = self._plain if "/" in wanted else {key.partition("/")[2] for key in self._plain}
         close = nearest(wanted, known)
         hint = "" if close is None else f"Did you mean {self.models[self._exact(close) or ''].name!r}? "
-        more = "" if self.guess else " More have them with: pip install 'twofold[plan]'."
+        more = "" if self.guess else " More have them with: pip install genai-prices."
         return ModelNotFoundError(
             f"No price is known for {name!r:.60}.", hint=hint + f"Prices are from {self.source}.{more}"
         )

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from twofold.core.errors import FormatError, ResourceError
+from twofold.core.errors import FormatError, unreadable
 from twofold.cost.simulate.figures import Floats, Quantiles, per_token
 from twofold.cost.simulate.fleet import simulate
 from twofold.cost.simulate.jobs import Job
@@ -62,7 +62,7 @@ def read_bench(path: Path) -> tuple[Mapping[str, Any], tuple[Measured, ...]]:
     try:
         document = json.loads(path.read_bytes())
     except OSError as error:
-        raise ResourceError(f"{path} cannot be read: {error.strerror}.", hint="Name a file that is there.") from error
+        raise unreadable(path, error) from error
     except ValueError as error:
         raise FormatError(
             f"{path.name} is no JSON document: {error}.", hint="Write one: twofold bench -o FILE"

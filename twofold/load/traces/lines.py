@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
-from twofold.core.errors import ParameterError, ResourceError, named
+from twofold.core.errors import ParameterError, ResourceError, named, unreadable
 from twofold.load.checks import MOST_TOKENS
 
 MOST_LINE_BYTES: Final = 16 << 20
@@ -42,7 +42,7 @@ class Skipped:
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """A file for reading, unpacked if it is gzip. ResourceError where that cannot be done."""
+    """A file for reading, unpacked if it is gzip. UsageError where there is none, ResourceError where it is damaged."""
     try:
         with path.open("rb") as file:
             packed = file.read(2) == _GZIP
@@ -55,7 +55,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ResourceError(f"{path} cannot be unpacked: {error}.", hint="Fetch the file again.") from error
     except OSError as error:
-        raise ResourceError(f"{path} cannot be read: {error.strerror}.", hint="Name a file that can be.") from error
+        raise unreadable(path, error) from error
 
 
 def numbered(file: BinaryIO) -> Iterator[tuple[int, bytes]]:

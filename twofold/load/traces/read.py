@@ -23,7 +23,7 @@ def read_trace(
     """The requests of a file, plain or gzip; its first line tells the format where none is named.
 
     A line that cannot be used is a ParameterError that names file, line and field, or with ``skip_bad`` left out and
-    counted. ``block_tokens`` are those of a block of Mooncake's format. ResourceError where there is no such file.
+    counted. ``block_tokens`` are those of a block of Mooncake's format. UsageError where there is no such file.
     """
     trace = Trace(path, _format(path) if form is None else _known(form))
     whole("block tokens", block_tokens, 1, MOST_TOKENS)

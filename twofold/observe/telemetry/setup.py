@@ -1,6 +1,6 @@
 """Where traces and OpenTelemetry's metrics go: a collector that speaks OTLP over HTTP.
 
-The SDK and its exporter are an extra (``pip install twofold[otel]``) and imported only when somebody wants them. They
+The SDK and its exporter are an extra (``otel``) and imported only when somebody wants them. They
 send from threads of their own; a collector that is away loses telemetry and holds up no request. Providers belong to
 the ``Telemetry`` that made them, not to the process.
 """
@@ -69,5 +69,5 @@ def _sdk(module: str) -> Any:
     except ImportError as error:
         raise UsageError(
             "Telemetry was asked for, but OpenTelemetry's SDK and OTLP exporter are not installed.",
-            hint="Install twofold[otel], or unset OTEL_EXPORTER_OTLP_ENDPOINT.",
+            hint="Run: pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
         ) from error

@@ -35,7 +35,15 @@ from typing import Any, Final
 
 import orjson
 
-from twofold.core.errors import NotFoundError, ParameterError, ResourceError, TwofoldError, UsageError, nearest
+from twofold.core.errors import (
+    NotFoundError,
+    ParameterError,
+    ResourceError,
+    TwofoldError,
+    UsageError,
+    nearest,
+    unreadable,
+)
 from twofold.core.request import MAX_NAME_CHARS
 from twofold.dialects.base import ServiceTier
 from twofold.serve.gate.keys import TIERS, ApiKey, KeyRing, hash_key, new_key
@@ -113,7 +121,7 @@ def remove_key(path: Path, key_id: str) -> ApiKey:
 
 
 def read_keys(path: Path) -> tuple[ApiKey, ...]:
-    """The keys in a file. Raises ResourceError where it cannot be read, UsageError where it is not right."""
+    """The keys in a file. Raises UsageError where it is missing or not right, ResourceError for a disk's fault."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
@@ -121,7 +129,7 @@ def read_keys(path: Path) -> tuple[ApiKey, ...]:
             raise UsageError(f"The key file {path} is longer than {MAX_FILE_BYTES:,} bytes.")
         content = tomllib.loads(data.decode("utf-8"))
     except OSError as error:
-        raise ResourceError(f"The key file {path} cannot be read: {error.strerror}.") from None
+        raise unreadable(f"The key file {path}", error) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"The key file {path} is not valid TOML: {error}.") from None
     return _keys_of(content, path)
