@@ -63,6 +63,14 @@ def test_impossible_values_are_refused_by_name(name: str, value: Any) -> None:
     assert len(str(caught.value)) < 250
 
 
+def test_an_impossible_stop_string_is_told_as_it_was_given() -> None:
+    for stop, told in (("", "stop must have 1 to 256 characters, not 0"), (["a", ""], "each of stop must have")):
+        with pytest.raises(ParameterError, match=told):
+            SamplingParams(stop=stop)
+    with pytest.raises(ParameterError, match="a string or a list of strings, not 5"):
+        SamplingParams(stop=5)  # type: ignore[arg-type]
+
+
 def test_stop_strings_need_text() -> None:
     with pytest.raises(ParameterError, match="detokenize"):
         SamplingParams(stop="x", detokenize=False)

@@ -302,13 +302,16 @@ def _whole(name: str, value: object, low: int, high: int) -> None:
 def _stop_strings(stop: object) -> tuple[str, ...]:
     if stop is None:
         return ()
-    if isinstance(stop, str):
-        stop = (stop,)
-    if not isinstance(stop, Sequence) or not all(isinstance(s, str) and 0 < len(s) <= MAX_STOP_CHARS for s in stop):
-        raise _impossible("stop", stop, f"strings of 1 to {MAX_STOP_CHARS} characters")
-    if len(stop) > MAX_STOPS:
-        raise ParameterError(f"stop holds {len(stop)} strings, at most {MAX_STOPS} are possible.", param="stop")
-    return tuple(stop)
+    given = (stop,) if isinstance(stop, str) else stop
+    if not isinstance(given, Sequence) or isinstance(given, bytes) or not all(isinstance(s, str) for s in given):
+        raise _impossible("stop", stop, "a string or a list of strings")
+    if not all(0 < len(s) <= MAX_STOP_CHARS for s in given):
+        which = "stop" if isinstance(stop, str) else "each of stop"
+        wrong = next(len(s) for s in given if not 0 < len(s) <= MAX_STOP_CHARS)
+        raise ParameterError(f"{which} must have 1 to {MAX_STOP_CHARS} characters, not {wrong}.", param="stop")
+    if len(given) > MAX_STOPS:
+        raise ParameterError(f"stop holds {len(given)} strings, at most {MAX_STOPS} are possible.", param="stop")
+    return tuple(given)
 
 
 def _token_ids(name: str, ids: object, limit: int) -> tuple[int, ...]:

@@ -15,8 +15,6 @@ MISSING: Final = "missing_required_parameter"
 UNKNOWN: Final = "unknown_parameter"
 UNSUPPORTED: Final = "unsupported_parameter"
 IMPOSSIBLE: Final = "invalid_value"
-MAX_STOPS: Final = 4
-"""Texts that end an answer; fewer than the engine could look for."""
 EXACT: Final = 1 << 53
 """Up to here a floating-point number holds every whole one."""
 

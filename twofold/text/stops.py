@@ -9,9 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from twofold.core.errors import ParameterError
-
-MAX_STOPS = 16
-MAX_STOP_CHARACTERS = 1024
+from twofold.core.params import MAX_STOP_CHARS, MAX_STOPS
 
 
 class StopStrings:
@@ -22,15 +20,8 @@ class StopStrings:
     Raises ParameterError for an empty string, too many, or too long ones.
     """
 
-    def __init__(
-        self,
-        stops: str | Iterable[str],
-        *,
-        include: bool = False,
-        max_stops: int = MAX_STOPS,
-        max_characters: int = MAX_STOP_CHARACTERS,
-    ) -> None:
-        self._matchers = [_Matcher(stop) for stop in _checked(stops, max_stops, max_characters)]
+    def __init__(self, stops: str | Iterable[str], *, include: bool = False) -> None:
+        self._matchers = [_Matcher(stop) for stop in _checked(stops)]
         self._include = include
         self._held = ""
         self.stopped: str | None = None
@@ -98,16 +89,16 @@ def _borders(text: str) -> list[int]:
     return borders
 
 
-def _checked(stops: str | Iterable[str], max_stops: int, max_characters: int) -> list[str]:
+def _checked(stops: str | Iterable[str]) -> list[str]:
     unique = [stops] if isinstance(stops, str) else list(dict.fromkeys(stops))
-    if len(unique) > max_stops:
-        raise _refused(f"{len(unique)} stop strings are too many; at most {max_stops} are allowed.")
+    if len(unique) > MAX_STOPS:
+        raise _refused(f"{len(unique)} stop strings are too many; at most {MAX_STOPS} are allowed.")
     for stop in unique:
         if not isinstance(stop, str) or not stop:
             raise _refused("A stop string must be a string of at least one character.")
-        if len(stop) > max_characters:
+        if len(stop) > MAX_STOP_CHARS:
             raise _refused(
-                f"A stop string of {len(stop)} characters is too long; at most {max_characters} are allowed."
+                f"A stop string of {len(stop)} characters is too long; at most {MAX_STOP_CHARS} are allowed."
             )
     return unique
 

@@ -14,7 +14,7 @@ from tests.support.vocabulary import tokenizer_metadata
 from twofold.core.errors import ParameterError, TwofoldError
 from twofold.dialects.anthropic.errors import AnthropicDialect
 from twofold.dialects.base import Dialect, ModelFacts
-from twofold.dialects.fields import Fields
+from twofold.dialects.fields import UNSUPPORTED, FieldError, Fields
 from twofold.dialects.openai.errors import OpenAIDialect
 from twofold.text.sections.format import AnswerFormat
 from twofold.text.tokenizer import Tokenizer
@@ -38,14 +38,16 @@ NEEDS_THINKING: Final = "¹"
 class Outcome:
     """What became of a value. ``code`` is the error's status and word, None where the value was accepted.
 
-    thinking   it is only accepted where the model thinks
-    param      the field that the error names
+    thinking     it is only accepted where the model thinks
+    param        the field that the error names
+    unsupported  the error says that the field, or this value of it, is not supported: not that the value is wrong
     """
 
     probe: Probe
     code: str | None
     thinking: bool = False
     param: str | None = None
+    unsupported: bool = False
 
     @property
     def label(self) -> str:
@@ -92,6 +94,10 @@ class Readers:
         assert tried, f"{endpoint.path}: say in endpoints.py what to try for {name}"
         return Row(name, tuple(self._outcome(endpoint, name, probe) for probe in tried))
 
+    def accepts(self, endpoint: Endpoint, name: str, value: Any) -> bool:
+        """Whether a body with this value of a field is taken, by a model that thinks."""
+        return self._outcome(endpoint, name, Probe("", value)).code is None
+
     def known(self, endpoint: Endpoint) -> set[str]:
         """The fields that the endpoint's reader looks at."""
         with _asked() as names:
@@ -107,7 +113,8 @@ class Readers:
         told = dialect.error(error, "req_1")["error"]
         word = told.get("code") or told["type"]
         param = error.param if isinstance(error, ParameterError) else None
-        return Outcome(probe, f"{dialect.status(error)} `{word}`", param=param)
+        unsupported = isinstance(error, FieldError) and error.code in (UNSUPPORTED, "unsupported_value")
+        return Outcome(probe, f"{dialect.status(error)} `{word}`", param=param, unsupported=unsupported)
 
 
 def rows(readers: Readers, endpoint: Endpoint) -> list[Row]:
@@ -122,11 +129,12 @@ def client_fields(endpoint: Endpoint) -> dict[str, Any]:
 def page() -> str:
     """The whole page."""
     readers = Readers()
-    parts = [HEAD, *(_section(readers, endpoint) for endpoint in ENDPOINTS)]
+    parts = [HEAD, *(section(readers, endpoint) for endpoint in ENDPOINTS)]
     return "\n\n".join(parts) + "\n"
 
 
-def _section(readers: Readers, endpoint: Endpoint) -> str:
+def section(readers: Readers, endpoint: Endpoint) -> str:
+    """The part of the page about one endpoint."""
     lines = [f"## {endpoint.path}", "", "| field | | accepted | refused |", "|---|---|---|---|"]
     lines += [row.line() for row in rows(readers, endpoint)]
     beyond = sorted(readers.known(endpoint) - client_fields(endpoint).keys())

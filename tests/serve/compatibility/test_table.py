@@ -11,7 +11,7 @@ pytest.importorskip("anthropic")
 
 from tests.serve.compatibility.endpoints import ENDPOINTS, Endpoint
 from tests.serve.compatibility.probes import probes_of
-from tests.serve.compatibility.table import PAGE, Readers, client_fields, page, rows
+from tests.serve.compatibility.table import PAGE, Readers, client_fields, page, rows, section
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +36,33 @@ def test_no_field_is_unknown(readers: Readers, endpoint: Endpoint) -> None:
     """A field that a new client brings has to be decided on, not met with "is not a known field"."""
     missing = client_fields(endpoint).keys() - readers.known(endpoint)
     assert not missing
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: endpoint.path)
+def test_a_field_is_only_called_refused_where_it_is_not_supported(readers: Readers, endpoint: Endpoint) -> None:
+    """Probes that are all beyond a limit would have the page say that a field which works is refused."""
+    for row in rows(readers, endpoint):
+        if row.verdict == "refused":
+            assert all(outcome.unsupported for outcome in row.outcomes), row
+
+
+DRAWN: dict[str, Any] = {"temperature": 0.7, "top_p": 0.9}
+OPENAI: dict[str, Any] = {**DRAWN, "stop": ["\n", "END"], "max_tokens": 100, "seed": 1, "n": 2, "presence_penalty": 0.5}
+ORDINARY: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {**OPENAI, "max_completion_tokens": 100, "response_format": {"type": "json_object"}},
+    "/v1/completions": {**OPENAI, "echo": True, "logprobs": 5},
+    "/v1/responses": {**DRAWN, "max_output_tokens": 100, "instructions": "be brief", "metadata": {"a": "b"}},
+    "/v1/embeddings": {"encoding_format": "base64", "user": "me"},
+    "/v1/messages": {**DRAWN, "stop_sequences": ["\n", "END"], "max_tokens": 100, "top_k": 40, "system": "be brief"},
+}
+"""Fields as people use them: written down here, not made from the limits that the probes are made from."""
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: endpoint.path)
+def test_an_ordinary_value_of_a_supported_field_is_accepted(readers: Readers, endpoint: Endpoint) -> None:
+    for name, value in ORDINARY[endpoint.path].items():
+        assert readers.accepts(endpoint, name, value), name
+        assert f"| `{name}` | refused |" not in section(readers, endpoint)
 
 
 class Inner(TypedDict, total=False):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from twofold.core.params import MAX_STOP_CHARS, MAX_TOKEN_ID, SamplingParams
+from twofold.core.params import MAX_STOP_CHARS, MAX_STOPS, MAX_TOKEN_ID, SamplingParams
 from twofold.core.request import RequestOptions
 from twofold.dialects.anthropic.blocks import BlockCutter, whole_blocks
 from twofold.dialects.anthropic.caching import CacheControls
@@ -23,7 +23,7 @@ from twofold.dialects.base import AskedTier, Job, ModelFacts, ReplyHead
 from twofold.dialects.cache_points import CachePoint
 from twofold.dialects.conversation import Conversation
 from twofold.dialects.extras import read_explain
-from twofold.dialects.fields import MAX_STOPS, Fields, impossible
+from twofold.dialects.fields import Fields, impossible
 from twofold.engine.outputs import RequestOutput
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from twofold.core.params import MAX_SEED, StructuredOutputsParams
-from twofold.dialects.fields import MAX_STOPS, FieldError, Fields, impossible
+from twofold.dialects.fields import FieldError, Fields, impossible
 
 LEAST_SEED: Final = -(1 << 63)
 
@@ -31,8 +31,6 @@ SAME_NAME: Final = (
 def sampling_keywords(fields: Fields) -> dict[str, Any]:
     """Keywords of ``SamplingParams`` that both endpoints have."""
     keywords = {name: value for name in SAME_NAME if (value := fields.take(name)) is not None}
-    if isinstance(keywords.get("stop"), list) and len(keywords["stop"]) > MAX_STOPS:
-        raise FieldError(f"stop holds {len(keywords['stop'])} strings, at most {MAX_STOPS} are possible.", param="stop")
     return keywords | {
         "seed": _seed(fields),
         "logit_bias": _logit_bias(fields),

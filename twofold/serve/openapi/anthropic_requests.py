@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from twofold.core.params import MAX_STOP_CHARS
+from twofold.core.params import MAX_STOP_CHARS, MAX_STOPS
 from twofold.dialects.anthropic import settings
 from twofold.dialects.anthropic.caching import TIMES
 from twofold.dialects.anthropic.tools import MAX_NAME_CHARS, MAX_TOOLS
-from twofold.dialects.fields import MAX_STOPS
 from twofold.serve.openapi.openai_requests import COUNT, MODEL, OURS, TOKEN, refused
 from twofold.serve.openapi.shapes import (
     FLAG,

@@ -12,11 +12,11 @@ from twofold.core.params import (
     MAX_SEED,
     MAX_STOP_CHARS,
     MAX_STOP_TOKENS,
+    MAX_STOPS,
     MAX_TOKEN_ID,
 )
 from twofold.core.request import MAX_NAME_CHARS as MAX_SALT_CHARS
 from twofold.core.step import Pooling
-from twofold.dialects.fields import MAX_STOPS
 from twofold.dialects.openai import chat, completions
 from twofold.dialects.openai.bodies import MAX_PROMPTS, TIERS, Limits
 from twofold.dialects.openai.embeddings import Encoding
