@@ -21,6 +21,7 @@ from twofold.serve.base import ModelCeilings
 from twofold.serve.gate.keys import Caller
 from twofold.serve.gate.quotas import Quotas, Visit
 from twofold.serve.gate.refusals import Header
+from twofold.serve.gate.request_id import new_reply_id
 from twofold.serve.replay.cache import HIT_HEADER
 
 Keep: TypeAlias = Callable[["Exchange", Any, ReplyHead, dict[str, Any]], Awaitable[None]]
@@ -31,13 +32,18 @@ CLIENT_GONE = 499
 
 @dataclass(slots=True)
 class Exchange:
-    """Times are of the monotonic clock; ``arrived_at`` is in seconds since 1970. ``size`` is the body's, in bytes."""
+    """Times are of the monotonic clock; ``arrived_at`` is in seconds since 1970. ``size`` is the body's, in bytes.
+
+    request_id   may be the caller's own, and may come again
+    reply_id     ours and new: what the reply, and whatever is kept of it, is called
+    """
 
     request_id: str
     endpoint: str
     dialect: Dialect
     caller: Caller
     traceparent: str | None = None
+    reply_id: str = field(default_factory=new_reply_id)
     arrived: float = field(default_factory=time.monotonic)
     arrived_at: float = field(default_factory=time.time)
     size: int = 0

@@ -65,7 +65,7 @@ class Run:
         self.request = request
         self.facts: ModelFacts = model.facts
         self.head = ReplyHead(
-            exchange.request_id.removeprefix("req_"),
+            exchange.reply_id,
             int(exchange.arrived_at),
             request.model or model.name,
             exchange.tier,

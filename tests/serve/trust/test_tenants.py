@@ -151,6 +151,34 @@ def test_a_record_is_not_replaced_by_another_tenant_s_of_the_same_name(keyed: Ke
     assert asyncio.run(collide()) == (3, 5)
 
 
+def test_a_stored_response_is_not_replaced_by_one_of_the_same_request_id(keyed: KeyedServer) -> None:
+    """Ids of stored things are the server's: what a caller calls its requests is only echoed."""
+
+    async def collide() -> None:
+        alice, anna, name = keyed.client("alice"), keyed.client("anna"), {"x_request_id": "same"}
+
+        async def respond(client: Client, text: str, **more: Any) -> Any:
+            body = {"model": "tiny", "input": text, "max_output_tokens": 16, **more}
+            reply = await client.ask("POST", "/v1/responses", body, **name)
+            assert reply.headers["x-request-id"] == "same"
+            return reply
+
+        first = (await respond(alice, "first")).json["id"]
+        second = (await respond(anna, "second")).json["id"]
+        assert first != second
+        items = (await alice.get(f"/v1/responses/{first}/input_items")).json["data"]
+        assert items[0]["content"][0]["text"] == "first"
+        third = await respond(alice, "third", previous_response_id=first)
+        assert third.status == 200
+        fourth = await respond(alice, "fourth", previous_response_id=third.json["id"])
+        assert fourth.status == 200, fourth.body
+        items = (await alice.get(f"/v1/responses/{fourth.json['id']}/input_items")).json["data"]
+        told = [item["content"][0]["text"] for item in items if item.get("role") == "user"]
+        assert told == ["fourth", "third", "first"]
+
+    asyncio.run(collide())
+
+
 def test_sums_are_the_tenant_s_own(keyed: KeyedServer) -> None:
     async def use() -> tuple[int, int]:
         before = [await _output(keyed.client(name)) for name in ("anna", "bob")]

@@ -1,4 +1,4 @@
-"""What a request is called in answers, logs and traces."""
+"""Names of requests, in headers, logs and traces, and of replies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ SANE: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 def new_request_id() -> str:
     """A name that nothing else has: ``req_`` and 96 random bits."""
-    return f"req_{secrets.token_hex(12)}"
+    return f"req_{new_reply_id()}"
+
+
+def new_reply_id() -> str:
+    """96 random bits: a name that nothing else has, before the prefix that a dialect gives it."""
+    return secrets.token_hex(12)
 
 
 def request_id_of(given: bytes | None) -> str:
