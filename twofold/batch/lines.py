@@ -16,6 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from twofold.core.errors import named
 from twofold.dialects.fields import FieldError, Fields, impossible
 
 MAX_LINE_BYTES: Final = 32 << 20
@@ -103,11 +104,11 @@ def target_of(fields: Fields, endpoints: Collection[str]) -> tuple[str, object]:
     fields.take("custom_id")
     fields.close()
     if method != "POST":
-        raise FieldError(f"method must be POST, not {method!r:.60}.", param="method")
+        raise FieldError(f"method must be POST, not {named(method)}.", param="method")
     if not isinstance(url, str) or url not in endpoints:
         *most, last = endpoints
         hint = f"Use {', '.join(most)} or {last}." if most else f"All lines of this batch have the url {last}."
-        raise FieldError(f"A batch has no endpoint {url!r:.60}.", param="url", code="invalid_url", hint=hint)
+        raise FieldError(f"A batch has no endpoint {named(url)}.", param="url", code="invalid_url", hint=hint)
     return url, body
 
 

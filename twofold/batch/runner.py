@@ -24,7 +24,7 @@ from twofold.batch.endpoints import ENDPOINTS, check_batched
 from twofold.batch.files import BatchFiles, BatchProgress
 from twofold.batch.lines import InputLine, custom_id_of, decode_line, digest_of, read_lines, target_of
 from twofold.core.clock import Clock
-from twofold.core.errors import ModelNotFoundError, TwofoldError, nearest
+from twofold.core.errors import ModelNotFoundError, TwofoldError, nearest, quoted
 from twofold.core.params import SamplingParams
 from twofold.dialects.base import DialectRequest, Job, ModelFacts, ReplyHead
 from twofold.dialects.fields import FieldError, unsupported
@@ -196,7 +196,7 @@ class BatchRunner:
         """A custom_id belongs to the first line that has it."""
         digest = digest_of(custom_id)
         if digest in self._custom_ids:
-            message = f"An earlier line has the custom_id {custom_id!r:.80} too."
+            message = f"An earlier line has the custom_id {quoted(custom_id)} too."
             raise FieldError(message, param="custom_id", code="duplicate_custom_id")
         self._custom_ids.add(digest)
 
@@ -218,7 +218,7 @@ class BatchRunner:
         if model is None or self._any_model or model in self._names:
             return
         close = nearest(model, self._names) or self._names[0]
-        raise ModelNotFoundError(f"The model {model!r:.80} does not run here.", hint=f"Did you mean {close!r}?")
+        raise ModelNotFoundError(f"The model {quoted(model)} does not run here.", hint=f"Did you mean {close!r}?")
 
     def _start(self, line: _Open, index: int) -> int:
         """Hands a prompt to the engine; how many sequences it has now."""

@@ -30,8 +30,16 @@ An error carries what happened, and in ``hint`` the way out. The command line pr
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
-from typing import ClassVar
+from itertools import islice
+from typing import ClassVar, Final
+
+MAX_QUOTED: Final = 64
+"""Most characters of a caller's text that an error repeats."""
+MAX_COMPARED: Final = 512
+PLAIN_NAME: Final = re.compile(r"[\w./\[\]-]{1,64}", re.ASCII)
+"""What can be repeated anywhere, logs included: names of fields and files, and nothing with blanks or quotes."""
 
 
 class TwofoldError(Exception):
@@ -198,12 +206,29 @@ def told(value: object) -> str:
             return "an object" if isinstance(value, Mapping) else f"a {type(value).__name__}"
 
 
+def quoted(text: str) -> str:
+    """A name that a caller wrote, as an error quotes it: escaped, and at most MAX_QUOTED characters of it."""
+    return repr(text) if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]!r}…"
+
+
+def spelled(name: str) -> str:
+    """The name of a field or path that a caller wrote: as it is where that is short and plain, else quoted."""
+    return name if PLAIN_NAME.fullmatch(name) else quoted(name)
+
+
 def named(value: object) -> str:
-    """A wrong name, such as that of a kind or a choice, as an error tells it: texts in full, up to 60 characters."""
-    return f"{value!r:.60}" if isinstance(value, str) else told(value)
+    """A wrong name, such as that of a kind or a choice, as an error tells it."""
+    return quoted(value) if isinstance(value, str) else told(value)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name closest to ``name``, or None where none is close."""
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    """The known name closest to ``name``, or None where none is close.
+
+    The work is bounded whatever callers wrote: names of more than MAX_QUOTED characters have no nearest one, and only
+    the first MAX_COMPARED known names are compared.
+    """
+    if len(name) > MAX_QUOTED:
+        return None
+    candidates = [other for other in islice(known, MAX_COMPARED) if len(other) <= 2 * MAX_QUOTED]
+    matches = difflib.get_close_matches(name, candidates, n=1, cutoff=0.6)
     return matches[0] if matches else None

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
-from twofold.core.errors import ParameterError, nearest
+from twofold.core.errors import ParameterError, nearest, quoted
 from twofold.core.params import SamplingParams, ThinkingParams
 from twofold.core.request import RequestOptions
 from twofold.dialects.base import Job, ModelFacts
@@ -165,7 +165,7 @@ class Conversation:
         if choice is not None and choice not in known:
             close = nearest(choice, known)
             raise ParameterError(
-                f"tool_choice names {choice!r:.80}, which is none of the tools.",
+                f"tool_choice names {quoted(choice)}, which is none of the tools.",
                 param="tool_choice",
                 hint=f"Did you mean {close!r}?" if close else None,
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from twofold.core.errors import ParameterError, named, nearest, told
+from twofold.core.errors import MAX_QUOTED, ParameterError, named, nearest, spelled, told
 
 MISSING: Final = "missing_required_parameter"
 UNKNOWN: Final = "unknown_parameter"
@@ -81,7 +81,7 @@ class Fields:
         """One of the ``known`` texts; it must be there."""
         value, known = self.require(field), tuple(known)
         if not isinstance(value, str) or value not in known:
-            close = nearest(str(value), known)
+            close = nearest(value, known) if isinstance(value, str) else None
             hint = f"Did you mean {close!r}?" if close else None
             raise FieldError(
                 f"{self.name(field)} must be {' or '.join(known)}, not {named(value)}.",
@@ -115,8 +115,10 @@ class Fields:
             if field not in self._asked:
                 close = nearest(field, self._asked)
                 hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(sorted(self._asked))}."
-                name = self.name(field)
-                raise FieldError(f"{name:.200} is not a known field.", param=name, code=UNKNOWN, hint=hint)
+                name = self.name(field[:MAX_QUOTED])
+                raise FieldError(
+                    f"{self.name(spelled(field))} is not a known field.", param=name, code=UNKNOWN, hint=hint
+                )
 
 
 def is_whole(value: object) -> bool:

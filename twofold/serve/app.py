@@ -64,7 +64,7 @@ class _Methods:
             return
         allowed = tuple(sorted(self._apps))
         error = MethodError(
-            f"{scope['method']:.20} is not possible here.", allowed=allowed, hint=f"Possible: {', '.join(allowed)}."
+            "This path does not take this HTTP method.", allowed=allowed, hint=f"It takes {', '.join(allowed)}."
         )
         await _refused(self._site, self._path, error, scope, send)
 
@@ -79,14 +79,14 @@ class _Nowhere:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - of an ASGI app
         if scope["type"] != "http":
             return
-        close = nearest(scope["path"][:200], self._paths)
-        hint = f"Did you mean {close}?" if close else "GET /openapi.json lists what there is."
-        error = NotFoundError(f"There is nothing at {scope['path']:.200}.", hint=hint)
-        await _refused(self._site, UNKNOWN_PATH, error, scope, send)
+        close = nearest(scope["path"], self._paths)
+        hint = f"Did you mean {close}?" if close else "GET /openapi.json lists all paths."
+        error = NotFoundError("There is nothing at this path.", hint=hint)
+        await _refused(self._site, UNMATCHED, error, scope, send)
 
 
-UNKNOWN_PATH: Final = "unknown"
-"""What metrics call paths that there are not, for there are too many."""
+UNMATCHED: Final = "unmatched"
+"""The endpoint, in logs and metrics, of a path that no route matches."""
 
 
 async def _refused(site: Site, path: str, error: NotFoundError, scope: Scope, send: Send) -> None:

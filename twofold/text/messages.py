@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from twofold.core.errors import TemplateError, nearest
+from twofold.core.errors import TemplateError, named, nearest
 
 Message: TypeAlias = Mapping[str, Any]
 
@@ -100,7 +100,7 @@ def guarded(value: Any, change: Callable[[str], str]) -> Any:
 
 def _unknown(what: str, name: object, known: frozenset[str]) -> TemplateError:
     close = nearest(name, known) if isinstance(name, str) else None
-    return _refused(f"{what} {name!r}" + (f"; did you mean {close!r}?" if close else "."))
+    return _refused(f"{what} {named(name)}" + (f"; did you mean {close!r}?" if close else "."))
 
 
 def _refused(message: str) -> TemplateError:

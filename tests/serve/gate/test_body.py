@@ -79,7 +79,7 @@ def test_json_is_read(kind: str | None) -> None:
     ],
 )
 def test_other_types_and_packings_are_refused_by_name(name: str, value: str) -> None:
-    with pytest.raises(ParameterError, match=value.split(";", maxsplit=1)[0]) as refusal:
+    with pytest.raises(ParameterError, match="body") as refusal:
         check_json_type(Headers({name: value}))
     assert refusal.value.param == name
 

@@ -151,7 +151,7 @@ def test_names_may_be_configured() -> None:
     for name in ("llm.example:443", "LLM.example", "a.inner.example", "a.b.inner.example"):
         hosts.check(name)
     for name in ("x.llm.example", "inner.example", "xinner.example"):
-        with pytest.raises(TwofoldError, match=name):
+        with pytest.raises(TwofoldError, match="Host header"):
             hosts.check(name)
     Hosts.of(["*"]).check("anything.example")
     with pytest.raises(ParameterError):

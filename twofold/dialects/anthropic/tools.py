@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from twofold.core.errors import named
+from twofold.core.errors import named, quoted
 from twofold.dialects.anthropic.caching import CacheControls
 from twofold.dialects.cache_points import CachePoint
 from twofold.dialects.conversation import NamedTool, ToolChoice
@@ -59,7 +59,7 @@ class ToolReader:
         if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS:
             raise impossible(tool.name("name"), name, f"a name of 1 to {MAX_NAME_CHARS} characters")
         if name in self._names:
-            raise FieldError(f"{tool.name('name')} {name!r:.80} is the name of two tools.", param=tool.name("name"))
+            raise FieldError(f"{tool.name('name')} {quoted(name)} is the name of two tools.", param=tool.name("name"))
         self._names.add(name)
         return name
 

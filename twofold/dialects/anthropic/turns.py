@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from twofold.core.errors import named, nearest
+from twofold.core.errors import named, nearest, quoted
 from twofold.core.request import TimeToLive
 from twofold.dialects.anthropic.caching import CacheControls
 from twofold.dialects.cache_points import CachePoint
@@ -166,9 +166,9 @@ class TurnReader:
         if identity not in self._called:
             close = nearest(identity, self._called)
             raise FieldError(
-                f"{block.name('tool_use_id')} {identity!r:.80} is the id of no tool_use before it.",
+                f"{block.name('tool_use_id')} {quoted(identity)} is the id of no tool_use before it.",
                 param=block.name("tool_use_id"),
-                hint=f"Did you mean {close!r:.80}?" if close else None,
+                hint=f"Did you mean {close!r}?" if close else None,
             )
         block.only("toolset_name")
         turn = Turn("tool", answers=identity)

@@ -24,7 +24,7 @@ from twofold.core.errors import (
 from twofold.dialects.fields import IMPOSSIBLE, FieldError
 
 MAX_MESSAGE: Final = 3000
-MAX_PARAM: Final = 200
+MAX_PARAM: Final = 128
 """Characters; so that the body of an error stays below 4 KiB."""
 
 CODES: Final[tuple[tuple[type[TwofoldError], str], ...]] = (

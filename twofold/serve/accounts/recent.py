@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any, Final
 
-from twofold.core.errors import NotFoundError
+from twofold.core.errors import NotFoundError, quoted
 from twofold.serve.accounts.record import RequestAccount
 
 DEFAULT_MOST: Final = 1_000
@@ -40,7 +40,7 @@ class RecentRequests:
         account = self._accounts.get((tenant, request_id))
         if account is None:
             raise NotFoundError(
-                f"No request {request_id!r:.80} ended lately.",
+                f"No request {quoted(request_id)} ended lately.",
                 hint=f"The last {self._most:,} are kept; ids are in the header x-request-id.",
             )
         return account.data()

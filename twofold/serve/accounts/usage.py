@@ -15,7 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from twofold.core.errors import ParameterError, ResourceError, nearest
+from twofold.core.errors import ParameterError, ResourceError, nearest, quoted
 from twofold.cost.bill import EXACT, Bill, TokenUsage
 from twofold.observe.served import ServedRequest
 from twofold.serve.files.thread import OneThread
@@ -223,7 +223,7 @@ def _parts(by: Iterable[str]) -> list[str]:
         if part not in PARTS:
             close = nearest(part, PARTS)
             hint = f"Did you mean {close!r}?" if close else None
-            raise ParameterError(f"by must name some of {', '.join(PARTS)}, not {part!r:.40}.", param="by", hint=hint)
+            raise ParameterError(f"by must name some of {', '.join(PARTS)}, not {quoted(part)}.", param="by", hint=hint)
     return parts
 
 
@@ -233,4 +233,4 @@ def _day(since: str | None) -> str:
     try:
         return date.fromisoformat(since).isoformat()
     except ValueError as error:
-        raise ParameterError(f"since must be a day such as 2026-11-21, not {since!r:.40}.", param="since") from error
+        raise ParameterError(f"since must be a day such as 2026-11-21, not {quoted(since)}.", param="since") from error

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from twofold.core.clock import Clock, MonotonicClock
-from twofold.core.errors import ConflictError, NotFoundError, QuotaError, ResourceError
+from twofold.core.errors import ConflictError, NotFoundError, QuotaError, ResourceError, quoted
 from twofold.dialects.fields import FieldError
 from twofold.serve.batches.body import WINDOW_SECONDS, BatchOrder
 from twofold.serve.batches.check import BatchLimits, check_input
@@ -196,7 +196,7 @@ class BatchService:
             file = await self._files.link(batch.tenant, id, paths.source)
         except NotFoundError as error:
             raise FieldError(
-                f"There is no file {id!r:.80}.", param="input_file_id", code="not_found", hint=error.hint
+                f"There is no file {quoted(id)}.", param="input_file_id", code="not_found", hint=error.hint
             ) from error
         if file.purpose != "batch":
             raise FieldError(

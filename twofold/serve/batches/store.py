@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from twofold.core.errors import NotFoundError
+from twofold.core.errors import NotFoundError, quoted
 from twofold.dialects.fields import FieldError
 from twofold.serve.batches.record import TRANSITIONS, BatchRecord
 from twofold.serve.files.database import Database, Value
@@ -136,7 +136,7 @@ class BatchStore:
     def _find(self, tenant: str, id: str) -> tuple[int, BatchRecord]:
         found = self._base.rows("SELECT number, record FROM batches WHERE id = ? AND tenant = ?", id, tenant)
         if not found:
-            raise NotFoundError(f"There is no batch {id!r:.80}.", hint="GET /v1/batches lists those that there are.")
+            raise NotFoundError(f"There is no batch {quoted(id)}.", hint="GET /v1/batches lists those that there are.")
         number, text = found[0]
         return number, _read(text)
 
@@ -144,7 +144,7 @@ class BatchStore:
         try:
             return self._find(tenant, id)[0]
         except NotFoundError as error:
-            raise FieldError(f"after names no batch: {id!r:.80}.", param="after") from error
+            raise FieldError(f"after names no batch: {quoted(id)}.", param="after") from error
 
     def _mend(self) -> None:
         """Removes the files of batches that ended, or that never came into the table."""

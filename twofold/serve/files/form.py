@@ -16,7 +16,7 @@ from python_multipart import MultipartParser
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 
-from twofold.core.errors import TooLargeError, nearest
+from twofold.core.errors import MAX_QUOTED, TooLargeError, nearest, spelled
 from twofold.dialects.fields import MISSING, UNKNOWN, FieldError, Fields
 from twofold.serve.files.expiry import read_lifetime
 
@@ -189,7 +189,7 @@ def _text(data: bytes, param: str) -> str:
 def _refuse_unknown(name: str) -> NoReturn:
     close = nearest(name, KNOWN)
     hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(KNOWN)}."
-    raise FieldError(f"{name:.200} is not a known field.", param=f"{name:.200}", code=UNKNOWN, hint=hint)
+    raise FieldError(f"{spelled(name)} is not a known field.", param=name[:MAX_QUOTED], code=UNKNOWN, hint=hint)
 
 
 def _bad(reason: str) -> FieldError:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self, cast
 
-from twofold.core.errors import nearest
+from twofold.core.errors import MAX_QUOTED, nearest, spelled
 from twofold.dialects.fields import UNKNOWN, FieldError, impossible
 
 Order = Literal["asc", "desc"]
@@ -40,7 +40,9 @@ def check_names(query: Mapping[str, str], known: Sequence[str]) -> None:
         if name not in known:
             close = nearest(name, known)
             hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(known)}."
-            raise FieldError(f"{name:.100} is not a known query field.", param=f"{name:.100}", code=UNKNOWN, hint=hint)
+            raise FieldError(
+                f"{spelled(name)} is not a known query field.", param=name[:MAX_QUOTED], code=UNKNOWN, hint=hint
+            )
 
 
 def read_limit(query: Mapping[str, str], default: int, most: int) -> int:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from twofold.core.errors import NotFoundError, TooLargeError
+from twofold.core.errors import NotFoundError, TooLargeError, quoted
 from twofold.dialects.fields import FieldError
 from twofold.serve.files.database import Database, Value
 from twofold.serve.files.folder import DataFolder
@@ -185,14 +185,14 @@ class FileStore:
             self._wall(),
         )
         if not found:
-            raise NotFoundError(f"There is no file {id!r:.80}.", hint="GET /v1/files lists those that there are.")
+            raise NotFoundError(f"There is no file {quoted(id)}.", hint="GET /v1/files lists those that there are.")
         return found[0][0], StoredFile(*found[0][1:])
 
     def _after(self, tenant: str, id: str) -> int:
         try:
             return self._find(tenant, id)[0]
         except NotFoundError as error:
-            raise FieldError(f"after names no file: {id!r:.80}.", param="after") from error
+            raise FieldError(f"after names no file: {quoted(id)}.", param="after") from error
 
     def _check_room(self, tenant: str, more: int) -> None:
         ((count, used),) = self._base.rows("SELECT COUNT(*), TOTAL(bytes) FROM files WHERE tenant = ?", tenant)

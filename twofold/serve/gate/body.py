@@ -68,11 +68,11 @@ def check_json_type(headers: Headers) -> None:
     """Raises FieldError where a body says that it is not JSON, or that it is packed."""
     kind = headers.get("content-type", JSON_TYPE).partition(";")[0].strip().lower()
     if kind != JSON_TYPE:
-        raise FieldError(f"The body must be {JSON_TYPE}, not {kind!r:.100}.", param="content-type")
+        raise FieldError(f"The body must be {JSON_TYPE}; the Content-Type header says otherwise.", param="content-type")
     packing = headers.get("content-encoding", "identity").strip().lower()
     if packing not in ("", "identity"):
         raise FieldError(
-            f"A body packed with {packing!r:.100} is not supported.", param="content-encoding", hint="Send it as it is."
+            "A compressed body is not supported.", param="content-encoding", hint="Send it without Content-Encoding."
         )
 
 

@@ -70,7 +70,7 @@ class Hosts:
         parts = HOST.fullmatch(host)
         if parts is None or not self._knows(_plain_name(parts["name"])):
             raise ForbiddenError(
-                f"This server does not answer to the name {host!r:.100}.",
+                "This server does not answer to the name in the Host header.",
                 hint="Use its address or localhost, or start it with --allowed-hosts.",
             )
 
@@ -107,7 +107,7 @@ class Origins:
         if origin is None or self.allows(origin) or _same(origin, host):
             return
         raise ForbiddenError(
-            f"Pages of {origin!r:.100} may not use this server.", hint="Start it with --allowed-origins to let them."
+            "Pages of this Origin may not use this server.", hint="Start it with --allowed-origins to let them."
         )
 
     def allows(self, origin: str) -> bool:

@@ -179,7 +179,7 @@ def asked_replay(value: str | None) -> bool | None:
     if value is None:
         return None
     if value not in REPLAY_WORDS:
-        raise ParameterError(f"{CACHE_HEADER} must be keep or skip, not {value!r:.40}.", param=CACHE_HEADER)
+        raise ParameterError(f"{CACHE_HEADER} must be keep or skip.", param=CACHE_HEADER)
     return REPLAY_WORDS[value]
 
 

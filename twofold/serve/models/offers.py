@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from twofold.core.errors import ModelNotFoundError, ParameterError, nearest
+from twofold.core.errors import ModelNotFoundError, ParameterError, nearest, quoted
 from twofold.formats.names import PathSource, parse_name
 
 _RENAMED: Final = re.compile(r"(?P<name>[A-Za-z0-9][\w./-]*)=(?P<source>[^=].*)", re.ASCII)
@@ -48,9 +48,9 @@ def read_offers(models: Sequence[str], served_names: Sequence[str] = ()) -> tupl
 def unknown_model(name: str, known: Iterable[str]) -> ModelNotFoundError:
     """The error for a name under which nothing is served."""
     names = list(known)
-    close = nearest(name[:MOST_NAME_CHARS], names)
+    close = nearest(name, names)
     hint = f"Did you mean {close!r}?" if close else f"Served here: {', '.join(names)[:MOST_NAME_CHARS]}."
-    return ModelNotFoundError(f"No model is served as {name!r:.80}.", hint=hint)
+    return ModelNotFoundError(f"No model is served as {quoted(name)}.", hint=hint)
 
 
 def _split(spec: str) -> tuple[str, str]:
@@ -67,7 +67,7 @@ def _check_names(offered: Iterable[tuple[str, ...]]) -> None:
     seen: set[str] = set()
     for name in (name for names in offered for name in names):
         if not name or len(name) > MOST_NAME_CHARS:
-            raise ParameterError(f"{name!r:.60} is no name for a model.", param="model")
+            raise ParameterError(f"{quoted(name)} is no name for a model.", param="model")
         if name in seen:
             hint = "Write ALIAS=NAME to tell them apart."
             raise ParameterError(f"Two models would be called {name!r}.", param="model", hint=hint)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol, Self, TypeVar
 
-from twofold.core.errors import ConflictError, NotFoundError
+from twofold.core.errors import ConflictError, NotFoundError, quoted
 from twofold.dialects.base import ReplyHead
 from twofold.dialects.fields import FieldError
 from twofold.dialects.openai.responses.items import Item, owner_of, sealed
@@ -111,7 +111,7 @@ class ResponsesEndpoint:
         missing = next((identity for identity in wanted if identity not in known), None)
         if missing is not None:
             raise NotFoundError(
-                f"There is no item {missing!r:.80}.",
+                f"There is no item {quoted(missing)}.",
                 hint="Items are kept with their response, for which store must be true; else send them whole.",
             )
         return {identity: known[identity] for identity in wanted}
@@ -121,7 +121,7 @@ def _whole(chain: Chain, identity: str) -> list[Item]:
     """All items of a conversation, oldest first."""
     if chain.cut:
         raise FieldError(
-            f"The conversation behind {identity!r:.80} is too long to be continued.",
+            f"The conversation behind {quoted(identity)} is too long to be continued.",
             param="previous_response_id",
             hint="Begin a new one, with the items that matter.",
         )
@@ -129,7 +129,8 @@ def _whole(chain: Chain, identity: str) -> list[Item]:
         raise _absent(identity)
     if chain.missing is not None:
         raise NotFoundError(
-            f"The conversation behind {identity!r:.80} is not whole: {chain.missing!r:.80} was deleted, or is too old.",
+            f"The conversation behind {quoted(identity)} is not whole: "
+            f"{quoted(chain.missing)} was deleted, or is too old.",
             hint="Send the items themselves.",
         )
     return [item for kept in chain.responses for item in (*kept.items, *kept.output)]
@@ -151,6 +152,6 @@ def _unscored(part: Item) -> bool:
 
 def _absent(identity: str) -> NotFoundError:
     return NotFoundError(
-        f"There is no response {identity!r:.80}.",
+        f"There is no response {quoted(identity)}.",
         hint="It may have been deleted, be too old, or have been made with store false.",
     )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from twofold.core.errors import MAX_QUOTED, quoted, spelled
 from twofold.dialects.fields import FieldError, Fields
 from twofold.dialects.openai.responses.items import Item, optional_choice
 from twofold.dialects.openai.responses.settings import included
@@ -58,7 +59,7 @@ class ItemsQuery:
             places = (place for place, item in enumerate(ordered, 1) if item["id"] == self.after)
             start = next(places, 0)
             if not start:
-                raise FieldError(f"after {self.after!r:.80} is none of the items.", param="after")
+                raise FieldError(f"after {quoted(self.after)} is none of the items.", param="after")
         end = start + self.limit
         return ordered[start:end], end < len(ordered)
 
@@ -77,7 +78,7 @@ def _fields(query: Pairs) -> Fields:
         if name == "include":
             found.setdefault(name, []).append(text)
         elif name in found:
-            raise FieldError(f"{name:.80} is given twice.", param=name[:80])
+            raise FieldError(f"{spelled(name)} is given twice.", param=name[:MAX_QUOTED])
         else:
             found[name] = _plain(name, text)
     return Fields(found)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from twofold.core.errors import quoted
 from twofold.core.request import TimeToLive
 from twofold.dialects.cache_points import CachePoint
 from twofold.dialects.fields import FieldError
@@ -104,7 +105,7 @@ class _Drafts:
     def _returned(self, item: Item) -> None:
         if item["call_id"] not in self._called:
             raise FieldError(
-                f"There is no call for the function call output with call_id {item['call_id']!r:.80}.",
+                f"There is no call for the function call output with call_id {quoted(item['call_id'])}.",
                 param="input",
                 hint="Send the function_call item before it, or previous_response_id.",
             )

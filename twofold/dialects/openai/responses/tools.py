@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from twofold.core.errors import named
+from twofold.core.errors import named, quoted
 from twofold.dialects.conversation import NamedTool, ToolChoice
 from twofold.dialects.fields import FieldError, Fields, impossible
 from twofold.dialects.openai.tools import MAX_NAME_CHARS, MAX_TOOLS
@@ -66,7 +66,7 @@ def _read_tools(given: object) -> tuple[dict[str, Any], ...]:
     names = [tool["name"] for tool in tools]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise FieldError(f"tools holds {twice!r:.80} twice.", param="tools", hint="Give each function its own name.")
+        raise FieldError(f"tools holds {quoted(twice)} twice.", param="tools", hint="Give each function its own name.")
     return tools
 
 

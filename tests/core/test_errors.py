@@ -1,0 +1,58 @@
+"""What errors repeat of what callers wrote, and how much work a suggestion is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from twofold.core.errors import MAX_COMPARED, MAX_QUOTED, named, nearest, quoted, spelled
+from twofold.dialects.fields import FieldError, Fields
+
+LONG = "temperature" * 200_000
+
+
+def test_a_long_name_is_compared_with_nothing() -> None:
+    def known() -> Iterator[str]:
+        raise AssertionError("a long name was compared")
+        yield ""
+
+    assert nearest(LONG, known()) is None
+    assert nearest("t" * (MAX_QUOTED + 1), ["t" * MAX_QUOTED]) is None
+    assert nearest("temprature", ["top_p", "temperature"]) == "temperature"
+
+
+def test_only_so_many_names_are_compared() -> None:
+    taken = 0
+
+    def known() -> Iterator[str]:
+        nonlocal taken
+        for number in range(1_000_000):
+            taken += 1
+            yield f"name-{number}" * 1000
+
+    assert nearest("name", known()) is None
+    assert taken <= MAX_COMPARED + 1
+
+
+def test_what_callers_wrote_is_quoted_in_short_and_escaped() -> None:
+    assert quoted("a\x1b[31m\n") == r"'a\x1b[31m\n'"
+    assert len(quoted(LONG)) <= MAX_QUOTED + 3
+    assert spelled("messages[0].content") == "messages[0].content"
+    assert spelled("my secret\n") == r"'my secret\n'"
+    assert named(["secret"] * 3) == "a list of 3"
+
+
+@pytest.mark.parametrize("value", [LONG, [LONG], {LONG: LONG}, [1.5] * 100_000])
+def test_a_wrong_choice_is_not_repeated(value: object) -> None:
+    with pytest.raises(FieldError) as caught:
+        Fields({"effort": value}).choice("effort", ("low", "high"))
+    assert len(str(caught.value)) < 200
+    assert caught.value.hint is None
+
+
+def test_an_unknown_field_is_named_in_short() -> None:
+    with pytest.raises(FieldError) as caught:
+        Fields({LONG: 1}, "body").close()
+    assert len(str(caught.value)) < 120
+    assert len(caught.value.param) < 80
