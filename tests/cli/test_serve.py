@@ -113,10 +113,21 @@ def test_keys_are_made_listed_and_removed(tmp_path: Path, capsys: pytest.Capture
     assert main(["keys", "ls", *file, "--json"]) == 0
     (listed,) = json.loads(capsys.readouterr().out)
     assert (listed["id"], listed["tiers"], listed["concurrent"]) == ("laptop", ["flex"], 3)
+    assert main(["keys", "add", "scrape", *file, "--metrics", "all", "--bytes-per-minute", "1000000"]) == 0
+    capsys.readouterr()
+    assert main(["keys", "ls", *file]) == 0
+    table = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    cells = [[cell.strip() for cell in line if cell.strip()] for line in table]
+    assert cells == [
+        ["ID", "TENANT", "TIERS", "EXPIRES", "QUOTAS", "MORE"],
+        ["laptop", "laptop", "flex", "never", "3 at a time"],
+        ["scrape", "scrape", "default, flex, priority, batch", "never", "1,000,000 bytes/min", "all metrics"],
+    ]
     assert main(["keys", "add", "laptop", *file]) == 2
     assert main(["keys", "add", *file]) == 2
     assert main(["keys", "rm", "laptp", *file]) == 2
     assert "Did you mean 'laptop'?" in capsys.readouterr().err
-    assert main(["keys", "rm", "laptop", *file]) == 0
+    for name in ("laptop", "scrape"):
+        assert main(["keys", "rm", name, *file]) == 0
     assert main(["keys", "ls", *file]) == 0
     assert capsys.readouterr().out == ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from cyclopts import Parameter
 
@@ -15,6 +15,16 @@ from twofold.core.errors import ParameterError
 
 if TYPE_CHECKING:
     from twofold.serve.gate.keys import ApiKey
+
+
+QUOTA_UNITS: Final = {
+    "requests_per_minute": " requests/min",
+    "tokens_per_minute": " tokens/min",
+    "bytes_per_minute": " bytes/min",
+    "concurrent": " at a time",
+    "kv_tokens": " KV tokens",
+}
+"""Quotas as the list tells them."""
 
 
 @Parameter(name="*", group="A new key")
@@ -30,12 +40,18 @@ class KeyOptions:
     )
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
+    bytes_per_minute: Annotated[int | None, Parameter(help="Bytes of request bodies, uploads included.")] = None
     concurrent: Annotated[int | None, Parameter(help="Requests at a time.")] = None
     kv_tokens: Annotated[int | None, Parameter(help="Tokens in the KV cache at a time.")] = None
     expires_days: Annotated[float | None, Parameter(help="Days until it expires; never if left out.")] = None
     share_cache: Annotated[
         bool, FLAG, Parameter(help="Its prompts find prefixes of the tenant's other keys that share, and theirs its.")
     ] = False
+
+    metrics: Annotated[
+        Literal["own", "all"] | None,
+        Parameter(help="Tenants that /metrics names: its own (default), or all, for the key that Prometheus uses."),
+    ] = None
 
     def fields(self, now: datetime) -> dict[str, Any]:
         """Those of ``ApiKey``, for a key that is made now."""
@@ -44,10 +60,13 @@ class KeyOptions:
         quota = Quota(
             requests_per_minute=self.requests_per_minute,
             tokens_per_minute=self.tokens_per_minute,
+            bytes_per_minute=self.bytes_per_minute,
             concurrent=self.concurrent,
             kv_tokens=self.kv_tokens,
         )
         found: dict[str, Any] = {"tenant": self.tenant, "quota": quota, "share_cache": self.share_cache}
+        if self.metrics is not None:
+            found["metrics"] = self.metrics
         if self.tier:
             found["tiers"] = tuple(self.tier)
         if self.expires_days is not None:
@@ -94,9 +113,22 @@ def _list(found: tuple[ApiKey, ...], json: bool) -> None:
     if json:
         print_json([_described(key) for key in found])
         return
-    for key in found:
-        expires = "never" if key.expires is None else key.expires.date().isoformat()
-        answer(f"{key.id}  tenant {key.tenant}  {', '.join(key.tiers)}  expires {expires}\n")
+    if not found:
+        note("There are no keys.")
+        return
+    rows = [("ID", "TENANT", "TIERS", "EXPIRES", "QUOTAS", "MORE"), *map(_row, found)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        answer("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")
+
+
+def _row(key: ApiKey) -> tuple[str, ...]:
+    """What the list says of a key."""
+    expires = "never" if key.expires is None else key.expires.date().isoformat()
+    limits = [(getattr(key.quota, name), unit) for name, unit in QUOTA_UNITS.items()]
+    quotas = ", ".join(f"{limit:,}{unit}" for limit, unit in limits if limit is not None)
+    more = [*(["shared cache"] if key.share_cache else []), *(["all metrics"] if key.metrics == "all" else [])]
+    return key.id, key.tenant, ", ".join(key.tiers), expires, quotas or "none", ", ".join(more)
 
 
 def _described(key: ApiKey) -> dict[str, Any]:
@@ -107,8 +139,6 @@ def _described(key: ApiKey) -> dict[str, Any]:
         "created": None if key.created is None else key.created.isoformat(),
         "expires": None if key.expires is None else key.expires.isoformat(),
         "share_cache": key.share_cache,
-        "requests_per_minute": key.quota.requests_per_minute,
-        "tokens_per_minute": key.quota.tokens_per_minute,
-        "concurrent": key.quota.concurrent,
-        "kv_tokens": key.quota.kv_tokens,
+        "metrics": key.metrics,
+        **{name: getattr(key.quota, name) for name in QUOTA_UNITS},
     }

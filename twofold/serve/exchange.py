@@ -34,6 +34,7 @@ CLIENT_GONE = 499
 class Exchange:
     """Times are of the monotonic clock; ``arrived_at`` is in seconds since 1970. ``size`` is the body's, in bytes.
 
+    received     how much of the body has come, in bytes
     request_id   may be the caller's own, and may come again
     reply_id     ours and new: what the reply, and whatever is kept of it, is called
     """
@@ -47,6 +48,7 @@ class Exchange:
     arrived: float = field(default_factory=time.monotonic)
     arrived_at: float = field(default_factory=time.time)
     size: int = 0
+    received: int = 0
     model: str = ""
     tier: ServiceTier = "default"
     stream: bool = False
@@ -91,9 +93,9 @@ class Exchange:
         if self.task is not None:
             self.task.cancel()
 
-    def enter(self, quotas: Quotas) -> None:
-        """Takes one request of its key's share. Raises QuotaError."""
-        self.visit = quotas.enter(self.caller.key_id, self.caller.quota, time.monotonic())
+    def enter(self, quotas: Quotas, announced: int = 0) -> None:
+        """Takes one request, and the bytes that its body announces, of its key's share. Raises QuotaError."""
+        self.visit = quotas.enter(self.caller.key_id, self.caller.quota, time.monotonic(), announced)
 
     def reserve(self, tokens: int) -> None:
         """Takes the most tokens that it can use from its key's share. Raises QuotaError, ParameterError."""
@@ -104,7 +106,7 @@ class Exchange:
         """Gives back what it did not use of its key's share."""
         if self.visit is not None:
             used = (len(output.prompt_token_ids) + output.metrics.output_tokens for output in self.outputs)
-            self.visit.leave(0 if self.cached_answer else sum(used), time.monotonic())
+            self.visit.leave(0 if self.cached_answer else sum(used), self.received, time.monotonic())
 
     def headers(self) -> tuple[Header, ...]:
         """What headers say of how an answer came about, and of what its key has left."""

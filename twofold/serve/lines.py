@@ -13,28 +13,33 @@ from twofold.dialects.openai.errors import OpenAIDialect
 from twofold.serve.batches.run import LineCall
 from twofold.serve.exchange import Exchange
 from twofold.serve.gate.keys import Caller
+from twofold.serve.gate.quotas import Quotas
 from twofold.serve.runner import Runner
 
 log = logging.getLogger("twofold.serve")
 
 
 class LineRunner:
-    """``RunBody``. ``readers`` read bodies by endpoint, ``caller_of`` gives a key's caller by tenant and id."""
+    """``RunBody``. ``readers`` read bodies by endpoint, ``caller_of`` gives a key's caller by tenant and id; what its
+    quota has no room for is a QuotaError, so that the line is tried again later."""
 
     def __init__(
         self,
         runner: Runner,
         readers: Mapping[str, Callable[[object], DialectRequest]],
         caller_of: Callable[[str, str], Caller],
+        quotas: Quotas,
     ) -> None:
         self._runner = runner
         self._readers = readers
         self._caller_of = caller_of
+        self._quotas = quotas
         self._dialect = OpenAIDialect()
 
     async def __call__(self, line: LineCall) -> tuple[int, Mapping[str, Any]]:
         caller = self._caller_of(line.tenant, line.key)
         exchange = Exchange(line.request_id, line.endpoint, self._dialect, caller, forced="batch")
+        exchange.enter(self._quotas)
         with self._runner.track(exchange):
             try:
                 self._runner.check_open()
@@ -47,3 +52,5 @@ class LineRunner:
             except TwofoldError as error:
                 exchange.fail(error)
                 return exchange.status, self._dialect.error(error, line.request_id)
+            finally:
+                exchange.leave()

@@ -99,6 +99,7 @@ class Server:
         )
         self._runner = Runner(self._hub, Admission(config.tiers, config.queue), self._ledger, self._kept)
         self._refusals = Refusals(dialect_of)
+        self._quotas = Quotas()
         self._ready = False
         self._signals: asyncio.Queue[int] = asyncio.Queue()
 
@@ -114,7 +115,7 @@ class Server:
                 if self._kept is not None:
                     stack.callback(self._kept.close)
                 stack.push_async_callback(self._hub.close)
-                lines = LineRunner(self._runner, ENDPOINTS, self._caller_of)
+                lines = LineRunner(self._runner, ENDPOINTS, self._caller_of, self._quotas)
                 stores = await stack.enter_async_context(open_stores(self._config.data, lines))
                 web = WebServer(self._web_config(self._app(stores)))
                 stack.enter_context(self._signalled())
@@ -171,8 +172,8 @@ class Server:
             await asyncio.sleep(DRAIN_LOOK_S)
 
     def _caller_of(self, tenant: str, key_id: str) -> Caller:
-        """Who made a batch: its key may be gone, or have other rights now; the tenant stays."""
-        return Caller(key_id=key_id, tenant=tenant, cache_salt=f"key:{key_id}")
+        """Who made a batch, as its key is now."""
+        return self._keys().named(tenant, key_id)
 
     def _web_config(self, app: App) -> uvicorn.Config:
         config = self._config
@@ -189,7 +190,7 @@ class Server:
     def _app(self, stores: Stores) -> App:
         config = self._config
         replies = Replies(self._runner, self._refusals, quiet_s=config.quiet_s)
-        site = Site(self._runner, replies, self._refusals, Quotas(), config.body)
+        site = Site(self._runner, replies, self._refusals, self._quotas, config.body)
         status = StatusEndpoint(self._answers, self._metrics, self._ledger)
         app = build_app(site, generating(stores), plain(self._hub, status, stores, self._document()))
         return Door(app, self._keys, self._refusals, Hosts.of(config.hosts), Origins.of(config.origins))

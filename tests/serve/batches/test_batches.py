@@ -240,6 +240,44 @@ def test_tenants_share_and_batches_of_one_wait(bench: Bench) -> None:
     assert last <= LIMITS.width + 2 * 20 + LIMITS.width, "the second tenant gets every other slot"
 
 
+def test_a_line_that_waits_for_its_quota_holds_up_no_other_tenant(bench: Bench) -> None:
+    """Nor does it begin further lines of its own batch, or come back before its time."""
+
+    async def part() -> None:
+        async def act(call: LineCall) -> None:
+            if call.tenant == "one":
+                raise QuotaError("enough", retry_after_s=30.0)
+
+        bench.answerer.act = act
+        limited = await bench.create(lines(60))
+        await bench.settle(limited, LIMITS.width)
+        other = await bench.until(await bench.create(lines(20), tenant="two"), tenant="two")
+        assert other.status == "completed"
+        assert len({call.custom_id for call in bench.answerer.seen if call.tenant == "one"}) <= 2 * LIMITS.width
+        assert max(bench.answerer.calls.values()) <= 2, "r0 to r19 of both"
+        await bench.batches.cancel("one", limited)
+        assert (await bench.until(limited)).status == "cancelled"
+
+    run(bench, part)
+
+
+def test_lines_go_on_when_there_is_quota_again(bench: Bench) -> None:
+    async def part() -> None:
+        refused: set[str] = set()
+
+        async def act(call: LineCall) -> None:
+            if call.custom_id not in refused:
+                refused.add(call.custom_id)
+                raise QuotaError("enough", retry_after_s=0.001)
+
+        bench.answerer.act = act
+        batch = await bench.until(await bench.create(lines(40)))
+        assert batch.status == "completed"
+        assert set(bench.answerer.calls.values()) == {2}
+
+    run(bench, part)
+
+
 def test_a_tenant_has_so_many_batches(bench: Bench) -> None:
     async def part() -> None:
         bench.answerer.act = forever

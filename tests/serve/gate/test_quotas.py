@@ -28,8 +28,8 @@ def test_concurrent_requests_end() -> None:
     first, _ = quotas.enter("a", quota, 0.0), quotas.enter("a", quota, 0.0)
     with pytest.raises(QuotaError, match="at a time"):
         quotas.enter("a", quota, 0.0)
-    first.leave(0, 1.0)
-    first.leave(0, 1.0)
+    first.leave(0, 0, 1.0)
+    first.leave(0, 0, 1.0)
     quotas.enter("a", quota, 1.0)
     with pytest.raises(QuotaError):
         quotas.enter("a", quota, 1.0)
@@ -44,6 +44,30 @@ def test_a_refused_request_takes_nothing() -> None:
     assert dict(quotas.headers("a", 0.0))[b"x-ratelimit-remaining-requests"] == b"9"
 
 
+def test_bytes_of_bodies_are_counted() -> None:
+    quotas, quota = Quotas(), Quota(bytes_per_minute=600)
+    visit = quotas.enter("a", quota, 0.0, 500)
+    with pytest.raises(QuotaError, match="600 bytes a minute") as refusal:
+        quotas.enter("a", quota, 0.0, 200)
+    assert refusal.value.retry_after_s == pytest.approx(10.0)
+    visit.leave(0, 100, 0.0)
+    quotas.enter("a", quota, 0.0, 500)
+
+
+def test_a_body_beyond_a_minute_s_worth_is_paid_by_those_that_follow() -> None:
+    quotas, quota = Quotas(), Quota(bytes_per_minute=60)
+    quotas.enter("a", quota, 0.0, 180).leave(0, 180, 0.0)
+    for size in (0, 1, 60):
+        with pytest.raises(QuotaError):
+            quotas.enter("a", quota, 120.0, size)
+    quotas.enter("a", quota, 180.0, 60)
+    chunked = quotas.enter("b", quota, 0.0)
+    chunked.leave(0, 90, 0.0)
+    with pytest.raises(QuotaError) as refusal:
+        quotas.enter("b", quota, 0.0)
+    assert refusal.value.retry_after_s == pytest.approx(31.0)
+
+
 def test_unused_tokens_come_back() -> None:
     quotas, quota = Quotas(), Quota(tokens_per_minute=600)
     visit = quotas.enter("a", quota, 0.0)
@@ -52,7 +76,7 @@ def test_unused_tokens_come_back() -> None:
     with pytest.raises(QuotaError, match="tokens a minute") as refusal:
         other.reserve(200, 0, 0.0)
     assert refusal.value.retry_after_s == pytest.approx(10.0)
-    visit.leave(100, 0.0)
+    visit.leave(100, 0, 0.0)
     other.reserve(500, 0, 0.0)
 
 
@@ -60,7 +84,7 @@ def test_more_than_was_reserved_is_paid_later() -> None:
     quotas, quota = Quotas(), Quota(tokens_per_minute=60)
     visit = quotas.enter("a", quota, 0.0)
     visit.reserve(10, 0, 0.0)
-    visit.leave(90, 0.0)
+    visit.leave(90, 0, 0.0)
     later = quotas.enter("a", quota, 30.0)
     with pytest.raises(QuotaError) as refusal:
         later.reserve(1, 0, 30.0)
@@ -73,7 +97,7 @@ def test_kv_tokens_are_held_until_the_end() -> None:
     visit.reserve(0, 800, 0.0)
     with pytest.raises(QuotaError, match="KV tokens"):
         other.reserve(0, 300, 0.0)
-    visit.leave(0, 5.0)
+    visit.leave(0, 0, 5.0)
     other.reserve(0, 300, 5.0)
 
 
@@ -103,11 +127,11 @@ def test_headers_tell_limit_rest_and_reset() -> None:
 def test_keys_at_rest_are_forgotten() -> None:
     quotas, quota = Quotas(), Quota(requests_per_minute=60)
     for number in range(1000):
-        quotas.enter(f"key-{number}", quota, float(number)).leave(0, float(number))
+        quotas.enter(f"key-{number}", quota, float(number)).leave(0, 0, float(number))
     assert len(quotas) < 10
     held = [quotas.enter(f"held-{number}", quota, 2000.0) for number in range(5)]
     for number in range(100):
-        quotas.enter(f"late-{number}", quota, 3000.0 + 2 * number).leave(0, 3000.0 + 2 * number)
+        quotas.enter(f"late-{number}", quota, 3000.0 + 2 * number).leave(0, 0, 3000.0 + 2 * number)
     assert 5 <= len(quotas) < 15
     assert len(held) == 5
 
@@ -139,7 +163,7 @@ def test_no_more_passes_than_flows_in(steps: list[tuple[float, int]]) -> None:
         except QuotaError as refusal:
             now += refusal.retry_after_s + 1e-6
             visit.reserve(tokens, 0, now)
-        visit.leave(tokens, now)
+        visit.leave(tokens, 0, now)
         taken += tokens
         assert taken <= 100 + now * 100 / 60 + 1e-3
 
@@ -150,7 +174,7 @@ def test_what_runs_never_exceeds_the_limit(choices: list[int]) -> None:
     quotas, quota, running = Quotas(), Quota(concurrent=3, kv_tokens=100), list[Visit]()
     for choice in choices:
         if choice < 2 and running:
-            running.pop(choice % len(running)).leave(0, 0.0)
+            running.pop(choice % len(running)).leave(0, 0, 0.0)
             continue
         try:
             visit = quotas.enter("a", quota, 0.0)

@@ -1,4 +1,4 @@
-"""A server that asks for keys: three keys of two tenants."""
+"""A server that asks for keys: keys of several tenants."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Final
 from tests.serve.live import LiveServer, live_server
 from tests.serve.trust.client import Client
 from twofold.serve.gate.keyfile import add_key
+from twofold.serve.gate.quotas import Quota
 
-KEYS: Final = {"alice": "north", "anna": "north", "bob": "south"}
-"""Tenants by key."""
+KEYS: Final = {"alice": "north", "anna": "north", "bob": "south", "some": "small", "posts": "small", "lines": "small"}
+"""Tenants by key; ``operator`` is one more, which sees the metrics of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,19 @@ class KeyedServer:
         return client if name is None else client.using(self.keys[name])
 
 
+QUOTAS: Final = {
+    "some": Quota(requests_per_minute=20),
+    "posts": Quota(bytes_per_minute=4000),
+    "lines": Quota(tokens_per_minute=300),
+}
+
+
 @contextmanager
 def keyed_server(folder: Path, *arguments: str) -> Iterator[KeyedServer]:
     """Starts it; what it keeps lies in ``folder``."""
     file, keys, now = folder / "keys.toml", {}, datetime.now(UTC)
     for name, tenant in KEYS.items():
-        _, keys[name] = add_key(file, name, now=now, tenant=tenant)
+        _, keys[name] = add_key(file, name, now=now, tenant=tenant, quota=QUOTAS.get(name, Quota()))
+    _, keys["operator"] = add_key(file, "operator", now=now, metrics="all")
     with live_server(folder, "--threads", "1", "--api-keys", str(file), *arguments) as live:
         yield KeyedServer(live, keys, folder)

@@ -66,6 +66,13 @@ class Values:
             metric.add_sample(name, self.of.named(labels), value)
         return metric
 
+    def only(self, label: str, value: str) -> Values:
+        """Without the series that have another value of this label; all of a family that has no such label."""
+        if label not in self.of.labels:
+            return self
+        place = self.of.labels.index(label)
+        return Values(self.of, [(labels, number) for labels, number in self.series if labels[place] == value])
+
 
 @dataclass(frozen=True, slots=True)
 class Distributions:

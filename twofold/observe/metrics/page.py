@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -19,12 +20,14 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
-from twofold.observe.metrics.instruments import Instruments, Still
+from twofold.observe.metrics.instruments import Instruments, Still, Values
 
 LEAST_AGE_S: Final = 1.0
 """A page that is younger is not made again."""
 PLAIN: Final = "text/plain"
 OPENMETRICS: Final = "application/openmetrics-text"
+MOST_PAGES: Final = 32
+"""Pages that are kept: one for each format, and for each tenant that may only see its own."""
 FORMATS: Final[dict[str, tuple[Callable[[Collector], bytes], str]]] = {
     PLAIN: (exposition.generate_latest, CONTENT_TYPE_PLAIN_0_0_4),
     OPENMETRICS: (
@@ -71,15 +74,21 @@ class MetricsPage:
         self._instruments = instruments
         self._now = now
         self._executor = executor
-        self._kept = {form: _Kept() for form in FORMATS}
+        self._kept: OrderedDict[tuple[str, str | None], _Kept] = OrderedDict()
 
-    async def read(self, accept: str = "") -> Page:
-        """The page for a request with this Accept header, at most LEAST_AGE_S old."""
+    async def read(self, accept: str = "", tenant: str | None = None) -> Page:
+        """The page for a request with this Accept header, at most LEAST_AGE_S old; of series that bear a tenant only
+        those of ``tenant``, of all for None."""
         form = OPENMETRICS if wants_openmetrics(accept) else PLAIN
-        kept = self._kept[form]
+        kept = self._kept.setdefault((form, tenant), _Kept())
+        self._kept.move_to_end((form, tenant))
+        if len(self._kept) > MOST_PAGES:
+            self._kept.popitem(last=False)
         async with kept.lock:
             if kept.page is None or self._now() - kept.page.made >= LEAST_AGE_S:
                 made, stills = self._now(), self._instruments.still()
+                if tenant is not None:
+                    stills = [still.only("tenant", tenant) if isinstance(still, Values) else still for still in stills]
                 loop = asyncio.get_running_loop()
                 kept.page = await loop.run_in_executor(self._executor, _write, form, stills, made)
             return kept.page

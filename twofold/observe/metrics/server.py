@@ -55,9 +55,10 @@ class ServerMetrics:
         """
         self._requests.on_answer(endpoint, status)
 
-    async def read(self, accept: str = "") -> Page:
-        """The page for ``GET /metrics`` with this Accept header: a body and its content type."""
-        return await self._page.read(accept)
+    async def read(self, accept: str = "", tenant: str | None = None) -> Page:
+        """The page for ``GET /metrics`` with this Accept header: a body and its content type. For a ``tenant`` the
+        series of other tenants are left out."""
+        return await self._page.read(accept, tenant)
 
     @property
     def names(self) -> Iterable[str]:

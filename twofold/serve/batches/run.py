@@ -50,7 +50,8 @@ ended; other errors are the line's answer.
 class BatchRun:
     """Brings the lines of ``batch`` that have no answer yet to ``run_body``, and its answers into the journal.
 
-    slots        a line holds one from its beginning to its answer, also while it waits for a busy model
+    slots        a line holds one from its beginning to its answer, also while it waits for a busy model, but not while
+                 it waits for its key's quota
     line_bytes   most bytes of a line
     tell         hears the tally after each line
     """
@@ -70,6 +71,10 @@ class BatchRun:
         self._batch, self._paths = batch, paths
         self._thread, self._slots, self._run_body = thread, slots, run_body
         self._clock, self._line_bytes, self._tell = clock, line_bytes, tell
+        self._turn = asyncio.Lock()
+        self._limited = 0
+        self._flowing = asyncio.Event()
+        self._flowing.set()
         self._tally = NOTHING
         self._journal: Journal | None = None
         self._lines: Generator[InputLine, None, None] | None = None
@@ -85,9 +90,10 @@ class BatchRun:
             async with asyncio.TaskGroup() as group:
                 while (step := await self._thread.call(self._next)) is not None:
                     for key, call in step:
-                        await self._slots.acquire()
-                        task = group.create_task(self._answer(key, call))
-                        task.add_done_callback(self._free)
+                        await self._flowing.wait()
+                        slot = await _Slot.of(self._slots)
+                        task = group.create_task(self._answer(key, call, slot))
+                        task.add_done_callback(slot.free)  # also where it is cancelled before it begins
         finally:
             await self._thread.surely(self._close)
 
@@ -120,12 +126,8 @@ class BatchRun:
         assert isinstance(body, dict)
         return LineCall(endpoint, body, self._batch.tenant, self._batch.key, custom_id, f"req_{line.key}")
 
-    def _free(self, _task: asyncio.Task[None]) -> None:
-        """Also for a line that was cancelled before it began."""
-        self._slots.release()
-
-    async def _answer(self, key: str, call: LineCall) -> None:
-        status, body = await self._patiently(call)
+    async def _answer(self, key: str, call: LineCall, slot: _Slot) -> None:
+        status, body = await self._patiently(call, slot)
         response = {"status_code": status, "request_id": call.request_id, "body": body}
         error = None if status == 200 else _told(body)
         record = {"custom_id": call.custom_id, "response": response, "error": error}
@@ -137,13 +139,15 @@ class BatchRun:
         self._journal.write(key, record)
         self._count(record)
 
-    async def _patiently(self, call: LineCall) -> tuple[int, Mapping[str, Any]]:
+    async def _patiently(self, call: LineCall, slot: _Slot) -> tuple[int, Mapping[str, Any]]:
         """Tries until the line has an answer."""
         wait, crashes = LEAST_WAIT_S, 0
         while True:
             try:
                 return await self._run_body(call)
-            except (BusyError, QuotaError) as error:
+            except QuotaError as error:
+                await self._limit(error.retry_after_s, slot)
+            except BusyError as error:
                 await asyncio.sleep(min(max(error.retry_after_s, wait), MOST_WAIT_S))
                 wait = min(wait * 2, MOST_WAIT_S)
             except WorkerError as error:
@@ -156,6 +160,46 @@ class BatchRun:
                 logging.getLogger(__name__).error("line %s failed: %s", call.request_id, place_of(error))
                 failure = TwofoldError("The server failed at this line.")
                 return failure.status, error_reply(failure)
+
+    async def _limit(self, wait_s: float, slot: _Slot) -> None:
+        """Waits for a key's quota without a slot, which others can use. Lines wait one after the other, each for its
+        own share, so they come back no faster than the quota fills; and no further line begins meanwhile."""
+        slot.free()
+        self._limited += 1
+        self._flowing.clear()
+        try:
+            async with self._turn:
+                await asyncio.sleep(min(wait_s, MOST_WAIT_S))
+        finally:
+            self._limited -= 1
+            if not self._limited:
+                self._flowing.set()
+        await slot.take()
+
+
+class _Slot:
+    """A line's place among those that run."""
+
+    def __init__(self, slots: asyncio.Semaphore) -> None:
+        self._slots = slots
+        self._held = False
+
+    @classmethod
+    async def of(cls, slots: asyncio.Semaphore) -> _Slot:
+        """A slot that is held."""
+        slot = cls(slots)
+        await slot.take()
+        return slot
+
+    async def take(self) -> None:
+        await self._slots.acquire()
+        self._held = True
+
+    def free(self, _task: object = None) -> None:
+        """Gives it back; more than once does nothing."""
+        if self._held:
+            self._held = False
+            self._slots.release()
 
 
 def place_of(error: BaseException) -> str:

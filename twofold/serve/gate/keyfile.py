@@ -9,9 +9,11 @@
     expires = 2027-01-01T00:00:00Z           # left out: never
     requests_per_minute = 600                # left out, each of these: no limit
     tokens_per_minute = 100000
+    bytes_per_minute = 10000000
     concurrent = 8
     kv_tokens = 65536
     share_cache = true                       # left out: false
+    metrics = "all"                          # left out: "own"
 
 It is replaced as a whole, so a reader sees the old one or the new one, and only its owner may read it.
 ``KeyFile`` looks for a new version at most once a second. One that is broken or gone changes nothing, and
@@ -46,7 +48,7 @@ from twofold.core.errors import (
 )
 from twofold.core.request import MAX_NAME_CHARS
 from twofold.dialects.base import ServiceTier
-from twofold.serve.gate.keys import TIERS, ApiKey, KeyRing, hash_key, new_key
+from twofold.serve.gate.keys import METRICS_VIEWS, TIERS, ApiKey, KeyRing, MetricsView, hash_key, new_key
 from twofold.serve.gate.quotas import Quota
 
 HASH_PREFIX: Final = "sha256:"
@@ -55,7 +57,7 @@ LOOK_EVERY_S: Final = 1.0
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
 LIMITS: Final = tuple(limit.name for limit in fields(Quota))
-KNOWN: Final = ("id", "hash", "tenant", "tiers", "created", "expires", "share_cache", *LIMITS)
+KNOWN: Final = ("id", "hash", "tenant", "tiers", "created", "expires", "share_cache", "metrics", *LIMITS)
 HEADING: Final = "# API keys of this server; only their hashes. Written by `twofold keys`, read again on change.\n"
 
 
@@ -167,6 +169,7 @@ def key_of(table: object, where: str) -> ApiKey:
         created=_moment(table, "created", where),
         expires=_moment(table, "expires", where),
         share_cache=_flag(table.get("share_cache", False), where),
+        metrics=_metrics(table.get("metrics", "own"), where),
     )
 
 
@@ -212,6 +215,13 @@ def _flag(value: object, where: str) -> bool:
     return value
 
 
+def _metrics(value: object, where: str) -> MetricsView:
+    for view in METRICS_VIEWS:
+        if value == view:
+            return view
+    raise ParameterError(f"metrics of {where} must be {' or '.join(METRICS_VIEWS)}.", param="metrics")
+
+
 def _fields(key: ApiKey) -> dict[str, Any]:
     """The table that describes a key; what says nothing is left out."""
     table: dict[str, Any] = {"id": key.id, "hash": HASH_PREFIX + key.hash.hex(), "tenant": key.tenant}
@@ -221,6 +231,8 @@ def _fields(key: ApiKey) -> dict[str, Any]:
     table.update((name, value) for name, value in optional.items() if value is not None)
     if key.share_cache:
         table["share_cache"] = True
+    if key.metrics != "own":
+        table["metrics"] = key.metrics
     return table
 
 

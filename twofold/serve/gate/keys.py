@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, get_args
+from typing import Final, Literal, get_args
 
 from starlette.datastructures import Headers
 
@@ -30,6 +30,9 @@ MAX_KEYS: Final = 1024
 MAX_KEY_CHARS: Final = 512
 TIERS: Final[tuple[ServiceTier, ...]] = get_args(ServiceTier)
 BEARER: Final = "bearer"
+MetricsView = Literal["own", "all"]
+"""Whose figures a key finds in /metrics where they are told by tenant: those of its own tenant, or of all."""
+METRICS_VIEWS: Final[tuple[MetricsView, ...]] = get_args(MetricsView)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,7 @@ class ApiKey:
     tiers     classes of service that it may ask for
     created, expires   in UTC; None: not known, never
     share_cache        prompts find cached prefixes of the tenant's other keys that share; alone they find only its own
+    metrics            whose figures /metrics tells by tenant
     """
 
     id: str
@@ -52,6 +56,7 @@ class ApiKey:
     created: datetime | None = None
     expires: datetime | None = None
     share_cache: bool = False
+    metrics: MetricsView = "own"
 
     @property
     def cache_salt(self) -> str:
@@ -71,10 +76,11 @@ class Caller:
     tiers: tuple[ServiceTier, ...] = TIERS
     quota: Quota = field(default_factory=Quota)
     cache_salt: str = ""
+    metrics: MetricsView = "all"
 
     @classmethod
     def of(cls, key: ApiKey) -> Caller:
-        return cls(key.id, key.tenant, key.tiers, key.quota, key.cache_salt)
+        return cls(key.id, key.tenant, key.tiers, key.quota, key.cache_salt, key.metrics)
 
 
 class KeyRing:
@@ -96,6 +102,13 @@ class KeyRing:
         if not self.required:
             return Caller()
         return Caller.of(self.find(presented_key(headers), now))
+
+    def named(self, tenant: str, key_id: str) -> Caller:
+        """Whoever made a batch, as its key is now. A key that is gone has no limits of its own; its tenant stays."""
+        key = next((key for key in self._keys if key.id == key_id and key.tenant == tenant), None)
+        if key is None:
+            return Caller(key_id=key_id, tenant=tenant, cache_salt=f"key:{key_id}")
+        return Caller.of(key)
 
     def find(self, text: str | None, now: datetime) -> ApiKey:
         """The key with this text. Raises AccessError where there is none, or it has expired."""
@@ -132,7 +145,7 @@ def single_keys(texts: Sequence[str]) -> tuple[ApiKey, ...]:
 def _single_key(text: str) -> ApiKey:
     digest = hashlib.scrypt(text.encode("ascii"), salt=SINGLE_PREFIX.encode("ascii"), n=2**14, r=8, p=1, dklen=6)
     name = SINGLE_PREFIX + digest.hex()
-    return ApiKey(id=name, hash=hash_key(text), tenant=name)
+    return ApiKey(id=name, hash=hash_key(text), tenant=name, metrics="all")
 
 
 def presented_key(headers: Headers) -> str | None:

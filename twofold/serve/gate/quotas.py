@@ -1,11 +1,13 @@
-"""How much each key may ask for: requests and tokens a minute, requests at a time, KV tokens at a time.
+"""Quotas of keys: requests, tokens and bytes per minute, concurrent requests, KV tokens.
 
 Pure bookkeeping; ``now`` is an argument. Rates are token buckets that hold a minute's worth and fill evenly, so a
 burst up to the limit passes at once. A request goes through in this order:
 
-    visit = quotas.enter(name, quota, now)        takes one request, before its body is read
+    visit = quotas.enter(name, quota, now, size)  takes one request and the bytes of its body, before that is read
     visit.reserve(tokens, kv_tokens, now)         takes the most that it can use, before it runs
-    visit.leave(used_tokens, now)                 gives back what it did not use; more than once does nothing
+    visit.leave(used_tokens, read_bytes, now)     gives back what it did not use; more than once does nothing
+
+A body may be larger than a minute's worth: it is let in while nothing is owed, and the next one waits until it is paid.
 
 A key that is at rest with full buckets is forgotten, which is the same as never having been seen.
 """
@@ -29,10 +31,18 @@ SWEPT: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """Most of each that a key may use; None: no limit of its own. ``concurrent`` counts requests."""
+    """Most of each that a key may use; None: no limit of its own.
+
+    requests_per_minute  POST requests, and lines of batches
+    tokens_per_minute    tokens that models read or generate
+    bytes_per_minute     bytes of request bodies, uploads included
+    concurrent           requests at a time
+    kv_tokens            tokens in the KV cache at a time
+    """
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
+    bytes_per_minute: int | None = None
     concurrent: int | None = None
     kv_tokens: int | None = None
 
@@ -77,24 +87,26 @@ class Account:
     quota: Quota
     requests: Bucket | None
     tokens: Bucket | None
+    bytes: Bucket | None
     running: int = 0
     kv_tokens: int = 0
 
     @classmethod
     def open(cls, name: str, quota: Quota, now: float) -> Account:
         """An account that nothing was taken from."""
-        rates = (quota.requests_per_minute, quota.tokens_per_minute)
-        requests, tokens = (None if rate is None else Bucket(rate, now) for rate in rates)
-        return cls(name, quota, requests, tokens)
+        rates = (quota.requests_per_minute, quota.tokens_per_minute, quota.bytes_per_minute)
+        requests, tokens, data = (None if rate is None else Bucket(rate, now) for rate in rates)
+        return cls(name, quota, requests, tokens, data)
 
     def rests(self, now: float) -> bool:
         """Whether it is as if it had just been opened."""
-        buckets = (self.requests, self.tokens)
+        buckets = (self.requests, self.tokens, self.bytes)
         return not self.running and all(bucket is None or bucket.level(now) >= bucket.limit for bucket in buckets)
 
     def headers(self, now: float) -> tuple[Header, ...]:
         """The state of its rates, under the names that OpenAI gives them; what has no limit is left out."""
-        return (*_rate_headers(b"requests", self.requests, now), *_rate_headers(b"tokens", self.tokens, now))
+        rates = ((b"requests", self.requests), (b"tokens", self.tokens), (b"bytes", self.bytes))
+        return tuple(header for what, bucket in rates for header in _rate_headers(what, bucket, now))
 
 
 @dataclass(slots=True)
@@ -102,6 +114,7 @@ class Visit:
     """One request's share of its key's account. Made by ``Quotas.enter``."""
 
     account: Account
+    _bytes: int = 0
     _tokens: int = 0
     _kv_tokens: int = 0
     _left: bool = field(default=False)
@@ -125,13 +138,14 @@ class Visit:
         if quota.kv_tokens is not None and account.kv_tokens + kv_tokens > quota.kv_tokens:
             raise _exceeded("KV tokens at a time", quota.kv_tokens, SLOT_RETRY_S)
         if account.tokens is not None:
-            _take(account.tokens, "tokens a minute", tokens, now)
+            _check(account.tokens, "tokens a minute", tokens, now)
+            account.tokens.take(tokens, now)
         account.kv_tokens += kv_tokens
         self._tokens += tokens
         self._kv_tokens += kv_tokens
 
-    def leave(self, used_tokens: int, now: float) -> None:
-        """Ends the request: what it held goes back, and of the tokens those that it did not use."""
+    def leave(self, used_tokens: int, read_bytes: int, now: float) -> None:
+        """Ends the request: what it held goes back, and of tokens and bytes those that it did not use."""
         if self._left:
             return
         self._left = True
@@ -139,6 +153,8 @@ class Visit:
         self.account.kv_tokens -= self._kv_tokens
         if self.account.tokens is not None:
             self.account.tokens.take(used_tokens - self._tokens, now)
+        if self.account.bytes is not None:
+            self.account.bytes.take(read_bytes - self._bytes, now)
 
     def headers(self, now: float) -> tuple[Header, ...]:
         """x-ratelimit-* of its key, for the response."""
@@ -154,16 +170,24 @@ class Quotas:
     def __len__(self) -> int:
         return len(self._accounts)
 
-    def enter(self, name: str, quota: Quota, now: float) -> Visit:
-        """Lets a request of the key ``name`` in. Raises QuotaError where its share is used up."""
+    def enter(self, name: str, quota: Quota, now: float, size: int = 0) -> Visit:
+        """Lets a request of the key ``name`` in, whose body has ``size`` bytes, 0 where that is not known yet.
+
+        Raises QuotaError where its share is used up.
+        """
         self._sweep(now)
         account = self._account(name, quota, now)
         if quota.concurrent is not None and account.running >= quota.concurrent:
             raise _exceeded("requests at a time", quota.concurrent, SLOT_RETRY_S)
+        if account.bytes is not None:
+            _check(account.bytes, "bytes a minute", min(size or 1, account.bytes.limit), now)
         if account.requests is not None:
-            _take(account.requests, "requests a minute", 1, now)
+            _check(account.requests, "requests a minute", 1, now)
+            account.requests.take(1, now)
+        if account.bytes is not None:
+            account.bytes.take(size, now)
         account.running += 1
-        return Visit(account)
+        return Visit(account, size)
 
     def headers(self, name: str, now: float) -> tuple[Header, ...]:
         """x-ratelimit-* of a key, for a refusal; nothing where it is at rest."""
@@ -190,14 +214,14 @@ class Quotas:
 
 def _change(account: Account, quota: Quota, now: float) -> None:
     fresh = Account.open(account.name, quota, now)
-    account.quota, account.requests, account.tokens = quota, fresh.requests, fresh.tokens
+    account.quota, account.requests, account.tokens, account.bytes = quota, fresh.requests, fresh.tokens, fresh.bytes
 
 
-def _take(bucket: Bucket, what: str, amount: int, now: float) -> None:
+def _check(bucket: Bucket, what: str, amount: int, now: float) -> None:
+    """Raises QuotaError where that much cannot be taken now."""
     wait_s = bucket.wait_s(amount, now)
     if wait_s > 0:
         raise _exceeded(what, bucket.limit, wait_s)
-    bucket.take(amount, now)
 
 
 def _exceeded(what: str, limit: int, retry_after_s: float) -> QuotaError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import orjson
@@ -17,12 +17,12 @@ from starlette.datastructures import Headers, QueryParams
 from twofold.core.errors import ParameterError, TwofoldError
 from twofold.dialects.base import Dialect, DialectRequest
 from twofold.serve.exchange import CLIENT_GONE, Exchange, Keep
-from twofold.serve.gate.body import ClientGoneError, read_json
+from twofold.serve.gate.body import MAX_DIGITS, ClientGoneError, read_json
 from twofold.serve.gate.door import arrival_of
 from twofold.serve.gate.limits import BodyLimits
 from twofold.serve.gate.quotas import Quotas
 from twofold.serve.gate.refusals import Header, Refusals
-from twofold.serve.http.asgi import JSON, Receive, Scope, Send, send_body
+from twofold.serve.http.asgi import JSON, Message, Receive, Scope, Send, send_body
 from twofold.serve.http.replies import Replies, internal_error
 from twofold.serve.replay.cache import CACHE_HEADER
 from twofold.serve.runner import Runner
@@ -129,8 +129,7 @@ class GeneratingEndpoint:
     async def _read(self, exchange: Exchange, headers: Headers, receive: Receive) -> DialectRequest:
         self._site.runner.check_open()
         exchange.replay = asked_replay(headers.get(CACHE_HEADER))
-        exchange.enter(self._site.quotas)
-        body = await read_json(headers, receive, self._site.body)
+        body = await read_json(headers, entered(exchange, self._site.quotas, headers, receive), self._site.body)
         exchange.size = int(headers.get("content-length", UNKNOWN_SIZE))
         request = self._generating.read(body)
         if self._generating.complete is not None:
@@ -139,7 +138,7 @@ class GeneratingEndpoint:
 
 
 class PlainEndpoint:
-    """What answers at once, for one HTTP method or several."""
+    """What answers at once, for one HTTP method or several. Quotas count what is posted: the rest costs little."""
 
     def __init__(self, site: Site, dialect: Dialect, path: str, handler: Handler) -> None:
         self._site = site
@@ -150,12 +149,30 @@ class PlainEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope, self._dialect, self._path)
         with self._site.runner.track(exchange, waits=False):
-            answer = None
-            async with _refusing(self._site, exchange, send):
-                answer = await self._handler(Asked(exchange, scope, receive, self._site.body))
-            if answer is not None:
-                exchange.status = answer.status
-                await send_answer(send, answer)
+            try:
+                answer = None
+                async with _refusing(self._site, exchange, send):
+                    if scope["method"] == "POST":
+                        receive = entered(exchange, self._site.quotas, Headers(scope=scope), receive)
+                    answer = await self._handler(Asked(exchange, scope, receive, self._site.body))
+                if answer is not None:
+                    exchange.status = answer.status
+                    await send_answer(send, replace(answer, headers=(*answer.headers, *exchange.headers())))
+            finally:
+                exchange.leave()
+
+
+def entered(exchange: Exchange, quotas: Quotas, headers: Headers, receive: Receive) -> Receive:
+    """Takes a request's share of its key's quota; what receives its body, and counts it. Raises QuotaError."""
+    announced = headers.get("content-length", "0")
+    exchange.enter(quotas, int(announced) if announced.isdecimal() and len(announced) <= MAX_DIGITS else 0)
+
+    async def counting() -> Message:
+        message = await receive()
+        exchange.received += len(message.get("body", b""))
+        return message
+
+    return counting
 
 
 @asynccontextmanager

@@ -34,7 +34,10 @@ class StatusEndpoint:
         return Answer({"version": twofold_version()})
 
     async def metrics(self, asked: Asked) -> Answer:
-        page = await self._metrics.read(asked.headers.get("accept", ""))
+        """All figures; of those that are told by tenant only the caller's own, unless its key may see all."""
+        caller = asked.exchange.caller
+        tenant = None if caller.metrics == "all" else caller.tenant
+        page = await self._metrics.read(asked.headers.get("accept", ""), tenant)
         return Answer(body=page.body, content_type=page.content_type.encode())
 
     async def request(self, asked: Asked) -> Answer:
