@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from twofold.core.errors import TwofoldError
 from twofold.core.params import SamplingParams
@@ -23,6 +23,8 @@ from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.prompts import GivenPrompt
 from twofold.text.sections.format import AnswerFormat
 from twofold.text.tokenizer import Tokenizer
+
+EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
 
 ServiceTier = Literal["default", "flex", "priority", "batch"]
 """Which class of service a request gets. Prices and latency targets hang on it, never an answer."""
@@ -58,6 +60,7 @@ class ReplyHead:
     model         the name that was asked for
     service_tier  the one that was given; None where nobody has tiers, as in a file of requests
     prompt_tokens of all prompts together; for what is told before they have run
+    waited_s      seconds from the request's arrival until its prompts were tokenised and its model loaded
     """
 
     id: str
@@ -65,10 +68,11 @@ class ReplyHead:
     model: str
     service_tier: ServiceTier | None = None
     prompt_tokens: int = 0
+    waited_s: float = 0.0
 
 
 class Streamer(Protocol):
-    """Tells a reply as it comes. Every method gives bytes of server-sent events, possibly none."""
+    """Tells a reply as it comes. Every method gives bytes of the dialect's ``stream_type``, possibly none."""
 
     keep_alive: bytes
     """An event that means nothing, for connections that are silent for long."""
@@ -129,10 +133,20 @@ class DialectRequest(Protocol):
 
 
 class Dialect(Protocol):
-    """How a dialect tells errors."""
+    """How a dialect tells errors.
+
+    stream_type   the content type of its streams
+    any_type      bodies are read as JSON whatever their content type says
+    """
 
     @property
-    def name(self) -> Literal["openai", "anthropic"]: ...
+    def name(self) -> Literal["openai", "anthropic", "ollama"]: ...
+
+    @property
+    def stream_type(self) -> str: ...
+
+    @property
+    def any_type(self) -> bool: ...
 
     def status(self, error: TwofoldError) -> int:
         """The HTTP status of an error."""

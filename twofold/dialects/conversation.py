@@ -53,6 +53,7 @@ class Conversation:
 
     choice         which tools may be called; with "none" the model does not see them
     parallel       whether one answer may hold several calls
+    continues      the answer goes on from the last message, which is the assistant's
     cache_points   beginnings of the prompt that shall stay cached, in the order of the prompt
     """
 
@@ -63,6 +64,7 @@ class Conversation:
     thinking: Thinking = AS_BEFORE
     variables: Mapping[str, Any] = field(default_factory=dict)
     add_generation_prompt: bool = True
+    continues: bool = False
     cache_points: tuple[CachePoint, ...] = ()
 
     def prepare(self, model: ModelFacts, params: SamplingParams, options: RequestOptions) -> Job:
@@ -78,13 +80,18 @@ class Conversation:
             return model.tokenizer.apply_chat_template(
                 messages,
                 tools=tools,
-                add_generation_prompt=self.add_generation_prompt,
+                add_generation_prompt=self._prompted,
+                continue_final_message=self.continues,
                 tokenize=False,
                 **variables,
             )
 
         ids = model.tokenizer.apply_chat_template(
-            shown, tools=tools, add_generation_prompt=self.add_generation_prompt, **variables
+            shown,
+            tools=tools,
+            add_generation_prompt=self._prompted,
+            continue_final_message=self.continues,
+            **variables,
         )
         if self.cache_points:
             pins = find_pins(self.cache_points, self.messages, self._callable, ids, model, render)
@@ -96,6 +103,11 @@ class Conversation:
         return model.format.parser(self._callable, parallel=self.parallel, opened=self._opened(model))
 
     @property
+    def _prompted(self) -> bool:
+        """Whether the prompt ends with what begins a turn of the assistant's."""
+        return self.add_generation_prompt and not self.continues
+
+    @property
     def _callable(self) -> Sequence[Message] | None:
         """The tools that the model is shown."""
         return self.tools if self.tools and self.choice != "none" else None
@@ -105,6 +117,8 @@ class Conversation:
         marks = model.format.thinking
         if marks is None:
             return False
+        if self.continues:
+            return opened_in(marks, self.messages[-1].get("content"))
         variables = self._variables(marks)
         if marks.switch not in variables:
             return marks.opened
@@ -130,6 +144,12 @@ class Conversation:
 
     def _params(self, model: ModelFacts, marks: ThinkingMarks | None, params: SamplingParams) -> SamplingParams:
         params = self._with_form(model, params)
+        if self.continues and params.structured_outputs is not None:
+            raise ParameterError(
+                "An answer that goes on from a given beginning cannot have a form or be a forced call of a tool.",
+                param="messages",
+                hint="End with a message of the user, or leave the form out.",
+            )
         if marks is not None and (self._budget(marks) is not None or params.structured_outputs is not None):
             section = _section(marks, model.tokenizer, self._budget(marks), opened=self._opened(model))
             params = replace(params, thinking=section)
@@ -171,6 +191,13 @@ class Conversation:
             )
         form = model.format.form(self.tools, choice or "required", parallel=self.parallel)
         return replace(params, structured_outputs=form)
+
+
+def opened_in(marks: ThinkingMarks, content: object) -> bool:
+    """Whether a beginning of an answer ends inside the thinking section."""
+    parts = content if isinstance(content, list) else [{"text": content}]
+    text = str(parts[-1].get("text") or "") if parts else ""
+    return text.rfind(marks.start) > text.rfind(marks.end)
 
 
 def _section(marks: ThinkingMarks, tokenizer: Tokenizer, budget: int | None, *, opened: bool) -> ThinkingParams:

@@ -1,8 +1,12 @@
-"""Texts that are no chats."""
+"""Prompts that are no chats: texts to continue, and texts with a gap to fill in."""
 
 from __future__ import annotations
 
-from twofold.dialects.base import ModelFacts
+from dataclasses import replace
+
+from twofold.core.params import SamplingParams
+from twofold.core.request import RequestOptions
+from twofold.dialects.base import Job, ModelFacts
 from twofold.engine.prompts import GivenPrompt
 
 
@@ -11,3 +15,11 @@ def tokenized(given: GivenPrompt, model: ModelFacts) -> GivenPrompt:
     if given.token_ids is not None:
         return given
     return GivenPrompt(given.text, tuple(model.tokenizer.encode(given.text or "")))
+
+
+def infilled(prefix: str, suffix: str, model: ModelFacts, params: SamplingParams, options: RequestOptions) -> Job:
+    """Asks for what stands between two texts. Raises ParameterError for a model that has no tokens for it."""
+    ids = model.tokenizer.encode_infill(prefix, suffix)
+    assert model.tokenizer.infill is not None, "it was just used"
+    ends = tuple(dict.fromkeys((*params.stop_tokens, *model.tokenizer.infill.ends)))
+    return Job(GivenPrompt(prefix, tuple(ids)), replace(params, stop_token_ids=ends), options)

@@ -10,6 +10,7 @@ from starlette.routing import Route, Router
 from twofold.core.errors import MethodError, NotFoundError, nearest
 from twofold.dialects.anthropic.errors import AnthropicDialect
 from twofold.dialects.base import Dialect
+from twofold.dialects.ollama.errors import OllamaDialect
 from twofold.dialects.openai.errors import OpenAIDialect
 from twofold.serve.http.asgi import App, Receive, Scope, Send
 from twofold.serve.http.endpoints import (
@@ -24,7 +25,9 @@ from twofold.serve.http.endpoints import (
 
 OPENAI: Final = OpenAIDialect()
 ANTHROPIC: Final = AnthropicDialect()
+OLLAMA: Final = OllamaDialect()
 ANTHROPIC_PATHS: Final = "/v1/messages"
+OLLAMA_PATHS: Final = "/api/"
 
 Routes = Mapping[str, Mapping[str, Handler]]
 """Handlers by path and HTTP method."""
@@ -32,6 +35,8 @@ Routes = Mapping[str, Mapping[str, Handler]]
 
 def dialect_of(path: str) -> Dialect:
     """The dialect that is spoken at a path."""
+    if path.startswith(OLLAMA_PATHS):
+        return OLLAMA
     return ANTHROPIC if path.startswith(ANTHROPIC_PATHS) else OPENAI
 
 

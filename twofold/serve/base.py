@@ -13,6 +13,7 @@ from twofold.cost.machine import MachineLimits
 from twofold.cost.model import ModelCost
 from twofold.dialects.base import Job, ModelFacts
 from twofold.engine.outputs import OutputDelta, RequestOutput
+from twofold.serve.models.reading import ModelReading
 
 ModelState = Literal["unloaded", "loading", "ready", "failed"]
 
@@ -23,6 +24,7 @@ class ModelEntry:
 
     created   seconds since 1970 of its file
     bytes     of its weights and its KV cache: measured while it is loaded, estimated before
+    reading   its file without the weights, where it was read
     """
 
     names: tuple[str, ...]
@@ -30,6 +32,7 @@ class ModelEntry:
     created: int
     context: int | None
     bytes: int
+    reading: ModelReading | None = None
 
 
 @dataclass(frozen=True, slots=True)

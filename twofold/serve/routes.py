@@ -8,6 +8,9 @@ from typing import Any
 from twofold.batch.endpoints import ENDPOINTS
 from twofold.dialects.anthropic.messages import MessagesRequest
 from twofold.dialects.base import DialectRequest, ReplyHead
+from twofold.dialects.ollama.chat import ChatRequest
+from twofold.dialects.ollama.embed import EmbedRequest
+from twofold.dialects.ollama.generate import GenerateRequest
 from twofold.dialects.openai.responses.request import ResponsesRequest
 from twofold.serve.app import Routes
 from twofold.serve.base import ModelHub
@@ -16,6 +19,7 @@ from twofold.serve.http.endpoints import UNKNOWN_SIZE, Generating
 from twofold.serve.http.files import BatchRoutes, FileRoutes
 from twofold.serve.http.messages import MessageRoutes
 from twofold.serve.http.models import ModelsEndpoint
+from twofold.serve.http.ollama import OllamaEndpoint
 from twofold.serve.http.responses import ResponseRoutes
 from twofold.serve.http.status import StatusEndpoint
 from twofold.serve.http.tokens import TokensEndpoint
@@ -31,6 +35,10 @@ def generating(stores: Stores) -> dict[str, Generating]:
         **{path: Generating(read) for path, read in ENDPOINTS.items()},
         "/v1/messages": Generating(MessagesRequest.read),
         "/v1/responses": Generating(ResponsesRequest.read, kept.complete, kept.keep),
+        "/api/chat": Generating(ChatRequest.read),
+        "/api/generate": Generating(GenerateRequest.read),
+        "/api/embed": Generating(EmbedRequest.read),
+        "/api/embeddings": Generating(EmbedRequest.read_single),
     }
 
 
@@ -40,7 +48,7 @@ def plain(hub: ModelHub, status: StatusEndpoint, stores: Stores, document: Docum
 
 
 def _about(hub: ModelHub, status: StatusEndpoint, document: DocumentEndpoint) -> Routes:
-    models, tokens = ModelsEndpoint(hub), TokensEndpoint(hub)
+    models, tokens, for_ollama = ModelsEndpoint(hub), TokensEndpoint(hub), OllamaEndpoint(hub)
     return {
         "/health": {"GET": status.health},
         "/ready": {"GET": status.ready},
@@ -49,6 +57,10 @@ def _about(hub: ModelHub, status: StatusEndpoint, document: DocumentEndpoint) ->
         "/openapi.json": {"GET": document.get},
         "/v1/models": {"GET": models.list},
         "/v1/models/{model:path}": {"GET": models.get},
+        "/api/version": {"GET": for_ollama.version},
+        "/api/tags": {"GET": for_ollama.tags},
+        "/api/ps": {"GET": for_ollama.ps},
+        "/api/show": {"POST": for_ollama.show},
         "/tokenize": {"POST": tokens.tokenize},
         "/detokenize": {"POST": tokens.detokenize},
         "/tokenizer_info": {"GET": tokens.info},

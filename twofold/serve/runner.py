@@ -70,6 +70,7 @@ class Run:
             request.model or model.name,
             exchange.tier,
             sum(len(job.prompt.token_ids or ()) for job in jobs),
+            time.monotonic() - exchange.arrived,
         )
         self._model = model
         self._jobs = jobs

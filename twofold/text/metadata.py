@@ -7,7 +7,7 @@ no influence on the ids of a text, or an error: a tokenizer that is almost right
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -22,14 +22,14 @@ MAX_TOKENS = 4_000_000
 
 _USED = names(
     "model pre tokens scores token_type merges bos_token_id eos_token_id eot_token_id eom_token_id unknown_token_id "
-    "padding_token_id add_bos_token add_eos_token add_space_prefix"
+    "padding_token_id add_bos_token add_eos_token add_space_prefix prefix_token_id suffix_token_id middle_token_id "
+    "fim_pre_token_id fim_suf_token_id fim_mid_token_id"
 )
 _HARMLESS = names(
-    "token_type_count seperator_token_id separator_token_id cls_token_id mask_token_id prefix_token_id "
-    "suffix_token_id middle_token_id fim_pre_token_id fim_suf_token_id fim_mid_token_id fim_pad_token_id "
+    "token_type_count seperator_token_id separator_token_id cls_token_id mask_token_id fim_pad_token_id "
     "fim_rep_token_id fim_sep_token_id added_tokens"
 )
-"""They name tokens for other uses (filling in the middle, classification), or repeat what ``token_type`` says."""
+"""They name tokens for other uses (classification), or repeat what ``token_type`` says."""
 
 _OFF = names(
     "add_sep_token remove_extra_whitespaces precompiled_charsmap normalizer.lowercase normalizer.strip_accents "
@@ -76,6 +76,7 @@ class Vocabulary:
     add_eos: bool | None
     add_space_prefix: bool | None
     chat_template: str | None
+    infill_ids: Mapping[str, int | None] = field(default_factory=dict)
 
     def ids_of(self, *kinds: TokenType) -> list[int]:
         """Ids whose type is one of ``kinds``, ascending."""
@@ -113,7 +114,18 @@ def read_vocabulary(metadata: Mapping[str, object]) -> Vocabulary:
         add_eos=_flag(metadata, PREFIX + "add_eos_token"),
         add_space_prefix=_flag(metadata, PREFIX + "add_space_prefix"),
         chat_template=_string(metadata, "tokenizer.chat_template"),
+        infill_ids={part: _infill_id(metadata, part, len(texts)) for part in ("prefix", "suffix", "middle")},
     )
+
+
+def _infill_id(metadata: Mapping[str, object], part: str, count: int) -> int | None:
+    """The token that marks a part of a text with a gap, under its newer key or its older one; an impossible one is
+    none, for no other text needs it."""
+    for name in (f"fim_{part[:3]}", part):
+        value = metadata.get(f"{PREFIX}{name}_token_id")
+        if isinstance(value, int | np.integer) and 0 <= value < count:
+            return int(value)
+    return None
 
 
 def _refuse_unknown_keys(metadata: Mapping[str, object]) -> None:

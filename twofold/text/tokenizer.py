@@ -17,6 +17,7 @@ from twofold.core.errors import FormatError, ParameterError, TemplateError, Unsu
 from twofold.text import bytelevel, sentencepiece
 from twofold.text.builtin_templates import BUILTIN_TEMPLATES, family_of
 from twofold.text.chat import ChatTemplate
+from twofold.text.infill import InfillTokens, infill_tokens
 from twofold.text.messages import Message, guarded, texts_of, validated
 from twofold.text.metadata import PREFIX, TokenType, Vocabulary, read_vocabulary
 from twofold.text.names import names
@@ -57,6 +58,11 @@ class Tokenizer:
         self.add_bos = _adds(vocabulary.add_bos, "bos", vocabulary.bos_id, _bos_by_default(vocabulary))
         self.add_eos = _adds(vocabulary.add_eos, "eos", vocabulary.eos_id, False)
         self._chat_template = self._template(chat_template)
+        marks = vocabulary.ids_of(TokenType.CONTROL, TokenType.USER_DEFINED)
+        self.infill: InfillTokens | None = infill_tokens(
+            vocabulary.infill_ids, {texts[token]: token for token in marks}
+        )
+        """The tokens for filling in the middle of a text; None where the model was not taught it."""
 
     @classmethod
     def from_metadata(
@@ -95,6 +101,21 @@ class Tokenizer:
         """
         body = self._encode_parsed(text) if parse_special else self._encode_plain(text)
         return self._wrapped(body) if add_special_tokens else body
+
+    def encode_infill(self, prefix: str, suffix: str) -> list[int]:
+        """Ids of a prompt after which the model writes what stands between both texts; control tokens in them are text.
+
+        Raises ParameterError for a model that has no tokens for it.
+        """
+        if self.infill is None:
+            raise ParameterError(
+                "This model cannot fill in the middle of a text: its vocabulary has no tokens for it.",
+                param="suffix",
+                hint="Leave suffix out, or use a model for code, such as qwen2.5-coder-1.5b.",
+            )
+        before = [self.bos_id] if self.add_bos and self.bos_id is not None else []
+        prefix_ids, suffix_ids = self._encode_plain(prefix), self._encode_plain(suffix)
+        return [*before, self.infill.prefix, *prefix_ids, self.infill.suffix, *suffix_ids, self.infill.middle]
 
     def _wrapped(self, ids: list[int]) -> list[int]:
         before = [self.bos_id] if self.add_bos and self.bos_id is not None else []
@@ -196,6 +217,7 @@ class Tokenizer:
         *,
         add_generation_prompt: bool = True,
         tools: Sequence[Message] | None = None,
+        continue_final_message: bool = False,
         tokenize: Literal[True] = True,
         trust_content: bool = False,
         **template_kwargs: Any,
@@ -208,6 +230,7 @@ class Tokenizer:
         *,
         add_generation_prompt: bool = True,
         tools: Sequence[Message] | None = None,
+        continue_final_message: bool = False,
         tokenize: Literal[False],
         trust_content: bool = False,
         **template_kwargs: Any,
@@ -219,6 +242,7 @@ class Tokenizer:
         *,
         add_generation_prompt: bool = True,
         tools: Sequence[Message] | None = None,
+        continue_final_message: bool = False,
         tokenize: bool = True,
         trust_content: bool = False,
         **template_kwargs: Any,
@@ -226,6 +250,7 @@ class Tokenizer:
         """The prompt that the model's chat template makes of ``messages``, as ids or as text.
 
         Text in messages and tools that looks like a control token stays text in the ids, unless ``trust_content``.
+        With ``continue_final_message`` the prompt ends where the content of the last message ends, its turn left open.
         ``template_kwargs`` become variables of the template. Raises TemplateError without a template, for messages
         that are malformed or that the template refuses.
         """
@@ -236,6 +261,10 @@ class Tokenizer:
         if tokenize and not trust_content and any(map(self._special.holds, texts_of([checked, checked_tools]))):
             mark = unused_mark("".join(texts_of([checked, checked_tools])) + self._chat_template.source)
             checked, checked_tools = guarded([checked, checked_tools], lambda text: self._special.broken(text, mark))
+        end = None
+        if continue_final_message:
+            end = unused_mark("".join(texts_of([checked, checked_tools])) + self._chat_template.source)
+            checked[-1]["content"] += end
         rendered = self._chat_template.render(
             checked,
             tools=checked_tools,
@@ -243,6 +272,8 @@ class Tokenizer:
             special_tokens=self._named_tokens(),
             **template_kwargs,
         )
+        if end is not None:
+            rendered = _until(rendered, end)
         return self._encode_marked(rendered, mark) if tokenize else rendered
 
     def _encode_marked(self, text: str, mark: str | None) -> list[int]:
@@ -256,6 +287,17 @@ class Tokenizer:
     def _named_tokens(self) -> dict[str, str]:
         named = {"bos_token": self.bos_id, "eos_token": self.eos_id, "pad_token": self.pad_id}
         return {name: "" if token is None else self.token_text(token) for name, token in named.items()}
+
+
+def _until(rendered: str, mark: str) -> str:
+    """The text before the last ``mark``. Raises TemplateError where there is none."""
+    before, found, _ = rendered.rpartition(mark)
+    if not found:
+        raise TemplateError(
+            "The chat template does not show the last message, so it cannot be continued.",
+            hint="End with a message of the user.",
+        )
+    return before.replace(mark, "")
 
 
 def _named_or_source(chosen: str) -> str:

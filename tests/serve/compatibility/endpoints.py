@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from anthropic.types.beta.message_create_params import MessageCreateParamsBase
+from ollama import _types as ollama
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase as ChatParams
 from openai.types.completion_create_params import CompletionCreateParamsBase as TextParams
 from openai.types.embedding_create_params import EmbeddingCreateParams
@@ -16,6 +17,9 @@ from tests.serve.compatibility.probes import Probe
 from twofold.core.params import MAX_LOGPROBS, MAX_N, MAX_STOP_CHARS, MAX_STOPS
 from twofold.dialects.anthropic.messages import MessagesRequest
 from twofold.dialects.base import DialectRequest
+from twofold.dialects.ollama.chat import ChatRequest as OllamaChatRequest
+from twofold.dialects.ollama.embed import EmbedRequest
+from twofold.dialects.ollama.generate import GenerateRequest
 from twofold.dialects.openai.chat import ChatRequest
 from twofold.dialects.openai.completions import CompletionRequest
 from twofold.dialects.openai.embeddings import EmbeddingRequest
@@ -111,6 +115,30 @@ DRAWN: Final[Mapping[str, list[Probe]]] = {
     "max_output_tokens": [Probe("1 or more", 8), Probe("0", 0)],
     "top_logprobs": LOGPROBS,
     "metadata": [Probe("up to 16 texts (not used)", {"a": "b"})],
+}
+
+OLLAMA_CALL: Final = {"name": "weather", "arguments": {}}
+OPTIONS: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repeat_penalty"), 0.5),
+    **dict.fromkeys(("top_k", "seed", "num_predict"), 5),
+    "num_ctx": 2048,
+    "stop": ["a"],
+    "repeat_last_n": 64,
+    **dict.fromkeys(("num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "mirostat_tau", "mirostat_eta"), 1),
+    **dict.fromkeys(("numa", "low_vram", "f16_kv", "use_mmap", "use_mlock"), True),
+    **dict.fromkeys(("tfs_z", "typical_p"), 0.5),
+    **dict.fromkeys(("logits_all", "vocab_only", "embedding_only"), True),
+    "mirostat": 1,
+    "penalize_newline": False,
+}
+"""A value of each option that Ollama's client knows; one that does something."""
+OLLAMA: Final[Mapping[str, list[Probe]]] = {
+    "model": DRAWN["model"],
+    "options": [Probe(name, {name: value}) for name, value in OPTIONS.items()],
+    "format": [Probe("`json`", "json"), Probe("a JSON schema", SCHEMA), Probe("another text", "xml")],
+    "keep_alive": [Probe("seconds", 5), Probe("a duration", "5m"), Probe("another text", "soon")],
+    "think": [Probe("true", True), Probe("false", False), Probe("`low` to `max`", "low")],
+    "top_logprobs": LOGPROBS,
 }
 
 
@@ -253,5 +281,54 @@ ENDPOINTS: Final = (
             ],
         },
         needs={"tool_choice": {"tools": [MESSAGES_TOOL]}},
+    ),
+    Endpoint(
+        "/api/chat",
+        "ollama",
+        ollama.ChatRequest,
+        OllamaChatRequest.read,
+        {"model": "tiny", "messages": [USER]},
+        values={
+            **OLLAMA,
+            "messages": [
+                Probe("none, to load the model", []),
+                *(Probe(f"`{role}`", [{"role": role, "content": "hi"}, USER]) for role in ("system", "user", "tool")),
+                Probe("`assistant`, continued where it is the last", [USER, {"role": "assistant", "content": "so"}]),
+                Probe("tool calls", [USER, {"role": "assistant", "tool_calls": [{"function": OLLAMA_CALL}]}]),
+                Probe("images", [{**USER, "images": ["aGk="]}]),
+            ],
+            "tools": [Probe("functions", [CHAT_TOOL])],
+        },
+        needs={"top_logprobs": {"logprobs": True}},
+        also={},
+    ),
+    Endpoint(
+        "/api/generate",
+        "ollama",
+        ollama.GenerateRequest,
+        GenerateRequest.read,
+        {"model": "tiny", "prompt": "hi"},
+        values={
+            **OLLAMA,
+            "suffix": [Probe("text, by models with tokens for filling in the middle", "")],
+            "template": [Probe("none", ""), Probe("text", "{{ .Prompt }}")],
+            "context": [Probe("none", []), Probe("token ids", [1])],
+            "images": [Probe("none", []), Probe("pictures", ["aGk="])],
+        },
+        needs={"top_logprobs": {"logprobs": True}},
+        also={},
+    ),
+    Endpoint(
+        "/api/embed",
+        "ollama",
+        ollama.EmbedRequest,
+        EmbedRequest.read,
+        {"model": "tiny", "input": "hi"},
+        values={
+            **OLLAMA,
+            "input": TEXTS[:2],
+            "dimensions": [Probe("the model's own", 64), Probe("others", 32)],
+        },
+        also={},
     ),
 )

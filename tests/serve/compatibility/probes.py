@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, NotRequired, Required, Union, get_args, get_origin, get_type_hints
 
+from pydantic import BaseModel
 from typing_extensions import is_typeddict
 
 DEPTH: Final = 3
@@ -34,6 +35,8 @@ def probes_of(hint: Any, depth: int = DEPTH) -> list[Probe]:
 
 def fields_of(params: Any) -> dict[str, Any]:
     """The fields of a client's parameters with their types, without those that it sends as headers."""
+    if isinstance(params, type) and issubclass(params, BaseModel):
+        return {name: field.annotation for name, field in params.model_fields.items()}
     hints = get_type_hints(params, include_extras=True)
     return {name: hint for name, hint in hints.items() if not _is_header(hint)}
 

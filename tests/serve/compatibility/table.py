@@ -15,6 +15,7 @@ from twofold.core.errors import ParameterError, TwofoldError
 from twofold.dialects.anthropic.errors import AnthropicDialect
 from twofold.dialects.base import Dialect, ModelFacts
 from twofold.dialects.fields import UNSUPPORTED, FieldError, Fields
+from twofold.dialects.ollama.errors import OllamaDialect
 from twofold.dialects.openai.errors import OpenAIDialect
 from twofold.text.sections.format import AnswerFormat
 from twofold.text.tokenizer import Tokenizer
@@ -28,8 +29,12 @@ THINKS: Final = (
     TEMPLATE + "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}{% endif %}"
 )
 PLAIN: Final = TEMPLATE + "{% endif %}"
-DIALECTS: Final[Mapping[str, Dialect]] = {"openai": OpenAIDialect(), "anthropic": AnthropicDialect()}
-CLIENTS: Final = {"openai": "OpenAI's", "anthropic": "Anthropic's"}
+DIALECTS: Final[Mapping[str, Dialect]] = {
+    "openai": OpenAIDialect(),
+    "anthropic": AnthropicDialect(),
+    "ollama": OllamaDialect(),
+}
+CLIENTS: Final = {"openai": "OpenAI's", "anthropic": "Anthropic's", "ollama": "Ollama's"}
 MOST_LISTED: Final = 12
 NEEDS_THINKING: Final = "¹"
 
@@ -111,10 +116,10 @@ class Readers:
             return Outcome(probe, None, thinking=_error(endpoint, body, self._plain) is not None)
         dialect = DIALECTS[endpoint.client]
         told = dialect.error(error, "req_1")["error"]
-        word = told.get("code") or told["type"]
+        word = "" if isinstance(told, str) else f" `{told.get('code') or told['type']}`"
         param = error.param if isinstance(error, ParameterError) else None
         unsupported = isinstance(error, FieldError) and error.code in (UNSUPPORTED, "unsupported_value")
-        return Outcome(probe, f"{dialect.status(error)} `{word}`", param=param, unsupported=unsupported)
+        return Outcome(probe, f"{dialect.status(error)}{word}", param=param, unsupported=unsupported)
 
 
 def rows(readers: Readers, endpoint: Endpoint) -> list[Row]:
@@ -175,8 +180,8 @@ def _asked() -> Iterator[set[str]]:
 
 HEAD: Final = f"""# What the server accepts
 
-Every field that OpenAI's and Anthropic's Python clients can send, with the values that were tried: made from the
-clients' own types, and really given to the server's readers. A field that cannot be honoured is refused by name, with
+Every field that the Python clients of OpenAI, Anthropic and Ollama can send, with the values that were tried: made from
+the clients' own types, and really given to the server's readers. A field that cannot be honoured is refused by name, with
 an error of the client's own kind; nothing is passed over in silence, but for labels, which concern no answer.
 `python -m tests.serve.compatibility` writes this page, and a test fails where it is stale.
 

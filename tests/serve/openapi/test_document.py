@@ -17,6 +17,9 @@ from twofold.batch.endpoints import ENDPOINTS as BATCHED
 from twofold.core.errors import TwofoldError
 from twofold.core.params import StructuredOutputsParams
 from twofold.dialects.anthropic.messages import CountTokensRequest, MessagesRequest
+from twofold.dialects.ollama.chat import ChatRequest as OllamaChatRequest
+from twofold.dialects.ollama.embed import EmbedRequest
+from twofold.dialects.ollama.generate import GenerateRequest
 from twofold.dialects.openai.chat import ChatRequest
 from twofold.dialects.openai.completions import CompletionRequest
 from twofold.dialects.openai.embeddings import EmbeddingRequest
@@ -39,6 +42,10 @@ READERS: Final[dict[str, Callable[[object], object]]] = {
     "ResponseTokensRequest": InputTokensRequest.read,
     "MessageRequest": MessagesRequest.read,
     "MessageTokensRequest": CountTokensRequest.read,
+    "OllamaChatRequest": OllamaChatRequest.read,
+    "OllamaGenerateRequest": GenerateRequest.read,
+    "OllamaEmbedRequest": EmbedRequest.read,
+    "OllamaEmbeddingRequest": EmbedRequest.read_single,
     "BatchRequest": lambda body: BatchOrder.read(body, ENDPOINTS),
 }
 NEEDED: Final[dict[str, dict[str, Any]]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, Literal
 
 from twofold.core.errors import BusyError, TwofoldError
+from twofold.dialects.base import EVENT_STREAM
 
 OVERLOADED: Final = 529
 """Anthropic's own status for a server that has too much to do."""
@@ -25,6 +26,8 @@ class AnthropicDialect:
     """``Dialect`` of Anthropic's clients."""
 
     name: Literal["anthropic"] = "anthropic"
+    stream_type = EVENT_STREAM
+    any_type = False
 
     def status(self, error: TwofoldError) -> int:
         return OVERLOADED if isinstance(error, BusyError) else error.status

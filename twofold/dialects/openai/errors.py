@@ -21,6 +21,7 @@ from twofold.core.errors import (
     TooLargeError,
     TwofoldError,
 )
+from twofold.dialects.base import EVENT_STREAM
 from twofold.dialects.fields import IMPOSSIBLE, FieldError
 
 MAX_MESSAGE: Final = 3000
@@ -50,6 +51,8 @@ class OpenAIDialect:
     """``Dialect`` of OpenAI's clients."""
 
     name: Literal["openai"] = "openai"
+    stream_type = EVENT_STREAM
+    any_type = False
 
     def status(self, error: TwofoldError) -> int:
         return error.status

@@ -15,7 +15,7 @@ MAX_NAME_CHARS: Final = 128
 
 def read_tools(fields: Fields) -> tuple[tuple[Message, ...], ToolChoice]:
     """The tools that may be called, and the choice among them."""
-    tools = _tools(fields.take("tools"))
+    tools = tool_list(fields.take("tools"))
     given = fields.take("tool_choice")
     if given is None:
         return tools, "auto"
@@ -30,7 +30,8 @@ def read_tools(fields: Fields) -> tuple[tuple[Message, ...], ToolChoice]:
     return _allowed(choice, tools)
 
 
-def _tools(tools: Any) -> tuple[Message, ...]:
+def tool_list(tools: Any) -> tuple[Message, ...]:
+    """The tools of a list that a caller gave. Raises FieldError."""
     if tools is None:
         return ()
     if not isinstance(tools, list) or len(tools) > MAX_TOOLS:

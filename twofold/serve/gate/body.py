@@ -27,12 +27,12 @@ class ClientGoneError(Exception):
     """The client left while its body was read; there is nobody to answer."""
 
 
-async def read_json(headers: Headers, receive: Receive, limits: BodyLimits) -> Any:
-    """The body of a request as plain data.
+async def read_json(headers: Headers, receive: Receive, limits: BodyLimits, *, any_type: bool = False) -> Any:
+    """The body of a request as plain data; ``any_type`` takes what is called something else than JSON.
 
     Raises TooLargeError, SlowClientError, ClientGoneError, and FieldError for what is not JSON in UTF-8.
     """
-    check_json_type(headers)
+    check_json_type(headers, any_type=any_type)
     body = await read_body(headers, receive, limits)
     if len(body) <= INLINE_BYTES:
         return decode_json(body, limits)
@@ -64,10 +64,10 @@ async def _read(receive: Receive, limits: BodyLimits) -> bytes:
             return bytes(body)
 
 
-def check_json_type(headers: Headers) -> None:
+def check_json_type(headers: Headers, *, any_type: bool = False) -> None:
     """Raises FieldError where a body says that it is not JSON, or that it is packed."""
     kind = headers.get("content-type", JSON_TYPE).partition(";")[0].strip().lower()
-    if kind != JSON_TYPE:
+    if kind != JSON_TYPE and not any_type:
         raise FieldError(f"The body must be {JSON_TYPE}; the Content-Type header says otherwise.", param="content-type")
     packing = headers.get("content-encoding", "identity").strip().lower()
     if packing not in ("", "identity"):

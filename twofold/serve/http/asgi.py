@@ -16,12 +16,11 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 JSON: Final[Header] = (b"content-type", b"application/json")
-EVENTS: Final[tuple[Header, ...]] = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
+STREAMED: Final[tuple[Header, ...]] = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
-"""What a stream of events is sent with; proxies shall not hold it back."""
+"""What a stream is sent with beside its type; proxies shall not hold it back."""
 
 
 async def send_json(send: Send, status: int, body: object, headers: Iterable[Header] = ()) -> None:

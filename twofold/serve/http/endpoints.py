@@ -83,7 +83,7 @@ class Asked:
         return self.exchange.caller.tenant
 
     async def json(self) -> Any:
-        return await read_json(self.headers, self.receive, self.limits)
+        return await read_json(self.headers, self.receive, self.limits, any_type=self.exchange.dialect.any_type)
 
 
 Handler = Callable[[Asked], Awaitable[Answer]]
@@ -129,7 +129,8 @@ class GeneratingEndpoint:
     async def _read(self, exchange: Exchange, headers: Headers, receive: Receive) -> DialectRequest:
         self._site.runner.check_open()
         exchange.replay = asked_replay(headers.get(CACHE_HEADER))
-        body = await read_json(headers, entered(exchange, self._site.quotas, headers, receive), self._site.body)
+        counted = entered(exchange, self._site.quotas, headers, receive)
+        body = await read_json(headers, counted, self._site.body, any_type=self._dialect.any_type)
         exchange.size = int(headers.get("content-length", UNKNOWN_SIZE))
         request = self._generating.read(body)
         if self._generating.complete is not None:

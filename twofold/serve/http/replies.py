@@ -1,4 +1,4 @@
-"""Answers over HTTP: JSON at once, or server-sent events as they come; and errors in the caller's dialect."""
+"""Answers over HTTP: JSON at once, or a stream as it comes; and errors in the caller's dialect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from twofold.core.errors import TwofoldError
 from twofold.dialects.base import DialectRequest, Streamer
 from twofold.serve.exchange import CLIENT_GONE, Exchange
 from twofold.serve.gate.refusals import Refusals
-from twofold.serve.http.asgi import EVENTS, Receive, Send, send_json, until_gone
+from twofold.serve.http.asgi import STREAMED, Receive, Send, send_json, until_gone
 from twofold.serve.runner import Run, Runner
 
 QUIET_S: Final = 15.0
@@ -129,7 +129,8 @@ class _Reply:
         """Tells events of a stream; the first time behind all that stands before the first token."""
         if not self._begun:
             self._begun, data = True, self._opening + data
-            headers = [*EVENTS, *self._exchange.headers()]
+            kind = (b"content-type", self._exchange.dialect.stream_type.encode())
+            headers = [kind, *STREAMED, *self._exchange.headers()]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         self._spoken = time.monotonic()
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})

@@ -36,6 +36,7 @@ from twofold.serve.worker.patience import Patience
 RETRY_S: Final = 10.0
 """After a failed load: so long requests get its error at once."""
 BUSY_RETRY_S: Final = 5.0
+LATEST: Final = ":latest"
 SHARE_OF_FREE: Final = 0.9
 """Without a budget, models take this much of the memory that is free at the start."""
 
@@ -96,7 +97,9 @@ class _Place:
         return self.model is not None and self.leases == 0
 
     def entry(self) -> ModelEntry:
-        return ModelEntry(self.offer.names, self.state, self.created, self.context, self.bytes or self.file_bytes)
+        return ModelEntry(
+            self.offer.names, self.state, self.created, self.context, self.bytes or self.file_bytes, self.reading
+        )
 
     def look(self, folders: CacheFolders) -> None:
         """Learns what can be learned without fetching anything."""
@@ -188,12 +191,16 @@ class WorkerHub:
             place.look(self._folders)
 
     def _find(self, name: str | None) -> _Place:
-        place = self._places[0] if name is None else self._by_name.get(name)
+        place = self._places[0] if name is None else self._named(name)
         if place is not None:
             return place
         if self._settings.accept_any:
             return self._places[0]
         raise unknown_model(name or "", self._by_name)
+
+    def _named(self, name: str) -> _Place | None:
+        """The place of this name; a tag "latest", which Ollama's clients add, may be left out or added."""
+        return self._by_name.get(name) or self._by_name.get(name.removesuffix(LATEST))
 
     async def _loaded(self, place: _Place) -> WorkerModel:
         """The place's model, loaded by whoever comes first."""

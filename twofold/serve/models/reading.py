@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from twofold.core.model import ModelSpec
 from twofold.cost.model import ModelCost
@@ -14,10 +17,19 @@ from twofold.models.read import read_model
 from twofold.text.sections.format import AnswerFormat
 from twofold.text.tokenizer import Tokenizer
 
+TOKENIZER: Final = "tokenizer."
+MAX_TOLD_CHARS: Final = 256
+"""Of texts in metadata that are kept; chat templates and licences are longer."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelReading:
-    """A model file without its weights. ``nbytes`` is its size, ``created`` its time in seconds since 1970."""
+    """A model file without its weights. ``nbytes`` is its size, ``created`` its time in seconds since 1970.
+
+    parameters     values of all tensors
+    quantization   the format of most of its bytes
+    metadata       single values of the file's metadata, without those of its tokenizer
+    """
 
     path: Path
     spec: ModelSpec
@@ -26,6 +38,9 @@ class ModelReading:
     format: AnswerFormat
     nbytes: int
     created: int
+    parameters: int
+    quantization: str
+    metadata: Mapping[str, str | int | float | bool]
 
     def is_of(self, path: Path) -> bool:
         """Whether this is what reading ``path`` would give: the same file, not changed since."""
@@ -54,4 +69,24 @@ def read_file(path: Path, folders: CacheFolders, chat_template: str | None = Non
             format=AnswerFormat.of(tokenizer),
             nbytes=file.nbytes,
             created=int(path.stat().st_mtime),
+            parameters=sum(info.rows * info.columns for info in file.tensors.values()),
+            quantization=_quantization(file),
+            metadata=_single_values(file.metadata),
         )
+
+
+def _quantization(file: GGUFFile) -> str:
+    sizes: Counter[str] = Counter()
+    for info in file.tensors.values():
+        sizes[info.format.name] += info.nbytes
+    return sizes.most_common(1)[0][0] if sizes else ""
+
+
+def _single_values(metadata: Mapping[str, object]) -> dict[str, str | int | float | bool]:
+    """Without the tokenizer's keys, whose arrays take long to read."""
+    found: dict[str, str | int | float | bool] = {}
+    for key in metadata:
+        value = None if key.startswith(TOKENIZER) else metadata[key]
+        if isinstance(value, int | float) or (isinstance(value, str) and len(value) <= MAX_TOLD_CHARS):
+            found[key] = value
+    return found

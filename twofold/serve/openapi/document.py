@@ -16,6 +16,7 @@ from twofold.serve.openapi import (
     anthropic_replies,
     events,
     generating,
+    ollama,
     openai_replies,
     responses_replies,
     stored_replies,
@@ -27,9 +28,8 @@ from twofold.serve.openapi.shapes import only, said, text, told, word
 from twofold.serve.openapi.stored import STORED
 
 ABOUT: Final = (
-    "Language models behind OpenAI's and Anthropic's APIs. Bodies are JSON in UTF-8; an optional field that is "
-    "null counts as left out. Errors come in the words of the dialect of the "
-    "path, in at most 4 KiB."
+    "Language models behind OpenAI's, Anthropic's and Ollama's APIs. Bodies are JSON in UTF-8; an optional field that "
+    "is null counts as left out. Errors have the form of the path's API, in at most 4 KiB."
 )
 STATIC: Final = {
     "Usage": openai_replies.USAGE,
@@ -63,6 +63,7 @@ STATIC: Final = {
     "Health": told({"status": only("ok")}),
     "Ready": told({"status": only("ready")}),
     "Version": told({"version": text(1)}),
+    **ollama.REPLIES,
     "OpenAIError": OPENAI_ERROR,
     "AnthropicError": ANTHROPIC_ERROR,
 }

@@ -87,6 +87,9 @@ _RETRY: Final = {
 _KEY_WANTED: Final = {"www-authenticate": {"description": "How to show a key.", "schema": text()}}
 
 
+ERRORS: Final = {"openai": "OpenAIError", "anthropic": "AnthropicError", "ollama": "OllamaError"}
+
+
 def failures(operation: Operation, dialect: Dialect) -> dict[str, Any]:
     """The replies that tell errors, by status."""
     statuses = {*ALWAYS, *operation.failures}
@@ -105,5 +108,5 @@ def _failure(status: int, dialect: Dialect) -> dict[str, Any]:
         headers |= _RETRY
     if status == 401:
         headers |= _KEY_WANTED
-    schema: Schema = ref("OpenAIError" if dialect.name == "openai" else "AnthropicError")
+    schema: Schema = ref(ERRORS[dialect.name])
     return {"description": SAYS[status], "headers": headers, "content": {JSON: {"schema": schema}}}

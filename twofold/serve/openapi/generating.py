@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from twofold.serve.http.endpoints import REPLAY_WORDS
-from twofold.serve.openapi import anthropic_requests, events, openai_requests, responses_requests, rules
+from twofold.serve.openapi import anthropic_requests, events, ollama, openai_requests, responses_requests, rules
 from twofold.serve.openapi.events import streamed
 from twofold.serve.openapi.failures import GENERATING
 from twofold.serve.openapi.operation import Body, Link, Operation, replied
@@ -34,7 +34,8 @@ TOOL: Final[dict[str, Any]] = {
 def operations(models: Sequence[str]) -> list[Operation]:
     """All of them; examples ask for the first of these ``models``."""
     model = {"model": models[0]}
-    return [*_openai(model), *_responses(model), *_anthropic(model), *_tokens(model)]
+    for_ollama = ollama.operations(model, (REPLAY,), (RECORD,))
+    return [*_openai(model), *_responses(model), *_anthropic(model), *for_ollama, *_tokens(model)]
 
 
 def _openai(model: dict[str, str]) -> list[Operation]:
@@ -231,4 +232,5 @@ SCHEMAS: Final = {
     "TokenizeText": openai_requests.TOKENIZE_TEXT,
     "TokenizeChat": openai_requests.TOKENIZE_CHAT,
     "DetokenizeRequest": openai_requests.DETOKENIZE,
+    **ollama.REQUESTS,
 }

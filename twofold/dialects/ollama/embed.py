@@ -1,0 +1,111 @@
+"""/api/embed, and its older form /api/embeddings: texts whose vectors are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from twofold.core.errors import ContextLengthError
+from twofold.core.params import MAX_TOKEN_ID
+from twofold.core.request import RequestOptions
+from twofold.dialects.base import AskedTier, Job, ModelFacts, ReplyHead, Streamer
+from twofold.dialects.extras import read_explain
+from twofold.dialects.fields import FieldError, Fields, impossible
+from twofold.dialects.ollama.fields import read_keep_alive, read_model, read_sampling
+from twofold.dialects.ollama.replies import figures
+from twofold.dialects.openai.bodies import MAX_PROMPTS
+from twofold.dialects.pooling import PoolingParams
+from twofold.dialects.texts import tokenized
+from twofold.engine.outputs import RequestOutput
+from twofold.engine.prompts import GivenPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedRequest:
+    """Texts to read. ``truncate`` cuts what is longer than the model's context, or than ``window`` tokens (num_ctx);
+    ``single`` tells one vector alone, as /api/embeddings does."""
+
+    model: str
+    given: tuple[str, ...]
+    params: PoolingParams
+    truncate: bool
+    window: int | None
+    single: bool
+    keep_alive_s: float | None
+    explain: bool
+
+    @classmethod
+    def read(cls, body: object) -> Self:
+        """Reads a body of /api/embed. Raises ParameterError for an impossible, unknown or unsupported field."""
+        fields = Fields(body)
+        given = fields.require("input")
+        texts = [given] if isinstance(given, str) else given
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise impossible("input", given, "a text or a list of texts")
+        if len(texts) > MAX_PROMPTS:
+            raise FieldError(f"input holds {len(texts)} texts, at most {MAX_PROMPTS} are possible.", param="input")
+        params = PoolingParams(dimensions=fields.whole("dimensions", 0, MAX_TOKEN_ID) or None)
+        return cls._read(fields, tuple(texts), params, truncate=fields.flag("truncate", True), single=False)
+
+    @classmethod
+    def read_single(cls, body: object) -> Self:
+        """Reads a body of /api/embeddings."""
+        fields = Fields(body)
+        prompt = fields.text("prompt") or ""
+        return cls._read(fields, (prompt,) if prompt else (), PoolingParams(), truncate=True, single=True)
+
+    @classmethod
+    def _read(
+        cls, fields: Fields, given: tuple[str, ...], params: PoolingParams, *, truncate: bool, single: bool
+    ) -> Self:
+        request = cls(
+            model=read_model(fields),
+            given=given,
+            params=params,
+            truncate=truncate,
+            window=read_sampling(fields).window,
+            single=single,
+            keep_alive_s=read_keep_alive(fields),
+            explain=read_explain(fields),
+        )
+        fields.close()
+        return request
+
+    @property
+    def stream(self) -> bool:
+        return False
+
+    @property
+    def tier(self) -> AskedTier:
+        return "auto"
+
+    def prepare(self, model: ModelFacts) -> Sequence[Job]:
+        self.params.check(model.hidden_size)
+        return [Job(self._prompt(text, model), self.params, RequestOptions()) for text in self.given]
+
+    def reply(
+        self,
+        head: ReplyHead,
+        outputs: Sequence[RequestOutput],
+        model: ModelFacts,  # noqa: ARG002 - vectors have no text
+    ) -> dict[str, Any]:
+        vectors = [list(output.embedding or ()) for output in outputs]
+        if self.single:
+            return {"embedding": vectors[0] if vectors else []}
+        told = figures(head, outputs)
+        names = ("total_duration", "load_duration", "prompt_eval_count")
+        return {"model": head.model, "embeddings": vectors, **{name: told[name] for name in names}}
+
+    def streamer(self, head: ReplyHead, model: ModelFacts) -> Streamer:  # noqa: ARG002 - see ``stream``
+        raise AssertionError("vectors are not streamed")
+
+    def _prompt(self, text: str, model: ModelFacts) -> GivenPrompt:
+        ids = tokenized(GivenPrompt(text=text), model).token_ids or ()
+        room = min(model.context, self.window or model.context)
+        if len(ids) > room and not self.truncate:
+            raise ContextLengthError(
+                f"The text has {len(ids)} tokens; it does not fit the context of {room}.",
+                hint="Shorten it, or set truncate.",
+            )
+        return GivenPrompt(text, ids[:room])
