@@ -48,12 +48,21 @@ def test_a_field_is_only_called_refused_where_it_is_not_supported(readers: Reade
 
 DRAWN: dict[str, Any] = {"temperature": 0.7, "top_p": 0.9}
 OPENAI: dict[str, Any] = {**DRAWN, "stop": ["\n", "END"], "max_tokens": 100, "seed": 1, "n": 2, "presence_penalty": 0.5}
+OLLAMA: dict[str, Any] = {
+    "options": {"temperature": 0.2, "top_p": 0.95, "num_predict": 100, "num_ctx": 2048, "stop": ["END"], "seed": 1},
+    "format": "json",
+    "keep_alive": -1,
+    "think": False,
+}
 ORDINARY: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {**OPENAI, "max_completion_tokens": 100, "response_format": {"type": "json_object"}},
     "/v1/completions": {**OPENAI, "echo": True, "logprobs": 5},
     "/v1/responses": {**DRAWN, "max_output_tokens": 100, "instructions": "be brief", "metadata": {"a": "b"}},
     "/v1/embeddings": {"encoding_format": "base64", "user": "me"},
     "/v1/messages": {**DRAWN, "stop_sequences": ["\n", "END"], "max_tokens": 100, "top_k": 40, "system": "be brief"},
+    "/api/chat": {**OLLAMA, "messages": [{"role": "user", "content": "hi"}], "stream": False},
+    "/api/generate": {**OLLAMA, "system": "be brief", "raw": True},
+    "/api/embed": {"truncate": True, "keep_alive": "5m"},
 }
 """Fields as people use them: written down here, not made from the limits that the probes are made from."""
 
