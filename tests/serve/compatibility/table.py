@@ -181,8 +181,8 @@ def _asked() -> Iterator[set[str]]:
 HEAD: Final = f"""# What the server accepts
 
 Every field that the Python clients of OpenAI, Anthropic and Ollama can send, with the values that were tried: made from
-the clients' own types, and really given to the server's readers. A field that cannot be honoured is refused by name, with
-an error of the client's own kind; nothing is passed over in silence, but for labels, which concern no answer.
+the clients' own types, and really given to the server's readers. A field that cannot be honoured is refused by name,
+with an error of the client's own kind; nothing is passed over in silence, but for labels, which concern no answer.
 `python -m tests.serve.compatibility` writes this page, and a test fails where it is stale.
 
 {NEEDS_THINKING} by models that think before they answer; others refuse it."""
