@@ -55,6 +55,24 @@ def test_flags_of_one_sequence_reach_the_engine(
     assert made["enable_prefix_caching"] is False
 
 
+@pytest.mark.parametrize(("text", "size"), [("1.5M", 3 << 19), ("2097152", 1 << 21)])
+def test_sizes_have_units(text: str, size: int, twofold: Command, tiny: Path, made: dict[str, Any]) -> None:
+    assert twofold("run", "in the", "-n", 1, "-c", 64, "-m", tiny, "--kv-cache-memory-bytes", text).code == 0
+    assert made["kv_cache_memory_bytes"] == size
+
+
+def test_sizes_of_variables_have_units_too(
+    twofold: Command, tiny: Path, made: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TWOFOLD_KV_CACHE_MEMORY_BYTES", "1M")
+    assert twofold("run", "in the", "-n", 1, "-c", 64, "-m", tiny).code == 0
+    assert made["kv_cache_memory_bytes"] == 1 << 20
+    monkeypatch.setenv("TWOFOLD_KV_CACHE_MEMORY_BYTES", "1Q")
+    result = twofold("run", "in the", "-m", tiny)
+    assert result.code == 2
+    assert "TWOFOLD_KV_CACHE_MEMORY_BYTES: '1Q' is not a size; write for example 512M or 1.5GiB." in result.err
+
+
 def test_flags_of_many_sequences_reach_the_engine(
     twofold: Command, tiny: Path, tmp_path: Path, made: dict[str, Any]
 ) -> None:

@@ -53,6 +53,32 @@ def test_flags_become_a_configuration(tmp_path: Path) -> None:
     assert made.url(1234) == "http://127.0.0.1:1234"
 
 
+def test_sizes_and_durations_have_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[ServerConfig] = []
+
+    def keep(config: ServerConfig, **_options: object) -> None:
+        made.append(config)
+        raise ParameterError("enough", param="model")
+
+    monkeypatch.setattr("twofold.serve.server.Server", keep)
+    flags = {
+        "--memory-budget": "512M",
+        "--max-body-mib": "256K",
+        "--response-cache": "1G",
+        "--response-cache-ttl": "2h",
+        "--shutdown-timeout": "5m",
+        "--request-timeout": "90s",
+        "--slo": "ttft=500ms",
+        "--data-folder": str(tmp_path),
+    }
+    assert main(["serve", *(part for flag in flags.items() for part in flag)]) == 2
+    (config,) = made
+    assert (config.hub.memory_budget, config.body.bytes) == (512 << 20, 256 << 10)
+    assert config.replay is not None
+    assert (config.replay.most_bytes, config.replay.ttl_s) == (1 << 30, 7200)
+    assert (config.shutdown_s, config.objectives["default"].ttft_s) == (300, 0.5)
+
+
 def test_a_fixed_budget_keeps_no_targets(tmp_path: Path) -> None:
     made = config(ServeOptions(data_folder=tmp_path), token_budget="fixed")
     assert all(tier.tpot_target_s is None for tier in made.tiers.by_name.values())

@@ -1,16 +1,22 @@
-"""Flags that several commands share, and what they become: keywords of ``LLM``, and ``SamplingParams``."""
+"""Flags that several commands share, and what they become: keywords of ``LLM``, and ``SamplingParams``.
 
-from __future__ import annotations
+Annotations are evaluated here: cyclopts would look up the names of postponed ones in the modules of derived classes.
+"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from twofold.core.errors import ParameterError, nearest
 from twofold.core.params import SamplingParams, StructuredOutputsParams
+from twofold.core.units import GIB, MIB, parse_duration, parse_size
 from twofold.formats.names import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from cyclopts import Token
 
 DEFAULT_TEMPERATURE = 0.2
 DEFAULT_TOP_P = 0.9
@@ -19,6 +25,26 @@ ENGINE_SEED = 0
 MOST_GIB = 1 << 20
 FLAG = Parameter(negative=(), show_default=False)
 LIST = Parameter(negative=(), show_default=False)
+
+
+def _size(unit: int) -> Parameter:
+    """A size with a unit, or a number of ``unit`` bytes; the value is in ``unit`` bytes."""
+
+    def convert(_type: object, tokens: "Sequence[Token]") -> float:
+        count = parse_size(tokens[0].value, unit)
+        return count if unit == 1 else count / unit
+
+    return Parameter(converter=convert)
+
+
+def _seconds(_type: object, tokens: "Sequence[Token]") -> float:
+    return parse_duration(tokens[0].value)
+
+
+BYTES, IN_MIB, IN_GIB = _size(1), _size(MIB), _size(GIB)
+"""Flags that take ``512M``, ``1.5GiB``, or a number of bytes, MiB or GiB."""
+DURATION = Parameter(converter=_seconds)
+"""Flags that take ``500ms``, ``30s``, ``5m``, ``1h``, or a number of seconds."""
 
 
 @Parameter(name="*", group="Model")
@@ -41,7 +67,9 @@ class ModelOptions:
     max_num_batched_tokens: Annotated[int, Parameter(help="Most tokens that one step computes.")] = 512
     block_size: Annotated[int, Parameter(help="Positions of a block of the KV cache.")] = 16
     kv_cache_dtype: Annotated[str, Parameter(help="auto (f16), f16 or f32.")] = "auto"
-    kv_cache_memory_bytes: Annotated[int | None, Parameter(help="Memory of the KV cache.")] = None
+    kv_cache_memory_bytes: Annotated[
+        int | None, BYTES, Parameter(help="Size of the KV cache, e.g. 512M or 2G (default: chosen by free memory).")
+    ] = None
     enable_prefix_caching: Annotated[
         bool, Parameter(help="Keeps what was computed of a prompt for others that begin alike.")
     ] = True
@@ -94,7 +122,8 @@ class CrowdOptions(ModelOptions):
     ] = 32
     swap_space: Annotated[
         float | None,
-        Parameter(help="GiB beside the KV cache for sequences that were preempted; 0 computes them again."),
+        IN_GIB,
+        Parameter(help="Size of the swap space for preempted sequences, e.g. 2G; 0: recompute them instead."),
     ] = None
     token_budget: Annotated[
         str,
@@ -213,7 +242,7 @@ def read_text(name: str, path: Path) -> str:
 def _bytes(name: str, gibibytes: float) -> int:
     if not 0 <= gibibytes <= MOST_GIB:
         raise ParameterError(f"{name} must be from 0 to {MOST_GIB} GiB, not {gibibytes}.", param=name)
-    return int(gibibytes * (1 << 30))
+    return int(gibibytes * GIB)
 
 
 def _bias(text: str) -> tuple[int, float]:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from twofold.cli.console import LazyProgress, note
-from twofold.cli.options import LIST, CrowdOptions
+from twofold.cli.options import DURATION, IN_GIB, IN_MIB, LIST, CrowdOptions
 from twofold.core.errors import ParameterError
+from twofold.core.units import GIB, MIB, parse_duration
 
 if TYPE_CHECKING:
     from twofold.observe.logs.server import LogSettings
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from twofold.serve.tiers import Tiers
 
 STDERR = 2
-MIB = 1 << 20
-GIB = 1 << 30
 
 
 @Parameter(name="*", group="Server")
@@ -52,24 +51,32 @@ class ServeOptions:
         bool, Parameter(negative=(), show_default=False, help="Gives requests for other models the first one.")
     ] = False
     memory_budget: Annotated[
-        float | None, Parameter(help="GiB that loaded models may take together; what is free if left out.")
+        float | None,
+        IN_GIB,
+        Parameter(help="Memory of all loaded models together, e.g. 12G (default: 90 % of what is free at the start)."),
     ] = None
     max_num_queued_reqs: Annotated[int, Parameter(help="Most requests that wait for a model.")] = 128
     max_num_queued_tokens: Annotated[int, Parameter(help="Most tokens of prompts that wait for a model.")] = 1 << 20
-    request_timeout: Annotated[float, Parameter(help="Most seconds of a request.")] = 600.0
-    max_body_mib: Annotated[float, Parameter(help="Most MiB of a request's body, but for files.")] = 2.0
-    shutdown_timeout: Annotated[float, Parameter(help="Seconds that requests may go on when the server ends.")] = 30.0
-    sse_keep_alive_interval: Annotated[float, Parameter(help="Seconds of silence before a stream says so.")] = 15.0
+    request_timeout: Annotated[float, DURATION, Parameter(help="Time limit of a request, e.g. 90s or 10m.")] = 600.0
+    max_body_mib: Annotated[
+        float, IN_MIB, Parameter(help="Size limit of a request's body in MiB, or with a unit; files have their own.")
+    ] = 2.0
+    shutdown_timeout: Annotated[
+        float, DURATION, Parameter(help="Time that running requests have to finish when the server stops.")
+    ] = 30.0
+    sse_keep_alive_interval: Annotated[
+        float, DURATION, Parameter(help="Idle time of a stream before an SSE keep-alive is sent.")
+    ] = 15.0
     data_folder: Annotated[Path | None, Parameter(help="Where files, batches, responses and accounts are kept.")] = None
     price_sheet: Annotated[Path | None, Parameter(help="A TOML file of prices, for the cost of each request.")] = None
     tiers: Annotated[Path | None, Parameter(help="A TOML file that changes the service tiers.")] = None
-    slo: Annotated[list[str], LIST, Parameter(help="TIER:ttft=0.5,tpot=0.05 in seconds, for goodput.")] = field(
-        default_factory=list
-    )
+    slo: Annotated[
+        list[str], LIST, Parameter(help="Objectives for goodput, TIER:ttft=500ms,tpot=50ms; may be repeated.")
+    ] = field(default_factory=list)
     response_cache: Annotated[
-        float | None, Parameter(help="MiB of answers that are kept for exact repeats; none if left out.")
+        float | None, IN_MIB, Parameter(help="Size of the response cache in MiB, or with a unit (default: no cache).")
     ] = None
-    response_cache_ttl: Annotated[float, Parameter(help="Seconds that an answer is kept.")] = 3600.0
+    response_cache_ttl: Annotated[float, DURATION, Parameter(help="How long a response is cached.")] = 3600.0
     response_cache_seeded: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Keeps sampled answers of requests with a seed, too.")
     ] = False
@@ -225,11 +232,11 @@ def _objective(text: str) -> tuple[str, Objective]:
     pairs = [limit.partition("=") for limit in limits.split(",")]
     if tier not in TIERS or any(name not in ("ttft", "tpot", "e2e") for name, _, _ in pairs):
         raise ParameterError(
-            f"slo {text!r:.60} is not TIER:ttft=SECONDS,tpot=SECONDS,e2e=SECONDS.",
+            f"slo {text!r:.60} is not TIER:ttft=TIME,tpot=TIME,e2e=TIME.",
             param="slo",
             hint=f"Tiers: {', '.join(TIERS)}; leave measures out that do not matter.",
         )
     try:
-        return tier, Objective(**{f"{name}_s": float(value) for name, _, value in pairs})
-    except ValueError:
-        raise ParameterError(f"slo {text!r:.60} holds a number that is none.", param="slo") from None
+        return tier, Objective(**{f"{name}_s": parse_duration(value) for name, _, value in pairs})
+    except ValueError as error:
+        raise ParameterError(f"slo {text!r:.60}: {error}", param="slo") from None

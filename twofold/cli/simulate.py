@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from twofold.cli.bench.options import LoadOptions, TraceOptions
 from twofold.cli.console import answer, print_json
-from twofold.cli.options import FLAG
+from twofold.cli.options import BYTES, FLAG
 from twofold.core.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class EngineFlags:
     max_num_batched_tokens: Annotated[int | None, Parameter(help="Most tokens of a step; 2048, or 512 here.")] = None
     max_model_len: Annotated[int | None, Parameter(help="Most tokens of a prompt with its answer.")] = None
     block_size: Annotated[int, Parameter(help="Positions of a block of the KV cache.")] = 16
-    kv_cache_memory_bytes: Annotated[int | None, Parameter(help="Memory of the KV cache on each device.")] = None
+    kv_cache_memory_bytes: Annotated[int | None, BYTES, Parameter(help="Memory of the KV cache on each device.")] = None
     memory_share: Annotated[float, Parameter(help="Share of a device's memory that is used.")] = 0.9
     threads: Annotated[
         int | None, Parameter(name=("--threads", "-t"), help="Threads of this machine; one for each core if left out.")

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from cyclopts import Parameter
 
-from twofold.cli.options import FLAG, LIST
+from twofold.cli.options import DURATION, FLAG, LIST
 
 EndpointName: TypeAlias = Literal["chat", "completions", "messages"]
 ArrivalName: TypeAlias = Literal["poisson", "constant", "gamma"]
@@ -52,7 +52,9 @@ class LoadOptions:
     concurrency: Annotated[
         int | None, Parameter(name=("--concurrency", "--max-concurrency"), help="Most requests open at once.")
     ] = None
-    duration: Annotated[float | None, Parameter(help="Seconds in which requests become due; 60 if left out.")] = None
+    duration: Annotated[
+        float | None, DURATION, Parameter(help="Seconds in which requests become due; 60 if left out.")
+    ] = None
     requests: Annotated[
         int | None, Parameter(name=("--requests", "--num-prompts"), help="How many requests, instead of how long.")
     ] = None
@@ -60,7 +62,7 @@ class LoadOptions:
     burstiness: Annotated[
         float | None, Parameter(help="Of gamma arrivals: 1 is Poisson, less comes in bursts, more is even.")
     ] = None
-    ramp: Annotated[float, Parameter(help="Seconds over which a closed loop starts.")] = 0.0
+    ramp: Annotated[float, DURATION, Parameter(help="Seconds over which a closed loop starts.")] = 0.0
     input_tokens: Annotated[
         str,
         Parameter(
@@ -93,8 +95,8 @@ class TraceOptions:
     time_scale: Annotated[float, Parameter(help="2 replays twice as fast. --rate does so to reach a mean rate.")] = 1.0
     input_scale: Annotated[float, Parameter(help="Multiplies the lengths of prompts.")] = 1.0
     output_scale: Annotated[float, Parameter(help="Multiplies the lengths of answers.")] = 1.0
-    trace_from: Annotated[float, Parameter(help="Seconds of the trace to leave out at its start.")] = 0.0
-    trace_until: Annotated[float | None, Parameter(help="Seconds of the trace at which to stop.")] = None
+    trace_from: Annotated[float, DURATION, Parameter(help="Seconds of the trace to leave out at its start.")] = 0.0
+    trace_until: Annotated[float | None, DURATION, Parameter(help="Seconds of the trace at which to stop.")] = None
     block_tokens: Annotated[int, Parameter(help="Tokens of a block in Mooncake's format.")] = 512
     skip_bad: Annotated[bool, FLAG, Parameter(help="Leaves bad lines of the trace out, and counts them.")] = False
 
@@ -113,10 +115,12 @@ class MeasureOptions:
     precision: Annotated[float, Parameter(help="How near the search comes, as a share of the rate.")] = 0.05
     rates: Annotated[str | None, Parameter(help="1,2,4 or 1..16x2: measures each, and draws the curve.")] = None
     concurrencies: Annotated[str | None, Parameter(help="The same for closed loops.")] = None
-    warmup: Annotated[float, Parameter(help="Seconds at the start whose requests do not count.")] = 0.0
-    cooldown: Annotated[float, Parameter(help="Seconds at the end whose requests do not count.")] = 0.0
-    drain: Annotated[float, Parameter(help="Seconds to wait for what is open after the last was due.")] = 60.0
-    request_timeout: Annotated[float, Parameter(help="Seconds after which a request counts as failed.")] = 600.0
+    warmup: Annotated[float, DURATION, Parameter(help="Seconds at the start whose requests do not count.")] = 0.0
+    cooldown: Annotated[float, DURATION, Parameter(help="Seconds at the end whose requests do not count.")] = 0.0
+    drain: Annotated[float, DURATION, Parameter(help="Seconds to wait for what is open after the last was due.")] = 60.0
+    request_timeout: Annotated[float, DURATION, Parameter(help="Seconds after which a request counts as failed.")] = (
+        600.0
+    )
     reuse_connections: Annotated[bool, Parameter(help="Keeps connections open for further requests.")] = True
 
 

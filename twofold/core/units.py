@@ -1,0 +1,56 @@
+"""Sizes and durations as people write them: ``1.5G``, ``512MiB``, ``5m``, ``250ms``."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+
+_BYTES: Final = {
+    "b": 1,
+    **{unit: KIB**power for power, letter in enumerate("kmgt", 1) for unit in (letter, f"{letter}i", f"{letter}ib")},
+    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
+}
+_SECONDS: Final = {
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "sec": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
+_NUMBER: Final = re.compile(r"\s*([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*)\s*")
+
+
+def parse_size(text: str, unit: int = 1) -> int:
+    """Bytes. K, M, G and T are powers of 1024, with or without iB, in either case; kB, MB, GB and TB powers of 1000.
+
+    ``unit`` is what a number without one counts, in bytes. Raises ValueError for anything else.
+    """
+    count = _parse(text, _BYTES, unit)
+    if count is None or not math.isfinite(count):
+        raise ValueError(f"{text!r:.60} is not a size; write for example 512M or 1.5GiB.")
+    return round(count)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds: a number of them, or one with us, ms, s, m, h or d. Raises ValueError for anything else."""
+    seconds = _parse(text, _SECONDS, 1.0)
+    if seconds is None:
+        raise ValueError(f"{text!r:.60} is not a duration; write for example 500ms, 30s or 5m.")
+    return seconds
+
+
+def _parse(text: str, units: dict[str, float] | dict[str, int], bare: float) -> float | None:
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        return None
+    scale = units.get(found[2].lower()) if found[2] else bare
+    return None if scale is None else float(found[1]) * scale
