@@ -51,7 +51,7 @@ def test_durations_choose_their_unit(seconds: float | None, words: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [(0, "0 %"), (0.5, "50 %"), (0.7123, "71.2 %"), (0.9995, "99.95 %"), (1, "100 %"), (None, "–")],
+    [(0, "0%"), (0.5, "50%"), (0.7123, "71.2%"), (0.9995, "99.95%"), (1, "100%"), (None, "–")],
 )
 def test_shares_are_percentages(value: float | None, words: str) -> None:
     assert share(value) == words

@@ -37,12 +37,12 @@ def duration(seconds: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """Of one, in percent with three digits that count, and those behind 99: 50 %, 71.2 %, 99.95 %."""
+    """Of one, in percent with three digits that count, and those behind 99: 50%, 71.2%, 99.95%."""
     if (word := _unlike_a_number(value)) is not None:
         return word
     assert value is not None
     digits = 5 if 0.99 < abs(value) < 1 else 3
-    return f"{_plain(f'{value * 100:.{digits}g}')} %"
+    return f"{_plain(f'{value * 100:.{digits}g}')}%"
 
 
 def _unlike_a_number(value: float | None) -> str | None:

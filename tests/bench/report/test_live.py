@@ -115,7 +115,7 @@ def test_without_a_terminal_there_is_a_line_each_tenth() -> None:
         for step in range(101):
             shown.look(step / 10, samples, 0)
     lines = file.getvalue().splitlines()
-    assert [line.split(",")[0] for line in lines] == [f"smol: {tenth * 10} %" for tenth in range(1, 11)]
+    assert [line.split(",")[0] for line in lines] == [f"smol: {tenth * 10}%" for tenth in range(1, 11)]
     assert "1 answered, 0 open, 1 failed" in lines[0]
 
 

@@ -59,7 +59,7 @@ def test_flags_of_a_hypothetical(capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert (scenario["tp"], scenario["batch"], scenario["chunk"]) == (2, 2, 512)
     told = next(each for each in found["levers"] if each["lever"] == "speculation")
-    assert "90 % taken" in told["what"]
+    assert "90% taken" in told["what"]
 
 
 def test_a_config_of_another_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -199,7 +199,10 @@ def test_disaggregation_takes_prompts_out_of_the_way() -> None:
     assert found.after is not None
     assert found.after.tpot == pytest.approx(now.tpot - now.interference)
     assert found.saves["stalls"] == pytest.approx(299 * now.interference)
-    assert found.gain("ttft") < 1, "keys and values must move, and prompts wait for one machine"
+    assert found.after.ttft > now.ttft - now.prefill.seconds * scenario.predictor.constants.prompts_ahead(now.batch)
+    alone = scene(case=replace(PLAIN, prompt=4000), by=scenario.predictor.constants.having({"ahead_c": 0.0}, "spread"))
+    outcome = lever("disaggregation", alone, "tpot")
+    assert outcome.gain("ttft") < 1, "keys and values must move, and prompts wait for one machine"
     assert lever("disaggregation", scene(case=ALONE)).status == "cannot"
 
 

@@ -38,8 +38,8 @@ def test_a_hypothetical_in_lines(width: int) -> None:
     decode = starting(text, "decode")
     assert "4.23 s" in decode
     assert "3.35 s" in decode
-    assert "79.2 %" in decode
-    assert starting(text, "whole").split()[1:] == ["6.14", "s", "3.42", "s", "55.8", "%"]
+    assert "79.2%" in decode
+    assert starting(text, "whole").split()[1:] == ["6.14", "s", "3.42", "s", "55.8%"]
     assert "Levers, by time of a whole answer" in text
     assert max(len(line) for line in text[1:]) <= max(width, 113)
     for each in all_levers():

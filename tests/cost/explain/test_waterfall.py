@@ -67,7 +67,7 @@ def test_who_does_not_fit_waits() -> None:
     case = Case(prompt=3000, output=200, concurrency=400)
     queue = waterfall(scene(case=case)).named("queue")
     assert queue.seconds > 1
-    assert queue.why == "400 are open and 150 fit into memory"
+    assert queue.why == "400 open requests, of which 150 fit in memory"
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def configuration(
 
 
 def model_of(configuration: Configuration, traffic: Traffic) -> Model:
-    return Model.of(configuration, traffic, constants_for(configuration.machine))
+    return Model.of(configuration, traffic, constants_for(configuration.machine, configuration.shape))
 
 
 def candidate(configuration: Configuration, traffic: Traffic, slo: Slo) -> Candidate:

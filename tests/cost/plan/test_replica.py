@@ -79,7 +79,7 @@ def test_tpot_is_near_that_of_the_predictor(prompt: int, output: int, sequences:
     state = curve.states[-1]
     assert state.batch == pytest.approx(sequences)
     case = Case(prompt=prompt, output=output, concurrency=sequences)
-    predicted = Predictor(asked.shape, asked.machine, constants_for(asked.machine)).predict(case)
+    predicted = Predictor(asked.shape, asked.machine, constants_for(asked.machine, asked.shape)).predict(case)
     assert state.token_s == pytest.approx(predicted.tpot, rel=0.15)
 
 

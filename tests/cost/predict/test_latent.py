@@ -40,5 +40,5 @@ def test_a_plan_does_not_refuse_what_is_possible() -> None:
     """Absorbed, the floor of such a prompt would be 1.33 s."""
     asked = choices("deepseek-v3", "h200", tp=(8,), weights=(FP8,), kv=(FP8,), chunks=(32_768,), split=False)
     study = search(asked, steady(0.05, 32_000, 100), Slo(ttft=1.2), FACTS)
-    assert not [each for each in study.refusals if each.bound == "floor"]
-    assert study.plans
+    assert [each.bound for each in study.refusals] == ["alone"], "a server of today is too slow, the machine is not"
+    assert search(asked, steady(0.05, 32_000, 100), Slo(ttft=3.0), FACTS).plans

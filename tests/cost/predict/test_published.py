@@ -6,6 +6,8 @@ these figures, and tolerances are as wide as they had to be: these tests hold th
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from twofold.cost.count.crossover import latency_floor
@@ -142,7 +144,8 @@ def test_p99_is_of_requests_and_not_of_users() -> None:
 
 
 def test_equal_prompts_at_once_wait_for_half_of_them() -> None:
-    found = predictor("llama-3-8b", "h100").predict(Case(prompt=1_000, output=100, concurrency=8, burst=1.0))
+    at_once = replace(predictor("llama-3-8b", "h100"), constants=LOOP.having({"ahead_c": 0.5}, "all come at once"))
+    found = at_once.predict(Case(prompt=1_000, output=100, concurrency=8))
     first = found.prefill.seconds
     waited = found.ttft - 1.5 * found.decode.seconds
     assert waited == pytest.approx(burst_ttft(first, 8))

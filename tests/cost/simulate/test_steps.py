@@ -41,6 +41,6 @@ def test_sums_predict_what_sequences_do(model: tuple[str, int], hardware: str, s
         tuple((1, span) for span in spans),
     )
     demand = Steps.of(shape, machine, how).demand([(1, span) for span in spans])
-    by = constants_for(machine)
+    by = constants_for(machine, shape)
     assert predicted(size) == pytest.approx(demand.seconds(by), rel=1e-12)
     assert predicted(size) == pytest.approx(demand.parts(by).seconds, rel=1e-9)

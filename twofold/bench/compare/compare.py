@@ -237,4 +237,4 @@ def _sure(row: Row) -> bool:
 def _percent(ratio: float | None) -> str:
     if ratio is None:
         return "unknown"
-    return "∞" if math.isinf(ratio) else f"{100 * (ratio - 1):+.3g} %"
+    return "∞" if math.isinf(ratio) else f"{100 * (ratio - 1):+.3g}%"

@@ -65,7 +65,7 @@ def size_notes(ttft: Distribution) -> Iterator[Note]:
         least = " and ".join(f"{count:,}" for _, count in short)
         yield Note(
             "few_requests",
-            f"{names} of {ttft.n:,} requests {verb} not bounded by what was seen: that needs {least} (at 95 %)",
+            f"{names} of {ttft.n:,} requests {verb} not bounded by what was seen: that needs {least} (at 95%)",
         )
 
 

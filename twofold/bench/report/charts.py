@@ -162,7 +162,7 @@ def _distribution(title: str, marks: tuple[Steps, ...], values: Sequence[Floats]
     near = limit is not None and limit <= _FAR * slowest
     guides = (Guide("x", limit, f"objective {duration(limit)}"),) if limit is not None and near else ()
     failed = int(max(np.isinf(each).sum() for each in values))
-    note = f"{failed} that failed count as infinitely slow: the curve ends below 100 %." if failed else ""
+    note = f"{failed} that failed count as infinitely slow: the curve ends below 100%." if failed else ""
     return Chart(title, (*marks, *guides), _time_axis(values), _SHARE, note)
 
 

@@ -148,7 +148,7 @@ class LiveLines:
 
     def _line(self, now_s: float, reached: float | None, open_requests: int) -> str:
         tally = self._tally
-        far = duration(now_s) if reached is None else f"{int(reached * _TENTHS + 1e-9) * 10} %"
+        far = duration(now_s) if reached is None else f"{int(reached * _TENTHS + 1e-9) * 10}%"
         latencies = (f"{name} {middle}/{slow}" for name, (middle, slow) in _latencies(tally))
         return (
             f"{self._goal.title}: {far}, {tally.done:,} answered, {open_requests:,} open, {tally.failed:,} failed, "

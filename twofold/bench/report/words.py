@@ -62,7 +62,7 @@ def goodput(run: Run) -> str:
     low, high = figures.figure(found, "interval", "low"), figures.figure(found, "interval", "high")
     limits = " and ".join(f"{_NAMES.get(name, name)} ≤ {duration(limit)}" for name, limit in limits_of(run))
     rate = number(figures.figure(found, "requests_per_s"))
-    return f"{share(attainment)} met {limits} (95 % interval {share(low)} to {share(high)}): goodput {rate} requests/s."
+    return f"{share(attainment)} met {limits} (95% interval {share(low)} to {share(high)}): goodput {rate} requests/s."
 
 
 def limits_of(run: Run) -> Iterator[tuple[str, float]]:

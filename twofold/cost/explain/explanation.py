@@ -18,6 +18,7 @@ from twofold.cost.explain.waterfall import Waterfall, waterfall
 from twofold.cost.explain.words import listed, size
 from twofold.cost.hardware.machine import Machine
 from twofold.cost.predict.constants import Constants
+from twofold.cost.predict.errors import error_words, errors_for
 from twofold.cost.predict.known import constants_for
 from twofold.cost.predict.request import Case, Predictor
 from twofold.cost.shapes.model import ModelShape
@@ -48,7 +49,7 @@ def scenario_of(
     constants: Constants | None = None,
 ) -> Scenario:
     """A hypothetical. Raises ParameterError where the memory does not hold one request, and says what would fit."""
-    found = Scenario(Predictor(shape, machine, constants or constants_for(machine), how), case)
+    found = Scenario(Predictor(shape, machine, constants or constants_for(machine, shape), how), case)
     try:
         found.predictor.batch(case)
     except ParameterError as error:
@@ -117,10 +118,8 @@ def describe(scenario: Scenario) -> str:
 
 
 def _doubts(scenario: Scenario) -> list[str]:
-    error = scenario.predictor.constants.error
-    if error is None:
-        return ["Predicted with constants that nobody fitted on this machine: see --json for their sources."]
-    return [f"Predictions are off by {error:.0%} in the mean ({error.source})."]
+    predictor = scenario.predictor
+    return [error_words(errors_for(predictor.shape, predictor.machine, predictor.constants))]
 
 
 def _ways_to_fit(scenario: Scenario) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, Self, get_args
@@ -14,7 +13,7 @@ from twofold.cost.predict.demand import StepParts
 from twofold.cost.predict.request import Case, Prediction, Predictor
 from twofold.cost.shapes.model import ModelShape
 from twofold.cost.shapes.values import ValueFormat
-from twofold.cost.shapes.weights import layer_weights
+from twofold.cost.shapes.weights import main_format
 
 Goal = Literal["e2e", "ttft", "tpot", "gap", "throughput"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
@@ -93,11 +92,7 @@ class Scenario:
     @cached_property
     def weights(self) -> ValueFormat:
         """The format of most values of the layers' matrices."""
-        sizes: Counter[ValueFormat] = Counter()
-        for count, layer in self.shape.layers:
-            for weight in layer_weights(layer, self.shape.hidden):
-                sizes[weight.format] += 0 if weight.vector else count * weight.parameters
-        return sizes.most_common(1)[0][0]
+        return main_format(self.shape)
 
     @property
     def weight_bytes(self) -> int:

@@ -132,10 +132,11 @@ def _foreseen(scenario: Scenario, found: Prediction) -> dict[PhaseName, Phase]:
 
 def _queue_words(scenario: Scenario, found: Prediction) -> str:
     if found.queue > 0:
-        return f"{found.concurrency} are open and {found.batch} fit into memory"
-    if scenario.case.burst and found.batch > 1:
-        return "behind prompts that came with it"
-    return "until the running step is over" if found.batch > 1 else ""
+        return f"{found.concurrency} open requests, of which {found.batch} fit in memory"
+    if found.batch == 1:
+        return ""
+    ahead = scenario.predictor.constants.prompts_ahead(found.batch)
+    return f"{ahead:.2g} other prompts first" if ahead else "end of the running step"
 
 
 def _joined(name: PhaseName, foreseen: Phase | None, seen: Observed | None) -> Phase:

@@ -15,7 +15,7 @@ from twofold.cost.hardware.machine import Machine
 from twofold.cost.predict.speculation import tokens_a_turn
 from twofold.cost.shapes.model import ModelShape
 from twofold.cost.shapes.values import BF16, FP8, INT4, ValueFormat
-from twofold.cost.shapes.weights import layer_weights
+from twofold.cost.shapes.weights import main_format
 
 LEAST_SAVED: Final = 0.98
 """Of the bytes that a model comes with: a format that leaves more of them is none to choose."""
@@ -129,15 +129,6 @@ class Choices:
         if self.acceptance is not None:
             for drafts in self.drafts:
                 yield Speculation(drafts, self.acceptance, self.draft)
-
-
-def main_format(shape: ModelShape) -> ValueFormat:
-    """The format that most values of the layers are in."""
-    values: dict[ValueFormat, int] = {}
-    for count, layer in shape.layers:
-        for weight in layer_weights(layer, shape.hidden):
-            values[weight.format] = values.get(weight.format, 0) + count * weight.parameters
-    return max(values, key=lambda each: values[each])
 
 
 def stored_as(model: ModelShape, formats: Iterable[ValueFormat | None]) -> Iterator[ModelShape]:

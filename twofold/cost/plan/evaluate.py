@@ -17,6 +17,7 @@ from twofold.cost.plan.replica import BATCHES, Curve, Model, State, decoding, mi
 from twofold.cost.plan.slo import Slo
 from twofold.cost.plan.traffic import Kind, Traffic
 from twofold.cost.predict.constants import Constants
+from twofold.cost.predict.errors import Errors
 from twofold.cost.predict.request import ENTRY_STEPS
 from twofold.cost.simulate.scenario import Split
 
@@ -26,14 +27,6 @@ ROOM_DEVIATIONS: Final = 2.0
 """How far above the mean there must be room for, whatever share is asked for: who finds none waits very long."""
 MARGIN_DEVIATIONS: Final = 4.0
 """How far above the mean the batch limit is, so that nearly nobody waits for a place."""
-
-
-@dataclass(frozen=True, slots=True)
-class Errors:
-    """By which share predictions of TTFT and TPOT are wrong, in the mean; None where nobody measured it."""
-
-    ttft: float | None = None
-    tpot: float | None = None
 
 
 @dataclass(frozen=True)
@@ -172,12 +165,12 @@ class Candidate:
     def _e2e(self, ttft: Estimate, tpot: Estimate) -> Estimate:
         longest = max(kind.output for kind in self.traffic.kinds) - 1
         decoded = self.traffic.decoded
-        errors = [each for each in (ttft.error, tpot.error) if each is not None]
+        error = None if ttft.error is None or tpot.error is None else max(ttft.error, tpot.error)
         return Estimate(
             ttft.mean + decoded * tpot.mean,
             ttft.at + longest * tpot.at,
             ttft.floor + decoded * tpot.floor,
-            max(errors, default=None),
+            error,
         )
 
     @cached_property

@@ -10,10 +10,11 @@ from typing import Final
 from twofold.core.errors import ParameterError
 from twofold.cost.count.setting import Setting
 from twofold.cost.hardware.machine import Machine
-from twofold.cost.plan.choices import main_format, stored_as
+from twofold.cost.plan.choices import stored_as
 from twofold.cost.plan.memory import Memory, Room
 from twofold.cost.shapes.model import ModelShape
 from twofold.cost.shapes.values import BF16, FP8, INT4, ValueFormat
+from twofold.cost.shapes.weights import main_format
 
 DEVICES: Final = (1, 2, 4, 8)
 FORMATS: Final[tuple[ValueFormat | None, ...]] = (None, FP8, INT4)

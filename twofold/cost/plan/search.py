@@ -12,17 +12,18 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from twofold.core.errors import ParameterError
-from twofold.cost.hardware.machine import Cited, Machine
+from twofold.cost.hardware.machine import Machine
 from twofold.cost.plan.choices import Choices, Configuration
-from twofold.cost.plan.evaluate import Candidate, Errors, candidates
+from twofold.cost.plan.evaluate import Candidate, candidates
 from twofold.cost.plan.plan import Count, Plan, Refusal
 from twofold.cost.plan.reasons import reasons
 from twofold.cost.plan.slo import Slo
 from twofold.cost.plan.traffic import Traffic
 from twofold.cost.predict.constants import Constants
+from twofold.cost.predict.errors import Errors, errors_for
 from twofold.cost.predict.known import constants_for
+from twofold.cost.shapes.model import ModelShape
 
-TTFT_ERROR: Final = Cited(0.42, "predict.known: TTFT of 545 served runs on H100 and H200, 28% where outputs are long")
 LEAST_GAIN: Final = 0.01
 """The share of TPOT that a dearer point must save to be on the frontier."""
 
@@ -35,7 +36,7 @@ class Facts:
     prices     dollars an hour that count instead of the table's, by the machine's name
     """
 
-    constants: Callable[[Machine], Constants] = constants_for
+    constants: Callable[[Machine, ModelShape], Constants] = constants_for
     prices: Mapping[str, float] = field(default_factory=dict)
 
     def price(self, machine: Machine) -> float | None:
@@ -43,11 +44,16 @@ class Facts:
         return self.prices.get(machine.name, None if machine.price is None else float(machine.price))
 
     def of(self, configuration: Configuration) -> tuple[Constants, Errors, float | None]:
-        """Of the configuration's machine. Where TPOT was held against measurements, TTFT was too."""
-        constants = self.constants(configuration.machine)
-        measured = constants.error is not None
-        errors = Errors(TTFT_ERROR if measured else None, constants.error)
-        return constants, errors, self.price(configuration.machine)
+        """Of the configuration's model and machine."""
+        constants = self.constants(configuration.machine, configuration.shape)
+        return constants, measured_errors(configuration, constants), self.price(configuration.machine)
+
+
+def measured_errors(configuration: Configuration, by: Constants | None = None) -> Errors:
+    """Of predictions for a configuration. That of TTFT is not known: it was measured in closed loops, and plans have
+    random arrivals."""
+    shape, machine = configuration.shape, configuration.machine
+    return replace(errors_for(shape, machine, by or constants_for(machine, shape)), ttft=None)
 
 
 @dataclass(frozen=True, slots=True)

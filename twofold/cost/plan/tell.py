@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from twofold.cost.plan.chart import frontier_chart
 from twofold.cost.plan.fitting import Answer
 from twofold.cost.plan.plan import Estimate, Plan
-from twofold.cost.plan.search import Study
+from twofold.cost.plan.search import Study, measured_errors
 from twofold.cost.plan.slo import Slo
 from twofold.cost.plan.traffic import Traffic
+from twofold.cost.predict.errors import error_words
 from twofold.draw import duration, plot, share
 
 COLUMNS = (
@@ -46,13 +47,7 @@ def tell_study(study: Study, traffic: Traffic, slo: Slo, shown: int) -> Iterator
     yield f"Why the first ({best.configuration.name}):"
     yield from (f"  {reason}" for reason in best.reasons)
     yield f"  Let {best.batch_limit} sequences in at once, with steps of {best.configuration.chunk:,} rows at most."
-    if best.ttft.error is not None and best.tpot.error is not None:
-        yield (
-            f"Predictions of TTFT were wrong by {share(float(best.ttft.error))}, and of TPOT by "
-            f"{share(float(best.tpot.error))}, where they were held against measurements: ± in the table."
-        )
-    else:
-        yield "How wrong these predictions are, nobody has measured on this machine."
+    yield error_words(measured_errors(best.configuration))
     if best.source == "simulation":
         yield f"~ is an estimate from means and variances. The others were simulated: {_attained(best)}."
     else:

@@ -9,8 +9,10 @@
     t_req     seconds for each sequence of a step: its part of planning, its token's way out
     t_ar      seconds of summing up almost nothing over all devices
     t_first   seconds that a request spends outside of steps before its first token
+    ahead     others' prompts that are computed before a request's own, where that many others are open
+    ahead_c   further ones, as a share of the other open requests
 
-Shares are above 0 and at most 1, times not negative: so no prediction is below the speed of light.
+Shares are above 0 and at most 1, times and ``ahead`` not negative: so no prediction is below the speed of light.
 """
 
 from __future__ import annotations
@@ -23,13 +25,16 @@ from twofold.cost.hardware.machine import Cited
 
 SHARES: Final = ("eta_m", "eta_c", "eta_k", "eta_l")
 TIMES: Final = ("t_layer", "t_step", "t_req", "t_ar", "t_first")
+PROMPTS: Final = ("ahead", "ahead_c")
 PERFECT: Final = Cited(1.0, "the data sheet: nothing is lost")
 FREE: Final = Cited(0.0, "nothing is spent outside of the work")
+ALONE: Final = Cited(0.0, "no prompt waits for another one")
 
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """A set of constants. ``error`` is the mean of |predicted − measured| / measured where they were held out.
+    """A set of constants. ``error`` is the mean of |predicted − measured| / measured of steps that they were not
+    fitted to, where a calibration found it.
 
     ``overlap``: the machine reads while it multiplies, so that the longer of both counts, and not their sum.
     """
@@ -43,6 +48,8 @@ class Constants:
     t_req: Cited = FREE
     t_ar: Cited = FREE
     t_first: Cited = FREE
+    ahead: Cited = ALONE
+    ahead_c: Cited = ALONE
     overlap: bool = True
     error: Cited | None = None
 
@@ -50,13 +57,19 @@ class Constants:
         for name in SHARES:
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} is a share above 0 and at most 1, not {getattr(self, name)}")
-        for name in TIMES:
+        for name in (*TIMES, *PROMPTS):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} is a time that is not negative, not {getattr(self, name)}")
+                raise ValueError(f"{name} is a {'time' if name in TIMES else 'number'} ≥ 0, not {getattr(self, name)}")
 
     def values(self) -> dict[str, Cited]:
-        """Shares and times by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name in (*SHARES, *TIMES)}
+        """Shares, times and numbers by name."""
+        names = (*SHARES, *TIMES, *PROMPTS)
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name in names}
+
+    def prompts_ahead(self, batch: int) -> float:
+        """Others' prompts that are computed before one's own, of ``batch`` requests that are open: at most all."""
+        others = batch - 1
+        return min(others, self.ahead + self.ahead_c * others)
 
     def having(self, values: Mapping[str, float], source: str) -> Self:
         """With other values for some, all from one source."""

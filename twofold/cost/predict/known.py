@@ -1,20 +1,26 @@
-"""Constants for machines of the table, where nobody calibrated one."""
+"""Constants for machines of the table, where nobody calibrated one. ``errors`` says how wrong they were."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from twofold.cost.hardware.machine import Cited, Machine
 from twofold.cost.predict.constants import BARE, EFFICIENT, Constants
+from twofold.cost.predict.errors import GENERATIONS
+from twofold.cost.shapes.model import ModelShape
 
 _RANGE: Final = "middle of the published range 0.8–0.95 for GPUs; not fitted"
 _LINKS: Final = "fitted on Vidur's all-reduce profile of an H100 server with 2, 4 and 8 devices; mean error 9%"
+_UNDER: Final = "under vLLM, SGLang and TensorRT-LLM (aiconfigurator-core 0.12.0)"
 _SERVED: Final = (
-    "fitted on TPOT of 545 served runs: Llama 3.1 8B and 70B, Qwen3-32B in bf16 and fp8 on H100 and H200, under vLLM, "
-    "SGLang and TensorRT-LLM (aiconfigurator-core 0.12.0)"
+    f"fitted on TPOT of 545 served runs: Llama 3.1 8B and 70B, Qwen3-32B in bf16 and fp8 on H100 and H200, {_UNDER}"
 )
-_FIRST: Final = "fitted on TTFT of the 166 of those runs whose outputs have at least 1,000 tokens"
-_HELD_OUT: Final = "mean error of TPOT on the half of those runs that was not fitted on; of TTFT 28% (all outputs: 46%)"
+_FIRST: Final = "fitted on TTFT of 166 of those runs, whose outputs have at least 1,000 tokens"
+_AHEAD: Final = "fitted on TTFT of 528 of those runs"
+_EXPERTS_HOPPER: Final = f"fitted on 427 served runs of five models with experts on H100 and H200, {_UNDER}"
+_DENSE_BLACKWELL: Final = f"fitted on 184 served runs of Llama 3.1 70B and Qwen3-32B in fp8 and fp4 on B200, {_UNDER}"
+_EXPERTS_BLACKWELL: Final = f"fitted on 406 served runs of four models with experts on B200, {_UNDER}"
 
 GPU: Final[Constants] = Constants(
     eta_m=Cited(0.9, _RANGE),
@@ -25,12 +31,26 @@ GPU: Final[Constants] = Constants(
     t_req=Cited(26.4e-6, _SERVED),
     t_ar=Cited(9.05e-6, _SERVED),
     t_first=Cited(30e-3, _FIRST),
-    error=Cited(0.153, _HELD_OUT),
+    ahead=Cited(0.0, _AHEAD),
+    ahead_c=Cited(0.121, _AHEAD),
 )
-"""Of serving software on NVIDIA GPUs in 2026. ``t_step`` is inside ``t_layer``: the data cannot tell them apart."""
+"""Of serving software and dense models on NVIDIA GPUs in 2026. ``t_step`` is inside ``t_layer``: the data cannot tell
+them apart."""
 
-BURST: Final = Cited(0.145, _FIRST)
-"""Share of requests that arrived all at once in those runs: the first of about seven for each place."""
+EXPERTS_HOPPER: Final = GPU.having(
+    {"eta_c": 0.249, "eta_k": 0.437, "t_layer": 90e-6, "t_req": 12.9e-6, "t_ar": 2.14e-6}
+    | {"ahead": 0.4, "ahead_c": 0.073},
+    _EXPERTS_HOPPER,
+)
+DENSE_BLACKWELL: Final = GPU.having(
+    {"eta_c": 0.473, "eta_k": 0.987, "t_layer": 65.7e-6, "t_req": 25.2e-6, "t_ar": 0.0} | {"ahead_c": 0.0611},
+    _DENSE_BLACKWELL,
+)
+EXPERTS_BLACKWELL: Final = GPU.having(
+    {"eta_c": 0.413, "eta_k": 0.476, "t_layer": 89.8e-6, "t_req": 0.0, "t_ar": 1.92e-6}
+    | {"ahead": 1.06, "ahead_c": 0.0887},
+    _EXPERTS_BLACKWELL,
+)
 
 _TYPICAL: Final = "picked within the ranges published for tight loops, in sight of gpt-fast; not fitted"
 LOOP: Final[Constants] = BARE.having(
@@ -44,7 +64,20 @@ CPU: Final[Constants] = BARE.having(
     {"eta_m": 0.8, "eta_c": 0.6, "eta_k": 0.6}, "assumed for processors; `twofold doctor --calibrate` measures this one"
 ).having({"t_step": 0.5e-3}, "assumed: one start of a pool of threads for each operator")
 
+FITTED: Final[Mapping[tuple[str, bool], Constants]] = {
+    ("hopper", False): GPU,
+    ("hopper", True): EXPERTS_HOPPER,
+    ("blackwell", False): DENSE_BLACKWELL,
+    ("blackwell", True): EXPERTS_BLACKWELL,
+}
+"""By the machine's generation, and whether the model has experts."""
 
-def constants_for(machine: Machine) -> Constants:
-    """What is assumed of a machine by its kind: fitted for GPUs, rules of thumb for others."""
-    return {"gpu": GPU, "cpu": CPU}.get(machine.kind, EFFICIENT)
+
+def constants_for(machine: Machine, shape: ModelShape) -> Constants:
+    """What is assumed of a machine that runs such a model: fitted for GPUs, rules of thumb for others.
+
+    GPUs of other generations get what Hopper's were fitted to.
+    """
+    if machine.kind != "gpu":
+        return CPU if machine.kind == "cpu" else EFFICIENT
+    return FITTED[GENERATIONS.get(machine.name, "hopper"), shape.has_experts]

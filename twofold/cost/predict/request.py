@@ -4,14 +4,13 @@
     T_p       seconds of a prompt's own steps
     TPOT      t_dec(b) + (b − 1) / OSL · T_p                     continuous batching: each token waits for its share
                                                                 of the others' prompts
-    TTFT      t_first + wait · t_dec + T_p · (1 + burst · (b − 1) / 2) + queue
+    TTFT      t_first + wait · t_dec + T_p · (1 + n) + queue      n = min(b − 1, ahead + ahead_c · (b − 1))
     E2E       TTFT + (OSL − 1) · TPOT
     queue     (C − b) / b · (E2E without it)                      those beyond the b that fit wait for a place
 
-b = min(C, what the memory holds). ``burst`` is the share of requests that arrive together with all others, as at the
-start of a load test; of n that arrive at once, the mean one waits for (n + 1) / 2 prompts, its own included. ``wait``
-counts the steps that a request waits for before it is let in. The interference term is that of SARATHI (Agrawal et al.
-2023), in the mean.
+b = min(C, what the memory holds). n counts the others' prompts that are computed first: where every answer is followed
+by the next request, requests of equal length end together and so come together. ``wait`` counts the steps that a
+request waits for before it is let in. The interference term is that of SARATHI (Agrawal et al. 2023), in the mean.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ ENTRY_STEPS: Final = 1.5
 class Case:
     """Equal requests. ``cached`` of the ``prompt`` tokens need no prefill; ``concurrency`` are open at all times.
 
-    ``chunk`` is the most rows of a step; ``burst`` the share of requests that all arrive at once.
+    ``chunk`` is the most rows of a step.
     """
 
     prompt: int
@@ -48,7 +47,6 @@ class Case:
     cached: int = 0
     concurrency: int = 1
     chunk: int | None = None
-    burst: float = 0.0
 
     def __post_init__(self) -> None:
         if self.prompt < 1 or self.output < 1 or self.concurrency < 1 or not 0 <= self.cached < self.prompt:
@@ -58,8 +56,6 @@ class Case:
             )
         if self.chunk is not None and self.chunk < 1:
             raise ParameterError(f"A step has at least one row, not {self.chunk}.", param="chunk")
-        if not 0 <= self.burst <= 1:
-            raise ParameterError(f"A share is from 0 to 1, not {self.burst}.", param="burst")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +135,7 @@ class Predictor:
         step_s, prefill_s = decode.seconds(by), sum(each.seconds(by) for each in chunks)
         interference = (batch - 1) / case.output * prefill_s
         tpot = step_s + interference
-        alone = by.t_first + prefill_s
-        entry = ENTRY_STEPS * step_s if batch > 1 else 0.0
-        ttft = alone + entry + case.burst * (batch - 1) / 2 * prefill_s
+        ttft = first_token_s(by, prefill_s, step_s, batch)
         queue = (case.concurrency - batch) / batch * (ttft + (case.output - 1) * tpot)
         return Prediction(
             ttft=ttft + queue,
@@ -170,6 +164,12 @@ class Predictor:
             self.steps.demand([(1, Span(min(chunk, case.prompt - start), start, int(start + chunk >= case.prompt)))])
             for start in starts
         )
+
+
+def first_token_s(by: Constants, prompt_s: float, step_s: float, batch: int) -> float:
+    """Seconds to the first token of one of ``batch`` running requests, without the queue for a place among them."""
+    entry = ENTRY_STEPS * step_s if batch > 1 else 0.0
+    return by.t_first + entry + prompt_s * (1 + by.prompts_ahead(batch))
 
 
 def floor_of(steps: tuple[Demand, ...]) -> float:

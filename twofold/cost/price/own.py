@@ -165,7 +165,7 @@ def hourly(
 
 def step_seconds(own: OwnMachines, constants: Constants | None = None) -> StepSeconds:
     """The cost model's prediction of steps on these machines; by what is assumed of them without ``constants``."""
-    by = constants_for(own.machine) if constants is None else constants
+    by = constants_for(own.machine, own.shape) if constants is None else constants
 
     def seconds(work: Work, sequences: int) -> float:
         layers = own.shape.layer_count

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Final
 
 from twofold.core.request import TTL_SECONDS
+from twofold.cost.predict.errors import error_words, errors_for
+from twofold.cost.predict.known import constants_for
 from twofold.cost.price.caching import CacheCost
 from twofold.cost.price.catalog import Catalog
 from twofold.cost.price.compression import Compression, against_cache, compression_saved
@@ -134,6 +137,8 @@ def tell_own(own: OwnMachines, cost: OwnCost, api_request: float) -> Iterator[st
         f"on {cost.devices} × {own.machine.name} with {own.shape.name}, {dollars(cost.per_hour)} an hour, "
         f"busy {cost.busy_share:.0%} of it: predicted"
     )
+    errors = errors_for(own.shape, own.machine, constants_for(own.machine, own.shape))
+    yield f"  {error_words(replace(errors, ttft=None))}"
     yield _line("a million tokens", f"{dollars(cost.per_million_input)} in", f"{dollars(cost.per_million_output)} out")
     yield _line(
         "a request",

@@ -73,6 +73,16 @@ def outer_weights(shape: ModelShape) -> tuple[Weight, ...]:
     return tuple(made)
 
 
+def main_format(shape: ModelShape) -> ValueFormat:
+    """The format that most values of the layers' matrices are in."""
+    values: dict[ValueFormat, int] = {}
+    for count, layer in shape.layers:
+        for weight in layer_weights(layer, shape.hidden):
+            if not weight.vector:
+                values[weight.format] = values.get(weight.format, 0) + count * weight.parameters
+    return max(values, key=lambda each: values[each])
+
+
 @dataclass(frozen=True, slots=True)
 class _Maker:
     formats: Formats

@@ -45,7 +45,7 @@ class PredictedSteps:
     def __init__(
         self, shape: ModelShape, machine: Machine, constants: Constants | None = None, how: Setting = PLAIN
     ) -> None:
-        self._steps, self._by = Steps.of(shape, machine, how), constants or constants_for(machine)
+        self._steps, self._by = Steps.of(shape, machine, how), constants or constants_for(machine, shape)
         self.windows = tuple(self._steps.cost.windows)
         self.first_s = float(self._by.t_first)
 
