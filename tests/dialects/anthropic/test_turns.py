@@ -165,12 +165,24 @@ def test_tool_choice(given: Any, choice: Any, parallel: bool) -> None:
          "messages[1].content[0].caller"),
         ([user("a"), assistant([USE]), user([RESULT | {"content": [{"type": "image"}]}])],
          "messages[2].content[0].content[0].type"),
-        ([user("a"), assistant("b")], "messages[1].role"),
+        ([user("a"), assistant("b ")], "messages[1].content"),
+        ([user("a"), assistant([{"type": "text", "text": "b\n"}])], "messages[1].content"),
+        ([user("a"), assistant([USE])], "messages[1].content"),
         ([user("a")] * 4097, "messages"),
     ],
 )  # fmt: skip
 def test_messages_that_cannot_be_are_refused_by_name(messages: Any, param: str) -> None:
     assert refused(messages=messages).param == param
+
+
+def test_a_last_message_of_the_assistant_begins_the_answer() -> None:
+    begun = read(messages=[user("a"), assistant("b")]).conversation
+    assert begun.continues
+    assert begun.messages[-1] == assistant("b")
+    empty = read(messages=[user("a"), assistant("")]).conversation
+    assert (empty.continues, len(empty.messages)) == (False, 1)
+    thinking = {"type": "enabled", "budget_tokens": 1024}
+    assert refused(messages=[user("a"), assistant("b")], thinking=thinking, max_tokens=2048).param == "messages"
 
 
 @pytest.mark.parametrize(

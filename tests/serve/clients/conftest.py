@@ -1,7 +1,7 @@
-"""Two servers over tiny models, and the clients that people have: OpenAI's and Anthropic's own.
+"""Two servers over tiny models, and the clients that people have: OpenAI's, Anthropic's and Ollama's own.
 
-``server`` is open, with a model that thinks beside the one that does not; ``guarded`` has keys and room for one
-request.
+``server`` is open, with a model that thinks and one that fills in the middle beside one that does neither; ``guarded``
+has keys and room for one request.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from twofold.serve.gate.quotas import Quota
 
 TINY: Final = "tiny"
 THINKER: Final = "thinker"
+CODER: Final = "coder"
 LONG: Final = TinyOptions("llama", vocab=300, context=2048, tied=False, seed=2)
 """Its seed is one that writes JSON without much space, of which random models are fond."""
 THINKS: Final = (
@@ -31,6 +32,10 @@ THINKS: Final = (
     "{% endif %}"
 )
 """A chat template that opens the thinking section, unless it is told not to."""
+INFILL: Final = tuple(
+    (f"tokenizer.ggml.fim_{part}_token_id", 290 + place) for place, part in enumerate(("pre", "suf", "mid"))
+)
+"""Tokens for filling in the middle."""
 SLOW: Final = TinyOptions("llama", vocab=300, context=8192, layers=8, hidden=256, heads=4, kv_heads=4, head_dim=64)
 """A model that takes long enough over an answer to be interrupted."""
 
@@ -54,7 +59,8 @@ def server(
     tiny_gguf: Callable[[TinyOptions], TinyModel], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LiveServer]:
     plain, thinks = tiny_gguf(LONG), tiny_gguf(replace(LONG, extra=(("tokenizer.chat_template", THINKS),)))
-    models = (f"{TINY}={plain.path}", f"{THINKER}={thinks.path}")
+    coder = tiny_gguf(replace(LONG, extra=INFILL))
+    models = (f"{TINY}={plain.path}", f"{THINKER}={thinks.path}", f"{CODER}={coder.path}")
     with live_server(tmp_path_factory.mktemp("open"), *models, "--threads", "1") as live:
         yield live
 

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from tests.dialects.anthropic.claude_code import first_turn, later_turn
-from tests.serve.clients.conftest import THINKER, TINY, Guarded, async_anthropic
+from tests.serve.clients.conftest import CODER, THINKER, TINY, Guarded, async_anthropic
 from tests.serve.clients.test_openai_chat import CITY
 from tests.serve.clients.test_openai_errors import busy
 from tests.serve.live import LiveServer
@@ -41,7 +41,7 @@ def text_of(message: Any) -> str:
 
 
 def test_models(claude: Any) -> None:
-    assert [model.id for model in claude.models.list()] == [TINY, THINKER]
+    assert [model.id for model in claude.models.list()] == [TINY, THINKER, CODER]
     assert claude.models.retrieve(TINY).display_name == TINY
     with pytest.raises(anthropic.NotFoundError):
         claude.models.retrieve("tyni")
@@ -169,7 +169,7 @@ def test_claude_codes_bodies(server: LiveServer, turn: Any) -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "image"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search"),
         ({"extra_body": {"temprature": 1}}, "temprature"),
-        ({"messages": [*ASK["messages"], {"role": "assistant", "content": "so"}]}, "assistant"),
+        ({"messages": [*ASK["messages"], {"role": "assistant", "content": "so "}]}, "assistant"),
     ],
 )
 def test_bad_requests_name_the_field(claude: Any, change: Any, named: str) -> None:
@@ -222,3 +222,24 @@ def test_leaving_a_stream(guarded: Guarded) -> None:
         with claude.messages.stream(**ASK | {"max_tokens": 8000}) as stream:
             next(iter(stream.text_stream))
         assert text_of(claude.messages.create(**ASK)), "the only place is free again"
+
+
+def test_an_answer_goes_on_from_its_beginning(claude: Any) -> None:
+    """The prompt is that of the question with the beginning behind it; the reply has only what follows."""
+    asked: dict[str, Any] = {"model": TINY, "max_tokens": 8, "extra_body": {"temperature": 0}}
+    question = {"role": "user", "content": "hi"}
+    plain = claude.messages.create(**asked, messages=[question])
+    begun = claude.messages.create(**asked, messages=[question, {"role": "assistant", "content": "x"}])
+    assert sum_of(begun) == sum_of(plain) + 1
+    with claude.messages.stream(**asked, messages=[question, {"role": "assistant", "content": "x"}]) as stream:
+        assert stream.get_final_text() == text_of(begun)
+    counted = claude.messages.count_tokens(model=TINY, messages=[question, {"role": "assistant", "content": "x"}])
+    assert counted.input_tokens == sum_of(begun)
+    with pytest.raises(anthropic.BadRequestError, match="white space"):
+        claude.messages.create(**asked, messages=[question, {"role": "assistant", "content": "x "}])
+
+
+def sum_of(message: Any) -> int:
+    """All tokens of a message's prompt."""
+    usage = message.usage
+    return int(usage.input_tokens + usage.cache_creation_input_tokens + usage.cache_read_input_tokens)

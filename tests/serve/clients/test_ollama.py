@@ -10,7 +10,7 @@ from typing import Any
 import ollama
 import pytest
 
-from tests.serve.clients.conftest import THINKER, TINY, Guarded
+from tests.serve.clients.conftest import CODER, THINKER, TINY, Guarded
 from tests.serve.live import LiveServer
 
 HI = [{"role": "user", "content": "hi"}]
@@ -105,6 +105,12 @@ def test_an_answer_goes_on_from_its_beginning(client: Any) -> None:
     assert whole
 
 
+def test_a_suffix(client: Any) -> None:
+    told = client.generate(CODER, "def f(", suffix="):", options=EIGHT)
+    assert told.response
+    assert told.prompt_eval_count > 3
+
+
 def test_log_probabilities(client: Any) -> None:
     told = client.chat(TINY, HI, logprobs=True, top_logprobs=2, options=EIGHT)
     assert [len(entry.top_logprobs) for entry in told.logprobs] == [2] * 8
@@ -128,8 +134,9 @@ def test_vectors(client: Any) -> None:
 
 def test_models(client: Any) -> None:
     listed = {model.model: model for model in client.list().models}
-    assert set(listed) == {f"{TINY}:latest", f"{THINKER}:latest"}
+    assert set(listed) == {f"{name}:latest" for name in (TINY, THINKER, CODER)}
     assert listed[f"{TINY}:latest"].details.family == "llama"
+    assert "insert" in client.show(CODER).capabilities
     shown = client.show(TINY)
     assert shown.modelinfo["general.architecture"] == "llama"
     assert "thinking" in client.show(f"{THINKER}:latest").capabilities

@@ -11,7 +11,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from tests.serve.clients.conftest import THINKER, TINY, async_openai
+from tests.serve.clients.conftest import CODER, THINKER, TINY, async_openai
 from tests.serve.live import LiveServer
 
 SAY_HI: Final[list[Any]] = [{"role": "user", "content": "hi"}]
@@ -52,7 +52,7 @@ def stop_of(client: Any) -> str:
 
 
 def test_models(client: Any) -> None:
-    assert [model.id for model in client.models.list()] == [TINY, THINKER]
+    assert [model.id for model in client.models.list()] == [TINY, THINKER, CODER]
     assert client.models.retrieve(TINY).object == "model"
     with pytest.raises(openai.NotFoundError, match="tiny"):
         client.models.retrieve("tyni")
@@ -283,3 +283,23 @@ def test_a_prompt_that_stays_cached(client: Any) -> None:
     assert first.prompt_tokens_details.cache_write_tokens + first.prompt_tokens_details.cached_tokens > prompt - 16
     assert prompt - 16 <= details.cached_tokens < prompt
     assert details.cache_write_tokens == 0
+
+
+def test_an_answer_goes_on_from_its_beginning(client: Any) -> None:
+    """As vLLM's continue_final_message: the prompt is that of the question with the beginning behind it."""
+    asked = {"model": TINY, "max_tokens": 8, "temperature": 0}
+    question, beginning = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "the river"}
+    more = {"return_token_ids": True}
+    plain = client.chat.completions.create(**asked, messages=[question], extra_body=more)
+    more["continue_final_message"] = True
+    begun = client.chat.completions.create(**asked, messages=[question, beginning], extra_body=more)
+    prompt = plain.prompt_token_ids
+    assert begun.prompt_token_ids[: len(prompt)] == prompt
+    assert len(begun.prompt_token_ids) > len(prompt)
+    told = client.completions.create(**asked, prompt=begun.prompt_token_ids)
+    assert told.choices[0].text == begun.choices[0].message.content
+    for wrong in ({"messages": [question]}, {"extra_body": {**more, "add_generation_prompt": True}}):
+        fields = {"messages": [question, beginning], "extra_body": more, **wrong}
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(**asked, **fields)
+        assert caught.value.param == "continue_final_message"

@@ -11,7 +11,7 @@ from typing import Any, Final
 import openai
 import pytest
 
-from tests.serve.clients.conftest import TINY, async_openai
+from tests.serve.clients.conftest import CODER, TINY, async_openai
 from tests.serve.live import LiveServer
 
 ASK: Final[dict[str, Any]] = {"model": TINY, "prompt": "the river", "max_tokens": 8, "temperature": 0}
@@ -82,10 +82,22 @@ def test_the_best_of_several(client: Any) -> None:
     assert completion.usage.completion_tokens > 8, "those that were dropped were drawn too"
 
 
-def test_a_suffix_is_refused_by_name(client: Any) -> None:
-    with pytest.raises(openai.BadRequestError, match="suffix") as caught:
+def test_a_suffix_is_refused_by_name_where_the_model_has_no_tokens_for_it(client: Any) -> None:
+    with pytest.raises(openai.BadRequestError, match="cannot fill in the middle") as caught:
         client.completions.create(**ASK, suffix="end")
     assert caught.value.param == "suffix"
+
+
+def test_the_middle_between_a_prompt_and_a_suffix(client: Any, lenient: Any) -> None:
+    asked = {"model": CODER, "prompt": "def f(", "suffix": "):", "max_tokens": 8, "temperature": 0}
+    whole = client.completions.create(**asked, extra_body={"return_token_ids": True})
+    ids = whole.choices[0].prompt_token_ids
+    assert [token for token in ids if token in (290, 291, 292)] == [290, 291, 292]
+    assert (ids[0], ids[-1]) == (290, 292)
+    streamed = lenient.completions.create(**asked, stream=True)
+    assert "".join(chunk.choices[0].text for chunk in streamed) == whole.choices[0].text
+    by_ids = client.completions.create(model=CODER, prompt=ids, max_tokens=8, temperature=0)
+    assert by_ids.choices[0].text == whole.choices[0].text
 
 
 @pytest.mark.parametrize("encoding", ["float", "base64", None])

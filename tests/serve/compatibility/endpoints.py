@@ -67,7 +67,7 @@ def _blocks() -> list[Probe]:
         Probe("`image`", _chat([{"type": "image", "source": source}])),
         Probe("`document`", _chat([{"type": "document", "source": source}])),
         Probe("`search_result`", _chat([{"type": "search_result", "source": "", "title": "", "content": []}])),
-        Probe("a last message of the assistant's", [USER, {"role": "assistant", "content": "so"}]),
+        Probe("a last message of the assistant's, which is continued", [USER, {"role": "assistant", "content": "so"}]),
     ]
 
 
@@ -209,7 +209,7 @@ ENDPOINTS: Final = (
             "prompt": TEXTS,
             "logprobs": LOGPROBS,
             "best_of": DRAWN["n"],
-            "suffix": [Probe("none", ""), Probe("text", "end")],
+            "suffix": [Probe("none", ""), Probe("text, by models with tokens for filling in the middle", "")],
         },
         needs={"stream_options": {"stream": True}},
     ),

@@ -23,7 +23,7 @@ from twofold.dialects.base import AskedTier, Job, ModelFacts, ReplyHead
 from twofold.dialects.cache_points import CachePoint
 from twofold.dialects.conversation import Conversation
 from twofold.dialects.extras import read_explain
-from twofold.dialects.fields import Fields, impossible
+from twofold.dialects.fields import FieldError, Fields, impossible
 from twofold.engine.outputs import RequestOutput
 
 
@@ -147,6 +147,12 @@ def _conversation(fields: Fields, settings: Settings) -> Conversation:
     turns = TurnReader(controls)
     turns.system(fields.take("system"))
     turns.messages(fields.require("messages"))
+    if turns.continues and settings.thinking.mode == "on":
+        raise FieldError(
+            "The last message is the assistant's; with thinking the answer cannot go on from a given beginning.",
+            param="messages",
+            hint="End with a message of the user, or disable thinking.",
+        )
     points = [point for index, turn in enumerate(turns.turns) for point in turn.points(index)]
     if (ttl := controls.take(fields)) is not None:
         points.append(CachePoint(ttl=ttl, message=len(turns.turns) - 1))
@@ -156,6 +162,7 @@ def _conversation(fields: Fields, settings: Settings) -> Conversation:
         choice=choice,
         parallel=parallel,
         thinking=settings.thinking,
+        continues=turns.continues,
         cache_points=(*tools.points, *points),
     )
 

@@ -83,6 +83,8 @@ class TurnReader:
         self._controls = controls
         self._called: set[str] = set()
         self.turns: list[Turn] = []
+        self.continues = False
+        """Whether the answer goes on from the last turn."""
 
     def system(self, given: object) -> None:
         """The system prompt: text, or a list of text blocks."""
@@ -101,11 +103,22 @@ class TurnReader:
         for index, message in enumerate(given):
             self._message(Fields(message, f"messages[{index}]"))
         if given[-1]["role"] == "assistant":
+            self._begin_answer(f"messages[{len(given) - 1}].content")
+
+    def _begin_answer(self, where: str) -> None:
+        """Takes the last turn, the assistant's, as the beginning of the answer; an empty one says nothing."""
+        turn = self.turns[-1]
+        text = "".join(turn.texts[-1:])
+        if turn.calls or text != text.rstrip():
+            fault = "cannot end with a call of a tool" if turn.calls else "cannot end with white space"
             raise FieldError(
-                "The last message is the assistant's; an answer cannot go on from a given beginning.",
-                param=f"messages[{len(given) - 1}].role",
-                hint="End with a message of the user; output_config.format can hold the answer to a form.",
+                f"{where} is the last message, the assistant's: it {fault}.",
+                param=where,
+                hint="Strip it." if not turn.calls else "Send the call's tool_result after it.",
             )
+        self.continues = bool(text)
+        if not text:
+            self.turns.pop()
 
     def _system_block(self, block: Fields) -> None:
         block.choice("type", ("text",))

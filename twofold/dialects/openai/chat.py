@@ -17,6 +17,7 @@ from twofold.dialects.openai.replies import chat_completion
 from twofold.dialects.openai.sampling import sampling_keywords
 from twofold.dialects.openai.tools import read_tools
 from twofold.engine.outputs import RequestOutput
+from twofold.engine.prompts import Message
 
 LIMITS: Final[Limits] = {
     "audio": (),
@@ -61,6 +62,7 @@ class ChatRequest(HasCommon):
         common = Common.read(fields)
         tools, choice = read_tools(fields)
         messages, points = read_messages(fields)
+        continues = _continues(fields, messages)
         request = cls(
             common=common,
             conversation=Conversation(
@@ -70,7 +72,8 @@ class ChatRequest(HasCommon):
                 parallel=fields.flag("parallel_tool_calls", True),
                 thinking=read_thinking(fields),
                 variables=_variables(fields),
-                add_generation_prompt=fields.flag("add_generation_prompt", True),
+                add_generation_prompt=fields.flag("add_generation_prompt", not continues),
+                continues=continues,
                 cache_points=points,
             ),
             params=SamplingParams(
@@ -103,6 +106,24 @@ class ChatRequest(HasCommon):
             top_logprobs=self.params.logprobs,
             token_ids=self.common.return_token_ids,
         )
+
+
+def _continues(fields: Fields, messages: Sequence[Message]) -> bool:
+    """Whether the answer goes on from the last message, as vLLM's continue_final_message asks."""
+    name = "continue_final_message"
+    if not fields.flag(name):
+        return False
+    if messages[-1]["role"] != "assistant" or "tool_calls" in messages[-1]:
+        raise FieldError(
+            f"{name} needs a last message of role assistant without tool calls.",
+            param=name,
+            hint="Leave it out, or end with the beginning of the answer.",
+        )
+    if fields.flag("add_generation_prompt"):
+        raise FieldError(
+            f"{name} and add_generation_prompt exclude each other.", param=name, hint="Leave add_generation_prompt out."
+        )
+    return True
 
 
 def read_thinking(fields: Fields) -> Thinking:

@@ -9,29 +9,31 @@ from typing import Any, Final, Self
 from twofold.core.params import MAX_LOGPROBS, MAX_TOKEN_ID, SamplingParams
 from twofold.dialects.base import Job, ModelFacts, ReplyHead
 from twofold.dialects.fields import UNSUPPORTED, FieldError
-from twofold.dialects.openai.bodies import Common, HasCommon, Limits, open_body, read_texts
+from twofold.dialects.openai.bodies import Common, HasCommon, open_body, read_texts
 from twofold.dialects.openai.completion_stream import CompletionStreamer
 from twofold.dialects.openai.replies import text_completion
 from twofold.dialects.openai.sampling import sampling_keywords
-from twofold.dialects.texts import tokenized
+from twofold.dialects.texts import infilled, tokenized
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import GivenPrompt
 
 COMPLETION_TOKENS: Final = 16
 """OpenAI's default of max_tokens; a chat goes on to the end of the context."""
-LIMITS: Final[Limits] = {"suffix": ("",)}
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest(HasCommon):
     """Texts to go on with.
 
-    ``echo`` puts the prompt before each answer; ``prompt_only`` leaves the answer away, which OpenAI writes
-    max_tokens 0: the token that is drawn nevertheless is dropped.
+    suffix        the model fills in what stands between a prompt and it; empty where there is none
+    echo          puts the prompt before each answer
+    prompt_only   leaves the answer away, which OpenAI writes max_tokens 0: the token that is drawn nevertheless is
+                  dropped
     """
 
     common: Common
     given: tuple[GivenPrompt, ...]
+    suffix: str
     echo: bool
     prompt_only: bool
     params: SamplingParams
@@ -39,13 +41,14 @@ class CompletionRequest(HasCommon):
     @classmethod
     def read(cls, body: object) -> Self:
         """Reads a body. Raises ParameterError for an impossible, unknown or unsupported field."""
-        fields = open_body(body, LIMITS)
+        fields = open_body(body, {})
         echo = fields.flag("echo")
         logprobs = fields.whole("logprobs", 0, MAX_LOGPROBS)
         most = fields.whole("max_tokens", 0 if echo else 1, MAX_TOKEN_ID)
         request = cls(
             common=Common.read(fields),
             given=read_texts(fields, "prompt"),
+            suffix=fields.text("suffix") or "",
             echo=echo,
             prompt_only=most == 0,
             params=SamplingParams(
@@ -57,11 +60,15 @@ class CompletionRequest(HasCommon):
             ),
         )
         fields.close()
+        request._check_suffix()
         request._check_stream()
         return request
 
     def prepare(self, model: ModelFacts) -> Sequence[Job]:
-        return [Job(tokenized(given, model), self.params, self.common.options) for given in self.given]
+        options = self.common.options
+        if self.suffix:
+            return [infilled(given.text or "", self.suffix, model, self.params, options) for given in self.given]
+        return [Job(tokenized(given, model), self.params, options) for given in self.given]
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:
         return text_completion(
@@ -84,6 +91,13 @@ class CompletionRequest(HasCommon):
             logprobs=self.params.logprobs is not None,
             token_ids=self.common.return_token_ids,
         )
+
+    def _check_suffix(self) -> None:
+        """Raises FieldError for what cannot be beside a suffix."""
+        if self.suffix and self.echo:
+            raise FieldError("suffix and echo exclude each other.", param="suffix", hint="Leave echo out.")
+        if self.suffix and any(given.text is None for given in self.given):
+            raise FieldError("suffix needs a prompt that is text, not token ids.", param="suffix")
 
     def _check_stream(self) -> None:
         """Raises FieldError for what is only known when the whole answer is there."""

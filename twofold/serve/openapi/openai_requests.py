@@ -17,7 +17,7 @@ from twofold.core.params import (
 )
 from twofold.core.request import MAX_NAME_CHARS as MAX_SALT_CHARS
 from twofold.core.step import Pooling
-from twofold.dialects.openai import chat, completions
+from twofold.dialects.openai import chat
 from twofold.dialects.openai.bodies import MAX_PROMPTS, TIERS, Limits
 from twofold.dialects.openai.embeddings import Encoding
 from twofold.dialects.openai.messages import CACHE_TTLS, ROLES
@@ -155,6 +155,7 @@ CHAT: Final = joined(
         thinking_token_budget=TOKEN,
         chat_template_kwargs=mapped(ANYTHING, names={"not": {"enum": sorted(chat.TEMPLATE_NAMES)}}),
         add_generation_prompt=FLAG,
+        continue_final_message=said(FLAG, "The answer goes on from the last message, which is the assistant's."),
         max_tokens=COUNT,
         max_completion_tokens=COUNT,
         logprobs=FLAG,
@@ -171,6 +172,7 @@ CHAT: Final = joined(
 COMPLETION: Final = joined(
     asked(
         {"prompt": PROMPTS},
+        suffix=said(text(), "The model fills in what stands between the prompt and this text."),
         best_of=whole(1, MAX_N),
         echo=FLAG,
         logprobs=whole(0, MAX_LOGPROBS),
@@ -180,7 +182,6 @@ COMPLETION: Final = joined(
     STREAMED,
     SAMPLING,
     LABELS,
-    refused(completions.LIMITS),
 )
 EMBEDDING: Final = joined(
     asked(

@@ -49,11 +49,19 @@ TOOL_CHOICE: Final = Rule(
     "tool_choice",
 )
 SAMPLED: Final = (CONTEXT, *IDS, *FORMS, STREAM_OPTIONS)
+CONTINUED: Final = Rule(
+    "A message that is continued is the last one, of the assistant without tool calls; add_generation_prompt, a form "
+    "of the answer and a forced call exclude it, and the chat template must show it.",
+    "continue_final_message",
+)
+NO_FORM: Final = Rule("An answer that goes on from a given beginning has no form and is no forced call.", "messages")
 CHAT: Final = (
     *SAMPLED,
     *THINKING,
     TEMPLATE,
     CONTENT,
+    CONTINUED,
+    NO_FORM,
     TOOL_CHOICE,
     Rule("max_tokens and max_completion_tokens are equal where both are given.", "max_tokens"),
     Rule("top_logprobs needs logprobs.", "top_logprobs"),
@@ -61,6 +69,7 @@ CHAT: Final = (
 COMPLETION: Final = (
     *SAMPLED,
     PROMPT,
+    Rule("suffix needs a model with tokens for filling in the middle, a prompt that is text, and no echo.", "suffix"),
     Rule("max_tokens 0 needs echo.", "max_tokens"),
     Rule("max_tokens 0 cannot be streamed.", "max_tokens", UNSUPPORTED),
     Rule("logprobs with echo cannot be streamed.", "logprobs", UNSUPPORTED),
@@ -96,7 +105,12 @@ MESSAGES: Final = (
     Rule("At most four cache_control, those of 1h first, in the order tools, system, messages.", "cache_control"),
     Rule("Tools have names of their own.", "name"),
     Rule("tool_result names a tool_use before it.", "tool_use_id"),
-    Rule("The last message is the user's.", "messages"),
+    Rule(
+        "Where the last message is the assistant's, its beginning of the answer ends in no white space, calls no tool, "
+        "and thinking is off.",
+        "messages",
+    ),
+    NO_FORM,
     TOOL_CHOICE,
     Rule("output_format and output_config.format exclude each other.", "output_format"),
     *COMPILED,
