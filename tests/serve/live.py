@@ -52,10 +52,15 @@ class LiveServer:
 
 
 @contextmanager
-def live_server(folder: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[LiveServer]:
-    """A server with these arguments, ready; what it keeps lies in ``folder``."""
+def live_server(
+    folder: Path, *arguments: str, environment: Mapping[str, str] | None = None, own_data: bool = True
+) -> Iterator[LiveServer]:
+    """A server with these arguments, ready; what it keeps lies in ``folder``, unless it has no data folder of its own
+    and the environment says where."""
     log = folder / "server.log"
-    command = [sys.executable, "-m", "twofold", "serve", "--port", "0", "--data-folder", str(folder / "data")]
+    command = [sys.executable, "-m", "twofold", "serve", "--port", "0"]
+    if own_data:
+        command += ["--data-folder", str(folder / "data")]
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*command, *arguments], stdout=output, stderr=output, env={**os.environ, **(environment or {})}

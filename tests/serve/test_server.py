@@ -135,3 +135,21 @@ def test_it_ends_when_it_is_asked_to(tiny: TinyModel, tmp_path: Path) -> None:
         assert live.post(CHAT, chat("hello")).status_code == 200
         assert live.end() == 0
     assert b"Traceback" not in live.log.read_bytes()
+
+
+def test_a_second_server_starts_with_the_same_defaults(tiny: TinyModel, tmp_path: Path) -> None:
+    """Each finds what it keeps again; nothing is locked."""
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+    flags = ("--threads", "1", "--response-cache", "4")
+    environment = {"XDG_DATA_HOME": str(tmp_path / "share")}
+    with (
+        live_server(folders[0], f"tiny={tiny.path}", *flags, environment=environment, own_data=False) as one,
+        live_server(folders[1], f"tiny={tiny.path}", *flags, environment=environment, own_data=False) as two,
+    ):
+        made = [server.post("/v1/responses", {"model": "tiny", "input": "hi"}).json()["id"] for server in (one, two)]
+        assert [one.get(f"/v1/responses/{id}").status_code for id in made] == [200, 404]
+        assert [two.get(f"/v1/responses/{id}").status_code for id in made] == [404, 200]
+        assert "Another server uses" in two.log.read_text()
+        assert "Another server uses" not in one.log.read_text()

@@ -67,7 +67,13 @@ class ServeOptions:
     sse_keep_alive_interval: Annotated[
         float, DURATION, Parameter(help="Idle time of a stream before an SSE keep-alive is sent.")
     ] = 15.0
-    data_folder: Annotated[Path | None, Parameter(help="Where files, batches, responses and accounts are kept.")] = None
+    data_folder: Annotated[
+        Path | None,
+        Parameter(
+            help="Folder of files, batches, responses and accounts (default: ~/.local/share/twofold, or a folder "
+            "inside it where another server uses that)."
+        ),
+    ] = None
     price_sheet: Annotated[Path | None, Parameter(help="A TOML file of prices, for the cost of each request.")] = None
     tiers: Annotated[Path | None, Parameter(help="A TOML file that changes the service tiers.")] = None
     slo: Annotated[
@@ -114,6 +120,7 @@ class ServeOptions:
             prices=None if self.price_sheet is None else PriceSheet.read(self.price_sheet),
             objectives=self._objectives(),
             data=self.data_folder or data_folder(),
+            own_data=self.data_folder is not None,
             replay=self._replay(),
             shutdown_s=_positive("shutdown_timeout", self.shutdown_timeout),
             quiet_s=_positive("sse_keep_alive_interval", self.sse_keep_alive_interval),

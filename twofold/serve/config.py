@@ -24,6 +24,7 @@ class ServerConfig:
     hosts          names beside those of this machine that requests may call the server by
     origins        origins of web pages that may use it
     data           folder of what must outlive the server: files, batches, responses, sums of what was used
+    own_data       the folder is this server's alone; else it takes one inside where another server has it
     replay         the response cache; None: no answer is kept
     shutdown_s     how long requests that are under way may go on once the server shall end
     quiet_s        a stream that is silent for so long gets a keep-alive
@@ -45,6 +46,7 @@ class ServerConfig:
     prices: PriceSheet | None = None
     objectives: Mapping[str, Objective] = field(default_factory=lambda: DEFAULT_OBJECTIVES)
     data: Path
+    own_data: bool = True
     replay: ReplaySettings | None = None
     shutdown_s: float = 30.0
     quiet_s: float = 15.0

@@ -111,11 +111,12 @@ class KeptFile:
         name = "in memory" if self._path is None else self._path.name
         if isinstance(error, sqlite3.Error) and _is(error, LOCKED):
             return ResourceError(
-                f"The database {name} is used by another process.", hint="Give this server another data folder."
+                f"The database {name} is used by another process.", hint="Choose another folder with --data-folder."
             )
         reason = error.strerror if isinstance(error, OSError) else str(error) or "it is of another version"
         return ResourceError(
-            f"The database {name} cannot be used: {reason}.", hint="Make room, or give the server another data folder."
+            f"The database {name} cannot be used: {reason}.",
+            hint="Make room, or choose another folder with --data-folder.",
         )
 
 

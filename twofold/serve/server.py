@@ -33,6 +33,7 @@ from twofold.serve.accounts.usage import UsageBook
 from twofold.serve.admission import Admission
 from twofold.serve.app import build_app, dialect_of
 from twofold.serve.config import ServerConfig
+from twofold.serve.files.folder import DataFolder, claim_folder
 from twofold.serve.gate.door import Door, check_exposure
 from twofold.serve.gate.hosts import Hosts, Origins
 from twofold.serve.gate.keyfile import KeyFile
@@ -90,12 +91,17 @@ class Server:
         self._keys = _keys(config, say)
         check_exposure(config.host, self._keys())
         private_folder(config.data)
+        self._folder = DataFolder(config.data) if config.own_data else claim_folder(config.data, config.port)
+        if self._folder.path != config.data:
+            say(f"Another server uses {config.data}; this one keeps its data in {self._folder.path}.")
         self._metrics = ServerMetrics(config.objectives)
         self._hub = WorkerHub(config.offers, config.hub, [self._metrics], progress)
-        self._usage = UsageBook(config.data / "usage.sqlite")
+        self._usage = UsageBook(self._folder.path / "usage.sqlite")
         self._ledger = Ledger(config.prices, RecentRequests(), self._usage, [self._metrics, *observers])
         self._kept = (
-            None if config.replay is None else ReplayCache(config.data / "answers.sqlite", config.replay, time.time)
+            None
+            if config.replay is None
+            else ReplayCache(self._folder.path / "answers.sqlite", config.replay, time.time)
         )
         self._runner = Runner(self._hub, Admission(config.tiers, config.queue), self._ledger, self._kept)
         self._refusals = Refusals(dialect_of)
@@ -111,12 +117,13 @@ class Server:
         asyncio.get_running_loop().set_exception_handler(_tell_fault)
         with _bound(self._config) as listening:
             async with AsyncExitStack() as stack:
+                stack.callback(self._folder.close)
                 stack.push_async_callback(self._usage.close)
                 if self._kept is not None:
                     stack.callback(self._kept.close)
                 stack.push_async_callback(self._hub.close)
                 lines = LineRunner(self._runner, ENDPOINTS, self._caller_of, self._quotas)
-                stores = await stack.enter_async_context(open_stores(self._config.data, lines))
+                stores = await stack.enter_async_context(open_stores(self._folder.path, lines))
                 web = WebServer(self._web_config(self._app(stores)))
                 stack.enter_context(self._signalled())
                 writing = asyncio.create_task(self._usage.run())

@@ -20,6 +20,7 @@ from tests.serve.files.uploads import FORM, ending, form, part, pieces
 from twofold.core.errors import BusyError, NotFoundError, ResourceError, TooLargeError, TwofoldError, UsageError
 from twofold.dialects.fields import FieldError
 from twofold.serve.files import endpoint as endpoints
+from twofold.serve.files.database import Database
 from twofold.serve.files.endpoint import FilesEndpoint
 from twofold.serve.files.form import UploadForm
 from twofold.serve.files.store import FileLimits
@@ -302,7 +303,7 @@ def test_files_outlive_the_server_and_halves_do_not(opened: Opened, tmp_path: Pa
 
     run(first, opened)
     folder = tmp_path / "data" / "contents"
-    (folder / "upload-half").write_bytes(b"x")
+    (folder / f"upload-{24 * 'a'}").write_bytes(b"x")
     (folder / ids[1]).unlink()
     run(second, opened)
 
@@ -377,3 +378,44 @@ def test_a_full_disk_is_told(opened: Opened, tmp_path: Path, monkeypatch: pytest
         assert on_disk(tmp_path) == []
 
     run(test, opened)
+
+
+def test_a_database_on_a_full_disk_leaves_no_bytes(
+    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Database.write
+
+    def full(base: Database, statement: str, *values: Any) -> int:
+        if statement.startswith("INSERT"):
+            raise ResourceError("The server's database cannot be used: database or disk is full.")
+        return write(base, statement, *values)
+
+    async def test(files: FilesEndpoint) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Database, "write", full)
+            with pytest.raises(ResourceError, match="disk is full"):
+                await files.upload("one", FORM, pieces(form()))
+            assert on_disk(tmp_path) == []
+            made = tmp_path / "output.jsonl"
+            made.write_bytes(b"{}")
+            with pytest.raises(ResourceError, match="disk is full"):
+                await files.adopt("file-x", "one", made, "output.jsonl", None)
+            assert made.read_bytes() == b"{}", "what a batch made is there for another try"
+        assert on_disk(tmp_path) == []
+        await files.adopt("file-x", "one", made, "output.jsonl", None)
+        assert on_disk(tmp_path) == ["file-x"]
+
+    run(test, opened)
+
+
+def test_only_files_of_ours_are_cleared_away(opened: Opened, tmp_path: Path) -> None:
+    async def nothing(files: FilesEndpoint) -> None:
+        assert (await files.page("one", {}))["data"] == []
+
+    run(nothing, opened)
+    folder = tmp_path / "data" / "contents"
+    strange = ["file-mine.txt", "notes", "upload-half"]
+    for name in (*strange, f"file-{24 * '0'}", f"upload-{24 * 'f'}"):
+        (folder / name).write_bytes(b"x")
+    run(nothing, opened)
+    assert on_disk(tmp_path) == strange

@@ -30,7 +30,7 @@ from twofold.serve.batches.check import BatchLimits, check_input
 from twofold.serve.batches.record import TRANSITIONS, BatchRecord, LineError, Status
 from twofold.serve.batches.results import write_results
 from twofold.serve.batches.run import BatchRun, RunBody, place_of
-from twofold.serve.batches.store import BatchPaths, BatchStore
+from twofold.serve.batches.store import ID_PREFIX, BatchPaths, BatchStore
 from twofold.serve.batches.tally import Tally
 from twofold.serve.files.endpoint import FilesEndpoint
 from twofold.serve.files.paging import PageQuery, page_of
@@ -131,7 +131,7 @@ class BatchService:
         self._check_room(tenant)
         now = int(self._wall())
         batch = BatchRecord(
-            id="batch_" + secrets.token_hex(12),
+            id=ID_PREFIX + secrets.token_hex(12),
             tenant=tenant,
             key=key,
             endpoint=order.endpoint,

@@ -6,6 +6,7 @@ Nothing here may be used by two threads at once.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -22,6 +23,8 @@ from twofold.serve.files.paging import PageQuery
 
 KEPT_SECONDS: Final = 30 * 86400
 """So long an ended batch can still be asked for."""
+ID_PREFIX: Final = "batch_"
+_OURS: Final = re.compile(f"{ID_PREFIX}[0-9a-f]{{24}}")
 _VERSION: Final = 1
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS batches (
@@ -147,11 +150,12 @@ class BatchStore:
             raise FieldError(f"after names no batch: {quoted(id)}.", param="after") from error
 
     def _mend(self) -> None:
-        """Removes the files of batches that ended, or that never came into the table."""
+        """Removes the files of batches that ended, or that never came into the table. What has none of our names is
+        not ours."""
         self.sweep()
         running = {batch.id for batch in self.unfinished()}
         for folder in self._running.iterdir():
-            if folder.name not in running:
+            if folder.name not in running and _OURS.fullmatch(folder.name):
                 self.forget(folder.name)
 
 

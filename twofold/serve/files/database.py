@@ -53,7 +53,8 @@ class Database:
         ((found,),) = self._connection.execute("PRAGMA user_version").fetchall()
         if found not in (0, version):
             raise UsageError(
-                f"{self._path} was written by another version of Twofold.", hint="Give the server another data folder."
+                f"{self._path} was written by another version of Twofold.",
+                hint="Choose another folder with --data-folder.",
             )
         self._connection.executescript(schema)
         self._connection.execute(f"PRAGMA user_version = {version:d}")
@@ -67,5 +68,5 @@ class Database:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise ResourceError(
                 f"The server's database {self._path.name} cannot be used: {reason}.",
-                hint="Make room, or give the server another data folder.",
+                hint="Make room, or choose another folder with --data-folder.",
             ) from error

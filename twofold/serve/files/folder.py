@@ -1,4 +1,4 @@
-"""A folder in which one server keeps its data."""
+"""A folder in which one server keeps its data, and which one a server without a folder of its own takes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from twofold.core.errors import ResourceError, UsageError
+
+MOST_SERVERS: Final = 100
+PORT_BYTES: Final = 8
 
 
 class DataFolder:
@@ -20,7 +23,7 @@ class DataFolder:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         with self.told():
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(path / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -29,15 +32,29 @@ class DataFolder:
         except OSError as error:
             os.close(self._lock)
             raise UsageError(
-                f"Another server keeps its data in {path}.", hint="Stop it, or give this one another data folder."
+                f"Another server keeps its data in {path}.",
+                hint="Stop it, or choose another folder with --data-folder.",
             ) from error
 
     def inner(self, name: str) -> Path:
         """A folder inside this one, made where it is not there."""
-        folder = self._path / name
+        folder = self.path / name
         with self.told():
             folder.mkdir(mode=0o700, exist_ok=True)
         return folder
+
+    @property
+    def port(self) -> int | None:
+        """The port of the server that had it last; None where that is not known."""
+        told = os.pread(self._lock, PORT_BYTES, 0)
+        return int(told) if told.isdigit() else None
+
+    def serve(self, port: int) -> None:
+        """Notes the port of the server that has it now; 0 is none."""
+        if port:
+            with self.told():
+                os.truncate(self._lock, 0)
+                os.pwrite(self._lock, str(port).encode(), 0)
 
     @contextmanager
     def told(self) -> Iterator[None]:
@@ -47,7 +64,7 @@ class DataFolder:
         except OSError as error:
             raise ResourceError(
                 f"The server's data folder cannot be used: {error.strerror}.",
-                hint="Make room, or give the server another data folder.",
+                hint="Make room, or choose another folder with --data-folder.",
             ) from error
 
     def close(self) -> None:
@@ -60,3 +77,28 @@ class DataFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def claim_folder(base: Path, port: int) -> DataFolder:
+    """A data folder that no other server has: ``base``, or one inside of it.
+
+    Of those that are free it is the one that a server on this port had last, so that several servers find their own
+    again; else the first one. Raises UsageError where there are too many, ResourceError where none can be used.
+    """
+    free: list[DataFolder] = []
+    for number in range(1, MOST_SERVERS + 1):
+        path = base if number == 1 else base / "servers" / str(number)
+        if free and not path.exists():
+            break
+        try:
+            free.append(DataFolder(path))
+        except UsageError:
+            continue
+    if not free:
+        raise UsageError(f"{MOST_SERVERS} servers keep their data in {base}.", hint="Name a folder with --data-folder.")
+    chosen = next((folder for folder in free if port and folder.port == port), free[0])
+    for folder in free:
+        if folder is not chosen:
+            folder.close()
+    chosen.serve(port)
+    return chosen

@@ -10,6 +10,7 @@ Laws
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -26,6 +27,7 @@ from twofold.serve.files.paging import PageQuery
 
 ID_PREFIX: Final = "file-"
 _TEMPORARY: Final = "upload-"
+_OURS: Final = re.compile(f"({ID_PREFIX}|{_TEMPORARY})[0-9a-f]{{24}}")
 _VERSION: Final = 1
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS files (
@@ -173,7 +175,11 @@ class FileStore:
         file = StoredFile(id, tenant, filename, purpose, size, now, None if lifetime_s is None else now + lifetime_s)
         values = [getattr(file, field.name) for field in fields(file)]
         places = ", ".join("?" * len(values))
-        self._base.write(f"INSERT OR REPLACE INTO files ({_COLUMNS}) VALUES ({places})", *values)
+        try:
+            self._base.write(f"INSERT OR REPLACE INTO files ({_COLUMNS}) VALUES ({places})", *values)
+        except BaseException:  # a full disk: whoever gave the bytes has them back, to drop them or to try again
+            os.replace(self._contents / id, path)
+            raise
         return file
 
     def _find(self, tenant: str, id: str) -> tuple[int, StoredFile]:
@@ -208,11 +214,12 @@ class FileStore:
         (self._contents / id).unlink(missing_ok=True)
 
     def _mend(self) -> None:
-        """Removes bytes without a row, which a killed server left, and rows without bytes."""
+        """Removes bytes without a row, which a killed server left, and rows without bytes. What has none of our names
+        is not ours."""
         with self.folder.told():
             there = set(os.listdir(self._contents))
         known = {id for (id,) in self._base.rows("SELECT id FROM files")}
         for id in known - there:
             self._remove(id)
-        for name in there - known:
+        for name in filter(_OURS.fullmatch, there - known):
             (self._contents / name).unlink(missing_ok=True)
