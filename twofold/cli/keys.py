@@ -47,7 +47,9 @@ class KeyOptions:
     share_cache: Annotated[
         bool, FLAG, Parameter(help="Its prompts find prefixes of the tenant's other keys that share, and theirs its.")
     ] = False
-
+    admin: Annotated[
+        bool, FLAG, Parameter(help="May list, load and unload models (`twofold ps`) and stop the server.")
+    ] = False
     metrics: Annotated[
         Literal["own", "all"] | None,
         Parameter(help="Tenants that /metrics names: its own (default), or all, for the key that Prometheus uses."),
@@ -64,7 +66,12 @@ class KeyOptions:
             concurrent=self.concurrent,
             kv_tokens=self.kv_tokens,
         )
-        found: dict[str, Any] = {"tenant": self.tenant, "quota": quota, "share_cache": self.share_cache}
+        found: dict[str, Any] = {
+            "tenant": self.tenant,
+            "quota": quota,
+            "share_cache": self.share_cache,
+            "admin": self.admin,
+        }
         if self.metrics is not None:
             found["metrics"] = self.metrics
         if self.tier:
@@ -127,7 +134,8 @@ def _row(key: ApiKey) -> tuple[str, ...]:
     expires = "never" if key.expires is None else key.expires.date().isoformat()
     limits = [(getattr(key.quota, name), unit) for name, unit in QUOTA_UNITS.items()]
     quotas = ", ".join(f"{limit:,}{unit}" for limit, unit in limits if limit is not None)
-    more = [*(["shared cache"] if key.share_cache else []), *(["all metrics"] if key.metrics == "all" else [])]
+    rights = {"shared cache": key.share_cache, "all metrics": key.metrics == "all", "admin": key.admin}
+    more = [name for name, given in rights.items() if given]
     return key.id, key.tenant, ", ".join(key.tiers), expires, quotas or "none", ", ".join(more)
 
 
@@ -140,5 +148,6 @@ def _described(key: ApiKey) -> dict[str, Any]:
         "expires": None if key.expires is None else key.expires.isoformat(),
         "share_cache": key.share_cache,
         "metrics": key.metrics,
+        "admin": key.admin,
         **{name: getattr(key.quota, name) for name in QUOTA_UNITS},
     }

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from twofold.serve.tiers import Tiers
 
 STDERR = 2
+NEVER = "never"
 
 
 @Parameter(name="*", group="Server")
@@ -55,6 +56,9 @@ class ServeOptions:
         IN_GIB,
         Parameter(help="Memory of all loaded models together, e.g. 12G (default: 90 % of what is free at the start)."),
     ] = None
+    idle_unload: Annotated[
+        str, Parameter(help="Unload a model that was idle for so long, e.g. 10m; never: keep it loaded.")
+    ] = NEVER
     max_num_queued_reqs: Annotated[int, Parameter(help="Most requests that wait for a model.")] = 128
     max_num_queued_tokens: Annotated[int, Parameter(help="Most tokens of prompts that wait for a model.")] = 1 << 20
     request_timeout: Annotated[float, DURATION, Parameter(help="Time limit of a request, e.g. 90s or 10m.")] = 600.0
@@ -103,10 +107,13 @@ class ServeOptions:
         from twofold.serve.models.offers import read_offers  # noqa: PLC0415
 
         budget = None if self.memory_budget is None else int(_positive("memory_budget", self.memory_budget) * GIB)
+        idle_s = None if self.idle_unload == NEVER else _duration("idle_unload", self.idle_unload)
         queue = QueueLimits(self.max_num_queued_reqs, self.max_num_queued_tokens, self.request_timeout)
         return ServerConfig(
             offers=read_offers(models, self.served_model_name),
-            hub=HubSettings(engine=dict(engine), memory_budget=budget, accept_any=self.accept_any_model),
+            hub=HubSettings(
+                engine=dict(engine), memory_budget=budget, accept_any=self.accept_any_model, idle_unload_s=idle_s
+            ),
             host=self.host,
             port=self.port,
             api_keys=tuple(self.api_key),
@@ -221,6 +228,13 @@ def _announce(config: ServerConfig, url: str) -> None:
     note(f"Ready: {', '.join(offer.names[0] for offer in config.offers)}")
     note(f"  export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}")
     note(f"  export ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={key}")
+
+
+def _duration(name: str, text: str) -> float:
+    try:
+        return _positive(name, parse_duration(text))
+    except ValueError as error:
+        raise ParameterError(f"{name}: {error}", param=name, hint="Write for example 10m, or never.") from None
 
 
 def _positive(name: str, value: float) -> float:

@@ -36,6 +36,24 @@ class ModelEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelUse:
+    """How much a model is used. Times are in seconds.
+
+    running, waiting  requests
+    idle_s            since its last request ended; None while it is in use or not loaded
+    unloads_in_s      until it is unloaded for being idle; None: it stays until another model needs its memory
+    error             why it could not be loaded
+    """
+
+    entry: ModelEntry
+    running: int
+    waiting: int
+    idle_s: float | None
+    unloads_in_s: float | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelCeilings:
     """What explanations are made of. ``value_bytes`` are those of a value in the KV cache."""
 
@@ -113,6 +131,18 @@ class ModelHub(Protocol):
 
         Raises ModelNotFoundError with the nearest name, BusyError where there is no memory for it now.
         """
+        ...
+
+    def uses(self) -> Sequence[ModelUse]:
+        """How much each model is used."""
+        ...
+
+    async def load(self, name: str) -> ModelUse:
+        """Loads a model where need be. Raises what stands in the way, as ``lease``."""
+        ...
+
+    async def unload(self, name: str) -> ModelUse:
+        """Unloads a model: now if nothing uses it, else when its last request has ended. Raises ModelNotFoundError."""
         ...
 
 

@@ -15,6 +15,7 @@ from twofold.dialects.openai.responses.request import ResponsesRequest
 from twofold.serve.app import Routes
 from twofold.serve.base import ModelHub
 from twofold.serve.exchange import Exchange
+from twofold.serve.http.admin import AdminEndpoint
 from twofold.serve.http.endpoints import UNKNOWN_SIZE, Generating
 from twofold.serve.http.files import BatchRoutes, FileRoutes
 from twofold.serve.http.messages import MessageRoutes
@@ -42,9 +43,20 @@ def generating(stores: Stores) -> dict[str, Generating]:
     }
 
 
-def plain(hub: ModelHub, status: StatusEndpoint, stores: Stores, document: DocumentEndpoint) -> Routes:
+def plain(
+    hub: ModelHub, status: StatusEndpoint, admin: AdminEndpoint, stores: Stores, document: DocumentEndpoint
+) -> Routes:
     """The endpoints that answer at once."""
-    return {**_about(hub, status, document), **_stored(hub, stores)}
+    return {**_about(hub, status, document), **_administration(admin), **_stored(hub, stores)}
+
+
+def _administration(admin: AdminEndpoint) -> Routes:
+    return {
+        "/v1/twofold/models": {"GET": admin.list},
+        "/v1/twofold/models/{model:path}/load": {"POST": admin.load},
+        "/v1/twofold/models/{model:path}/unload": {"POST": admin.unload},
+        "/v1/twofold/shutdown": {"POST": admin.shutdown},
+    }
 
 
 def _about(hub: ModelHub, status: StatusEndpoint, document: DocumentEndpoint) -> Routes:

@@ -41,6 +41,7 @@ from twofold.serve.gate.keys import Caller, KeyRing, single_keys
 from twofold.serve.gate.protocol import uvicorn_config
 from twofold.serve.gate.quotas import Quotas
 from twofold.serve.gate.refusals import Refusals
+from twofold.serve.http.admin import AdminEndpoint
 from twofold.serve.http.asgi import App
 from twofold.serve.http.endpoints import Site
 from twofold.serve.http.replies import Replies
@@ -199,7 +200,11 @@ class Server:
         replies = Replies(self._runner, self._refusals, quiet_s=config.quiet_s)
         site = Site(self._runner, replies, self._refusals, self._quotas, config.body)
         status = StatusEndpoint(self._answers, self._metrics, self._ledger)
-        app = build_app(site, generating(stores), plain(self._hub, status, stores, self._document()))
+        app = build_app(
+            site,
+            generating(stores),
+            plain(self._hub, status, AdminEndpoint(self._hub, self.stop), stores, self._document()),
+        )
         return Door(app, self._keys, self._refusals, Hosts.of(config.hosts), Origins.of(config.origins))
 
     def _document(self) -> DocumentEndpoint:
@@ -212,8 +217,8 @@ class Server:
         )
 
     def _answers(self) -> bool:
-        """Whether a request for the first model would be answered now."""
-        return self._ready and self._hub.entries()[0].state == "ready"
+        """Whether a request for the first model would be answered: one that was unloaded is loaded again for it."""
+        return self._ready and self._hub.entries()[0].state in {"ready", "unloaded"}
 
     @contextmanager
     def _signalled(self) -> Iterator[None]:

@@ -78,7 +78,7 @@ FREE: Final = frozenset({"caller", "keep", "structured_outputs"})
 def test_every_route_has_its_operation() -> None:
     anything: Any = Mock()
     routes = {("POST", path) for path in generating(anything)}
-    for path, handlers in plain(anything, anything, anything, anything).items():
+    for path, handlers in plain(anything, anything, anything, anything, anything).items():
         routes |= {(method, path.replace(":path", "")) for method in handlers}
     assert {(one.method, one.path) for one in operations(["tiny"])} == routes
     assert {method for method, _ in routes} <= set(get_args(Method))

@@ -14,6 +14,7 @@
     kv_tokens = 65536
     share_cache = true                       # left out: false
     metrics = "all"                          # left out: "own"
+    admin = true                             # left out: false
 
 It is replaced as a whole, so a reader sees the old one or the new one, and only its owner may read it.
 ``KeyFile`` looks for a new version at most once a second. One that is broken or gone changes nothing, and
@@ -57,7 +58,7 @@ LOOK_EVERY_S: Final = 1.0
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
 LIMITS: Final = tuple(limit.name for limit in fields(Quota))
-KNOWN: Final = ("id", "hash", "tenant", "tiers", "created", "expires", "share_cache", "metrics", *LIMITS)
+KNOWN: Final = ("id", "hash", "tenant", "tiers", "created", "expires", "share_cache", "metrics", "admin", *LIMITS)
 HEADING: Final = "# API keys of this server; only their hashes. Written by `twofold keys`, read again on change.\n"
 
 
@@ -168,8 +169,9 @@ def key_of(table: object, where: str) -> ApiKey:
         quota=Quota(**{name: table[name] for name in LIMITS if name in table}),
         created=_moment(table, "created", where),
         expires=_moment(table, "expires", where),
-        share_cache=_flag(table.get("share_cache", False), where),
+        share_cache=_flag(table, "share_cache", where),
         metrics=_metrics(table.get("metrics", "own"), where),
+        admin=_flag(table, "admin", where),
     )
 
 
@@ -209,9 +211,10 @@ def _moment(table: dict[str, Any], field: str, where: str) -> datetime | None:
     return value.astimezone(UTC)
 
 
-def _flag(value: object, where: str) -> bool:
+def _flag(table: dict[str, Any], field: str, where: str) -> bool:
+    value = table.get(field, False)
     if not isinstance(value, bool):
-        raise ParameterError(f"share_cache of {where} must be true or false.", param="share_cache")
+        raise ParameterError(f"{field} of {where} must be true or false.", param=field)
     return value
 
 
@@ -229,8 +232,7 @@ def _fields(key: ApiKey) -> dict[str, Any]:
         table["tiers"] = list(key.tiers)
     optional = {"created": key.created, "expires": key.expires, **{name: getattr(key.quota, name) for name in LIMITS}}
     table.update((name, value) for name, value in optional.items() if value is not None)
-    if key.share_cache:
-        table["share_cache"] = True
+    table.update((name, True) for name in ("share_cache", "admin") if getattr(key, name))
     if key.metrics != "own":
         table["metrics"] = key.metrics
     return table

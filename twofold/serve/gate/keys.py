@@ -46,6 +46,7 @@ class ApiKey:
     created, expires   in UTC; None: not known, never
     share_cache        prompts find cached prefixes of the tenant's other keys that share; alone they find only its own
     metrics            whose figures /metrics tells by tenant
+    admin              may list, load and unload models and stop the server
     """
 
     id: str
@@ -57,6 +58,7 @@ class ApiKey:
     expires: datetime | None = None
     share_cache: bool = False
     metrics: MetricsView = "own"
+    admin: bool = False
 
     @property
     def cache_salt(self) -> str:
@@ -77,10 +79,11 @@ class Caller:
     quota: Quota = field(default_factory=Quota)
     cache_salt: str = ""
     metrics: MetricsView = "all"
+    admin: bool = False
 
     @classmethod
     def of(cls, key: ApiKey) -> Caller:
-        return cls(key.id, key.tenant, key.tiers, key.quota, key.cache_salt, key.metrics)
+        return cls(key.id, key.tenant, key.tiers, key.quota, key.cache_salt, key.metrics, key.admin)
 
 
 class KeyRing:
@@ -100,7 +103,7 @@ class KeyRing:
     def caller(self, headers: Headers, now: datetime) -> Caller:
         """Whose request this is, by its headers. ``now`` is in UTC. Raises AccessError."""
         if not self.required:
-            return Caller()
+            return Caller(admin=True)
         return Caller.of(self.find(presented_key(headers), now))
 
     def named(self, tenant: str, key_id: str) -> Caller:
@@ -145,7 +148,7 @@ def single_keys(texts: Sequence[str]) -> tuple[ApiKey, ...]:
 def _single_key(text: str) -> ApiKey:
     digest = hashlib.scrypt(text.encode("ascii"), salt=SINGLE_PREFIX.encode("ascii"), n=2**14, r=8, p=1, dklen=6)
     name = SINGLE_PREFIX + digest.hex()
-    return ApiKey(id=name, hash=hash_key(text), tenant=name, metrics="all")
+    return ApiKey(id=name, hash=hash_key(text), tenant=name, metrics="all", admin=True)
 
 
 def presented_key(headers: Headers) -> str | None:

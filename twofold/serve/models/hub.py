@@ -2,7 +2,8 @@
 
     unloaded → loading → ready      a request leases the model; requests that come meanwhile wait for it together
     loading  → failed               they get the error; RETRY_S later the next request tries again
-    ready    → unloaded             nobody leases it, it was used longest ago, and another model needs its memory
+    ready    → unloaded             nobody leases it, and: it was idle for ``idle_unload_s``, or somebody asked for
+                                    that, or it was used longest ago and another model needs its memory
     ready    → loading → ready      its process ended; ``WorkerModel`` sees to that
 
 It belongs to the event loop. What takes long is done in threads: fetching a file, reading its vocabulary. Making a
@@ -26,7 +27,7 @@ from twofold.formats import sources
 from twofold.formats.names import ALIASES
 from twofold.host.memory import read_memory
 from twofold.host.paths import CacheFolders
-from twofold.serve.base import EngineObserver, ModelEntry, ModelState
+from twofold.serve.base import EngineObserver, ModelEntry, ModelState, ModelUse
 from twofold.serve.models.memory import MemoryPlan, plan, room_for
 from twofold.serve.models.offers import Offer, unknown_model
 from twofold.serve.models.reading import ModelReading, read_file
@@ -48,11 +49,13 @@ class HubSettings:
     engine         ``EngineKeywords`` of each
     memory_budget  bytes of all loaded models together; None: what is free
     accept_any     requests for unknown names get the first model
+    idle_unload_s  a model that nothing used for so long is unloaded; None: it stays
     """
 
     engine: Mapping[str, Any] = field(default_factory=dict)
     memory_budget: int | None = None
     accept_any: bool = False
+    idle_unload_s: float | None = None
     patience: Patience = field(default_factory=Patience)
 
 
@@ -60,7 +63,8 @@ class _Place:
     """One offered model: what is known of it, and its process where it is loaded.
 
     ``bytes`` are reserved while ``holds``; ``leases`` counts who uses it or waits for it. ``reading`` is kept when the
-    model is unloaded: making a tokenizer again would cost a second.
+    model is unloaded: making a tokenizer again would cost a second. ``expiry`` is when to unload it; ``dismissed``:
+    it is unloaded as soon as nobody leases it; ``unloading`` runs until its process has ended.
     """
 
     def __init__(self, offer: Offer) -> None:
@@ -78,6 +82,9 @@ class _Place:
         self.failed_at = 0.0
         self.leases = 0
         self.used_at = 0.0
+        self.expiry: asyncio.TimerHandle | None = None
+        self.dismissed = False
+        self.unloading: asyncio.Task[None] | None = None
 
     @property
     def name(self) -> str:
@@ -100,6 +107,18 @@ class _Place:
         return ModelEntry(
             self.offer.names, self.state, self.created, self.context, self.bytes or self.file_bytes, self.reading
         )
+
+    def use(self, now: float) -> ModelUse:
+        waiting = 0 if self.model is None else self.model.queued
+        running = 0 if self.model is None else self.model.under_way - waiting
+        left = None if self.expiry is None else max(0.0, self.expiry.when() - asyncio.get_running_loop().time())
+        idle = now - self.used_at if self.idle else None
+        return ModelUse(self.entry(), running, waiting, idle, left, None if self.error is None else str(self.error))
+
+    def stop_expiry(self) -> None:
+        if self.expiry is not None:
+            self.expiry.cancel()
+            self.expiry = None
 
     def look(self, folders: CacheFolders) -> None:
         """Learns what can be learned without fetching anything."""
@@ -163,12 +182,34 @@ class WorkerHub:
             task.cancel()
         await asyncio.gather(*loading, return_exceptions=True)
         for place in self._places:
+            place.stop_expiry()
             place.loading = None  # one that was cancelled before it began could not say so
         await asyncio.gather(*(self._unload(place) for place in self._places))
 
     def entries(self) -> list[ModelEntry]:
         """``ModelHub.entries``."""
         return [place.entry() for place in self._places]
+
+    def uses(self) -> list[ModelUse]:
+        """``ModelHub.uses``."""
+        now = self._clock.now()
+        return [place.use(now) for place in self._places]
+
+    async def load(self, name: str) -> ModelUse:
+        """``ModelHub.load``."""
+        place = self._exactly(name)
+        async with self.lease(name):
+            pass
+        return place.use(self._clock.now())
+
+    async def unload(self, name: str) -> ModelUse:
+        """``ModelHub.unload``."""
+        place = self._exactly(name)
+        if place.leases:
+            place.dismissed = True
+        else:
+            await self._unload(place)
+        return place.use(self._clock.now())
 
     def loaded(self) -> list[WorkerModel]:
         """The models that have a process, or had one a moment ago."""
@@ -179,11 +220,22 @@ class WorkerHub:
         """``ModelHub.lease``."""
         place = self._find(name)
         place.leases += 1
+        place.stop_expiry()
         try:
             yield await self._loaded(place)
         finally:
             place.leases -= 1
             place.used_at = self._clock.now()
+            if not place.leases:
+                self._let_idle(place)
+
+    def _let_idle(self, place: _Place) -> None:
+        """Nobody leases it any more: it is unloaded after its time, or now if somebody asked for that."""
+        if place.dismissed:
+            self._begin_unload(place)
+        elif self._settings.idle_unload_s is not None and place.idle and not self._closed:
+            loop = asyncio.get_running_loop()
+            place.expiry = loop.call_later(self._settings.idle_unload_s, self._begin_unload, place)
 
     def _look(self) -> None:
         self._folders.create()
@@ -198,6 +250,12 @@ class WorkerHub:
             return self._places[0]
         raise unknown_model(name or "", self._by_name)
 
+    def _exactly(self, name: str) -> _Place:
+        place = self._named(name)
+        if place is None:
+            raise unknown_model(name, self._by_name)
+        return place
+
     def _named(self, name: str) -> _Place | None:
         """The place of this name; a tag "latest", which Ollama's clients add, may be left out or added."""
         return self._by_name.get(name) or self._by_name.get(name.removesuffix(LATEST))
@@ -206,6 +264,8 @@ class WorkerHub:
         """The place's model, loaded by whoever comes first."""
         if self._closed:
             raise ResourceError("The server is closing.", hint="Ask again when it is back.")
+        if place.unloading is not None:
+            await asyncio.wait([place.unloading])
         if place.model is not None and place.model.state == "failed":
             await self._give_up(place)
         if place.model is None:
@@ -269,6 +329,10 @@ class WorkerHub:
             room = room_for(reading.nbytes, others, self._budget)
             planned = plan(self._options, reading.spec, reading.nbytes, room)
             while self._held() + planned.bytes > self._budget:
+                leaving = [other.unloading for other in self._places if other.unloading is not None]
+                if leaving:
+                    await asyncio.wait(leaving)
+                    continue
                 self._check_fits(place, planned.bytes)
                 idle = [other for other in self._places if other.idle]
                 await self._unload(min(idle, key=lambda other: other.used_at))
@@ -295,8 +359,20 @@ class WorkerHub:
 
     async def _unload(self, place: _Place) -> None:
         """Ends a model's process and gives its memory back."""
+        self._begin_unload(place)
+        if place.unloading is not None:
+            await asyncio.wait([place.unloading])
+
+    def _begin_unload(self, place: _Place) -> None:
+        """From now on nobody can lease the loaded model; its process ends meanwhile."""
+        place.stop_expiry()
+        place.dismissed = False
         model, place.model = place.model, None
         if model is not None:
+            place.unloading = asyncio.create_task(self._end(place, model), name=f"unload {place.name}")
+
+    async def _end(self, place: _Place, model: WorkerModel) -> None:
+        try:
             await model.close()
-        if place.loading is None:
-            place.holds = False
+        finally:
+            place.holds, place.unloading = False, None

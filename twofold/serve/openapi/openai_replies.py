@@ -120,6 +120,22 @@ MODEL: Final = told(
     }
 )
 MODELS: Final = told({"object": only("list"), "data": listed(ref("Model"))})
+MODEL_USE: Final = told(
+    {
+        "id": text(),
+        "object": only("twofold.model"),
+        "names": listed(text(), 1),
+        "state": word("unloaded", "loading", "ready", "failed"),
+        "bytes": COUNT,
+        "context": nullable(COUNT),
+        "running": COUNT,
+        "waiting": COUNT,
+        "idle_s": nullable(number(0)),
+        "unloads_in_s": nullable(number(0)),
+        "error": nullable(text()),
+    }
+)
+MODEL_USES: Final = told({"object": only("list"), "data": listed(ref("ModelUse"))})
 TOKENS: Final = told(
     {"count": COUNT, "max_model_len": COUNT, "tokens": IDS, "token_strs": nullable(listed(text()))},
 )

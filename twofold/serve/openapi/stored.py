@@ -93,6 +93,44 @@ ABOUT: Final = (
         parameters=(BY, SINCE),
     ),
 )
+ADMINISTRATION: Final = (
+    Operation(
+        "GET",
+        "/v1/twofold/models",
+        "listModelUse",
+        "Twofold",
+        "How much each model is used. Needs a key that may administer, as all operations on models and the server.",
+        replied("ModelUses"),
+    ),
+    Operation(
+        "POST",
+        "/v1/twofold/models/{model}/load",
+        "loadModel",
+        "Twofold",
+        "Loads a model; answers once it is loaded.",
+        replied("ModelUse"),
+        (404, 422, 502),
+        parameters=(MODEL,),
+    ),
+    Operation(
+        "POST",
+        "/v1/twofold/models/{model}/unload",
+        "unloadModel",
+        "Twofold",
+        "Unloads a model: now if nothing uses it, else when its last request has ended. Later requests load it again.",
+        replied("ModelUse"),
+        (404,),
+        parameters=(MODEL,),
+    ),
+    Operation(
+        "POST",
+        "/v1/twofold/shutdown",
+        "stopServer",
+        "Twofold",
+        "Stops the server as SIGTERM does: requests that run may finish within --shutdown-timeout.",
+        replied("Stopping"),
+    ),
+)
 OF_RESPONSES: Final = (
     Operation(
         "GET",
@@ -258,4 +296,4 @@ BATCHES: Final = (
         links=_FOLLOW[:1],
     ),
 )
-STORED: Final = (*ABOUT, *OF_RESPONSES, *FILES, *BATCHES)
+STORED: Final = (*ABOUT, *ADMINISTRATION, *OF_RESPONSES, *FILES, *BATCHES)

@@ -1,0 +1,139 @@
+"""``twofold ps | load | unload | stop``: the models of a running server."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, TypeAlias
+from urllib.parse import quote
+
+from cyclopts import Parameter
+
+from twofold.cli.console import answer, note, print_json
+from twofold.cli.options import DURATION, FLAG
+from twofold.core.errors import AccessError, NetworkError, NotFoundError, TimeLimitError, UsageError
+
+MODELS = "/v1/twofold/models"
+ANSWER_S = 30.0
+LOAD_S = 3600.0
+LOOK_S = 0.2
+
+Url: TypeAlias = Annotated[str, Parameter(name=("--url", "-u"), help="The server.")]
+Key: TypeAlias = Annotated[
+    str | None, Parameter(help="A key that may administer, if the server has keys: twofold keys add NAME --admin.")
+]
+Json: TypeAlias = Annotated[bool, FLAG, Parameter(help="Prints JSON, for machines.")]
+Model: TypeAlias = Annotated[str, Parameter(help="A model, as the server calls it.")]
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+def ps(*, url: Url = DEFAULT_URL, api_key: Key = None, json: Json = False) -> int:
+    """Lists the models of a running server: loaded or not, in use or idle."""
+    models = _asked(url, api_key, "GET", MODELS)["data"]
+    if json:
+        print_json(models)
+        return 0
+    rows = [("NAME", "STATE", "MEMORY", "RUNNING", "WAITING", "IDLE", "UNLOADS"), *map(_row, models)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        answer("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")
+    return 0
+
+
+def load(model: Model, /, *, url: Url = DEFAULT_URL, api_key: Key = None, json: Json = False) -> int:
+    """Loads a model of a running server, and waits until it is loaded."""
+    found = _asked(url, api_key, "POST", f"{MODELS}/{quote(model)}/load", LOAD_S)
+    print_json(found) if json else note(f"Loaded {found['id']}.")
+    return 0
+
+
+def unload(
+    model: Model,
+    /,
+    *,
+    timeout: Annotated[float, DURATION, Parameter(help="How long to wait for its running requests.")] = 600.0,
+    url: Url = DEFAULT_URL,
+    api_key: Key = None,
+    json: Json = False,
+) -> int:
+    """Unloads a model of a running server, once its running requests have finished. Later requests load it again."""
+    found = _asked(url, api_key, "POST", f"{MODELS}/{quote(model)}/unload")
+    until = time.monotonic() + timeout
+    if found["state"] == "ready" and not json:
+        note(f"Waiting for {found['running'] + found['waiting']} requests of {found['id']}.")
+    while found["state"] in ("ready", "loading"):
+        if time.monotonic() > until:
+            raise TimeLimitError(
+                f"{found['id']} is still in use after {timeout:g} s.",
+                hint="It is unloaded when its last request ends; --timeout waits longer.",
+            )
+        time.sleep(LOOK_S)
+        found = next(each for each in _asked(url, api_key, "GET", MODELS)["data"] if each["id"] == found["id"])
+    print_json(found) if json else note(f"Unloaded {found['id']}.")
+    return 0
+
+
+def stop(
+    model: Annotated[str | None, Parameter(help="A model, as the server calls it.")] = None,
+    /,
+    *,
+    server: Annotated[bool, FLAG, Parameter(help="Stop the server: running requests may finish.")] = False,
+    timeout: Annotated[float, DURATION, Parameter(help="How long to wait for a model's running requests.")] = 600.0,
+    url: Url = DEFAULT_URL,
+    api_key: Key = None,
+) -> int:
+    """Stops a model of a running server, as ``unload`` does; or the server itself with --server."""
+    if server == (model is not None):
+        raise UsageError("stop needs a model or --server.", hint="twofold ps lists the models.")
+    if model is not None:
+        return unload(model, timeout=timeout, url=url, api_key=api_key)
+    _asked(url, api_key, "POST", "/v1/twofold/shutdown")
+    note(f"The server at {url} is stopping; running requests may finish.")
+    return 0
+
+
+def _asked(url: str, api_key: str | None, method: str, path: str, limit_s: float = ANSWER_S) -> Any:
+    """The JSON of a server's answer. Raises what its error says."""
+    import orjson  # noqa: PLC0415 - start-up time
+
+    from twofold.bench.client.exchange import exchange  # noqa: PLC0415
+    from twofold.bench.client.target import Target  # noqa: PLC0415
+
+    key = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+    status, _, body = exchange(Target.of(url), method, path, None, key, limit_s)
+    try:
+        found = orjson.loads(body)
+        message = None if status == 200 else str(found["error"]["message"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        raise NetworkError(f"{url} is not a Twofold server (status {status}).", hint="--url names it.") from None
+    if message is None:
+        return found
+    if status in (401, 403):
+        raise AccessError(message, hint="Give a key that may administer with --api-key or TWOFOLD_API_KEY.")
+    if status == 404:
+        raise NotFoundError(message, hint="twofold ps lists the models.")
+    raise UsageError(message) if status < 500 else NetworkError(message)
+
+
+def _row(use: dict[str, Any]) -> tuple[str, ...]:
+    from twofold.cli.progress import format_bytes  # noqa: PLC0415
+
+    loaded = use["state"] == "ready"
+    unloads = "never" if use["unloads_in_s"] is None else f"in {_time(use['unloads_in_s'])}"
+    return (
+        ", ".join(use["names"]),
+        use["state"],
+        format_bytes(use["bytes"]) if loaded else "-",
+        str(use["running"]),
+        str(use["waiting"]),
+        "-" if use["idle_s"] is None else _time(use["idle_s"]),
+        unloads if loaded and not use["running"] else "-",
+    )
+
+
+def _time(seconds: float) -> str:
+    """12 s, 5 min, 3.2 h."""
+    for unit, size in (("s", 60), ("min", 60), ("h", 48)):
+        if seconds < size:
+            return f"{seconds:.0f} {unit}" if unit != "h" else f"{seconds:.1f} h"
+        seconds /= 60
+    return f"{seconds / 24:.0f} d"
