@@ -12,6 +12,7 @@ from twofold.dialects.ollama.chat import ChatRequest
 from twofold.dialects.ollama.embed import EmbedRequest
 from twofold.dialects.ollama.generate import GenerateRequest
 from twofold.dialects.openai.responses.request import ResponsesRequest
+from twofold.dialects.openai.scores import RerankRequest, ScoreRequest
 from twofold.serve.app import Routes
 from twofold.serve.base import ModelHub
 from twofold.serve.exchange import Exchange
@@ -36,6 +37,8 @@ def generating(stores: Stores) -> dict[str, Generating]:
         **{path: Generating(read) for path, read in ENDPOINTS.items()},
         "/v1/messages": Generating(MessagesRequest.read),
         "/v1/responses": Generating(ResponsesRequest.read, kept.complete, kept.keep),
+        **dict.fromkeys(("/v1/rerank", "/rerank"), Generating(RerankRequest.read)),
+        **dict.fromkeys(("/v1/score", "/score"), Generating(ScoreRequest.read)),
         "/api/chat": Generating(ChatRequest.read),
         "/api/generate": Generating(GenerateRequest.read),
         "/api/embed": Generating(EmbedRequest.read),

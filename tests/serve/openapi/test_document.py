@@ -24,6 +24,7 @@ from twofold.dialects.openai.chat import ChatRequest
 from twofold.dialects.openai.completions import CompletionRequest
 from twofold.dialects.openai.embeddings import EmbeddingRequest
 from twofold.dialects.openai.responses.request import InputTokensRequest, ResponsesRequest
+from twofold.dialects.openai.scores import RerankRequest, ScoreRequest
 from twofold.serve.app import dialect_of
 from twofold.serve.batches.body import BatchOrder
 from twofold.serve.batches.service import ENDPOINTS
@@ -38,6 +39,8 @@ READERS: Final[dict[str, Callable[[object], object]]] = {
     "ChatRequest": ChatRequest.read,
     "CompletionRequest": CompletionRequest.read,
     "EmbeddingRequest": EmbeddingRequest.read,
+    "RerankRequest": RerankRequest.read,
+    "ScoreRequest": ScoreRequest.read,
     "ResponseRequest": ResponsesRequest.read,
     "ResponseTokensRequest": InputTokensRequest.read,
     "MessageRequest": MessagesRequest.read,
@@ -49,7 +52,9 @@ READERS: Final[dict[str, Callable[[object], object]]] = {
     "BatchRequest": lambda body: BatchOrder.read(body, ENDPOINTS),
 }
 NEEDED: Final[dict[str, dict[str, Any]]] = {
-    name: {"input": "a"} for name in ("ResponseRequest", "ResponseTokensRequest")
+    "ResponseRequest": {"input": "a"},
+    "ResponseTokensRequest": {"input": "a"},
+    "ScoreRequest": {"text_1": "a", "text_2": "b"},
 }
 """What only a rule asks for."""
 BESIDE: Final[dict[str, dict[str, Any]]] = {"stream_options": {"stream": True}}

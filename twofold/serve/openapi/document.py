@@ -38,6 +38,8 @@ STATIC: Final = {
     "Completion": openai_replies.TEXT_COMPLETION,
     "CompletionChunk": events.TEXT_CHUNK,
     "Embeddings": openai_replies.EMBEDDINGS,
+    "Reranked": openai_replies.RERANKED,
+    "Scores": openai_replies.SCORES,
     "Model": openai_replies.MODEL,
     "Models": openai_replies.MODELS,
     "ModelUse": openai_replies.MODEL_USE,

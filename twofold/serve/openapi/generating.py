@@ -35,7 +35,7 @@ def operations(models: Sequence[str]) -> list[Operation]:
     """All of them; examples ask for the first of these ``models``."""
     model = {"model": models[0]}
     for_ollama = ollama.operations(model, (REPLAY,), (RECORD,))
-    return [*_openai(model), *_responses(model), *_anthropic(model), *for_ollama, *_tokens(model)]
+    return [*_openai(model), *_comparing(model), *_responses(model), *_anthropic(model), *for_ollama, *_tokens(model)]
 
 
 def _openai(model: dict[str, str]) -> list[Operation]:
@@ -91,6 +91,34 @@ def _openai(model: dict[str, str]) -> list[Operation]:
             rules=rules.EMBEDDING,
             links=(RECORD,),
         ),
+    ]
+
+
+def _comparing(model: dict[str, str]) -> list[Operation]:
+    """Each under two paths, as vLLM has them."""
+    texts = {"query": "What is red?", "documents": ["Blood", "Grass"]}
+    rerank = Body(ref("RerankRequest"), {"plain": {**model, **texts}})
+    score = Body(ref("ScoreRequest"), {"plain": {**model, "text_1": "red", "text_2": ["blood", "grass"]}})
+    kinds = (
+        ("rerank", "Orders documents by the cosine to a query.", "Reranked", rerank, rules.RERANK),
+        ("score", "Scores pairs of texts by their cosine.", "Scores", score, rules.SCORE),
+    )
+    return [
+        Operation(
+            "POST",
+            f"{prefix}/{name}",
+            f"{name}{number or ''}",
+            "Scores",
+            says,
+            replied(reply),
+            GENERATING,
+            body,
+            (REPLAY,),
+            rules=rule,
+            links=(RECORD,),
+        )
+        for name, says, reply, body, rule in kinds
+        for number, prefix in enumerate(("/v1", ""))
     ]
 
 
@@ -225,6 +253,8 @@ SCHEMAS: Final = {
     "ChatRequest": openai_requests.CHAT,
     "CompletionRequest": openai_requests.COMPLETION,
     "EmbeddingRequest": openai_requests.EMBEDDING,
+    "RerankRequest": openai_requests.RERANK,
+    "ScoreRequest": openai_requests.SCORE,
     "ResponseRequest": responses_requests.RESPONSE,
     "ResponseTokensRequest": responses_requests.INPUT_TOKENS,
     "MessageRequest": anthropic_requests.MESSAGES,

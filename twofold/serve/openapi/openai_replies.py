@@ -107,6 +107,32 @@ EMBEDDINGS: Final = joined(
     ),
     EXPLAINED,
 )
+_SPENT: Final = told({"prompt_tokens": COUNT, "total_tokens": COUNT})
+_COSINE: Final = number(-1, 1)
+RERANKED: Final = joined(
+    told(
+        {
+            "id": text(),
+            "model": text(),
+            "usage": _SPENT,
+            "results": listed(told({"index": COUNT, "relevance_score": _COSINE}, document=told({"text": text()})), 1),
+        }
+    ),
+    EXPLAINED,
+)
+SCORES: Final = joined(
+    told(
+        {
+            "id": text(),
+            "object": only("list"),
+            "created": COUNT,
+            "model": text(),
+            "data": listed(told({"index": COUNT, "object": only("score"), "score": _COSINE}), 1),
+            "usage": _SPENT,
+        }
+    ),
+    EXPLAINED,
+)
 MODEL: Final = told(
     {
         "id": text(),

@@ -17,7 +17,7 @@ from twofold.core.params import (
 )
 from twofold.core.request import MAX_NAME_CHARS as MAX_SALT_CHARS
 from twofold.core.step import Pooling
-from twofold.dialects.openai import chat
+from twofold.dialects.openai import chat, scores
 from twofold.dialects.openai.bodies import MAX_PROMPTS, TIERS, Limits
 from twofold.dialects.openai.embeddings import Encoding
 from twofold.dialects.openai.messages import CACHE_TTLS, ROLES
@@ -193,6 +193,21 @@ EMBEDDING: Final = joined(
     BESIDES,
     LABELS,
 )
+FULL_TEXT: Final = text(1)
+_COMPARED: Final = joined(asked(pooling=word(*get_args(Pooling))), BESIDES, LABELS)
+RERANK: Final = joined(
+    asked(
+        {
+            "query": FULL_TEXT,
+            "documents": listed(either(FULL_TEXT, asked({"text": FULL_TEXT})), 1, scores.MAX_DOCUMENTS),
+        },
+        top_n=said(TOKEN, "How many results to return; 0 for all."),
+        return_documents=FLAG,
+    ),
+    _COMPARED,
+)
+_SIDE: Final = either(FULL_TEXT, listed(FULL_TEXT, 1, scores.MAX_DOCUMENTS))
+SCORE: Final = joined(asked(text_1=_SIDE, queries=_SIDE, text_2=_SIDE, documents=_SIDE), _COMPARED)
 TOKENIZE_TEXT: Final = asked({"prompt": text()}, model=MODEL, add_special_tokens=FLAG, return_token_strs=FLAG)
 TOKENIZE_CHAT: Final = joined(CHAT, asked(return_token_strs=FLAG))
 DETOKENIZE: Final = asked({"tokens": listed(TOKEN)}, model=MODEL)

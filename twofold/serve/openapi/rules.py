@@ -82,6 +82,16 @@ EMBEDDING: Final = (
     PROMPT,
     Rule("dimensions is the length of the model's vectors.", "dimensions"),
 )
+RERANK: Final = (CONTEXT, Rule("A text has at least one token.", "prompt"))
+SCORE: Final = (
+    *RERANK,
+    Rule(
+        "Each side of the pairs is needed, under one of its names; text_1 is one text, or as many as text_2.", "text_1"
+    ),
+    Rule("text_2 is needed, under one of its names.", "text_2"),
+    Rule("queries and text_1 are two names of one field.", "queries"),
+    Rule("documents and text_2 are two names of one field.", "documents"),
+)
 TOKENIZE: Final = (*CHAT,)
 DETOKENIZE: Final = (Rule("Token ids are below the size of the model's vocabulary.", "tokens"),)
 TURN: Final = (

@@ -1,6 +1,7 @@
 """A tool call written as a JSON object with a name and arguments, in any order; other keys are passed over.
 
-The call leaves when its name is known and its arguments begin; then its arguments leave as they come.
+The call leaves when its name is known and its arguments begin; then its arguments leave as they come. An object in two
+pairs of braces, ``{{"name": …}}``, is a call too: Qwen2.5's template shows calls so, and small models copy it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class JsonCallReader:
         self._value = JsonValue()
         self._read: list[str] = []
         self._state: State = self._brace
+        self._doubled = False
         self.done = self.broken = self.left = False
 
     def read(self, text: str, at: int) -> int:
@@ -48,6 +50,9 @@ class JsonCallReader:
         return at + 1
 
     def _first_key(self, text: str, at: int) -> int:
+        if text[at] == "{" and not self._doubled:
+            self._doubled = True
+            return at + 1
         return self._key_at(text, _space(text, at), may_end=True)
 
     def _next_key(self, text: str, at: int) -> int:
@@ -152,8 +157,14 @@ class JsonCallReader:
         if not self.left:
             self._leave()
             self._out.arguments("{}")
-        self.done = True
+        self.done = not self._doubled
+        self._state = self._second_brace
         return at + 1
+
+    def _second_brace(self, text: str, at: int) -> int:
+        """After a call in two pairs of braces: the last brace, which may be missing."""
+        self.done = True
+        return at + (text[at] == "}")
 
     def _leave(self) -> None:
         assert self._name is not None
