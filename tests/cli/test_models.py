@@ -59,7 +59,7 @@ def test_from_pull_to_rm(offered: Path, console: Console) -> None:
     lines = printed(console).splitlines()
     assert lines[-1].startswith(f"{NAME}: ")
     assert format_bytes(size) in lines[-1]
-    assert f"unpacking {NAME}: 100 %" in lines
+    assert lines[:-1] == [f"downloading {NAME}"]
     models.ls(console, json=False)
     header, row, *_ = printed(console).splitlines()
     assert header.split() == ["name", "size", "licence", "fetched", "file"]
@@ -142,17 +142,20 @@ def test_show_of_the_default_model(default_model: Path) -> None:
 def test_lines_of_progress(console: Console) -> None:
     progress = console_progress(console)
     assert isinstance(progress, LineProgress)
-    progress.start(1000, "fetching [it]")
-    for _ in range(100):
-        progress.advance(12)
-    progress.done()
-    lines = printed(console).splitlines()
-    assert lines == ["fetching [it] (1.0 kB)", *(f"fetching [it]: {tenth}0 %" for tenth in range(1, 11))]
-    progress.start(None, "more")
-    progress.advance(250_000_000)
-    assert printed(console).splitlines() == ["more", "more: 250.0 MB"]
-    progress.start(0, "nothing")
-    progress.advance(0)
+    for total, lines in (
+        (1000, ["fetching [it] (1.0 kB)"]),
+        (2_000_000_000, ["fetching [it] (2.0 GB)", "fetching [it]: 50 %"]),
+        (None, ["fetching [it]"]),
+        (0, ["fetching [it] (0 B)"]),
+    ):
+        progress.start(total, "fetching [it]")
+        for _ in range(110):
+            progress.advance((total or 0) // 100)
+        progress.done()
+        progress.start(total, "unpacking", follows=True)
+        progress.advance(total or 0)
+        progress.done()
+        assert printed(console).splitlines() == lines
 
 
 def test_a_bar_on_a_terminal() -> None:

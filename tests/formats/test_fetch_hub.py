@@ -77,7 +77,7 @@ class Counter:
         self.total: int | None = None
         self.seen = 0
 
-    def start(self, total_bytes: int | None, what: str) -> None:
+    def start(self, total_bytes: int | None, what: str, *, follows: bool = False) -> None:  # noqa: ARG002
         assert what
         self.total = total_bytes
 

@@ -38,7 +38,7 @@ class Recorder:
         self.ended = 0
         self._what, self._at, self._now = what, at, ""
 
-    def start(self, total_bytes: int | None, what: str) -> None:
+    def start(self, total_bytes: int | None, what: str, *, follows: bool = False) -> None:  # noqa: ARG002
         self._now = what
         self.work[what] = 0
         self.totals[what] = total_bytes

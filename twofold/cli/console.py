@@ -67,12 +67,12 @@ class LazyProgress:
     def __init__(self) -> None:
         self._shown: Progress | None = None
 
-    def start(self, total_bytes: int | None, what: str) -> None:
+    def start(self, total_bytes: int | None, what: str, *, follows: bool = False) -> None:
         if self._shown is None:
             from twofold.cli.progress import console_progress  # noqa: PLC0415 - start-up time
 
             self._shown = console_progress(rich_console(stderr=True))
-        self._shown.start(total_bytes, what)
+        self._shown.start(total_bytes, what, follows=follows)
 
     def advance(self, count: int) -> None:
         if self._shown is not None:

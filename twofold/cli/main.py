@@ -58,6 +58,7 @@ COMMANDS: Final = {
     "rm": ("twofold.cli.commands:rm", "Deletes a model from the cache."),
     "doctor": ("twofold.cli.doctor:doctor", "Measures this machine and says what is missing."),
     "kernels": ("twofold.cli.commands:kernels", "Shows what a kernel became on this machine."),
+    "completion": ("twofold.cli.completion:completion", "Prints a completion script for bash, zsh or fish."),
 }
 
 

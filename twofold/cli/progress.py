@@ -1,4 +1,4 @@
-"""Draws the progress of a fetch: a bar on a terminal, a line each 10 % elsewhere."""
+"""Draws the progress of a fetch: a bar on a terminal, two lines at most elsewhere."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
-_STEPS: Final = 10
-_UNKNOWN_STEP: Final = 100_000_000
+_LARGE: Final = 1_000_000_000
+"""Bytes from which on a log gets a line in the middle."""
 
 
 def console_progress(console: Console) -> Progress:
@@ -30,31 +30,28 @@ def format_bytes(count: float) -> str:
 
 
 class LineProgress:
-    """A line when work starts and each tenth of it; each 100 MB where the size is unknown."""
+    """For logs: a line when work starts, and one at its middle if it is large. The end is the caller's to tell."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._total: int | None = None
         self._what = ""
         self._seen = 0
-        self._told = 0
+        self._middle: float | None = None
 
-    def start(self, total_bytes: int | None, what: str) -> None:
-        self._total, self._what, self._seen, self._told = total_bytes, what, 0, 0
+    def start(self, total_bytes: int | None, what: str, *, follows: bool = False) -> None:
+        self._what, self._seen, self._middle = what, 0, None
+        if follows:
+            return
         size = "" if total_bytes is None else f" ({format_bytes(total_bytes)})"
         self._say(f"{what}{size}")
+        if total_bytes is not None and total_bytes >= _LARGE:
+            self._middle = total_bytes / 2
 
     def advance(self, count: int) -> None:
         self._seen += count
-        if self._total is None:
-            step = self._seen // _UNKNOWN_STEP
-            line = f"{self._what}: {format_bytes(self._seen)}"
-        else:
-            step = min(_STEPS, self._seen * _STEPS // max(1, self._total))
-            line = f"{self._what}: {step * 100 // _STEPS} %"
-        if step > self._told:
-            self._told = step
-            self._say(line)
+        if self._middle is not None and self._seen >= self._middle:
+            self._middle = None
+            self._say(f"{self._what}: 50 %")
 
     def done(self) -> None:
         return
@@ -71,7 +68,7 @@ class BarProgress:
         self._bars: Bars | None = None
         self._task: TaskID | None = None
 
-    def start(self, total_bytes: int | None, what: str) -> None:
+    def start(self, total_bytes: int | None, what: str, *, follows: bool = False) -> None:  # noqa: ARG002
         from rich.progress import (  # noqa: PLC0415 - only who fetches pays for it
             BarColumn,
             DownloadColumn,

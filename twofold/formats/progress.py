@@ -8,8 +8,9 @@ from typing import Final, Protocol
 class Progress(Protocol):
     """Hears of one piece of work after the other: ``start``, any number of ``advance``, ``done``."""
 
-    def start(self, total_bytes: int | None, what: str) -> None:
-        """Work begins on ``what``; ``total_bytes`` is None where the size is not known."""
+    def start(self, total_bytes: int | None, what: str, *, follows: bool = False) -> None:
+        """Work begins on ``what``; ``total_bytes`` is None where the size is not known. ``follows``: it belongs to the
+        piece before, as unpacking to a download."""
         ...
 
     def advance(self, count: int) -> None:

