@@ -25,7 +25,7 @@ CODE := $(wildcard twofold tests benchmarks)
 .DEFAULT_GOAL := run
 
 run: .venv/.runtime
-	@$(BIN)/twofold run --prompt "$$PROMPT" --model "$$MODEL" $(ARGS)
+	@$(BIN)/twofold run --prompt "$$PROMPT" --model "$$MODEL" $(ARGS) </dev/null
 
 serve: .venv/.runtime
 	@$(BIN)/twofold serve "$$MODEL" $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -62,6 +63,7 @@ def twofold(
     for name in os.environ.keys() - variables.keys():
         monkeypatch.delenv(name)
     monkeypatch.setenv("TWOFOLD_CACHE", variables["TWOFOLD_CACHE"])
+    monkeypatch.setattr("sys.stdin", io.StringIO())
 
     def run(*arguments: object) -> Result:
         capsys.readouterr()
@@ -76,10 +78,10 @@ def twofold(
 def process(variables: Mapping[str, str]) -> Callable[..., subprocess.Popen[str]]:
     """Starts a command in a process of its own, with pipes for its streams."""
 
-    def start(*arguments: object, **settings: str) -> subprocess.Popen[str]:
+    def start(*arguments: object, stdin: int = subprocess.PIPE, **settings: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-m", "twofold", *map(str, arguments)],
-            stdin=subprocess.PIPE,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             encoding="utf-8",

@@ -1,19 +1,19 @@
-"""``twofold chat`` with lines from a pipe, and prompts for models without a chat template."""
+"""``twofold chat`` with lines from a pipe."""
 
 from __future__ import annotations
 
 import io
+import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Command, Result
-from tests.support.vocabulary import tokenizer_metadata
-from twofold.cli.prompt import prompt_for
+from twofold.cli.chat.lines import is_open, message
+from twofold.cli.chat.talk import Talk
 from twofold.core.errors import UsageError
-from twofold.engine.prompts import GivenPrompt
-from twofold.text.tokenizer import Tokenizer
 
 BLOCK = 16
 """Positions of a KV block: what a prompt may have beyond its last full one."""
@@ -74,33 +74,145 @@ def test_reset_forgets_the_turns(chat: Command) -> None:
 
 
 def test_a_system_message_stays(chat: Command) -> None:
-    plain, with_system = prompt_sizes(chat("in the", "/system is", "in the"))
+    plain, with_system = prompt_sizes(chat("in the", "/system is", "/clear", "in the"))
     assert with_system > plain
     (given,) = prompt_sizes(chat("in the", flags=("--system", "is")))
     assert given == with_system
 
 
 def test_help_and_mistakes(chat: Command) -> None:
-    result = chat("/help", "/rest", "/system", "", "/exit", "in the")
+    result = chat("/help", "/rest", "/set tmperature", "/system", "", "/exit", "in the")
     assert result.code == 0
-    assert "/reset" in result.err
+    assert "/regenerate" in result.err
     assert "Did you mean /reset?" in result.err
+    assert "Did you mean temperature?" in result.err
     assert "There is no system message." in result.err
     assert prompt_sizes(result) == []
 
 
-def test_a_prompt_that_does_not_fit_leaves_the_conversation_alive(chat: Command) -> None:
+def test_a_message_that_does_not_fit_leaves_the_conversation_alive(chat: Command) -> None:
     result = chat("in the " * 100, "in the", flags=("-c", "64"))
     assert result.code == 0
-    assert "does not fit" in result.err
+    assert "the context has 64" in result.err
+    assert "-c" in result.err
     assert len(prompt_sizes(result)) == 1
 
 
-def test_no_chat_template(capsys: pytest.CaptureFixture[str]) -> None:
-    tokenizer = Tokenizer.from_metadata(tokenizer_metadata(300))
-    assert prompt_for(tokenizer, "in the", None, raw=False) == GivenPrompt(text="in the")
-    assert "no chat template" in capsys.readouterr().err
-    assert prompt_for(tokenizer, "in the", None, raw=True) == GivenPrompt(text="in the")
-    assert capsys.readouterr().err == ""
-    with pytest.raises(UsageError, match="no system message"):
-        prompt_for(tokenizer, "in the", "is", raw=False)
+def test_a_full_context_drops_the_oldest_turns(chat: Command) -> None:
+    result = chat(*["in the on the"] * 12, flags=("-c", "128", "--system", "is"))
+    assert result.code == 0
+    assert "error" not in result.err
+    sizes = prompt_sizes(result)
+    assert len(sizes) == 12
+    assert max(sizes) + 4 <= 128
+    dropped = [line for line in result.err.splitlines() if line.startswith("The context is full: the oldest ")]
+    assert 0 < len(dropped) < 6
+    assert any(later < before for before, later in pairwise(sizes))
+
+
+def test_the_system_message_outlives_the_oldest_turns() -> None:
+    talk = Talk("is")
+    for number in range(3):
+        talk.add(f"q{number}", f"a{number}")
+    assert talk.drop() == 2
+    assert [message["content"] for message in talk.messages("q3")] == ["is", "q2", "a2", "q3"]
+    assert talk.drop() == 1
+    assert [message["content"] for message in talk.messages("q3")] == ["is", "q3"]
+
+
+def test_cut_answers_are_marked(chat: Command) -> None:
+    result = chat("in the", "/set max_tokens 2", "in the", flags=("--no-stats",))
+    stops = [line for line in result.err.splitlines() if line.startswith("Stopped at ")]
+    assert stops == [f"Stopped at {n} tokens; /set max_tokens raises the limit." for n in (4, 2)]
+    full = chat("/set max_tokens 100", "in the", flags=("-c", "32", "--no-stats"))
+    assert "Stopped: the context of 32 tokens is full." in full.err
+
+
+def test_statistics_are_switched(chat: Command) -> None:
+    assert prompt_sizes(chat("in the", flags=("--no-stats",))) == []
+    assert chat("in the", flags=("--quiet",)).err == ""
+    assert len(prompt_sizes(chat("in the", "/stats off", "in the", "/stats on", "in the"))) == 2
+    assert "prefill" in chat("in the", "/timeline", flags=("--no-stats",)).err
+    assert "loaded in" in chat(flags=("--verbose",)).err
+
+
+def test_settings_change_the_next_answer(chat: Command) -> None:
+    result = chat(
+        "/set temp 0.5", "/set top_k 3", "/set seed 7", "/set", "/set max_tokens 0", "/set stop x", "/set stop"
+    )
+    assert result.err.splitlines()[:3] == ["temperature is 0.5.", "top_k is 3.", "seed is 7."]
+    assert "max_tokens must be a whole number from 1" in result.err
+    assert result.err.splitlines()[-1] == "'x'"
+    lengths = [len(line) for line in chat("in the", "/set max_tokens 8", "in the").out.splitlines()]
+    assert lengths[1] > lengths[0]
+
+
+def test_turns_are_taken_back_and_generated_again(chat: Command) -> None:
+    result = chat("/undo", "in the", "on the", "/undo", "on the", "/regenerate")
+    assert "There is nothing to take back." in result.err
+    assert "Took back: on the" in result.err
+    sizes = prompt_sizes(result)
+    assert sizes[1] == sizes[2] == sizes[3] > sizes[0]
+    assert result.out.splitlines()[1:] == result.out.splitlines()[1:2] * 3
+
+
+def test_a_chat_is_saved_and_continued(chat: Command, tmp_path: Path) -> None:
+    file, page, other = tmp_path / "talk.json", tmp_path / "talk.md", tmp_path / "other.txt"
+    other.write_text("precious")
+    whole = chat("in the", "on the", flags=("--system", "is"))
+    saved = chat(
+        "in the",
+        "/set top_k 3",
+        f"/save {file}",
+        f"/save {page}",
+        f"/save {other}",
+        f"/save {file}",
+        flags=("--system", "is"),
+    )
+    assert "is not a saved chat" in saved.err
+    assert other.read_text() == "precious"
+    document = json.loads(file.read_text())
+    assert [message["role"] for message in document["messages"]] == ["system", "user", "assistant"]
+    assert "**User**" in page.read_text()
+    for result in (chat(f"/load {file}", "/set top_k", "on the"), chat("on the", flags=("--load", str(file)))):
+        assert prompt_sizes(result) == prompt_sizes(whole)[1:]
+    assert "\n3\n" in chat(f"/load {file}", "/set top_k").err
+
+
+@pytest.mark.parametrize(
+    "document", ["", "[1]", "{}", '{"messages": [{"role": "user", "content": "x"}]}', '{"messages": [{"role": "x"}]}']
+)
+def test_what_is_no_chat_is_not_loaded(document: str, tmp_path: Path) -> None:
+    file = tmp_path / "talk.json"
+    file.write_text(document)
+    talk = Talk("is", [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}])
+    with pytest.raises(UsageError, match=r"talk\.json"):
+        talk.load(file)
+    assert (talk.system, len(talk.turns)) == ("is", 2)
+
+
+def test_the_model_changes_and_the_conversation_stays(chat: Command, base: Path, tiny: Path) -> None:
+    result = chat("in the", "/model gone.gguf", "in the", f"/model {base}", "in the", f"/model {tiny}", "in the")
+    assert "gone.gguf" in result.err
+    sizes = prompt_sizes(result)
+    assert len(sizes) == 4
+    assert sizes[0] < sizes[1] < sizes[3]
+    assert sizes[2] < sizes[0]
+    assert f"{base.stem}. /help" in result.err
+
+
+def test_messages_of_several_lines(chat: Command) -> None:
+    assert message('"""in\nthe"""') == "in\nthe"
+    assert message("in \\\nthe") == "in \nthe"
+    assert not is_open('"""in"""')
+    assert len(prompt_sizes(chat('"""in', "the", '"""', "in \\", "the", "/etc/passwd the"))) == 3
+
+
+def test_a_base_model_completes_each_message(twofold: Command, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("in the\nin the\n/system is"))
+    result = twofold("chat", "-m", base, "-n", 4)
+    assert "it completes each message by itself" in result.err
+    assert "takes no system message" in result.err
+    first, second = prompt_sizes(result)
+    assert first == second
+    assert twofold("chat", "-m", base, "--system", "is").code == 2

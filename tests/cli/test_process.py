@@ -17,7 +17,7 @@ PATIENCE = 60
 
 
 def test_ctrl_c_keeps_the_answer_so_far(process: Start, tiny: Path) -> None:
-    command = process("run", "in the", "-m", tiny, *ENDLESS)
+    command = process("run", "in the", "-m", tiny, *ENDLESS, stdin=subprocess.DEVNULL)
     assert command.stdout is not None
     first = command.stdout.read(1)
     command.send_signal(signal.SIGINT)
@@ -43,7 +43,7 @@ def test_ctrl_c_in_a_chat_stops_only_the_answer(process: Start, tiny: Path) -> N
 
 
 def test_a_reader_that_leaves(process: Start, tiny: Path) -> None:
-    with process("run", "in the", "-m", tiny, *ENDLESS) as command:
+    with process("run", "in the", "-m", tiny, *ENDLESS, stdin=subprocess.DEVNULL) as command:
         assert command.stdout is not None
         assert command.stderr is not None
         command.stdout.read(1)
@@ -61,11 +61,27 @@ def test_a_prompt_through_a_pipe(process: Start, tiny: Path) -> None:
     assert json.loads(out)["usage"]["completion_tokens"] == 3
 
 
+def test_piped_text_follows_the_prompt(process: Start, tiny: Path) -> None:
+    def tokens(*words: str, piped: str) -> int:
+        command = process("run", *words, "-m", tiny, "-n", 1, "--json")
+        return int(json.loads(command.communicate(piped, timeout=PATIENCE)[0])["usage"]["prompt_tokens"])
+
+    assert tokens("in", piped="the") == tokens("-", piped="in\n\nthe") > tokens("in", piped="")
+
+
+def test_a_silent_pipe_is_mentioned(process: Start, tiny: Path) -> None:
+    command = process("run", "in the", "-m", tiny, "-n", 1)
+    assert command.stderr is not None
+    assert "Reading the prompt from standard input" in command.stderr.readline()
+    command.communicate("", timeout=PATIENCE)
+    assert command.returncode == 0
+
+
 def test_an_internal_error_shows_where_only_when_asked(process: Start, tmp_path: Path) -> None:
     missing = tmp_path / "gone.gguf"
-    quiet, loud = process("run", "x", "-m", missing), process("run", "x", "-m", missing, TWOFOLD_DEBUG="1")
-    assert "Traceback" not in quiet.communicate(timeout=PATIENCE)[1]
-    assert "Traceback" in loud.communicate(timeout=PATIENCE)[1]
+    quiet, loud = process("run", "-m", missing), process("run", "-m", missing, TWOFOLD_DEBUG="1")
+    assert "Traceback" not in quiet.communicate("x", timeout=PATIENCE)[1]
+    assert "Traceback" in loud.communicate("x", timeout=PATIENCE)[1]
     assert quiet.returncode == loud.returncode == 3
 
 

@@ -132,6 +132,42 @@ def test_a_piped_prompt(twofold: Command, tiny: Path, monkeypatch: pytest.Monkey
     assert json.loads(piped.out)["token_ids"] == json.loads(given.out)["token_ids"]
 
 
+def test_where_piped_text_goes(twofold: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def tokens(*given: str, piped: str = "") -> list[int]:
+        monkeypatch.setattr("sys.stdin", io.StringIO(piped))
+        found: list[int] = json.loads(twofold("run", *given, "-m", tiny, "-n", 6, "--json", "--temperature", 0).out)[
+            "token_ids"
+        ]
+        return found
+
+    follows = tokens("in\n\nthe")
+    assert tokens("in", piped="the\n") == tokens("in", "-", piped="the") == follows
+    assert (
+        tokens("-", "in", piped="the") == tokens("--prompt", "-", "in", piped="the") == tokens("the\n\nin") != follows
+    )
+    assert (
+        tokens("-", piped="in the")
+        == tokens("--prompt", "-", piped="in the")
+        == tokens("in", "the")
+        == tokens("in the")
+    )
+    assert tokens("--prompt", "in", "the") == tokens("in the")
+
+
+def test_cut_answers_are_marked(twofold: Command, tiny: Path) -> None:
+    flags = ("run", "in the", "-m", tiny, "--ignore-eos")
+    assert "Stopped at 3 tokens; -n raises the limit.\n" in twofold(*flags, "-n", 3).err
+    assert "Stopped: the context of 32 tokens is full.\n" in twofold(*flags, "-n", 99, "-c", 32).err
+
+
+def test_what_is_told_beside_the_answer(twofold: Command, tiny: Path, base: Path) -> None:
+    flags = ("run", "in the", "-m", tiny, "-n", 3)
+    assert twofold(*flags, "--quiet").err == twofold("run", "in the", "-m", base, "-n", 3, "-q").err == ""
+    assert "TTFT" not in twofold(*flags, "--no-stats").err
+    assert "loaded in" in twofold(*flags, "--verbose").err
+    assert twofold(*flags, "--verbose", "--quiet").code == 2
+
+
 @pytest.mark.parametrize("text", [None, "", " \n"])
 def test_no_prompt(text: str | None, twofold: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", None if text is None else io.StringIO(text))
@@ -139,6 +175,7 @@ def test_no_prompt(text: str | None, twofold: Command, monkeypatch: pytest.Monke
     assert result.code == 2
     assert "prompt" in result.err
     assert 'twofold run "' in result.err
+    assert twofold("run", "").code == twofold("run", "-").code == 2
 
 
 def test_settings_come_from_the_environment(twofold: Command, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

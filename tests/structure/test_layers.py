@@ -39,7 +39,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "serve": frozenset({"h11", "msgspec", "orjson", "python_multipart", "starlette", "uvicorn"}),
     "phases": frozenset({"numpy", "orjson", "rich"}),
     "bench": frozenset({"msgspec", "numpy", "orjson", "rich", "tokenizers"}),
-    "cli": frozenset({"cyclopts", "rich", "orjson"}),
+    "cli": frozenset({"cyclopts", "orjson", "prompt_toolkit", "rich"}),
 }
 """What a package may import that neither Python nor Twofold brings; a package that is not listed, nothing."""
 

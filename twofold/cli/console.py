@@ -29,6 +29,13 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def faint(text: str) -> str:
+    """The text of a note that matters less: dimmed on a terminal."""
+    if not is_terminal(sys.stderr) or read_environment().dumb_terminal:
+        return text
+    return f"\x1b[2m{text}\x1b[0m"
+
+
 def rich_console(*, stderr: bool = False) -> Console:
     """Brings in rich: only for commands that do not hurry."""
     from rich.console import Console  # noqa: PLC0415 - start-up time

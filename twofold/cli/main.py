@@ -16,6 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from twofold.cli.console import print_error, print_failure
+from twofold.cli.stdin import STANDARD_INPUT
 from twofold.core.errors import TwofoldError
 from twofold.host.env import read_environment
 
@@ -38,7 +39,7 @@ BENCHES: Final = {
 
 COMMANDS: Final = {
     "run": ("twofold.cli.run:run", "Answers one prompt."),
-    "chat": ("twofold.cli.chat:chat", "Talks to a model, turn by turn."),
+    "chat": ("twofold.cli.chat.command:chat", "Talks to a model, turn by turn."),
     "serve": ("twofold.cli.serve:serve", "Serves models over HTTP, for OpenAI's and Anthropic's clients."),
     "ps": ("twofold.cli.remote:ps", "Lists the models of a running server: loaded or not, in use or idle."),
     "load": ("twofold.cli.remote:load", "Loads a model of a running server."),
@@ -122,6 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str]) -> int:
     from cyclopts import CycloptsError  # noqa: PLC0415
 
+    if arguments[:1] == ["run"]:  # cyclopts takes a lone hyphen for an unknown option
+        arguments = [STANDARD_INPUT if argument == "-" else argument for argument in arguments]
     try:
         result = app()(arguments)
     except CycloptsError as error:

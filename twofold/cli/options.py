@@ -212,6 +212,29 @@ class SamplingOptions:
         )
 
 
+@Parameter(name="*", group="Output")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputOptions:
+    """What is printed beside the answer, and how the answer looks on a terminal."""
+
+    stats: Annotated[bool, Parameter(help="Print a line of statistics after each answer.")] = True
+    quiet: Annotated[bool, FLAG, Parameter(name=("--quiet", "-q"), help="Print only answers and errors.")] = False
+    verbose: Annotated[
+        bool, FLAG, Parameter(name=("--verbose", "-v"), help="Also print load times, settings and where the time went.")
+    ] = False
+    markdown: Annotated[
+        bool, Parameter(help="Render Markdown on a terminal; pipes and files always get the text as generated.")
+    ] = True
+
+    def __post_init__(self) -> None:
+        if self.quiet and self.verbose:
+            raise ParameterError("--quiet and --verbose exclude each other.", param="verbose", hint="Choose one.")
+
+    @property
+    def statistics(self) -> bool:
+        return self.stats and not self.quiet
+
+
 def read_chat_template(given: str) -> str:
     """The Jinja source in the file ``given``, or of the built-in template of that name. Raises ParameterError."""
     from twofold.text.builtin_templates import BUILTIN_TEMPLATES  # noqa: PLC0415 - start-up time

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import sys
+from contextlib import nullcontext
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from twofold.cli.console import answer, is_terminal, note, print_json
+from twofold.cli.chat.base import Answer, ChatModel, cut_note
+from twofold.cli.console import note, print_json
 from twofold.cli.form import FormOptions
-from twofold.cli.options import FLAG, ModelOptions, SamplingOptions
-from twofold.core.errors import ParameterError, UsageError
+from twofold.cli.options import FLAG, ModelOptions, OutputOptions, SamplingOptions
+from twofold.cli.stdin import read_prompt
+from twofold.core.errors import ParameterError
 
 INTERRUPTED = 130
+MORE_TOKENS = "-n raises the limit"
 
 
 def run(
-    prompt: Annotated[str | None, Parameter(name=("--prompt", "-p"))] = None,
-    *,
+    *words: Annotated[str, Parameter(name="PROMPT")],
+    prompt: Annotated[str | None, Parameter(name=("--prompt", "-p"), allow_leading_hyphen=True)] = None,
     system: Annotated[str | None, Parameter(name=("--system", "-sys"))] = None,
     raw: Annotated[bool, FLAG, Parameter(name=("--raw", "--no-chat-template"))] = False,
     json: Annotated[bool, FLAG] = False,
@@ -28,71 +30,68 @@ def run(
     model: ModelOptions = ModelOptions(),  # noqa: B008 - frozen
     sampling: SamplingOptions = SamplingOptions(),  # noqa: B008 - frozen
     form: FormOptions = FormOptions(),  # noqa: B008 - frozen
+    output: OutputOptions = OutputOptions(),  # noqa: B008 - frozen
 ) -> int:
-    """Answers one prompt.
+    """Answer one prompt.
 
     Parameters
     ----------
+    words
+        The prompt; several words are joined by spaces. Piped text follows it after an empty line; "-" puts the piped
+        text elsewhere, and without any words the piped text is the prompt.
     prompt
-        What to answer; "-" or nothing reads it from standard input.
+        The prompt, before PROMPT.
     system
-        A system message before the prompt.
+        System message.
     raw
-        Completes the prompt as it stands, without the model's chat template.
+        Complete the prompt as it stands, without the model's chat template.
     json
-        Prints one JSON object when the answer is done, instead of streaming it.
+        Print one JSON object when the answer is complete, instead of streaming it.
     timeline
-        Draws queue, prefill and decode after the answer, and says where their time went.
+        Draw queue, prefill and decode after the answer, and where their time went.
     trace
-        A file for a trace of every step, which ui.perfetto.dev shows.
+        Write a trace of every step to this file; ui.perfetto.dev shows it.
     """
-    params = sampling.params(form.params())
-    text = _read_prompt(prompt)
+    structure = form.params()
+    sampling.params(structure)
+    _check(raw, system, model)
+    text = read_prompt((*(() if prompt is None else (prompt,)), *words))
+    # What follows brings in the engine; flags are checked before that.
+    from twofold.cli.chat.local import LocalModel  # noqa: PLC0415
+    from twofold.cli.chat.screen import answer_writer  # noqa: PLC0415
+    from twofold.cli.prompt import prompt_for  # noqa: PLC0415
+
+    with LocalModel.opened(model, trace, limits=True) as loaded:
+        given = prompt_for(loaded, text, system, raw=raw, quiet=output.quiet)
+        markdown = output.markdown and structure is None and not isinstance(given, str)
+        with nullcontext(_silent) if json else answer_writer(markdown=markdown) as write:
+            answer = loaded.answer(given, sampling, write, form=structure)
+        if json:
+            print_json(loaded.as_json())
+        elif not output.quiet:
+            _tell(loaded, answer, sampling.max_tokens, statistics=output.statistics)
+        if output.verbose:
+            note(loaded.loading())
+        if timeline or output.verbose:
+            for line in loaded.explain():
+                note(line)
+    return INTERRUPTED if answer.interrupted else 0
+
+
+def _check(raw: bool, system: str | None, model: ModelOptions) -> None:
     if raw and system is not None:
         raise ParameterError("A raw prompt has no system message.", param="system", hint="Leave out --raw or --system.")
     if raw and model.chat_template is not None:
         raise ParameterError(
             "A raw prompt uses no chat template.", param="chat_template", hint="Leave out --raw or --chat-template."
         )
-    # What follows brings in the engine; flags are checked before that.
-    from twofold.cli.generate import generator  # noqa: PLC0415
-    from twofold.cli.prompt import prompt_for  # noqa: PLC0415
-    from twofold.cli.report import Roofline, as_json, phase_line  # noqa: PLC0415
 
-    with generator(model, trace) as loaded:
-        given = prompt_for(loaded.llm.get_tokenizer(), text, system, raw=raw)
-        output, interrupted = loaded.answer(given, params, _silent if json else answer)
-        if not json:
-            answer("\n")
-        report = loaded.report(output)
-        roofline = None if interrupted else Roofline.measured(loaded)
-        if json:
-            print_json(as_json(loaded, output, report, roofline))
-        else:
-            note(phase_line(output.metrics, roofline.shares(output.metrics) if roofline else None))
-    if timeline:
-        from twofold.observe.timeline import draw_timeline  # noqa: PLC0415
 
-        note(draw_timeline(output.metrics, get_terminal_size().columns, report.record))
-        for line in roofline.explain(report) if roofline else ():
+def _tell(model: ChatModel, answer: Answer, max_tokens: int, *, statistics: bool) -> None:
+    cut = cut_note(answer, max_tokens, model.context, MORE_TOKENS)
+    for line in (cut, model.statistics() if statistics else None):
+        if line:
             note(line)
-    return INTERRUPTED if interrupted else 0
-
-
-def _read_prompt(prompt: str | None) -> str:
-    if prompt is not None and prompt != "-":
-        return prompt
-    if sys.stdin is None or sys.stdin.closed or is_terminal(sys.stdin):
-        raise UsageError("There is no prompt.", hint='Give one: twofold run "Why is the sky blue?", or: twofold chat')
-    try:
-        text = sys.stdin.read()
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            "Standard input is not UTF-8 text.", hint="Convert it first, for example with iconv."
-        ) from error
-    if not text.strip():
-        raise UsageError("The prompt on standard input is empty.", hint='Give one: twofold run "Why is the sky blue?"')
-    return text
 
 
 def _silent(_text: str) -> None:

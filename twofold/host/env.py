@@ -26,10 +26,12 @@ class Environment:
     cache: Path | None
     xdg_cache_home: Path | None
     xdg_data_home: Path | None
+    xdg_state_home: Path | None
     hf_home: Path | None
     hf_token: str | None
     hf_offline: bool
     no_color: bool
+    dumb_terminal: bool
     otlp_endpoint: str | None
     otlp_service: str
     settings: Mapping[str, str]
@@ -46,10 +48,12 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
         cache=_path(source, "TWOFOLD_CACHE"),
         xdg_cache_home=_absolute(source, "XDG_CACHE_HOME"),
         xdg_data_home=_absolute(source, "XDG_DATA_HOME"),
+        xdg_state_home=_absolute(source, "XDG_STATE_HOME"),
         hf_home=_path(source, "HF_HOME"),
         hf_token=source.get("HF_TOKEN") or None,
         hf_offline=_flag(source, "HF_HUB_OFFLINE"),
         no_color=bool(source.get("NO_COLOR")),
+        dumb_terminal=source.get("TERM", "").lower() in ("dumb", "unknown"),
         otlp_endpoint=source.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None,
         otlp_service=source.get("OTEL_SERVICE_NAME") or "twofold",
         settings={_flag_name(key): value for key, value in source.items() if key.startswith(FLAG_PREFIX)},

@@ -55,6 +55,12 @@ def data_folder(environment: Environment | None = None) -> Path:
     return (env.xdg_data_home or env.home / ".local" / "share") / "twofold"
 
 
+def state_folder(environment: Environment | None = None) -> Path:
+    """XDG_STATE_HOME/twofold, else ~/.local/state/twofold: what is kept between runs and may be lost, as histories."""
+    env = environment or read_environment()
+    return (env.xdg_state_home or env.home / ".local" / "state") / "twofold"
+
+
 def private_folder(path: Path) -> Path:
     """The folder, made where there is none, readable by its owner only. ResourceError where that is impossible."""
     try:

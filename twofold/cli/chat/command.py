@@ -1,0 +1,79 @@
+"""``twofold chat``: a conversation in the terminal."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+from cyclopts import Parameter
+
+from twofold.cli.chat.lines import LineReader
+from twofold.cli.chat.local import LocalModel
+from twofold.cli.chat.loop import Chat, Reader
+from twofold.cli.chat.settings import Settings
+from twofold.cli.chat.talk import Talk
+from twofold.cli.console import is_terminal, note
+from twofold.cli.options import ModelOptions, OutputOptions, SamplingOptions
+from twofold.core.errors import UsageError
+from twofold.host.env import read_environment
+from twofold.host.paths import state_folder
+
+HISTORY_FILE: Final = "chat_history"
+
+
+def chat(
+    *,
+    system: Annotated[str | None, Parameter(name=("--system", "-sys"))] = None,
+    load: Path | None = None,
+    history: bool = True,
+    trace: Path | None = None,
+    model: ModelOptions = ModelOptions(),  # noqa: B008 - frozen
+    sampling: SamplingOptions = SamplingOptions(),  # noqa: B008 - frozen
+    output: OutputOptions = OutputOptions(),  # noqa: B008 - frozen
+) -> int:
+    """Talk to a model. /help lists the commands.
+
+    Parameters
+    ----------
+    system
+        System message.
+    load
+        Continue the conversation that /save wrote to this file.
+    history
+        Keep typed messages between chats, in a file that only you can read.
+    trace
+        Write a trace of every step to this file; ui.perfetto.dev shows it.
+    """
+    sampling.params()
+    settings, talk = Settings(sampling, output), Talk(system)
+    if load is not None:
+        settings.restore(talk.load(load))
+        talk.system = talk.system if system is None else system
+    with LocalModel.opened(model, trace) as loaded:
+        if talk.system is not None and not loaded.has_template:
+            raise UsageError(
+                "The model has no chat template, so it takes no system message.",
+                hint="Leave out --system, or choose a template with --chat-template.",
+            )
+        if output.verbose:
+            note(loaded.loading())
+        conversation = Chat(loaded, settings, talk)
+        reader = _reader(conversation, history)
+        if is_terminal(sys.stdin):
+            conversation.greet()
+        else:
+            conversation.mention_template()
+        return conversation.run(reader)
+
+
+def _reader(chat: Chat, history: bool) -> Reader:
+    environment = read_environment()
+    if not is_terminal(sys.stdin) or not (is_terminal(sys.stdout) or is_terminal(sys.stderr)):
+        return LineReader("", "")
+    if environment.dumb_terminal:
+        return LineReader("> ", "… ")
+    from twofold.cli.chat.terminal import TerminalReader  # noqa: PLC0415 - scripts do not pay for it
+
+    path = state_folder(environment) / HISTORY_FILE if history else None
+    return TerminalReader(path, chat.model.models, colour=not environment.no_color)

@@ -1,0 +1,323 @@
+"""Markdown on a terminal, while it is being generated.
+
+Text is only ever appended: the cursor never moves back, so nothing flickers, and a change of the window's size or a
+character of unexpected width cannot break the picture. Words wait for their end, so that lines break between them; a
+row of a table waits for the table, a line of code for its end; everything else appears at once. A line break of the
+model stays one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from rich.cells import cell_len
+
+from twofold.cli.chat.inline import Span, spans
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.text import Text
+
+LEAST_WIDTH: Final = 20
+MOST_FEED: Final = 4096
+MOST_CODE_LINES: Final = 200
+"""Lines before one that its highlighting looks at."""
+MOST_ROWS: Final = 200
+"""Rows of a table that wait for its end."""
+
+UNDECIDED: Final = re.compile(
+    r"#{1,6}|[-+]|\*{1,3}|_{1,3}|[-*_=](?: ?[-*_=])* ?|\d{1,9}[.)]?|(?:`{1,2}|~{1,2})|>[> ]*|"
+)
+"""Beginnings of a line that may still become a mark of a block."""
+HEADING: Final = re.compile(r"(#{1,6}) +")
+RULE: Final = re.compile(r"(?:(?:- ?){3,}|(?:\* ?){3,}|(?:_ ?){3,})")
+FENCE: Final = re.compile(r"(`{3,}|~{3,})\s*([\w.+#-]*)")
+ITEM: Final = re.compile(r"([-*+]|\d{1,9}[.)]) +")
+QUOTE: Final = re.compile(r"> ?")
+DIVIDER: Final = re.compile(r"\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*")
+
+CODES: Final = {"bold": "1", "italic": "3", "strike": "9", "link": "4", "url": "2", "faint": "2", "underline": "4"}
+COLOURS: Final = {"code": "36", "heading": "35", "marker": "33"}
+WITHOUT_COLOUR: Final = {"heading": "1", "marker": ""}
+
+
+class MarkdownWriter:
+    """Renders one answer into ``write``. ``width`` gives the columns of the terminal whenever a line begins."""
+
+    def __init__(self, write: Callable[[str], None], width: Callable[[], int], *, colour: bool = True) -> None:
+        self._write = write
+        self._width = width
+        self._colour = colour
+        self._flow = _Flow(write, width, self._sgr)
+        self._line = ""
+        self._inside = False
+        self._before = " "
+        self._styles: frozenset[str] = frozenset()
+        self._fence: str | None = None
+        self._language = ""
+        self._code: list[str] = []
+        self._rows: list[str] = []
+
+    def feed(self, text: str) -> None:
+        """Shows what is decided with ``text``."""
+        for at in range(0, len(text), MOST_FEED):
+            self._line += text[at : at + MOST_FEED]
+            while "\n" in self._line:
+                line, self._line = self._line.split("\n", 1)
+                rest, self._line = self._line, line
+                self._advance(final=True)
+                self._line = rest
+            if self._line:
+                self._advance(final=False)
+        self._flow.flush()
+
+    def close(self) -> None:
+        """Shows the rest, and ends the line."""
+        if self._line or self._inside:
+            self._advance(final=True)
+        self._end_table()
+        self._flow.flush()
+
+    def _advance(self, *, final: bool) -> None:
+        """Takes what is decided from the front of the line; all of it where it is final."""
+        if not self._inside and not self._begin(final):
+            return
+        found, taken = spans(self._line, final=final, before=self._before)
+        for span in found:
+            self._flow.put(Span(self._text(span), span.styles | self._styles))
+        if taken:
+            self._before = self._line[taken - 1]
+        self._line = self._line[taken:]
+        if final:
+            self._end_line()
+
+    def _begin(self, final: bool) -> bool:
+        """Finds out which block the line belongs to. True where inline text follows, False where the line is used up
+        or cannot be decided yet."""
+        line = self._line
+        body = line.lstrip(" ")
+        indent = len(line) - len(body)
+        if self._fence is not None:
+            if final:
+                self._code_line(line)
+            return False
+        if body.startswith(("```", "~~~", "|")) and not final:
+            return False  # a fence or a row of a table: the whole line is needed
+        if final and body.startswith("|") and len(self._rows) < MOST_ROWS:
+            self._rows.append(line)
+            return False
+        if not final and UNDECIDED.fullmatch(body) is not None:
+            return False
+        self._end_table()
+        return self._open(body, indent, final)
+
+    def _open(self, body: str, indent: int, final: bool) -> bool:
+        fence = FENCE.match(body)
+        if fence is not None:
+            self._fence, self._language, self._code = fence[1], fence[2], []
+            self._flow.raw(self._sgr(body.rstrip(), frozenset({"faint"})) + "\n")
+            return False
+        if RULE.fullmatch(body.rstrip()) is not None:
+            if not final:
+                return False
+            self._flow.raw(self._sgr("─" * min(self._columns, 40), frozenset({"faint"})) + "\n")
+            return False
+        self._inside, self._before = True, " "
+        heading, item = HEADING.match(body), ITEM.match(body)
+        prefix = " " * indent
+        if heading is not None:
+            self._styles = frozenset({"heading", "bold"} | ({"underline"} if len(heading[1]) == 1 else set()))
+            self._line = body[heading.end() :]
+            self._flow.start("", "")
+        elif item is not None:
+            marker = "•" if item[1] in "-*+" else item[1]
+            self._line = body[item.end() :]
+            hang = " " * (indent + len(marker) + 1)
+            self._flow.start(prefix + self._sgr(marker, frozenset({"marker"})) + " ", hang)
+        elif body.startswith(">"):
+            depth = 0
+            while (quote := QUOTE.match(body)) is not None:
+                body, depth = body[quote.end() :], depth + 1
+            self._line = body
+            bar = self._sgr("│ " * depth, frozenset({"faint"}))
+            self._flow.start(bar, bar, 2 * depth)
+        else:
+            self._line = body
+            self._flow.start(prefix, prefix)
+        return True
+
+    def _end_line(self) -> None:
+        self._flow.end()
+        self._inside, self._styles, self._line = False, frozenset(), ""
+
+    def _code_line(self, line: str) -> None:
+        assert self._fence is not None
+        stripped = line.strip()
+        if stripped.startswith(self._fence) and not stripped.strip(self._fence[0]):
+            self._fence = None
+            self._flow.raw(self._sgr(stripped, frozenset({"faint"})) + "\n")
+            return
+        self._code.append(line)
+        self._flow.raw(self._highlighted(line) + "\n")
+
+    def _highlighted(self, line: str) -> str:
+        if not self._colour or not self._language or not line.strip():
+            return line
+        from rich.syntax import Syntax  # noqa: PLC0415 - only code pays for it
+
+        self._code = self._code[-MOST_CODE_LINES:]
+        syntax = Syntax("", self._language, theme="ansi_dark", background_color="default")
+        shown = syntax.highlight("\n".join(self._code)).split("\n", allow_blank=True)
+        wanted = shown[len(self._code) - 1] if len(shown) >= len(self._code) else None
+        return line if wanted is None or wanted.plain != line else self._printed(wanted).rstrip("\n")
+
+    def _end_table(self) -> None:
+        """Shows the rows that waited; those that make no table as they stand."""
+        rows, self._rows = self._rows, []
+        if len(rows) < 2 or DIVIDER.fullmatch(rows[1].strip()) is None:
+            self._flow.raw("".join(row + "\n" for row in rows))
+            return
+        from rich import box  # noqa: PLC0415
+        from rich.table import Table  # noqa: PLC0415
+
+        head, marks, *body = map(_cells, rows)
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        for index, cell in enumerate(head):
+            mark = marks[index] if index < len(marks) else ""
+            right, left = mark.endswith(":"), mark.startswith(":")
+            table.add_column(self._cell(cell), justify="center" if right and left else "right" if right else "left")
+        for row in body:
+            table.add_row(*(self._cell(cell) for cell in row[: len(head)]))
+        self._flow.raw(self._printed(table))
+
+    def _cell(self, text: str) -> Text:
+        from rich.text import Text  # noqa: PLC0415
+
+        return Text.from_ansi("".join(self._sgr(self._text(span), span.styles) for span in spans(text, final=True)[0]))
+
+    def _printed(self, shown: RenderableType) -> str:
+        console = self._console()
+        with console.capture() as captured:
+            console.print(shown, soft_wrap=not hasattr(shown, "add_row"))
+        return captured.get()
+
+    def _console(self) -> Console:
+        from rich.console import Console  # noqa: PLC0415
+
+        return Console(
+            force_terminal=True,
+            width=self._columns,
+            color_system="standard" if self._colour else None,
+            legacy_windows=False,
+        )
+
+    @property
+    def _columns(self) -> int:
+        return max(LEAST_WIDTH, self._width())
+
+    def _text(self, span: Span) -> str:
+        """What is shown of a span: without colour, code keeps its marks."""
+        return f"`{span.text}`" if "code" in span.styles and not self._colour else span.text
+
+    def _sgr(self, text: str, styles: frozenset[str]) -> str:
+        """The text with its styles switched on and off again."""
+        codes = [CODES[style] for style in sorted(styles & CODES.keys())]
+        table = COLOURS if self._colour else WITHOUT_COLOUR
+        codes += [table[style] for style in sorted(styles & table.keys()) if table[style]]
+        if not codes or not text:
+            return text
+        return f"\x1b[{';'.join(dict.fromkeys(codes))}m{text}\x1b[0m"
+
+
+def _cells(row: str) -> list[str]:
+    return [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", row.strip().strip("|"))]
+
+
+class _Flow:
+    """Words into lines. A line goes on with ``hang`` where it breaks."""
+
+    def __init__(
+        self, write: Callable[[str], None], width: Callable[[], int], sgr: Callable[[str, frozenset[str]], str]
+    ) -> None:
+        self._write = write
+        self._width = width
+        self._sgr = sgr
+        self._out: list[str] = []
+        self._word: list[Span] = []
+        self._spaces = ""
+        self._space_styles: frozenset[str] = frozenset()
+        self._column = 0
+        self._hang, self._hang_width = "", 0
+        self._columns = 0
+
+    def start(self, first: str, hang: str, hang_width: int | None = None) -> None:
+        """Begins a line with the prefix ``first``; ``hang_width`` is the width of both prefixes in columns."""
+        self._hang = hang
+        self._hang_width = cell_len(hang) if hang_width is None else hang_width
+        self._columns = max(LEAST_WIDTH, self._width())
+        self._column = self._hang_width
+        self._out.append(first)
+
+    def put(self, span: Span) -> None:
+        """Adds text to the line, its words cut at spaces and around wide characters."""
+        for piece in re.split(r"(\s+)", span.text):
+            if not piece:
+                continue
+            if piece.isspace():
+                self._end_word()
+                self._spaces += piece.replace("\t", "    ")
+                self._space_styles = span.styles
+            else:
+                self._letters(piece, span.styles)
+
+    def end(self) -> None:
+        """Ends the line."""
+        self._end_word()
+        self._spaces = ""
+        self._out.append("\n")
+        self._column = 0
+
+    def raw(self, text: str) -> None:
+        """Shows text as it stands, outside of the lines."""
+        self._out.append(text)
+
+    def flush(self) -> None:
+        """Shows what is complete."""
+        if self._out:
+            self._write("".join(self._out))
+            self._out = []
+
+    def _letters(self, piece: str, styles: frozenset[str]) -> None:
+        start = 0
+        for at, letter in enumerate(piece):
+            if ord(letter) > 0x2E7F and cell_len(letter) == 2:  # a line may break around each of these
+                self._add(piece[start:at], styles)
+                self._end_word()
+                self._add(letter, styles)
+                self._end_word()
+                start = at + 1
+        self._add(piece[start:], styles)
+
+    def _add(self, text: str, styles: frozenset[str]) -> None:
+        """Adds text to the word."""
+        if self._word and self._word[-1].styles == styles:
+            text = self._word.pop().text + text
+        if text:
+            self._word.append(Span(text, styles))
+
+    def _end_word(self) -> None:
+        if not self._word:
+            return
+        word, self._word = self._word, []
+        size = sum(cell_len(span.text) for span in word)
+        spaces, self._spaces = self._spaces, ""
+        if self._column + len(spaces) + size > self._columns and self._column > self._hang_width:
+            self._out.append("\n" + self._hang)
+            self._column = self._hang_width
+        elif spaces:
+            self._out.append(self._sgr(spaces, self._space_styles & {"code", "strike", "link", "underline"}))
+            self._column += len(spaces)
+        self._out += [self._sgr(span.text, span.styles) for span in word]
+        self._column = (self._column + size) if self._column + size <= self._columns else size % self._columns
