@@ -93,7 +93,7 @@ def test_help_and_mistakes(chat: Command) -> None:
 def test_a_message_that_does_not_fit_leaves_the_conversation_alive(chat: Command) -> None:
     result = chat("in the " * 100, "in the", flags=("-c", "64"))
     assert result.code == 0
-    assert "the context has 64" in result.err
+    assert "does not fit the context of 64" in result.err
     assert "-c" in result.err
     assert len(prompt_sizes(result)) == 1
 

@@ -137,7 +137,7 @@ class LocalModel:
         ids = self._loaded.llm.get_tokenizer().apply_chat_template(messages)
         if len(ids) + room > self.context:
             raise ContextLengthError(
-                f"The prompt has {len(ids):,} tokens; the context has {self.context:,}.",
+                f"The prompt has {len(ids):,} tokens; it does not fit the context of {self.context:,}.",
                 hint="Shorten the prompt, or raise the context with -c if the model allows it.",
             )
         return GivenPrompt(token_ids=tuple(ids))
