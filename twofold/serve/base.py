@@ -126,8 +126,9 @@ class ModelHub(Protocol):
 
     def entries(self) -> Sequence[ModelEntry]: ...
 
-    def lease(self, name: str | None) -> AbstractAsyncContextManager[ServedModel]:
-        """The model that has this name or alias, the only or first one for None; loads it where need be.
+    def lease(self, name: str | None, *, keep_s: float | None = None) -> AbstractAsyncContextManager[ServedModel]:
+        """The model that has this name or alias, the only or first one for None; loads it where need be. It stays
+        loaded for ``keep_s`` seconds without use afterwards, below 0 for ever; None takes the server's own time.
 
         Raises ModelNotFoundError with the nearest name, BusyError where there is no memory for it now.
         """

@@ -55,6 +55,7 @@ class Exchange:
     replay: bool | None = None
     forced: ServiceTier | None = None
     keep: Keep | None = None
+    keep_alive_s: float | None = None
     status: int = 200
     error: TwofoldError | None = None
     cut: TwofoldError | None = None

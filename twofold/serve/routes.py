@@ -8,6 +8,7 @@ from typing import Any
 from twofold.batch.endpoints import ENDPOINTS
 from twofold.dialects.anthropic.messages import MessagesRequest
 from twofold.dialects.base import DialectRequest, ReplyHead
+from twofold.dialects.ollama.answer import OneAnswer
 from twofold.dialects.ollama.chat import ChatRequest
 from twofold.dialects.ollama.embed import EmbedRequest
 from twofold.dialects.ollama.generate import GenerateRequest
@@ -39,10 +40,10 @@ def generating(stores: Stores) -> dict[str, Generating]:
         "/v1/responses": Generating(ResponsesRequest.read, kept.complete, kept.keep),
         **dict.fromkeys(("/v1/rerank", "/rerank"), Generating(RerankRequest.read)),
         **dict.fromkeys(("/v1/score", "/score"), Generating(ScoreRequest.read)),
-        "/api/chat": Generating(ChatRequest.read),
-        "/api/generate": Generating(GenerateRequest.read),
-        "/api/embed": Generating(EmbedRequest.read),
-        "/api/embeddings": Generating(EmbedRequest.read_single),
+        "/api/chat": Generating(ChatRequest.read, _kept_alive),
+        "/api/generate": Generating(GenerateRequest.read, _kept_alive),
+        "/api/embed": Generating(EmbedRequest.read, _kept_alive),
+        "/api/embeddings": Generating(EmbedRequest.read_single, _kept_alive),
     }
 
 
@@ -100,6 +101,13 @@ def _stored(hub: ModelHub, stores: Stores) -> Routes:
         "/v1/responses/{response_id}/cancel": {"POST": responses.cancel},
         "/v1/responses/{response_id}/input_items": {"GET": responses.input_items},
     }
+
+
+async def _kept_alive(exchange: Exchange, request: OneAnswer | EmbedRequest) -> OneAnswer | EmbedRequest:
+    """Says how long the model stays loaded: that concerns all callers, so it is for keys that may administer."""
+    if exchange.caller.admin:
+        exchange.keep_alive_s = request.keep_alive_s
+    return request
 
 
 @dataclass(frozen=True, slots=True)

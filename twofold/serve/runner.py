@@ -198,7 +198,7 @@ class Runner:
     async def open(self, exchange: Exchange, request: DialectRequest) -> AsyncIterator[Run]:
         """Admits a request. Raises TwofoldError where it cannot be."""
         exchange.begin(request)
-        async with self._hub.lease(request.model) as model:
+        async with self._hub.lease(request.model, keep_s=exchange.keep_alive_s) as model:
             exchange.model, exchange.facts, exchange.ceilings = model.name, model.facts, model.ceilings
             jobs = self._admission.tiered(exchange, request, await _prepared(request, model.facts, exchange.size))
             exchange.jobs = jobs

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import ollama
@@ -194,3 +196,27 @@ def test_bodies_as_curl_sends_them(server: LiveServer) -> None:
         assert told.headers["content-type"] == "application/x-ndjson"
         assert json.loads(told.text.splitlines()[-1])["done"]
         assert client.post("/v1/completions", content=body, headers=kind).status_code == 400
+
+
+def test_how_long_a_model_stays_loaded(client: Any) -> None:
+    def left() -> float | None:
+        model = next((model for model in client.ps().models if model.model == f"{CODER}:latest"), None)
+        return None if model is None else (model.expires_at - datetime.now(UTC)).total_seconds()
+
+    assert client.generate(CODER, "hi", keep_alive="10m", options=EIGHT).done
+    assert 500 < (left() or 0) <= 600
+    assert client.generate(CODER, "hi", keep_alive=-1, options=EIGHT).done
+    assert (left() or 0) > 1e8
+    assert client.generate(CODER, keep_alive=0).done_reason == "unload"
+    until = time.monotonic() + 20
+    while left() is not None and time.monotonic() < until:
+        time.sleep(0.05)
+    assert left() is None
+
+
+def test_only_keys_that_may_administer_say_so(guarded: Guarded) -> None:
+    headers = {"authorization": f"Bearer {guarded.keys['free']}"}
+    with ollama.Client(host=guarded.live.url, timeout=30, headers=headers) as client:
+        assert client.generate(TINY, keep_alive=0).done
+        assert [model.model for model in client.ps().models] == [f"{TINY}:latest"]
+        assert client.ps().models[0].expires_at.year == 9999

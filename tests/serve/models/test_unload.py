@@ -79,3 +79,17 @@ def test_who_asks_while_a_model_ends_waits_for_a_new_one(offers: tuple[Offer, ..
             await unloading
 
     asyncio.run(race())
+
+
+def test_the_last_user_says_how_long_a_model_stays(offers: tuple[Offer, ...]) -> None:
+    async def keep() -> None:
+        async with opened(offers, replace(settings(TWO_MODELS), idle_unload_s=1000)) as hub:
+            for asked, left in ((None, 1000), (50, 50), (-1, None), (1e300, 1e7)):
+                async with hub.lease("first", keep_s=asked):
+                    pass
+                assert hub.uses()[0].unloads_in_s == (None if left is None else pytest.approx(left, abs=20))
+            async with hub.lease("first", keep_s=0):
+                pass
+            await until(lambda: states(hub)[0] == "unloaded")
+
+    asyncio.run(keep())

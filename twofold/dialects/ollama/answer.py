@@ -81,7 +81,7 @@ class OneAnswer:
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:
         if not outputs:
-            return {**begun(head), **self.shape("", "", ()), **ended(head, None)}
+            return {**begun(head), **self.shape("", "", ()), **ended(head, None, unloads=self.keep_alive_s == 0)}
         (output,) = outputs
         answer = output.outputs[0]
         reader = read_answer(self.parser(model), answer.text)
@@ -93,4 +93,5 @@ class OneAnswer:
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> LineStreamer:
         top = self.asked.sampling.params.logprobs
-        return LineStreamer(head, model, self.parser(model), self.shape, top_logprobs=top)
+        unloads = self.keep_alive_s == 0
+        return LineStreamer(head, model, self.parser(model), self.shape, top_logprobs=top, unloads=unloads)

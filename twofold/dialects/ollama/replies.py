@@ -41,11 +41,11 @@ def begun(head: ReplyHead) -> dict[str, Any]:
     return {"model": head.model, "created_at": created}
 
 
-def ended(head: ReplyHead, output: RequestOutput | None) -> dict[str, Any]:
+def ended(head: ReplyHead, output: RequestOutput | None, *, unloads: bool = False) -> dict[str, Any]:
     """What the last object says: why the answer ended, and the figures; of no output where nothing was asked but to
-    load the model."""
+    load the model, or to unload it."""
     if output is None:
-        return {"done": True, "done_reason": "load"}
+        return {"done": True, "done_reason": "unload" if unloads else "load"}
     reason = chat_finish(output.outputs[0].finish_reason)
     return {"done": True, "done_reason": reason, **figures(head, [output])}
 

@@ -18,16 +18,25 @@ from twofold.text.sections.base import Content, Reasoning, SectionParser
 
 
 class LineStreamer:
-    """``Streamer`` of a chat or of a generated text. ``top_logprobs`` is None where none were asked for."""
+    """``Streamer`` of a chat or of a generated text. ``top_logprobs`` is None where none were asked for; ``unloads``:
+    the model is unloaded afterwards."""
 
     def __init__(
-        self, head: ReplyHead, model: ModelFacts, parser: SectionParser, shape: Shape, *, top_logprobs: int | None
+        self,
+        head: ReplyHead,
+        model: ModelFacts,
+        parser: SectionParser,
+        shape: Shape,
+        *,
+        top_logprobs: int | None,
+        unloads: bool,
     ) -> None:
         self._head = head
         self._model = model
         self._reader = AnswerReader(parser)
         self._shape = shape
         self._top_logprobs = top_logprobs
+        self._unloads = unloads
         self._begun = begun(head)
         self.keep_alive = self._line(shape("", "", ()))
 
@@ -48,7 +57,7 @@ class LineStreamer:
         return self._line({**self._shape(content, thinking, calls), **more})
 
     def close(self, outputs: Sequence[RequestOutput], extra: Mapping[str, Any] | None = None) -> bytes:
-        end = {**self._shape("", "", ()), **ended(self._head, outputs[0] if outputs else None)}
+        end = {**self._shape("", "", ()), **ended(self._head, outputs[0] if outputs else None, unloads=self._unloads)}
         return self._line(end if extra is None else {**end, "twofold": extra})
 
     def fail(self, error: TwofoldError, request_id: str) -> bytes:

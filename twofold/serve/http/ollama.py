@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from twofold.dialects.fields import MISSING, FieldError, Fields
@@ -38,16 +38,19 @@ class OllamaEndpoint:
 
     async def ps(self, asked: Asked) -> Answer:  # noqa: ARG002
         """The models that are loaded."""
-        loaded = [entry for entry in self._hub.entries() if entry.state == "ready"]
+        now = datetime.now(UTC)
         models = [
             {
-                **_listed(entry.names[0], entry),
-                "size": entry.bytes,
-                "expires_at": NEVER.isoformat().replace("+00:00", "Z"),
+                **_listed(use.entry.names[0], use.entry),
+                "size": use.entry.bytes,
+                "expires_at": _written(
+                    NEVER if use.unloads_in_s is None else now + timedelta(seconds=use.unloads_in_s)
+                ),
                 "size_vram": 0,
-                "context_length": entry.context or 0,
+                "context_length": use.entry.context or 0,
             }
-            for entry in loaded
+            for use in self._hub.uses()
+            if use.entry.state == "ready"
         ]
         return Answer({"models": models})
 
@@ -133,4 +136,8 @@ def _size(parameters: int) -> str:
 
 
 def _time(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+    return _written(datetime.fromtimestamp(seconds, UTC))
+
+
+def _written(moment: datetime) -> str:
+    return moment.isoformat().replace("+00:00", "Z")

@@ -38,6 +38,8 @@ RETRY_S: Final = 10.0
 """After a failed load: so long requests get its error at once."""
 BUSY_RETRY_S: Final = 5.0
 LATEST: Final = ":latest"
+LONGEST_S: Final = 1e7
+"""Timers count no further; a third of a year is for ever here."""
 SHARE_OF_FREE: Final = 0.9
 """Without a budget, models take this much of the memory that is free at the start."""
 
@@ -63,8 +65,9 @@ class _Place:
     """One offered model: what is known of it, and its process where it is loaded.
 
     ``bytes`` are reserved while ``holds``; ``leases`` counts who uses it or waits for it. ``reading`` is kept when the
-    model is unloaded: making a tokenizer again would cost a second. ``expiry`` is when to unload it; ``dismissed``:
-    it is unloaded as soon as nobody leases it; ``unloading`` runs until its process has ended.
+    model is unloaded: making a tokenizer again would cost a second. ``keep_s`` is how long it stays without use, as its
+    last user asked; ``expiry`` is when to unload it; ``dismissed``: it is unloaded as soon as nobody leases it;
+    ``unloading`` runs until its process has ended.
     """
 
     def __init__(self, offer: Offer) -> None:
@@ -82,6 +85,7 @@ class _Place:
         self.failed_at = 0.0
         self.leases = 0
         self.used_at = 0.0
+        self.keep_s: float | None = None
         self.expiry: asyncio.TimerHandle | None = None
         self.dismissed = False
         self.unloading: asyncio.Task[None] | None = None
@@ -216,11 +220,12 @@ class WorkerHub:
         return [place.model for place in self._places if place.model is not None]
 
     @asynccontextmanager
-    async def lease(self, name: str | None) -> AsyncGenerator[WorkerModel, None]:
+    async def lease(self, name: str | None, *, keep_s: float | None = None) -> AsyncGenerator[WorkerModel, None]:
         """``ModelHub.lease``."""
         place = self._find(name)
         place.leases += 1
         place.stop_expiry()
+        place.keep_s = self._settings.idle_unload_s if keep_s is None else keep_s if keep_s >= 0 else None
         try:
             yield await self._loaded(place)
         finally:
@@ -233,9 +238,9 @@ class WorkerHub:
         """Nobody leases it any more: it is unloaded after its time, or now if somebody asked for that."""
         if place.dismissed:
             self._begin_unload(place)
-        elif self._settings.idle_unload_s is not None and place.idle and not self._closed:
+        elif place.keep_s is not None and place.idle and not self._closed:
             loop = asyncio.get_running_loop()
-            place.expiry = loop.call_later(self._settings.idle_unload_s, self._begin_unload, place)
+            place.expiry = loop.call_later(min(place.keep_s, LONGEST_S), self._begin_unload, place)
 
     def _look(self) -> None:
         self._folders.create()

@@ -137,7 +137,7 @@ _FIGURES: Final = told(
 _PART: Final = joined(
     told(
         {"model": text(), "created_at": TIME, "done": FLAG},
-        done_reason=word("stop", "length", "load"),
+        done_reason=word("stop", "length", "load", "unload"),
         logprobs=listed(TOKEN_LOGPROB),
     ),
     _FIGURES,
