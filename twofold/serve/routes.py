@@ -24,6 +24,7 @@ from twofold.serve.http.messages import MessageRoutes
 from twofold.serve.http.models import ModelsEndpoint
 from twofold.serve.http.ollama import OllamaEndpoint
 from twofold.serve.http.responses import ResponseRoutes
+from twofold.serve.http.root import RootEndpoint
 from twofold.serve.http.status import StatusEndpoint
 from twofold.serve.http.tokens import TokensEndpoint
 from twofold.serve.openapi.endpoint import DocumentEndpoint
@@ -66,6 +67,7 @@ def _administration(admin: AdminEndpoint) -> Routes:
 def _about(hub: ModelHub, status: StatusEndpoint, document: DocumentEndpoint) -> Routes:
     models, tokens, for_ollama = ModelsEndpoint(hub), TokensEndpoint(hub), OllamaEndpoint(hub)
     return {
+        "/": {"GET": RootEndpoint(hub).get},
         "/health": {"GET": status.health},
         "/ready": {"GET": status.ready},
         "/version": {"GET": status.version},

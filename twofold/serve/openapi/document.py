@@ -65,6 +65,7 @@ STATIC: Final = {
     "BatchPage": stored_replies.paged("Batch"),
     "RequestRecord": stored_replies.REQUEST,
     "Used": stored_replies.USED,
+    "Root": stored_replies.ROOT,
     "Health": told({"status": only("ok")}),
     "Ready": told({"status": only("ready")}),
     "Version": told({"version": text(1)}),

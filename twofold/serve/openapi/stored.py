@@ -33,6 +33,14 @@ SINCE: Final = in_query("since", {"type": "string", "format": "date"}, "The firs
 BINARY: Final = {"application/octet-stream": {"type": "string", "format": "binary"}}
 
 ABOUT: Final = (
+    Operation(
+        "GET",
+        "/",
+        "getRoot",
+        "Server",
+        "What runs here and how to reach it: a page for browsers, JSON for programs.",
+        {JSON: ref("Root"), "text/html": text()},
+    ),
     Operation("GET", "/health", "getHealth", "Server", "Tells that the server lives.", replied("Health"), is_open=True),
     Operation(
         "GET",

@@ -28,6 +28,17 @@ from twofold.serve.openapi.shapes import (
     word,
 )
 
+ROOT: Final = told(
+    {
+        "name": only("Twofold"),
+        "version": text(1),
+        "models": listed(
+            told({"id": text(1), "state": word("unloaded", "loading", "ready", "failed"), "context": nullable(COUNT)})
+        ),
+        "apis": mapped(text(1)),
+        "links": mapped(text(1)),
+    }
+)
 SECONDS: Final = number(0)
 TIER: Final = word(*get_args(ServiceTier))
 
