@@ -19,6 +19,7 @@ from twofold.cost.machine import (
     best_of,
     cached_limits,
     measure,
+    probe_size,
     remeasured,
 )
 from twofold.host.cpu import read_cpu
@@ -73,6 +74,20 @@ def test_limits_are_those_of_a_computer(limits: MachineLimits) -> None:
     assert 1e7 < limits.float_macs_per_s < 1e14
     assert 1e8 < limits.int8_macs_per_s < 1e15
     assert (limits.threads, limits.cpu) == (2, read_cpu().name)
+
+
+@pytest.mark.parametrize(("weights", "size"), [(1, 16), (16, 16), (17, 32), (98, 112), (5000, 512)])
+def test_reading_is_measured_at_the_size_of_the_weights(weights: int, size: int) -> None:
+    """A model that fits into the last cache is read faster than the sizes that are measured for everybody."""
+    assert probe_size(weights << 20) == size << 20
+    known = _made_up(reads=(ReadSpeed(128 << 20, 2.0),))
+    assert not known.measured_at(98 << 20)
+    assert best_of(known, _made_up(reads=(ReadSpeed(112 << 20, 5.0),))).read_speed(98 << 20) == 5.0
+
+
+def test_less_is_read_no_slower_than_more() -> None:
+    busy = _made_up(reads=(ReadSpeed(10, 1.0), ReadSpeed(20, 2.0)))
+    assert busy.read_speed(5) == 2.0, "the smaller size was measured while the machine was busy"
 
 
 def test_speed_is_that_of_the_working_set() -> None:

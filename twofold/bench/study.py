@@ -78,7 +78,7 @@ class Study:
         with nullcontext() if self.show is None else self.show(goal) as watcher:
             record = self.session.run(make, watcher, seed=seed)
         self._last = record
-        summary = summarise(record, self.rule, self.objectives)
+        summary = summarise(record, self.rule, self.objectives, template=self.session.prompter.recipe.first)
         summary = replace(summary, notes=(*summary.notes, *self._short_prompts(record)))
         self.runs.append(run_of(record, self.rule, summary.to_json(), chunks=self.chunks))
         return record
@@ -157,9 +157,7 @@ class Study:
         made = [sample.ask for sample in record.samples if not sample.ask.history and sample.ask.messages is None]
         short = sum(1 for ask in made if ask.input_tokens < least)
         if short:
-            text = (
-                f"{short} of {len(made)} prompts are longer than asked: fewer than {least} tokens cannot be sent here"
-            )
+            text = f"{short} of {len(made)} prompts are longer than requested: {least} tokens is the minimum here"
             yield Note("short_prompts", text)
 
     def _at_rate(self, plan: LoadPlan) -> Runner:

@@ -192,18 +192,17 @@ def _scenario_here(shape: ModelShape, what: WhatOptions, case: Case) -> Scenario
 
 
 def _measured(shape: ModelShape) -> Machine:
-    from twofold.cost.calibrate.run import machine_of  # noqa: PLC0415
-    from twofold.cost.machine import cached_limits, remeasured  # noqa: PLC0415
+    from twofold.cost.calibrate.run import ENGINE, machine_of  # noqa: PLC0415
+    from twofold.cost.count.memory import streamed_bytes  # noqa: PLC0415
+    from twofold.cost.machine import limits_for  # noqa: PLC0415
     from twofold.host.cpu import read_cpu  # noqa: PLC0415
     from twofold.host.paths import CacheFolders  # noqa: PLC0415
     from twofold.kernels.isa import choose  # noqa: PLC0415
     from twofold.kernels.jit import Compiler, Target, host_features  # noqa: PLC0415
 
     folders, isa, threads = CacheFolders.of(), choose(host_features(), None), read_cpu().usable_cores
-    limits = cached_limits(isa, threads, folders.root)
-    if limits is None:
-        limits = remeasured(Compiler(Target.of(isa), folders.kernels), threads, folders.root)
-    return machine_of(shape, limits)
+    compiler = Compiler(Target.of(isa), folders.kernels)
+    return machine_of(shape, limits_for(compiler, threads, folders.root, streamed_bytes(shape, ENGINE)))
 
 
 def _read(source: str, request: str | None, api_key: str | None, goal: Goal) -> Observed:

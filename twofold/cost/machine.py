@@ -34,6 +34,9 @@ QUICK_RUNS: Final = 3
 FULL_SIZES: Final = (32 << 20, 128 << 20, 512 << 20)
 FULL_RUNS: Final = 10
 """Takes about a second."""
+SIZE_STEP: Final = 16 << 20
+LARGEST_SIZE: Final = 512 << 20
+"""Beyond it nothing is in a cache."""
 LONGEST_AGE: Final = timedelta(days=7)
 MEMORY_SHARE: Final = 4
 """A probe takes at most 1/4 of the memory that is free."""
@@ -64,13 +67,34 @@ class MachineLimits:
     measured: str
 
     def read_speed(self, working_set: int) -> float:
-        """Bytes a second for a working set: the speed of the smallest measured size that is no smaller."""
-        fitting = [read for read in self.reads if read.size >= working_set]
-        return (fitting[0] if fitting else self.reads[-1]).bytes_per_s
+        """Bytes a second for a working set: the best measured of sizes that are no smaller, for less is no slower."""
+        fitting = [read.bytes_per_s for read in self.reads if read.size >= working_set]
+        return max(fitting, default=self.reads[-1].bytes_per_s)
+
+    def measured_at(self, working_set: int) -> bool:
+        """Whether a size near the working set was measured: between it and the next size a cache may end."""
+        size = probe_size(working_set)
+        return any(read.size == size for read in self.reads)
 
     @property
     def age(self) -> timedelta:
         return datetime.now(UTC) - datetime.fromisoformat(self.measured)
+
+
+def probe_size(working_set: int) -> int:
+    """At which size reading is measured for a model's weights: theirs in whole probes, up to the largest probe."""
+    return min(-(-max(1, working_set) // SIZE_STEP) * SIZE_STEP, LARGEST_SIZE)
+
+
+def limits_for(compiler: Compiler, threads: int, cache: Path, working_set: int) -> MachineLimits:
+    """What was measured within the week, with the speed of reading that many bytes; measured now where it is not known.
+
+    A model that fits into the last cache is read faster than what lies behind it.
+    """
+    known = cached_limits(compiler.target.isa, threads, cache)
+    if known is not None and known.measured_at(working_set):
+        return known
+    return remeasured(compiler, threads, cache, (probe_size(working_set),))
 
 
 def remeasured(

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from twofold.cost.machine import FULL_RUNS, FULL_SIZES, MachineLimits, best_of, measure, remeasured
+from twofold.cost.machine import FULL_RUNS, FULL_SIZES, MachineLimits, best_of, measure, probe_size, remeasured
 from twofold.cost.model import ModelCost
 from twofold.cost.roofline import PhaseLimit, phase_limit, prefill_limit
 from twofold.engine.config import KV_BYTES, KVCacheType
@@ -86,21 +86,28 @@ def read_ceilings(path: Path, machine: MachineLimits, kv_type: KVCacheType, step
 
 @dataclass(frozen=True, slots=True)
 class MachineProbe:
-    """Measures this machine, in about a second; None is the best instruction set and every core.
+    """Measures this machine, in about a second; None is the best instruction set and every core. Reading is measured
+    at the size of ``working_set`` bytes too.
 
     Raises ParameterError for an unknown instruction set, ResourceError where the cache folder cannot be used.
     """
 
     isa: str | None = None
     threads: int | None = None
+    working_set: int = 0
 
     def best(self) -> MachineLimits:
         """The best of the week."""
-        return remeasured(self._compiler(), self._threads, CacheFolders.of().root, FULL_SIZES, FULL_RUNS)
+        return remeasured(self._compiler(), self._threads, CacheFolders.of().root, self._sizes, FULL_RUNS)
 
     def now(self) -> MachineLimits:
         """What it can do at this moment."""
-        return measure(self._compiler(), self._threads, FULL_SIZES, FULL_RUNS)
+        return measure(self._compiler(), self._threads, self._sizes, FULL_RUNS)
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        own = (probe_size(self.working_set),) if self.working_set else ()
+        return tuple(sorted({*FULL_SIZES, *own}))
 
     def _compiler(self) -> Compiler:
         return Compiler(Target.of(choose(host_features(), self.isa)), CacheFolders.of().create().kernels)

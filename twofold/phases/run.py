@@ -68,7 +68,7 @@ def run(
     Of ``options``, what is left open is made to suit the cases: as much context as the longest needs, as many sequences
     as the largest batch. Raises ContextLengthError where no case fits, and what loading a model raises.
     """
-    probe = MachineProbe(options.isa, options.threads)
+    probe = MachineProbe(options.isa, options.threads, subject.path.stat().st_size)
     ceilings = read_ceilings(subject.path, probe.best(), _kv_type(options), options.max_num_batched_tokens)
     listener.opened(ceilings, subject.name)
     cases = tuple(sizes.cases(prefix_caching=options.enable_prefix_caching))

@@ -16,9 +16,9 @@ def kinds(summary: Summary) -> dict[str, str]:
 
 def test_percentiles_of_too_few_requests_are_one_note() -> None:
     few = kinds(summarise(record(steady(100, 0.01, 0.1), 1.0)))["few_requests"]
-    assert few == "P99 and P99.9 of 100 requests are not bounded by what was seen: that needs 299 and 2,995 (at 95 %)"
+    assert few == "P99 and P99.9 are unreliable with 100 requests: a 95% confidence bound needs 299 and 2,995"
     more = kinds(summarise(record(steady(400, 0.01, 0.1), 4.0)))["few_requests"]
-    assert more.startswith("P99.9 of 400 requests is not bounded")
+    assert more.startswith("P99.9 is unreliable with 400 requests")
 
 
 def test_as_many_chunks_as_tokens_are_one_each() -> None:
@@ -35,12 +35,23 @@ def test_as_many_chunks_as_tokens_are_one_each() -> None:
 
 
 def cached(tokens: int) -> Sample:
-    return sample(0.0, [1.0, 1.1], answer={"prompt_tokens": 100, "cached_tokens": tokens})
+    return sample(0.0, [1.0, 1.1], asked=(100, 4), answer={"prompt_tokens": 100, "cached_tokens": tokens})
 
 
 def test_prompts_that_the_server_saw_before() -> None:
     assert "80%" in kinds(summarise(record([cached(80)], 2.0)))["seen_before"]
     assert "seen_before" not in kinds(summarise(record([cached(10)], 2.0)))
+
+
+def test_what_is_cached_of_the_chat_template_is_no_reason_to_warn() -> None:
+    """25 of 32 tokens that all prompts share, whether they are known beforehand or only the server counts them."""
+    short = sample(0.0, [1.0, 1.1], asked=(32, 4), answer={"prompt_tokens": 32, "cached_tokens": 25})
+    assert "seen_before" in kinds(summarise(record([short], 2.0)))
+    assert "seen_before" not in kinds(summarise(record([short], 2.0), template=25))
+    uncounted = sample(0.0, [1.0, 1.1], asked=(7, 4), answer={"prompt_tokens": 32, "cached_tokens": 25})
+    assert "seen_before" not in kinds(summarise(record([uncounted], 2.0)))
+    seen = sample(0.0, [1.0, 1.1], asked=(32, 4), answer={"prompt_tokens": 32, "cached_tokens": 31})
+    assert "86%" in kinds(summarise(record([seen], 2.0), template=25))["seen_before"]
 
 
 def test_what_prompts_share_may_be_cached() -> None:

@@ -14,7 +14,7 @@ from twofold.core.errors import ParameterError
 
 def test_limits_with_units() -> None:
     assert Objectives.parse("ttft=500ms, tpot=0.05s,itl=800us") == Objectives(ttft=0.5, tpot=0.05, itl=0.0008)
-    assert str(Objectives(e2e=10.0, ttft=0.5)) == "ttft ≤ 0.5 s, e2e ≤ 10 s"
+    assert str(Objectives(e2e=10.0, ttft=0.5)) == "TTFT ≤ 500 ms, E2E ≤ 10 s"
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_the_table_has_every_measure_and_percentile() -> None:
         "failed",
     ):
         assert words in text
-    assert "36 of 40 requests were answered (4 refused)." in text
+    assert "36 of 40 requests succeeded (4 refused)." in text
 
 
 @pytest.mark.parametrize("width", [30, 44, 72, 80, 120])
@@ -59,7 +59,7 @@ def test_markup_in_errors_and_names_is_plain_text() -> None:
 
 def test_several_runs_are_rows_and_curves() -> None:
     text = printed(document(mixed(40), mixed(40, rate=8.0)), 80)
-    assert "asked/s" in text
+    assert "offered/s" in text
     assert "TTFT against rate" in text
 
 

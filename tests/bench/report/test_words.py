@@ -27,6 +27,13 @@ def run_with(load: Mapping[str, Any]) -> Run:
 @pytest.mark.parametrize(("load", "asked"), [(CLOSED, False), (HELD, False), (OPEN, True), (OPENED, True)])
 def test_only_who_asks_for_a_rate_has_one_that_was_asked(load: Mapping[str, Any], asked: bool) -> None:
     run = run_with(load)
-    assert ("asked" in words.rates(run)) == asked
+    assert ("requested" in words.rates(run)) == asked
     first, *_ = rates_table(run, 120).columns
-    assert ("asked" in first.cells) == asked
+    assert ("offered" in first.cells) == asked
+
+
+def test_the_rate_that_was_asked_for_stands_beside_the_drawn_one() -> None:
+    run = run_with({"kind": "open", "arrivals": {"kind": "poisson", "rate": 3.5}})
+    assert " of 3.5 requested (4 drawn), " in words.rates(run)
+    assert words.rates(run_with(OPEN)).count("drawn") == 0
+    assert " of 4 offered, " in words.rates(run_with({"kind": "trace"}))

@@ -82,7 +82,7 @@ def test_answers_that_take_longer_and_longer_are_not_sustained() -> None:
     rounds.add(line(10.0, 60.0, 1), 60.0, 1)
     trial = rounds.trial()
     assert (trial.passed, trial.sure, trial.growth and trial.growth[0]) == (False, True, "e2e")
-    assert trial.why.startswith("e2e grows by 0.2 s a second")
+    assert trial.why.startswith("E2E grows by 0.2 s per second")
 
 
 def test_refusals_miss() -> None:
@@ -105,10 +105,10 @@ def test_neighbours_in_a_queue_do_not_count_in_full() -> None:
 def test_the_highest_and_the_lowest_rate_end_it() -> None:
     fast = find_rate(fixed(1e-4), AIM, SearchOptions(start=4.0, highest=10.0))
     assert (fast.rate, fast.bounded, fast.settled) == (10.0, False, False)
-    assert "not tried beyond" in fast.words()
+    assert "were not tried" in fast.words()
     slow = find_rate(fixed(2.0), AIM, SearchOptions(start=4.0, lowest=1.0))
     assert (slow.rate, slow.sure_fail) == (None, 1.0)
-    assert "not even the lowest of 1 a second passed" in slow.words()
+    assert "not even at 1 requests/s" in slow.words()
 
 
 def test_nobody_is_sure_of_every_request() -> None:
@@ -152,7 +152,7 @@ def test_a_result_is_plain_data() -> None:
     document = found.to_json()
     assert json.loads(json.dumps(document, allow_nan=False)) == document
     assert document["aim"]["objectives"]["ttft"] == 0.5
-    assert document["words"].startswith(f"At {found.rate:.4g} requests a second 90% of requests meet ttft ≤ 0.5 s")
+    assert document["words"].startswith(f"At {found.rate:.4g} requests/s, 90% of requests meet TTFT ≤ 500 ms")
 
 
 @pytest.mark.parametrize(

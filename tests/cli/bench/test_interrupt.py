@@ -37,7 +37,7 @@ def test_what_there_is_is_told_and_written(process: Start, stub: LiveStub, tmp_p
     out, errors = command.communicate(timeout=PATIENCE)
     assert command.returncode == 130
     assert "Traceback" not in errors
-    assert "The run was stopped before its end." in out
+    assert "The run was stopped early." in out
     (run,) = json.loads(paths[0].read_text())["runs"]
     assert run["interrupted"]
     outcomes = run["summary"]["requests"]["outcomes"]

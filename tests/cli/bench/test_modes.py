@@ -83,7 +83,7 @@ def test_prompts_that_cannot_be_so_short_are_told(bench: Bench) -> None:
     """The stub's chat has 5 tokens beside the words, and every prompt begins with one that is the same."""
     summary = bench.summary("--concurrency", 2, "--requests", 4, "--input-tokens", 3)
     notes = {note["kind"]: note["text"] for note in summary["notes"]}
-    assert notes["short_prompts"] == "4 of 4 prompts are longer than asked: fewer than 7 tokens cannot be sent here"
+    assert notes["short_prompts"] == "4 of 4 prompts are longer than requested: 7 tokens is the minimum here"
 
 
 def test_prompts_begin_alike_in_groups(bench: Bench) -> None:

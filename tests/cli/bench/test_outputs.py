@@ -39,7 +39,7 @@ def test_every_kind_of_file_is_written(bench: Bench, tmp_path: Path) -> None:
 
 def test_the_table_says_how_it_went(bench: Bench) -> None:
     result = bench(*LOAD, "--slo", "ttft=1s,tpot=1s")
-    assert "12 of 12 requests were answered." in result.out
+    assert "12 of 12 requests succeeded." in result.out
     for word in (
         "TTFT",
         "TTFT from send",
@@ -47,7 +47,7 @@ def test_the_table_says_how_it_went(bench: Bench) -> None:
         "TPOT",
         "ITL, gaps",
         "E2E",
-        "asked",
+        "offered",
         "achieved",
         "goodput",
     ):
@@ -77,7 +77,7 @@ def test_a_result_is_shown_again_and_compared(bench: Bench, twofold: Command, tm
     _, (document, *_) = written(bench, tmp_path)
     shown = twofold("bench", "report", document)
     assert shown.code == 0
-    assert "12 of 12 requests were answered." in shown.out
+    assert "12 of 12 requests succeeded." in shown.out
     compared = twofold("bench", "compare", document, document)
     assert compared.code == 0
     assert "TTFT" in compared.out
@@ -90,7 +90,7 @@ def test_secrets_and_texts_are_in_no_output(bench: Bench, stub: LiveStub, tmp_pa
     body = json.dumps({**script.fields, "user": field})
     secrets = ("--api-key", key, "--header", f"X-Team: {header}", "--extra-body", body)
     result, paths = written(bench, tmp_path, *secrets)
-    assert "12 of 12 requests were answered." in result.out
+    assert "12 of 12 requests succeeded." in result.out
     told = [result.out, result.err, *(path.read_text() for path in paths)]
     for canary in canaries:
         assert not any(canary in each for each in told), canary

@@ -34,7 +34,7 @@ def test_scenarios_of_mlperf(name: str, ttft: float, tpot: float) -> None:
 def test_limits_as_a_text() -> None:
     slo = read_slo("ttft=500ms,tpot=50ms,e2e=10s", None)
     assert (slo.ttft, slo.tpot, slo.e2e, slo.attainment) == (0.5, 0.05, 10.0, 0.9)
-    assert str(slo) == "ttft ≤ 500 ms, tpot ≤ 50 ms, e2e ≤ 10 s, for 0.9 of the requests"
+    assert str(slo) == "TTFT ≤ 500 ms, TPOT ≤ 50 ms, E2E ≤ 10 s, for 90% of requests"
 
 
 @pytest.mark.parametrize("text", ["tpot", "itl=10ms", "mlperf:llama2-70b-interactiv", "tpot=5", "speed=1s"])

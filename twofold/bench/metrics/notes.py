@@ -42,18 +42,21 @@ class Note:
 def run_notes(record: RunRecord, requests: Requests) -> Iterator[Note]:
     """About what was measured at all."""
     if not requests.measured:
-        yield Note("nothing_measured", "no request is measured: warm-up and cool-down leave none, or none became due")
+        yield Note("nothing_measured", "no request was measured: warm-up and cool-down exclude all, or none became due")
     open_still = requests.outcomes["unfinished"]
     if record.interrupted:
-        left = f", and {open_still} of its requests were open: their figures are left out" if open_still else ""
-        yield Note("interrupted", f"the run was stopped before its end{left}")
+        left = f"; {open_still} open requests are excluded" if open_still else ""
+        yield Note("interrupted", f"the run was stopped early{left}")
     elif open_still:
-        yield Note("unfinished", f"{open_still} requests had no end in the time to drain; they count as failed")
+        yield Note("unfinished", f"{open_still} requests did not finish within the drain period; counted as failed")
     done = requests.outcomes["ok"]
     if requests.whole:
-        yield Note("whole", f"{requests.whole} of {done} answers came whole: TTFT is E2E, and there is no TPOT")
+        yield Note(
+            "whole",
+            f"{requests.whole} of {done} responses arrived in one piece: their TTFT equals E2E, and they have no TPOT",
+        )
     if requests.empty:
-        yield Note("empty", f"{requests.empty} of {done} answers are complete without output")
+        yield Note("empty", f"{requests.empty} of {done} responses are complete but empty")
 
 
 def size_notes(ttft: Distribution) -> Iterator[Note]:
@@ -65,7 +68,7 @@ def size_notes(ttft: Distribution) -> Iterator[Note]:
         least = " and ".join(f"{count:,}" for _, count in short)
         yield Note(
             "few_requests",
-            f"{names} of {ttft.n:,} requests {verb} not bounded by what was seen: that needs {least} (at 95%)",
+            f"{names} {verb} unreliable with {ttft.n:,} requests: a 95% confidence bound needs {least}",
         )
 
 
@@ -73,11 +76,11 @@ def client_notes(client: ClientLoad) -> Iterator[Note]:
     """About the client, where it may have been the bottleneck."""
     busy = cpu_share(client)
     if busy > MOST_CPU:
-        yield Note("client_busy", f"the client used {busy:.0%} of a core, and may itself have been the bottleneck")
+        yield Note("client_busy", f"the client used {busy:.0%} of a core and may have been the bottleneck")
     if client.lag_p99_s > MOST_LAG_S:
         lag = f"{client.lag_p99_s * 1e3:.1f} ms"
-        late = "what it sent may have been late" if client.stamps == "kernel" else "what it measured may be late"
-        yield Note("client_lag", f"the client read what came up to {lag} late (P99): {late}")
+        late = "requests may have been sent late" if client.stamps == "kernel" else "timestamps may be late"
+        yield Note("client_lag", f"client lag up to {lag} (P99): {late}")
 
 
 def measure_notes(
@@ -87,36 +90,45 @@ def measure_notes(
     yield from _delay_notes(ttft, schedule_delay)
     if itl.chunk_tokens.n and itl.merged > MOST_MERGED * itl.chunk_tokens.n:
         part = itl.merged / itl.chunk_tokens.n
-        yield Note("merged", f"{part:.0%} of chunks came together with the next: gaps between such are 0")
+        yield Note(
+            "merged", f"{part:.0%} of chunks arrived together with the next one; the gaps between them count as 0"
+        )
     if itl.assumed_share:
         yield Note(
             "assumed_tokens",
-            f"the server does not tell the tokens of {itl.assumed_share:.0%} of chunks: they are taken as equal parts",
+            f"token counts are missing for {itl.assumed_share:.0%} of chunks; tokens were spread evenly across them",
         )
     if tokens.output.fewer:
-        yield Note("ended_early", f"{tokens.output.fewer} of {tokens.output.told} answers ended before their length")
+        yield Note("ended_early", f"{tokens.output.fewer} of {tokens.output.told} responses are shorter than requested")
     if tokens.prompt.told > tokens.prompt.equal:
         wrong = tokens.prompt.told - tokens.prompt.equal
         yield Note(
             "inexact_prompts",
-            f"{wrong} of {tokens.prompt.told} prompts are off their length, by up to {tokens.prompt.most_difference}",
+            f"{wrong} of {tokens.prompt.told} prompts differ from the requested length, by up to "
+            f"{tokens.prompt.most_difference} tokens",
         )
 
 
-def prompt_notes(measured: Iterable[Sample]) -> Iterator[Note]:
-    """About prompts that should have been new to the server."""
+def prompt_notes(measured: Iterable[Sample], template: int = 0) -> Iterator[Note]:
+    """About prompts that should have been new to the server, but for the ``template`` tokens that all of them share.
+
+    Where the server counts more tokens in every prompt than were sent, these are the template's too.
+    """
     new = [
-        sample.answer
+        (sample.answer.prompt_tokens, sample.answer.cached_tokens or 0, sample.ask.input_tokens)
         for sample in measured
-        if sample.outcome == "ok" and not (sample.ask.shared or sample.ask.history or sample.ask.messages)
+        if sample.outcome == "ok"
+        and sample.answer.prompt_tokens
+        and not (sample.ask.shared or sample.ask.history or sample.ask.messages)
     ]
-    prompts = sum(answer.prompt_tokens or 0 for answer in new)
-    cached = sum(answer.cached_tokens or 0 for answer in new)
+    common = template + max(0, min((told - sent for told, _, sent in new), default=0))
+    prompts = sum(max(0, told - common) for told, _, _ in new)
+    cached = sum(max(0, found - common) for _, found, _ in new)
     if cached > MOST_CACHED * prompts:
         yield Note(
             "seen_before",
-            f"{cached / prompts:.0%} of the tokens of prompts came from the server's cache, though they share nothing: "
-            "it saw them before; without --seed they are new",
+            f"{cached / prompts:.0%} of the prompt tokens after the chat template came from the server's prefix cache: "
+            "it has seen these prompts before. Use another --seed, or none",
         )
 
 
@@ -131,5 +143,5 @@ def _delay_notes(ttft: Distribution, schedule_delay: Distribution) -> Iterator[N
         return
     yield Note(
         "schedule_delay",
-        f"requests waited at the client for up to {delay:.3g} s (P99) before they were sent; TTFT counts that",
+        f"requests waited in the client for up to {delay:.3g} s (P99) before they were sent; TTFT includes that",
     )

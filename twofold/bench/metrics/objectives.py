@@ -49,7 +49,11 @@ class Objectives:
                 yield field.name, limit
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} ≤ {limit:g} s" for name, limit in self.limits())
+        return ", ".join(f"{name.upper()} ≤ {_short(limit)}" for name, limit in self.limits())
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1e3:g} ms"
 
 
 def duration(text: str, param: str) -> float:

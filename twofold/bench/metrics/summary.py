@@ -89,8 +89,13 @@ class Summary:
         return document
 
 
-def summarise(record: RunRecord, rule: Rule | None = None, objectives: Objectives | None = None) -> Summary:
-    """Figures of the requests that ``rule`` measures; all of them without one."""
+def summarise(
+    record: RunRecord, rule: Rule | None = None, objectives: Objectives | None = None, *, template: int = 0
+) -> Summary:
+    """Figures of the requests that ``rule`` measures; all of them without one.
+
+    ``template`` tokens are at the start of all prompts, and cached for good reason.
+    """
     rule = rule or Rule()
     measured = rule.measured(record)
     figures = figures_of(measured, record)
@@ -110,7 +115,7 @@ def summarise(record: RunRecord, rule: Rule | None = None, objectives: Objective
         mlperf=mlperf(latency.ttft_s, latency.tpot_s),
         tokens=tokens,
         client=Client(cpu_share(record.client), record.client),
-        notes=(*_notes(record, requests, latency, itl, tokens), *notes.prompt_notes(measured)),
+        notes=(*_notes(record, requests, latency, itl, tokens), *notes.prompt_notes(measured, template)),
     )
 
 

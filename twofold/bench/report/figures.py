@@ -26,24 +26,24 @@ class Measure:
     meaning: str
 
 
-TTFT: Final = Measure("TTFT", ("latency", "ttft_s"), "from when a request was due to its first output")
+TTFT: Final = Measure("TTFT", ("latency", "ttft_s"), "from when a request was due to its first output token")
 TTFT_SENT: Final = Measure(
-    "TTFT from send", ("latency", "ttft_sent_s"), "from when the client turned to it to its first output"
+    "TTFT from send", ("latency", "ttft_sent_s"), "from when the client started to send it to its first output token"
 )
 DELAY: Final = Measure(
-    "schedule delay", ("latency", "schedule_delay_s"), "from when it was due to when the client turned to it"
+    "schedule delay", ("latency", "schedule_delay_s"), "from when it was due to when the client started to send it"
 )
-QUEUE: Final = Measure(
-    "queue (estimate)", ("latency", "queue_s"), "what TTFT from send has beyond a prompt's own time; an estimate"
-)
+QUEUE: Final = Measure("queue (estimate)", ("latency", "queue_s"), "TTFT from send less the estimated prefill time")
 TPOT: Final = Measure(
-    "TPOT", ("latency", "tpot_s"), "time of a token after the first: (last − first) / (tokens − 1), one a request"
+    "TPOT",
+    ("latency", "tpot_s"),
+    "time per output token after the first: (last − first) / (tokens − 1), one value per request",
 )
-ITL: Final = Measure("ITL, gaps", ("itl", "gap_s"), "every gap between two chunks, whatever they hold")
+ITL: Final = Measure("ITL, gaps", ("itl", "gap_s"), "every gap between two chunks, however many tokens they hold")
 ITL_TOKEN: Final = Measure(
-    "ITL, tokens", ("itl", "token_s"), "a gap divided by the tokens of its later chunk, once for each of them"
+    "ITL, tokens", ("itl", "token_s"), "each gap divided by the tokens of the chunk that ends it, once per token"
 )
-E2E: Final = Measure("E2E", ("latency", "e2e_s"), "from when it was due to its last output")
+E2E: Final = Measure("E2E", ("latency", "e2e_s"), "from when it was due to its last output token")
 
 MEASURES: Final = (TTFT, TTFT_SENT, DELAY, QUEUE, TPOT, ITL, ITL_TOKEN, E2E)
 
@@ -65,9 +65,9 @@ RATES: Final = (
     ("total tokens/s", "total_tokens_per_s"),
 )
 WINDOWS: Final = (
-    ("asked", "what became due in the measured window"),
-    ("achieved", "answers that are complete, until the last of them ended"),
-    ("steady", "all that came within the measured window"),
+    ("offered", "requests that became due in the measured window"),
+    ("achieved", "complete responses, up to the end of the last one"),
+    ("steady", "everything received within the measured window"),
 )
 
 
@@ -115,6 +115,17 @@ def asked_rate(run: Run) -> float | None:
     return figure(run.summary, "rates", "asked", "requests_per_s")
 
 
+def wanted_rate(run: Run) -> float | None:
+    """The mean rate of random or even arrivals, as it was asked for; None of traces and closed loops."""
+    return figure(run.load, "arrivals", "rate")
+
+
+def offered_rate(run: Run) -> float | None:
+    """The rate that was asked for, or else the one at which requests became due."""
+    found = wanted_rate(run)
+    return asked_rate(run) if found is None else found
+
+
 def waits(run: Run) -> bool:
     """Whether requests wait for answers to others, so that nobody asked for a rate: a closed loop, or held sessions."""
     load = run.load
@@ -141,10 +152,26 @@ def clients(run: Run) -> float | None:
     return figure(run.load, "concurrency") if look(run.load, "kind") == "closed" else None
 
 
-RATE: Final = Step("asked/s", "requests/s asked", "rate", asked_rate)
-CLIENTS: Final = Step("clients", "clients at once", "concurrency", clients)
+RATE: Final = Step("rate", "requested rate (requests/s)", "rate", offered_rate)
+CLIENTS: Final = Step("concurrency", "concurrency", "concurrency", clients)
 
 
 def step_of(runs: Sequence[Run]) -> Step:
     """Clients where all runs are closed loops, else the rate."""
     return CLIENTS if runs and all(clients(run) is not None for run in runs) else RATE
+
+
+def run_titles(step: Step) -> tuple[str, ...]:
+    """Of a table with a row for each run."""
+    latency = ("TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99")
+    return ("run", step.title, "offered/s", "achieved/s", "tokens/s", *latency, "met")
+
+
+def by_step(runs: Sequence[Run], step: Step) -> list[tuple[int, Run]]:
+    """Runs with their places, by rising rate or concurrency."""
+    return sorted(enumerate(runs), key=lambda each: (step.of(each[1]) or 0.0, each[0]))
+
+
+def window_of(title: str) -> str:
+    """The name of a window in the document."""
+    return {"offered": "asked"}.get(title, title)

@@ -6,7 +6,7 @@ Everything in it that a server, a model or a user named is escaped; a policy in 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from twofold.bench.report import figures, words
@@ -39,7 +39,7 @@ def _body(document: Document) -> Iterator[str]:
     yield from _head(document)
     yield _verdict(words.search(document))
     several, step = len(document.runs) > 1, figures.step_of(document.runs)
-    yield _table("Trials", ("rate", "time", "requests", "met", "verdict", "why"), words.trials(document), kind="words")
+    yield _table("Trials", words.TRIALS, words.trials(document), kind="words")
     yield _gallery(curves_of(document))
     if several:
         yield _runs_table(document.runs, step)
@@ -94,13 +94,14 @@ def _latency_rows(run: Run) -> Iterator[tuple[str, ...]]:
 
 def _rate_rows(run: Run) -> Iterator[tuple[str, ...]]:
     for window, _ in WINDOWS:
-        if figures.look(run.summary, "rates", window) is not None:
-            yield (window, *(number(figures.figure(run.summary, "rates", window, name)) for _, name in RATES))
+        name = figures.window_of(window)
+        if figures.look(run.summary, "rates", name) is not None:
+            yield (window, *(number(figures.figure(run.summary, "rates", name, rate)) for _, rate in RATES))
 
 
-def _runs_table(runs: Iterable[Run], step: Step) -> str:
-    titles = ("", step.title, "achieved/s", "tokens/s", "TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99", "met")
-    return _table("Runs", titles, (_run_row(run, place, step) for place, run in enumerate(runs)))
+def _runs_table(runs: Sequence[Run], step: Step) -> str:
+    rows = (_run_row(run, place, step) for place, run in figures.by_step(runs, step))
+    return _table("Runs", figures.run_titles(step), rows)
 
 
 def _run_row(run: Run, place: int, step: Step) -> tuple[str, ...]:
@@ -108,6 +109,7 @@ def _run_row(run: Run, place: int, step: Step) -> tuple[str, ...]:
     return (
         str(place + 1),
         number(step.of(run)),
+        number(figures.asked_rate(run)),
         number(figures.achieved(run, "requests_per_s")),
         number(figures.achieved(run, "output_tokens_per_s")),
         *(words.cell(found, name) for found in (ttft, tpot) for name in ("p50", "p99")),

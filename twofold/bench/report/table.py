@@ -33,6 +33,10 @@ def print_report(document: Document, console: Console) -> None:
     if len(document.runs) == 1:
         print_run(document.runs[0], console)
         return
+    found = trials_table(document, console.width)
+    if found.row_count:
+        console.print(found)
+        console.print()
     console.print(runs_table(document, console.width))
     for chart in islice(curves_of(document), _MOST_PLOTS):
         console.print()
@@ -69,10 +73,13 @@ def rates_table(run: Run, width: int) -> Table:
     rates = RATES if width >= _MIDDLE else RATES[:1] + RATES[2:3]
     table = _table("", *(title for title, _ in rates))
     for window, _ in WINDOWS:
-        if window == "asked" and figures.waits(run):
+        if window == "offered" and figures.waits(run):
             continue
-        if figures.look(run.summary, "rates", window) is not None:
-            table.add_row(window, *(number(figures.figure(run.summary, "rates", window, name)) for _, name in rates))
+        if figures.look(run.summary, "rates", figures.window_of(window)) is not None:
+            table.add_row(
+                window,
+                *(number(figures.figure(run.summary, "rates", figures.window_of(window), name)) for _, name in rates),
+            )
     return table
 
 
@@ -86,21 +93,33 @@ def errors_table(run: Run) -> Table:
     return table
 
 
+def trials_table(document: Document, width: int) -> Table:
+    """A row for each trial of a search, with its runs."""
+    kept = len(words.TRIALS) - (1 if width >= _MIDDLE else 2)
+    table = _table(*words.TRIALS[:kept])
+    for row in words.trials(document):
+        table.add_row(*row[:kept])
+    return table
+
+
 def runs_table(document: Document, width: int) -> Table:
-    """A row for each run of a sweep or a search."""
+    """A row for each run of a sweep or a search, by rising rate."""
     step = figures.step_of(document.runs)
-    titles = (step.title, "achieved/s", "tokens/s", "TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99", "met")
-    kept = [place for place in range(len(titles)) if width >= _MIDDLE or place in {0, 1, 4, 6, 7}]
+    titles = figures.run_titles(step)
+    kept = (
+        range(len(titles)) if width >= _WIDE else (0, 1, 2, 3, 5, 6, 8, 9) if width >= _MIDDLE else (0, 1, 3, 6, 8, 9)
+    )
     table = _table(*(titles[place] for place in kept))
-    for run in document.runs:
-        cells = list(_run_cells(run, step))
-        table.add_row(*(cells[place] for place in kept))
+    for place, run in figures.by_step(document.runs, step):
+        cells = (str(place + 1), *_run_cells(run, step))
+        table.add_row(*(cells[each] for each in kept))
     return table
 
 
 def _run_cells(run: Run, step: Step) -> Iterator[str]:
     ttft, tpot = figures.of(run, figures.TTFT), figures.of(run, figures.TPOT)
     yield number(step.of(run))
+    yield number(figures.asked_rate(run))
     yield number(figures.achieved(run, "requests_per_s"))
     yield number(figures.achieved(run, "output_tokens_per_s"))
     yield from (words.cell(found, name) for found in (ttft, tpot) for name in ("p50", "p99"))

@@ -11,7 +11,9 @@ from twofold.bench.report.document import Document, Run
 from twofold.bench.report.figures import Step
 from twofold.draw.form import duration, number, share
 
-_NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "itl": "every gap", "e2e": "E2E"}
+TRIALS: Final = ("rate", "runs", "time", "requests", "met", "verdict", "reason")
+"""Titles of the table of trials."""
+_NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "itl": "every ITL", "e2e": "E2E"}
 
 
 def title(document: Document) -> str:
@@ -28,11 +30,11 @@ def answered(run: Run) -> str:
     measured, outcomes = figures.count(summary, "requests", "measured"), figures.look(summary, "requests", "outcomes")
     found = outcomes if isinstance(outcomes, Mapping) else {}
     others = ", ".join(f"{count:,} {name}" for name, count in found.items() if name != "ok" and count)
-    stopped = "The run was stopped before its end. " if run.interrupted else ""
+    stopped = "The run was stopped early. " if run.interrupted else ""
     if not measured:
         return f"{stopped}No request was measured."
     rest = f" ({others})" if others else ""
-    return f"{stopped}{int(found.get('ok') or 0):,} of {measured:,} requests were answered{rest}."
+    return f"{stopped}{int(found.get('ok') or 0):,} of {measured:,} requests succeeded{rest}."
 
 
 def rates(run: Run) -> str:
@@ -40,8 +42,17 @@ def rates(run: Run) -> str:
     if achieved is None:
         return ""
     tokens = number(figures.achieved(run, "output_tokens_per_s"))
-    of = "" if figures.waits(run) else f" of {number(asked)} asked"
-    return f"{number(achieved)} requests a second{of}, {tokens} output tokens a second."
+    return f"{number(achieved)} requests/s{_offered(run, asked)}, {tokens} output tokens/s."
+
+
+def _offered(run: Run, drawn: float | None) -> str:
+    """The rate that was asked for, and where random arrivals came at another one, that one too."""
+    if figures.waits(run):
+        return ""
+    wanted = figures.wanted_rate(run)
+    if wanted is None:
+        return f" of {number(drawn)} offered"
+    return f" of {number(wanted)} requested" + ("" if number(wanted) == number(drawn) else f" ({number(drawn)} drawn)")
 
 
 def latency(run: Run) -> str:
@@ -112,16 +123,25 @@ def search(document: Document) -> Iterator[str]:
 
 
 def trials(document: Document) -> Iterator[tuple[str, ...]]:
-    """A row for each trial of a search: rate, seconds, requests, share that met the objectives, verdict, why."""
+    """A row for each trial of a search by rising rate: rate, runs, seconds, requests, share that met the objectives,
+    verdict, why."""
     found = None if document.search is None else figures.look(document.search, "trials")
-    for each in found if isinstance(found, list | tuple) else ():
-        if isinstance(each, Mapping):
-            verdict = f"{'passed' if each.get('passed') else 'failed'}{'' if each.get('sure') else ', not surely'}"
+    trials = [each for each in (found if isinstance(found, list | tuple) else ()) if isinstance(each, Mapping)]
+    for each in sorted(trials, key=lambda each: figures.figure(each, "rate") or 0.0):
+        if each:
+            verdict = f"{'pass' if each.get('passed') else 'fail'}{'' if each.get('sure') else ' (inconclusive)'}"
             yield (
                 number(figures.figure(each, "rate")),
+                _runs(each.get("runs")),
                 duration(figures.figure(each, "seconds")),
                 number(figures.figure(each, "requests")),
                 share(figures.figure(each, "attainment")),
                 verdict,
                 str(each.get("why") or ""),
             )
+
+
+def _runs(places: object) -> str:
+    """Numbers of runs, counted from 1 as in the table of runs."""
+    found = [place + 1 for place in places if isinstance(place, int)] if isinstance(places, list | tuple) else []
+    return ", ".join(map(str, found))

@@ -97,12 +97,19 @@ class SearchResult:
         """The result as a sentence."""
         wanted = f"{self.aim.attainment:.0%} of requests meet {self.aim.objectives}"
         if self.rate is None:
-            least = f" of {min(trial.rate for trial in self.trials):.4g} a second" if self.trials else ""
-            return f"No rate was found at which {wanted}; not even the lowest{least} passed."
-        low = "nothing" if self.sure_pass is None else f"{self.sure_pass:.4g}"
-        high = "no bound" if self.sure_fail is None else f"{self.sure_fail:.4g}"
-        end = "" if self.bounded else " It was not tried beyond that."
-        return f"At {self.rate:.4g} requests a second {wanted}; sure from {low} to {high}.{end}"
+            least = f", not even at {min(trial.rate for trial in self.trials):.4g} requests/s" if self.trials else ""
+            return f"No rate found at which {wanted}{least}."
+        end = "" if self.bounded else " Higher rates were not tried."
+        return f"At {self.rate:.4g} requests/s, {wanted}. {self._bounds()}{end}"
+
+    def _bounds(self) -> str:
+        """Between which rates the true one lies at the confidence that was asked for."""
+        at = f"At {self.options.confidence:.0%} confidence"
+        passed = None if self.sure_pass is None else f"{self.sure_pass:.4g} requests/s passes"
+        failed = None if self.sure_fail is None else f"{self.sure_fail:.4g} requests/s fails"
+        if passed is None and failed is None:
+            return "No confidence bounds: every trial was inconclusive; longer trials (--duration) narrow it."
+        return f"{at}, {' and '.join(filter(None, (passed, failed)))}."
 
     def to_json(self) -> dict[str, Any]:
         """Plain data under the names of the fields, and the sentence."""

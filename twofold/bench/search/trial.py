@@ -144,11 +144,11 @@ def _verdict(
     attainment: float, interval: Interval, growth: tuple[str, float] | None, wanted: float
 ) -> tuple[bool, bool, str]:
     """Whether it passed, whether that is sure, and why."""
-    seen = f"{attainment:.1%} met every objective ({interval.low:.1%} to {interval.high:.1%}), wanted {wanted:.1%}"
+    seen = f"{attainment:.1%} met the SLO (interval {interval.low:.1%} to {interval.high:.1%}); {wanted:.1%} required"
     if interval.high < wanted:
         return False, True, seen
     if growth is not None:
-        return False, True, f"{growth[0]} grows by {growth[1]:.3g} s a second; {seen}"
+        return False, True, f"{growth[0].upper()} grows by {growth[1]:.3g} s per second; {seen}"
     return attainment >= wanted, interval.low >= wanted, seen
 
 

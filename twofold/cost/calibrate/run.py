@@ -19,7 +19,7 @@ from twofold.cost.count.memory import streamed_bytes
 from twofold.cost.count.setting import Setting
 from twofold.cost.hardware.local import local_machine
 from twofold.cost.hardware.machine import Machine
-from twofold.cost.machine import FULL_RUNS, FULL_SIZES, MachineLimits, remeasured
+from twofold.cost.machine import FULL_RUNS, FULL_SIZES, MachineLimits, probe_size, remeasured
 from twofold.cost.predict.request import Predictor
 from twofold.cost.predict.steps import Steps
 from twofold.cost.shapes.gguf import read_gguf
@@ -56,9 +56,10 @@ def calibrate(
     folders = CacheFolders.of().create()
     subject = subject_of(path, isa, threads)
     shape = read_gguf(path)
-    _ceilings(subject, isa)
+    read = streamed_bytes(shape, ENGINE)
+    _ceilings(subject, isa, read)
     points = measure(path, shape, isa, subject.threads, seconds, stop)
-    machine = machine_of(shape, _ceilings(subject, isa))
+    machine = machine_of(shape, _ceilings(subject, isa, read))
     now = datetime.now(UTC).isoformat(timespec="seconds")
     found = samples(points, Steps.of(shape, machine, ENGINE))
     constants = fit_constants(
@@ -67,7 +68,7 @@ def calibrate(
     calibration = Calibration(
         subject,
         constants,
-        streamed_bytes(shape, ENGINE),
+        read,
         float(machine.bandwidth),
         {name: float(value) for name, value in machine.peaks.items()},
         len(points),
@@ -80,11 +81,12 @@ def calibrate(
     return calibration
 
 
-def _ceilings(subject: Subject, isa: str | None) -> MachineLimits:
+def _ceilings(subject: Subject, isa: str | None, working_set: int) -> MachineLimits:
     """The best of now and of the week: asked before and after, for whatever else runs can only slow a probe down."""
     folders = CacheFolders.of()
     compiler = Compiler(Target.of(choose(host_features(), isa)), folders.kernels)
-    return remeasured(compiler, subject.threads, folders.root, FULL_SIZES, FULL_RUNS)
+    sizes = sorted({*FULL_SIZES, probe_size(working_set)})
+    return remeasured(compiler, subject.threads, folders.root, sizes, FULL_RUNS)
 
 
 def measure(

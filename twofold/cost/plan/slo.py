@@ -48,8 +48,8 @@ class Slo:
         return NormalDist().inv_cdf(self.attainment)
 
     def __str__(self) -> str:
-        words = ", ".join(f"{name} ≤ {_short(limit)}" for name, limit in self.limits()) or "no limit of time"
-        return f"{words}, for {self.attainment:.4g} of the requests"
+        words = ", ".join(f"{name.upper()} ≤ {_short(limit)}" for name, limit in self.limits()) or "no latency limit"
+        return f"{words}, for {100 * self.attainment:.4g}% of requests"
 
 
 def _short(seconds: float) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from twofold.core.errors import ResourceError, TwofoldError
-from twofold.cost.machine import MachineLimits, cached_limits, remeasured
+from twofold.cost.machine import MachineLimits, limits_for
 from twofold.engine.config import KV_BYTES, EngineConfig, EngineOptions
 from twofold.engine.cpu import build_cpu
 from twofold.engine.load import LoadedModel, load_model
@@ -74,8 +74,8 @@ class _Worker:
     def _open(self, load: Load) -> None:
         folders = CacheFolders.of().create()
         options = EngineOptions(**load.options)
-        machine = machine_limits(options, folders)
         path = Path(load.path)
+        machine = machine_limits(options, folders, path)
         loaded = load_model(path, options, build_cpu, tokenizer_cache=folders.tokenizers, cache=folders.root)
         service = Service(loaded, self._channel.send)
         service.test()
@@ -88,15 +88,13 @@ class _Worker:
         os._exit(error.exit_code)
 
 
-def machine_limits(options: EngineOptions, folders: CacheFolders) -> MachineLimits | None:
-    """What this machine can do at most, measured within the last week or now; None where it cannot be measured."""
+def machine_limits(options: EngineOptions, folders: CacheFolders, path: Path) -> MachineLimits | None:
+    """What this machine can do at most with the model in that file, measured within the last week or now; None where it
+    cannot be measured."""
     isa = choose(host_features(), options.isa)
     threads = options.threads or read_cpu().usable_cores
-    known = cached_limits(isa, threads, folders.root)
-    if known is not None:
-        return known
     try:
-        return remeasured(Compiler(Target.of(isa), folders.kernels), threads, folders.root)
+        return limits_for(Compiler(Target.of(isa), folders.kernels), threads, folders.root, path.stat().st_size)
     except (TwofoldError, OSError, MemoryError):
         return None
 
