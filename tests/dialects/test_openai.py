@@ -256,7 +256,7 @@ def test_how_a_reply_is_told() -> None:
         ({"service_tier": "scale"}, "service_tier", "unsupported_value", "auto"),
         ({"parallel_tool_calls": 0}, "parallel_tool_calls", "invalid_value", "true or false"),
         ({"tool_choice": "any"}, "tool_choice", "invalid_value", "required"),
-        ({"tools": [{"type": "custom"}]}, "tools[0]", "unsupported_parameter", "function"),
+        ({"tools": [{"type": "custom"}]}, "tools[0].type", "unsupported_value", "function"),
         ({"tools": [{"type": "function", "function": {"nam": "x"}}]}, "tools[0].function.name", "missing_required", ""),
         ({"tools": [TOOL] * 129}, "tools", "invalid_value", "128"),
         ({"prompt_cache_options": {"ttl": "24h"}}, "prompt_cache_options.ttl", "invalid_value", "1h"),

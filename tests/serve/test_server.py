@@ -153,3 +153,22 @@ def test_a_second_server_starts_with_the_same_defaults(tiny: TinyModel, tmp_path
         assert [two.get(f"/v1/responses/{id}").status_code for id in made] == [404, 200]
         assert "Another server uses" in two.log.read_text()
         assert "Another server uses" not in one.log.read_text()
+
+
+def test_what_is_left_out_is_named_in_a_header_and_in_the_log(server: LiveServer) -> None:
+    tools = [{"type": "web_search"}, {"type": "function", "name": "f", "parameters": {"type": "object"}}]
+    body = {"model": "tiny", "input": "hi", "tools": tools, "max_output_tokens": 16, "client_metadata": {"a": "b"}}
+    for more in ({}, {"stream": True}):
+        answer = server.post("/v1/responses", {**body, **more})
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["x-twofold-warning"] == "left out: tools[0] of type web_search"
+    assert "left out: tools[0] of type web_search" in server.log.read_text()
+    assert "x-twofold-warning" not in server.post(CHAT, chat("plain")).headers
+    assert server.post(CHAT, chat("typo", temprature=1)).status_code == 400
+
+
+def test_a_server_may_ignore_unknown_fields(tiny: TinyModel, tmp_path: Path) -> None:
+    with live_server(tmp_path, f"tiny={tiny.path}", "--threads", "1", "--unknown-fields", "warn") as live:
+        answer = live.post(CHAT, chat("typo", **{"temprature": 1, "\u00fc\r\n": 2}))
+        assert answer.status_code == 200
+        assert answer.headers["x-twofold-warning"] == "left out: temprature, '\\xfc\\r\\n'"

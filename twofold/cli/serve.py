@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -78,6 +78,10 @@ class ServeOptions:
             "inside it where another server uses that)."
         ),
     ] = None
+    unknown_fields: Annotated[
+        Literal["error", "warn"],
+        Parameter(help="Unknown request fields: refuse with 400, or ignore with an x-twofold-warning header."),
+    ] = "error"
     price_sheet: Annotated[Path | None, Parameter(help="A TOML file of prices, for the cost of each request.")] = None
     tiers: Annotated[Path | None, Parameter(help="A TOML file that changes the service tiers.")] = None
     slo: Annotated[
@@ -128,6 +132,7 @@ class ServeOptions:
             objectives=self._objectives(),
             data=self.data_folder or data_folder(),
             own_data=self.data_folder is not None,
+            tolerant=self.unknown_fields == "warn",
             replay=self._replay(),
             shutdown_s=_positive("shutdown_timeout", self.shutdown_timeout),
             quiet_s=_positive("sse_keep_alive_interval", self.sse_keep_alive_interval),

@@ -1,12 +1,19 @@
-"""Reads JSON objects that strangers wrote: each field once, with its type, and nothing is passed over.
+"""Reads JSON objects that strangers wrote: each field once, with its type, and nothing is passed over in silence.
 
 A field that is null counts as left out, as in OpenAI's API. What nobody asked for until ``close`` is unknown. A whole
 number may be written with a fraction of nothing: JSON has one kind of numbers, and some clients write 2 as 2.0.
+
+What an answer can do without (tools that cannot be offered here, unknown fields where the server takes them) is left
+out and told of, see ``leaving_out``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from dataclasses import field as made
 from typing import Any, Final
 
 from twofold.core.errors import MAX_QUOTED, ParameterError, named, nearest, spelled, told
@@ -15,6 +22,8 @@ MISSING: Final = "missing_required_parameter"
 UNKNOWN: Final = "unknown_parameter"
 UNSUPPORTED: Final = "unsupported_parameter"
 IMPOSSIBLE: Final = "invalid_value"
+MAX_LEFT_OUT: Final = 16
+"""Things left out of a request that its caller is told of."""
 EXACT: Final = 1 << 53
 """Up to here a floating-point number holds every whole one."""
 
@@ -25,6 +34,44 @@ class FieldError(ParameterError):
     def __init__(self, message: str, *, param: str, code: str = IMPOSSIBLE, hint: str | None = None) -> None:
         super().__init__(message, param=param, hint=hint)
         self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What is left out of a request because it cannot be had here, and its caller is told of beside the answer.
+
+    unknown   whether fields that nobody knows are left out; else they are errors
+    """
+
+    unknown: bool
+    told: list[str] = made(default_factory=list)
+
+    def add(self, name: str) -> None:
+        if len(self.told) < MAX_LEFT_OUT and name not in self.told:
+            self.told.append(name)
+
+
+_left_out: ContextVar[LeftOut | None] = ContextVar("left_out", default=None)
+
+
+@contextmanager
+def leaving_out(*, unknown: bool) -> Iterator[LeftOut]:
+    """Reads requests that may hold what cannot be had here; without it, as in files of requests, all of that is an
+    error."""
+    left_out = LeftOut(unknown)
+    token = _left_out.set(left_out)
+    try:
+        yield left_out
+    finally:
+        _left_out.reset(token)
+
+
+def leave_out(name: str, error: FieldError) -> None:
+    """Leaves out a part that the answer can do without; raises ``error`` where nobody could be told of it."""
+    left_out = _left_out.get()
+    if left_out is None:
+        raise error
+    left_out.add(name)
 
 
 class Fields:
@@ -39,6 +86,11 @@ class Fields:
         self._values: dict[str, Any] = value
         self._path = path
         self._asked: set[str] = set()
+
+    @property
+    def path(self) -> str:
+        """Where the object stands: tools[3]."""
+        return self._path
 
     def name(self, field: str) -> str:
         """The field's name with its path: response_format.type."""
@@ -110,9 +162,15 @@ class Fields:
         )
 
     def close(self) -> None:
-        """Raises for the first field that nobody asked for, with the nearest name that somebody did ask for."""
+        """Raises for the first field that nobody asked for, with the nearest name that somebody did ask for. Where
+        unknown fields are left out, all of them are."""
+        left_out = _left_out.get()
         for field in self._values:
-            if field not in self._asked:
+            if field in self._asked:
+                continue
+            if left_out is not None and left_out.unknown:
+                left_out.add(self.name(spelled(field)))
+            else:
                 close = nearest(field, self._asked)
                 hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(sorted(self._asked))}."
                 name = self.name(field[:MAX_QUOTED])

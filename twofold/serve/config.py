@@ -25,6 +25,7 @@ class ServerConfig:
     origins        origins of web pages that may use it
     data           folder of what must outlive the server: files, batches, responses, sums of what was used
     own_data       the folder is this server's alone; else it takes one inside where another server has it
+    tolerant       unknown fields of requests are left out with a warning; else they are errors
     replay         the response cache; None: no answer is kept
     shutdown_s     how long requests that are under way may go on once the server shall end
     quiet_s        a stream that is silent for so long gets a keep-alive
@@ -47,6 +48,7 @@ class ServerConfig:
     objectives: Mapping[str, Objective] = field(default_factory=lambda: DEFAULT_OBJECTIVES)
     data: Path
     own_data: bool = True
+    tolerant: bool = False
     replay: ReplaySettings | None = None
     shutdown_s: float = 30.0
     quiet_s: float = 15.0

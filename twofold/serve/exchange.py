@@ -34,6 +34,7 @@ CLIENT_GONE = 499
 class Exchange:
     """Times are of the monotonic clock; ``arrived_at`` is in seconds since 1970. ``size`` is the body's, in bytes.
 
+    left_out     what of the request cannot be had here, and was left out
     received     how much of the body has come, in bytes
     request_id   may be the caller's own, and may come again
     reply_id     ours and new: what the reply, and whatever is kept of it, is called
@@ -52,6 +53,7 @@ class Exchange:
     model: str = ""
     tier: ServiceTier = "default"
     stream: bool = False
+    left_out: Sequence[str] = ()
     replay: bool | None = None
     forced: ServiceTier | None = None
     keep: Keep | None = None
@@ -111,8 +113,10 @@ class Exchange:
 
     def headers(self) -> tuple[Header, ...]:
         """What headers say of how an answer came about, and of what its key has left."""
-        marks = (HIT_HEADER,) if self.cached_answer else ()
-        return marks if self.visit is None else (*marks, *self.visit.headers(time.monotonic()))
+        marks = [HIT_HEADER] if self.cached_answer else []
+        if self.left_out:
+            marks.append((b"x-twofold-warning", b"left out: " + _ascii(", ".join(self.left_out))))
+        return (*marks, *(() if self.visit is None else self.visit.headers(time.monotonic())))
 
     def _limits(self) -> dict[str, float]:
         """The least seconds that this machine could have taken, by phase."""
@@ -159,6 +163,10 @@ class Exchange:
             limits_s={} if self.cached_answer else self._limits(),
             traceparent=self.traceparent,
         )
+
+
+def _ascii(text: str) -> bytes:
+    return text.encode("ascii", "backslashreplace")
 
 
 def _asked(jobs: Sequence[Job]) -> AskedParams:

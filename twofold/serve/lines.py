@@ -9,6 +9,7 @@ from typing import Any
 from twofold.batch.endpoints import check_batched
 from twofold.core.errors import BusyError, QuotaError, TwofoldError, WorkerError
 from twofold.dialects.base import DialectRequest
+from twofold.dialects.fields import leaving_out
 from twofold.dialects.openai.errors import OpenAIDialect
 from twofold.serve.batches.run import LineCall
 from twofold.serve.exchange import Exchange
@@ -29,11 +30,14 @@ class LineRunner:
         readers: Mapping[str, Callable[[object], DialectRequest]],
         caller_of: Callable[[str, str], Caller],
         quotas: Quotas,
+        *,
+        tolerant: bool = False,
     ) -> None:
         self._runner = runner
         self._readers = readers
         self._caller_of = caller_of
         self._quotas = quotas
+        self._tolerant = tolerant
         self._dialect = OpenAIDialect()
 
     async def __call__(self, line: LineCall) -> tuple[int, Mapping[str, Any]]:
@@ -43,7 +47,7 @@ class LineRunner:
         with self._runner.track(exchange):
             try:
                 self._runner.check_open()
-                request = self._readers[line.endpoint](line.body)
+                request = self._read(line)
                 check_batched(request)
                 return 200, await self._runner.reply(exchange, request)
             except (BusyError, QuotaError, WorkerError) as error:
@@ -54,3 +58,14 @@ class LineRunner:
                 return exchange.status, self._dialect.error(error, line.request_id)
             finally:
                 exchange.leave()
+
+    def _read(self, line: LineCall) -> DialectRequest:
+        """Nobody reads headers of a line, so what it cannot have is an error unless the server was told otherwise."""
+        read = self._readers[line.endpoint]
+        if not self._tolerant:
+            return read(line.body)
+        with leaving_out(unknown=True) as left_out:
+            request = read(line.body)
+        if left_out.told:
+            log.warning("%s: left out: %s", line.request_id, ", ".join(left_out.told))
+        return request

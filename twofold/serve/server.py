@@ -123,7 +123,9 @@ class Server:
                 if self._kept is not None:
                     stack.callback(self._kept.close)
                 stack.push_async_callback(self._hub.close)
-                lines = LineRunner(self._runner, ENDPOINTS, self._caller_of, self._quotas)
+                lines = LineRunner(
+                    self._runner, ENDPOINTS, self._caller_of, self._quotas, tolerant=self._config.tolerant
+                )
                 stores = await stack.enter_async_context(open_stores(self._folder.path, lines))
                 web = WebServer(self._web_config(self._app(stores)))
                 stack.enter_context(self._signalled())
@@ -198,7 +200,7 @@ class Server:
     def _app(self, stores: Stores) -> App:
         config = self._config
         replies = Replies(self._runner, self._refusals, quiet_s=config.quiet_s)
-        site = Site(self._runner, replies, self._refusals, self._quotas, config.body)
+        site = Site(self._runner, replies, self._refusals, self._quotas, config.body, config.tolerant)
         status = StatusEndpoint(self._answers, self._metrics, self._ledger)
         app = build_app(
             site,

@@ -14,7 +14,7 @@ from tests.support.vocabulary import tokenizer_metadata
 from twofold.core.errors import ParameterError, TwofoldError
 from twofold.dialects.anthropic.errors import AnthropicDialect
 from twofold.dialects.base import Dialect, ModelFacts
-from twofold.dialects.fields import UNSUPPORTED, FieldError, Fields
+from twofold.dialects.fields import UNSUPPORTED, FieldError, Fields, leaving_out
 from twofold.dialects.ollama.errors import OllamaDialect
 from twofold.dialects.openai.errors import OpenAIDialect
 from twofold.text.sections.format import AnswerFormat
@@ -111,7 +111,10 @@ class Readers:
 
     def _outcome(self, endpoint: Endpoint, name: str, probe: Probe) -> Outcome:
         body = {**endpoint.base, **endpoint.needs.get(name, {}), name: probe.value}
-        error = _error(endpoint, body, self._thinks)
+        with leaving_out(unknown=False) as left_out:
+            error = _error(endpoint, body, self._thinks)
+        if error is None and left_out.told:
+            return Outcome(probe, "left out, with a warning", param=name)
         if error is None:
             return Outcome(probe, None, thinking=_error(endpoint, body, self._plain) is not None)
         dialect = DIALECTS[endpoint.client]
@@ -182,7 +185,8 @@ HEAD: Final = f"""# What the server accepts
 
 Every field that the Python clients of OpenAI, Anthropic and Ollama can send, with the values that were tried: made from
 the clients' own types, and really given to the server's readers. A field that cannot be honoured is refused by name,
-with an error of the client's own kind; nothing is passed over in silence, but for labels, which concern no answer.
+with an error of the client's own kind; nothing is passed over in silence, but for labels, which concern no answer. What
+is left out is named in the header `x-twofold-warning` and in the log.
 `python -m tests.serve.compatibility` writes this page, and a test fails where it is stale.
 
 {NEEDS_THINKING} by models that think before they answer; others refuse it."""

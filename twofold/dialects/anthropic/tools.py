@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from twofold.core.errors import named, quoted
+from twofold.core.errors import named, quoted, spelled
 from twofold.dialects.anthropic.caching import CacheControls
 from twofold.dialects.cache_points import CachePoint
 from twofold.dialects.conversation import NamedTool, ToolChoice
-from twofold.dialects.fields import FieldError, Fields, impossible, unsupported
+from twofold.dialects.fields import FieldError, Fields, impossible, leave_out, unsupported
 from twofold.engine.prompts import Message
 
 MAX_TOOLS: Final = 128
@@ -30,14 +30,13 @@ class ToolReader:
         if not isinstance(given, list) or len(given) > MAX_TOOLS:
             raise impossible("tools", given, f"a list of at most {MAX_TOOLS} tools")
         for index, tool in enumerate(given):
-            self._tool(Fields(tool, f"tools[{index}]"), index)
+            self._tool(Fields(tool, f"tools[{index}]"))
 
-    def _tool(self, tool: Fields, index: int) -> None:
+    def _tool(self, tool: Fields) -> None:
         kind = tool.take("type")
         if kind not in (None, "custom"):
-            raise unsupported(
-                f"{tool.name('type')} {named(kind)}", "Describe the tool by its name, description and input_schema."
-            )
+            self._leave_out(tool, kind)
+            return
         schema, described = tool.require("input_schema"), tool.text("description")
         if not isinstance(schema, dict):
             raise impossible(tool.name("input_schema"), schema, "a JSON schema")
@@ -48,11 +47,25 @@ class ToolReader:
         tool.only("defer_loading", False)
         tool.only("allowed_callers", ["direct"])
         tool.only("input_examples", [])
-        ttl = self._controls.take(tool)
-        if ttl is not None:
-            self.points.append(CachePoint(ttl=ttl, tool=index))
-        tool.close()
         self.tools.append({"type": "function", "function": function})
+        self._mark(tool)
+        tool.close()
+
+    def _leave_out(self, tool: Fields, kind: object) -> None:
+        """A tool of Anthropic's own, which nothing here can run or describe to a model. Raises FieldError."""
+        error = unsupported(
+            f"{tool.name('type')} {named(kind)}", "Describe the tool by its name, description and input_schema."
+        )
+        if not isinstance(kind, str):
+            raise error
+        leave_out(f"{tool.path} of type {spelled(kind)}", error)
+        self._mark(tool)
+
+    def _mark(self, tool: Fields) -> None:
+        """The cache point that a tool may have lies behind the last one that the model is shown."""
+        ttl = self._controls.take(tool)
+        if ttl is not None and self.tools:
+            self.points.append(CachePoint(ttl=ttl, tool=len(self.tools) - 1))
 
     def _name(self, tool: Fields) -> str:
         name = tool.require("name")

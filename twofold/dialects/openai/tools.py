@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from twofold.core.errors import named
+from twofold.core.errors import named, spelled
 from twofold.dialects.conversation import NamedTool, ToolChoice
-from twofold.dialects.fields import FieldError, Fields, impossible, unsupported
+from twofold.dialects.fields import FieldError, Fields, impossible, leave_out
 from twofold.engine.prompts import Message
 
 MAX_TOOLS: Final = 128
@@ -36,15 +36,29 @@ def tool_list(tools: Any) -> tuple[Message, ...]:
         return ()
     if not isinstance(tools, list) or len(tools) > MAX_TOOLS:
         raise impossible("tools", tools, f"a list of at most {MAX_TOOLS} tools")
-    return tuple(_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools))
+    return _functions(tools, "tools")
 
 
-def _tool(given: object, where: str) -> Message:
-    tool = Fields(given, where)
-    kind = tool.require("type")
-    if kind != "function":
-        raise unsupported(f"{where}.type {named(kind)}", 'A tool is {"type": "function", "function": {…}}.')
-    function = Fields(tool.require("function"), f"{where}.function")
+def _functions(tools: list[Any], where: str) -> tuple[Message, ...]:
+    given = (Fields(tool, f"{where}[{index}]") for index, tool in enumerate(tools))
+    return tuple(_tool(tool) for tool in given if is_function(tool, 'A tool is {"type": "function", "function": {…}}.'))
+
+
+def is_function(tool: Fields, hint: str) -> bool:
+    """Whether a tool is a function; one of another kind, which nothing here can offer to a model, is left out. The
+    choice of a tool that was left out is an error of its own. Raises FieldError, with ``hint``, as ``leave_out``."""
+    kind, where = tool.require("type"), tool.name("type")
+    if kind == "function":
+        return True
+    error = FieldError(f"{where} {named(kind)} is not supported.", param=where, code="unsupported_value", hint=hint)
+    if not isinstance(kind, str):
+        raise error
+    leave_out(f"{tool.path} of type {spelled(kind)}", error)
+    return False
+
+
+def _tool(tool: Fields) -> Message:
+    function = Fields(tool.require("function"), tool.name("function"))
     name = function.require("name")
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS:
         raise impossible(function.name("name"), name, f"a name of 1 to {MAX_NAME_CHARS} characters")
@@ -88,7 +102,7 @@ def _allowed(choice: Fields, tools: tuple[Message, ...]) -> tuple[tuple[Message,
     where = "tool_choice.allowed_tools.tools"
     if not isinstance(given, list):
         raise impossible(where, given, "a list of tools")
-    names = [_tool(tool, f"{where}[{index}]")["function"]["name"] for index, tool in enumerate(given)]
+    names = [tool["function"]["name"] for tool in _functions(given, where)]
     known = {tool["function"]["name"]: tool for tool in tools}
     if not known.keys() >= set(names):
         raise FieldError(f"{where} holds a tool that is not in tools.", param=where)

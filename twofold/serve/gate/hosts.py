@@ -33,7 +33,11 @@ EXPOSED: Final = b", ".join(
         b"x-ratelimit-limit-tokens",
         b"x-ratelimit-remaining-tokens",
         b"x-ratelimit-reset-tokens",
+        b"x-ratelimit-limit-bytes",
+        b"x-ratelimit-remaining-bytes",
+        b"x-ratelimit-reset-bytes",
         b"x-twofold-cache",
+        b"x-twofold-warning",
     )
 )
 SECURITY_HEADERS: Final[tuple[Header, ...]] = (

@@ -6,8 +6,9 @@ path's dialect.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import aclosing, asynccontextmanager
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from starlette.datastructures import Headers, QueryParams
 
 from twofold.core.errors import ParameterError, TwofoldError
 from twofold.dialects.base import Dialect, DialectRequest
+from twofold.dialects.fields import leaving_out
 from twofold.serve.exchange import CLIENT_GONE, Exchange, Keep
 from twofold.serve.gate.body import MAX_DIGITS, ClientGoneError, read_json
 from twofold.serve.gate.door import arrival_of
@@ -27,6 +29,8 @@ from twofold.serve.http.replies import Replies, internal_error
 from twofold.serve.replay.cache import CACHE_HEADER
 from twofold.serve.runner import Runner
 
+log = logging.getLogger("twofold.serve")
+
 REPLAY_WORDS: Final = {"keep": True, "skip": False}
 UNKNOWN_SIZE: Final = 1 << 30
 """Of a body that came in chunks."""
@@ -34,13 +38,14 @@ UNKNOWN_SIZE: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What all endpoints of a server share."""
+    """What all endpoints of a server share. ``tolerant``: unknown fields are left out; else they are errors."""
 
     runner: Runner
     replies: Replies
     refusals: Refusals
     quotas: Quotas
     body: BodyLimits
+    tolerant: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,8 @@ class GeneratingEndpoint:
             try:
                 request = None
                 async with _refusing(self._site, exchange, send):
-                    request = await self._read(exchange, headers, receive)
+                    with noting(self._site, exchange):
+                        request = await self._read(exchange, headers, receive)
                 if request is not None:
                     exchange.keep = self._generating.keep
                     await self._site.replies.answer(exchange, request, receive, send)
@@ -155,7 +161,8 @@ class PlainEndpoint:
                 async with _refusing(self._site, exchange, send):
                     if scope["method"] == "POST":
                         receive = entered(exchange, self._site.quotas, Headers(scope=scope), receive)
-                    answer = await self._handler(Asked(exchange, scope, receive, self._site.body))
+                    with noting(self._site, exchange):
+                        answer = await self._handler(Asked(exchange, scope, receive, self._site.body))
                 if answer is not None:
                     exchange.status = answer.status
                     await send_answer(send, replace(answer, headers=(*answer.headers, *exchange.headers())))
@@ -174,6 +181,16 @@ def entered(exchange: Exchange, quotas: Quotas, headers: Headers, receive: Recei
         return message
 
     return counting
+
+
+@contextmanager
+def noting(site: Site, exchange: Exchange) -> Iterator[None]:
+    """Notes what of a request cannot be had here and is left out meanwhile, for its answer and for the log."""
+    with leaving_out(unknown=site.tolerant) as left_out:
+        yield
+    if left_out.told:
+        exchange.left_out = left_out.told
+        log.warning("%s: left out: %s", exchange.request_id, ", ".join(left_out.told))
 
 
 @asynccontextmanager

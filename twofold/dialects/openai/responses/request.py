@@ -180,11 +180,15 @@ def _stream(fields: Fields) -> bool:
 
 
 def _labels(fields: Fields) -> dict[str, Any]:
-    """What only sorts requests, or limits what cannot happen: max_tool_calls counts calls of built-in tools alone."""
+    """What only sorts requests, or limits what cannot happen: max_tool_calls counts calls of built-in tools alone.
+    ``client_metadata`` is Codex's, and not told again."""
     labels: dict[str, Any] = {name: fields.text(name) for name in LABELS}
     for name, value in labels.items():
         if value is not None and len(value) > MAX_LABEL_CHARS:
             raise impossible(name, value, f"text of at most {MAX_LABEL_CHARS} characters")
+    client = fields.take("client_metadata")
+    if client is not None and not isinstance(client, dict):
+        raise impossible("client_metadata", client, "an object")
     return labels | {
         "max_tool_calls": fields.whole("max_tool_calls", 1, MAX_TOKEN_ID),
         "metadata": read_metadata(fields) or {},

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from twofold.core.errors import named, quoted
 from twofold.dialects.conversation import NamedTool, ToolChoice
 from twofold.dialects.fields import FieldError, Fields, impossible
-from twofold.dialects.openai.tools import MAX_NAME_CHARS, MAX_TOOLS
+from twofold.dialects.openai.tools import MAX_NAME_CHARS, MAX_TOOLS, is_function
 from twofold.engine.prompts import Message
 
 WORDS: Final = ("auto", "none", "required")
@@ -62,7 +62,7 @@ def _read_tools(given: object) -> tuple[dict[str, Any], ...]:
         return ()
     if not isinstance(given, list) or len(given) > MAX_TOOLS:
         raise impossible("tools", given, f"a list of at most {MAX_TOOLS} tools")
-    tools = tuple(_tool(Fields(tool, f"tools[{index}]")) for index, tool in enumerate(given))
+    tools = tuple(_tool(tool) for tool in _functions(given, "tools"))
     names = [tool["name"] for tool in tools]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -70,15 +70,15 @@ def _read_tools(given: object) -> tuple[dict[str, Any], ...]:
     return tools
 
 
+def _functions(tools: list[Any], where: str) -> Iterator[Fields]:
+    """The tools that can be offered to a model; built-in ones and others are left out."""
+    for index, one in enumerate(tools):
+        tool = Fields(one, f"{where}[{index}]")
+        if is_function(tool, 'A tool is {"type": "function", "name": …, "parameters": {…}}.'):
+            yield tool
+
+
 def _tool(fields: Fields) -> dict[str, Any]:
-    kind = fields.require("type")
-    if kind != "function":
-        raise FieldError(
-            f"{fields.name('type')} {named(kind)} is not supported.",
-            param=fields.name("type"),
-            code="unsupported_value",
-            hint='A tool is {"type": "function", "name": …, "parameters": {…}}; built-in tools are not offered.',
-        )
     name, parameters = _name(fields), fields.take("parameters")
     if parameters is not None and not isinstance(parameters, dict):
         raise impossible(fields.name("parameters"), parameters, "a JSON schema")
@@ -116,9 +116,7 @@ def _allowed(choice: Fields, known: Sequence[str]) -> tuple[str, list[str]]:
     if not isinstance(given, list) or not given:
         raise impossible("tool_choice.tools", given, "a list of tools")
     names = []
-    for index, one in enumerate(given):
-        tool = Fields(one, f"tool_choice.tools[{index}]")
-        tool.choice("type", ("function",))
+    for tool in _functions(given, "tool_choice.tools"):
         names.append(tool.choice("name", known))
         tool.close()
     return mode, names
