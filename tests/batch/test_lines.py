@@ -13,7 +13,7 @@ from tests.engine.conftest import MakeLLM
 from twofold.core.errors import ParameterError, ResourceError, TwofoldError
 from twofold.core.params import SamplingParams
 from twofold.engine.outputs import OutputDelta
-from twofold.grammar.compile import CompiledGrammar
+from twofold.grammar.form import AnswerForm
 
 
 @pytest.fixture
@@ -109,10 +109,10 @@ def test_lines_wait_where_the_queue_is_small(folder: Folder, make_llm: MakeLLM) 
     assert folder.answers["most"][0]["status_code"] == 503
 
 
-class Unhurried(Future[CompiledGrammar]):
+class Unhurried(Future[AnswerForm]):
     """Fails whoever waits for it."""
 
-    def result(self, timeout: float | None = None) -> CompiledGrammar:
+    def result(self, timeout: float | None = None) -> AnswerForm:
         assert self.done(), "nobody may wait while others could run"
         return super().result(timeout)
 
@@ -127,7 +127,7 @@ def test_others_run_while_a_form_is_compiled(
     slow = Unhurried()
     waiting: list[SamplingParams] = []
 
-    def compiling(params: SamplingParams) -> Future[CompiledGrammar] | None:
+    def compiling(params: SamplingParams) -> Future[AnswerForm] | None:
         if params.structured_outputs is None:
             return None
         waiting.append(params)

@@ -112,6 +112,38 @@ def test_what_meanwhile_raises_leaves_and_the_step_can_be_run_again() -> None:
     assert executor.run(plan).sequences == make_executor(MockForward(vocab=VOCAB)).run(plan).sequences
 
 
+class LateMask(FixedMask):
+    """Is not known in the first step."""
+
+    ready = False
+
+    def mask(self) -> memoryview:
+        assert self.ready, "nobody waits for a mask that is not there"
+        return super().mask()
+
+    def prepare(self) -> None:
+        """Somebody else makes it."""
+
+
+def test_nobody_waits_for_a_mask_that_is_late() -> None:
+    late, done = LateMask(VOCAB, range(5, 9)), FixedMask(VOCAB, range(5, 9))
+    done.finished = True
+    tables = [(array("i", [4 * number + block for block in range(4)]),) for number in range(3)]
+    steps = tuple(
+        step_of(number, DrawRequest(GREEDY, 0, 18, constraint=constraint), tables=tables[number])
+        for number, constraint in enumerate((late, None, done))
+    )
+    executor = make_executor(MockForward(vocab=VOCAB))
+    first, second, third = executor.run(StepPlan(steps)).sequences
+    assert (first.tokens, first.deferred, first.error) == ((), True, None)
+    assert second.tokens
+    assert (third.tokens, third.complete) == ((), True)
+    late.ready = True
+    (again,) = executor.run(StepPlan(steps[:1])).sequences
+    assert again.tokens[0] in range(5, 9)
+    assert not again.deferred
+
+
 def test_a_constraint_that_fails_is_the_fault_of_its_sequence_alone() -> None:
     good = DrawRequest(GREEDY, 0, 18)
     bad = replace(good, constraint=FailingMask(VOCAB, []))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.text.vocabularies import bytelevel_metadata, sentencepiece_metadata
+from twofold.core.params import StructuredOutputsParams
 from twofold.formats.gguf import GGUFFile
-from twofold.grammar.compile import GrammarCompiler
+from twofold.grammar.compiled import CompiledGrammar, completed, matched
+from twofold.grammar.source import grammar_source
+from twofold.grammar.vocabulary import TokenVocabulary
 from twofold.text.tokenizer import Tokenizer
 
 MERGES = [("a", "b"), ("t", "h"), ("th", "e"), ('"', ":"), ("{", '"'), ('"', "}"), (",", '"'), ("1", "2"), ("o", "o")]
@@ -24,13 +26,22 @@ def sentence_piece() -> Tokenizer:
     return Tokenizer.from_metadata(sentencepiece_metadata(PIECES, space_prefix=True))
 
 
+class LocalCompiler:
+    """Compiles in this process, without limits, so that tests see the inside of a form."""
+
+    def __init__(self, tokenizer: Tokenizer, size: int) -> None:
+        self.vocabulary = TokenVocabulary(tokenizer, tokenizer.eos_ids, size)
+
+    def compile(self, params: StructuredOutputsParams) -> CompiledGrammar:
+        source = grammar_source(params)
+        return completed(source, matched(source, self.vocabulary), self.vocabulary)
+
+
 @pytest.fixture(scope="session", params=[byte_level, sentence_piece], ids=["bytelevel", "sentencepiece"])
-def tiny_compiler(request: pytest.FixtureRequest) -> Iterator[GrammarCompiler]:
-    """Over all bytes and a few merges; a budget that a busy machine keeps."""
+def tiny_compiler(request: pytest.FixtureRequest) -> LocalCompiler:
+    """Over all bytes and a few merges."""
     tokenizer: Tokenizer = request.param()
-    compiler = GrammarCompiler(tokenizer, tokenizer.eos_ids, tokenizer.vocab_size + 5, seconds=2.0)
-    yield compiler
-    compiler.close()
+    return LocalCompiler(tokenizer, tokenizer.vocab_size + 5)
 
 
 @pytest.fixture(scope="session")
@@ -40,8 +51,6 @@ def model_tokenizer(default_model: Path) -> Tokenizer:
 
 
 @pytest.fixture(scope="session")
-def model_compiler(model_tokenizer: Tokenizer) -> Iterator[GrammarCompiler]:
+def model_compiler(model_tokenizer: Tokenizer) -> LocalCompiler:
     """Over the default model's vocabulary."""
-    compiler = GrammarCompiler(model_tokenizer, model_tokenizer.eos_ids, model_tokenizer.vocab_size, seconds=2.0)
-    yield compiler
-    compiler.close()
+    return LocalCompiler(model_tokenizer, model_tokenizer.vocab_size)

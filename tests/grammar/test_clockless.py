@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 
 import twofold.grammar
-from tests.grammar.conftest import byte_level
+from tests.grammar.conftest import LocalCompiler, byte_level
 from tests.grammar.walks import FORMS, allowed
-from twofold.grammar.compile import CompiledGrammar, GrammarCompiler
+from twofold.grammar.compiled import CompiledGrammar
 from twofold.grammar.constraint import GrammarConstraint
-from twofold.grammar.vetting import TrialProcess
 
 HARD = ["branches", "wildcard", "lark", "lengths", "person"]
 CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
@@ -35,8 +34,8 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if path.stem != "vetting"], ids=lambda path: path.stem)
-def test_only_the_trial_process_knows_a_clock(path: Path) -> None:
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_no_module_knows_a_clock(path: Path) -> None:
     assert not imported(path) & {"time", "datetime", "twofold.core.clock"}
 
 
@@ -54,13 +53,12 @@ def masks(compiled: CompiledGrammar, limit: int, seed: int) -> Iterator[bytes]:
 def everything() -> list[list[bytes]]:
     """What a fresh compiler and answers at several limits give."""
     tokenizer = byte_level()
-    compiler = GrammarCompiler(tokenizer, tokenizer.eos_ids, tokenizer.vocab_size)
+    compiler = LocalCompiler(tokenizer, tokenizer.vocab_size)
     found = []
     for name in HARD:
-        compiled = compiler.submit(FORMS[name].params).result()
+        compiled = compiler.compile(FORMS[name].params)
         found.append([repr((compiled.path, compiled.headroom)).encode()])
         found += [list(masks(compiled, limit, limit)) for limit in (compiled.least_tokens + 5, 40, 80)]
-    compiler.close()
     return found
 
 
@@ -70,7 +68,6 @@ def clock(step: float) -> Callable[[], float]:
 
 
 def test_neither_a_racing_nor_a_crawling_clock_changes_a_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TrialProcess, "fault", lambda *_: "")
     usual = everything()
     for step in (1_000.0, 1e-9):
         with monkeypatch.context() as patched:
@@ -81,8 +78,8 @@ def test_neither_a_racing_nor_a_crawling_clock_changes_a_mask(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_a_state_is_the_same_whether_or_not_its_mask_was_asked_for(tiny_compiler: GrammarCompiler, name: str) -> None:
-    compiled = tiny_compiler.submit(FORMS[name].params).result()
+def test_a_state_is_the_same_whether_or_not_its_mask_was_asked_for(tiny_compiler: LocalCompiler, name: str) -> None:
+    compiled = tiny_compiler.compile(FORMS[name].params)
     draw = random.Random(5)
     asked, replayed = compiled.start(compiled.least_tokens + 25), compiled.start(compiled.least_tokens + 25)
     for _ in range(compiled.least_tokens + 25):
@@ -126,8 +123,8 @@ def late_answer(compiled: CompiledGrammar, draw: random.Random) -> tuple[str, in
 
 
 @pytest.mark.parametrize("name", ["wide", "person", "tree", "lark"])
-def test_an_answer_that_looked_too_late_closes_as_soon_as_it_can(tiny_compiler: GrammarCompiler, name: str) -> None:
-    compiled = tiny_compiler.submit(FORMS[name].params).result()
+def test_an_answer_that_looked_too_late_closes_as_soon_as_it_can(tiny_compiler: LocalCompiler, name: str) -> None:
+    compiled = tiny_compiler.compile(FORMS[name].params)
     answers = [late_answer(compiled, random.Random(seed)) for seed in range(4)]
     assert all(FORMS[name].holds(text) for text, _ in answers)
     assert sum(late for _, late in answers) > 0

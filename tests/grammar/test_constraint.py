@@ -8,18 +8,19 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from tests.grammar.conftest import LocalCompiler
 from tests.grammar.walks import FORMS, allowed
 from twofold.core.errors import ParameterError
 from twofold.core.params import StructuredOutputsParams
 from twofold.core.step import TokenConstraint
-from twofold.grammar.compile import CompiledGrammar, GrammarCompiler
+from twofold.grammar.compiled import CompiledGrammar
 from twofold.text.tokenizer import Tokenizer
 
 DOCUMENT = {"name": 'Zoë "the" tortoise 🐢', "age": 137, "tags": ["slow", "ab 12"]}
 
 
-def compiled(compiler: GrammarCompiler, name: str) -> CompiledGrammar:
-    return compiler.submit(FORMS[name].params).result()
+def compiled(compiler: LocalCompiler, name: str) -> CompiledGrammar:
+    return compiler.compile(FORMS[name].params)
 
 
 def feed(constraint: TokenConstraint, tokens: list[int]) -> None:
@@ -31,7 +32,7 @@ def feed(constraint: TokenConstraint, tokens: list[int]) -> None:
 @pytest.mark.model
 @pytest.mark.parametrize("indent", [None, 2])
 def test_every_token_of_a_valid_document_is_allowed(
-    model_compiler: GrammarCompiler, model_tokenizer: Tokenizer, indent: int | None
+    model_compiler: LocalCompiler, model_tokenizer: Tokenizer, indent: int | None
 ) -> None:
     text = json.dumps(DOCUMENT, ensure_ascii=False, indent=indent)
     constraint = compiled(model_compiler, "person").start(1_000)
@@ -41,14 +42,14 @@ def test_every_token_of_a_valid_document_is_allowed(
 
 
 @pytest.mark.parametrize("ascii_only", [True, False])
-def test_tiny_vocabularies_write_a_document_too(tiny_compiler: GrammarCompiler, ascii_only: bool) -> None:
+def test_tiny_vocabularies_write_a_document_too(tiny_compiler: LocalCompiler, ascii_only: bool) -> None:
     grammar = compiled(tiny_compiler, "person")
     constraint = grammar.start(1_000)
     feed(constraint, grammar.vocabulary.encode(json.dumps(DOCUMENT, ensure_ascii=ascii_only).encode()))
     assert not constraint.shortened
 
 
-def test_the_mask_is_kept_until_a_token_is_taken(tiny_compiler: GrammarCompiler) -> None:
+def test_the_mask_is_kept_until_a_token_is_taken(tiny_compiler: LocalCompiler) -> None:
     grammar = compiled(tiny_compiler, "person")
     constraint = grammar.start(100)
     first = constraint.mask()
@@ -61,16 +62,16 @@ def test_the_mask_is_kept_until_a_token_is_taken(tiny_compiler: GrammarCompiler)
     assert bytes(first) != before
 
 
-def test_ids_beyond_the_tokenizer_are_never_allowed(tiny_compiler: GrammarCompiler) -> None:
-    grammar = tiny_compiler.submit(StructuredOutputsParams(regex=r"(?s:.*)")).result()
+def test_ids_beyond_the_tokenizer_are_never_allowed(tiny_compiler: LocalCompiler) -> None:
+    grammar = tiny_compiler.compile(StructuredOutputsParams(regex=r"(?s:.*)"))
     ids = allowed(grammar.start(10))
     unknown = [token for token, data in enumerate(grammar.vocabulary.tokens) if not data]
     assert len(unknown) >= 5
     assert not set(unknown) & set(ids)
 
 
-def test_the_end_is_allowed_only_where_the_answer_is_complete(tiny_compiler: GrammarCompiler) -> None:
-    grammar = tiny_compiler.submit(StructuredOutputsParams(regex="ab(cd)?")).result()
+def test_the_end_is_allowed_only_where_the_answer_is_complete(tiny_compiler: LocalCompiler) -> None:
+    grammar = tiny_compiler.compile(StructuredOutputsParams(regex="ab(cd)?"))
     constraint = grammar.start(50)
     ends = set(grammar.vocabulary.end_ids)
     seen = []
@@ -82,8 +83,8 @@ def test_the_end_is_allowed_only_where_the_answer_is_complete(tiny_compiler: Gra
     assert constraint.finished
 
 
-def test_every_end_token_ends(tiny_compiler: GrammarCompiler) -> None:
-    grammar = tiny_compiler.submit(StructuredOutputsParams(regex="a*")).result()
+def test_every_end_token_ends(tiny_compiler: LocalCompiler) -> None:
+    grammar = tiny_compiler.compile(StructuredOutputsParams(regex="a*"))
     for end in grammar.vocabulary.end_ids:
         constraint = grammar.start(50)
         assert end in allowed(constraint)
@@ -91,13 +92,13 @@ def test_every_end_token_ends(tiny_compiler: GrammarCompiler) -> None:
         assert constraint.finished
 
 
-def test_control_tokens_are_not_allowed_as_text(tiny_compiler: GrammarCompiler) -> None:
-    grammar = tiny_compiler.submit(StructuredOutputsParams(regex=r"(?s:.*)")).result()
+def test_control_tokens_are_not_allowed_as_text(tiny_compiler: LocalCompiler) -> None:
+    grammar = tiny_compiler.compile(StructuredOutputsParams(regex=r"(?s:.*)"))
     special = set(grammar.vocabulary.special_ids) - set(grammar.vocabulary.end_ids)
     assert not special & set(allowed(grammar.start(10)))
 
 
-def test_a_limit_below_the_least_answer_is_refused(tiny_compiler: GrammarCompiler) -> None:
+def test_a_limit_below_the_least_answer_is_refused(tiny_compiler: LocalCompiler) -> None:
     grammar = compiled(tiny_compiler, "person")
     with pytest.raises(ParameterError, match=rf"needs {grammar.least_tokens} tokens") as caught:
         grammar.start(grammar.least_tokens - 1)
@@ -106,7 +107,7 @@ def test_a_limit_below_the_least_answer_is_refused(tiny_compiler: GrammarCompile
     grammar.start(grammar.least_tokens)
 
 
-def test_answers_of_one_grammar_do_not_disturb_each_other(tiny_compiler: GrammarCompiler) -> None:
+def test_answers_of_one_grammar_do_not_disturb_each_other(tiny_compiler: LocalCompiler) -> None:
     grammar = compiled(tiny_compiler, "person")
     one, other = grammar.start(100), grammar.start(100)
     before = bytes(other.mask())
@@ -116,7 +117,7 @@ def test_answers_of_one_grammar_do_not_disturb_each_other(tiny_compiler: Grammar
 
 
 @pytest.mark.model
-def test_masks_may_be_computed_in_other_threads(model_compiler: GrammarCompiler) -> None:
+def test_masks_may_be_computed_in_other_threads(model_compiler: LocalCompiler) -> None:
     grammar = compiled(model_compiler, "person")
     tokens = grammar.vocabulary.encode(json.dumps(DOCUMENT).encode())
 

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
+from tests.grammar.conftest import LocalCompiler
 from twofold.core.errors import ParameterError
 from twofold.core.params import StructuredOutputsParams
-from twofold.grammar.compile import GrammarCompiler
 from twofold.grammar.gbnf import gbnf_to_lark, is_gbnf
 
 
@@ -23,10 +23,8 @@ from twofold.grammar.gbnf import gbnf_to_lark, is_gbnf
         ('root ::= "é\\n\\t" number\nnumber ::= "1" number | "2"', ["é\n\t112"], ["é\n\t11", "é\\n2"]),
     ],
 )
-def test_texts_of_the_grammar(
-    tiny_compiler: GrammarCompiler, grammar: str, valid: list[str], invalid: list[str]
-) -> None:
-    compiled = tiny_compiler.submit(StructuredOutputsParams(grammar=grammar)).result()
+def test_texts_of_the_grammar(tiny_compiler: LocalCompiler, grammar: str, valid: list[str], invalid: list[str]) -> None:
+    compiled = tiny_compiler.compile(StructuredOutputsParams(grammar=grammar))
 
     def holds(text: str) -> bool:
         matcher = compiled.matcher.deep_copy()

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pytest
 
+from tests.grammar.conftest import LocalCompiler
 from tests.support.vocabulary import tokenizer_metadata
 from twofold.core.params import SamplingParams, StructuredOutputsParams
 from twofold.core.step import TokenConstraint
 from twofold.engine.llm import LLM
 from twofold.engine.prompts import TokensPrompt
-from twofold.grammar.compile import GrammarCompiler
 from twofold.text.sections.base import Arguments, ToolCall
 from twofold.text.sections.family import Tool, ToolFamily
 from twofold.text.sections.format import AnswerFormat
@@ -74,10 +73,8 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def compiler(tokenizer: Tokenizer) -> Iterator[GrammarCompiler]:
-    compiler = GrammarCompiler(tokenizer, tokenizer.eos_ids, VOCAB, seconds=5)
-    yield compiler
-    compiler.close()
+def compiler(tokenizer: Tokenizer) -> LocalCompiler:
+    return LocalCompiler(tokenizer, VOCAB)
 
 
 def drawn(rules: TokenConstraint, tokenizer: Tokenizer, seed: int) -> str:
@@ -119,10 +116,10 @@ def check(name: str, arguments: dict[str, Any], *, exact: bool) -> None:
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 @pytest.mark.parametrize("parallel", [False, True])
 def test_whatever_is_drawn_is_a_call(
-    compiler: GrammarCompiler, tokenizer: Tokenizer, family: ToolFamily, parallel: bool
+    compiler: LocalCompiler, tokenizer: Tokenizer, family: ToolFamily, parallel: bool
 ) -> None:
     rules = family.rules(TOOLS, json.dumps, parallel=parallel)
-    grammar = compiler.submit(StructuredOutputsParams(grammar=rules)).result()
+    grammar = compiler.compile(StructuredOutputsParams(grammar=rules))
     for seed in range(5):
         calls = calls_of(family, drawn(grammar.start(200), tokenizer, seed))
         assert calls
@@ -133,23 +130,23 @@ def test_whatever_is_drawn_is_a_call(
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_tools_without_required_arguments_and_odd_names(
-    compiler: GrammarCompiler, tokenizer: Tokenizer, family: ToolFamily
+    compiler: LocalCompiler, tokenizer: Tokenizer, family: ToolFamily
 ) -> None:
     """Optional arguments only; a list, a map, anything; quotes in a description do not matter."""
-    grammar = compiler.submit(StructuredOutputsParams(grammar=family.rules([ODD], json.dumps, parallel=False))).result()
+    grammar = compiler.compile(StructuredOutputsParams(grammar=family.rules([ODD], json.dumps, parallel=False)))
     for seed in range(5):
         ((name, arguments),) = calls_of(family, drawn(grammar.start(200), tokenizer, seed))
         assert name == "odd"
         assert set(arguments) <= set(ODD_ARGUMENTS)
 
 
-def test_what_a_schema_holds_beyond_reach_counts_only_when_strict(compiler: GrammarCompiler) -> None:
+def test_what_a_schema_holds_beyond_reach_counts_only_when_strict(compiler: LocalCompiler) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "contentMediaType": "x"}, "b": {"not": {}}}}
     loose = HERMES.rules([tool("now", parameters=schema)], json.dumps, parallel=False)
     strict = HERMES.rules([tool("now", parameters=schema, strict=True)], json.dumps, parallel=False)
-    assert compiler.submit(StructuredOutputsParams(grammar=loose)).result().least_tokens
+    assert compiler.compile(StructuredOutputsParams(grammar=loose)).least_tokens
     with pytest.raises(Exception, match="structured output"):
-        compiler.submit(StructuredOutputsParams(grammar=strict)).result()
+        compiler.compile(StructuredOutputsParams(grammar=strict))
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
@@ -164,9 +161,9 @@ def test_schemas_that_make_no_sense_do_not_raise(family: ToolFamily, parameters:
     parse_whole(family.parser([odd], parallel=True), "<tool_call><function=now><parameter=a>1</parameter>")
 
 
-def test_a_form_leaves_room_for_arguments(compiler: GrammarCompiler) -> None:
+def test_a_form_leaves_room_for_arguments(compiler: LocalCompiler) -> None:
     """What counts as near the limit is about a call, not the length of the schemas' text."""
-    grammar = compiler.submit(StructuredOutputsParams(grammar=HERMES.rules(TOOLS, json.dumps, parallel=False))).result()
+    grammar = compiler.compile(StructuredOutputsParams(grammar=HERMES.rules(TOOLS, json.dumps, parallel=False)))
     assert grammar.headroom < 100
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from twofold.core.params import StructuredOutputsParams
 from twofold.core.step import TokenConstraint
-from twofold.grammar.compile import CompiledGrammar
+from twofold.grammar.compiled import CompiledGrammar
 from twofold.grammar.vocabulary import TokenVocabulary, allowed_ids
 
 Check = Callable[[str], bool]

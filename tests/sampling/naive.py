@@ -5,10 +5,12 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twofold.core.errors import ParameterError
 from twofold.core.params import SamplingParams
 from twofold.core.step import DrawRequest, TokenConstraint
 
@@ -16,8 +18,9 @@ from twofold.core.step import DrawRequest, TokenConstraint
 class FixedMask:
     """A constraint that always allows the same tokens of a vocabulary of ``size``. ``asked`` counts its masks."""
 
-    finished = False
-    shortened = False
+    finished: bool = False
+    shortened: bool = False
+    ready: bool = True
 
     def __init__(self, size: int, tokens: Collection[int]) -> None:
         self._words = array("I", [0] * (-(-size // 32)))
@@ -28,6 +31,13 @@ class FixedMask:
     def mask(self) -> memoryview:
         self.asked += 1
         return memoryview(self._words)
+
+    def prepare(self) -> None:
+        with suppress(ParameterError):
+            self.mask()
+
+    def wait(self) -> bool:
+        return self.ready
 
     def advance(self, token: int) -> None:
         """The same tokens stay allowed."""

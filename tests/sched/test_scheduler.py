@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.sched.mock import END, answer_plan, finish_all, make_manager, make_scheduler, make_sequence, shape, turn
 from twofold.core.errors import ContextLengthError, ParameterError, ResourceError
 from twofold.core.request import CachePin, RequestOptions
-from twofold.core.step import MoveKind, TokenEvent
+from twofold.core.step import MoveKind, SequenceOutcome, StepOutcome, TokenEvent
 from twofold.sched.budget import FixedBudget
 from twofold.sched.scheduler import Scheduler
 from twofold.sched.sequence import State
@@ -79,6 +81,65 @@ def test_events_say_what_happened() -> None:
     assert turn(scheduler)[1] == []
     assert turn(scheduler, token=4)[1] == [TokenEvent(0, (4,), (), ())]
     assert turn(scheduler, token=END)[1] == [TokenEvent(0, (END,), (), (), "stop", END)]
+    scheduler.check_idle()
+
+
+class Told:
+    """A constraint that is not known before it is told."""
+
+    ready = True
+    finished = False
+    shortened = False
+
+    def mask(self) -> None:
+        """Rules nothing out."""
+
+    def prepare(self) -> None:
+        """Nothing to make."""
+
+    def wait(self) -> bool:
+        return self.ready
+
+    def advance(self, _: int) -> None:
+        """Rules nothing out."""
+
+
+def deferring_turn(scheduler: Scheduler, late: int) -> tuple[list[tuple[int, int, int]], list[TokenEvent]]:
+    """A turn in which one sequence does not draw, for what it may draw is not known."""
+    plan = scheduler.plan(0.0)
+    outcome = answer_plan(plan)
+    sequences = tuple(
+        replace(each, tokens=(), deferred=True) if each.sequence_id == late else each for each in outcome.sequences
+    )
+    return list(shape(plan)), scheduler.commit(plan, replace(outcome, sequences=sequences), 0.0)
+
+
+def test_who_is_not_told_what_to_draw_waits_and_the_others_go_on() -> None:
+    """A long prompt is not computed again for its draw, only its last row; and only when it can be drawn."""
+    scheduler, told = make_scheduler(), Told()
+    scheduler.add(make_sequence(0, prompt=10, answer=5, constraint=told), 0.0)
+    scheduler.add(make_sequence(1, prompt=3, answer=9), 0.0)
+    while scheduler.running < 2 or not scheduler.defers:
+        told.ready = False
+        deferring_turn(scheduler, late=0)
+    for _ in range(3):
+        rows, events = deferring_turn(scheduler, late=0)
+        assert [number for number, _, _ in rows] == [1]
+        assert [event.sequence_id for event in events] == [1]
+    told.ready = True
+    plan, events = turn(scheduler)
+    assert (0, 9, 1) in shape(plan)
+    assert TokenEvent(0, (1,), (), ()) in events
+    assert not scheduler.defers
+
+
+def test_an_answer_that_was_complete_before_anybody_knew_ends_without_a_token() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(make_sequence(0, prompt=2, answer=5, constraint=Told()), 0.0)
+    assert turn(scheduler)[1] == [TokenEvent(0, (1,), (), ())]
+    plan = scheduler.plan(0.0)
+    outcome = StepOutcome((SequenceOutcome(0, complete=True),))
+    assert scheduler.commit(plan, outcome, 0.0) == [TokenEvent(0, (), (), (), "stop")]
     scheduler.check_idle()
 
 

@@ -18,6 +18,8 @@ def admit(sequence: Sequence, computed: int = 0) -> Sequence:
 class OneOf:
     """A constraint: the answer is one of these texts of tokens."""
 
+    ready = True
+
     def __init__(self, *answers: list[int], shortened: bool = False) -> None:
         self._answers = list(answers)
         self._taken: list[int] = []
@@ -25,6 +27,12 @@ class OneOf:
 
     def mask(self) -> memoryview:
         return memoryview(b"")
+
+    def prepare(self) -> None:
+        """Nothing to make."""
+
+    def wait(self) -> bool:
+        return self.ready
 
     def advance(self, token: int) -> None:
         self._taken.append(token)

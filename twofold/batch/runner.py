@@ -33,7 +33,7 @@ from twofold.dialects.pooling import PoolingParams
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.prompts import GivenPrompt
-from twofold.grammar.compile import CompiledGrammar
+from twofold.grammar.form import AnswerForm
 from twofold.sampling.philox import derive_seed
 from twofold.text.sections.format import AnswerFormat
 
@@ -47,7 +47,7 @@ class _Ready:
 
     prompt: GivenPrompt
     job: Job
-    grammar: Future[CompiledGrammar] | None
+    grammar: Future[AnswerForm] | None
 
     @property
     def sequences(self) -> int:
@@ -212,7 +212,7 @@ class BatchRunner:
         engine = self._llm.engine
         if isinstance(job.params, PoolingParams):
             return _Ready(engine.prepare(job.prompt), job, None)
-        return _Ready(engine.prepare(job.prompt, job.params), job, engine.compile(job.params))
+        return _Ready(engine.prepare(job.prompt, job.params), job, engine.compile(job.params, job.options))
 
     def _check_model(self, model: str | None) -> None:
         if model is None or self._any_model or model in self._names:

@@ -57,13 +57,26 @@ class TokenConstraint(Protocol):
         ``advance``. None where nothing is ruled out. Calling it again costs nothing."""
         ...
 
+    def prepare(self) -> None:
+        """Makes the next mask, or lets others begin with it; raises nothing."""
+        ...
+
+    @property
+    def ready(self) -> bool:
+        """Whether ``mask`` and ``finished`` need not be waited for: others may make them."""
+        ...
+
+    def wait(self) -> bool:
+        """Waits a little until it is ready; whether it is."""
+        ...
+
     def advance(self, token: int) -> None:
         """Takes a drawn token, one that the mask allowed."""
         ...
 
     @property
     def finished(self) -> bool:
-        """Nothing can follow: the answer is complete."""
+        """Nothing can follow: the answer is complete. Where it is not ``ready``, False may become True later."""
         ...
 
     @property
@@ -163,7 +176,9 @@ class SequenceOutcome:
     """What a SequenceStep gave: the drawn tokens, their log-probabilities where asked for, those of the prompt.
 
     ``candidates`` are the most likely tokens, descending, where a draw asked for them. ``error`` says why a draw could
-    not be made: this sequence cannot go on, the others are not touched.
+    not be made: this sequence cannot go on, the others are not touched. ``deferred`` says that what may be drawn is not
+    known yet: the last row has to be computed again for the draw. ``complete`` says that nothing can follow the tokens
+    so far, which was not known when the last one was drawn.
 
     ``hidden`` is of float64. For ``last`` it is the step's last row. For ``mean`` it is the sum of its rows in units of
     1 / HIDDEN_SCALE, each rounded to whole units: sums of whole numbers are exact, so the sum over a text is the same
@@ -177,6 +192,8 @@ class SequenceOutcome:
     candidates: tuple[TokenLogprob, ...] = ()
     hidden: array[float] | None = None
     error: TwofoldError | None = None
+    deferred: bool = False
+    complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ class AsyncLLM(OpenModel):
         arrival = self._engine.now()
         given = await self._prepared(prompt, params)
         grammar, began = None, self._engine.now()
-        compiling = self._engine.compile(params)
+        compiling = self._engine.compile(params, options)
         if compiling is not None:
             grammar = await asyncio.wrap_future(compiling)
         grammar_s = self._engine.now() - began

@@ -30,7 +30,8 @@ from twofold.engine.prompts import GivenPrompt
 from twofold.engine.reports import StepReporter
 from twofold.engine.request import Request
 from twofold.engine.roster import Roster
-from twofold.grammar.compile import CompiledGrammar, GrammarCompiler
+from twofold.grammar.compile import GrammarCompiler
+from twofold.grammar.form import AnswerForm
 from twofold.sched.scheduler import Scheduler
 from twofold.text.tokenizer import Tokenizer
 
@@ -105,9 +106,10 @@ class Engine:
         """
         return self._intake.prepare(prompt, params)
 
-    def compile(self, params: SamplingParams) -> Future[CompiledGrammar] | None:
+    def compile(self, params: SamplingParams, options: RequestOptions = DEFAULT_OPTIONS) -> Future[AnswerForm] | None:
         """Starts compiling what ``structured_outputs`` asks for, if anything. Any thread may call it."""
-        return None if params.structured_outputs is None else self._grammars.submit(params.structured_outputs)
+        wanted = params.structured_outputs
+        return None if wanted is None else self._grammars.submit(wanted, options.tenant)
 
     def add(
         self,
@@ -116,7 +118,7 @@ class Engine:
         request_id: str | None = None,
         options: RequestOptions = DEFAULT_OPTIONS,
         *,
-        grammar: CompiledGrammar | None = None,
+        grammar: AnswerForm | None = None,
         grammar_s: float = 0.0,
         arrival: float | None = None,
     ) -> str:
@@ -129,7 +131,7 @@ class Engine:
         began = self._clock.now()
         if params.structured_outputs is not None and grammar is None:
             self.prepare(prompt, params)
-            grammar = self._grammars.submit(params.structured_outputs).result()
+            grammar = self._grammars.submit(params.structured_outputs, options.tenant).result()
             grammar_s += self._clock.now() - began
         came = self._came(request_id, options, began if arrival is None else arrival, grammar_s)
         return self._keep(self._intake.generation(came, prompt, params, grammar))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Container, Iterator
+from dataclasses import replace
 from time import perf_counter
 from typing import TypeAlias
 
@@ -61,29 +61,35 @@ class LocalExecutor:
     def _advance(self, plan: StepPlan, meanwhile: Task | None) -> tuple[SequenceOutcome, ...]:
         logits = self._forward.run(self._batches.build(plan), meanwhile)
         hidden = self._forward.hidden
-        ends = _ends(plan)
-        drawn = self._draw(plan, logits, [end for end, _ in ends])
+        ends, shut = _ends(plan), _without_draw(plan)
+        drawn = self._draw(plan, logits, [end for end, _ in ends], shut)
         return tuple(
-            self._outcome(step, logits[:logit_end], hidden[:hidden_end], drawn)
+            self._outcome(step, logits[:logit_end], hidden[:hidden_end], drawn, shut.get(step.sequence_id))
             for step, (logit_end, hidden_end) in zip(plan.steps, ends, strict=True)
         )
 
-    def _draw(self, plan: StepPlan, logits: F32, ends: list[int]) -> Iterator[int | TwofoldError]:
+    def _draw(self, plan: StepPlan, logits: F32, ends: list[int], shut: Container[int]) -> Iterator[int | TwofoldError]:
         """The drawn tokens of the steps that draw one, in order."""
-        draws = [(end - 1, step.draw) for end, step in zip(ends, plan.steps, strict=True) if _draws_token(step.draw)]
+        steps = [(end, step) for end, step in zip(ends, plan.steps, strict=True) if step.sequence_id not in shut]
+        draws = [(end - 1, step.draw) for end, step in steps if _draws_token(step.draw)]
         at, requests = [row for row, _ in draws], [draw for _, draw in draws if draw is not None]
         return iter(self._sampler.draw(logits, at, requests) if at else ())
 
     def _outcome(
-        self, step: SequenceStep, logits: F32, hidden: F32, drawn: Iterator[int | TwofoldError]
+        self,
+        step: SequenceStep,
+        logits: F32,
+        hidden: F32,
+        drawn: Iterator[int | TwofoldError],
+        shut: SequenceOutcome | None,
     ) -> SequenceOutcome:
-        """What the step gave; its rows are the last of ``logits`` and ``hidden``."""
+        """What the step gave; its rows are the last of ``logits`` and ``hidden``. ``shut``: instead of a draw."""
         number, draw = step.sequence_id, step.draw
         prompt = self._score_prompt(step, logits)
         if step.pooling is not None:
             return _pooled(step, step.pooling, hidden, prompt)
-        if draw is None:
-            return SequenceOutcome(number, prompt_logprobs=prompt)
+        if draw is None or shut is not None:
+            return replace(shut or SequenceOutcome(number), prompt_logprobs=prompt)
         if draw.candidates:
             found = self._sampler.candidates(logits[-1], draw)
             if isinstance(found, TwofoldError):
@@ -108,6 +114,20 @@ def _draws_token(draw: DrawRequest | None) -> bool:
     return draw is not None and not draw.candidates
 
 
+def _without_draw(plan: StepPlan) -> dict[int, SequenceOutcome]:
+    """The outcomes of sequences that cannot draw: nothing can follow, or what may is not known yet."""
+    shut = {}
+    for step in plan.steps:
+        constraint = None if step.draw is None else step.draw.constraint
+        if constraint is None:
+            continue
+        if not constraint.wait():
+            shut[step.sequence_id] = SequenceOutcome(step.sequence_id, deferred=True)
+        elif constraint.finished:
+            shut[step.sequence_id] = SequenceOutcome(step.sequence_id, complete=True)
+    return shut
+
+
 def _with_masks(plan: StepPlan, meanwhile: Task | None) -> Task | None:
     """``meanwhile``, then the masks that the plan's draws will need."""
     draws = [step.draw for step in plan.steps if step.draw is not None]
@@ -119,8 +139,7 @@ def _with_masks(plan: StepPlan, meanwhile: Task | None) -> Task | None:
         if meanwhile is not None:
             meanwhile()
         for constraint in constraints:
-            with suppress(TwofoldError):  # it is raised again where the mask is used, for that sequence alone
-                constraint.mask()
+            constraint.prepare()
 
     return prepare
 

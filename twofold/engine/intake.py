@@ -17,7 +17,7 @@ from twofold.engine.prompts import GivenPrompt
 from twofold.engine.request import Generation, Given
 from twofold.engine.roster import Roster
 from twofold.engine.thinking import answer_constraint
-from twofold.grammar.compile import CompiledGrammar
+from twofold.grammar.form import AnswerForm
 from twofold.sampling.philox import derive_seed
 from twofold.sched.sequence import Sequence
 from twofold.text.tokenizer import Tokenizer
@@ -71,7 +71,7 @@ class Intake:
         return GivenPrompt(prompt.text, ids)
 
     def generation(
-        self, came: Came, prompt: GivenPrompt, params: SamplingParams, grammar: CompiledGrammar | None
+        self, came: Came, prompt: GivenPrompt, params: SamplingParams, grammar: AnswerForm | None
     ) -> Generation:
         """Answers that are drawn; the first sequence computes the prompt, the others share it."""
         given = self._given(came, prompt, params)
@@ -108,9 +108,7 @@ class Intake:
         ids = tuple(prompt.token_ids or ())
         return Given(came.request_id, prompt.text, ids, came.arrival, came.options, came.grammar_s)
 
-    def _answers(
-        self, given: Given, params: SamplingParams, seed: int, grammar: CompiledGrammar | None
-    ) -> list[Sequence]:
+    def _answers(self, given: Given, params: SamplingParams, seed: int, grammar: AnswerForm | None) -> list[Sequence]:
         """The sequences of a request's answers: the first computes the prompt, the others share it."""
         if params.answers > params.n:
             params = replace(params, logprobs=params.logprobs or 0)
@@ -129,7 +127,7 @@ class Intake:
             )
         return answers
 
-    def _constraint(self, params: SamplingParams, grammar: CompiledGrammar | None, room: int) -> TokenConstraint | None:
+    def _constraint(self, params: SamplingParams, grammar: AnswerForm | None, room: int) -> TokenConstraint | None:
         """What rules the tokens of one answer of at most ``room`` tokens."""
         return answer_constraint(
             params.thinking,

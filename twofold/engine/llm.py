@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -21,6 +22,7 @@ from twofold.engine.load import BuildForward, LoadedModel
 from twofold.engine.opened import OpenModel, open_model
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.prompts import GivenPrompt, Message, Prompt, read_prompts
+from twofold.engine.runner import DEFERRED_S
 from twofold.formats import sources
 
 DEFAULT_PARAMS: Final = SamplingParams()
@@ -179,7 +181,7 @@ class LLM(OpenModel):
     ) -> list[RequestOutput]:
         self._check_open()
         prepared = [self._engine.prepare(*pair) for pair in zip(prompts, params, strict=True)]
-        compiling = [self._engine.compile(wanted) for wanted in params]
+        compiling = [self._engine.compile(wanted, options) for wanted in params]
         grammars = [None if future is None else future.result() for future in compiling]
         return self._run(
             partial(self._engine.add, prompt, wanted, options=options, grammar=grammar)
@@ -238,6 +240,8 @@ class LLM(OpenModel):
                 self._wholes[delta.request_id] = delta.request
                 if delta.error is not None:
                     self._errors[delta.request_id] = delta.error
+        if self._engine.idle and self._engine.scheduler.defers:
+            time.sleep(DEFERRED_S)
 
     def _forget(self, request_id: str) -> None:
         self._inboxes.pop(request_id, None)

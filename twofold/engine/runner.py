@@ -38,6 +38,8 @@ class Outbox(Protocol):
 Flush = Callable[[], None]
 IDLE_S: Final = 0.05
 """How long to wait where every request waits for its reader: a deadline may pass meanwhile."""
+DEFERRED_S: Final = 0.002
+"""How long where one waits to be told what it may draw."""
 
 
 class EngineThread:
@@ -131,7 +133,7 @@ class EngineThread:
             self._fail_all(error)
             return
         if self._engine.idle:
-            self._rest(IDLE_S)
+            self._rest(DEFERRED_S if self._engine.scheduler.defers else IDLE_S)
 
     def _hand_out(self, deltas: list[OutputDelta]) -> None:
         by_request: dict[str, list[OutputDelta]] = {}

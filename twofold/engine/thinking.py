@@ -19,8 +19,7 @@ from typing import Final
 from twofold.core.errors import ParameterError
 from twofold.core.params import ThinkingParams
 from twofold.core.step import TokenConstraint
-from twofold.grammar.compile import CompiledGrammar
-from twofold.grammar.constraint import GrammarConstraint
+from twofold.grammar.form import AnswerForm, FormConstraint
 
 WORD_BITS: Final = 32
 
@@ -46,7 +45,7 @@ class ThinkingConstraint:
     def __init__(
         self,
         thinking: ThinkingParams,
-        grammar: CompiledGrammar | None,
+        grammar: AnswerForm | None,
         *,
         max_tokens: int,
         spell: Callable[[int], bytes],
@@ -61,7 +60,7 @@ class ThinkingConstraint:
         self._room = max_tokens
         self._words = -(-vocab_size // WORD_BITS)
         self._unended = self._mask_without(end_ids) if grammar else None
-        self._inner: GrammarConstraint | None = None
+        self._inner: FormConstraint | None = None
         self._read = b""
         self._told = 0
         self._between = 0
@@ -78,6 +77,19 @@ class ThinkingConstraint:
     def shortened(self) -> bool:
         """Whether the answer, or the thinking before it, was cut so that the form is complete within the limit."""
         return self._cut or (self._inner is not None and self._inner.shortened)
+
+    def prepare(self) -> None:
+        """``TokenConstraint.prepare``."""
+        if self._inner is not None:
+            self._inner.prepare()
+
+    @property
+    def ready(self) -> bool:
+        return self._inner is None or self._inner.ready
+
+    def wait(self) -> bool:
+        """``TokenConstraint.wait``."""
+        return self._inner is None or self._inner.wait()
 
     def mask(self) -> memoryview | None:
         """``TokenConstraint.mask``."""
@@ -122,7 +134,7 @@ class ThinkingConstraint:
             )
         self._enter()
 
-    def _form(self) -> GrammarConstraint | None:
+    def _form(self) -> FormConstraint | None:
         return None if self._grammar is None else self._grammar.start(self._room)
 
     def _open(self, token: int, *, marked: bool) -> None:
@@ -215,7 +227,7 @@ def _allows(mask: memoryview, token: int) -> bool:
 
 def answer_constraint(
     thinking: ThinkingParams | None,
-    grammar: CompiledGrammar | None,
+    grammar: AnswerForm | None,
     *,
     max_tokens: int,
     spell: Callable[[int], bytes],

@@ -1,190 +1,163 @@
 """Compiles what callers ask for, off their threads and within a budget, and keeps what it compiled.
 
-A grammar is first tried in another process (``vetting``), because llguidance can crash or hang on hostile ones and
-nothing stops it from inside; only what passes there is compiled here, on one worker thread, where llguidance lets go
-of the interpreter's lock. The result is a matcher before its first token, which each answer gets a copy of.
+A form lives in a process of its own (``host``), which ends when it takes more than it may. So the only thing that a
+hostile one costs others is a place in the line: callers take turns there, one form of each is compiled at a time, and
+where the line is full the caller that has most in it is refused.
 """
 
 from __future__ import annotations
 
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from llguidance import LLMatcher
+import msgspec
 
-from twofold.core.errors import ParameterError, ResourceError
+from twofold.core.errors import ResourceError
 from twofold.core.params import StructuredOutputsParams
-from twofold.grammar.completion import LONGEST, CompletionSearch, Path
-from twofold.grammar.constraint import GrammarConstraint
-from twofold.grammar.rise import literals, rise_bytes
-from twofold.grammar.source import GrammarSource, grammar_source, impossible
-from twofold.grammar.vet import parser_limits
-from twofold.grammar.vetting import TrialProcess
-from twofold.grammar.vocabulary import TokenVocabulary
+from twofold.core.turns import Turns
+from twofold.grammar.form import AnswerForm
+from twofold.grammar.hosted import ForkServer, GrammarHost, HostedGrammar, Inbox
+from twofold.grammar.source import form_of, impossible, portable
+from twofold.grammar.wire import Compile, described
 from twofold.text.tokenizer import Tokenizer
 
 COMPILE_S: Final = 0.25
+STEP_S: Final = 1.0
 CACHED_GRAMMARS: Final = 64
+IDLE_HOSTS: Final = 8
+"""Hosts without an answer that are kept for the next one; a form whose host was let go is compiled again."""
 MAX_WAITING: Final = 256
-COMPILE_WORK: Final = 800_000
-"""Of the search for a shortest answer (``completion``): about a second."""
-LEAST_HEADROOM: Final = 8
-BRACKET_TOKENS: Final = 4
-"""What closing a bracket of a caller's own grammar takes: ``+1)`` and a little more."""
-_HINTS: Final = {
-    "json": "Check the schema; supported are the keywords of draft 2020-12 that llguidance lists.",
-    "regex": "Use the syntax of Rust's regex package: no look-around, no back-references.",
-    "choice": "Give fewer or shorter texts.",
-    "grammar": "Check the rules; `start` (in GBNF `root`) is the first one.",
-}
+COMPILING: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class CompiledGrammar:
-    """A form that answers may have, ready for any number of them. Safe to share among threads.
-
-    ``least_tokens`` is how many tokens are known to be enough for an answer.
-    """
-
-    form: str
-    matcher: LLMatcher
-    vocabulary: TokenVocabulary
-    texts: tuple[bytes, ...]
-    literals: tuple[Path, ...]
-    path: Path
-    headroom: int
-
-    @property
-    def least_tokens(self) -> int:
-        return len(self.path)
-
-    def start(self, max_tokens: int) -> GrammarConstraint:
-        """The constraint of one answer of at most ``max_tokens`` tokens, valid wherever it ends.
-
-        Raises ParameterError if the form needs more tokens than that.
-        """
-        if max_tokens < self.least_tokens:
-            raise ParameterError(
-                f"The structured output needs {self.least_tokens} tokens at the least, max_tokens is {max_tokens}.",
-                param="max_tokens",
-                hint=f"Set max_tokens to {self.least_tokens} or more; leave room for what the model wants to say.",
-            )
-        return GrammarConstraint(
-            self.matcher.deep_copy(),
-            self.vocabulary,
-            CompletionSearch(self.vocabulary, self.texts, self.literals),
-            max_tokens=max_tokens,
-            path=self.path,
-            headroom=self.headroom,
-        )
+class _Job:
+    caller: str
+    key: bytes
+    params: StructuredOutputsParams
+    future: Future[AnswerForm] = field(default_factory=Future)
 
 
 class GrammarCompiler:
-    """Compiles for one model. Made cheaply: the vocabulary is prepared with the first grammar. Thread-safe.
+    """Compiles for one model. Made cheaply: processes are started with the first grammar. Thread-safe.
 
     end_ids     every token that may end an answer
     vocab_size  how many logits a row has
-    seconds     budget of a compilation on trial, the only clock here: it decides what is refused, never an answer
+    seconds     processor time of a compilation
+    step_s      processor time of a token or of the mask after it; both decide what is refused, never an answer
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, end_ids: Iterable[int], vocab_size: int, *, seconds: float = COMPILE_S
+        self,
+        tokenizer: Tokenizer,
+        end_ids: Iterable[int],
+        vocab_size: int,
+        *,
+        seconds: float = COMPILE_S,
+        step_s: float = STEP_S,
     ) -> None:
-        self._tokenizer = tokenizer
         self._end_ids = tuple(end_ids)
-        self._vocab_size = vocab_size
-        self._seconds = seconds
-        self._vocabulary: TokenVocabulary | None = None
-        self._trial = TrialProcess(seconds)
-        self._known: OrderedDict[str, CompiledGrammar] = OrderedDict()
-        self._lock = threading.Lock()
-        self._waiting = 0
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="twofold-grammar")
+        self._seconds, self._step_s = seconds, step_s
+        self._server = ForkServer(lambda: described(tokenizer, self._end_ids, vocab_size))
+        self._lock = threading.RLock()
+        self._turns: Turns[_Job] = Turns()
+        self._compiling: set[str] = set()
+        self._known: OrderedDict[bytes, AnswerForm] = OrderedDict()
+        self._hosts: OrderedDict[bytes, GrammarHost] = OrderedDict()
+        self._workers = ThreadPoolExecutor(COMPILING, thread_name_prefix="twofold-grammar")
 
-    def submit(self, params: StructuredOutputsParams) -> Future[CompiledGrammar]:
-        """Compiles in the background. The future raises ParameterError for a form that is impossible.
-
-        Raises ResourceError where too many wait already.
-        """
+    def submit(self, params: StructuredOutputsParams, caller: str = "") -> Future[AnswerForm]:
+        """Compiles in the background. The future raises ParameterError for a form that is impossible, and
+        ResourceError where too many wait already; callers share nothing but that line."""
+        params = portable(params)
+        key = msgspec.msgpack.encode((caller, params))
         with self._lock:
-            if self._waiting >= MAX_WAITING:
-                raise ResourceError(
-                    f"{self._waiting} grammars wait to be compiled already.", hint="Try again in a few seconds."
+            known = self._known.get(key)
+            if known is not None:
+                self._known.move_to_end(key)
+                done: Future[AnswerForm] = Future()
+                done.set_result(known)
+                return done
+            job = _Job(caller, key, params)
+            self._turns.add(caller, job)
+            surplus = self._turns.surplus(MAX_WAITING)
+            self._go_on()
+        if surplus is not None:
+            surplus.future.set_exception(
+                ResourceError(
+                    f"{MAX_WAITING} grammars wait to be compiled already.", hint="Try again in a few seconds."
                 )
-            self._waiting += 1
-        future = self._worker.submit(self._compile, params)
-        future.add_done_callback(self._left)
-        return future
+            )
+        return job.future
 
     def close(self) -> None:
-        """Drops what waits, ends what runs, and lets the other process go."""
-        self._worker.shutdown(wait=True, cancel_futures=True)
-        self._trial.close()
-
-    def _left(self, _: Future[CompiledGrammar]) -> None:
+        """Drops what waits, ends what runs, and lets the other processes go."""
         with self._lock:
-            self._waiting -= 1
+            while (job := self._turns.next(())) is not None:
+                job.future.cancel()
+            hosts = [*self._hosts.values()]
+        for host in hosts:
+            host.close()
+        self._workers.shutdown(wait=True, cancel_futures=True)
+        self._server.close()
 
-    def _compile(self, params: StructuredOutputsParams) -> CompiledGrammar:
-        source = grammar_source(params)
-        key = f"{source.form} {source.grammar}"
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = self._compiled(source)
+    def begin(self, grammar: HostedGrammar, max_tokens: int) -> tuple[GrammarHost, int, Inbox]:
+        """A new answer of a form: its process, its number there, and what is said of it."""
+        with self._lock:
+            host = self._host_of(grammar)
+            return host, *host.start(max_tokens)
+
+    def _host_of(self, grammar: HostedGrammar) -> GrammarHost:
+        """The process of a form that is in use; hosts that nobody uses are let go, the least recently used first."""
+        with self._lock:
+            host = self._hosts.get(grammar.key)
+            if host is None or host.error is not None:
+                host = GrammarHost(self._server, grammar.form, Compile(grammar.params, self._seconds, self._step_s))
+                self._hosts[grammar.key] = host
+            self._hosts.move_to_end(grammar.key)
+            idle = [key for key, each in self._hosts.items() if each.idle and key != grammar.key]
+            for key in idle[: max(0, len(idle) - IDLE_HOSTS + 1)]:
+                self._hosts.pop(key).close()
+            return host
+
+    def _go_on(self) -> None:
+        """Gives idle workers the next jobs of callers that none of them works for."""
+        while len(self._compiling) < COMPILING and (job := self._turns.next(self._compiling)) is not None:
+            if job.future.set_running_or_notify_cancel():
+                self._compiling.add(job.caller)
+                self._workers.submit(self._work, job)
+
+    def _work(self, job: _Job) -> None:
+        try:
+            job.future.set_result(self._compiled(job))
+        except Exception as error:
+            job.future.set_exception(error)
+        finally:
+            with self._lock:
+                self._compiling.discard(job.caller)
+                self._go_on()
+
+    def _compiled(self, job: _Job) -> AnswerForm:
+        with self._lock:
+            known = self._known.get(job.key)
+        if known is not None:
+            return known
+        grammar = HostedGrammar(self, job.key, job.params, form_of(job.params))
+        if not self._end_ids:
+            raise impossible(grammar.form, "needs a model with an end-of-sequence token", "Use another model.")
+        host = self._host_of(grammar)
+        host.read_until(lambda: host.least_tokens is not None)
+        if host.error is not None:
+            with self._lock:
+                self._hosts.pop(job.key, None)
+            raise host.error
+        grammar.least_tokens = host.least_tokens or 0
+        with self._lock:
+            self._known[job.key] = grammar
             while len(self._known) > CACHED_GRAMMARS:
                 self._known.popitem(last=False)
-        self._known.move_to_end(key)
-        return known
-
-    def _compiled(self, source: GrammarSource) -> CompiledGrammar:
-        if not self._end_ids:
-            raise impossible(source.form, "needs a model with an end-of-sequence token", "Use another model.")
-        fault = self._trial.fault(source.grammar)
-        if fault:
-            raise _refused(source.form, fault)
-        if self._vocabulary is None:
-            self._vocabulary = TokenVocabulary(self._tokenizer, self._end_ids, self._vocab_size)
-        matcher = LLMatcher(self._vocabulary.matchable, source.grammar, log_level=0, limits=parser_limits())
-        spelled = tuple(tuple(self._vocabulary.spell(text.encode())) for text in literals(source))
-        search = CompletionSearch(self._vocabulary, source.texts, spelled)
-        path = None if matcher.is_error() else search.find(matcher, LONGEST, b"", COMPILE_WORK)
-        if matcher.is_error():
-            raise _refused(source.form, matcher.get_error())
-        if path is None:
-            why = f"has no complete answer of up to {LONGEST} tokens that could be found"
-            raise impossible(source.form, why, "Give recursive parts an alternative that ends; lower least counts.")
-        headroom = _headroom(source, self._vocabulary)
-        return CompiledGrammar(source.form, matcher, self._vocabulary, source.texts, spelled, path, headroom)
-
-
-def _headroom(source: GrammarSource, vocabulary: TokenVocabulary) -> int:
-    """How many tokens a single token can add to the shortest completion: what it opens, if it opens several.
-
-    A byte counts as a token, which it takes where a vocabulary knows no longer piece (emoji, digits).
-    """
-    if source.texts:
-        return max(len(vocabulary.spell(text)) for text in source.texts)
-    brackets = vocabulary.deepest * (BRACKET_TOKENS if source.form == "grammar" else 1)
-    return max(LEAST_HEADROOM, rise_bytes(source), brackets)
-
-
-def _refused(form: str, fault: str) -> ParameterError:
-    hint = _HINTS.get(form, "Simplify it.")
-    if fault.startswith(("takes more", "is too")):
-        return impossible(form, fault, "Make it smaller: fewer alternatives, properties, repetitions or levels.")
-    return impossible(form, f"cannot be compiled: {_one_line(fault)}", hint)
-
-
-def _one_line(fault: str) -> str:
-    """The telling line of llguidance's message, without places in a grammar that the caller never saw."""
-    lines = [line.strip() for line in fault.splitlines() if line.strip()]
-    if lines and lines[0].startswith("NoExtension"):
-        return "no answer can have this form"
-    line = next((line.removeprefix("error:") for line in lines if line.startswith("error:")), lines[0])
-    line = re.sub(r"^(?:at )?\d+\(\d+\): ", "", line.split(" (in regex): ")[-1])
-    return line.strip().split(";")[0].rstrip(".")[:160]
+        return grammar

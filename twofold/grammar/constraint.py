@@ -16,6 +16,7 @@ The end of an answer needs no token of its own: an answer that is complete when 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -94,8 +95,26 @@ class GrammarConstraint:
             self._fresh = True
         return self._view
 
+    def prepare(self) -> None:
+        """``TokenConstraint.prepare``."""
+        with suppress(ParameterError):  # ``mask`` raises it again
+            self.mask()
+
+    @property
+    def ready(self) -> bool:
+        return True
+
+    def wait(self) -> bool:
+        """``TokenConstraint.wait``."""
+        return True
+
     def advance(self, token: int) -> None:
         """Takes a drawn token, one that the mask allowed."""
+        self.take(token)
+        self.follow(token)
+
+    def take(self, token: int) -> None:
+        """The cheap half of ``advance``: whether the answer is finished is known after it."""
         assert not self._finished, "nothing can follow a finished answer"
         self.mask()  # its proofs are part of the state
         self._fresh = False
@@ -108,7 +127,23 @@ class GrammarConstraint:
             raise self._broken(f"Token {token} cannot follow")
         self._spelled += self._vocabulary.tokens[token]
         self._finished = self._matcher.is_stopped()
-        self._follow(token)
+
+    def follow(self, token: int) -> None:
+        """The other half: keeps a path from the new state, or the plan of when to look for one."""
+        if self._finished:
+            return
+        if self._unchecked > 0:
+            self._unchecked -= 1
+            self._stale = True
+            return
+        proof = self._proofs.get(token)
+        if proof is not None:
+            self._path = proof
+        elif not self._stale and not self._lost and self._path[:1] == (token,):
+            self._path = self._path[1:]
+        else:
+            self._look()
+        self._plan_check()
 
     def _fill(self) -> None:
         if self._finished:
@@ -135,21 +170,6 @@ class GrammarConstraint:
     @property
     def _near(self) -> bool:
         return not self._lost and self._room - len(self._path) <= self._headroom
-
-    def _follow(self, token: int) -> None:
-        """Keeps a path from the new state, or the plan of when to look for one."""
-        if self._unchecked > 0:
-            self._unchecked -= 1
-            self._stale = True
-            return
-        proof = self._proofs.get(token)
-        if proof is not None:
-            self._path = proof
-        elif not self._stale and not self._lost and self._path[:1] == (token,):
-            self._path = self._path[1:]
-        else:
-            self._look()
-        self._plan_check()
 
     def _look(self) -> None:
         """A path from here: what is left of the last one, else a new one; the shorter where none is in time."""

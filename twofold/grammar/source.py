@@ -48,6 +48,33 @@ def grammar_source(params: StructuredOutputsParams) -> GrammarSource:
     return GrammarSource("grammar", LLMatcher.grammar_from_lark(lark), lark)
 
 
+def form_of(params: StructuredOutputsParams) -> str:
+    """The caller's name for the kind of a form."""
+    names = ("json", "regex", "choice", "grammar")
+    return next((name for name in names if getattr(params, name) is not None), "json_object")
+
+
+def portable(params: StructuredOutputsParams) -> StructuredOutputsParams:
+    """The same form with its schema as text, so that it can travel. Raises ParameterError for one that is too long or
+    no Unicode text."""
+    if params.json is not None and not isinstance(params.json, str):
+        params = StructuredOutputsParams(json=_schema_text(params.json))
+    form = form_of(params)
+    if form != "json_object":
+        text = getattr(params, form)
+        _check_size(form, text if isinstance(text, str) else "".join(text))
+    return params
+
+
+def _schema_text(schema: str | Mapping[str, Any]) -> str:
+    try:
+        return schema if isinstance(schema, str) else json.dumps(schema)
+    except (TypeError, ValueError) as error:
+        raise impossible("json", f"is not JSON: {_line(error)}", "Send a JSON schema.") from error
+    except RecursionError as error:
+        raise impossible("json", "is nested too deeply", "Use $defs and $ref for what repeats.") from error
+
+
 def _json_grammar(schema: str) -> str:
     """Strings may hold escapes of any character, as ASCII-only JSON writes them; never half a surrogate pair."""
     return LLMatcher.grammar_from_json_schema(schema, {"json_allow_general_unicode_escapes": True})
@@ -78,7 +105,7 @@ def _choice_source(choice: tuple[str, ...]) -> GrammarSource:
 
 def _json_source(schema: str | Mapping[str, Any]) -> GrammarSource:
     try:
-        text = schema if isinstance(schema, str) else json.dumps(schema)
+        text = _schema_text(schema)
         _check_size("json", text)
         value = json.loads(text)
         if not isinstance(value, dict | bool):

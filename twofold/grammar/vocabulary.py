@@ -7,15 +7,13 @@ into tokens is allowed; control tokens match nothing but their own name in a Lar
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 from llguidance import LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
-
-from twofold.text.tokenizer import Tokenizer
 
 I32: TypeAlias = NDArray[np.int32]
 
@@ -57,6 +55,21 @@ class Preferences:
     common: I32
 
 
+class TokenSource(Protocol):
+    """What a vocabulary reads of a tokenizer: ``Tokenizer`` has it, and what travels to another process."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def special_ids(self) -> Collection[int]: ...
+    @property
+    def bos_id(self) -> int | None: ...
+    @property
+    def strips_first_space(self) -> bool: ...
+    def token_bytes(self, token: int, /) -> bytes: ...
+    def encode(self, text: str, *, add_special_tokens: bool, parse_special: bool) -> list[int]: ...
+
+
 class TokenVocabulary:
     """A model's tokens as llguidance wants them. ``end_ids`` may end an answer, where its form is complete.
 
@@ -64,7 +77,7 @@ class TokenVocabulary:
     length of a mask, ``deepest`` the most brackets that one token opens.
     """
 
-    def __init__(self, tokenizer: Tokenizer, end_ids: Iterable[int], size: int) -> None:
+    def __init__(self, tokenizer: TokenSource, end_ids: Iterable[int], size: int) -> None:
         self.size = size
         self.words = -(-size // WORD_BITS)
         self.end_ids = tuple(sorted(end_ids))

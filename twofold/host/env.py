@@ -11,6 +11,7 @@ from typing import Final
 from twofold.core.errors import ParameterError
 
 FLAG_PREFIX: Final = "TWOFOLD_"
+_THREADS: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 _TRUE: Final = frozenset({"1", "on", "true", "yes"})
 _FALSE: Final = frozenset({"", "0", "off", "false", "no"})
 
@@ -58,6 +59,11 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
         otlp_service=source.get("OTEL_SERVICE_NAME") or "twofold",
         settings={_flag_name(key): value for key, value in source.items() if key.startswith(FLAG_PREFIX)},
     )
+
+
+def quiet_child() -> dict[str, str]:
+    """The environment for a process that forks: libraries must have no threads of their own there."""
+    return {**os.environ, **dict.fromkeys(_THREADS, "1"), "TOKENIZERS_PARALLELISM": "false"}
 
 
 def _flag_name(key: str) -> str:

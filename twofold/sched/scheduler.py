@@ -1,6 +1,7 @@
 """Which sequences advance in the next step, and by how many tokens. Pure: no arrays, and time is an argument.
 
-    plan      1. Every running sequence with one token to compute gets its row: nobody who generates is left out.
+    plan      1. Every running sequence with one token to compute gets its row: nobody who generates is left out, but
+                 those for which it is not known yet what they may draw.
               2. The budget says how many rows prompts may take; running ones get them, urgent classes first.
               3. Who waits is admitted, in the order of the line, while rows, places and blocks last. The first that
                  does not fit holds back those behind it, so none starves.
@@ -102,6 +103,11 @@ class Scheduler:
         return len(self._running)
 
     @property
+    def defers(self) -> bool:
+        """Whether a running sequence waits to be told what it may draw."""
+        return any(sequence.deferred for sequence in self._running.values())
+
+    @property
     def has_work(self) -> bool:
         return bool(self._live)
 
@@ -161,7 +167,7 @@ class Scheduler:
         """The next step; empty when there is nothing to do."""
         step, before = StepBuilder(self._limits), self.preemptions
         self._unpark()
-        decoding = [runner for runner in self._running.values() if runner.pending == 1]
+        decoding = [runner for runner in self._running.values() if runner.pending == 1 and not runner.waits]
         prompts = [runner for runner in self._running.values() if runner.pending > 1]
         self._place_decodes(step, decoding, now)
         heard, shape = decoding if prompts or self._line else (), step.shape
@@ -346,7 +352,7 @@ class Scheduler:
         """Moves one sequence on; the event, if there is anything to tell."""
         record = sequence.record
         work.note(record.decode if step.start >= sequence.prompt_length else record.prefill, step, self._windows)
-        sequence.advance(len(step.tokens))
+        sequence.advance(len(step.tokens), deferred=result.deferred)
         self._blocks.publish(sequence, now)
         if step.start < sequence.prompt_length and not is_coming(sequence):
             self._call_siblings(sequence)

@@ -115,6 +115,7 @@ class Sequence:
         self.computed = 0
         self.resting = False
         self.held = False
+        self.deferred = False
         self.finish_reason: FinishReason | None = None
         self.stop_token: int | None = None
         self.admitted_at: float | None = None
@@ -154,6 +155,11 @@ class Sequence:
     def wants_draw(self) -> bool:
         """Whether something is to be drawn once all known tokens are computed."""
         return self.draws and not self.resting
+
+    @property
+    def waits(self) -> bool:
+        """Whether what may be drawn next is not known yet, so that computing its row again would be in vain."""
+        return self.deferred and self.constraint is not None and not self.constraint.ready
 
     @property
     def most_cached(self) -> int:
@@ -222,9 +228,11 @@ class Sequence:
             self._pooled(last) if self.pooling else None,
         )
 
-    def advance(self, rows: int) -> None:
-        """``rows`` more tokens are computed."""
+    def advance(self, rows: int, *, deferred: bool = False) -> None:
+        """``rows`` more tokens are computed; the last one will be again where its draw was ``deferred``."""
         assert rows >= 1, "a step computes at least one token"
+        self.deferred = deferred
+        rows -= deferred
         self.computed += rows
         self._reached = max(self._reached, self.computed)
         self._check()
@@ -249,6 +257,8 @@ class Sequence:
         """Goes on with what a step gave: the tokens that became known. It may rest, or come to its end."""
         if result.error is not None:
             self.finish("abort")
+        elif result.complete:
+            self.finish(self._formed)
         elif result.tokens:
             return self.append(result.tokens)
         elif result.candidates:
@@ -280,6 +290,11 @@ class Sequence:
             self.stop_token = token
         elif self.constraint is None or not self.constraint.finished:
             return "length" if len(self.tokens) == self.limit else None
+        return self._formed
+
+    @property
+    def _formed(self) -> FinishReason:
+        """How an answer ended that its constraint completed."""
         return "length" if self.constraint is not None and self.constraint.shortened else "stop"
 
     def _pooled(self, last: bool) -> Pooling | None:

@@ -92,6 +92,11 @@ class Tokenizer:
         """Number of ids, unused ones included."""
         return len(self._vocabulary.texts)
 
+    @property
+    def encoder_text(self) -> str:
+        """What ``PlainEncoder`` needs to cut plain text in another process; of the size of the vocabulary."""
+        return self._encoder.to_str()
+
     def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True) -> list[int]:
         """Ids of ``text``, with BOS and EOS around it where the model wants them.
 

@@ -28,7 +28,7 @@ from twofold.engine.load import LoadedModel
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.prompts import GivenPrompt
 from twofold.engine.runner import EngineThread
-from twofold.grammar.compile import CompiledGrammar
+from twofold.grammar.form import AnswerForm
 from twofold.serve.worker.messages import (
     Abort,
     Check,
@@ -108,7 +108,7 @@ class Service:
 
     def _generate(self, message: Generate) -> None:
         try:
-            compiling = self._engine.compile(message.params)
+            compiling = self._engine.compile(message.params, message.options)
         except TwofoldError as error:
             self.fail(message.request_id, error)
             return
@@ -118,14 +118,14 @@ class Service:
         self._compiling[message.request_id] = message
         compiling.add_done_callback(partial(self._compiled, message, self._engine.now()))
 
-    def _compiled(self, message: Generate, began: float, compiling: Future[CompiledGrammar]) -> None:
+    def _compiled(self, message: Generate, began: float, compiling: Future[AnswerForm]) -> None:
         error = compiling.exception()
         if error is None:
             self._submit(message, compiling.result(), self._engine.now() - began)
         elif isinstance(error, Exception) and self._still_wanted(message):
             self.fail(message.request_id, error)
 
-    def _submit(self, message: Generate, grammar: CompiledGrammar | None, grammar_s: float) -> None:
+    def _submit(self, message: Generate, grammar: AnswerForm | None, grammar_s: float) -> None:
         outbox = _Outbox(self, message.request_id, stream=message.stream)
 
         def add(engine: Engine) -> str:

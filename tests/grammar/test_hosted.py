@@ -1,0 +1,198 @@
+"""Forms in processes of their own: the same masks, and nothing that one of them does reaches another."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from tests.grammar.conftest import LocalCompiler, byte_level
+from tests.grammar.walks import FORMS, allowed
+from twofold.core.errors import ParameterError
+from twofold.core.params import StructuredOutputsParams
+from twofold.core.step import TokenConstraint
+from twofold.grammar import compile as compile_module
+from twofold.grammar import hosted
+from twofold.grammar.compile import GrammarCompiler
+from twofold.grammar.form import AnswerForm
+
+P = StructuredOutputsParams
+AMBIGUOUS = 'start: e\ne: e e | "a" | "b" e "x" | ""\n'
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Iterator[GrammarCompiler]:
+    tokenizer = byte_level()
+    made = GrammarCompiler(tokenizer, tokenizer.eos_ids, tokenizer.vocab_size, seconds=2.0)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def local() -> LocalCompiler:
+    tokenizer = byte_level()
+    return LocalCompiler(tokenizer, tokenizer.vocab_size)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_masks_are_those_of_this_process(compiler: GrammarCompiler, local: LocalCompiler, name: str) -> None:
+    compiled, inside = compiler.submit(FORMS[name].params).result(), local.compile(FORMS[name].params)
+    assert compiled.least_tokens == inside.least_tokens
+    limit, draw = compiled.least_tokens + 8, random.Random(3)
+    one, other = compiled.start(limit), inside.start(limit)
+    for _ in range(limit):
+        assert bytes(one.mask()) == bytes(other.mask())
+        token = draw.choice(allowed(one))
+        one.advance(token)
+        other.advance(token)
+        if token in inside.vocabulary.end_ids or other.finished:
+            one.mask()
+            assert one.ready
+            assert one.finished
+            assert one.shortened == other.shortened
+            return
+
+
+def follow(constraint: TokenConstraint, tokens: int, seed: int) -> int:
+    """How many random tokens were taken before the answer ended."""
+    draw = random.Random(seed)
+    for taken in range(tokens):
+        mask = constraint.mask()
+        if constraint.finished:
+            return taken
+        ids = np.flatnonzero(np.unpackbits(np.asarray(mask).view(np.uint8), bitorder="little")).tolist()
+        constraint.advance(draw.choice(ids[1:] or ids))
+    return tokens
+
+
+def follow_many(grammar: AnswerForm) -> None:
+    for seed in range(50):
+        follow(grammar.start(40), 40, seed)
+
+
+def test_a_form_that_explodes_ends_alone(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process is ended by its processor time; an answer beside it, and the next of any form, go on."""
+    harmless = compiler.submit(P(regex="[ab]{400}")).result()
+    beside = harmless.start(500)
+    follow(beside, 3, 0)
+    monkeypatch.setattr(compiler, "_step_s", 0.01)
+    bomb = compiler.submit(P(grammar=AMBIGUOUS)).result()
+    with pytest.raises(ParameterError, match=r"grammar is too complex") as caught:
+        follow_many(bomb)
+    assert caught.value.param == "structured_outputs.grammar"
+    assert caught.value.hint
+    assert follow(beside, 30, 1) == 30
+    assert follow(bomb.start(400), 2, 2) == 2
+
+
+def test_answers_that_nobody_wants_are_forgotten(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle hosts beyond the few that are kept are let go, and come back when they are wanted."""
+    monkeypatch.setattr(compile_module, "IDLE_HOSTS", 2)
+    grammars = [compiler.submit(P(regex=f"{letter}+x")).result() for letter in "abcde"]
+    kept = grammars[4].start(20)
+    kept.prepare()
+    assert [host.idle for host in compiler._hosts.values()].count(True) <= 2
+    first = grammars[0].start(20)
+    assert allowed(first)
+    del first
+    gc.collect()
+    assert [host.idle for host in compiler._hosts.values()].count(True) >= 1
+    assert not compiler._hosts[grammars[4].key].idle  # type: ignore[attr-defined]
+    assert allowed(kept)
+
+
+def test_a_slow_host_is_waited_for_less_and_less(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    constraint = compiler.submit(P(regex="[ab]{90}")).result().start(99)
+    waited: list[float | None] = []
+    hear = hosted.GrammarHost.hear
+
+    def deaf(_: hosted.GrammarHost, seconds: float | None) -> bool:
+        waited.append(seconds)
+        return False
+
+    with monkeypatch.context() as patched:
+        patched.setattr(hosted.GrammarHost, "hear", deaf)
+        assert [constraint.wait() for _ in range(12)] == [False] * 12
+        assert not constraint.ready
+    assert sum(seconds or 0.0 for seconds in waited) < 2 * hosted.PATIENCE_S
+    assert hear(constraint._host, None)  # type: ignore[attr-defined]
+    assert follow(constraint, 20, 1) == 20
+
+
+LITERALS = ("a", "b", "[a-z]", "[^x]", ".", r"\w", r"\d", "é", "ab", "(?i:abc)")
+
+
+def some_regex(draw: random.Random, depth: int = 0) -> str:
+    kind = draw.random()
+    if depth > 4 or kind < 0.3:
+        return draw.choice(LITERALS)
+    if kind < 0.5:
+        return f"({some_regex(draw, depth + 1)}){draw.choice(['*', '+', '?', '{0,50}', '{0,999}', '{2}', '{100}'])}"
+    if kind < 0.75:
+        return some_regex(draw, depth + 1) + some_regex(draw, depth + 1)
+    return f"({some_regex(draw, depth + 1)}|{some_regex(draw, depth + 1)})"
+
+
+def some_schema(draw: random.Random, depth: int = 0) -> dict[str, object]:
+    kind = draw.random()
+    if depth > 2 or kind < 0.3:
+        plain: list[dict[str, object]] = [
+            {},
+            {"type": "string", "minLength": draw.randrange(30), "maxLength": draw.randrange(30, 3_000)},
+            {"type": "string", "pattern": some_regex(draw)},
+            {"type": "integer", "minimum": -draw.randrange(10**6), "maximum": draw.randrange(10**9)},
+            {"enum": [draw.randrange(999) for _ in range(300)]},
+            {"type": "string", "format": "uri"},
+            {"type": "number", "multipleOf": 0.5},
+            {"$ref": "#"},
+        ]
+        return draw.choice(plain)
+    if kind < 0.5:
+        return {"type": "array", "items": some_schema(draw, depth + 1), "minItems": draw.choice([0, 20])}
+    if kind < 0.8:
+        parts = {f"p{index}": some_schema(draw, depth + 1) for index in range(draw.choice([1, 3, 12]))}
+        return {"type": "object", "properties": parts, "required": [name for name in parts if draw.random() < 0.5]}
+    return {draw.choice(["anyOf", "oneOf", "allOf"]): [some_schema(draw, depth + 1) for _ in range(2)]}
+
+
+def some_grammar(draw: random.Random) -> str:
+    rules = ["start", *(f"r{index}" for index in range(draw.choice([1, 2, 4, 10])))]
+    parts = [*rules, *(f"/{some_regex(draw)}/" for _ in range(3)), '"a"', '"b"', '"zq"', '""']
+
+    def branch() -> str:
+        return " ".join(draw.choice(parts) + draw.choice(["", "", "*", "?"]) for _ in range(draw.choice([1, 2, 5])))
+
+    return "".join(f"{rule}: {' | '.join(branch() for _ in range(draw.choice([1, 2, 4])))}\n" for rule in rules)
+
+
+def some_form(draw: random.Random) -> P:
+    kind = draw.randrange(3)
+    return (
+        P(regex=some_regex(draw) + some_regex(draw))
+        if kind == 0
+        else (P(json=some_schema(draw)) if kind == 1 else P(grammar=some_grammar(draw)))
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_forms_are_answered_or_refused(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Forty forms a seed, each with little processor time: a form ends in an answer or in one clear error, and the
+    last one is served like the first."""
+    draw = random.Random(seed)
+    monkeypatch.setattr(compiler, "_seconds", 0.05)
+    ends = {"answered": 0, "refused": 0}
+    for future in [compiler.submit(some_form(draw), str(number % 5)) for number in range(40)]:
+        try:
+            grammar = future.result(60)
+            follow(grammar.start(max(12, grammar.least_tokens)), 6, seed)
+            ends["answered"] += 1
+        except ParameterError as error:
+            ends["refused"] += bool(error.hint) and len(str(error)) < 300
+    assert sum(ends.values()) == 40
+    assert min(ends.values()) > 0
+    assert compiler.submit(P(regex=f"{seed}|b")).result().least_tokens == 1

@@ -1,0 +1,380 @@
+"""The side that asks: forms and answers that live in processes of their own (``host``).
+
+A host that took more than it may is gone; what it held has ended with an error, and the next question gets a new one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from typing import Final, Protocol
+
+from twofold.core.errors import ParameterError, ResourceError, TwofoldError
+from twofold.core.params import StructuredOutputsParams
+from twofold.grammar.compiled import check_room, too_much, unending
+from twofold.grammar.host import FORK, NUMBER, SEARCHING, STATUS
+from twofold.grammar.wire import (
+    Advance,
+    Advanced,
+    Compile,
+    Compiled,
+    Compiling,
+    Describe,
+    Drop,
+    FromHost,
+    Mask,
+    Pipe,
+    Refused,
+    Start,
+    ToHost,
+)
+from twofold.host.env import quiet_child
+
+START_S: Final = 60.0
+SLOW_S: Final = 0.25
+COMPILED_NICENESS: Final = 10
+SLOW_NICENESS: Final = 19
+"""The engine goes before hosts: they begin at START_NICENESS, go on at COMPILED_NICENESS once compiled or after SLOW_S,
+and at SLOW_NICENESS where draws waited for them again and again."""
+PATIENCE_S: Final = 0.01
+PATIENCE_GAIN: Final = 1.1
+"""How long a step of the engine waits for an answer at most, and by how much longer it does again after each time that
+was not in vain."""
+
+
+class ForkServer:
+    """The process that has the vocabulary, started with the first question. Thread-safe."""
+
+    def __init__(self, describe: Callable[[], Describe]) -> None:
+        self._describe = describe
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    def fork(self) -> tuple[socket.socket, int]:
+        """A new host: its socket, and its process id. Raises ResourceError where none can be started."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            return ours, self._ask(FORK, 0, [theirs.fileno()])
+
+    def status(self, process: int) -> int:
+        """How a host that ended did so, as ``os.waitpid`` tells it; 0 where that is not known any more."""
+        try:
+            return self._ask(STATUS, process, [])
+        except ResourceError:
+            return 0
+
+    def close(self) -> None:
+        """Ends the process; hosts end by themselves."""
+        with self._lock:
+            self._end()
+
+    def _ask(self, command: bytes, number: int, descriptors: list[int]) -> int:
+        with self._lock:
+            try:
+                control = self._control or self._start()
+                socket.send_fds(control, [command + number.to_bytes(NUMBER, "little")], descriptors)
+                return int.from_bytes(_read(control), "little")
+            except OSError as error:
+                self._end()
+                raise ResourceError(
+                    "The process that holds grammars could not be started.",
+                    hint="Structured output needs processes of up to 256 MiB each.",
+                ) from error
+
+    def _start(self) -> socket.socket:
+        control, theirs = socket.socketpair()
+        self._control = control
+        with theirs:
+            command = [sys.executable, "-P", "-m", "twofold.grammar.host", str(theirs.fileno())]
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env=quiet_child(),
+            )
+        control.settimeout(START_S)
+        Pipe(control).send(self._describe())
+        control.settimeout(START_S)
+        _read(control)
+        return control
+
+    def _end(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def _read(control: socket.socket) -> bytes:
+    data = control.recv(NUMBER)
+    if len(data) < NUMBER:
+        raise ConnectionResetError("the fork server ended")
+    return data
+
+
+class Inbox:
+    """What a host said of one answer."""
+
+    def __init__(self) -> None:
+        self.finished = False
+        self.shortened = False
+        self.advanced = True
+        self.mask: memoryview | None = None
+        self.error: TwofoldError | None = None
+
+
+class GrammarHost:
+    """A process that compiles one form and keeps its answers. Thread-safe; whoever waits reads for all."""
+
+    def __init__(self, server: ForkServer, form: str, wanted: Compile) -> None:
+        connection, self._process = server.fork()
+        self._server = server
+        self._form = form
+        self._seconds = wanted.compile_s
+        self._pipe = Pipe(connection)
+        self._lock = threading.RLock()
+        self._numbers = count()
+        self._inboxes: dict[int, Inbox] = {}
+        self._patience = PATIENCE_S
+        self._niceness = 0
+        self._searching = False
+        self.least_tokens: int | None = None
+        self.error: TwofoldError | None = None
+        self.tell(wanted)
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is compiled, and keeps no answer."""
+        return not self._inboxes and self.least_tokens is not None
+
+    def start(self, max_tokens: int) -> tuple[int, Inbox]:
+        """A new answer: its number, and where to look for what is said of it."""
+        with self._lock:
+            number, inbox = next(self._numbers), Inbox()
+            inbox.error = self.error
+            self._inboxes[number] = inbox
+            self.tell(Start(number, max_tokens))
+            return number, inbox
+
+    def drop(self, number: int) -> None:
+        """Forgets an answer."""
+        with self._lock:
+            self._inboxes.pop(number, None)
+            self.tell(Drop(number))
+
+    def tell(self, message: ToHost) -> None:
+        """Sends a message; nothing happens where nobody is there any more, which reading shows."""
+        with self._lock, suppress(OSError):
+            if self.error is None:
+                self._pipe.send(message)
+
+    def hear(self, seconds: float | None) -> bool:
+        """Takes one message, or the end of the host; whether there was one within ``seconds``."""
+        if seconds != 0.0:  # without the lock, so that others can ask meanwhile
+            with suppress(OSError):
+                self._pipe.wait(seconds)
+        with self._lock:
+            if self.error is not None:
+                return False
+            try:
+                message = self._pipe.receive(0.0)
+            except (EOFError, OSError):
+                self._fail(self._fault())
+                return True
+            if message is not None:
+                self._take(message)  # type: ignore[arg-type]
+            return message is not None
+
+    def look(self, arrived: Callable[[], bool]) -> bool:
+        """Reads what is there; whether that, or an end of the host, is what is looked for."""
+        while not arrived() and self.error is None:
+            if not self.hear(0.0):
+                return False
+        return True
+
+    def wait_for(self, arrived: Callable[[], bool]) -> bool:
+        """As ``look``, but waits a little. Those that let others wait in vain are given less and less time for that."""
+        while not self.look(arrived):
+            if not self.hear(self._patience):
+                self._patience /= 2
+                if self._patience < PATIENCE_S / 8:
+                    self._give_way(SLOW_NICENESS)
+                return False
+        self._patience = min(PATIENCE_S, self._patience * PATIENCE_GAIN)
+        return True
+
+    def read_until(self, arrived: Callable[[], bool]) -> None:
+        """Waits until it is there, or the host has ended."""
+        while not self.look(arrived):
+            if not self.hear(SLOW_S):
+                self._give_way(COMPILED_NICENESS)
+                self.hear(None)
+
+    def _give_way(self, niceness: int) -> None:
+        """Lowers the priority of the process, for good."""
+        if self._niceness < niceness:
+            self._niceness = niceness
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, self._process, niceness)
+
+    def close(self) -> None:
+        """Ends the process."""
+        with self._lock:
+            if self.error is None:
+                self._fail(ResourceError("The engine was closed.", hint="Ask again where one is open."))
+        with suppress(OSError):
+            os.kill(self._process, signal.SIGKILL)
+
+    def _take(self, message: FromHost) -> None:
+        match message:
+            case Compiling():
+                self._searching = True
+            case Compiled(least):
+                self.least_tokens = least
+                self._give_way(COMPILED_NICENESS)
+            case Refused(answer=None):
+                self._fail(message.error)
+            case Refused(answer=int(number)):
+                if number in self._inboxes:
+                    self._inboxes[number].error = message.error
+            case Advanced(number, finished):
+                if number in self._inboxes:
+                    self._inboxes[number].finished, self._inboxes[number].advanced = finished, True
+            case Mask(number, shortened, words):
+                if number in self._inboxes:
+                    self._inboxes[number].shortened = shortened
+                    self._inboxes[number].mask = memoryview(words).cast("I")
+
+    def _fail(self, error: TwofoldError) -> None:
+        self.error = error
+        self._pipe.close()
+        for inbox in list(self._inboxes.values()):
+            inbox.error = inbox.error or error
+
+    def _fault(self) -> ParameterError:
+        """Why the process ended by itself."""
+        if self.least_tokens is not None:  # on the engine's thread, which waits for no fork server
+            what = "takes too much processor time or memory"
+            return too_much(self._form, f"is too complex: finding which tokens may follow {what}")
+        slow = os.WTERMSIG(self._server.status(self._process)) == signal.SIGPROF
+        if self._searching and slow:
+            why = f"has no complete answer that could be found in {SEARCHING * self._seconds:g} s"
+            return unending(self._form, why)
+        limit = f"takes more than {self._seconds * 1e3:.0f} ms to compile"
+        return too_much(self._form, limit if slow else "is too deep or too large to compile")
+
+
+class _Lessor(Protocol):
+    """Who lends hosts."""
+
+    def begin(self, grammar: HostedGrammar, max_tokens: int) -> tuple[GrammarHost, int, Inbox]: ...
+
+
+class HostedGrammar:
+    """A form that answers may have, ready for any number of them. Safe to share among threads.
+
+    ``least_tokens`` is how many tokens are known to be enough for an answer.
+    """
+
+    def __init__(self, lessor: _Lessor, key: bytes, params: StructuredOutputsParams, form: str) -> None:
+        self._lessor = lessor
+        self.key = key
+        self.params = params
+        self.form = form
+        self.least_tokens = 0
+
+    def begin(self, max_tokens: int) -> tuple[GrammarHost, int, Inbox]:
+        """A new answer, in the process that holds the form; started again where it was let go meanwhile."""
+        return self._lessor.begin(self, max_tokens)
+
+    def start(self, max_tokens: int) -> HostedConstraint:
+        """The constraint of one answer of at most ``max_tokens`` tokens, valid wherever it ends.
+
+        Raises ParameterError if the form needs more tokens than that.
+        """
+        check_room(self.least_tokens, max_tokens)
+        return HostedConstraint(self, max_tokens)
+
+
+class HostedConstraint:
+    """A ``TokenConstraint`` whose masks are made in another process while this one goes on; not thread-safe.
+
+    ``mask`` waits for the next one, and raises ParameterError where the form turned out to cost more than it may.
+    Nothing is asked of the other process before any of them is wanted.
+    """
+
+    def __init__(self, grammar: HostedGrammar, max_tokens: int) -> None:
+        self._grammar = grammar
+        self._max_tokens = max_tokens
+        self._host: GrammarHost | None = None
+        self._number = 0
+        self._inbox = Inbox()
+
+    def prepare(self) -> None:
+        """``TokenConstraint.prepare``: the host begins, if it has not."""
+        if self._host is None and self._inbox.error is None:
+            try:
+                host, self._number, self._inbox = self._grammar.begin(self._max_tokens)
+            except TwofoldError as error:
+                self._inbox.error = error
+                return
+            weakref.finalize(self, host.drop, self._number).atexit = False
+            self._host = host
+
+    @property
+    def ready(self) -> bool:
+        return self._heard(GrammarHost.look)
+
+    def wait(self) -> bool:
+        """``TokenConstraint.wait``."""
+        return self._heard(GrammarHost.wait_for)
+
+    @property
+    def finished(self) -> bool:
+        if self._host is not None and not self._inbox.advanced:
+            self._host.wait_for(lambda: self._inbox.advanced)
+        return self._inbox.finished
+
+    @property
+    def shortened(self) -> bool:
+        return self._inbox.shortened
+
+    def mask(self) -> memoryview:
+        """``TokenConstraint.mask``."""
+        self._heard(GrammarHost.read_until)
+        if self._inbox.error is not None:
+            raise self._inbox.error
+        assert self._inbox.mask is not None
+        return self._inbox.mask
+
+    def advance(self, token: int) -> None:
+        """``TokenConstraint.advance``; the host looks for the next mask from now on."""
+        assert not self._inbox.finished, "nothing can follow a finished answer"
+        self.prepare()
+        self._inbox.mask, self._inbox.advanced = None, False
+        if self._host is not None:
+            self._host.tell(Advance(self._number, token))
+
+    def _heard(self, how: Callable[[GrammarHost, Callable[[], bool]], object]) -> bool:
+        """Whether what may be drawn is known once the host was listened to."""
+        self.prepare()
+        if not self._answered() and self._host is not None:
+            how(self._host, self._answered)
+        return self._answered()
+
+    def _answered(self) -> bool:
+        return self._inbox.mask is not None or self._inbox.error is not None
