@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twofold.cli.report import PhaseShare, Shares, phase_line
+from twofold.cli.phases import PhaseShare, Shares, phase_line
 from twofold.engine.outputs import RequestMetrics
 
 SHARES = Shares(PhaseShare(0.7, "arithmetic"), PhaseShare(0.8, "memory"))

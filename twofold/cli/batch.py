@@ -91,7 +91,8 @@ def _check_trace(trace: Path | None, *others: Path) -> None:
 def _answered(files: BatchFiles, options: BatchOptions, trace: Path | None) -> BatchProgress:
     """Loads the model and runs the batch, until it is done or Ctrl-C ends it between two steps."""
     from twofold.batch.runner import BatchRunner  # noqa: PLC0415
-    from twofold.cli.generate import generator, interrupts  # noqa: PLC0415
+    from twofold.cli.generate import generator  # noqa: PLC0415
+    from twofold.cli.interrupts import interrupts  # noqa: PLC0415
     from twofold.core.clock import MonotonicClock  # noqa: PLC0415
 
     with generator(options, trace) as loaded, interrupts() as interrupted, _shown(files.progress) as watch:

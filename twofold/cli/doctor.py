@@ -155,7 +155,7 @@ def _folder_text(folder: Folder) -> str:
 
 def _calibrate(model: str, isa: str | None, threads: int | None, *, json: bool) -> int:
     """Measures a model's steps and prints the constants, with how wrong they were where they were not fitted."""
-    from twofold.cli.generate import interrupts  # noqa: PLC0415 - brings in the engine
+    from twofold.cli.interrupts import interrupts  # noqa: PLC0415 - brings in the engine
     from twofold.cost.calibrate.run import calibrate  # noqa: PLC0415
     from twofold.cost.calibrate.store import write_constants  # noqa: PLC0415
 

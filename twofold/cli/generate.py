@@ -3,16 +3,14 @@ kept about them."""
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from twofold.cli.console import LazyProgress, Status, is_terminal, note
+from twofold.cli.interrupts import interrupts
 from twofold.cli.options import ModelOptions
 from twofold.core.params import SamplingParams
 from twofold.core.report import RequestReport
@@ -105,23 +103,3 @@ def _loaded(options: ModelOptions) -> Iterator[Generator]:
         yield Generator(llm, found.name, found.path, log)
     finally:
         llm.close()
-
-
-@contextmanager
-def interrupts() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets, instead of breaking into the middle of a step."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-
-    def on_interrupt(_signal: int, _frame: FrameType | None) -> None:
-        if event.is_set():
-            raise KeyboardInterrupt
-        event.set()
-
-    before = signal.signal(signal.SIGINT, on_interrupt)
-    try:
-        yield event
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -4,7 +4,7 @@ Annotations are evaluated here: cyclopts would look up the names of postponed on
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -233,6 +233,30 @@ class OutputOptions:
     @property
     def statistics(self) -> bool:
         return self.stats and not self.quiet
+
+
+@Parameter(name="*", group="Server")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteOptions:
+    """A running server that answers instead of a model in this process."""
+
+    url: Annotated[
+        str | None,
+        Parameter(help="Use the server at this URL: Twofold's, or any with OpenAI's API. --model is its name."),
+    ] = None
+    api_key: Annotated[str | None, Parameter(help="API key of that server.")] = None
+
+    def check(self, model: ModelOptions) -> None:
+        """Raises ParameterError for flags of the engine, which would have no effect on a server."""
+        if self.url is None:
+            return
+        plain = ModelOptions()
+        for each in fields(model):
+            if each.name != "model" and getattr(model, each.name) != getattr(plain, each.name):
+                flag = "--" + each.name.replace("_", "-")
+                raise ParameterError(
+                    f"{flag} has no effect with --url.", param=each.name, hint=f"Give {flag} to twofold serve."
+                )
 
 
 def read_chat_template(given: str) -> str:

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from twofold.cli.chat.base import Answer, ChatModel, cut_note
 from twofold.cli.console import note, print_json
 from twofold.cli.form import FormOptions
-from twofold.cli.options import FLAG, ModelOptions, OutputOptions, SamplingOptions
+from twofold.cli.options import FLAG, ModelOptions, OutputOptions, RemoteOptions, SamplingOptions
 from twofold.cli.stdin import read_prompt
 from twofold.core.errors import ParameterError
 
@@ -31,6 +31,7 @@ def run(
     sampling: SamplingOptions = SamplingOptions(),  # noqa: B008 - frozen
     form: FormOptions = FormOptions(),  # noqa: B008 - frozen
     output: OutputOptions = OutputOptions(),  # noqa: B008 - frozen
+    server: RemoteOptions = RemoteOptions(),  # noqa: B008 - frozen
 ) -> int:
     """Answer one prompt.
 
@@ -57,11 +58,11 @@ def run(
     _check(raw, system, model)
     text = read_prompt((*(() if prompt is None else (prompt,)), *words))
     # What follows brings in the engine; flags are checked before that.
-    from twofold.cli.chat.local import LocalModel  # noqa: PLC0415
+    from twofold.cli.chat.opened import opened  # noqa: PLC0415
     from twofold.cli.chat.screen import answer_writer  # noqa: PLC0415
     from twofold.cli.prompt import prompt_for  # noqa: PLC0415
 
-    with LocalModel.opened(model, trace, limits=True) as loaded:
+    with opened(model, server, trace, limits=True) as loaded:
         given = prompt_for(loaded, text, system, raw=raw, quiet=output.quiet)
         markdown = output.markdown and structure is None and not isinstance(given, str)
         with nullcontext(_silent) if json else answer_writer(markdown=markdown) as write:

@@ -25,7 +25,7 @@ def reachable(target: Target) -> Address:
     failure: OSError = TimeoutError()
     for address in target.addresses():
         try:
-            _connect(address, CONNECT_S).close()
+            connect(address, CONNECT_S).close()
         except OSError as error:
             failure = error
         else:
@@ -43,13 +43,13 @@ def exchange(
     tls = target.tls  # certificates that cannot be used are told before anyone is asked
     address = reachable(target)
     try:
-        with _secured(_connect(address, CONNECT_S), tls, target.host) as sock:
+        with secured(connect(address, CONNECT_S), tls, target.host) as sock:
             return _ask(sock, request, time.monotonic() + timeout_s)
     except (OSError, EOFError, ProtocolError) as error:
         raise network_error(error, target) from error
 
 
-def _connect(address: Address, timeout_s: float) -> socket.socket:
+def connect(address: Address, timeout_s: float) -> socket.socket:
     family, where = address
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -61,7 +61,7 @@ def _connect(address: Address, timeout_s: float) -> socket.socket:
     return sock
 
 
-def _secured(sock: socket.socket, tls: ssl.SSLContext | None, host: str) -> socket.socket:
+def secured(sock: socket.socket, tls: ssl.SSLContext | None, host: str) -> socket.socket:
     if tls is None:
         return sock
     try:

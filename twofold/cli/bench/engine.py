@@ -52,7 +52,7 @@ def engine(
     )
     model.check()
     # What follows brings in the engine; flags are checked before that.
-    from twofold.cli.generate import interrupts  # noqa: PLC0415
+    from twofold.cli.interrupts import interrupts  # noqa: PLC0415
     from twofold.engine.config import EngineOptions  # noqa: PLC0415
     from twofold.phases.run import run  # noqa: PLC0415
     from twofold.phases.table import TablePrinter  # noqa: PLC0415

@@ -69,6 +69,9 @@ class ChatModel(Protocol):
     def explain(self) -> list[str]:
         """Where the time of the last answer went, in lines."""
 
+    def loading(self) -> str:
+        """What was loaded, and how long that took."""
+
     def as_json(self) -> dict[str, Any]:
         """The last answer for programs."""
 

@@ -9,12 +9,12 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 
 from twofold.cli.chat.lines import LineReader
-from twofold.cli.chat.local import LocalModel
 from twofold.cli.chat.loop import Chat, Reader
+from twofold.cli.chat.opened import opened
 from twofold.cli.chat.settings import Settings
 from twofold.cli.chat.talk import Talk
 from twofold.cli.console import is_terminal, note
-from twofold.cli.options import ModelOptions, OutputOptions, SamplingOptions
+from twofold.cli.options import ModelOptions, OutputOptions, RemoteOptions, SamplingOptions
 from twofold.core.errors import UsageError
 from twofold.host.env import read_environment
 from twofold.host.paths import state_folder
@@ -31,6 +31,7 @@ def chat(
     model: ModelOptions = ModelOptions(),  # noqa: B008 - frozen
     sampling: SamplingOptions = SamplingOptions(),  # noqa: B008 - frozen
     output: OutputOptions = OutputOptions(),  # noqa: B008 - frozen
+    server: RemoteOptions = RemoteOptions(),  # noqa: B008 - frozen
 ) -> int:
     """Talk to a model. /help lists the commands.
 
@@ -50,7 +51,7 @@ def chat(
     if load is not None:
         settings.restore(talk.load(load))
         talk.system = talk.system if system is None else system
-    with LocalModel.opened(model, trace) as loaded:
+    with opened(model, server, trace) as loaded:
         if talk.system is not None and not loaded.has_template:
             raise UsageError(
                 "The model has no chat template, so it takes no system message.",

@@ -12,7 +12,8 @@ from typing import Any, Self
 from twofold.cli.chat.base import Answer, Message, Prompt, Write
 from twofold.cli.generate import Generator, generator
 from twofold.cli.options import ModelOptions, SamplingOptions
-from twofold.cli.report import Roofline, as_json, phase_line
+from twofold.cli.phases import phase_line
+from twofold.cli.report import Roofline, as_json
 from twofold.core.errors import ContextLengthError, TwofoldError
 from twofold.core.params import StructuredOutputsParams
 from twofold.engine.outputs import RequestOutput

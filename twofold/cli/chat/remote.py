@@ -1,0 +1,280 @@
+"""A model behind a running server: Twofold's, or any other with OpenAI's API."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from twofold.bench.client.events import Event
+from twofold.bench.client.exchange import exchange
+from twofold.bench.client.stream import Streamed, streamed
+from twofold.bench.client.target import Target
+from twofold.bench.endpoints.discover import MODELS, ServerFacts, find_server
+from twofold.bench.endpoints.exchange import Reply
+from twofold.bench.endpoints.failures import said_error, sentence
+from twofold.bench.endpoints.values import count_at, object_at, objects_at, read_object, text_at
+from twofold.cli.chat.base import Answer, Prompt, Write
+from twofold.cli.interrupts import interrupts
+from twofold.cli.options import RemoteOptions, SamplingOptions
+from twofold.cli.phases import PhaseShare, Shares, phase_line
+from twofold.core.errors import (
+    AccessError,
+    BusyError,
+    ContextLengthError,
+    NetworkError,
+    NotFoundError,
+    TwofoldError,
+    UsageError,
+)
+from twofold.core.params import StructuredOutputsParams
+from twofold.engine.outputs import RequestMetrics
+
+CHAT: Final = "/v1/chat/completions"
+TEXT: Final = "/v1/completions"
+LOOK_S: Final = 30.0
+ALWAYS: Final = ("max_tokens", "temperature", "top_p")
+"""Sent with every request; the others only where they differ from what they are without a flag."""
+OTHERS: Final = (
+    *("seed", "stop", "presence_penalty", "frequency_penalty", "top_k", "min_p", "repetition_penalty", "min_tokens"),
+    *("ignore_eos", "stop_token_ids", "include_stop_str_in_output", "skip_special_tokens"),
+)
+DEFAULTS: Final = SamplingOptions()
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What a stream said so far. Moments are seconds since the request was sent."""
+
+    text: str = ""
+    thinks: bool = False
+    finish: str | None = None
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    record: Mapping[str, Any] = field(default_factory=dict)
+    first_s: float | None = None
+    last_s: float = 0.0
+
+
+class RemoteModel:
+    """``ChatModel`` over HTTP. ``model`` is a name of the server's; None takes its first.
+
+    Raises NetworkError where no server answers, AccessError, and NotFoundError for a model that is not there.
+    """
+
+    has_template = True
+
+    def __init__(self, options: RemoteOptions, model: str | None) -> None:
+        assert options.url is not None
+        self._target = Target.of(options.url)
+        self._headers = {"user-agent": "twofold"}
+        if options.api_key is not None:
+            self._headers["authorization"] = f"Bearer {options.api_key}"
+        self._ours = False
+        self._heard = _Heard()
+        self._facts = self._find(model)
+
+    @property
+    def name(self) -> str:
+        return self._facts.model
+
+    @property
+    def context(self) -> int | None:
+        return self._facts.context
+
+    def answer(
+        self,
+        prompt: Prompt,
+        sampling: SamplingOptions,
+        write: Write,
+        *,
+        form: StructuredOutputsParams | None = None,
+        room: int = 1,
+    ) -> Answer:
+        """``ChatModel.answer``. How full the context is shows in the usage of the last answer."""
+        used = sum(count_at(self._heard.usage, name) or 0 for name in ("prompt_tokens", "completion_tokens"))
+        if room > 1 and self.context is not None and used + room > self.context:
+            self._heard.usage = {}
+            raise ContextLengthError("The context is full.")
+        path = TEXT if isinstance(prompt, str) else CHAT
+        body: dict[str, Any] = {"prompt" if path == TEXT else "messages": prompt}
+        body |= {"model": self.name, "stream": True, "stream_options": {"include_usage": True}}
+        body |= _sampling(sampling) | _form(form) | ({"twofold": {"explain": True}} if self._ours else {})
+        heard = self._heard = _Heard()
+        start = time.monotonic()
+        with (
+            interrupts() as interrupted,
+            streamed(self._target, path, orjson.dumps(body), self._headers, interrupted.is_set) as reply,
+        ):
+            if reply.status is not None and reply.status != 200:
+                raise _refusal(reply.status, reply.body())
+            for event in _events(reply):
+                self._hear(heard, event, write, time.monotonic() - start)
+        if not interrupted.is_set() and heard.finish is None:
+            raise NetworkError("The server ended the stream before the answer was complete.")
+        finish = None if interrupted.is_set() else heard.finish
+        used_tokens = (count_at(heard.usage, "prompt_tokens"), count_at(heard.usage, "completion_tokens"))
+        return Answer(heard.text, finish, *used_tokens)
+
+    def statistics(self) -> str:
+        """``ChatModel.statistics``: from the server's record where it gives one, else as seen from here."""
+        heard = self._heard
+        prompts = objects_at(heard.record, "prompts")
+        if prompts:
+            return _recorded_line(prompts[0])
+        if heard.first_s is None:
+            return ""
+        prompt, output = (count_at(heard.usage, name) for name in ("prompt_tokens", "completion_tokens"))
+        if not prompt or not output:
+            return f"TTFT {heard.first_s * 1000:,.0f} ms · {heard.last_s:.1f} s"
+        cached = count_at(object_at(heard.usage, "prompt_tokens_details"), "cached_tokens") or 0
+        return phase_line(_metrics(prompt, cached, output, 0.0, heard.first_s, heard.last_s), None)
+
+    def explain(self) -> list[str]:
+        """``ChatModel.explain``: the phases of the server's record."""
+        prompts = objects_at(self._heard.record, "prompts")
+        if not prompts:
+            return []
+        lines = [f"{'queue':<9}{prompts[0].get('queue_s', 0.0) * 1000:>10,.1f} ms"]
+        for name in ("prefill", "decode"):
+            phase = object_at(prompts[0], name)
+            line = f"{name:<9}{prompts[0].get(name + '_s', 0.0) * 1000:>10,.1f} ms"
+            line += f"  {phase.get('rows', 0)} rows in {phase.get('steps', 0)} steps"
+            if phase.get("least_s"):
+                line += f"; at least {phase['least_s'] * 1000:,.1f} ms ({phase.get('bound')})"
+            lines.append(line)
+        return lines
+
+    def loading(self) -> str:
+        """Where the model is."""
+        context = "" if self.context is None else f", context {self.context:,} tokens"
+        return f"{self.name} at {self._target}{context}"
+
+    def as_json(self) -> dict[str, Any]:
+        """``ChatModel.as_json``. ``twofold`` is the server's record, null where it gives none."""
+        heard = self._heard
+        return {
+            "model": self.name,
+            "text": heard.text,
+            "finish_reason": heard.finish,
+            "usage": heard.usage or None,
+            "timing": {"ttft_s": heard.first_s, "total_s": heard.last_s},
+            "twofold": heard.record or None,
+        }
+
+    def models(self) -> list[str]:
+        """``ChatModel.models``: those of the server."""
+        return [text_at(entry, "id") for entry in self._listed() if text_at(entry, "id")]
+
+    def use(self, name: str) -> None:
+        """``ChatModel.use``."""
+        self._facts, self._heard = self._find(name), _Heard()
+
+    def _find(self, model: str | None) -> ServerFacts:
+        names = self.models()
+        return find_server(self._exchange, self._headers, model or next(iter(names), None))
+
+    def _listed(self) -> list[dict[str, Any]]:
+        status, _, body = self._exchange("GET", MODELS, None, self._headers)
+        try:
+            entries = objects_at(read_object(body), "data") if status == 200 else []
+        except ValueError:
+            entries = []
+        self._ours = any(entry.get("owned_by") == "twofold" for entry in entries)
+        return entries
+
+    def _exchange(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], /) -> Reply:
+        return exchange(self._target, method, path, body, headers, LOOK_S)
+
+    def _hear(self, heard: _Heard, event: Event, write: Write, moment: float) -> None:
+        """Takes over what one event says. Raises NetworkError for an error of the server's."""
+        if event[1].strip() == b"[DONE]":
+            return
+        try:
+            said = read_object(event[1])
+        except ValueError as error:
+            raise NetworkError(f"The server's stream cannot be read: {error}.") from error
+        if said.get("error"):
+            raise NetworkError(f"The server ended the answer: {said_error(said)}")
+        heard.usage = object_at(said, "usage") or heard.usage
+        heard.record = object_at(said, "twofold") or heard.record
+        for choice in objects_at(said, "choices")[:1]:
+            delta = object_at(choice, "delta")
+            thought = text_at(delta, "reasoning_content") or text_at(delta, "reasoning")
+            text = text_at(delta, "content") or text_at(choice, "text")
+            if thought or text:
+                heard.first_s, heard.last_s = (moment if heard.first_s is None else heard.first_s), moment
+            if thought:
+                write(thought if heard.thinks else f"<think>\n{thought}")
+                heard.thinks = True
+            if text:
+                write(f"\n</think>\n\n{text}" if heard.thinks else text)
+                heard.thinks = False
+                heard.text += text
+            heard.finish = text_at(choice, "finish_reason") or heard.finish
+
+
+def _events(reply: Streamed) -> Iterator[Event]:
+    if "event-stream" in reply.headers.get("content-type", "") or reply.status is None:
+        yield from reply.events()
+        return
+    raise NetworkError("The server does not stream its answers.", hint="--url takes a server with OpenAI's API.")
+
+
+def _sampling(options: SamplingOptions) -> dict[str, Any]:
+    body = {name: getattr(options, name) for name in ALWAYS if getattr(options, name) is not None}
+    body |= {name: getattr(options, name) for name in OTHERS if getattr(options, name) != getattr(DEFAULTS, name)}
+    biases = options.params().biases
+    return body | ({"logit_bias": {str(token): bias for token, bias in biases.items()}} if biases else {})
+
+
+def _form(form: StructuredOutputsParams | None) -> dict[str, Any]:
+    if form is None:
+        return {}
+    if form.json is not None:
+        return {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": form.json}}}
+    given = {"regex": form.regex, "choice": form.choice, "grammar": form.grammar}
+    return {"structured_outputs": {name: value for name, value in given.items() if value is not None}}
+
+
+def _refusal(status: int, body: bytes) -> TwofoldError:
+    """The error for a status that is no answer."""
+    said = sentence(body)
+    code = ""
+    with suppress(ValueError):
+        code = text_at(object_at(read_object(body), "error"), "code")
+    if code == "context_length_exceeded" or (status == 400 and "context" in said.lower()):
+        return ContextLengthError(said)
+    if status in (401, 403):
+        return AccessError(said, hint="Give a key with --api-key or TWOFOLD_API_KEY.")
+    if status == 404:
+        return NotFoundError(said, hint="/models lists the models of the server.")
+    if status in (429, 503, 529):
+        return BusyError(f"The server is busy: {said}", retry_after_s=1.0, hint="Try again later.")
+    return UsageError(said) if status < 500 else NetworkError(f"The server fails with status {status}: {said}")
+
+
+def _recorded_line(record: Mapping[str, Any]) -> str:
+    """The line of statistics that the server's record of a prompt makes."""
+    ttft, decode = record.get("ttft_s"), record.get("decode_s") or 0.0
+    prompt, cached, output = (
+        count_at(record, name) or 0 for name in ("prompt_tokens", "cached_tokens", "output_tokens")
+    )
+    if ttft is None or not output:
+        return ""
+    shares = []
+    for name in ("prefill", "decode"):
+        phase = object_at(record, name)
+        share, bound = phase.get("roofline_share"), phase.get("bound")
+        shares.append(PhaseShare(share, bound) if share and bound in ("memory", "arithmetic") else None)
+    return phase_line(
+        _metrics(prompt, cached, output, record.get("queue_s") or 0.0, ttft, ttft + decode), Shares(*shares)
+    )
+
+
+def _metrics(prompt: int, cached: int, output: int, queued: float, first: float, last: float) -> RequestMetrics:
+    """Metrics of an answer of which only the first and the last token's moments are known."""
+    return RequestMetrics(0.0, queued, first, last, ((first, *[last] * (output - 1)),), prompt, cached)

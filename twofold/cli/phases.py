@@ -1,0 +1,75 @@
+"""The line of statistics about an answer. Speeds are tokens a second, shares are of a limit of the machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from twofold.engine.outputs import RequestMetrics
+
+if TYPE_CHECKING:
+    from twofold.cost.roofline import Bound
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseShare:
+    """How much of the machine's limit a phase reached, and which limit that was."""
+
+    share: float
+    bound: Bound
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Both phases; None for one that did not happen."""
+
+    prefill: PhaseShare | None
+    decode: PhaseShare | None
+
+    @property
+    def highest(self) -> float:
+        return max((phase.share for phase in (self.prefill, self.decode) if phase is not None), default=0.0)
+
+
+def phase_line(metrics: RequestMetrics, shares: Shares | None) -> str:
+    """12 prompt tokens: TTFT 40 ms, 310 tok/s, 58% of the arithmetic limit · 64 output tokens: TPOT 4.1 ms, …"""
+    prompt = f"{metrics.prompt_tokens} prompt tokens"
+    if metrics.cached_tokens:
+        prompt += f" ({metrics.cached_tokens} cached)"
+    if metrics.ttft_s is None:
+        return f"{prompt}: stopped before the first token"
+    prefill = [f"TTFT {_milliseconds(metrics.ttft_s)}", _speed(prefill_speed(metrics))]
+    decode = []
+    if metrics.tpot_s is not None:
+        decode = [f"TPOT {_milliseconds(metrics.tpot_s)}", _speed(decode_speed(metrics))]
+    if shares is not None:
+        prefill.append(_share(shares.prefill))
+        decode.append(_share(shares.decode))
+    output = f"{metrics.output_tokens} output token{'s' if metrics.output_tokens != 1 else ''}"
+    phases = ((prompt, prefill), (output, decode))
+    return " · ".join(f"{head}: {', '.join(filter(None, rest))}" if any(rest) else head for head, rest in phases)
+
+
+def prefill_speed(metrics: RequestMetrics) -> float | None:
+    """Prompt tokens computed a second; None before the first token."""
+    return metrics.fresh_tokens / metrics.prefill_s if metrics.first_token is not None and metrics.prefill_s else None
+
+
+def decode_speed(metrics: RequestMetrics) -> float | None:
+    """Tokens after the first a second; None where there are none."""
+    return (metrics.output_tokens - 1) / metrics.decode_s if metrics.decode_s else None
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:,.1f} ms" if seconds < 0.1 else f"{seconds * 1000:,.0f} ms"
+
+
+def _speed(speed: float | None) -> str:
+    return "" if speed is None else f"{speed:,.0f} tok/s" if speed >= 10 else f"{speed:.1f} tok/s"
+
+
+def _share(phase: PhaseShare | None) -> str:
+    if phase is None:
+        return ""
+    doubt = " (measured too low: run twofold doctor on an idle machine)" if phase.share > 1.005 else ""
+    return f"{phase.share:.0%} of the {phase.bound} limit{doubt}"
