@@ -35,6 +35,7 @@ class Environment:
     dumb_terminal: bool
     otlp_endpoint: str | None
     otlp_service: str
+    notify_socket: str | None
     settings: Mapping[str, str]
 
     def __repr__(self) -> str:
@@ -57,6 +58,7 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
         dumb_terminal=source.get("TERM", "").lower() in ("dumb", "unknown"),
         otlp_endpoint=source.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None,
         otlp_service=source.get("OTEL_SERVICE_NAME") or "twofold",
+        notify_socket=source.get("NOTIFY_SOCKET") or None,
         settings={_flag_name(key): value for key, value in source.items() if key.startswith(FLAG_PREFIX)},
     )
 

@@ -49,6 +49,7 @@ from twofold.serve.http.status import StatusEndpoint
 from twofold.serve.ledger import Ledger
 from twofold.serve.lines import LineRunner
 from twofold.serve.models.hub import WorkerHub
+from twofold.serve.notify import notify
 from twofold.serve.openapi.document import document
 from twofold.serve.openapi.endpoint import DocumentEndpoint
 from twofold.serve.replay.cache import ReplayCache
@@ -155,12 +156,14 @@ class Server:
             gc.freeze()  # what is there stays there: collections need not look through vocabularies
             self._ready = True
             announce()
+            notify("READY=1")
         finally:
             told.cancel()
             loading.cancel()
 
     async def _end(self, web: WebServer, serving: asyncio.Task[None]) -> None:
         self._ready, self._runner.closing = False, True
+        notify("STOPPING=1")
         if web.started:
             web.stop_listening()
         await self._drained()
