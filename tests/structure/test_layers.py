@@ -52,7 +52,7 @@ EXCLUSIVE: dict[str, frozenset[str]] = {
     "ssl": frozenset({"formats", "serve", "bench"}),
     "http": frozenset({"formats", "serve", "bench"}),
     "urllib.request": frozenset({"formats", "serve", "bench"}),
-    "subprocess": frozenset({"formats", "grammar", "serve", "bench"}),
+    "subprocess": frozenset({"formats", "text", "grammar", "serve", "bench"}),
     "pickle": frozenset(),
     "marshal": frozenset(),
     "shelve": frozenset(),

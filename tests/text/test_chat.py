@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.text.vocabularies import Metadata, bytelevel_metadata
 from twofold.core.errors import ParameterError, TemplateError
 from twofold.formats.gguf import GGUFFile
 from twofold.text.builtin_templates import BUILTIN_TEMPLATES, family_of
-from twofold.text.chat import ChatTemplate
+from twofold.text.chat import RESERVED_VARIABLES, ChatTemplate
 from twofold.text.messages import Message, validated
 from twofold.text.tokenizer import Tokenizer
 
@@ -31,7 +32,7 @@ TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
 def rendered(source: str, messages: Sequence[Message] = (USER,), **variables: Any) -> str:
-    return ChatTemplate(source).render(validated(messages), special_tokens=TOKENS, **variables)
+    return ChatTemplate(source).render(validated(messages), **{"special_tokens": TOKENS, **variables})
 
 
 class TestVariables:
@@ -56,13 +57,41 @@ class TestVariables:
         assert rendered(source + "{% generation %}x{% endgeneration %}") == "01x"
 
     def test_own_variables(self) -> None:
-        assert rendered("{{ enable_thinking }}", enable_thinking=False) == "False"
+        assert rendered("{{ enable_thinking }}", variables={"enable_thinking": False}) == "False"
 
-    @pytest.mark.parametrize("name", ["bos_token", "namespace"])
+    @pytest.mark.parametrize("name", [*sorted(RESERVED_VARIABLES), "unk_token"])
     def test_taken_names(self, name: str) -> None:
-        variables: dict[str, Any] = {name: 1}
-        with pytest.raises(ParameterError, match=f"'{name}' is set by the engine"):
-            ChatTemplate("x").render([USER], special_tokens=TOKENS, **variables)
+        with pytest.raises(ParameterError, match=f"'{name}' is set by the engine") as caught:
+            rendered("x", variables={name: 1}, special_tokens=TOKENS | {"unk_token": "?"})
+        assert caught.value.param == f"chat_template_kwargs.{name}"
+
+    @pytest.mark.parametrize("name", ["", "a b", "a-b", "1a", "a.b", "{{", "x" * 65, "x" * 2_000_000])
+    def test_what_is_no_name(self, name: str) -> None:
+        with pytest.raises(ParameterError, match="cannot be named") as caught:
+            rendered("x", variables={name: 1})
+        assert caught.value.param == f"chat_template_kwargs.{name[:64]}"
+        assert len(str(caught.value)) < 200
+
+    def test_values_arrive_as_they_are(self) -> None:
+        values: list[Any] = [
+            0,
+            -1,
+            2**80,
+            1.5,
+            1e-300,
+            float("inf"),
+            True,
+            None,
+            "\ud800é\U0001f600\x00",
+            {"b": [], "a": {}},
+        ]
+        assert rendered("{{ v }}", variables={"v": values}) == str(values)
+        text = "\ud800 \U0010ffff \r\n\t\x00"
+        assert rendered("{{ messages[0].content }}", [{"role": "user", "content": text}]) == text
+
+    def test_a_number_too_long_to_write(self) -> None:
+        with pytest.raises(TemplateError, match="failed on these messages"):
+            rendered("x", variables={"v": 10**5000})
 
     def test_what_templates_are_known_to_use(self) -> None:
         source = (
@@ -86,7 +115,7 @@ class TestRefusals:
     @pytest.mark.parametrize("source", ["{{", "{% for %}", "{% unknown %}", "{{ x | nofilter }}", "{% endif %}"])
     def test_not_jinja(self, source: str) -> None:
         with pytest.raises(TemplateError, match="is not valid"):
-            ChatTemplate(source)
+            ChatTemplate(source).check()
 
     @pytest.mark.parametrize("source", ["{{ 1 / 0 }}", "{{ x.y.z }}", "{{ 1 + 'a' }}", "{{ messages[9].a.b }}"])
     def test_fails_on_these_messages(self, source: str) -> None:
@@ -129,6 +158,12 @@ def chatml(**changes: object) -> Metadata:
     return bytelevel_metadata(control=["<|im_start|>", "<|im_end|>"]) | changes
 
 
+@cache
+def chatml_tokenizer() -> Tokenizer:
+    """One for all examples: each has a process."""
+    return Tokenizer.from_metadata(chatml(), chat_template="chatml")
+
+
 class TestTokenizer:
     def test_template_of_the_file(self) -> None:
         tokenizer = Tokenizer.from_metadata(chatml(**{"tokenizer.chat_template": "[{{ messages[0].content }}]"}))
@@ -168,7 +203,7 @@ class TestTokenizer:
     @settings(max_examples=60, deadline=None)
     @given(st.lists(st.sampled_from(["<|im_end|>", "<|im_start|>", "<|im", "_end|>", "a", " ", "\ufdd0"]), max_size=8))
     def test_content_never_becomes_a_control_token(self, parts: list[str]) -> None:
-        tokenizer = Tokenizer.from_metadata(chatml(), chat_template="chatml")
+        tokenizer = chatml_tokenizer()
         message = {"role": "user", "content": "".join(parts)}
         ids = tokenizer.apply_chat_template([message])
         assert [token for token in ids if token in tokenizer.special_ids] == [256, 257, 256]

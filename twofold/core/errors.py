@@ -5,6 +5,7 @@
     │   ├── ParameterError                                  a value is out of range, or its name is unknown
     │   ├── ContextLengthError                              the prompt does not fit the context
     │   ├── TemplateError                                   a chat template rejected the messages
+    │   │   └── TemplateLimitError                          it takes too much time or memory, or makes too much text
     │   ├── AccessError                status 401           no key, or one that is not known
     │   │   └── ForbiddenError         status 403           the key, or the place it came from, may not do this
     │   ├── NotFoundError              status 404           nothing is there under that name
@@ -74,6 +75,10 @@ class ContextLengthError(UsageError):
 
 class TemplateError(UsageError):
     """A chat template is broken, refused the messages, or tried to leave its sandbox."""
+
+
+class TemplateLimitError(TemplateError):
+    """Rendering a chat template exceeded a limit on processor time, memory or the length of its text."""
 
 
 class AccessError(UsageError):

@@ -83,7 +83,7 @@ class Conversation:
                 add_generation_prompt=self._prompted,
                 continue_final_message=self.continues,
                 tokenize=False,
-                **variables,
+                chat_template_kwargs=variables,
             )
 
         ids = model.tokenizer.apply_chat_template(
@@ -91,7 +91,7 @@ class Conversation:
             tools=tools,
             add_generation_prompt=self._prompted,
             continue_final_message=self.continues,
-            **variables,
+            chat_template_kwargs=variables,
         )
         if self.cache_points:
             pins = find_pins(self.cache_points, self.messages, self._callable, ids, model, render)
@@ -120,10 +120,7 @@ class Conversation:
         if self.continues:
             return opened_in(marks, self.messages[-1].get("content"))
         variables = self._variables(marks)
-        if marks.switch not in variables:
-            return marks.opened
-        probe = [{"role": "user", "content": "?"}]
-        return marks.opened_by(model.tokenizer.apply_chat_template(probe, tokenize=False, **variables))
+        return marks.opened if marks.switch not in variables else model.format.opened(variables)
 
     def _marks(self, model: ModelFacts) -> ThinkingMarks | None:
         marks = model.format.thinking

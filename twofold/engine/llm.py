@@ -138,7 +138,7 @@ class LLM(OpenModel):
                 chat,  # type: ignore[arg-type] # one conversation and several are told apart above, at run time
                 add_generation_prompt=add_generation_prompt,
                 tools=tools,
-                **(chat_template_kwargs or {}),
+                chat_template_kwargs=chat_template_kwargs,
             )
             given.append(GivenPrompt(token_ids=tuple(ids)))
         return self._generate(given, _params_for_each(sampling_params, len(given)), options)

@@ -32,8 +32,6 @@ from twofold.serve.ledger import Ledger
 from twofold.serve.replay.answers import deltas as told_again
 from twofold.serve.replay.cache import ReplayCache
 
-SHORT_BODY: Final = 4096
-"""Bodies up to so many bytes are rendered and tokenised at once, longer ones beside the event loop."""
 LEAVING_S: Final = 10.0
 """How long to wait for what there was of a job that ended early: about a step, unless its process hangs."""
 LEAVING_CUT_S: Final = 0.5
@@ -200,7 +198,8 @@ class Runner:
         exchange.begin(request)
         async with self._hub.lease(request.model, keep_s=exchange.keep_alive_s) as model:
             exchange.model, exchange.facts, exchange.ceilings = model.name, model.facts, model.ceilings
-            jobs = self._admission.tiered(exchange, request, await _prepared(request, model.facts, exchange.size))
+            prepared = await asyncio.to_thread(request.prepare, model.facts)
+            jobs = self._admission.tiered(exchange, request, prepared)
             exchange.jobs = jobs
             replay = await self._replayed(exchange, model, jobs)
             admitted = nullcontext() if replay.kept is not None else self._admission.admit(exchange, jobs, model)
@@ -241,12 +240,6 @@ def _check_begun(output: RequestOutput) -> None:
         raise TimeLimitError(
             "The time for the request was up before its answer began.", hint="Ask again later, or ask for less."
         )
-
-
-async def _prepared(request: DialectRequest, facts: ModelFacts, size: int) -> Sequence[Job]:
-    if size <= SHORT_BODY:
-        return request.prepare(facts)
-    return await asyncio.to_thread(request.prepare, facts)
 
 
 async def _told_again(outputs: Sequence[RequestOutput]) -> AsyncGenerator[tuple[int, OutputDelta], None]:

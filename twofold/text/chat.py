@@ -7,41 +7,60 @@ The variables and functions are those that Hugging Face's templates expect: ``me
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, Final
 
-import jinja2
-from jinja2.exceptions import SecurityError
+from twofold.core.errors import ParameterError, TemplateError, TemplateLimitError
+from twofold.text.messages import plain
+from twofold.text.names import names
+from twofold.text.sandbox_messages import DONE, EXCEEDED, FAILED, INVALID, REFUSED
+from twofold.text.template_process import TemplateProcesses
 
-from twofold.core.errors import ParameterError, TemplateError
-from twofold.text.messages import plain, texts_of
-from twofold.text.sandbox import Meter, Sandbox
-
-MAX_TEMPLATE_CHARACTERS = 64 << 10
-MAX_ERROR_CHARACTERS = 500
-MAX_DATE_FORMAT = 64
-_RESERVED = frozenset({"messages", "tools", "add_generation_prompt"})
+SECONDS: Final = 1.0
+MAX_TEMPLATE_CHARACTERS: Final = 64 << 10
+MAX_VARIABLE_CHARACTERS: Final = 64
+RESERVED_VARIABLES: Final = names(
+    "messages tools add_generation_prompt continue_final_message special_tokens tokenize trust_content "
+    "bos_token eos_token pad_token range dict namespace cycler joiner raise_exception strftime_now "
+    "self super loop caller varargs kwargs true false none True False None not and or in is if else"
+)
+"""What a caller's template variable cannot be called: the engine sets it, or Jinja has a use for it."""
+OTHER_TEMPLATE: Final = "Choose another one with chat_template: the name of a built-in family, or Jinja source."
 
 
 class ChatTemplate:
-    """A compiled template. Raises TemplateError for source that is too long or not valid Jinja.
+    """A template, rendered in a process of its own. Raises TemplateError for source that is too long.
 
-    ``clock`` gives the local time that ``strftime_now`` shows.
+    The process starts when it is first needed.
+
+    clock    gives the local time that ``strftime_now`` shows
+    seconds  the limit on processor time of compiling it, and of each rendering
     """
 
-    def __init__(self, source: str, *, clock: Callable[[], datetime] = datetime.now) -> None:
+    def __init__(self, source: str, *, clock: Callable[[], datetime] = datetime.now, seconds: float = SECONDS) -> None:
         if len(source) > MAX_TEMPLATE_CHARACTERS:
             raise _broken(f"has {len(source)} characters; at most {MAX_TEMPLATE_CHARACTERS} are allowed")
         self.source = source
         self._clock = clock
-        self._sandbox = Sandbox()
-        self._sandbox.filters["tojson"] = self._to_json
-        self._sandbox.globals |= {"raise_exception": _refuse, "strftime_now": self._now}
-        try:
-            self._template = self._sandbox.from_string(source)
-        except (jinja2.TemplateError, SyntaxError, RecursionError, MemoryError, ValueError) as error:
-            raise _broken(f"is not valid: {_shortened(error)}") from error
+        self._processes = TemplateProcesses(source, seconds)
+
+    @property
+    def processes(self) -> int:
+        """How many processes of it run."""
+        return self._processes.count
+
+    def start(self) -> None:
+        """Starts the process without waiting for it. Raises ResourceError."""
+        self._processes.start()
+
+    def check(self) -> None:
+        """Raises TemplateError for a template that is not valid, TemplateLimitError for one that compiles too long."""
+        self._ask(None)
+
+    def close(self) -> None:
+        """Ends the process until the next rendering."""
+        self._processes.close()
 
     def render(
         self,
@@ -50,70 +69,59 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         special_tokens: Mapping[str, str] | None = None,
-        **variables: Any,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt. ``messages`` are as ``messages.validated`` returns them.
 
-        Raises TemplateError when the template refuses them, fails, or takes too long; ParameterError for a variable
-        whose name is taken.
+        Raises TemplateError when the template refuses them or fails, TemplateLimitError when it takes too much time
+        or memory, ParameterError for a variable whose name is taken, ResourceError where its process cannot be started.
         """
-        named = dict(special_tokens or {})
-        for name in variables.keys() & (_RESERVED | named.keys() | self._sandbox.globals.keys()):
-            raise ParameterError(
-                f"The template variable {name!r} is set by the engine.", param=name, hint="Choose another name."
-            )
+        named, own = dict(special_tokens or {}), plain(variables or {})
+        check_variables(own, taken=named)
         context = named | {
             "messages": plain(messages),
             "tools": plain(tools),
             "add_generation_prompt": add_generation_prompt,
-            **plain(variables),
+            **own,
         }
-        meter = Meter(sum(map(len, texts_of(context))))
         try:
-            return self._sandbox.metered(meter, lambda: self._template.render(context))
-        except _Refusal as refusal:
+            request = json.dumps({"variables": context, "now": self._clock().isoformat()}, ensure_ascii=False)
+        except ValueError as error:
+            raise _broken(f"failed on these messages: {error}") from error
+        return self._ask(request)
+
+    def _ask(self, request: str | None) -> str:
+        kind, text = self._processes.ask(request)
+        if kind == DONE:
+            return text
+        if kind == REFUSED:
             raise TemplateError(
-                f"The chat template refuses the messages: {_shortened(refusal)}",
+                f"The chat template refuses the messages: {text}",
                 hint="Change the messages, or choose another chat template.",
-            ) from refusal
-        except SecurityError as error:
-            raise _broken(f"was stopped: {_shortened(error)}") from error
-        except RecursionError as error:
-            raise _broken("recurses too deeply") from error
-        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-            raise _broken(f"failed on these messages: {_shortened(error)}") from error
-
-    def _to_json(self, value: Any, indent: int | None = None, **options: Any) -> str:
-        """JSON as it stands, without HTML escapes, keys in order of appearance."""
-        if not set(options) <= {"ensure_ascii", "separators", "sort_keys"} or (indent is not None and indent > 8):
-            raise SecurityError("these options of 'tojson' are not available")
-        meter = self._sandbox.meter
-        meter.spend(meter.weight(value) * (1 + (indent or 0)))
-        text = json.dumps(value, indent=indent, **({"ensure_ascii": False} | options))
-        meter.spend(len(text))
-        return text
-
-    def _now(self, pattern: str) -> str:
-        if len(pattern) > MAX_DATE_FORMAT or any(character.isdigit() for character in pattern):
-            raise SecurityError("the date format is too elaborate")
-        return self._clock().strftime(pattern)
+            )
+        if kind == EXCEEDED:
+            raise TemplateLimitError(f"The chat template was stopped: {text}.", hint=OTHER_TEMPLATE)
+        faults = {FAILED: "failed on these messages", INVALID: "is not valid"}
+        raise _broken(f"{faults.get(kind, 'was stopped')}: {text.rstrip('.')}")
 
 
-class _Refusal(jinja2.TemplateError):
-    """The template itself called ``raise_exception``."""
+def check_variables(variables: Iterable[str], taken: Iterable[str] = ()) -> None:
+    """Raises ParameterError for a name that a template variable cannot have; ``taken`` are more of them."""
+    for name in variables:
+        if name in RESERVED_VARIABLES or name in taken:
+            raise _unusable(name, f"The template variable {name!r} is set by the engine.", "Leave it out.")
+        if not (name.isascii() and name.isidentifier()) or len(name) > MAX_VARIABLE_CHARACTERS:
+            said = f"{name[:MAX_VARIABLE_CHARACTERS]!r}"
+            hint = f"Use ASCII letters, digits and underscores, at most {MAX_VARIABLE_CHARACTERS}."
+            raise _unusable(name, f"A template variable cannot be named {said}.", hint)
 
 
-def _refuse(message: str = "no reason given") -> NoReturn:
-    raise _Refusal(str(message)[:MAX_ERROR_CHARACTERS])
-
-
-def _shortened(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= MAX_ERROR_CHARACTERS else text[:MAX_ERROR_CHARACTERS] + "…"
+def _unusable(name: str, fault: str, hint: str) -> ParameterError:
+    return ParameterError(fault, param=f"chat_template_kwargs.{name[:MAX_VARIABLE_CHARACTERS]}", hint=hint)
 
 
 def _broken(fault: str) -> TemplateError:
     return TemplateError(
         f"The chat template {fault}.",
-        hint="Choose another one with chat_template: the name of a built-in family, or Jinja source.",
+        hint=OTHER_TEMPLATE,
     )

@@ -201,7 +201,9 @@ class Tokenizer:
 
     def _template(self, chosen: str | None) -> ChatTemplate | None:
         if chosen is not None:
-            return ChatTemplate(_named_or_source(chosen))
+            template = ChatTemplate(_named_or_source(chosen))
+            template.check()
+            return template
         source = self._vocabulary.chat_template
         return None if source is None else ChatTemplate(source)
 
@@ -225,7 +227,7 @@ class Tokenizer:
         continue_final_message: bool = False,
         tokenize: Literal[True] = True,
         trust_content: bool = False,
-        **template_kwargs: Any,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]: ...
 
     @overload
@@ -238,7 +240,7 @@ class Tokenizer:
         continue_final_message: bool = False,
         tokenize: Literal[False],
         trust_content: bool = False,
-        **template_kwargs: Any,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> str: ...
 
     def apply_chat_template(
@@ -250,14 +252,15 @@ class Tokenizer:
         continue_final_message: bool = False,
         tokenize: bool = True,
         trust_content: bool = False,
-        **template_kwargs: Any,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int] | str:
         """The prompt that the model's chat template makes of ``messages``, as ids or as text.
 
         Text in messages and tools that looks like a control token stays text in the ids, unless ``trust_content``.
         With ``continue_final_message`` the prompt ends where the content of the last message ends, its turn left open.
-        ``template_kwargs`` become variables of the template. Raises TemplateError without a template, for messages
-        that are malformed or that the template refuses.
+        ``chat_template_kwargs`` become variables of the template. Raises TemplateError without a template, for
+        messages that are malformed or that the template refuses, and where the template exceeds its limits;
+        ParameterError for a variable whose name is taken.
         """
         if self._chat_template is None:
             raise self._no_template()
@@ -275,7 +278,7 @@ class Tokenizer:
             tools=checked_tools,
             add_generation_prompt=add_generation_prompt,
             special_tokens=self._named_tokens(),
-            **template_kwargs,
+            variables=chat_template_kwargs,
         )
         if end is not None:
             rendered = _until(rendered, end)

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 from twofold.core.params import MAX_LOGPROBS, MAX_TOKEN_ID, SamplingParams
 from twofold.dialects.base import Job, ModelFacts, ReplyHead
 from twofold.dialects.conversation import AS_BEFORE, Conversation, Thinking
-from twofold.dialects.fields import FieldError, Fields, impossible, unsupported
+from twofold.dialects.fields import FieldError, Fields, impossible
 from twofold.dialects.openai.bodies import Common, HasCommon, Limits, open_body
 from twofold.dialects.openai.chat_stream import ChatStreamer
 from twofold.dialects.openai.messages import read_messages
@@ -18,6 +18,7 @@ from twofold.dialects.openai.sampling import sampling_keywords
 from twofold.dialects.openai.tools import read_tools
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import Message
+from twofold.text.chat import check_variables
 
 LIMITS: Final[Limits] = {
     "audio": (),
@@ -40,11 +41,6 @@ EFFORTS: Final[Mapping[str, Thinking]] = {
     "max": Thinking("on", None, "reasoning_effort"),
 }
 """How many tokens a model may think for an effort; thinking_token_budget says it exactly."""
-
-TEMPLATE_NAMES: Final = frozenset(
-    {"messages", "tools", "add_generation_prompt", "special_tokens", "tokenize", "trust_content"}
-)
-"""Variables of chat templates that a body sets by other fields, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +159,5 @@ def _variables(fields: Fields) -> Mapping[str, Any]:
     variables = fields.take("chat_template_kwargs") or {}
     if not isinstance(variables, dict):
         raise impossible("chat_template_kwargs", variables, "an object")
-    for name in variables:
-        if name in TEMPLATE_NAMES:
-            raise unsupported(f"chat_template_kwargs.{name}", "Leave it out: fields of the body say it.")
+    check_variables(variables)
     return variables

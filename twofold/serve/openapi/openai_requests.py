@@ -42,6 +42,7 @@ from twofold.serve.openapi.shapes import (
 )
 from twofold.serve.openapi.shapes import number as real
 from twofold.serve.tiers import MOST_OWN_PRIORITY
+from twofold.text.chat import MAX_VARIABLE_CHARACTERS, RESERVED_VARIABLES
 from twofold.text.messages import MAX_MESSAGES
 
 TOKEN: Final = whole(0, MAX_TOKEN_ID)
@@ -145,6 +146,11 @@ def refused(limits: Limits) -> Schema:
     return asked(**{name: only(*possible) for name, possible in limits.items()})
 
 
+VARIABLE_NAME: Final = {
+    **text(1, MAX_VARIABLE_CHARACTERS, pattern="^[A-Za-z_][A-Za-z0-9_]*$"),
+    "not": {"enum": sorted(RESERVED_VARIABLES)},
+}
+
 CHAT: Final = joined(
     asked(
         {"messages": listed(ref("ChatMessage"), 1, MAX_MESSAGES)},
@@ -153,7 +159,7 @@ CHAT: Final = joined(
         parallel_tool_calls=FLAG,
         reasoning_effort=word(*chat.EFFORTS),
         thinking_token_budget=TOKEN,
-        chat_template_kwargs=mapped(ANYTHING, names={"not": {"enum": sorted(chat.TEMPLATE_NAMES)}}),
+        chat_template_kwargs=mapped(ANYTHING, names=VARIABLE_NAME),
         add_generation_prompt=FLAG,
         continue_final_message=said(FLAG, "The answer goes on from the last message, which is the assistant's."),
         max_tokens=COUNT,
@@ -209,5 +215,10 @@ RERANK: Final = joined(
 _SIDE: Final = either(FULL_TEXT, listed(FULL_TEXT, 1, scores.MAX_DOCUMENTS))
 SCORE: Final = joined(asked(text_1=_SIDE, queries=_SIDE, text_2=_SIDE, documents=_SIDE), _COMPARED)
 TOKENIZE_TEXT: Final = asked({"prompt": text()}, model=MODEL, add_special_tokens=FLAG, return_token_strs=FLAG)
-TOKENIZE_CHAT: Final = joined(CHAT, asked(return_token_strs=FLAG))
+TOKENIZE_VARIABLE_NAME: Final = {
+    **text(1, MAX_VARIABLE_CHARACTERS, pattern="^[A-Za-z_][A-Za-z0-9_]*$"),
+    "not": {"enum": sorted(RESERVED_VARIABLES)},
+}
+
+CHAT: Final = joined(CHAT, asked(return_token_strs=FLAG))
 DETOKENIZE: Final = asked({"tokens": listed(TOKEN)}, model=MODEL)

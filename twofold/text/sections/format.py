@@ -6,9 +6,10 @@ All of it comes from the chat template and the vocabulary, which every file has;
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, Self
+from hashlib import blake2b
+from typing import Any, Final, Literal, Self
 
 from twofold.core.errors import ParameterError
 from twofold.core.params import StructuredOutputsParams
@@ -18,11 +19,15 @@ from twofold.text.sections.family import Tool, ToolFamily, name_of
 from twofold.text.sections.gemma import FUNCTION_GEMMA, GEMMA4
 from twofold.text.sections.json_family import HERMES, LLAMA3, MISTRAL
 from twofold.text.sections.pieces import PlainParser
+from twofold.text.sections.prober import TemplateProber
 from twofold.text.sections.pythonic import PYTHONIC
 from twofold.text.sections.shown import TemplateSight, for_template, with_tools_told
 from twofold.text.sections.tagged import TAGGED
-from twofold.text.sections.thinking import ThinkingMarks, ThinkingParser, thinking_marks
+from twofold.text.sections.thinking import PROBE, ThinkingMarks, ThinkingParser, thinking_marks
 from twofold.text.tokenizer import Tokenizer
+
+MOST_REMEMBERED: Final = 256
+"""Sets of variables whose prompts were asked about."""
 
 _SIGNS: Final[tuple[tuple[str, ToolFamily], ...]] = (
     (FUNCTION_GEMMA.opens, FUNCTION_GEMMA),
@@ -52,18 +57,21 @@ class AnswerFormat:
     keeps_special: bool
     stop_token_ids: tuple[int, ...]
     _tokenizer: Tokenizer = field(repr=False)
+    _prober: TemplateProber = field(repr=False)
     _sight: TemplateSight
+    _opened: dict[bytes, bool] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Self:
         """The format of the model that a tokenizer belongs to. Renders a few short conversations."""
-        sight = TemplateSight.of(tokenizer)
+        prober = TemplateProber(tokenizer)
+        sight = TemplateSight.of(prober)
         family = _family(tokenizer.chat_template or "", sight)
-        thinking = thinking_marks(tokenizer)
+        thinking = thinking_marks(tokenizer, prober)
         marks = (*family.marks, *((thinking.start, thinking.end) if thinking else ()))
         keeps = any(tokenizer.token_id(mark) is not None for mark in marks)
         stops = tuple(token for stop in family.stops if (token := tokenizer.token_id(stop)) is not None)
-        return cls(family, thinking, keeps, stops, tokenizer, sight)
+        return cls(family, thinking, keeps, stops, tokenizer, prober, sight)
 
     def shown(
         self, messages: Sequence[Message], tools: Sequence[Tool] | None
@@ -97,6 +105,22 @@ class AnswerFormat:
             return calls()
         inside = thinking and (marks.opened if opened is None else opened)
         return ThinkingParser(marks.start, marks.end, opened=inside, then=calls)
+
+    def opened(self, variables: Mapping[str, Any]) -> bool:
+        """Whether a prompt with these variables ends inside the thinking section.
+
+        The template is rendered for variables that were not asked about lately.
+        """
+        if self.thinking is None:
+            return False
+        key = blake2b(json.dumps(variables, sort_keys=True).encode()).digest()
+        known = self._opened.get(key)
+        if known is None:
+            known = self.thinking.opened_by(self._prober.rendered(PROBE, variables=variables))
+            if len(self._opened) >= MOST_REMEMBERED:
+                self._opened.clear()
+            self._opened[key] = known
+        return known
 
     def form(self, tools: Sequence[Tool], choice: str | Literal["required"], parallel: bool) -> StructuredOutputsParams:
         """The form of an answer that is one call, or where ``parallel`` one or more: of any tool, or of the one that

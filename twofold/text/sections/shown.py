@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from twofold.core.errors import TemplateError, TwofoldError
+from twofold.core.errors import TemplateError
 from twofold.text.messages import Message
-from twofold.text.sections.family import Call, Tool, ToolFamily
-from twofold.text.tokenizer import Tokenizer
+from twofold.text.sections.family import Call, ToolFamily
+from twofold.text.sections.prober import TemplateProber
 
 _ID: Final = "call00001"
 """Nine letters and digits, as Mistral's templates want them."""
@@ -39,34 +39,27 @@ class TemplateSight:
     text_arguments: bool
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> Self:
-        """Asks a tokenizer's template."""
-        as_object, as_text = (_shows_calls(tokenizer, arguments) for arguments in ({_KEY: 1}, '{"probe_key": 1}'))
+    def of(cls, prober: TemplateProber) -> Self:
+        """Asks a template."""
+        as_object, as_text = (_shows_calls(prober, arguments) for arguments in ({_KEY: 1}, '{"probe_key": 1}'))
         return cls(
-            tools=_TOOL in _rendered(tokenizer, [_USER], _TOOLS),
+            tools=_TOOL in prober.rendered([_USER], _TOOLS),
             calls=as_object or as_text,
-            system="probe" in _rendered(tokenizer, [{"role": "system", "content": "probe"}, _USER]),
-            developer="developer" in (tokenizer.chat_template or ""),
+            system="probe" in prober.rendered([{"role": "system", "content": "probe"}, _USER]),
+            developer="developer" in prober.source,
             text_arguments=as_text and not as_object,
         )
 
 
-def _shows_calls(tokenizer: Tokenizer, arguments: object) -> bool:
+def _shows_calls(prober: TemplateProber, arguments: object) -> bool:
     call = {"id": _ID, "type": "function", "function": {"name": _TOOL, "arguments": arguments}}
     messages: list[Message] = [
         _USER,
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "name": _TOOL, "tool_call_id": _ID, "content": _RESULT},
     ]
-    texts = (_rendered(tokenizer, messages), _rendered(tokenizer, messages, _TOOLS))
+    texts = (prober.rendered(messages), prober.rendered(messages, _TOOLS))
     return any(all(part in text for part in (_TOOL, _KEY, _RESULT)) for text in texts)
-
-
-def _rendered(tokenizer: Tokenizer, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> str:
-    try:
-        return tokenizer.apply_chat_template(messages, tools=tools, tokenize=False)
-    except TwofoldError:
-        return ""
 
 
 def with_tools_told(messages: Sequence[Message], told: str, sight: TemplateSight) -> list[Message]:

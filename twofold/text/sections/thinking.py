@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from twofold.core.errors import TwofoldError
 from twofold.text.messages import Message
 from twofold.text.sections.base import Piece, Reasoning, SectionParser
 from twofold.text.sections.marks import MarkFinder
+from twofold.text.sections.prober import TemplateProber
 from twofold.text.tokenizer import Tokenizer
 
 PAIRS: Final = (
@@ -21,7 +21,7 @@ PAIRS: Final = (
 """Of Qwen and DeepSeek and most others, of Mistral, of Seed, of Gemma 4."""
 SWITCHES: Final = ("enable_thinking", "thinking")
 """Template variables that turn thinking on and off, as Qwen and Granite name them."""
-_PROBE: Final[Sequence[Message]] = ({"role": "user", "content": "?"},)
+PROBE: Final[Sequence[Message]] = ({"role": "user", "content": "?"},)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,32 +49,26 @@ class ThinkingMarks:
         return {} if self.switch is None else {self.switch: on}
 
 
-def thinking_marks(tokenizer: Tokenizer) -> ThinkingMarks | None:
+def thinking_marks(tokenizer: Tokenizer, prober: TemplateProber) -> ThinkingMarks | None:
     """The marks that the chat template, or the control tokens, show; None for a model that does not think."""
-    source = tokenizer.chat_template
-    if source is None:
+    if not tokenizer.has_chat_template:
         return None
     for start, end in PAIRS:
-        if end in source or (tokenizer.token_id(start) is not None and tokenizer.token_id(end) is not None):
-            return _marks(tokenizer, source, start, end)
+        if end in prober.source or (tokenizer.token_id(start) is not None and tokenizer.token_id(end) is not None):
+            return _marks(prober, start, end)
     return None
 
 
-def _marks(tokenizer: Tokenizer, source: str, start: str, end: str) -> ThinkingMarks:
-    default = _rendered(tokenizer) or ""
+def _marks(prober: TemplateProber, start: str, end: str) -> ThinkingMarks:
+    default = prober.rendered(PROBE)
     marks = ThinkingMarks(start, end, default.rstrip().endswith(start), None, True)
     for name in SWITCHES:
-        on, off = (_rendered(tokenizer, **{name: value}) for value in (True, False)) if name in source else (None, None)
-        if on is not None and on != off:
+        if name not in prober.source:
+            continue
+        on, off = (prober.rendered(PROBE, variables={name: value}) for value in (True, False))
+        if on and on != off:
             return ThinkingMarks(start, end, marks.opened, name, on == default)
     return marks
-
-
-def _rendered(tokenizer: Tokenizer, **variables: Any) -> str | None:
-    try:
-        return tokenizer.apply_chat_template(_PROBE, tokenize=False, add_generation_prompt=True, **variables)
-    except TwofoldError:
-        return None
 
 
 class ThinkingParser:
