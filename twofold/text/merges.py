@@ -124,14 +124,21 @@ class _History:
         self._merged: dict[tuple[int, int], int] = {}
 
     def settle(self, piece: int, cuts: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Rules for ``piece``: its last merge where that is certain, else all cuts (superfluous ones never fire)."""
+        """Rules for ``piece``: its last merge where that is certain, else all cuts (superfluous ones never fire).
+
+        A piece that ranks before one of its parts comes about only after that part: its rank is not its age, so how it
+        comes about, and what is made of it, counts as unknown.
+        """
         if len(cuts) > 1:
-            cuts = next(([cut] for cut in cuts if self._stands(*cut, piece)), cuts)
-        if len(cuts) == 1:
+            cuts = next(([cut] for cut in cuts if self._older(cut, piece) and self._stands(*cut, piece)), cuts)
+        if len(cuts) == 1 and self._older(cuts[0], piece) and all(map(self._known, cuts[0])):
             self._left[piece], self._right[piece] = cuts[0]
         for cut in cuts:
             self._merged[cut] = piece
         return cuts
+
+    def _older(self, parts: tuple[int, int], piece: int) -> bool:
+        return all(self._single[part] or part < piece for part in parts)
 
     def _known(self, piece: int) -> bool:
         return self._single[piece] or self._left[piece] != piece

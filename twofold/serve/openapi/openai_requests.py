@@ -215,10 +215,5 @@ RERANK: Final = joined(
 _SIDE: Final = either(FULL_TEXT, listed(FULL_TEXT, 1, scores.MAX_DOCUMENTS))
 SCORE: Final = joined(asked(text_1=_SIDE, queries=_SIDE, text_2=_SIDE, documents=_SIDE), _COMPARED)
 TOKENIZE_TEXT: Final = asked({"prompt": text()}, model=MODEL, add_special_tokens=FLAG, return_token_strs=FLAG)
-TOKENIZE_VARIABLE_NAME: Final = {
-    **text(1, MAX_VARIABLE_CHARACTERS, pattern="^[A-Za-z_][A-Za-z0-9_]*$"),
-    "not": {"enum": sorted(RESERVED_VARIABLES)},
-}
-
-CHAT: Final = joined(CHAT, asked(return_token_strs=FLAG))
+TOKENIZE_CHAT: Final = joined(CHAT, asked(return_token_strs=FLAG))
 DETOKENIZE: Final = asked({"tokens": listed(TOKEN)}, model=MODEL)
