@@ -15,8 +15,10 @@ from twofold.dialects.fields import FieldError
 from twofold.dialects.openai.chat import ChatRequest
 from twofold.dialects.openai.completions import CompletionRequest
 from twofold.dialects.openai.embeddings import EmbeddingRequest
+from twofold.dialects.openai.errors import error_reply
 from twofold.dialects.pooling import PoolingParams
 from twofold.engine.prompts import GivenPrompt
+from twofold.text.chat import RESERVED_VARIABLES
 from twofold.text.sections.format import AnswerFormat
 from twofold.text.tokenizer import Tokenizer
 
@@ -291,9 +293,6 @@ def test_how_a_reply_is_told() -> None:
             "response_format",
         ),
         ({"structured_outputs": "a"}, "structured_outputs", "invalid_value", "object"),
-        ({"chat_template_kwargs": {"tokenize": 0}}, "chat_template_kwargs.tokenize", "invalid_value", "engine"),
-        ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs.self", "invalid_value", "engine"),
-        ({"chat_template_kwargs": {"a b": 1}}, "chat_template_kwargs.a b", "invalid_value", "'a b'"),
         ({"chat_template_kwargs": [1]}, "chat_template_kwargs", "invalid_value", "object"),
         ({"echo": True}, "echo", "unknown_parameter", "Known"),
     ],
@@ -306,6 +305,14 @@ def test_refused_fields_are_named(fields: dict[str, Any], param: str, code: str,
     assert param in caught.value.param
     assert param in str(caught.value)
     assert said in f"{caught.value} {caught.value.hint}"
+
+
+@pytest.mark.parametrize("name", [*sorted(RESERVED_VARIABLES), "a b", "", "ä"])
+def test_template_variables_that_cannot_be(name: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        chat(chat_template_kwargs={name: 1})
+    assert error_reply(caught.value)["error"]["param"] == f"chat_template_kwargs.{name}"
+    assert caught.value.status == 400
 
 
 @pytest.mark.parametrize(
