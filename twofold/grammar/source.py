@@ -10,6 +10,7 @@ from typing import Any, Final
 from llguidance import LLMatcher
 
 from twofold.core.errors import ParameterError
+from twofold.core.json_schema import closed_schema
 from twofold.core.params import StructuredOutputsParams
 from twofold.grammar.gbnf import gbnf_to_lark, is_gbnf
 
@@ -112,6 +113,8 @@ def _json_source(schema: str | Mapping[str, Any]) -> GrammarSource:
             raise impossible("json", "is not a JSON schema, which is an object", 'Write {"type": …}.')
         if value is False:
             raise impossible("json", "is false, which no answer satisfies", "Write a schema, or true for any value.")
+        if isinstance(value, dict) and (closed := closed_schema(value)) != value:
+            text = json.dumps(closed)
         return GrammarSource("json", _json_grammar("{}" if value is True else text), text)
     except (TypeError, ValueError) as error:
         raise impossible("json", f"is not JSON: {_line(error)}", "Send a JSON schema.") from error

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from twofold.core.json_schema import closed_schema
 from twofold.text.sections.base import SectionParser
 
 Tool: TypeAlias = Mapping[str, Any]
@@ -63,11 +64,11 @@ def name_of(tool: Tool) -> str:
 
 
 def schema_of(tool: Tool) -> dict[str, Any]:
-    """The JSON schema of a tool's arguments; without one there are none."""
+    """The JSON schema of a tool's arguments, its objects closed; without one there are none."""
     schema = tool["function"].get("parameters")
     if not schema or not isinstance(schema, Mapping):
         return {"type": "object", "properties": {}, "additionalProperties": False}
-    return {"type": "object", **schema}
+    return closed_schema({"type": "object", **schema})
 
 
 def arguments_of(tool: Tool) -> dict[str, Mapping[str, Any]]:

@@ -12,6 +12,7 @@ from hashlib import blake2b
 from typing import Any, Final, Literal, Self
 
 from twofold.core.errors import ParameterError
+from twofold.core.json_schema import closed_schema
 from twofold.core.params import StructuredOutputsParams
 from twofold.text.messages import Message
 from twofold.text.sections.base import SectionParser
@@ -143,7 +144,7 @@ class AnswerFormat:
                 hint='Leave the tools out, or set tool_choice to "none".',
             )
         schema = content.json if content.json is not None else {"type": "object"}
-        text = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False)
+        text = schema if isinstance(schema, str) else json.dumps(closed_schema(schema), ensure_ascii=False)
         calls = self.family.rules(tools, self._term, parallel=parallel).replace("start:", "calls:", 1)
         return StructuredOutputsParams(grammar=f"start: calls | content\ncontent: %json {text}\n{calls}")
 

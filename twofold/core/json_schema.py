@@ -1,0 +1,91 @@
+"""JSON schemas of answers, made to allow only what they name.
+
+By the letter of JSON Schema an object may hold properties that its schema does not name, unless
+``additionalProperties`` is false. Nobody who writes a schema for an answer means that, and small models use it: they
+go on writing keys. So an object that lists its properties and says nothing about others is closed, as in OpenAI's
+strict mode, in llama.cpp and in vLLM with xgrammar. ``"additionalProperties": true`` keeps one open.
+
+Law: what fits the closed schema fits the schema as it was given. Where closing could leave nothing that fits, such as
+where several schemas describe one object together, the schema stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+SAYS: Final = frozenset({"additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames"})
+"""Keywords that say which other properties an object may hold."""
+COMBINING: Final = frozenset(
+    {
+        *("allOf", "$ref", "$dynamicRef", "if", "then", "else", "not", "dependentSchemas", "dependentRequired"),
+        *("contains", "patternProperties", "unevaluatedProperties"),
+    }
+)
+"""Keywords by which other schemas describe the same object, or what is in it."""
+CHOOSING: Final = frozenset({"anyOf", "oneOf"})
+NOTES: Final = frozenset({"title", "description", "default", "examples", "deprecated", "readOnly", "$comment", "$id"})
+NAMED: Final = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
+"""Keywords whose value maps names to schemas."""
+SHARED: Final = frozenset({"$defs", "definitions"})
+
+
+def closed_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema with every object closed that can be."""
+    shared_open = any(_combines(one) for one in _schemas(schema))
+    return _closed(schema, together=False, shared_open=shared_open)
+
+
+def _closed(schema: Mapping[str, Any], *, together: bool, shared_open: bool) -> dict[str, Any]:
+    """``together``: another schema describes the same value; ``shared_open``: one may describe what is in $defs."""
+    found: dict[str, Any] = {}
+    inside = together or _combines(schema)
+    for key, value in schema.items():
+        within = inside or (shared_open and key in SHARED)
+        if key in NAMED and isinstance(value, Mapping):
+            found[key] = {name: _inner(one, within, shared_open) for name, one in value.items()}
+        elif isinstance(value, list) and key in ("anyOf", "oneOf", "allOf", "prefixItems"):
+            found[key] = [_inner(one, within, shared_open) for one in value]
+        elif isinstance(value, Mapping) and key not in ("default", "const", "examples", "enum"):
+            found[key] = _inner(value, within, shared_open)
+        else:
+            found[key] = value
+    if not inside and _lists_all(schema):
+        found["additionalProperties"] = False
+    return found
+
+
+def _inner(schema: object, together: bool, shared_open: bool) -> Any:
+    return _closed(schema, together=together, shared_open=shared_open) if isinstance(schema, Mapping) else schema
+
+
+def _lists_all(schema: Mapping[str, Any]) -> bool:
+    """Whether an object's schema lists properties, says nothing about others, and asks for no other."""
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping) or not properties or not SAYS.isdisjoint(schema):
+        return False
+    required, least = schema.get("required") or (), schema.get("minProperties") or 0
+    enough = isinstance(least, int) and least <= len(properties)
+    return enough and isinstance(required, list | tuple) and set(map(str, required)) <= properties.keys()
+
+
+def _combines(schema: Mapping[str, Any]) -> bool:
+    """Whether several schemas describe one object here. One reference, or one part of allOf, with nothing but notes
+    beside it does not."""
+    said = schema.keys() - NOTES - SHARED - {"$schema"}
+    if said == {"$ref"} or (said == {"allOf"} and isinstance(schema["allOf"], list) and len(schema["allOf"]) == 1):
+        return False
+    if not COMBINING.isdisjoint(said):
+        return True
+    return not CHOOSING.isdisjoint(said) and bool(said & {"properties", "required"} or len(said & CHOOSING) > 1)
+
+
+def _schemas(value: object) -> Iterator[Mapping[str, Any]]:
+    """Every object in plain data: the schemas, and a few that are none."""
+    if isinstance(value, Mapping):
+        yield value
+        for one in value.values():
+            yield from _schemas(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _schemas(one)
