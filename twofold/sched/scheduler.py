@@ -5,6 +5,9 @@
               2. The budget says how many rows prompts may take; running ones get them, urgent classes first.
               3. Who waits is admitted, in the order of the line, while rows, places and blocks last. The first that
                  does not fit holds back those behind it, so none starves.
+              4. Where it does not fit and its tenant runs at least two sequences fewer than another one, the least
+                 urgent of that one gives way, of the same class or a less urgent one. So places are shared evenly
+                 among tenants that want them, and a tenant alone has them all.
     commit    Cursors move, tokens leave, full blocks become findable, the step-time model learns.
     cancel    Ends a sequence at any moment; ``expire`` ends those whose time is up.
 
@@ -16,6 +19,7 @@ alone always comes to its end. Nobody is admitted in a plan that preempts.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence as Row
 
 from twofold.core.errors import ContextLengthError, ResourceError
@@ -175,7 +179,8 @@ class Scheduler:
         for sequence in sorted(prompts, key=lambda sequence: sequence.options.priority):
             self._place_prompt(step, sequence, pace, now)
         if self.preemptions == before:
-            self._admit(step, pace, now)
+            if not self._admit(step, pace, now):
+                self._share_places(step, now)
         else:
             self._stalls.set_blocked(True, now)
         if not step.steps:
@@ -254,7 +259,8 @@ class Scheduler:
         if rows and self._grow(step, sequence, rows, now):
             step.add(sequence, rows)
 
-    def _admit(self, step: StepBuilder, pace: Pace, now: float) -> None:
+    def _admit(self, step: StepBuilder, pace: Pace, now: float) -> bool:
+        """Starts who waits; whether none was left for want of a place or of blocks."""
         blocked = False
         while len(self._running) < self._limits.sequences and (head := self._line.head()) is not None:
             if not pace.rows(step, head):
@@ -264,6 +270,21 @@ class Scheduler:
                 break
             self._place_prompt(step, head, pace, now)
         self._stalls.set_blocked(blocked, now)
+        return not (blocked or (self._line and len(self._running) >= self._limits.sequences))
+
+    def _share_places(self, step: StepBuilder, now: float) -> None:
+        """Lets one sequence of the tenant that runs most give way to the head of the line."""
+        head = self._line.head()
+        if head is None:
+            return
+        places = Counter(runner.options.tenant for runner in self._running.values())
+        greedy, most = places.most_common(1)[0] if places else ("", 0)
+        if most < places[head.options.tenant] + 2:
+            return
+        others = [runner for runner in self._running.values() if runner.options.tenant == greedy and not runner.resting]
+        movable = [runner for runner in others if runner.options.priority >= head.options.priority]
+        if movable:
+            self._preempt(step, least_urgent(movable, self._line.urgency), now, returns=False)
 
     def _unblock(self, step: StepBuilder, pace: Pace, now: float) -> None:
         """Nobody advances: so that somebody can, those that rest give way one by one, and in the end pins."""
@@ -311,7 +332,8 @@ class Scheduler:
                 return False
         return True
 
-    def _preempt(self, step: StepBuilder, victim: Sequence, now: float) -> None:
+    def _preempt(self, step: StepBuilder, victim: Sequence, now: float, *, returns: bool = True) -> None:
+        """Takes a place; who ``returns`` goes before those that are new, else it waits for its tenant's turn."""
         step.drop(victim)
         self.preemptions += 1
         victim.record.preemptions += 1
@@ -319,8 +341,10 @@ class Scheduler:
         self._stalls.enter_line(victim, now, Stall.PREEMPTED)
         if victim.resting:
             self._parked[victim.sequence_id] = victim
-        else:
+        elif returns:
             self._line.put_back(victim)
+        else:
+            self._line.add(victim)
 
     def _displace(self, victim: Sequence, now: float) -> None:
         """Takes the place and the blocks of a running sequence."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -38,6 +38,14 @@ class QueueLimits:
     seconds: float = 600.0
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a tenant has of a model: its prompts under way, and how many tenants have any, itself included."""
+
+    under_way: int
+    tenants: int
+
+
 class Admission:
     """Lets requests of a server in."""
 
@@ -46,6 +54,7 @@ class Admission:
         self._limits = limits
         self._ended: deque[float] = deque(maxlen=1024)
         self._tokens: dict[str, int] = {}
+        self._under_way: dict[str, Counter[str]] = {}
 
     def tiered(self, exchange: Exchange, request: DialectRequest, jobs: Sequence[Job]) -> Sequence[Job]:
         """The jobs as their tier and their caller have them. Raises ForbiddenError for a tier that the key may not
@@ -61,13 +70,19 @@ class Admission:
     def admit(self, exchange: Exchange, jobs: Sequence[Job], model: ServedModel) -> Iterator[None]:
         """Lets the jobs run. Raises QuotaError where the key's share is used up, BusyError where the line is full."""
         prompt = sum(len(job.prompt.token_ids or ()) for job in jobs)
-        self._check_line(model, len(jobs), prompt)
+        tenants = self._under_way.setdefault(model.name, Counter())
+        tenant = exchange.caller.tenant
+        self._check_line(model, len(jobs), prompt, Share(tenants[tenant], len({*tenants, tenant})))
         exchange.reserve(sum(_most_tokens(job, model.facts.context) for job in jobs))
         waiting = self._tokens[model.name] = self._tokens.get(model.name, 0) + prompt
         assert waiting >= prompt
+        tenants[tenant] += len(jobs)
         try:
             yield
         finally:
+            tenants[tenant] -= len(jobs)
+            if not tenants[tenant]:
+                del tenants[tenant]
             self._tokens[model.name] -= prompt
             self._ended.append(time.monotonic())
 
@@ -77,10 +92,14 @@ class Admission:
         deadline = self._limits.seconds if asked.deadline_s is None else min(asked.deadline_s, self._limits.seconds)
         return replace(tier.options(asked), tenant=exchange.caller.tenant, cache_salt=salt, deadline_s=deadline)
 
-    def _check_line(self, model: ServedModel, jobs: int, tokens: int) -> None:
+    def _check_line(self, model: ServedModel, jobs: int, tokens: int, share: Share) -> None:
+        """Where the line is full, a tenant still gets in that has less than its share of it: so the line is never
+        longer than twice its limit, and nobody fills it for others."""
         full = model.queued + jobs > self._limits.requests and model.queued
         full = full or (model.queued and self._tokens.get(model.name, 0) + tokens > self._limits.tokens)
-        if full:
+        fair = share.under_way + jobs <= max(1, self._limits.requests // share.tenants)
+        fair = fair and tokens <= self._limits.tokens // self._limits.requests * jobs
+        if full and (share.tenants == 1 or not fair):
             raise BusyError(
                 f"{model.queued} requests wait already.",
                 retry_after_s=self._retry_after(model.queued),
