@@ -76,15 +76,15 @@ def doctor(
     Parameters
     ----------
     threads
-        Threads to measure with; one for each core if left out.
+        Number of threads (default: one per core).
     isa
-        avx512, avx2 or portable; the best of this machine if left out.
+        Instruction set: avx512, avx2 or portable (default: the best of this machine).
     calibrate
-        Runs a model for less than a minute and keeps how fast its steps are, so that times can be predicted.
+        Run a model for less than a minute and save its step times, for predictions.
     model
-        The model to calibrate with; the default model if left out.
+        Model to calibrate with (default: smollm2-135m).
     json
-        Prints JSON, for machines.
+        Print JSON.
     """
     if calibrate:
         return _calibrate(model or sources.DEFAULT_MODEL, isa, threads, json=json)
@@ -174,21 +174,24 @@ def _calibration_lines(found: Calibration) -> Iterator[str]:
     error = 0.0 if by.error is None else float(by.error)
     rows = [
         ("model", found.subject.model),
-        ("reads weights at", _share(by.eta_m, found.bandwidth, "B/s of what the memory gives")),
-        ("multiplies at", f"{by.eta_c:.0%} of the peaks: " + ", ".join(_peaks(found.peaks))),
-        ("reads K and V at", _share(by.eta_k, found.bandwidth, "B/s")),
-        ("while it multiplies", "yes" if by.overlap else "no: reading and multiplying add up"),
-        ("a step", f"{1e3 * by.t_step:.2f} ms, and {1e6 * by.t_req:.0f} µs for each sequence"),
-        ("error", f"{error:.1%} on probes that it was not fitted on"),
+        ("weights read at", _share(by.eta_m, found.bandwidth)),
+        ("arithmetic at", f"{by.eta_c:.0%} of peak: " + ", ".join(_peaks(found.peaks))),
+        ("KV cache read at", _share(by.eta_k, found.bandwidth)),
+        (
+            "overlap",
+            "memory reads overlap with arithmetic" if by.overlap else "none: memory reads and arithmetic add up",
+        ),
+        ("fixed cost of a step", f"{1e3 * by.t_step:.2f} ms, plus {1e6 * by.t_req:.0f} µs per sequence"),
+        ("error", f"{error:.1%} on held-out probes"),
         ("measured", f"{found.steps} steps of {found.probes} probes in {found.took_s:.0f} s"),
     ]
-    yield from (f"{label:<20}{text}" for label, text in rows)
+    yield from (f"{label:<21}{text}" for label, text in rows)
     if error > LARGE_ERROR:
-        yield "\nThe machine was busy, or its speed changed. → Calibrate again when nothing else runs."
+        yield "\nThe machine was busy, or its speed changed. → Calibrate again on an idle machine."
 
 
-def _share(share: float, of: float, unit: str) -> str:
-    return f"{share:.0%} of {of / 1e9:.1f} G{unit}"
+def _share(share: float, of: float) -> str:
+    return f"{share:.0%} of the memory bandwidth of {of / 1e9:.1f} GB/s"
 
 
 def _peaks(peaks: Mapping[Arithmetic, float]) -> Iterator[str]:
@@ -198,7 +201,7 @@ def _peaks(peaks: Mapping[Arithmetic, float]) -> Iterator[str]:
 def _limit_rows(limits: MachineLimits) -> list[tuple[str, str]]:
     reads = ", ".join(f"{read.bytes_per_s / 1e9:.1f} GB/s over {read.size >> 20} MiB" for read in limits.reads)
     return [
-        ("reads memory", reads),
+        ("memory bandwidth", reads),
         ("8-bit integers", f"{limits.int8_macs_per_s / 1e9:,.0f} G multiply-adds/s"),
         ("32-bit floats", f"{limits.float_macs_per_s / 1e9:,.0f} G multiply-adds/s"),
     ]

@@ -42,28 +42,29 @@ class WhatOptions:
 
     model: Annotated[
         str | None,
-        Parameter(name=("--model", "-m"), help="A GGUF file, a config.json or its folder, or a name: llama-3-70b."),
+        Parameter(
+            name=("--model", "-m"),
+            help="Model: GGUF file, config.json or its folder, alias of a cached model, or known name: llama-3-70b.",
+        ),
     ] = None
     hardware: Annotated[
-        str | None, Parameter(help='A machine\'s name: h100, epyc-9654; "this" is the one here (if left out).')
+        str | None, Parameter(help='Hardware: h100, epyc-9654 (default: "this", the local machine).')
     ] = None
-    input_tokens: Annotated[int | None, Parameter(help="Tokens of each prompt; 512 if left out.")] = None
-    cached: Annotated[int | None, Parameter(help="How many of them a prefix cache holds.")] = None
-    output_tokens: Annotated[int | None, Parameter(help="Tokens of each answer; 128 if left out.")] = None
-    batch: Annotated[
-        int | None, Parameter(name=("--batch", "--concurrency"), help="Requests that are open at all times.")
-    ] = None
+    input_tokens: Annotated[int | None, Parameter(help="Prompt tokens per request (default: 512).")] = None
+    cached: Annotated[int | None, Parameter(help="Prompt tokens served from the prefix cache.")] = None
+    output_tokens: Annotated[int | None, Parameter(help="Output tokens per request (default: 128).")] = None
+    batch: Annotated[int | None, Parameter(name=("--batch", "--concurrency"), help="Concurrent requests.")] = None
     chunk: Annotated[
         int | None,
-        Parameter(name=("--chunk", "--max-num-batched-tokens"), help="Most rows of a step; whole prompts if left out."),
+        Parameter(name=("--chunk", "--max-num-batched-tokens"), help="Max tokens per step (default: whole prompts)."),
     ] = None
-    tp: Annotated[int, Parameter(name=("--tp", "--tensor-parallel-size"), help="Devices that share each layer.")] = 1
+    tp: Annotated[int, Parameter(name=("--tp", "--tensor-parallel-size"), help="Tensor-parallel size.")] = 1
     weights: Annotated[
-        str | None, Parameter(help="How matrices are stored: bf16, fp8, int4, Q4_K; as the model says if left out.")
+        str | None, Parameter(help="Weight format: bf16, fp8, int4, Q4_K (default: the model's own).")
     ] = None
     kv: Annotated[
         str | None,
-        Parameter(name=("--kv", "--kv-cache-dtype"), help="How keys and values are stored: bf16 if left out, int4."),
+        Parameter(name=("--kv", "--kv-cache-dtype"), help="KV cache format, such as fp8 (default: bf16)."),
     ] = None
 
     def how(self, base: Setting = PLAIN) -> Setting:
@@ -94,11 +95,11 @@ class LeverOptions:
 
     goal: Annotated[
         Goal,
-        Parameter(name=("--for", "--goal"), help="What levers are ranked by."),
+        Parameter(name=("--for", "--goal"), help="Metric to rank levers by."),
     ] = "e2e"
-    top: Annotated[int, Parameter(help="How many of those that gain are told in full.")] = 6
-    acceptance: Annotated[float, Parameter(help="Share of guessed tokens that are taken.")] = 0.7
-    draft_cost: Annotated[float, Parameter(help="Seconds of guessing a token, as a share of a step's.")] = 0.05
+    top: Annotated[int, Parameter(help="Number of levers to describe in full.")] = 6
+    acceptance: Annotated[float, Parameter(help="Acceptance rate of speculative decoding.")] = 0.7
+    draft_cost: Annotated[float, Parameter(help="Time to draft a token, as a share of a step.")] = 0.05
 
     def assumptions(self) -> Assumptions:
         return Assumptions(acceptance=self.acceptance, draft=self.draft_cost)
@@ -107,21 +108,23 @@ class LeverOptions:
 def explain(
     source: Annotated[
         str | None,
-        Parameter(help="A request's record, a reply with one, `run --json` or `bench --json`: a file, -, or a URL."),
+        Parameter(
+            help="Request record, response with one, or output of `run --json` or `bench --json`: file, - or URL."
+        ),
     ] = None,
     /,
     *,
     request: Annotated[
         str | None,
-        Parameter(help="Which one: a bench's index or percentile (p99), a server's request id, a prompt of a record."),
+        Parameter(help="Request to explain: index or percentile (p99) of a bench, or request id of a server."),
     ] = None,
-    api_key: Annotated[str | None, Parameter(help="For a server; never shown.")] = None,
-    svg: Annotated[Path | None, Parameter(help="A file for the roofline as a picture.")] = None,
-    json: Annotated[bool, FLAG, Parameter(help="Prints JSON, for machines.")] = False,
+    api_key: Annotated[str | None, Parameter(help="API key of the server.")] = None,
+    svg: Annotated[Path | None, Parameter(help="Write the roofline as SVG.")] = None,
+    json: Annotated[bool, FLAG, Parameter(help="Print JSON.")] = False,
     what: WhatOptions = WhatOptions(),
     levers: LeverOptions = LeverOptions(),
 ) -> int:
-    """Says where a request's time goes, and what would make it faster."""
+    """Explain where a request's time goes, and what would make it faster."""
     _check_picture(svg)
     found = _explained(source, request, api_key, what, levers)
     if svg is not None:

@@ -37,11 +37,13 @@ ATTAINMENT: Final = 0.9
 class TrafficOptions:
     """What is asked. A --trace says it all but may be brought to another rate."""
 
-    rate: Annotated[float | None, Parameter(name=("--rate", "--request-rate"), help="Requests a second.")] = None
-    input_tokens: Annotated[str, Parameter(help="512, 256-1024, normal:512,64, lognormal:512,0.8.")] = "1024"
-    output_tokens: Annotated[str, Parameter(help="Of answers, likewise.")] = "256"
-    shared_prefix: Annotated[float, Parameter(help="Share of each prompt that it has in common with others.")] = 0.0
-    prefix_groups: Annotated[int, Parameter(help="How many different beginnings there are.")] = 1
+    rate: Annotated[float | None, Parameter(name=("--rate", "--request-rate"), help="Requests per second.")] = None
+    input_tokens: Annotated[
+        str, Parameter(help="Prompt tokens: 512, 256-1024, normal:512,64 or lognormal:512,0.8.")
+    ] = "1024"
+    output_tokens: Annotated[str, Parameter(help="Output tokens, in the same forms.")] = "256"
+    shared_prefix: Annotated[float, Parameter(help="Share of each prompt that is a common prefix.")] = 0.0
+    prefix_groups: Annotated[int, Parameter(help="Number of different prefixes.")] = 1
 
     def load(self, trace: TraceOptions) -> MakeLoad:
         """The load at a rate of so many requests. ParameterError without a rate, and for what is impossible."""
@@ -79,22 +81,20 @@ class TrafficOptions:
 class ChoiceOptions:
     """What the planner may choose from; several with commas between them."""
 
-    tp: Annotated[str, Parameter(name=("--tp", "--tensor-parallel-size"), help="Devices of a replica.")] = "1,2,4,8"
-    weights: Annotated[str, Parameter(help="Formats; stored is as the model comes.")] = "stored,fp8,int4"
-    kv: Annotated[str, Parameter(name=("--kv", "--kv-cache-dtype"), help="Of keys and values.")] = "bf16,fp8"
-    chunk: Annotated[str, Parameter(name=("--chunk", "--max-num-batched-tokens"), help="Most rows of a step.")] = (
-        "512,2048,8192"
+    tp: Annotated[str, Parameter(name=("--tp", "--tensor-parallel-size"), help="Tensor-parallel sizes to try.")] = (
+        "1,2,4,8"
     )
-    split: Annotated[bool, Parameter(help="Also tries prefill and decode on replicas of their own.")] = True
-    acceptance: Annotated[
-        float | None, Parameter(help="How often a guessed token is right: also tries speculative decoding.")
-    ] = None
-    drafts: Annotated[str, Parameter(help="Tokens to guess for each step.")] = "1,3,5"
-    draft: Annotated[str | None, Parameter(help="The model that guesses; guesses cost nothing if left out.")] = None
-    max_devices: Annotated[int, Parameter(help="Most devices, of all replicas together.")] = 4096
-    price: Annotated[list[str] | None, LIST, Parameter(help="NAME=DOLLARS an hour of one device; may be repeated.")] = (
-        None
-    )
+    weights: Annotated[str, Parameter(help="Weight formats to try; stored is the model's own.")] = "stored,fp8,int4"
+    kv: Annotated[str, Parameter(name=("--kv", "--kv-cache-dtype"), help="KV cache formats to try.")] = "bf16,fp8"
+    chunk: Annotated[
+        str, Parameter(name=("--chunk", "--max-num-batched-tokens"), help="Max tokens per step to try.")
+    ] = "512,2048,8192"
+    split: Annotated[bool, Parameter(help="Also try separate replicas for prefill and decode.")] = True
+    acceptance: Annotated[float | None, Parameter(help="Acceptance rate: also try speculative decoding.")] = None
+    drafts: Annotated[str, Parameter(help="Draft tokens per step to try.")] = "1,3,5"
+    draft: Annotated[str | None, Parameter(help="Draft model (default: drafts cost nothing).")] = None
+    max_devices: Annotated[int, Parameter(help="Max devices in total.")] = 4096
+    price: Annotated[list[str] | None, LIST, Parameter(help="NAME=DOLLARS per device and hour; repeatable.")] = None
 
     def choices(self, models: str, hardware: str) -> Choices:
         """ParameterError and ModelNotFoundError for names that nobody knows."""
@@ -136,14 +136,14 @@ class ChoiceOptions:
 class HoldOptions:
     """How a model is held in memory."""
 
-    tp: Annotated[int, Parameter(name=("--tp", "--tensor-parallel-size"), help="Machines that share the model.")] = 1
-    weights: Annotated[str, Parameter(help="Another format, as fp8 or int4; stored is as the model comes.")] = STORED
-    kv: Annotated[str, Parameter(name=("--kv", "--kv-cache-dtype"), help="Format of keys and values.")] = "bf16"
+    tp: Annotated[int, Parameter(name=("--tp", "--tensor-parallel-size"), help="Tensor-parallel size.")] = 1
+    weights: Annotated[str, Parameter(help="Weight format, such as fp8 or int4; stored is the model's own.")] = STORED
+    kv: Annotated[str, Parameter(name=("--kv", "--kv-cache-dtype"), help="KV cache format.")] = "bf16"
     rows: Annotated[
-        int, Parameter(name=("--rows", "--max-num-batched-tokens"), help="Most of a step, for its activations.")
+        int, Parameter(name=("--rows", "--max-num-batched-tokens"), help="Max tokens per step, for activations.")
     ] = 2048
     share: Annotated[
-        float, Parameter(name=("--share", "--gpu-memory-utilization"), help="Of the memory that may be used.")
+        float, Parameter(name=("--share", "--gpu-memory-utilization"), help="Share of the memory to use.")
     ] = 0.9
 
 
@@ -161,26 +161,26 @@ def plan(
     trace: TraceOptions = TraceOptions(),  # noqa: B008 - frozen
     choice: ChoiceOptions = ChoiceOptions(),
 ) -> int:
-    """Finds the cheapest ways to serve some traffic within limits of time.
+    """Find the cheapest configurations that serve given traffic within an SLO.
 
     Parameters
     ----------
     model
-        One or more: a name, as llama-3-70b, a GGUF file or a config.json.
+        One or more models: known names such as llama-3-70b, GGUF files or config.json files.
     hardware
-        One or more machines of the table, as h100,h200.
+        One or more machines, such as h100,h200.
     slo
-        ttft=500ms,tpot=50ms,e2e=10s, or a scenario of MLPerf: mlperf:llama2-70b-interactive.
+        SLO, such as ttft=500ms,tpot=50ms,e2e=10s, or an MLPerf scenario: mlperf:llama2-70b-interactive.
     attainment
-        Share of the requests that must be within the limits: 0.9, and 0.99 for MLPerf's scenarios.
+        Share of requests that must meet the SLO (default: 0.9; MLPerf scenarios 0.99).
     show
-        How many ways to show.
+        Number of configurations to show.
     simulate
-        Simulates the best three, and takes their times from that instead of estimates.
+        Simulate the best three instead of estimating them.
     svg
-        A file for the picture of TPOT against cost.
+        Write the chart of TPOT against cost as SVG.
     json
-        Prints one JSON object.
+        Print JSON.
     """
     from twofold.cost.plan.relief import nothing_found  # noqa: PLC0415 - start-up time
     from twofold.cost.plan.search import Facts, search  # noqa: PLC0415
@@ -225,7 +225,7 @@ def fit(
     concurrency
         Sequences at once.
     json
-        Prints one JSON object.
+        Print JSON.
     """
     from twofold.cost.hardware.known import find_machine  # noqa: PLC0415 - start-up time
     from twofold.cost.plan import fitting  # noqa: PLC0415

@@ -33,29 +33,25 @@ class WorkloadOptions:
     """What is asked, how often, and what is done to make it cheaper."""
 
     input_tokens: Annotated[
-        int | None, Parameter(help="Tokens of a prompt, cached ones included; 1,000 if left out.")
+        int | None, Parameter(help="Prompt tokens per request, including cached ones (default: 1,000).")
     ] = None
-    output_tokens: Annotated[int | None, Parameter(help="Tokens of an answer; 300 if left out.")] = None
+    output_tokens: Annotated[int | None, Parameter(help="Output tokens per request (default: 300).")] = None
     requests_per_day: Annotated[
-        float | None, Parameter(help="Requests that arrive at random in a day; 1,000 if left out.")
+        float | None, Parameter(help="Requests per day, arriving at random (default: 1,000).")
     ] = None
-    cached: Annotated[
-        int | None, Parameter(help="Tokens that all prompts begin with, and that the provider's cache is to keep.")
-    ] = None
+    cached: Annotated[int | None, Parameter(help="Tokens of the common prefix to cache.")] = None
     session: Annotated[
         int | None,
-        Parameter(help="Requests that share a prefix of their own, one after the other; all share one if left out."),
+        Parameter(help="Requests per session, each session with its own prefix (default: all share one prefix)."),
     ] = None
-    trace: Annotated[
-        Path | None, Parameter(help="A trace of real requests instead, of Azure's, Mooncake's or our format.")
-    ] = None
-    ttl: Annotated[TimeToLive, Parameter(help="For how long a prefix is kept without being read.")] = "5m"
-    tier: Annotated[TierName, Parameter(help="The service tier.")] = "default"
-    batch: Annotated[bool, FLAG, Parameter(help="Sends them in batches: the tier of that name.")] = False
-    compress: Annotated[
-        float | None, Parameter(help="Compresses prompts to one of so many tokens, and says whether that pays.")
-    ] = None
-    compressor_price: Annotated[float, Parameter(help="Dollars that compressing a prompt costs.")] = 0.0
+    trace: Annotated[Path | None, Parameter(help="Trace of requests instead: Azure, Mooncake or Twofold format.")] = (
+        None
+    )
+    ttl: Annotated[TimeToLive, Parameter(help="Cache TTL.")] = "5m"
+    tier: Annotated[TierName, Parameter(help="Service tier.")] = "default"
+    batch: Annotated[bool, FLAG, Parameter(help="Use the batch tier.")] = False
+    compress: Annotated[float | None, Parameter(help="Prompt compression ratio: report whether it pays off.")] = None
+    compressor_price: Annotated[float, Parameter(help="Dollars per compressed prompt.")] = 0.0
 
     @property
     def paid_tier(self) -> TierName:
@@ -78,7 +74,14 @@ class WorkloadOptions:
     def workload(self) -> Workload:
         from twofold.cost.price.workload import Workload  # noqa: PLC0415 - start-up time
 
-        return Workload(**{**DEFAULTS, **self.given()}, ttl=self.ttl, tier=self.paid_tier)
+        said = {**DEFAULTS, **self.given()}
+        if self.cached is not None and self.cached > said["input_tokens"]:
+            raise ParameterError(
+                f"--cached {self.cached:,} exceeds the {said['input_tokens']:,} tokens of a prompt.",
+                param="cached",
+                hint="Raise --input-tokens, which includes the cached tokens, or lower --cached.",
+            )
+        return Workload(**said, ttl=self.ttl, tier=self.paid_tier)
 
     def traced(self, model: ApiModel, at: datetime) -> TracedCost | None:
         """What the trace costs; None where there is none. Raises ParameterError where flags describe requests too."""
@@ -101,27 +104,29 @@ class WorkloadOptions:
         return None if self.compress is None else Compression(self.compress, self.compressor_price)
 
 
-@Parameter(name="*", group="Own hardware")
+@Parameter(name="*", group="Your own hardware")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnOptions:
     """The same workload on machines of one's own."""
 
-    hardware: Annotated[str | None, Parameter(help="A machine of the table, as h100; none if left out.")] = None
-    own_model: Annotated[
-        str, Parameter(help="What runs there: a name, as llama-3-70b, a GGUF file or a config.json.")
-    ] = "llama-3-70b"
-    tp: Annotated[int, Parameter(help="Machines that one copy of the model takes.")] = 1
-    weights: Annotated[str | None, Parameter(help="Another format of the weights, as fp8 or int4.")] = None
-    kv: Annotated[str, Parameter(help="Format of keys and values.")] = "bf16"
-    batch_size: Annotated[int | None, Parameter(help="Sequences in a decode step; what fits if left out.")] = None
-    price_per_hour: Annotated[
-        float | None, Parameter(help="Dollars an hour of a machine; the table's, if it has one and nothing is given.")
-    ] = None
-    watts: Annotated[float | None, Parameter(help="Power of a machine; its maker's if left out.")] = None
-    price_per_kwh: Annotated[float | None, Parameter(help="Dollars of a kilowatt-hour.")] = None
-    capital: Annotated[float | None, Parameter(help="Dollars that a machine cost to buy.")] = None
-    years: Annotated[float, Parameter(help="Years that it runs.")] = 4.0
-    busy_share: Annotated[float, Parameter(help="The part of the hours in which requests run, and pay.")] = 1.0
+    hardware: Annotated[str | None, Parameter(help="Hardware to compare with, such as h100.")] = None
+    own_model: Annotated[str, Parameter(help="Model to run there: known name, GGUF file or config.json.")] = (
+        "llama-3-70b"
+    )
+    tp: Annotated[int, Parameter(help="Tensor-parallel size.")] = 1
+    weights: Annotated[str | None, Parameter(help="Weight format, such as fp8 or int4 (default: the model's own).")] = (
+        None
+    )
+    kv: Annotated[str, Parameter(help="KV cache format.")] = "bf16"
+    batch_size: Annotated[int | None, Parameter(help="Sequences per decode step (default: what fits).")] = None
+    price_per_hour: Annotated[float | None, Parameter(help="Dollars per machine and hour (default: the table's).")] = (
+        None
+    )
+    watts: Annotated[float | None, Parameter(help="Watts per machine (default: the maker's).")] = None
+    price_per_kwh: Annotated[float | None, Parameter(help="Dollars per kilowatt-hour.")] = None
+    capital: Annotated[float | None, Parameter(help="Purchase price per machine in dollars.")] = None
+    years: Annotated[float, Parameter(help="Years of use.")] = 4.0
+    busy_share: Annotated[float, Parameter(help="Utilization: share of hours that serve requests.")] = 1.0
 
     def machines(self) -> OwnMachines | None:
         """The machines; None where no hardware is named. Raises ParameterError for what is unknown or impossible."""
@@ -158,14 +163,14 @@ class OwnOptions:
 
 
 def price(
-    model: Annotated[str, Parameter(help="A model of an API, as claude-sonnet-4-6 or openai/gpt-5.")],
+    model: Annotated[str, Parameter(help="API model, such as claude-sonnet-4-6 or openai/gpt-5.")],
     /,
     *,
-    json: Annotated[bool, FLAG, Parameter(help="Prints one JSON object.")] = False,
+    json: Annotated[bool, FLAG, Parameter(help="Print JSON.")] = False,
     workload: WorkloadOptions = WorkloadOptions(),
     own: OwnOptions = OwnOptions(),
 ) -> int:
-    """Prices a workload at an API, and on hardware of one's own."""
+    """Price a workload at an API, and on your own hardware."""
     found = _Priced.of(model, workload, own.machines())
     if json:
         print_json(found.document())
@@ -256,16 +261,16 @@ def lifetime(
     served_tokens: float = 2e12,
     json: Annotated[bool, FLAG] = False,
 ) -> int:
-    """Finds the model size and training that cost least when serving counts too.
+    """Find the model size and training with the lowest total cost of training and serving.
 
     Parameters
     ----------
     parameters
-        A model's size; the loss that Chinchilla's training gives it is to be reached.
+        Model size; the target is the loss of its Chinchilla-optimal training.
     served_tokens
-        Tokens, of prompts and answers, that it serves in its life.
+        Prompt and output tokens served over its lifetime.
     json
-        Prints one JSON object.
+        Print JSON.
     """
     from twofold.cost.lifetime import better_than, life_as_json, tell_lifetime  # noqa: PLC0415 - start-up time
 
@@ -288,24 +293,24 @@ def crossover(
     cliff: int | None = None,
     json: Annotated[bool, FLAG] = False,
 ) -> int:
-    """Says from which context or batch on keys and values outweigh weights or arithmetic.
+    """Report the context and batch from which the KV cache outweighs weights or arithmetic.
 
     Parameters
     ----------
     model
-        A name, as llama-3-70b, a GGUF file or a config.json.
+        Known name such as llama-3-70b, GGUF file or config.json.
     hardware
-        A machine of the table, as h100.
+        Hardware, such as h100.
     tp
-        Machines that share the model.
+        Tensor-parallel size.
     weights
-        Another format of the weights, as fp8 or int4.
+        Weight format, such as fp8 or int4.
     kv
-        Format of keys and values.
+        KV cache format.
     cliff
-        A context from which an API is dearer: what that implies, if the model behind it is as large as this one.
+        Context length above which an API charges more: report what that implies.
     json
-        Prints one JSON object.
+        Print JSON.
     """
     from twofold.cost.count.setting import Setting  # noqa: PLC0415 - start-up time
     from twofold.cost.hardware.known import find_machine  # noqa: PLC0415

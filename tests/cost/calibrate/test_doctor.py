@@ -38,15 +38,15 @@ def model(
 def test_constants_are_told_with_their_error(model: Callable[[float], str], capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor(calibrate=True, model=model(0.061)) == 0
     told = capsys.readouterr().out
-    assert "80% of 20.0 GB/s" in told
-    assert "6.1% on probes that it was not fitted on" in told
+    assert "80% of the memory bandwidth of 20.0 GB/s" in told
+    assert "6.1% on held-out probes" in told
     assert "205 steps of 19 probes in 31 s" in told
     assert "busy" not in told
 
 
 def test_a_large_error_is_told(model: Callable[[float], str], capsys: pytest.CaptureFixture[str]) -> None:
     doctor(calibrate=True, model=model(0.4))
-    assert "Calibrate again when nothing else runs" in capsys.readouterr().out
+    assert "Calibrate again on an idle machine" in capsys.readouterr().out
 
 
 def test_json_has_every_source(model: Callable[[float], str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,7 @@ def explained(capsys: pytest.CaptureFixture[str], *arguments: Any, **options: An
 def test_a_hypothetical(capsys: pytest.CaptureFixture[str]) -> None:
     assert explain(what=H100) == 0
     out = capsys.readouterr().out
-    assert out.startswith("llama-3-8b (bf16, KV bf16) on h100: 1,000 prompt tokens, 100 output tokens, 4 at a time\n")
+    assert out.startswith("llama-3-8b (bf16, KV bf16) on h100: 1,000 prompt tokens, 100 output tokens, concurrency 4\n")
     assert "Roofline of h100" in out
 
 
@@ -54,7 +54,7 @@ def test_flags_of_a_hypothetical(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["goal"] == "ttft"
     scenario = found["scenario"]
     assert scenario["words"] == (
-        "llama-3-70b (int4, KV fp8) on 2 × h200: 4,000 prompt tokens (1,000 cached), 9 output tokens, 2 at a time, "
+        "llama-3-70b (int4, KV fp8) on 2 × h200: 4,000 prompt tokens (1,000 cached), 9 output tokens, concurrency 2, "
         "chunks of 512"
     )
     assert (scenario["tp"], scenario["batch"], scenario["chunk"]) == (2, 2, 512)

@@ -34,14 +34,16 @@ def starting(text: list[str], word: str) -> str:
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_hypothetical_in_lines(width: int) -> None:
     text = list(lines(explain_hypothetical(scene("llama-3-70b", tp=4, by=EFFICIENT)), width=width))
-    assert text[0] == ("llama-3-70b (bf16, KV bf16) on 4 × h100: 2,000 prompt tokens, 300 output tokens, 16 at a time")
+    assert text[0] == (
+        "llama-3-70b (bf16, KV bf16) on 4 × h100: 2,000 prompt tokens, 300 output tokens, concurrency 16"
+    )
     decode = starting(text, "decode")
     assert "4.23 s" in decode
     assert "3.35 s" in decode
     assert "79.2%" in decode
-    assert starting(text, "whole").split()[1:] == ["6.14", "s", "3.42", "s", "55.8%"]
-    assert "Levers, by time of a whole answer" in text
-    assert max(len(line) for line in text[1:]) <= max(width, 113)
+    assert starting(text, "total").split()[1:] == ["6.14", "s", "3.42", "s", "55.8%"]
+    assert "Levers, ranked by end-to-end latency" in text
+    assert max(len(line) for line in text[1:]) <= max(width, 116)
     for each in all_levers():
         assert any(line.startswith(f"  {each.name} ") for line in text), each.name
 
@@ -49,7 +51,7 @@ def test_a_hypothetical_in_lines(width: int) -> None:
 def test_only_the_first_levers_are_told_in_full() -> None:
     text = list(lines(explain_hypothetical(scene()), levers=2))
     assert sum(line.startswith(("  speculation", "  weights INT4", "  shorter output")) for line in text) == 2
-    assert any(line.strip().startswith("Gain less: ") for line in text)
+    assert any(line.strip().startswith("Smaller gains: ") for line in text)
 
 
 def test_bars_follow_each_other() -> None:

@@ -59,7 +59,7 @@ def test_stalls_are_others_prompts() -> None:
     prefill_s = waterfall(scene(case=ALONE, by=EFFICIENT)).named("prefill").seconds
     stalls = waterfall(scenario).named("stalls")
     assert stalls.seconds == pytest.approx(299 * 15 / 300 * prefill_s)
-    assert stalls.why == "the prompts of 15 others in its steps"
+    assert stalls.why == "prefill of 15 other requests in the same steps"
     assert stalls.floor is None
 
 

@@ -51,8 +51,8 @@ def test_a_plan_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
     out = capsys.readouterr().out
     assert "1 configuration tried" in out
     assert "1×h100" in out
-    assert "bound by" in out
-    assert "TPOT against cost" in out
+    assert "dominated by" in out
+    assert "Mean TPOT against cost" in out
     assert picture.read_text(encoding="utf-8").startswith("<svg")
 
 
@@ -85,7 +85,7 @@ def test_a_damaged_trace_names_its_line(tmp_path: Path) -> None:
 
 
 def test_impossible_limits_are_an_error_with_a_way_out() -> None:
-    with pytest.raises(ParameterError, match="floor of tpot is") as caught:
+    with pytest.raises(ParameterError, match="floor of TPOT is") as caught:
         plan(model="llama-3-8b", traffic=SOME, choice=FEW, slo="tpot=1ms")
     assert caught.value.hint
     assert caught.value.exit_code != 0

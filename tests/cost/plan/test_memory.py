@@ -98,8 +98,8 @@ def test_an_answer_is_told_with_its_bytes() -> None:
     text = "\n".join(tell_answer(answer(asked), list(ways(asked))))
     assert "141.1 GB" in text
     assert "83.9 GB" in text
-    assert "does not fit: 148.0 GB too much" in text
-    assert "made for contexts of 8,192 tokens" in text
+    assert "does not fit: 148.0 GB too large" in text
+    assert "supports contexts of up to 8,192 tokens" in text
     found = answer_document(answer(asked))
     assert found["fits"] is False
     assert found["needed_kv_bytes"] == 83_886_080_000

@@ -25,7 +25,7 @@ def forbidden(slo: Slo, traffic: Traffic, *names: str, **others: Any) -> Paramet
 def test_the_latency_floor_alone_is_42_ms() -> None:
     """Llama-3-70B in bf16 on one H100: 141 GB at 3.35 TB/s. The embedding is looked up and not streamed."""
     error = forbidden(Slo(tpot=0.03), steady(), "llama-3-70b", weights=(None,), tp=(1,), kv=(BF16,))
-    assert "the floor of tpot is 41.6 ms" in str(error)
+    assert "the floor of TPOT is 41.6 ms" in str(error)
     assert "139.0 GB of weights at 1 × 3.35 TB/s" in str(error)
     assert error.hint is not None
     assert "fp8 weights on 1×h100" in error.hint
@@ -34,7 +34,7 @@ def test_the_latency_floor_alone_is_42_ms() -> None:
 
 def test_a_prompt_cannot_be_faster_than_the_peak() -> None:
     error = forbidden(Slo(ttft=0.003), steady(1.0, 4000), "llama-3-8b")
-    assert "the floor of ttft" in str(error)
+    assert "the floor of TTFT" in str(error)
     assert "a prompt of 4,000 tokens at the peak of" in str(error)
 
 

@@ -149,7 +149,7 @@ def test_long_prompts_with_a_tight_tpot_are_split() -> None:
 def test_every_bound_is_a_reason() -> None:
     study = search(choices("llama-3-70b"), steady(30.0), SLO, FACTS)
     text = " ".join(study.plans[0].reasons)
-    assert "bound by" in text
+    assert "dominated by" in text
     assert "GB of weights" in text
     assert "quality" in text
 

@@ -10,6 +10,7 @@ import pytest
 from cyclopts import App
 
 from twofold.cli import price as commands
+from twofold.cli.main import main
 from twofold.core.errors import ModelNotFoundError, ParameterError
 
 Run = Callable[..., str]
@@ -31,7 +32,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 def test_a_workload_at_an_api_and_on_own_hardware(run: Run) -> None:
     own = ("--hardware", "h100", "--own-model", "llama-3-8b", "--weights", "fp8", "--price-per-hour", "2.5")
     text = run("price", "claude-sonnet-4-6", "--input-tokens", "3000", "--cached", "2500", "--compress", "2", *own)
-    for said in ("cache for 1h", "compressed 2 to 1", "on 1 × h100 with llama-3-8b, $2.50 an hour", "requests a day"):
+    for said in ("1h cache", "compressed 2:1", "llama-3-8b on 1 × h100, $2.50 per hour", "requests a day"):
         assert said in text
 
 
@@ -57,7 +58,9 @@ def test_a_trace_instead(run: Run, tmp_path: Path) -> None:
         "2023-11-16 18:00:00.0000000,400,40\n2023-11-16 18:01:00.0000000,600,60\n"
     )
     own = ("--hardware", "h100", "--own-model", "llama-3-8b", "--price-per-hour", "2")
-    assert "a trace of 2 requests in 1.0 min: 500 + 50 tokens" in run("price", "gpt-5", "--trace", str(path), *own)
+    assert "trace of 2 requests in 1.0 min: 500 input and 50 output tokens" in run(
+        "price", "gpt-5", "--trace", str(path), *own
+    )
     found = json.loads(run("price", "gpt-5", "--trace", str(path), "--json"))
     assert found["trace"]["without_cache"] == pytest.approx((1_000 * 1.25 + 100 * 10) / 1e6)
     with pytest.raises(ParameterError, match="A trace says"):
@@ -98,3 +101,11 @@ def test_unknown_names_get_the_nearest(run: Run) -> None:
 def test_impossible_flags_are_refused(run: Run, arguments: tuple[str, ...]) -> None:
     with pytest.raises(ParameterError):
         run("price", "gpt-5", *arguments)
+
+
+def test_a_prefix_that_is_longer_than_the_prompt(capsys: pytest.CaptureFixture[str]) -> None:
+    """The message names flags, and the limit, which may be a default."""
+    assert main(["price", "claude-sonnet-4-6", "--cached", "2000"]) == 2
+    told = capsys.readouterr().err
+    assert "--cached 2,000 exceeds the 1,000 tokens of a prompt." in told
+    assert "--input-tokens" in told

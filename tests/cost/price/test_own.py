@@ -124,7 +124,7 @@ def test_it_is_told_beside_the_api() -> None:
     api = api_cost(read_table().find("gpt-5"), WORK, datetime(2026, 11, 21, tzinfo=UTC))
     cost = found()
     text = "\n".join(tell_own(OWN, cost, float(api.per_request)))
-    assert "on 1 × h100 with llama-3-8b, $36.00 an hour, busy 50% of it: predicted" in text
+    assert "llama-3-8b on 1 × h100, $36.00 per hour, 50% utilization (predicted)" in text
     assert "The API is cheaper at any volume: one replica serves 144,000 requests a day, for $864.00." in text
     assert own_as_json(OWN, cost, float(api.per_request))["cheaper_from_requests_per_day"] is None
     cheap = replace(cost, per_hour=0.36)

@@ -81,8 +81,8 @@ def test_the_mean_request() -> None:
 def test_it_is_told() -> None:
     found = cost((0, 400, 10, [(7, 300)]), (60, 400, 10, [(8, 300)]))
     text = "\n".join(tell_trace(found, api_cost(MODEL, found.workload("default"), AT)))
-    assert "a trace of 2 requests in 1.0 min: 400 + 10 tokens on average" in text
-    assert "The cache makes it 16.7% dearer: 600 tokens are written, and 0 read." in text
+    assert "trace of 2 requests in 1.0 min: 400 input and 10 output tokens on average" in text
+    assert "The cache costs 16.7% more: 600 tokens are written and 0 read." in text
 
 
 @pytest.mark.data

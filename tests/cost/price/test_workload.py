@@ -126,15 +126,15 @@ def test_it_is_told_in_words() -> None:
     ]
     text = "\n".join(lines)
     for said in (
-        "p/m: dollars of a million tokens, by a page, checked on 2026-11-21",
-        "input 4, cache read 0.4, cache write 5, for an hour 8, output 15",
-        "a request of 2,000 + 100 tokens, 100 a day",
+        "p/m: dollars per million tokens (a page, checked on 2026-11-21)",
+        "input 4, cache read 0.4, cache write 5, cache write for 1 hour 8, output 15",
+        "2,000 input and 100 output tokens per request, 100 requests per day",
         "no cache",
-        "cache for 1h",
-        "A write for 5m has paid after 0.28 reads.",
-        "It pays while the mean gap between requests is below 20.4 min; here it is 14.4 min.",
-        "Prompts above 1,000 tokens are dearer: $0.0045 of it is for being there.",
-        "Against reading the cached prefix it pays from 10.0 to 1 on",
+        "1h cache",
+        "A 5m cache write breaks even after 0.28 reads.",
+        "It pays off while the mean gap between requests is below 20.4 min; here it is 14.4 min.",
+        "Prompts above 1,000 tokens cost more: that adds $0.0045 per request.",
+        "Against cache reads it pays off from 10.0:1",
     ):
         assert said in text, said
 
@@ -142,15 +142,15 @@ def test_it_is_told_in_words() -> None:
 def test_a_prompt_that_the_model_does_not_take_is_told() -> None:
     model = replace(TABLE.models["p/m"], context=900, other_charges=("web searches",))
     text = "\n".join(tell_prices(model, TABLE, 1_000, AT, "batch"))
-    assert "it takes 900 tokens, and the prompt has 1,000" in text
-    assert "not counted here: web searches" in text
+    assert "the prompt of 1,000 tokens exceeds its context of 900" in text
+    assert "not included: web searches" in text
     assert "p/m, tier batch:" in text
 
 
 def test_a_prefix_that_is_too_short_is_told() -> None:
     model = read_table().find("claude-sonnet-4-6")
     text = "\n".join(tell_api(api_cost(model, WORK, AT), AT))
-    assert "A prefix of 600 tokens is not cached: anthropic/claude-sonnet-4-6 keeps 2,048 and more." in text
+    assert "A prefix of 600 tokens is not cached: the minimum for anthropic/claude-sonnet-4-6 is 2,048." in text
 
 
 def test_the_document_has_the_same_figures() -> None:

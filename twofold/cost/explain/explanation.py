@@ -107,13 +107,13 @@ def like(seen: Observed, chunk: int | None = None) -> Case:
 
 
 def describe(scenario: Scenario) -> str:
-    """llama-3-70b (bf16, KV bf16) on 4 × h100: 2,000 prompt tokens, 300 output tokens, 16 at a time."""
+    """llama-3-70b (bf16, KV bf16) on 4 × h100: 2,000 prompt tokens, 300 output tokens, concurrency 16."""
     case, how = scenario.case, scenario.how
     devices = f"{how.tp} × " if how.tp > 1 else ""
     cached = f" ({case.cached:,} cached)" if case.cached else ""
     chunk = f", chunks of {case.chunk:,}" if case.chunk else ""
     stored = f"{scenario.shape.name} ({scenario.weights.name}, KV {how.kv.name})"
-    asked = f"{case.prompt:,} prompt tokens{cached}, {case.output:,} output tokens, {case.concurrency:,} at a time"
+    asked = f"{case.prompt:,} prompt tokens{cached}, {case.output:,} output tokens, concurrency {case.concurrency:,}"
     return f"{stored} on {devices}{scenario.predictor.machine.name}: {asked}{chunk}"
 
 

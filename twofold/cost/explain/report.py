@@ -23,10 +23,10 @@ LEAST_PART: Final = 0.03
 """Parts of a phase below that share of it are not told."""
 STATUS_WORDS: Final[Mapping[Status, str]] = {
     "gains": "Gain",
-    "felt": "For who reads along",
-    "no gain": "No gain for that here",
-    "in use": "In use",
-    "cannot": "Cannot help here",
+    "felt": "Perceived latency",
+    "no gain": "No gain here",
+    "in use": "Already in use",
+    "cannot": "Not applicable here",
 }
 SHORT: Final[Mapping[Goal, str]] = {
     "e2e": "E2E", "ttft": "TTFT", "tpot": "TPOT", "gap": "gap", "throughput": "tok/s",
@@ -74,14 +74,14 @@ def _waterfall(fall: Waterfall, *, measured: bool, width: int) -> Iterator[str]:
     yield (
         head
         + (f" {'predicted':>11}" if measured else "")
-        + f" {'floor':>9} {'of it':>7}  {'should go to' if measured else 'goes to'}"
+        + f" {'floor':>9} {'% floor':>7}  {'predicted breakdown' if measured else 'where the time goes'}"
     )
     for phase in fall.phases:
         yield from _phase_lines(phase, _bar(begin, phase.seconds, whole), measured=measured, width=width)
         begin += phase.seconds
     guess = f" {duration(fall.predicted):>11}" if measured else ""
     reached = share(round(fall.floor / whole, 3)) if whole > 0 and fall.floor else NONE
-    yield f"{'whole':<8} {'':{BAR}} {duration(whole):>9}{guess} {duration(fall.floor):>9} {reached:>7}"
+    yield f"{'total':<8} {'':{BAR}} {duration(whole):>9}{guess} {duration(fall.floor):>9} {reached:>7}"
 
 
 def _phase_lines(phase: Phase, bar: str, *, measured: bool, width: int) -> Iterator[str]:
@@ -131,12 +131,13 @@ def _bar(begin: float, seconds: float, whole: float) -> str:
 def _figures(found: Figures) -> str:
     return (
         f"TTFT {duration(found.ttft)} · TPOT {duration(found.tpot)} · longest gap {duration(found.gap)} · "
-        f"{found.throughput:,.3g} tokens/s a device · {size(found.memory)} of memory, {found.sequences:,} sequences fit"
+        f"{found.throughput:,.3g} tokens/s per device · {size(found.memory)} of memory, "
+        f"{found.sequences:,} sequences fit"
     )
 
 
 def _levers(given: Explanation, most: int | None, width: int) -> Iterator[str]:
-    yield f"Levers, by {GOAL_WORDS[given.goal]}"
+    yield f"Levers, ranked by {GOAL_WORDS[given.goal]}"
     yield " " * NAME + "".join(f"{SHORT[goal]:>8}" for goal in GOALS)
     status: Status = "gains"
     gaining = [each for each in given.levers if each.status == "gains"]
@@ -144,7 +145,7 @@ def _levers(given: Explanation, most: int | None, width: int) -> Iterator[str]:
         yield from _lever_lines(outcome, width)
     rest = gaining[len(gaining) if most is None else most :]
     if rest:
-        yield from _wrapped(f"Gain less: {listed([_short(each, given.goal) for each in rest])}.", width, 2)
+        yield from _wrapped(f"Smaller gains: {listed([_short(each, given.goal) for each in rest])}.", width, 2)
     for outcome in given.levers[len(gaining) :]:
         if outcome.status != status:
             status = outcome.status
@@ -160,7 +161,7 @@ def _lever_lines(outcome: Outcome, width: int) -> Iterator[str]:
 def _held(outcome: Outcome, goal: Goal, width: int) -> Iterator[str]:
     """In use, or of no help."""
     gain = outcome.gain(goal)
-    given = f"Gives {factor(gain)} {SHORT[goal]} already. " if gain >= LEAST_GAIN else ""
+    given = f"Already gives {factor(gain)} {SHORT[goal]}. " if gain >= LEAST_GAIN else ""
     yield from _hanging(f"  {outcome.lever:<{NAME}}", given + outcome.why, width)
 
 

@@ -18,11 +18,11 @@ from twofold.cost.shapes.weights import main_format
 Goal = Literal["e2e", "ttft", "tpot", "gap", "throughput"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
 GOAL_WORDS: dict[Goal, str] = {
-    "e2e": "time of a whole answer",
+    "e2e": "end-to-end latency",
     "ttft": "time to the first token",
-    "tpot": "time per further token",
-    "gap": "longest gap between two tokens",
-    "throughput": "output tokens a second and device",
+    "tpot": "time per output token",
+    "gap": "longest inter-token gap",
+    "throughput": "output tokens per second per device",
 }
 
 

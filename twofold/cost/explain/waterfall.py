@@ -125,7 +125,7 @@ def _foreseen(scenario: Scenario, found: Prediction) -> dict[PhaseName, Phase]:
         "stalls": Phase(
             "stalls",
             predicted=further * found.interference,
-            why=f"the prompts of {others} other{'s' * (others != 1)} in its steps" if others else "",
+            why=f"prefill of {others} other request{'s' * (others != 1)} in the same steps" if others else "",
         ),
     }
 

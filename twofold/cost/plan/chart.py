@@ -12,19 +12,19 @@ def frontier_chart(study: Study, slo: Slo, *, priced: bool = True) -> Chart:
     points = [(point.cost, point.tpot) for point in study.frontier]
     titles = [f"{point.name}, {point.count}" for point in study.frontier]
     marks: list[Mark] = [
-        Steps(points, "nothing is cheaper and faster"),
+        Steps(points, "Pareto front: nothing is cheaper and faster"),
         Dots(
             [place for place, point in zip(points, study.frontier, strict=True) if point.met],
-            "keeps every limit",
+            "meets the SLO",
             series=1,
             titles=[title for title, point in zip(titles, study.frontier, strict=True) if point.met],
         ),
     ]
     if slo.tpot is not None:
-        marks.append(Guide("y", slo.tpot, "limit of TPOT"))
+        marks.append(Guide("y", slo.tpot, f"TPOT limit {duration(slo.tpot)}"))
     return Chart(
-        "TPOT against cost",
+        "Mean TPOT against cost",
         tuple(marks),
-        x=Axis("dollars an hour" if priced else "devices", "log", number),
-        y=Axis("TPOT, mean", "log", duration),
+        x=Axis("dollars per hour" if priced else "devices", "log", number),
+        y=Axis("mean TPOT", "log", duration),
     )

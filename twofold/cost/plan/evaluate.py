@@ -207,7 +207,7 @@ class Candidate:
         for name, limit in self.slo.limits():
             floor = floors[name]()
             if floor > limit:
-                why = f"the floor of {name} is {floor * 1e3:,.1f} ms: {self._floor_reason(name)}"
+                why = f"the floor of {name.upper()} is {floor * 1e3:,.1f} ms: {self._floor_reason(name)}"
                 return Refusal(self.configuration, "floor", why, name, floor, limit)
         return None
 
@@ -244,7 +244,7 @@ class Candidate:
         alone["e2e"] = alone["ttft"] + self.traffic.decoded * alone["tpot"]
         for name, limit in self.slo.limits():
             if alone[name] > limit:
-                why = f"{name} is {alone[name] * 1e3:,.1f} ms on an idle replica"
+                why = f"{name.upper()} is {alone[name] * 1e3:,.1f} ms on an idle replica"
                 return Refusal(c, "alone", why, name, alone[name], limit)
         return None
 

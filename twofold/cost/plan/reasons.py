@@ -14,8 +14,8 @@ BOUNDS: Final[dict[Bound, str]] = {
     "weights": "reading weights",
     "arithmetic": "arithmetic",
     "kv": "reading keys and values",
-    "links": "messages between devices",
-    "overhead": "what steps cost beside their work",
+    "links": "communication",
+    "overhead": "fixed overhead",
 }
 
 
@@ -25,8 +25,8 @@ def reasons(candidate: Candidate, plan: Plan) -> Iterator[str]:
     yield _decode(candidate, plan)
     if guessing := candidate.configuration.speculation:
         yield (
-            f"{guessing.drafts} guesses a step give {guessing.tokens:.2f} tokens if {guessing.acceptance:.2g} of them "
-            "are right."
+            f"{guessing.drafts} draft tokens per step yield {guessing.tokens:.2f} tokens at an acceptance rate of "
+            f"{guessing.acceptance:.2g}."
         )
     yield _memory(candidate, plan)
     yield from _quality(candidate)
@@ -36,16 +36,18 @@ def _number(candidate: Candidate, plan: Plan) -> str:
     """Which limit one replica fewer would miss."""
     count = plan.count
     if not count.both:
-        return f"{count.prefill} for prompts, busy {plan.prompt_share:.0%} of the time, and {count.decode} for answers."
+        return f"{count.prefill} for prefill, {plan.prompt_share:.0%} utilized, and {count.decode} for decode."
     if count.both == 1:
-        return f"One replica takes it; prompts take {plan.prompt_share:.0%} of its time."
+        return f"One replica is enough; prefill takes {plan.prompt_share:.0%} of its time."
     fewer = candidate.plan(Count(both=count.both - 1))
     if fewer is None:
-        return f"{count.both} replicas, because {count.both - 1} could not take the load."
+        return f"{count.both} replicas, because {count.both - 1} cannot sustain the load."
     for name, limit in candidate.slo.limits():
         if (value := fewer.estimates()[name].at) > limit:
-            return f"{count.both} replicas, because with {count.both - 1} {name} would be {value * 1e3:,.0f} ms."
-    return f"{count.both} replicas take it."
+            return (
+                f"{count.both} replicas, because with {count.both - 1} {name.upper()} would be {value * 1e3:,.0f} ms."
+            )
+    return f"{count.both} replicas are enough."
 
 
 def _decode(candidate: Candidate, plan: Plan) -> str:
@@ -53,7 +55,7 @@ def _decode(candidate: Candidate, plan: Plan) -> str:
     model = candidate.model
     parts = model.steps.demand([(batch, Span(1, candidate.traffic.context - 1))]).parts(model.constants)
     share = getattr(parts, parts.bound) / parts.seconds
-    return f"A step of {batch} sequences is bound by {BOUNDS[parts.bound]}: {share:.0%} of it."
+    return f"A decode step of {batch} sequences is dominated by {BOUNDS[parts.bound]} ({share:.0%})."
 
 
 def _memory(candidate: Candidate, plan: Plan) -> str:
@@ -66,6 +68,6 @@ def _memory(candidate: Candidate, plan: Plan) -> str:
 def _quality(candidate: Candidate) -> Iterator[str]:
     c = candidate.configuration
     if not c.stored:
-        yield f"Weights as {c.weights} can cost quality: hold answers against those of the model as it comes."
+        yield f"{c.weights} weights may reduce quality: compare output quality with the unquantized model."
     if c.how.kv.bits < 16:
-        yield f"Keys and values of {c.how.kv.bits} bits can cost quality in long contexts."
+        yield f"{c.how.kv.bits}-bit KV may reduce quality in long contexts."

@@ -18,40 +18,42 @@ COLUMNS = (
     "$/M out",
     "devices",
     "replicas",
-    "one replica",
+    "replica",
     "weights",
-    "kv",
-    "steps",
-    "ttft",
-    "tpot",
+    "KV",
+    "step",
+    "TTFT",
+    "TPOT",
     "batch",
     "",
 )
-WAYS = ("tp", "weights", "kv", "weights of each", "free for kv", "sequences", "longest context")
+WAYS = ("TP", "weights", "KV", "weights/device", "free for KV", "sequences", "max context")
 
 
 def tell_study(study: Study, traffic: Traffic, slo: Slo, shown: int) -> Iterator[str]:
     """The cheapest plans in a table, the first one's reasons, and the frontier."""
     kinds = traffic.kinds
     yield (
-        f"{traffic.rate:g} requests a second: {traffic.mean(kind.prompt for kind in kinds):,.0f} tokens of prompt "
-        f"({share(traffic.cached_share)} cached), {traffic.mean(kind.output for kind in kinds):,.0f} of answer"
+        f"{traffic.rate:g} requests/s, on average {traffic.mean(kind.prompt for kind in kinds):,.0f} prompt tokens "
+        f"({share(traffic.cached_share)} cached) and {traffic.mean(kind.output for kind in kinds):,.0f} output tokens"
     )
-    yield f"limits: {slo}"
-    ways = _counted(len(study.plans), "way")
-    yield f"{_counted(study.tried, 'configuration')} tried, cheapest first of {ways} to do it:"
+    yield f"SLO: {slo}"
+    yield (
+        f"{_counted(study.tried, 'configuration')} tried; {len(study.plans):,} meet the SLO, counting those that "
+        "differ only in step size once. Cheapest first:"
+    )
     yield ""
     yield from table(COLUMNS, [_row(plan, several_models(study)) for plan in study.plans[:shown]])
     yield ""
     best = study.plans[0]
-    yield f"Why the first ({best.configuration.name}):"
+    yield f"About the first ({best.configuration.name}):"
     yield from (f"  {reason}" for reason in best.reasons)
-    yield f"  Let {best.batch_limit} sequences in at once, with steps of {best.configuration.chunk:,} rows at most."
+    yield f"  Settings: --max-num-seqs {best.batch_limit} --max-num-batched-tokens {best.configuration.chunk}."
     yield error_words(measured_errors(best.configuration))
     if best.source == "simulation":
-        yield f"~ is an estimate from means and variances. The others were simulated: {_attained(best)}."
+        yield f"~ marks estimates from means and variances; the others were simulated: {_attained(best)}."
     else:
-        yield "~ is an estimate from means and variances, not a simulation."
+        yield "~ marks estimates from means and variances, without a simulation."
     yield ""
     yield plot(frontier_chart(study, slo, priced=best.cost is not None))
 
@@ -73,18 +75,18 @@ def tell_answer(answer: Answer, others: Sequence[Answer]) -> Iterator[str]:
     for name, size in (*lines, ("keys and values", answer.needed)):
         yield f"  {name:<18}{_gb(size):>10}{_detail(answer, name)}"
     total = sum(size for _, size in lines) + answer.needed
-    verdict = "fits" if answer.fits else f"does not fit: {_gb(answer.missing)} too much"
-    yield f"  {'all':<18}{_gb(total):>10}  {verdict}"
+    verdict = "fits" if answer.fits else f"does not fit: {_gb(answer.missing)} too large"
+    yield f"  {'total':<18}{_gb(total):>10}  {verdict}"
     if asked.context > asked.shape.context:
-        yield f"The model was made for contexts of {asked.shape.context:,} tokens."
+        yield f"The model supports contexts of up to {asked.shape.context:,} tokens."
     yield ""
-    yield f"What has room for {asked.context:,} tokens, and how long {asked.concurrency} at once can be:"
+    yield f"Sequences of {asked.context:,} tokens that fit, and the longest context at concurrency {asked.concurrency}:"
     rows = [_way(other) for other in others]
     yield from table(WAYS, rows)
 
 
 def _attained(plan: Plan) -> str:
-    return f"the first kept all limits in {plan.attained or 0.0:.1%} of its requests"
+    return f"the first met the SLO in {plan.attained or 0.0:.1%} of requests"
 
 
 def _counted(number: int, what: str) -> str:
@@ -96,9 +98,9 @@ def _detail(answer: Answer, name: str) -> str:
     if name == "keys and values":
         return f"  {asked.concurrency} × {_gb(answer.needed // asked.concurrency)}"
     if name == "reserve":
-        return f"  {share(1 - asked.share)} for libraries, graphs and fragments"
+        return f"  {share(1 - asked.share)} for libraries, CUDA graphs and fragmentation"
     if name == "activations":
-        return f"  of a step of {asked.rows:,} rows"
+        return f"  for a step of {asked.rows:,} tokens"
     return ""
 
 
@@ -117,9 +119,9 @@ def _way(answer: Answer) -> tuple[str, ...]:
 
 def _row(plan: Plan, named: bool) -> tuple[str, ...]:
     c = plan.configuration
-    steps = "split" if c.split else f"{c.chunk} rows"
+    steps = "split" if c.split else f"{c.chunk} tokens"
     if c.speculation:
-        steps += f", {c.speculation.drafts} guesses"
+        steps += f", {c.speculation.drafts} drafts"
     return (
         "–" if plan.cost is None else f"{plan.cost:,.2f}",
         "–" if plan.cost_per_million is None else f"{plan.cost_per_million:,.3f}",
@@ -131,7 +133,7 @@ def _row(plan: Plan, named: bool) -> tuple[str, ...]:
         steps,
         _time(plan.ttft, plan.source),
         _time(plan.tpot, plan.source),
-        f"{plan.batch:.0f} of {plan.batch_limit}",
+        f"{plan.batch:.0f} (max {plan.batch_limit})",
         {True: "sure", False: "", None: ""}[plan.sure],
     )
 

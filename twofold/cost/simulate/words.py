@@ -13,17 +13,17 @@ _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "queue": "queue"}
 
 def lines(found: Figures) -> Iterator[str]:
     """What came out, the most wanted first."""
-    refused = f", {found.refused:,} could never run" if found.refused else ""
+    refused = f", {found.refused:,} rejected as too large" if found.refused else ""
     yield (
         f"{found.requests:,} requests in {_time(found.seconds)}{refused}: {found.requests_per_s:.4g} requests/s, "
         f"{found.output_tokens_per_s:,.0f} output tokens/s"
     )
-    yield f"{'':8}{'P50':>10}{'P90':>10}{'P95':>10}{'P99':>10}{'P99.9':>10}{'most':>10}"
+    yield f"{'':8}{'P50':>10}{'P90':>10}{'P95':>10}{'P99':>10}{'P99.9':>10}{'max':>10}"
     for name, label in _NAMES.items():
         yield _row(label, getattr(found, name))
     yield (
-        f"prompts  {found.cached_share:.1%} of {found.prompt_tokens:,} tokens were cached; "
-        f"{found.preemptions:,} preemptions; {found.waiting_mean:.3g} waited on average, at most {found.waiting_most:,}"
+        f"prompts  {found.cached_share:.1%} of {found.prompt_tokens:,} tokens cached; "
+        f"{found.preemptions:,} preemptions; {found.waiting_mean:.3g} waiting on average, max {found.waiting_most:,}"
     )
     for name, usage in found.usage.items():
         yield _usage(name, usage)
@@ -52,8 +52,8 @@ def _usage(name: str, usage: Usage) -> str:
     count = f"{usage.replicas} " if usage.replicas > 1 else ""
     return (
         f"{count}{name}: {usage.prefill:.1%} prefill, {usage.decode:.1%} decode, {usage.mixed:.1%} both, "
-        f"{usage.idle:.1%} idle; {usage.rows_a_step:.3g} rows a step; KV {usage.kv_mean:.1%} on average, "
-        f"at most {usage.kv_most:.1%}"
+        f"{usage.idle:.1%} idle; {usage.rows_a_step:.3g} tokens per step; KV {usage.kv_mean:.1%} on average, "
+        f"max {usage.kv_most:.1%}"
     )
 
 
