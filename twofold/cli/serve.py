@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+import socket
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,12 +15,14 @@ from cyclopts import Parameter
 from twofold.cli.console import LazyProgress, note
 from twofold.cli.options import DURATION, IN_GIB, IN_MIB, LIST, CrowdOptions
 from twofold.core.errors import ParameterError
+from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.core.units import GIB, MIB, parse_duration
 
 if TYPE_CHECKING:
     from twofold.observe.logs.server import LogSettings
     from twofold.observe.metrics.goodput import Objective
     from twofold.observe.served import ServedObserver
+    from twofold.serve.base import ModelEntry
     from twofold.serve.config import ServerConfig
     from twofold.serve.replay.cache import ReplaySettings
     from twofold.serve.tiers import Tiers
@@ -100,7 +103,9 @@ class ServeOptions:
     ssl_certfile: Annotated[Path | None, Parameter(help="A certificate in PEM, for HTTPS.")] = None
     ssl_keyfile: Annotated[Path | None, Parameter(help="Its private key in PEM.")] = None
 
-    def config(self, models: tuple[str, ...], engine: Mapping[str, Any]) -> ServerConfig:
+    def config(
+        self, models: tuple[str, ...], engine: Mapping[str, Any], sampling: SamplingDefaults = NONE
+    ) -> ServerConfig:
         """The server's configuration. Raises ParameterError for what is impossible."""
         from twofold.cost.prices import PriceSheet  # noqa: PLC0415 - start-up time
         from twofold.host.paths import data_folder  # noqa: PLC0415
@@ -116,7 +121,11 @@ class ServeOptions:
         return ServerConfig(
             offers=read_offers(models, self.served_model_name),
             hub=HubSettings(
-                engine=dict(engine), memory_budget=budget, accept_any=self.accept_any_model, idle_unload_s=idle_s
+                engine=dict(engine),
+                memory_budget=budget,
+                accept_any=self.accept_any_model,
+                idle_unload_s=idle_s,
+                sampling=sampling,
             ),
             host=self.host,
             port=self.port,
@@ -179,17 +188,45 @@ class EngineOptions(CrowdOptions):
 ENGINE = EngineOptions()
 
 
+@Parameter(name="*", group="Sampling defaults")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSampling:
+    """Sampling parameters of requests that leave them out.
+
+    Without a flag: the model file's, else temperature 0.2 and top_p 0.9.
+    """
+
+    temperature: Annotated[
+        float | None,
+        Parameter(name=("--temperature", "--temp"), help="Default temperature (default: the model's, else 0.2)."),
+    ] = None
+    top_p: Annotated[float | None, Parameter(help="Default top_p (default: the model's, else 0.9).")] = None
+    top_k: Annotated[int | None, Parameter(help="Default top_k.")] = None
+    min_p: Annotated[float | None, Parameter(help="Default min_p.")] = None
+    repetition_penalty: Annotated[
+        float | None, Parameter(name=("--repetition-penalty", "--repeat-penalty"), help="Default repetition_penalty.")
+    ] = None
+
+    def defaults(self) -> SamplingDefaults:
+        """Raises ParameterError for an impossible value."""
+        return SamplingDefaults(**asdict(self))
+
+
+SAMPLING = ServeSampling()
+
+
 def serve(
     *models: Annotated[str, Parameter(help="A path, an alias, hf.co/user/model[:QUANT], pypi:package; or ALIAS=NAME.")],
     options: ServeOptions = ServeOptions(),
     engine: EngineOptions = ENGINE,
+    sampling: ServeSampling = SAMPLING,
 ) -> int:
     """Serves models over HTTP, for OpenAI's and Anthropic's clients. Models are loaded when they are first asked for.
 
     The first model is loaded at once; --model names it where no other name is given.
     """
     engine.check()
-    config = options.config(models or (engine.model,), engine.engine_keywords())
+    config = options.config(models or (engine.model,), engine.engine_keywords(), sampling.defaults())
     if engine.chat_template is not None and len(config.offers) > 1:
         raise ParameterError(
             f"chat_template is for one model, not {len(config.offers)}.",
@@ -200,7 +237,7 @@ def serve(
 
     with _observed(options.log_settings()) as observers:
         server = Server(config, observers=observers, say=note, progress=LazyProgress())
-        asyncio.run(server.run(lambda url: _announce(config, url)))
+        asyncio.run(server.run(lambda url: _announce(config, server.models(), url)))
     return 0
 
 
@@ -227,12 +264,36 @@ def _observed(settings: LogSettings) -> Iterator[list[ServedObserver]]:
         yield observers
 
 
-def _announce(config: ServerConfig, url: str) -> None:
-    """What to paste into a shell so that clients find the server."""
+def _announce(config: ServerConfig, models: Sequence[ModelEntry], url: str) -> None:
+    """What runs, and what to paste into a shell so that clients find it."""
+    from twofold.host.cpu import read_cpu  # noqa: PLC0415 - start-up time
+
     key = "YOUR_KEY" if config.api_keys or config.api_keys_file else "none"
-    note(f"Ready: {', '.join(offer.names[0] for offer in config.offers)}")
+    first, *others = models
+    note(f"Ready: {first.names[0]}")
+    if first.reading is not None:
+        threads = config.hub.engine.get("threads") or read_cpu().usable_cores
+        cache = (first.bytes - first.reading.nbytes) / MIB
+        note(f"  context {first.context:,} tokens, KV cache {cache:,.0f} MiB, {threads} threads")
+        note(f"  sampling defaults: {first.reading.sampling}")
+    if others:
+        note(f"  loaded on demand: {', '.join(entry.names[0] for entry in others)}")
+    if config.host in ("0.0.0.0", "::"):
+        port = url.rpartition(":")[2]
+        note(f"  from other machines: {url.partition(':')[0]}://{_outward_address()}:{port}")
+        note("  other names of this machine need --allowed-hosts NAME")
     note(f"  export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}")
     note(f"  export ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={key}")
+
+
+def _outward_address() -> str:
+    """The address that this machine has towards others; no packet is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # of RFC 5737: nobody's
+            return str(probe.getsockname()[0])
+        except OSError:
+            return socket.gethostname()
 
 
 def _duration(name: str, text: str) -> float:

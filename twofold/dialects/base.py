@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, Protocol
 from twofold.core.errors import TwofoldError
 from twofold.core.params import SamplingParams
 from twofold.core.request import RequestOptions
+from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.dialects.pooling import PoolingParams
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.prompts import GivenPrompt
@@ -34,12 +35,14 @@ AskedTier = Literal["auto", "default", "flex", "priority"]
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What a dialect has to know of the model that answers. ``context`` counts a prompt with its answer."""
+    """What a dialect has to know of the model that answers. ``context`` counts a prompt with its answer, and
+    ``sampling`` holds for requests that say nothing of it."""
 
     tokenizer: Tokenizer
     format: AnswerFormat
     context: int
     hidden_size: int
+    sampling: SamplingDefaults = NONE
 
 
 @dataclass(frozen=True, slots=True)

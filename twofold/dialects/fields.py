@@ -101,6 +101,10 @@ class Fields:
         self._asked.add(field)
         return _counted(self._values.get(field))
 
+    def given(self, names: Iterable[str]) -> frozenset[str]:
+        """Which of these fields are there."""
+        return frozenset(name for name in names if self._values.get(name) is not None)
+
     def require(self, field: str) -> Any:
         """The field as it stands; it must be there."""
         value = self.take(field)

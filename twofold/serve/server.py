@@ -32,6 +32,7 @@ from twofold.serve.accounts.recent import RecentRequests
 from twofold.serve.accounts.usage import UsageBook
 from twofold.serve.admission import Admission
 from twofold.serve.app import build_app, dialect_of
+from twofold.serve.base import ModelEntry
 from twofold.serve.config import ServerConfig
 from twofold.serve.files.folder import DataFolder, claim_folder
 from twofold.serve.gate.door import Door, check_exposure
@@ -138,6 +139,10 @@ class Server:
                     await self._signals.get()
                 finally:
                     await self._end(web, serving)
+
+    def models(self) -> Sequence[ModelEntry]:
+        """What is offered; the first one is loaded from the start."""
+        return self._hub.entries()
 
     def stop(self) -> None:
         """Ends it, as SIGTERM does; a second time at once."""

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from twofold.core.params import MAX_STOP_CHARS, MAX_STOPS, MAX_TOKEN_ID, SamplingParams
 from twofold.core.request import RequestOptions
+from twofold.core.sampling_defaults import NAMES
 from twofold.dialects.anthropic.blocks import BlockCutter, whole_blocks
 from twofold.dialects.anthropic.caching import CacheControls
 from twofold.dialects.anthropic.replies import message, stop_of, usage
@@ -46,6 +47,7 @@ class MessagesRequest:
     most: int
     omits_thinking: bool
     diagnosed: bool
+    asked: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, body: object) -> Self:
@@ -64,12 +66,14 @@ class MessagesRequest:
             most=most,
             omits_thinking=settings.omits_thinking,
             diagnosed=_diagnosed(fields),
+            asked=fields.given(NAMES),
         )
         fields.close()
         return request
 
     def prepare(self, model: ModelFacts) -> Sequence[Job]:
-        return [self.conversation.prepare(model, self.params, RequestOptions())]
+        params = model.sampling.fill(self.params, self.asked)
+        return [self.conversation.prepare(model, params, RequestOptions())]
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:
         (output,) = outputs

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from twofold.core.params import MAX_LOGPROBS, MAX_TOKEN_ID, SamplingParams
+from twofold.core.sampling_defaults import NAMES
 from twofold.dialects.base import Job, ModelFacts, ReplyHead
 from twofold.dialects.conversation import AS_BEFORE, Conversation, Thinking
 from twofold.dialects.fields import FieldError, Fields, impossible
@@ -45,11 +46,12 @@ EFFORTS: Final[Mapping[str, Thinking]] = {
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest(HasCommon):
-    """A chat, and how its answers are drawn."""
+    """A chat, and how its answers are drawn. ``asked``: sampling parameters that the body gave itself."""
 
     common: Common
     conversation: Conversation
     params: SamplingParams
+    asked: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, body: object) -> Self:
@@ -75,12 +77,13 @@ class ChatRequest(HasCommon):
             params=SamplingParams(
                 **sampling_keywords(fields), max_tokens=_max_tokens(fields), logprobs=_logprobs(fields)
             ),
+            asked=fields.given(NAMES),
         )
         fields.close()
         return request
 
     def prepare(self, model: ModelFacts) -> Sequence[Job]:
-        return [self.conversation.prepare(model, self.params, self.common.options)]
+        return [self.conversation.prepare(model, model.sampling.fill(self.params, self.asked), self.common.options)]
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:
         (output,) = outputs

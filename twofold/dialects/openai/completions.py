@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from twofold.core.params import MAX_LOGPROBS, MAX_TOKEN_ID, SamplingParams
+from twofold.core.sampling_defaults import NAMES
 from twofold.dialects.base import Job, ModelFacts, ReplyHead
 from twofold.dialects.fields import UNSUPPORTED, FieldError
 from twofold.dialects.openai.bodies import Common, HasCommon, open_body, read_texts
@@ -37,6 +38,7 @@ class CompletionRequest(HasCommon):
     echo: bool
     prompt_only: bool
     params: SamplingParams
+    asked: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, body: object) -> Self:
@@ -58,6 +60,7 @@ class CompletionRequest(HasCommon):
                 logprobs=logprobs,
                 prompt_logprobs=logprobs if echo else None,
             ),
+            asked=fields.given(NAMES),
         )
         fields.close()
         request._check_suffix()
@@ -65,10 +68,10 @@ class CompletionRequest(HasCommon):
         return request
 
     def prepare(self, model: ModelFacts) -> Sequence[Job]:
-        options = self.common.options
+        options, params = self.common.options, model.sampling.fill(self.params, self.asked)
         if self.suffix:
-            return [infilled(given.text or "", self.suffix, model, self.params, options) for given in self.given]
-        return [Job(tokenized(given, model), self.params, options) for given in self.given]
+            return [infilled(given.text or "", self.suffix, model, params, options) for given in self.given]
+        return [Job(tokenized(given, model), params, options) for given in self.given]
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:
         return text_completion(

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from twofold.core.clock import MonotonicClock
 from twofold.core.errors import BusyError, ResourceError, TwofoldError, WorkerError
+from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.engine.config import EngineOptions
 from twofold.formats import sources
 from twofold.formats.names import ALIASES
@@ -51,6 +52,7 @@ class HubSettings:
     engine         ``EngineKeywords`` of each
     memory_budget  bytes of all loaded models together; None: what is free
     accept_any     requests for unknown names get the first model
+    sampling       sampling parameters of requests that leave them out, before those of a model's file
     idle_unload_s  a model that nothing used for so long is unloaded; None: it stays
     """
 
@@ -58,6 +60,7 @@ class HubSettings:
     memory_budget: int | None = None
     accept_any: bool = False
     idle_unload_s: float | None = None
+    sampling: SamplingDefaults = NONE
     patience: Patience = field(default_factory=Patience)
 
 
@@ -323,7 +326,9 @@ class WorkerHub:
             place.path = found.path
         reading = place.reading
         if reading is None or not reading.is_of(place.path):
-            reading = place.reading = read_file(place.path, self._folders, self._options.chat_template)
+            reading = place.reading = read_file(
+                place.path, self._folders, self._options.chat_template, self._settings.sampling
+            )
         return reading
 
     async def _reserve(self, place: _Place, reading: ModelReading) -> MemoryPlan:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from twofold.core.model import ModelSpec
+from twofold.core.sampling_defaults import FALLBACK, NONE, SamplingDefaults
 from twofold.cost.model import ModelCost
 from twofold.dialects.base import ModelFacts
 from twofold.formats.gguf import GGUFFile
@@ -29,6 +30,7 @@ class ModelReading:
     parameters     values of all tensors
     quantization   the format of most of its bytes
     metadata       single values of the file's metadata, without those of its tokenizer
+    sampling       for requests that leave it out
     """
 
     path: Path
@@ -41,6 +43,7 @@ class ModelReading:
     parameters: int
     quantization: str
     metadata: Mapping[str, str | int | float | bool]
+    sampling: SamplingDefaults
 
     def is_of(self, path: Path) -> bool:
         """Whether this is what reading ``path`` would give: the same file, not changed since."""
@@ -48,19 +51,25 @@ class ModelReading:
 
     def facts(self, context: int) -> ModelFacts:
         """What dialects know of it, when it runs with this context."""
-        return ModelFacts(self.tokenizer, self.format, context, self.spec.hidden_size)
+        return ModelFacts(self.tokenizer, self.format, context, self.spec.hidden_size, self.sampling)
 
 
-def read_file(path: Path, folders: CacheFolders, chat_template: str | None = None) -> ModelReading:
+def read_file(
+    path: Path,
+    folders: CacheFolders,
+    chat_template: str | None = None,
+    sampling: SamplingDefaults = NONE,
+) -> ModelReading:
     """Reads a model file; what is slow to derive is kept in the cache folder. It may take a second.
 
-    ``chat_template`` replaces the file's own, as in ``EngineOptions``.
+    ``chat_template`` replaces the file's own, as in ``EngineOptions``; ``sampling`` goes before the file's.
 
     Raises what opening it, reading the model and making the tokenizer raise.
     """
     with GGUFFile.open(path) as file:
         spec, _ = read_model(file.metadata, file.tensors, file.data)
         tokenizer = Tokenizer.from_metadata(file.metadata, cache_dir=folders.tokenizers, chat_template=chat_template)
+        metadata = _single_values(file.metadata)
         return ModelReading(
             path=path,
             spec=spec,
@@ -71,7 +80,8 @@ def read_file(path: Path, folders: CacheFolders, chat_template: str | None = Non
             created=int(path.stat().st_mtime),
             parameters=sum(info.rows * info.columns for info in file.tensors.values()),
             quantization=_quantization(file),
-            metadata=_single_values(file.metadata),
+            metadata=metadata,
+            sampling=sampling.over(SamplingDefaults.of_metadata(metadata)).over(FALLBACK),
         )
 
 

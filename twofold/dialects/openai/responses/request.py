@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 
 from twofold.core.params import MAX_TOKEN_ID, SamplingParams
 from twofold.core.request import RequestOptions
+from twofold.core.sampling_defaults import NAMES
 from twofold.dialects.base import AskedTier, Job, ModelFacts, ReplyHead
 from twofold.dialects.extras import read_explain
 from twofold.dialects.fields import Fields, impossible
@@ -76,6 +77,7 @@ class ResponsesRequest(HasTurn):
 
     store   whether the response shall be kept, so that others can go on from it
     asked   the fields of the reply that say again what was asked for
+    sampling  sampling parameters that the body gave itself
     seal    whether reasoning is told in ``encrypted_content`` too
     """
 
@@ -89,6 +91,7 @@ class ResponsesRequest(HasTurn):
     seal: bool
     params: SamplingParams
     options: RequestOptions
+    sampling: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, body: object) -> Self:
@@ -115,6 +118,7 @@ class ResponsesRequest(HasTurn):
             seal=SEALED_REASONING in include,
             params=params,
             options=read_options(fields),
+            sampling=fields.given(NAMES),
         )
         fields.close()
         return request
@@ -124,7 +128,7 @@ class ResponsesRequest(HasTurn):
         return named_items(self.turn.items, head.id)
 
     def prepare(self, model: ModelFacts) -> Sequence[Job]:
-        return [self.turn.prepare(model, self.params, self.options)]
+        return [self.turn.prepare(model, model.sampling.fill(self.params, self.sampling), self.options)]
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:
         (output,) = outputs
@@ -134,11 +138,16 @@ class ResponsesRequest(HasTurn):
         for text, logprobs in token_by_token(answer.text, entries):
             deque(made.take(text, logprobs), maxlen=0)  # nobody hears the events
         deque(made.close(item_status(answer.finish_reason)), maxlen=0)
-        return ended(begun(head, self.asked), made.items, output, model)
+        return ended(begun(head, self._told(model)), made.items, output, model)
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> ResponsesStreamer:
         top, parser = self.params.logprobs, self._parser(model)
-        return ResponsesStreamer(head, model, parser, self.asked, top_logprobs=top, seal=self.seal)
+        return ResponsesStreamer(head, model, parser, self._told(model), top_logprobs=top, seal=self.seal)
+
+    def _told(self, model: ModelFacts) -> Mapping[str, Any]:
+        """What was asked for, with the sampling parameters that the answer is drawn with."""
+        params = model.sampling.fill(self.params, self.sampling)
+        return {**self.asked, "temperature": params.temperature, "top_p": params.top_p}
 
     def _parser(self, model: ModelFacts) -> SectionParser:
         return self.turn.conversation(()).parser(model)

@@ -1,0 +1,77 @@
+"""Sampling parameters of requests that leave them out. Precedence, in this one place:
+
+    request → flags of the command (``--temperature`` …) → the model file's own (``general.sampling.*``) → FALLBACK
+
+vLLM does the same with a model's generation_config. ``SamplingParams`` themselves keep vLLM's defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, Self
+
+from twofold.core.errors import ParameterError
+from twofold.core.params import SamplingParams
+
+METADATA: Final = {
+    "temperature": "general.sampling.temp",
+    "top_p": "general.sampling.top_p",
+    "top_k": "general.sampling.top_k",
+    "min_p": "general.sampling.min_p",
+    "repetition_penalty": "general.sampling.penalty_repeat",
+}
+"""Keys of GGUF files, by parameter: ``Keys.General.SAMPLING_*`` in llama.cpp's gguf-py/gguf/constants.py."""
+NAMES: Final = tuple(METADATA)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingDefaults:
+    """Defaults of the parameters in NAMES; None: whoever comes next says it.
+
+    Raises ParameterError for an impossible value.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+
+    def __post_init__(self) -> None:
+        SamplingParams(**self.given())
+
+    @classmethod
+    def of_metadata(cls, metadata: Mapping[str, Any]) -> Self:
+        """A model file's own; values that are impossible are passed over."""
+        found = cls()
+        for name, key in METADATA.items():
+            value = metadata.get(key)
+            if value is not None:
+                try:
+                    found = replace(found, **{name: value})
+                except ParameterError:
+                    continue
+        return found
+
+    def given(self) -> dict[str, Any]:
+        """Those that are not None, by name."""
+        return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) is not None}
+
+    def over(self, other: SamplingDefaults) -> Self:
+        """These, and where they say nothing those of ``other``."""
+        return replace(self, **{**other.given(), **self.given()})
+
+    def fill(self, params: SamplingParams, asked: Collection[str]) -> SamplingParams:
+        """The parameters of a request that set those named in ``asked`` itself."""
+        missing = {name: value for name, value in self.given().items() if name not in asked}
+        return replace(params, **missing) if missing else params
+
+    def __str__(self) -> str:
+        """temperature 0.2, top_p 0.9"""
+        return ", ".join(f"{name} {value:g}" for name, value in self.given().items())
+
+
+NONE: Final = SamplingDefaults()
+FALLBACK: Final = SamplingDefaults(temperature=0.2, top_p=0.9)
+"""For models whose file says nothing: small models talk nonsense at OpenAI's default, temperature 1."""
