@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,3 +59,12 @@ def test_what_holds_is_printed(warm: LiveServer, server: LiveServer) -> None:
     assert (
         server.post("/v1/responses", {"model": "tiny", "input": "hi", "max_output_tokens": 16}).json()["top_p"] == 0.9
     )
+
+
+def test_a_server_for_other_machines_tells_its_address(tiny: TinyModel, tmp_path: Path) -> None:
+    with live_server(tmp_path, f"tiny={tiny.path}", "--threads", "1", "--host", "0.0.0.0", "--api-key", "k") as live:
+        told = live.log.read_text()
+    found = re.search(r"from other machines: http://(\S+):(\d+)\n", told)
+    assert found, told
+    assert found[1] not in ("0.0.0.0", "127.0.0.1")
+    assert "--allowed-hosts NAME" in told

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -267,6 +266,7 @@ def _observed(settings: LogSettings) -> Iterator[list[ServedObserver]]:
 def _announce(config: ServerConfig, models: Sequence[ModelEntry], url: str) -> None:
     """What runs, and what to paste into a shell so that clients find it."""
     from twofold.host.cpu import read_cpu  # noqa: PLC0415 - start-up time
+    from twofold.serve.gate.hosts import outward_address  # noqa: PLC0415
 
     key = "YOUR_KEY" if config.api_keys or config.api_keys_file else "none"
     first, *others = models
@@ -280,20 +280,10 @@ def _announce(config: ServerConfig, models: Sequence[ModelEntry], url: str) -> N
         note(f"  loaded on demand: {', '.join(entry.names[0] for entry in others)}")
     if config.host in ("0.0.0.0", "::"):
         port = url.rpartition(":")[2]
-        note(f"  from other machines: {url.partition(':')[0]}://{_outward_address()}:{port}")
+        note(f"  from other machines: {url.partition(':')[0]}://{outward_address()}:{port}")
         note("  other names of this machine need --allowed-hosts NAME")
     note(f"  export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}")
     note(f"  export ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={key}")
-
-
-def _outward_address() -> str:
-    """The address that this machine has towards others; no packet is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # of RFC 5737: nobody's
-            return str(probe.getsockname()[0])
-        except OSError:
-            return socket.gethostname()
 
 
 def _duration(name: str, text: str) -> float:

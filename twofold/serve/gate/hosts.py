@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -171,3 +172,13 @@ def is_loopback(host: str) -> bool:
     if name == "localhost":
         return True
     return _is_address(name) and ipaddress.ip_address(name).is_loopback
+
+
+def outward_address() -> str:
+    """The address that this machine has towards others; no packet is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # of RFC 5737: nobody's
+            return str(probe.getsockname()[0])
+        except OSError:
+            return socket.gethostname()
