@@ -21,7 +21,7 @@ from twofold.text.tokenizer import Tokenizer
 
 @pytest.fixture(scope="module")
 def model(tokenizer: Tokenizer) -> ModelFacts:
-    return ModelFacts(tokenizer, AnswerFormat.of(tokenizer), 64, 8)
+    return ModelFacts(tokenizer, AnswerFormat.of(tokenizer), 4096, 8)
 
 
 def test_tools_are_told_unless_none_may_be_called(model: ModelFacts) -> None:

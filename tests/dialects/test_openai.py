@@ -29,7 +29,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 @pytest.fixture(scope="module")
 def model(tokenizer: Tokenizer) -> ModelFacts:
-    return ModelFacts(tokenizer, AnswerFormat.of(tokenizer), 64, 8)
+    return ModelFacts(tokenizer, AnswerFormat.of(tokenizer), 4096, 8)
 
 
 def options_of(request: DialectRequest) -> RequestOptions:

@@ -11,8 +11,9 @@ server-sent events; whoever has a socket or a file carries them.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol
 
 from twofold.core.errors import TwofoldError
@@ -43,6 +44,10 @@ class ModelFacts:
     context: int
     hidden_size: int
     sampling: SamplingDefaults = NONE
+
+    def unbounded(self) -> ModelFacts:
+        """For prompts that are only counted: they may be longer than the context."""
+        return replace(self, context=sys.maxsize)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +126,8 @@ class DialectRequest(Protocol):
     def prepare(self, model: ModelFacts) -> Sequence[Job]:
         """What to run. It may take a while: templates are rendered and texts tokenised.
 
-        Raises TemplateError where the chat template refuses the messages, ParameterError for what this model cannot
-        do, such as thinking.
+        Raises TemplateError where the chat template refuses the messages, ContextLengthError for a prompt that is too
+        long, ParameterError for what this model cannot do, such as thinking.
         """
         ...
 

@@ -16,6 +16,7 @@ from twofold.dialects.base import Job, ModelFacts
 from twofold.dialects.cache_points import CachePoint, find_pins
 from twofold.dialects.fields import UNSUPPORTED, FieldError
 from twofold.engine.prompts import GivenPrompt, Message
+from twofold.text.room import Room
 from twofold.text.sections.base import SectionParser
 from twofold.text.sections.thinking import ThinkingMarks
 from twofold.text.tokenizer import Tokenizer
@@ -70,7 +71,8 @@ class Conversation:
     def prepare(self, model: ModelFacts, params: SamplingParams, options: RequestOptions) -> Job:
         """The rendered prompt as token ids, with what tools and thinking add to ``params`` and pins to ``options``.
 
-        Raises TemplateError where the template refuses the messages, ParameterError for what the model cannot do.
+        Raises TemplateError where the template refuses the messages, ContextLengthError where the prompt is too long,
+        ParameterError for what the model cannot do.
         """
         marks = self._marks(model)
         variables = self._variables(marks)
@@ -86,7 +88,7 @@ class Conversation:
                 chat_template_kwargs=variables,
             )
 
-        ids = model.tokenizer.apply_chat_template(
+        ids = model.tokenizer.within(Room(model.context)).apply_chat_template(
             shown,
             tools=tools,
             add_generation_prompt=self._prompted,

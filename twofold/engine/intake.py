@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from twofold.core.errors import ContextLengthError, ParameterError
+from twofold.core.errors import ParameterError
 from twofold.core.params import BeamSearchParams, SamplingParams
 from twofold.core.record import SequenceRecord
 from twofold.core.request import RequestOptions
@@ -20,6 +20,7 @@ from twofold.engine.thinking import answer_constraint
 from twofold.grammar.form import AnswerForm
 from twofold.sampling.philox import derive_seed
 from twofold.sched.sequence import Sequence
+from twofold.text.room import Room
 from twofold.text.tokenizer import Tokenizer
 
 READING: Final = SamplingParams(temperature=0)
@@ -52,7 +53,10 @@ class Intake:
 
     def prepare(self, prompt: GivenPrompt, params: SamplingParams | BeamSearchParams | None = None) -> GivenPrompt:
         """``Engine.prepare``."""
-        ids = tuple(self._tokenizer.encode(prompt.text or "")) if prompt.token_ids is None else prompt.token_ids
+        room = Room(self._context, 0 if params is None else 1)
+        ids = prompt.token_ids
+        if ids is None:
+            ids = tuple(self._tokenizer.within(room).encode(prompt.text or ""))
         if not ids:
             raise ParameterError("The prompt is empty.", param="prompt", hint="Give at least one token.")
         self._check_tokens("prompt_token_ids", ids)
@@ -61,13 +65,7 @@ class Intake:
             self._check_tokens("logit_bias", tuple(params.biases))
             if params.thinking is not None:
                 self._check_tokens("thinking", (*params.thinking.start, *params.thinking.end))
-        room = self._context if params is None else self._context - 1
-        if len(ids) > room:
-            raise ContextLengthError(
-                f"The prompt has {len(ids)} tokens; {'' if params is None else 'with one token of answer '}"
-                f"it does not fit the context of {self._context}.",
-                hint="Shorten the prompt, or raise max_model_len if the model allows it.",
-            )
+        room.check(len(ids))
         return GivenPrompt(prompt.text, ids)
 
     def generation(

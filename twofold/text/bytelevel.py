@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 from itertools import chain
 from types import MappingProxyType
+from typing import Final
 
 from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as Encoder
@@ -16,6 +17,9 @@ from tokenizers import Tokenizer as Encoder
 from twofold.core.errors import FormatError
 from twofold.text.metadata import PREFIX, TokenType, Vocabulary
 from twofold.text.pretokenizers import normalizer, pre_tokenizer, word_rule
+
+CACHED_WORDS: Final = 4096
+"""Words that an encoder remembers with their tokens: 33 MB at most, for it remembers none of more than 256 bytes."""
 
 
 @cache
@@ -64,7 +68,7 @@ def _bpe(ids: dict[str, int], vocabulary: Vocabulary, whole_words: bool) -> mode
         and ids.keys() >= set(map("".join, pairs))
     )
     merges = [(left, right) for left, right in pairs] if fit else _usable(ids, vocabulary)
-    return models.BPE(ids, merges, ignore_merges=whole_words)
+    return models.BPE(ids, merges, cache_capacity=CACHED_WORDS, ignore_merges=whole_words)
 
 
 def _usable(ids: dict[str, int], vocabulary: Vocabulary) -> list[tuple[str, str]]:

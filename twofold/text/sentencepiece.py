@@ -12,6 +12,7 @@ from tokenizers import AddedToken, models, normalizers
 from tokenizers import Tokenizer as Encoder
 
 from twofold.core.errors import FormatError
+from twofold.text.bytelevel import CACHED_WORDS
 from twofold.text.merge_cache import cached_merges
 from twofold.text.merges import Pairs, derive_merges
 from twofold.text.metadata import PREFIX, TokenType, Vocabulary
@@ -37,7 +38,10 @@ def build_encoder(vocabulary: Vocabulary, cache_dir: Path | None) -> Encoder:
     unknown = _unknown_text(vocabulary, ids)
     added = {texts[token].replace(SPACE, " "): token for token in vocabulary.ids_of(TokenType.USER_DEFINED)}
     merges = _merges(vocabulary, cache_dir)
-    encoder = Encoder(models.BPE(ids | added, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
+    bpe = models.BPE(
+        ids | added, merges, cache_capacity=CACHED_WORDS, unk_token=unknown, fuse_unk=True, byte_fallback=True
+    )
+    encoder = Encoder(bpe)
     prefix = vocabulary.add_space_prefix is not False
     steps = [normalizers.Prepend(SPACE)] if prefix else []
     encoder.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", SPACE)])

@@ -18,6 +18,13 @@ _MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 """Unicode noncharacters, which no text needs."""
 
 
+BLANKS = re.compile(r"\s*")
+AHEAD = 4
+"""Characters of a token that are compared before it is looked up."""
+WINDOW = 1 << 16
+"""Characters that are searched in one go: a search holds the interpreter."""
+
+
 @dataclass(frozen=True)
 class Segment:
     """A stretch of plain text, or one control token (``token`` is its id)."""
@@ -38,8 +45,12 @@ class SpecialTokens:
 
     @cached_property
     def _first(self) -> re.Pattern[str] | None:
-        characters = "".join(sorted({text[0] for text in self._ids}))
-        return re.compile(f"[{re.escape(characters)}]") if characters else None
+        """Finds where a token may begin: the first character of one, with the next few ahead of it."""
+        rests: dict[str, set[str]] = {}
+        for text in self._ids:
+            rests.setdefault(text[0], set()).add(re.escape(text[1:AHEAD]))
+        starts = [f"{re.escape(first)}(?={'|'.join(sorted(rest))})" for first, rest in sorted(rests.items())]
+        return re.compile("|".join(starts)) if starts else None
 
     @cached_property
     def _lengths(self) -> list[int]:
@@ -69,11 +80,12 @@ class SpecialTokens:
         if self._first is None:
             return
         done = 0
-        for match in self._first.finditer(text):
-            start = match.start()
-            if start >= done and (found := self._at(text, start)) is not None:
-                done = start + found[0]
-                yield start, done, found[1]
+        for window in range(0, len(text), WINDOW):
+            for match in self._first.finditer(text[window : window + WINDOW + AHEAD]):
+                start = window + match.start()
+                if done <= start < window + WINDOW and (found := self._at(text, start)) is not None:
+                    done = start + found[0]
+                    yield start, done, found[1]
 
     def _at(self, text: str, start: int) -> tuple[int, int] | None:
         for length in self._lengths:
@@ -84,8 +96,8 @@ class SpecialTokens:
 
     @staticmethod
     def _eaten(text: str, start: int) -> int:
-        rest = text[start:]
-        return len(rest) - len(rest.lstrip())
+        blanks = BLANKS.match(text, start)
+        return 0 if blanks is None else blanks.end() - start
 
     def holds(self, text: str) -> bool:
         """Whether any control token stands in ``text``."""

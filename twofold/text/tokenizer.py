@@ -7,9 +7,11 @@ tokens are found only with ``parse_special``; decoding joins the bytes of all to
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, Self, overload
 
 from tokenizers import Tokenizer as Encoder
 
@@ -22,6 +24,7 @@ from twofold.text.messages import Message, guarded, texts_of, validated
 from twofold.text.metadata import PREFIX, TokenType, Vocabulary, read_vocabulary
 from twofold.text.names import names
 from twofold.text.pretokenizers import word_rule
+from twofold.text.room import SHORT, LowerBound, Room
 from twofold.text.special import SpecialTokens, unused_mark
 
 KINDS = ("gpt2", "llama")
@@ -63,6 +66,8 @@ class Tokenizer:
             vocabulary.infill_ids, {texts[token]: token for token in marks}
         )
         """The tokens for filling in the middle of a text; None where the model was not taught it."""
+        self._room: Room | None = None
+        self._bound = cache(lambda: LowerBound(vocabulary, eats_space=bool(_eats_space(vocabulary, control))))
 
     @classmethod
     def from_metadata(
@@ -97,15 +102,29 @@ class Tokenizer:
         """What ``PlainEncoder`` needs to cut plain text in another process; of the size of the vocabulary."""
         return self._encoder.to_str()
 
+    def within(self, room: Room) -> Self:
+        """This tokenizer for prompts that must fit into ``room``. What it encodes raises ContextLengthError where it
+        does not; a long text that cannot fit is refused before it is tokenised."""
+        bounded = copy.copy(self)
+        bounded._room = room
+        return bounded
+
     def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True) -> list[int]:
         """Ids of ``text``, with BOS and EOS around it where the model wants them.
 
         parse_special  False takes text that looks like a control token literally: for text from strangers
 
-        Raises ParameterError for text that is not Unicode (a lone surrogate).
+        Raises ParameterError for text that is not Unicode (a lone surrogate), and what ``within`` says.
         """
+        if not parse_special:
+            self._check_long(text)
         body = self._encode_parsed(text) if parse_special else self._encode_plain(text)
-        return self._wrapped(body) if add_special_tokens else body
+        return self._fitting(self._wrapped(body) if add_special_tokens else body)
+
+    def _fitting(self, ids: list[int]) -> list[int]:
+        if self._room is not None:
+            self._room.check(len(ids))
+        return ids
 
     def encode_infill(self, prefix: str, suffix: str) -> list[int]:
         """Ids of a prompt after which the model writes what stands between both texts; control tokens in them are text.
@@ -118,30 +137,46 @@ class Tokenizer:
                 param="suffix",
                 hint="Leave suffix out, or use a model for code, such as qwen2.5-coder-1.5b.",
             )
+        self._check_long(prefix + suffix)
         before = [self.bos_id] if self.add_bos and self.bos_id is not None else []
         prefix_ids, suffix_ids = self._encode_plain(prefix), self._encode_plain(suffix)
-        return [*before, self.infill.prefix, *prefix_ids, self.infill.suffix, *suffix_ids, self.infill.middle]
+        ids = [*before, self.infill.prefix, *prefix_ids, self.infill.suffix, *suffix_ids, self.infill.middle]
+        return self._fitting(ids)
 
     def _wrapped(self, ids: list[int]) -> list[int]:
         before = [self.bos_id] if self.add_bos and self.bos_id is not None else []
         after = [self.eos_id] if self.add_eos and self.eos_id is not None else []
         return [*before, *ids, *after]
 
-    def _encode_parsed(self, text: str) -> list[int]:
+    def _encode_parsed(self, text: str, mark: str = "") -> list[int]:
+        """Ids of a text in which control tokens are found; ``mark`` is taken out of the rest."""
+        self._check_long(text.replace(mark, "") if mark else text)
+        room = self._room
         ids: list[int] = []
         for segment in self._special.split(text):
-            ids += self._encode_plain(segment.text) if segment.token is None else [segment.token]
+            if segment.token is not None:
+                ids.append(segment.token)
+            else:
+                ids += self._encode_plain(segment.text.replace(mark, "") if mark else segment.text)
+            if room is not None and len(text) > SHORT:
+                room.check(len(ids), more=True)
         return ids
+
+    def _check_long(self, text: str) -> None:
+        """Raises ContextLengthError for a long text that cannot fit, whatever its tokens are."""
+        room = self._room
+        if room is None or len(text) <= max(SHORT, room.tokens):
+            return
+        try:
+            room.check(self._bound().tokens(text), more=True)
+        except UnicodeEncodeError as error:
+            raise _not_unicode() from error
 
     def _encode_plain(self, text: str) -> list[int]:
         try:
             (encoding,) = self._encoder.encode_batch_fast([text], add_special_tokens=False)
         except TypeError as error:  # how the package refuses a string that has no UTF-8
-            raise ParameterError(
-                "The text holds a lone surrogate, which is not Unicode text.",
-                param="text",
-                hint="Decode the input as UTF-8 before sending it.",
-            ) from error
+            raise _not_unicode() from error
         ids: list[int] = encoding.ids
         return ids
 
@@ -282,15 +317,7 @@ class Tokenizer:
         )
         if end is not None:
             rendered = _until(rendered, end)
-        return self._encode_marked(rendered, mark) if tokenize else rendered
-
-    def _encode_marked(self, text: str, mark: str | None) -> list[int]:
-        if mark is None:
-            return self._encode_parsed(text)
-        ids: list[int] = []
-        for segment in self._special.split(text):
-            ids += self._encode_plain(segment.text.replace(mark, "")) if segment.token is None else [segment.token]
-        return ids
+        return self._fitting(self._encode_parsed(rendered, mark or "")) if tokenize else rendered
 
     def _named_tokens(self) -> dict[str, str]:
         named = {"bos_token": self.bos_id, "eos_token": self.eos_id, "pad_token": self.pad_id}
@@ -306,6 +333,14 @@ def _until(rendered: str, mark: str) -> str:
             hint="End with a message of the user.",
         )
     return before.replace(mark, "")
+
+
+def _not_unicode() -> ParameterError:
+    return ParameterError(
+        "The text holds a lone surrogate, which is not Unicode text.",
+        param="text",
+        hint="Decode the input as UTF-8 before sending it.",
+    )
 
 
 def _named_or_source(chosen: str) -> str:

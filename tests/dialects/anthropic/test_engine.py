@@ -25,7 +25,7 @@ def text(said: str, control: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def facts_of(llm: LLM) -> ModelFacts:
-    return ModelFacts(llm.get_tokenizer(), AnswerFormat.of(llm.get_tokenizer()), 200, 8)
+    return ModelFacts(llm.get_tokenizer(), AnswerFormat.of(llm.get_tokenizer()), 4096, 8)
 
 
 def ask(llm: LLM, facts: ModelFacts, nonce: int, asked: str) -> dict[str, Any]:

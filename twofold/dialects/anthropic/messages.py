@@ -126,7 +126,7 @@ class CountTokensRequest:
     def count(self, model: ModelFacts) -> int:
         """Tokens of the prompt, cached ones included. It takes as long as preparing it; raises what that raises."""
         conversation = replace(self.conversation, cache_points=())
-        job = conversation.prepare(model, SamplingParams(max_tokens=1), RequestOptions())
+        job = conversation.prepare(model.unbounded(), SamplingParams(max_tokens=1), RequestOptions())
         return len(job.prompt.token_ids or ())
 
     def reply(self, tokens: int) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class EmbeddingRequest:
 
     def prepare(self, model: ModelFacts) -> Sequence[Job]:
         self.params.check(model.hidden_size)
-        return [Job(tokenized(given, model), self.params, self.options) for given in self.given]
+        return [Job(tokenized(given, model, answer=0), self.params, self.options) for given in self.given]
 
     def reply(
         self,

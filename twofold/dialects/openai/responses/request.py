@@ -176,7 +176,9 @@ class InputTokensRequest(HasTurn):
 
         Raises TemplateError where the chat template refuses the messages.
         """
-        job = self.turn.prepare(model, SamplingParams(max_tokens=1), RequestOptions())
+        job = self.turn.prepare(
+            model if self.turn.truncate else model.unbounded(), SamplingParams(max_tokens=1), RequestOptions()
+        )
         return {"object": "response.input_tokens", "input_tokens": len(job.prompt.token_ids or ())}
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeGuard
 
+from twofold.core.errors import ContextLengthError
 from twofold.core.params import SamplingParams
 from twofold.core.request import MAX_PINS, RequestOptions
 from twofold.dialects.base import Job, ModelFacts
@@ -81,25 +82,36 @@ class Turn:
     def prepare(self, model: ModelFacts, params: SamplingParams, options: RequestOptions) -> Job:
         """The prompt to run. With ``truncate`` as much of the end of the conversation as leaves room for an answer.
 
-        Raises TemplateError, and ParameterError for what the model cannot do.
+        Raises TemplateError, ContextLengthError, and ParameterError for what the model cannot do.
         """
-        whole = self.conversation().prepare(model, params, options)
-        if not self.truncate or _fits(whole, model):
+        if not self.truncate:
+            return self.conversation().prepare(model, params, options)
+
+        def attempt(items: Sequence[Item] | None = None) -> Job | ContextLengthError:
+            try:
+                return self.conversation(items).prepare(model, params, options)
+            except ContextLengthError as error:
+                return error
+
+        best = whole = attempt()
+        if _fits(whole, model):
             return whole
         items = (*self.history, *self.items)
         system = [item for item in items if _said_by(item, "system", "developer")]
         rest = [item for item in items if not _said_by(item, "system", "developer")]
         cuts = [index for index, item in enumerate(rest) if index and _said_by(item, "user")]
-        best, low, high = whole, 0, len(cuts) - 1
+        low, high = 0, len(cuts) - 1
         while low <= high:  # the first cut behind which all fits: the texts get shorter from cut to cut
             middle = (low + high) // 2
-            job = self.conversation([*system, *rest[cuts[middle] :]]).prepare(model, params, options)
+            job = attempt([*system, *rest[cuts[middle] :]])
             if fits := _fits(job, model):
                 high = middle - 1
             else:
                 low = middle + 1
-            if fits or best is whole:
+            if fits or best is whole or isinstance(best, ContextLengthError):
                 best = job
+        if isinstance(best, ContextLengthError):
+            raise best
         return best
 
 
@@ -107,8 +119,10 @@ def _said_by(item: Mapping[str, Any], *roles: str) -> bool:
     return item["type"] == "message" and item["role"] in roles
 
 
-def _fits(job: Job, model: ModelFacts) -> bool:
+def _fits(job: Job | ContextLengthError, model: ModelFacts) -> TypeGuard[Job]:
     """Whether the answer has the room that it may take, or half of the context."""
+    if isinstance(job, ContextLengthError):
+        return False
     assert isinstance(job.params, SamplingParams)
     room = min(job.params.max_tokens or 1, model.context // 2)
     return len(job.prompt.token_ids or ()) + room <= model.context

@@ -1,0 +1,112 @@
+"""Whether a prompt fits a context, and how many tokens a text has at least: found without tokenising it.
+
+Tokenising 2 MB takes seconds and hundreds of megabytes, and a text that cannot fit needs neither. The bound holds for
+each byte value b: a token holds at most m(b) bytes b, so a text with c(b) of them has at least c(b) / m(b) tokens. It
+holds for all bytes together with the length of the longest token. Bytes that need not become a token do not count:
+
+- those that the vocabulary has no token for, because the encoder drops them or fuses a run of them into one token;
+- white space where control tokens take the white space behind them along;
+- with NFC, what is not ASCII and what stands before it, because it may be composed with its neighbour.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twofold.core.errors import ContextLengthError
+from twofold.text import bytelevel, sentencepiece
+from twofold.text.metadata import TokenType, Vocabulary
+from twofold.text.pretokenizers import word_rule
+
+SHORT: Final = 1 << 16
+"""Texts of at most so many characters are tokenised at once."""
+PIECE: Final = 1 << 16
+"""Bytes that are counted in one go: counting holds the interpreter."""
+WHITE: Final = "".join(map(chr, (*range(9, 14), *range(28, 33), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B))))
+WHITE_MORE: Final = "\u2028\u2029\u202f\u205f\u3000"
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a prompt must fit into: ``context`` tokens, of which ``answer`` are left for an answer (0 or 1)."""
+
+    context: int
+    answer: int = 1
+
+    @property
+    def tokens(self) -> int:
+        """Most tokens of a prompt."""
+        return self.context - self.answer
+
+    def check(self, tokens: int, *, more: bool = False) -> None:
+        """Raises ContextLengthError for a prompt of too many tokens; ``more``: it may have more than these."""
+        if tokens > self.tokens:
+            raise ContextLengthError(
+                f"The prompt has {'at least ' if more else ''}{tokens} tokens; "
+                f"{'with one token of answer ' if self.answer else ''}it does not fit the context of {self.context}.",
+                hint="Shorten the prompt, or raise max_model_len if the model allows it.",
+            )
+
+
+class LowerBound:
+    """The least number of tokens that texts can have with one vocabulary. ``eats_space``: some control tokens take
+    following white space along."""
+
+    def __init__(self, vocabulary: Vocabulary, *, eats_space: bool) -> None:
+        self._composes = vocabulary.model == "gpt2" and word_rule(vocabulary.pre).nfc
+        counted = _counted(vocabulary)
+        if eats_space:
+            counted[list((WHITE + WHITE_MORE).encode())] = False
+        self._counted = counted
+        self._most, self._longest = _most_bytes(vocabulary)
+
+    def tokens(self, text: str) -> int:
+        """At least so many tokens has ``text``. Raises UnicodeEncodeError for a lone surrogate."""
+        counts = np.zeros(256, np.int64)
+        raw = text.encode()
+        for start in range(0, len(raw), PIECE):
+            piece = np.frombuffer(raw, np.uint8, min(PIECE + 1, len(raw) - start), start)
+            kept = piece[:-1][(piece[:-1] < 0x80) & (piece[1:] < 0x80)] if self._composes else piece[:PIECE]
+            counts += np.bincount(kept, minlength=256)
+        counts[~self._counted] = 0
+        return int(max(np.ceil(counts / self._most).max(), np.ceil(counts.sum() / self._longest)))
+
+
+def _counted(vocabulary: Vocabulary) -> NDArray[np.bool_]:
+    """bool [256]: which bytes of a text always become part of a token."""
+    counted = np.zeros(256, np.bool_)
+    if vocabulary.model == "gpt2":
+        known = vocabulary.ids_of(TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.BYTE)
+        texts = {vocabulary.texts[token] for token in known}
+        counted[[byte for character, byte in bytelevel.character_bytes().items() if character in texts]] = True
+        return counted
+    if len(vocabulary.ids_of(TokenType.BYTE)) == counted.size:
+        counted[:] = True
+        return counted
+    texts = {vocabulary.texts[token] for token in vocabulary.ids_of(TokenType.NORMAL)}
+    counted[[byte for byte in range(0x80) if chr(byte).replace(" ", sentencepiece.SPACE) in texts]] = True
+    return counted
+
+
+def _most_bytes(vocabulary: Vocabulary) -> tuple[NDArray[np.int64], int]:
+    """int64 [256]: the most bytes of each value in one token, at least 1; and the most bytes of a token."""
+    spellings: list[bytes] = []
+    for text, kind in zip(vocabulary.texts, vocabulary.types.tolist(), strict=True):
+        if vocabulary.model == "gpt2" and kind in (TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED):
+            spellings.append(bytelevel.token_bytes(text))
+        elif kind == TokenType.BYTE:
+            spellings.append(b"?")
+        else:
+            spellings.append(text.encode())
+            if sentencepiece.SPACE in text:
+                spellings.append(text.replace(sentencepiece.SPACE, " ").encode())
+    lengths = np.fromiter(map(len, spellings), np.int64, len(spellings))
+    keys = np.repeat(np.arange(len(spellings)) * 256, lengths) + np.frombuffer(b"".join(spellings), np.uint8)
+    found, times = np.unique(keys, return_counts=True)
+    most = np.ones(256, np.int64)
+    np.maximum.at(most, found % 256, times)
+    return most, max(1, int(lengths.max(initial=1)))
