@@ -55,6 +55,15 @@ def read_process_memory(proc: Path = Path("/proc")) -> ProcessMemory:
     return ProcessMemory(peak, peak)
 
 
+def return_freed_memory() -> None:
+    """Gives memory that was freed back to the system, where the C library can (glibc's malloc_trim)."""
+    import ctypes  # noqa: PLC0415 - few need it
+
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def _fields(path: Path) -> dict[str, int]:
     """The ``Name:  123 kB`` lines of a /proc file, in bytes; empty where there is no such file."""
     try:

@@ -22,6 +22,7 @@ from twofold.serve.gate.keys import Caller
 from twofold.serve.gate.quotas import Quotas, Visit
 from twofold.serve.gate.refusals import Header
 from twofold.serve.gate.request_id import new_reply_id
+from twofold.serve.pool import Shares
 from twofold.serve.replay.cache import HIT_HEADER
 
 Keep: TypeAlias = Callable[["Exchange", Any, ReplyHead, dict[str, Any]], Awaitable[None]]
@@ -33,6 +34,7 @@ CLIENT_GONE = 499
 @dataclass(slots=True)
 class Exchange:
     """Times are of the monotonic clock; ``arrived_at`` is in seconds since 1970. ``size`` is the body's, in bytes.
+    ``source`` is who it comes from, for fairness: a key, or an address.
 
     left_out     what of the request cannot be had here, and was left out
     received     how much of the body has come, in bytes
@@ -61,6 +63,8 @@ class Exchange:
     status: int = 200
     error: TwofoldError | None = None
     cut: TwofoldError | None = None
+    source: str = ""
+    held: list[tuple[Shares, int]] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
     jobs: Sequence[Job] = ()
     outputs: Sequence[RequestOutput] = ()
@@ -88,6 +92,8 @@ class Exchange:
         self.last_delta = now
 
     def fail(self, error: TwofoldError) -> None:
+        """It ended with this error, which lets go of the frames that raised it: they hold the body."""
+        error.__traceback__ = error.__context__ = error.__cause__ = None
         self.error, self.status = error, self.dialect.status(error)
 
     def interrupt(self, error: TwofoldError) -> None:
@@ -105,8 +111,16 @@ class Exchange:
         if self.visit is not None:
             self.visit.reserve(tokens, tokens, time.monotonic())
 
+    def hold(self, shares: Shares, size: int) -> None:
+        """Takes bytes of what callers share, until it ends. Raises BusyError."""
+        shares.take(self.source, size)
+        self.held.append((shares, size))
+
     def leave(self) -> None:
-        """Gives back what it did not use of its key's share."""
+        """Gives back what it held, and what it did not use of its key's share."""
+        while self.held:
+            shares, size = self.held.pop()
+            shares.give(self.source, size)
         if self.visit is not None:
             used = (len(output.prompt_token_ids) + output.metrics.output_tokens for output in self.outputs)
             self.visit.leave(0 if self.cached_answer else sum(used), self.received, time.monotonic())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from twofold.batch.endpoints import check_batched
 from twofold.core.errors import BusyError, QuotaError, TwofoldError, WorkerError
@@ -14,9 +15,13 @@ from twofold.dialects.openai.errors import OpenAIDialect
 from twofold.serve.batches.run import LineCall
 from twofold.serve.exchange import Exchange
 from twofold.serve.gate.keys import Caller
+from twofold.serve.gate.limits import KIB
 from twofold.serve.gate.quotas import Quotas
+from twofold.serve.pool import WorkPool
 from twofold.serve.runner import Runner
 
+LINE_BYTES: Final = 128 * KIB
+"""What a line counts for beside requests: it is long work, for it may be."""
 log = logging.getLogger("twofold.serve")
 
 
@@ -30,6 +35,7 @@ class LineRunner:
         readers: Mapping[str, Callable[[object], DialectRequest]],
         caller_of: Callable[[str, str], Caller],
         quotas: Quotas,
+        pool: WorkPool,
         *,
         tolerant: bool = False,
     ) -> None:
@@ -37,17 +43,26 @@ class LineRunner:
         self._readers = readers
         self._caller_of = caller_of
         self._quotas = quotas
+        self._pool = pool
         self._tolerant = tolerant
         self._dialect = OpenAIDialect()
 
     async def __call__(self, line: LineCall) -> tuple[int, Mapping[str, Any]]:
         caller = self._caller_of(line.tenant, line.key)
-        exchange = Exchange(line.request_id, line.endpoint, self._dialect, caller, forced="batch")
+        exchange = Exchange(
+            line.request_id,
+            line.endpoint,
+            self._dialect,
+            caller,
+            size=LINE_BYTES,
+            source=f"batch of {caller.key_id}",
+            forced="batch",
+        )
         exchange.enter(self._quotas)
         with self._runner.track(exchange):
             try:
                 self._runner.check_open()
-                request = self._read(line)
+                request = await self._pool.run(exchange.source, LINE_BYTES, partial(self._read, line))
                 check_batched(request)
                 return 200, await self._runner.reply(exchange, request)
             except (BusyError, QuotaError, WorkerError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from twofold.batch.endpoints import ENDPOINTS
 from twofold.dialects.anthropic.messages import MessagesRequest
@@ -17,8 +17,9 @@ from twofold.dialects.openai.scores import RerankRequest, ScoreRequest
 from twofold.serve.app import Routes
 from twofold.serve.base import ModelHub
 from twofold.serve.exchange import Exchange
+from twofold.serve.gate.limits import MIB
 from twofold.serve.http.admin import AdminEndpoint
-from twofold.serve.http.endpoints import UNKNOWN_SIZE, Generating
+from twofold.serve.http.endpoints import Generating
 from twofold.serve.http.files import BatchRoutes, FileRoutes
 from twofold.serve.http.messages import MessageRoutes
 from twofold.serve.http.models import ModelsEndpoint
@@ -30,6 +31,9 @@ from twofold.serve.http.tokens import TokensEndpoint
 from twofold.serve.openapi.endpoint import DocumentEndpoint
 from twofold.serve.responses.endpoint import ResponsesEndpoint
 from twofold.serve.stores import Stores
+
+LONG_HISTORY: Final = MIB
+"""Bytes that a conversation counts for that goes on from stored responses."""
 
 
 def generating(stores: Stores) -> dict[str, Generating]:
@@ -120,7 +124,7 @@ class _Kept:
 
     async def complete(self, exchange: Exchange, request: ResponsesRequest) -> ResponsesRequest:
         if request.previous is not None:
-            exchange.size = UNKNOWN_SIZE  # what it goes on from may be long
+            exchange.size = max(exchange.size, LONG_HISTORY)  # what it goes on from may be long
         return await self.responses.known(exchange.caller.tenant, request)
 
     async def keep(self, exchange: Exchange, request: DialectRequest, head: ReplyHead, body: dict[str, Any]) -> None:

@@ -29,6 +29,7 @@ from twofold.serve.admission import Admission
 from twofold.serve.base import ModelHub, Passage, ServedModel
 from twofold.serve.exchange import Exchange
 from twofold.serve.ledger import Ledger
+from twofold.serve.pool import WorkPool
 from twofold.serve.replay.answers import deltas as told_again
 from twofold.serve.replay.cache import ReplayCache
 
@@ -158,11 +159,14 @@ class Run:
 class Runner:
     """Runs requests over the models of ``hub``. While ``closing``, new ones are refused."""
 
-    def __init__(self, hub: ModelHub, admission: Admission, ledger: Ledger, kept: ReplayCache | None = None) -> None:
+    def __init__(
+        self, hub: ModelHub, admission: Admission, ledger: Ledger, pool: WorkPool, kept: ReplayCache | None = None
+    ) -> None:
         self._hub = hub
         self._admission = admission
         self._ledger = ledger
         self._kept = kept
+        self._pool = pool
         self._open: dict[int, Exchange] = {}
         self._numbers = count()
         self.closing = False
@@ -198,7 +202,7 @@ class Runner:
         exchange.begin(request)
         async with self._hub.lease(request.model, keep_s=exchange.keep_alive_s) as model:
             exchange.model, exchange.facts, exchange.ceilings = model.name, model.facts, model.ceilings
-            prepared = await asyncio.to_thread(request.prepare, model.facts)
+            prepared = await self._pool.run(exchange.source, exchange.size, partial(request.prepare, model.facts))
             jobs = self._admission.tiered(exchange, request, prepared)
             exchange.jobs = jobs
             replay = await self._replayed(exchange, model, jobs)

@@ -53,6 +53,7 @@ from twofold.serve.models.hub import WorkerHub
 from twofold.serve.notify import notify
 from twofold.serve.openapi.document import document
 from twofold.serve.openapi.endpoint import DocumentEndpoint
+from twofold.serve.pool import Shares, WorkPool
 from twofold.serve.replay.cache import ReplayCache
 from twofold.serve.routes import generating, plain
 from twofold.serve.runner import Runner
@@ -106,7 +107,8 @@ class Server:
             if config.replay is None
             else ReplayCache(self._folder.path / "answers.sqlite", config.replay, time.time)
         )
-        self._runner = Runner(self._hub, Admission(config.tiers, config.queue), self._ledger, self._kept)
+        self._pool = WorkPool()
+        self._runner = Runner(self._hub, Admission(config.tiers, config.queue), self._ledger, self._pool, self._kept)
         self._refusals = Refusals(dialect_of)
         self._quotas = Quotas()
         self._ready = False
@@ -121,12 +123,13 @@ class Server:
         with _bound(self._config) as listening:
             async with AsyncExitStack() as stack:
                 stack.callback(self._folder.close)
+                stack.callback(self._pool.close)
                 stack.push_async_callback(self._usage.close)
                 if self._kept is not None:
                     stack.callback(self._kept.close)
                 stack.push_async_callback(self._hub.close)
                 lines = LineRunner(
-                    self._runner, ENDPOINTS, self._caller_of, self._quotas, tolerant=self._config.tolerant
+                    self._runner, ENDPOINTS, self._caller_of, self._quotas, self._pool, tolerant=self._config.tolerant
                 )
                 stores = await stack.enter_async_context(open_stores(self._folder.path, lines))
                 web = WebServer(self._web_config(self._app(stores)))
@@ -208,7 +211,16 @@ class Server:
     def _app(self, stores: Stores) -> App:
         config = self._config
         replies = Replies(self._runner, self._refusals, quiet_s=config.quiet_s)
-        site = Site(self._runner, replies, self._refusals, self._quotas, config.body, config.tolerant)
+        site = Site(
+            self._runner,
+            replies,
+            self._refusals,
+            self._quotas,
+            config.body,
+            Shares(config.body.together),
+            self._pool,
+            config.tolerant,
+        )
         status = StatusEndpoint(self._answers, self._metrics, self._ledger)
         app = build_app(
             site,

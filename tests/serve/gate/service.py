@@ -20,7 +20,7 @@ from twofold.core.errors import NotFoundError, TwofoldError
 from twofold.dialects.anthropic.errors import AnthropicDialect
 from twofold.dialects.base import Dialect
 from twofold.dialects.openai.errors import OpenAIDialect
-from twofold.serve.gate.body import ClientGoneError, read_json
+from twofold.serve.gate.body import ClientGoneError, check_json_type, decode_json, read_body
 from twofold.serve.gate.door import Door, arrival_of
 from twofold.serve.gate.keys import KeyRing
 from twofold.serve.gate.limits import BodyLimits, ConnectionLimits
@@ -62,7 +62,9 @@ class Service:
             case "/health":
                 await reply({"ok": True}, send)
             case "/echo" | "/v1/messages":
-                await reply({"got": await read_json(Headers(scope=scope), receive, self.body)}, send)
+                headers = Headers(scope=scope)
+                check_json_type(headers)
+                await reply({"got": decode_json(await read_body(headers, receive, self.body), self.body)}, send)
             case "/refuse":
                 raise NotFoundError("Nothing is here.")
             case "/wait":

@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from starlette.types import Message
 
 from twofold.core.errors import ParameterError, SlowClientError, TooLargeError, TwofoldError
-from twofold.serve.gate.body import ClientGoneError, check_json_type, decode_json, read_json
+from twofold.serve.gate.body import ClientGoneError, check_json_type, decode_json, read_body
 from twofold.serve.gate.limits import MIB, BodyLimits
 
 SMALL = BodyLimits(bytes=100, seconds=0.05, depth=4, containers=10, values=20)
@@ -31,7 +31,8 @@ def read(messages: Iterable[Message], limits: BodyLimits = SMALL, **headers: str
         return waiting.pop(0)
 
     given = Headers({name.replace("_", "-"): value for name, value in headers.items()})
-    return asyncio.run(read_json(given, receive, limits))
+    check_json_type(given)
+    return decode_json(asyncio.run(read_body(given, receive, limits)), limits)
 
 
 def part(body: bytes, more: bool = False) -> Message:

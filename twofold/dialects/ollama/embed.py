@@ -101,7 +101,7 @@ class EmbedRequest:
         raise AssertionError("vectors are not streamed")
 
     def _prompt(self, text: str, model: ModelFacts) -> GivenPrompt:
-        ids = tokenized(GivenPrompt(text=text), model).token_ids or ()
+        ids = tokenized(GivenPrompt(text=text), model.unbounded()).token_ids or ()
         room = min(model.context, self.window or model.context)
         if len(ids) > room and not self.truncate:
             raise ContextLengthError(

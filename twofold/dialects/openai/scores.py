@@ -81,7 +81,7 @@ class ReadsTexts:
 
     def prepare(self, model: ModelFacts) -> Sequence[Job]:
         c = self.compared
-        return [Job(tokenized(GivenPrompt(text=text), model), c.params, c.options) for text in c.texts]
+        return [Job(tokenized(GivenPrompt(text=text), model, answer=0), c.params, c.options) for text in c.texts]
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> Streamer:  # noqa: ARG002 - see ``stream``
         raise AssertionError("scores are not streamed")

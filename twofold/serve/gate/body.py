@@ -1,13 +1,14 @@
 """Whole request bodies as plain data: bounded in bytes and seconds, in depth and in number of values.
 
 Decoding holds the interpreter, so what a body can cost is bounded before it is decoded: 4 MiB of nothing but empty
-lists take half a second and 100 MB. Bodies of more than ``INLINE_BYTES`` are checked and decoded in a thread.
+lists take half a second and 100 MB.
 Where an object has a field twice, the last one counts, as with OpenAI's and Anthropic's servers.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 import orjson
@@ -18,7 +19,8 @@ from twofold.core.errors import SlowClientError, TooLargeError
 from twofold.dialects.fields import FieldError
 from twofold.serve.gate.limits import KIB, BodyLimits
 
-INLINE_BYTES: Final = 32 * KIB
+FREE_BYTES: Final = 64 * KIB
+"""Of each body, which the limit on connections bounds; only what is beyond counts for all bodies together."""
 MAX_DIGITS: Final = 18
 JSON_TYPE: Final = "application/json"
 
@@ -27,32 +29,25 @@ class ClientGoneError(Exception):
     """The client left while its body was read; there is nobody to answer."""
 
 
-async def read_json(headers: Headers, receive: Receive, limits: BodyLimits, *, any_type: bool = False) -> Any:
-    """The body of a request as plain data; ``any_type`` takes what is called something else than JSON.
+async def read_body(
+    headers: Headers, receive: Receive, limits: BodyLimits, hold: Callable[[int], None] = lambda _size: None
+) -> bytes:
+    """All bytes of a body, of any type. ``hold`` hears of those beyond FREE_BYTES as they come, and may refuse them.
 
-    Raises TooLargeError, SlowClientError, ClientGoneError, and FieldError for what is not JSON in UTF-8.
+    Raises TooLargeError, SlowClientError, ClientGoneError.
     """
-    check_json_type(headers, any_type=any_type)
-    body = await read_body(headers, receive, limits)
-    if len(body) <= INLINE_BYTES:
-        return decode_json(body, limits)
-    return await asyncio.to_thread(decode_json, body, limits)
-
-
-async def read_body(headers: Headers, receive: Receive, limits: BodyLimits) -> bytes:
-    """All bytes of a body, of any type. Raises TooLargeError, SlowClientError, ClientGoneError."""
     announced = headers.get("content-length", "")
     if announced.isdecimal() and (len(announced) > MAX_DIGITS or int(announced) > limits.bytes):
         raise _too_large(limits)
     try:
         async with asyncio.timeout(limits.seconds):
-            return await _read(receive, limits)
+            return await _read(receive, limits, hold)
     except TimeoutError:
         raise SlowClientError(f"The body of the request did not come within {limits.seconds:g} s.") from None
 
 
-async def _read(receive: Receive, limits: BodyLimits) -> bytes:
-    body = bytearray()
+async def _read(receive: Receive, limits: BodyLimits, hold: Callable[[int], None]) -> bytes:
+    body, held = bytearray(), FREE_BYTES
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -60,6 +55,9 @@ async def _read(receive: Receive, limits: BodyLimits) -> bytes:
         body += message.get("body", b"")
         if len(body) > limits.bytes:
             raise _too_large(limits)
+        if len(body) > held:
+            hold(len(body) - held)
+            held = len(body)
         if not message.get("more_body", False):
             return bytes(body)
 

@@ -58,6 +58,7 @@ class BodyLimits:
     depth        of objects and lists inside each other
     containers   objects and lists in it
     values       in it, about: its commas outside of texts
+    together     bytes of all bodies that are being read or answered, but for the first 64 KiB of each
     """
 
     bytes: int = 2 * MIB
@@ -65,6 +66,7 @@ class BodyLimits:
     depth: int = 64
     containers: int = 32_768
     values: int = 400_000
+    together: int = 256 * MIB
 
     def __post_init__(self) -> None:
         check_positive(self)

@@ -10,7 +10,8 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import orjson
 from starlette.datastructures import Headers, QueryParams
@@ -19,21 +20,24 @@ from twofold.core.errors import ParameterError, TwofoldError
 from twofold.dialects.base import Dialect, DialectRequest
 from twofold.dialects.fields import leaving_out
 from twofold.serve.exchange import CLIENT_GONE, Exchange, Keep
-from twofold.serve.gate.body import MAX_DIGITS, ClientGoneError, read_json
+from twofold.serve.gate.body import MAX_DIGITS, ClientGoneError, check_json_type, decode_json, read_body
 from twofold.serve.gate.door import arrival_of
-from twofold.serve.gate.limits import BodyLimits
+from twofold.serve.gate.limits import KIB, BodyLimits
 from twofold.serve.gate.quotas import Quotas
 from twofold.serve.gate.refusals import Header, Refusals
 from twofold.serve.http.asgi import JSON, Message, Receive, Scope, Send, send_body
 from twofold.serve.http.replies import Replies, internal_error
+from twofold.serve.pool import Shares, WorkPool
 from twofold.serve.replay.cache import CACHE_HEADER
 from twofold.serve.runner import Runner
 
 log = logging.getLogger("twofold.serve")
 
 REPLAY_WORDS: Final = {"keep": True, "skip": False}
-UNKNOWN_SIZE: Final = 1 << 30
-"""Of a body that came in chunks."""
+INLINE_BYTES: Final = 4 * KIB
+"""Bodies up to so many bytes are read at once, longer ones beside the event loop."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,22 @@ class Site:
     refusals: Refusals
     quotas: Quotas
     body: BodyLimits
+    bodies: Shares
+    pool: WorkPool
     tolerant: bool = False
+
+    async def read(self, exchange: Exchange, headers: Headers, receive: Receive, read: Callable[[object], T]) -> T:
+        """What ``read`` makes of the JSON body, which may be called something else where the dialect allows it.
+
+        Raises TooLargeError, SlowClientError, ClientGoneError, BusyError, FieldError for what is not JSON in UTF-8, and
+        what ``read`` raises.
+        """
+        check_json_type(headers, any_type=exchange.dialect.any_type)
+        body = await read_body(headers, receive, self.body, partial(exchange.hold, self.bodies))
+        exchange.size = len(body)
+        if len(body) <= INLINE_BYTES:
+            return read(decode_json(body, self.body))
+        return await self.pool.run(exchange.source, len(body), lambda: read(decode_json(body, self.body)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +86,7 @@ class Asked:
     exchange: Exchange
     scope: Scope
     receive: Receive
-    limits: BodyLimits
+    site: Site
 
     @property
     def path(self) -> dict[str, str]:
@@ -87,8 +106,13 @@ class Asked:
     def tenant(self) -> str:
         return self.exchange.caller.tenant
 
-    async def json(self) -> Any:
-        return await read_json(self.headers, self.receive, self.limits, any_type=self.exchange.dialect.any_type)
+    async def read(self, read: Callable[[object], T]) -> T:
+        """What ``read`` makes of the body; see ``Site.read``."""
+        return await self.site.read(self.exchange, self.headers, self.receive, read)
+
+    async def work(self, work: Callable[[], T]) -> T:
+        """What ``work`` gives, which takes about as long as the body is. Raises BusyError, and what it raises."""
+        return await self.site.pool.run(self.exchange.source, self.exchange.size, work)
 
 
 Handler = Callable[[Asked], Awaitable[Answer]]
@@ -136,9 +160,7 @@ class GeneratingEndpoint:
         self._site.runner.check_open()
         exchange.replay = asked_replay(headers.get(CACHE_HEADER))
         counted = entered(exchange, self._site.quotas, headers, receive)
-        body = await read_json(headers, counted, self._site.body, any_type=self._dialect.any_type)
-        exchange.size = int(headers.get("content-length", UNKNOWN_SIZE))
-        request = self._generating.read(body)
+        request = await self._site.read(exchange, headers, counted, self._generating.read)
         if self._generating.complete is not None:
             request = await self._generating.complete(exchange, request)
         return request
@@ -162,7 +184,7 @@ class PlainEndpoint:
                     if scope["method"] == "POST":
                         receive = entered(exchange, self._site.quotas, Headers(scope=scope), receive)
                     with noting(self._site, exchange):
-                        answer = await self._handler(Asked(exchange, scope, receive, self._site.body))
+                        answer = await self._handler(Asked(exchange, scope, receive, self._site))
                 if answer is not None:
                     exchange.status = answer.status
                     await send_answer(send, replace(answer, headers=(*answer.headers, *exchange.headers())))
@@ -222,7 +244,9 @@ def exchange_of(scope: Scope, dialect: Dialect, path: str) -> Exchange:
     """The exchange that a request begins."""
     arrival = arrival_of(scope)
     traceparent = Headers(scope=scope).get("traceparent")
-    return Exchange(arrival.request_id, path, dialect, arrival.caller, traceparent=traceparent)
+    address, _ = scope.get("client") or ("", 0)
+    source = arrival.caller.key_id or address
+    return Exchange(arrival.request_id, path, dialect, arrival.caller, traceparent=traceparent, source=source)
 
 
 async def refuse(site: Site, exchange: Exchange, error: TwofoldError, send: Send) -> None:

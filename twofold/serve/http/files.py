@@ -52,7 +52,7 @@ class BatchRoutes:
 
     async def create(self, asked: Asked) -> Answer:
         key = asked.exchange.caller.key_id
-        return Answer(await self._batches.create(asked.tenant, await asked.json(), key=key))
+        return Answer(await self._batches.create(asked.tenant, await asked.read(lambda body: body), key=key))
 
     async def list(self, asked: Asked) -> Answer:
         return Answer(await self._batches.page(asked.tenant, asked.query))

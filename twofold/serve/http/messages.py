@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 
 from twofold.dialects.anthropic.messages import CountTokensRequest
 from twofold.serve.base import ModelHub
@@ -16,7 +16,7 @@ class MessageRoutes:
         self._hub = hub
 
     async def count_tokens(self, asked: Asked) -> Answer:
-        request = CountTokensRequest.read(await asked.json())
+        request = await asked.read(CountTokensRequest.read)
         async with self._hub.lease(request.model) as served:
-            tokens = await asyncio.to_thread(request.count, served.facts)
+            tokens = await asked.work(partial(request.count, served.facts))
             return Answer(request.reply(tokens))

@@ -56,7 +56,7 @@ class OllamaEndpoint:
 
     async def show(self, asked: Asked) -> Answer:
         """What is known of one model. Raises ModelNotFoundError with the nearest name."""
-        fields = Fields(await asked.json())
+        fields = await asked.read(Fields)
         name = fields.text("model") or fields.text("name")
         fields.flag("verbose")
         fields.only("system", "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 
 from twofold.dialects.openai.responses.request import InputTokensRequest
 from twofold.serve.base import ModelHub
@@ -34,7 +34,7 @@ class ResponseRoutes:
 
     async def input_tokens(self, asked: Asked) -> Answer:
         """How many tokens a request would have."""
-        request = InputTokensRequest.read(await asked.json())
+        request = await asked.read(InputTokensRequest.read)
         request = await self._responses.known(asked.tenant, request)
         async with self._hub.lease(request.model) as served:
-            return Answer(await asyncio.to_thread(request.count, served.facts))
+            return Answer(await asked.work(partial(request.count, served.facts)))

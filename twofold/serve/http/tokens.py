@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Self
+
+import orjson
 
 from twofold.core.params import MAX_TOKEN_ID
 from twofold.dialects.base import ModelFacts
@@ -12,6 +16,9 @@ from twofold.dialects.openai.bodies import read_model
 from twofold.dialects.openai.chat import ChatRequest
 from twofold.serve.base import ModelHub
 from twofold.serve.http.endpoints import Answer, Asked
+from twofold.text.tokenizer import Tokenizer
+
+PIECE: Final = 4096
 
 
 class TokensEndpoint:
@@ -22,29 +29,9 @@ class TokensEndpoint:
 
     async def tokenize(self, asked: Asked) -> Answer:
         """A text, or a chat as it goes through the template."""
-        body = await asked.json()
-        fields = Fields(body)
-        chat = fields.take("messages") is not None
-        strings = fields.flag("return_token_strs")
-        special = None if chat else fields.flag("add_special_tokens", True)
-        text = None if chat else fields.require("prompt")
-        if not chat and not isinstance(text, str):
-            raise impossible("prompt", text, "text")
-        model = read_model(fields)
-        if chat:
-            request = ChatRequest.read({key: value for key, value in body.items() if key != "return_token_strs"})
-        else:
-            fields.close()
-        async with self._hub.lease(model) as served:
-            facts = served.facts
-
-            def encode() -> list[int]:
-                if chat:
-                    return list(request.prepare(facts)[0].prompt.token_ids or ())
-                return facts.tokenizer.encode(text or "", add_special_tokens=bool(special))
-
-            ids = await asyncio.to_thread(encode)
-            return Answer(_tokens(ids, facts, strings))
+        request = await asked.read(_Tokenize.read)
+        async with self._hub.lease(request.model) as served:
+            return Answer(body=await asked.work(partial(request.reply, served.facts)))
 
     async def info(self, asked: Asked) -> Answer:  # noqa: ARG002 - it is about the first model
         """The first model's own tokens and chat template, for clients that render and count by themselves."""
@@ -55,20 +42,63 @@ class TokensEndpoint:
             return Answer({"model": served.name, **told, "chat_template": tokenizer.chat_template})
 
     async def detokenize(self, asked: Asked) -> Answer:
-        fields = Fields(await asked.json())
-        model, tokens = read_model(fields), fields.require("tokens")
-        fields.close()
-        if not isinstance(tokens, list) or not all(is_whole(token) and 0 <= token <= MAX_TOKEN_ID for token in tokens):
-            raise impossible("tokens", tokens, "a list of token ids")
+        model, tokens = await asked.read(_tokens_to_decode)
         async with self._hub.lease(model) as served:
-            tokenizer = served.facts.tokenizer
-            unknown = next((token for token in tokens if token >= tokenizer.vocab_size), None)
-            if unknown is not None:
-                raise impossible("tokens", unknown, f"token ids below {tokenizer.vocab_size}")
-            text = await asyncio.to_thread(tokenizer.decode, tokens, skip_special_tokens=False)
-            return Answer({"prompt": text})
+            return Answer(body=await asked.work(partial(_decoded, tokens, served.facts.tokenizer)))
 
 
-def _tokens(ids: list[int], facts: ModelFacts, strings: bool) -> dict[str, Any]:
-    told = [facts.tokenizer.token_text(token) for token in ids] if strings else None
-    return {"count": len(ids), "max_model_len": facts.context, "tokens": ids, "token_strs": told}
+@dataclass(frozen=True, slots=True)
+class _Tokenize:
+    """The body of /tokenize: a text, or a chat as it goes through the template."""
+
+    model: str | None
+    given: ChatRequest | str
+    special: bool
+    strings: bool
+
+    @classmethod
+    def read(cls, body: object) -> Self:
+        """Raises FieldError for a field that is missing, impossible, unknown or unsupported."""
+        fields = Fields(body)
+        assert isinstance(body, dict), "Fields takes nothing else"
+        strings, model = fields.flag("return_token_strs"), read_model(fields)
+        if fields.take("messages") is not None:
+            rest = {key: value for key, value in body.items() if key != "return_token_strs"}
+            return cls(model, ChatRequest.read(rest), False, strings)
+        special, text = fields.flag("add_special_tokens", True), fields.require("prompt")
+        if not isinstance(text, str):
+            raise impossible("prompt", text, "text")
+        fields.close()
+        return cls(model, text, special, strings)
+
+    def reply(self, facts: ModelFacts) -> bytes:
+        """The body of the response, in JSON."""
+        if isinstance(self.given, str):
+            ids = facts.tokenizer.encode(self.given, add_special_tokens=self.special)
+        else:
+            ids = list(self.given.prepare(facts.unbounded())[0].prompt.token_ids or ())
+        strings = _dumped([facts.tokenizer.token_text(token) for token in ids]) if self.strings else b"null"
+        told = (len(ids), facts.context, _dumped(ids), strings)
+        return b'{"count":%d,"max_model_len":%d,"tokens":%b,"token_strs":%b}' % told
+
+
+def _dumped(values: Sequence[object]) -> bytes:
+    """A list in JSON, made in pieces: writing it holds the interpreter."""
+    pieces = (orjson.dumps(values[start : start + PIECE])[1:-1] for start in range(0, len(values), PIECE))
+    return b"[" + b",".join(pieces) + b"]"
+
+
+def _tokens_to_decode(body: object) -> tuple[str | None, list[int]]:
+    fields = Fields(body)
+    model, tokens = read_model(fields), fields.require("tokens")
+    fields.close()
+    if not isinstance(tokens, list) or not all(is_whole(token) and 0 <= token <= MAX_TOKEN_ID for token in tokens):
+        raise impossible("tokens", tokens, "a list of token ids")
+    return model, tokens
+
+
+def _decoded(tokens: list[int], tokenizer: Tokenizer) -> bytes:
+    unknown = next((token for token in tokens if token >= tokenizer.vocab_size), None)
+    if unknown is not None:
+        raise impossible("tokens", unknown, f"token ids below {tokenizer.vocab_size}")
+    return orjson.dumps({"prompt": tokenizer.decode(tokens, skip_special_tokens=False)})

@@ -1,0 +1,128 @@
+"""Long work beside the event loop: bounded, fair between callers, and none of it in front of short work."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import pytest
+
+from twofold.core.errors import BusyError
+from twofold.serve.gate.limits import KIB, MIB
+from twofold.serve.pool import PoolLimits, Shares, WorkPool
+
+LIMITS: Final = PoolLimits(small_threads=1, large_waiting=16 * MIB)
+
+
+class _Workers:
+    """Work that waits to be let go, and how much of it ran at once."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.order: list[str] = []
+        self.running = self.most = 0
+        self._lock = threading.Lock()
+
+    def work(self, name: str) -> Callable[[], str]:
+        def run() -> str:
+            with self._lock:
+                self.running += 1
+                self.most = max(self.most, self.running)
+            assert self.go.wait(20)
+            with self._lock:
+                self.running -= 1
+                self.order.append(name)
+            return name
+
+        return run
+
+
+def _in_pool(test: Callable[[WorkPool, _Workers], Awaitable[None]]) -> _Workers:
+    workers = _Workers()
+
+    async def run() -> None:
+        pool = WorkPool(LIMITS)
+        try:
+            await test(pool, workers)
+        finally:
+            workers.go.set()
+            pool.close()
+
+    asyncio.run(run())
+    return workers
+
+
+def test_short_work_passes_long_work() -> None:
+    async def test(pool: WorkPool, workers: _Workers) -> None:
+        long = [asyncio.create_task(pool.run("flood", 2 * MIB, workers.work("long"))) for _ in range(4)]
+        await asyncio.sleep(0)
+        assert await pool.run("other", 5 * KIB, lambda: "short") == "short"
+        assert workers.order == []
+        workers.go.set()
+        await asyncio.gather(*long)
+
+    assert _in_pool(test).most == 1
+
+
+def test_a_flood_of_one_caller_delays_another_by_one_piece_of_work() -> None:
+    async def test(pool: WorkPool, workers: _Workers) -> None:
+        flood = [asyncio.create_task(pool.run("flood", MIB, workers.work("flood"))) for _ in range(6)]
+        await asyncio.sleep(0)
+        other = [asyncio.create_task(pool.run("other", MIB, workers.work("other"))) for _ in range(2)]
+        await asyncio.sleep(0)
+        workers.go.set()
+        await asyncio.gather(*flood, *other)
+
+    assert _in_pool(test).order == ["flood", "other", "flood", "other", "flood", "flood", "flood", "flood"]
+
+
+def test_what_waits_is_bounded_and_leaves_room_for_others() -> None:
+    async def test(pool: WorkPool, workers: _Workers) -> None:
+        tasks = [asyncio.create_task(pool.run("flood", 2 * MIB, workers.work("flood"))) for _ in range(20)]
+        await asyncio.sleep(0)
+        tasks += [asyncio.create_task(pool.run("other", 2 * MIB, workers.work("other"))) for _ in range(2)]
+        await asyncio.sleep(0)
+        workers.go.set()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        refused = [end for end in ended if isinstance(end, BusyError)]
+        assert [end for end in ended if not isinstance(end, BusyError)] == ["flood"] * 4 + ["other"] * 2
+        assert len(refused) == 16
+        assert refused[0].retry_after_s > 0
+        assert await pool.run("flood", 2 * MIB, lambda: "again") == "again"
+
+    assert _in_pool(test).most == 1
+
+
+def test_who_leaves_gives_back_and_errors_arrive() -> None:
+    async def test(pool: WorkPool, workers: _Workers) -> None:
+        first = asyncio.create_task(pool.run("a", MIB, workers.work("first")))
+        waiting = [asyncio.create_task(pool.run("a", 7 * MIB, workers.work("left"))) for _ in range(1)]
+        await asyncio.sleep(0)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        workers.go.set()
+        assert await first == "first"
+        with pytest.raises(ZeroDivisionError):
+            await pool.run("a", MIB, lambda: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            await pool.run("a", 1, lambda: 1 // 0)
+
+    assert _in_pool(test).order == ["first"]
+
+
+def test_shares_are_never_exceeded() -> None:
+    shares = Shares(100)
+    taken = 0
+    for caller in "abcdefgh" * 20:
+        try:
+            shares.take(caller, 10)
+            taken += 10
+        except BusyError:
+            pass
+        assert shares.total == taken <= 100
+    assert taken >= 90
+    with pytest.raises(BusyError):
+        Shares(100).take("a", 101)
