@@ -11,7 +11,7 @@ from numbers import Real
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
-from twofold.core.errors import ParameterError, nearest, told
+from twofold.core.errors import MAX_QUOTED, ParameterError, nearest, quoted, told
 
 C = TypeVar("C", bound=type[Any])
 
@@ -48,7 +48,7 @@ def check_keywords(owner: str, given: Iterable[str], known: Sequence[str]) -> No
         if name not in known:
             close = nearest(name, known)
             hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(sorted(known))}."
-            raise ParameterError(f"{owner} has no parameter {name!r}.", param=name, hint=hint)
+            raise ParameterError(f"{owner} has no parameter {quoted(name)}.", param=name[:MAX_QUOTED], hint=hint)
 
 
 @known_keywords

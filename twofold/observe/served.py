@@ -35,7 +35,8 @@ class ServedRequest:
     tenant, key     whose it is, and the id of the key; "" without keys
     tier            default, flex, priority or batch
     status          HTTP status of the answer; 499 where the client went away before its end
-    error           the kind of error, such as BusyError; None without one
+    error           the error's code, such as unknown_parameter; its class for what the server failed; None without one
+    field_name      the field of the request that the error is about, where its name is short and plain
     arrived_at      seconds since 1970
     duration_s      from there to the last byte given to the connection
     first_token_s   from there to the first token given to the connection (streams), or to the answer
@@ -71,6 +72,7 @@ class ServedRequest:
     currency: str = ""
     params: AskedParams = AskedParams()
     traceparent: str | None = None
+    field_name: str | None = None
     cache_asked: bool = False
     limits_s: dict[str, float] = field(default_factory=dict)
 

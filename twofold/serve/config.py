@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
+from twofold.core.errors import ParameterError
 from twofold.cost.prices import PriceSheet
 from twofold.observe.metrics.goodput import DEFAULT_OBJECTIVES, Objective
 from twofold.serve.admission import QueueLimits
@@ -14,6 +16,8 @@ from twofold.serve.models.hub import HubSettings
 from twofold.serve.models.offers import Offer
 from twofold.serve.replay.cache import ReplaySettings
 from twofold.serve.tiers import Tiers
+
+MAX_PORT: Final = 65535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,14 @@ class ServerConfig:
     quiet_s: float = 15.0
     certificate: Path | None = None
     private_key: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= MAX_PORT:
+            raise ParameterError(
+                f"--port must be a number from 0 to {MAX_PORT}, not {self.port}.",
+                param="port",
+                hint="0 takes a free port.",
+            )
 
     def url(self, port: int) -> str:
         """Where clients on this machine find it, if it listens on ``port``."""

@@ -8,13 +8,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from twofold.core.errors import TwofoldError
+from twofold.core.errors import PLAIN_NAME, ParameterError, TwofoldError
 from twofold.core.params import SamplingParams
 from twofold.cost.bill import Bill
 from twofold.cost.request import phase_floor
 from twofold.dialects.answers import reasoning_tokens
 from twofold.dialects.base import Dialect, DialectRequest, Job, ModelFacts, ReplyHead, ServiceTier
 from twofold.dialects.cache_points import CacheUsage
+from twofold.dialects.openai.errors import error_code
 from twofold.engine.outputs import RequestOutput
 from twofold.observe.served import AskedParams, ServedRequest
 from twofold.serve.base import ModelCeilings
@@ -161,7 +162,8 @@ class Exchange:
             tier=self.tier,
             stream=self.stream,
             status=self.status,
-            error=None if self.error is None else type(self.error).__name__,
+            error=None if self.error is None else _error_name(self.error),
+            field_name=_field_name(self.error),
             arrived_at=self.arrived_at,
             duration_s=time.monotonic() - self.arrived,
             first_token_s=None if self.first_token is None else self.first_token - self.arrived,
@@ -196,3 +198,15 @@ def _asked(jobs: Sequence[Job]) -> AskedParams:
         params.n,
         len(params.stop_strings),
     )
+
+
+def _error_name(error: TwofoldError) -> str:
+    """The error as logs and records have it: its code, or its class where the server failed."""
+    return error_code(error) if error.status < 500 else type(error).__name__
+
+
+def _field_name(error: TwofoldError | None) -> str | None:
+    """The field that an error is about. Callers write the names of unknown ones: only plain ones are told."""
+    if not isinstance(error, ParameterError):
+        return None
+    return error.param if PLAIN_NAME.fullmatch(error.param) else "(not a plain name)"

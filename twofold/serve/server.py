@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
 import signal
@@ -22,7 +23,7 @@ from typing import Any, Final
 import uvicorn
 
 from twofold.batch.endpoints import ENDPOINTS
-from twofold.core.errors import BusyError, ResourceError
+from twofold.core.errors import BusyError, UsageError
 from twofold.formats import sources
 from twofold.host.paths import private_folder
 from twofold.host.versions import twofold_version
@@ -276,7 +277,7 @@ def _keys(config: ServerConfig, say: Callable[[str], None]) -> Callable[[], KeyR
 
 @contextmanager
 def _bound(config: ServerConfig) -> Iterator[socket.socket]:
-    """A listening socket; ResourceError where the address cannot be had."""
+    """A socket bound to the server's address. Raises UsageError where that is impossible."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     # With the protocol named, asyncio switches off that small writes wait for the acknowledgement of earlier ones.
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
@@ -284,8 +285,25 @@ def _bound(config: ServerConfig) -> Iterator[socket.socket]:
         try:
             listening.bind((config.host, config.port))
         except OSError as error:
-            raise ResourceError(
-                f"{config.host}:{config.port} cannot be listened on: {error.strerror}.",
-                hint="Choose another --port, or end what listens there.",
-            ) from error
+            raise _unbound(config, error) from error
         yield listening
+
+
+def _unbound(config: ServerConfig, error: OSError) -> UsageError:
+    """Why the address cannot be bound, and the way out."""
+    if isinstance(error, socket.gaierror):
+        return UsageError(f"The host {config.host!r} is unknown.", hint="Set --host to an address of this machine.")
+    if error.errno == errno.EADDRINUSE:
+        return UsageError(
+            f"Port {config.port} is in use.", hint="Choose another --port (0 takes a free one), or end what uses it."
+        )
+    if error.errno == errno.EADDRNOTAVAIL:
+        return UsageError(
+            f"{config.host} is not an address of this machine.", hint="Set --host to 127.0.0.1, or 0.0.0.0 for all."
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return UsageError(
+            f"Port {config.port} needs a privilege that this process does not have.",
+            hint="Choose a --port of 1024 or above.",
+        )
+    return UsageError(f"{config.host}:{config.port} cannot be bound: {error.strerror}.", hint="Choose another --port.")

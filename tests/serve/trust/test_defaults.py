@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from tests.serve.live import LiveServer
 from tests.serve.trust.client import Client, chat
 from tests.support.tiny import TinyModel
 from twofold.cli.main import main
+from twofold.serve.config import ServerConfig
+from twofold.serve.models.offers import Offer
+from twofold.serve.server import _unbound
 
 
 def test_it_listens_on_loopback_alone(server: LiveServer) -> None:
@@ -79,9 +83,34 @@ def test_workers_open_no_port(server: LiveServer) -> None:
         assert not held & inodes
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--port", "99999"), "--port must be a number from 0 to 65535, not 99999."),
+        (("--port", "-1"), "--port must be a number from 0 to 65535, not -1."),
+        (("--host", "no-such-host.invalid", "--api-key", "k" * 20), "The host 'no-such-host.invalid' is unknown."),
+        (("--host", "192.0.2.1", "--api-key", "k" * 20), "192.0.2.1 is not an address of this machine."),
+    ],
+)
+def test_an_address_that_cannot_be_bound_is_a_usage_error(
+    tiny: TinyModel, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], told: str
+) -> None:
+    port = () if "--port" in arguments else ("--port", "0")
+    command = ["serve", str(tiny.path), *port, *arguments, "--data-folder", str(tmp_path / "data")]
+    assert main(command) == 2
+    assert told in capsys.readouterr().err
+
+
 def test_a_port_in_use_is_told(tiny: TinyModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         arguments = ["serve", str(tiny.path), "--port", port, "--data-folder", str(tmp_path / "data")]
-        assert main(arguments) != 0
-    assert "cannot be listened on" in capsys.readouterr().err
+        assert main(arguments) == 2
+    assert f"Port {port} is in use." in capsys.readouterr().err
+
+
+def test_why_an_address_cannot_be_bound(tiny: TinyModel, tmp_path: Path) -> None:
+    config = ServerConfig(offers=(Offer(("tiny",), str(tiny.path)),), data=tmp_path, port=80)
+    error = _unbound(config, PermissionError(errno.EACCES, "Permission denied"))
+    assert "Port 80 needs a privilege" in str(error)
+    assert "1024" in str(error.hint)

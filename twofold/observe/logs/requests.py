@@ -39,6 +39,7 @@ def request_fields(served: ServedRequest) -> dict[str, Any]:
         "endpoint": served.endpoint,
         "status": served.status,
         "error": served.error,
+        "field": served.field_name,
         "model": served.model or None,
         "tenant": served.tenant or None,
         "key": served.key or None,

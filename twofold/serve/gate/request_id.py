@@ -6,7 +6,7 @@ import re
 import secrets
 from typing import Final
 
-SANE: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+SANE: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def new_request_id() -> str:
