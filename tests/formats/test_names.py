@@ -8,19 +8,32 @@ from hypothesis import strategies as st
 
 from twofold.core.errors import FormatError, ModelNotFoundError, ParameterError, TwofoldError
 from twofold.formats import sources
-from twofold.formats.names import ALIASES, Alias, HubSource, PathSource, PypiSource, parse_name, parse_pypi
+from twofold.formats.names import ALIASES, HUB_ALIASES, Alias, HubSource, PathSource, PypiSource, parse_name, parse_pypi
 from twofold.formats.parts import part_names, part_number
 from twofold.formats.store import slug_of
 
 
 def test_aliases() -> None:
     assert parse_name(sources.DEFAULT_MODEL) is ALIASES[sources.DEFAULT_MODEL]
-    assert [len(alias.source.packages) for alias in ALIASES.values()] == [1, 4, 22]
+    assert [len(alias.source.packages) for alias in ALIASES.values()] == [1, 4, 22, 6]
     for name, alias in ALIASES.items():
         assert alias.name == name
         assert parse_name(f"pypi:{alias.source.spec}") is alias, "a model is kept once under either name"
         assert (len(alias.sha256), alias.size > alias.download_size > 0) == (64, True)
         assert alias.licence
+
+
+def test_aliases_of_the_hub_have_a_licence_and_no_other_meaning() -> None:
+    for name, alias in HUB_ALIASES.items():
+        assert alias.name == name not in ALIASES
+        assert parse_name(name) == alias.source == parse_name(f"hf.co/{alias.source.repository}")
+        assert alias.licence == sources.licence_of(name) != ""
+    with pytest.raises(ModelNotFoundError) as caught:
+        parse_name("llama3.2-1B-it")
+    assert caught.value.hint == "Did you mean llama3.2-1b?"
+    with pytest.raises(ModelNotFoundError) as caught:
+        sources.locate("gemma3-1b", cache=Path("/nowhere"))
+    assert caught.value.hint == "Fetch it (licence: Gemma Terms of Use): twofold pull gemma3-1b"
 
 
 @pytest.mark.parametrize(

@@ -54,10 +54,10 @@ def print_error(message: str, hint: str | None = None) -> None:
     if is_terminal(sys.stderr):
         console = rich_console(stderr=True)
         console.print("error:", style="bold red", end=" ")
-        console.print(message, markup=False, highlight=False, soft_wrap=True)
+        console.print(message, markup=False, emoji=False, highlight=False, soft_wrap=True)
         if hint:
             console.print("hint:", style="bold", end="  ")
-            console.print(hint, markup=False, highlight=False, soft_wrap=True)
+            console.print(hint, markup=False, emoji=False, highlight=False, soft_wrap=True)
         return
     note(f"error: {message}")
     if hint:

