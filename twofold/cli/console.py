@@ -29,6 +29,22 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def fold(text: str, indent: int = 0) -> str:
+    """The lines of a note, broken between words where a terminal would break them anywhere.
+
+    ``indent`` spaces stand before what follows a break.
+    """
+    if not is_terminal(sys.stderr):
+        return text
+    import shutil  # noqa: PLC0415 - start-up time
+    import textwrap  # noqa: PLC0415
+
+    width = max(20, shutil.get_terminal_size().columns - 1)
+    between = " " * indent
+    lines = (textwrap.wrap(line, width, subsequent_indent=between, break_on_hyphens=False) for line in text.split("\n"))
+    return "\n".join("\n".join(each) for each in lines)
+
+
 def faint(text: str) -> str:
     """The text of a note that matters less: dimmed on a terminal."""
     if not is_terminal(sys.stderr) or read_environment().dumb_terminal:

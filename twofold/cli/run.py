@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from twofold.cli.chat.base import Answer, ChatModel, cut_note
-from twofold.cli.console import note, print_json
+from twofold.cli.console import fold, note, print_json
 from twofold.cli.form import FormOptions
 from twofold.cli.options import FLAG, ModelOptions, OutputOptions, RemoteOptions, SamplingOptions
 from twofold.cli.stdin import read_prompt
@@ -92,7 +92,7 @@ def _tell(model: ChatModel, answer: Answer, max_tokens: int, *, statistics: bool
     cut = cut_note(answer, max_tokens, model.context, MORE_TOKENS)
     for line in (cut, model.statistics() if statistics else None):
         if line:
-            note(line)
+            note(fold(line))
 
 
 def _silent(_text: str) -> None:

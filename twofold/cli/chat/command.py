@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -11,6 +12,7 @@ from cyclopts import Parameter
 from twofold.cli.chat.lines import LineReader
 from twofold.cli.chat.loop import Chat, Reader
 from twofold.cli.chat.opened import opened
+from twofold.cli.chat.screen import quiet_keys
 from twofold.cli.chat.settings import Settings
 from twofold.cli.chat.talk import Talk
 from twofold.cli.console import is_terminal, note
@@ -51,7 +53,9 @@ def chat(
     if load is not None:
         settings.restore(talk.load(load))
         talk.system = talk.system if system is None else system
-    with opened(model, server, trace) as loaded:
+    with ExitStack() as stack:
+        with quiet_keys():
+            loaded = stack.enter_context(opened(model, server, trace))
         if talk.system is not None and not loaded.has_template:
             raise UsageError(
                 "The model has no chat template, so it takes no system message.",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from twofold.cli.chat.clipboard import copy
 from twofold.cli.chat.settings import full_name, shown
-from twofold.cli.console import note
+from twofold.cli.console import fold, note
 from twofold.core.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def _help(_chat: Chat, _text: str) -> None:
     width = max(len(f"{command.name} {command.usage}") for command in COMMANDS) + 2
     for command in COMMANDS:
         also = f" (also {', '.join(command.aliases)})" if command.aliases else ""
-        note(f"{command.name + ' ' + command.usage:<{width}}{command.help}{also}")
-    note(KEYS)
+        note(fold(f"{command.name + ' ' + command.usage:<{width}}{command.help}{also}", width))
+    note(fold(KEYS))
 
 
 def _set(chat: Chat, text: str) -> None:

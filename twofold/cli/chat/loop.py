@@ -10,7 +10,7 @@ from twofold.cli.chat.commands import is_command, run_command
 from twofold.cli.chat.screen import answer_writer
 from twofold.cli.chat.settings import Settings
 from twofold.cli.chat.talk import Talk
-from twofold.cli.console import faint, note, print_failure
+from twofold.cli.console import faint, fold, note, print_failure
 from twofold.core.errors import ContextLengthError, TwofoldError
 
 MORE_TOKENS: Final = "/set max_tokens raises the limit"
@@ -73,7 +73,7 @@ class Chat:
         if cut:
             note(cut)
         if self.settings.output.stats and (line := self.model.statistics()):
-            note(faint(line))
+            note(faint(fold(line)))
         if self.settings.output.verbose:
             note(faint("\n".join(self.model.explain())))
 

@@ -251,6 +251,7 @@ class _Flow:
         self._column = 0
         self._hang, self._hang_width = "", 0
         self._columns = 0
+        self._glued = False
 
     def start(self, first: str, hang: str, hang_width: int | None = None) -> None:
         """Begins a line with the prefix ``first``; ``hang_width`` is the width of both prefixes in columns."""
@@ -267,6 +268,7 @@ class _Flow:
                 continue
             if piece.isspace():
                 self._end_word()
+                self._glued = False
                 self._spaces += piece.replace("\t", "    ")
                 self._space_styles = span.styles
             else:
@@ -275,7 +277,7 @@ class _Flow:
     def end(self) -> None:
         """Ends the line."""
         self._end_word()
-        self._spaces = ""
+        self._spaces, self._glued = "", False
         self._out.append("\n")
         self._column = 0
 
@@ -306,14 +308,18 @@ class _Flow:
             text = self._word.pop().text + text
         if text:
             self._word.append(Span(text, styles))
+        if sum(len(span.text) for span in self._word) > self._columns:  # it breaks the line anyhow: no need to wait
+            self._end_word()
+            self._glued = True
 
     def _end_word(self) -> None:
         if not self._word:
             return
         word, self._word = self._word, []
+        glued, self._glued = self._glued, False
         size = sum(cell_len(span.text) for span in word)
         spaces, self._spaces = self._spaces, ""
-        if self._column + len(spaces) + size > self._columns and self._column > self._hang_width:
+        if self._column + len(spaces) + size > self._columns and self._column > self._hang_width and not glued:
             self._out.append("\n" + self._hang)
             self._column = self._hang_width
         elif spaces:

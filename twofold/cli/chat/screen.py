@@ -69,7 +69,7 @@ def printable(text: str) -> str:
 
 @contextmanager
 def quiet_keys() -> Iterator[None]:
-    """Keys that are typed meanwhile do not show; they wait for the next prompt."""
+    """Keys that are typed meanwhile do not show; they wait for the next prompt, Enter as the key that sends."""
     try:
         import termios  # noqa: PLC0415 - not everywhere
     except ImportError:
@@ -81,6 +81,7 @@ def quiet_keys() -> Iterator[None]:
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
     silent = list(before)
+    silent[0] = before[0] & ~termios.ICRNL
     silent[3] = before[3] & ~termios.ECHO
     termios.tcsetattr(descriptor, termios.TCSANOW, silent)
     try:
