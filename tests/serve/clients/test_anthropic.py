@@ -167,7 +167,13 @@ def test_claude_codes_bodies(server: LiveServer, turn: Any) -> None:
     [
         ({"extra_body": {"temperature": 2}}, "temperature"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "image"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search"),
+        (
+            {
+                "tools": [{"type": "web_search_20250305", "name": "web_search"}],
+                "tool_choice": {"type": "tool", "name": "web_search"},
+            },
+            "tool_choice",
+        ),
         ({"extra_body": {"temprature": 1}}, "temprature"),
         ({"messages": [*ASK["messages"], {"role": "assistant", "content": "so "}]}, "assistant"),
     ],

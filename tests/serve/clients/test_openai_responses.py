@@ -149,7 +149,12 @@ def test_tokens_are_counted_before(client: Any) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("background", True), ("conversation", "conv_1"), ("tools", [{"type": "web_search"}]), ("prompt", {"id": "p"})],
+    [
+        ("background", True),
+        ("conversation", "conv_1"),
+        ("tool_choice", {"type": "web_search_preview"}),
+        ("prompt", {"id": "p"}),
+    ],
 )
 def test_what_is_refused_is_named(client: Any, field: str, value: Any) -> None:
     with pytest.raises(openai.BadRequestError) as caught:

@@ -33,14 +33,14 @@ def _said(count: int) -> dict[str, Any]:
 
 LIMITS: Final[tuple[tuple[str, Callable[[int], dict[str, Any]], int, str], ...]] = (
     (CHAT, lambda n: chat(max_tokens=1, n=n), 16, "n"),
-    (CHAT, lambda n: chat(max_tokens=1, stop=["x"] * n), 4, "stop"),
+    (CHAT, lambda n: chat(max_tokens=1, stop=["x"] * n), 16, "stop"),
     (CHAT, lambda n: chat(max_tokens=1, stop="x" * n), 256, "stop"),
     (CHAT, lambda n: chat(max_tokens=1, logprobs=True, top_logprobs=n), 20, "top_logprobs"),
     (CHAT, lambda n: chat(max_tokens=1, tools=_tools(n), tool_choice="none"), 128, "tools"),
     (CHAT, _said, 4096, "messages"),
     (COMPLETIONS, lambda n: {"model": "tiny", "prompt": "x", "max_tokens": 1, "n": n}, 16, "n"),
-    (COMPLETIONS, lambda n: {"model": "tiny", "prompt": "x", "max_tokens": 1, "stop": ["x"] * n}, 4, "stop"),
-    (MESSAGES, lambda n: message(stop_sequences=["x"] * n), 4, "stop_sequences"),
+    (COMPLETIONS, lambda n: {"model": "tiny", "prompt": "x", "max_tokens": 1, "stop": ["x"] * n}, 16, "stop"),
+    (MESSAGES, lambda n: message(stop_sequences=["x"] * n), 16, "stop_sequences"),
     (MESSAGES, lambda n: message(stop_sequences=["x" * n]), 256, "stop_sequences"),
 )
 

@@ -153,6 +153,7 @@ RESPONSE: Final = joined(
         stream=FLAG,
         stream_options=asked(include_obfuscation=only(False)),
         metadata=METADATA,
+        client_metadata=OBJECT,
         **dict.fromkeys(request.LABELS, LABEL),
     ),
     refused(request.LIMITS),
