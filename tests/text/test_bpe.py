@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from hashlib import sha256
 from pathlib import Path
 
@@ -73,6 +74,19 @@ def test_pieces_that_rank_before_their_parts() -> None:
     """Going back through the merges of such a piece by rank alone went in circles."""
     pieces = "ccaccc acc ccbaa b ca acacb abbba bba abbc aaba aba cba cb c baba aac ab aa ccbc bab cccbba a ccb cabcac"
     assert len(derive_merges(pieces.split())) > 0
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["shortest first", "longest first"])
+def test_rules_take_time_by_the_size_of_the_vocabulary(order: int) -> None:
+    """Pieces that can be cut everywhere: sixteen times the characters must not take the square of that."""
+
+    def seconds(longest: int) -> float:
+        pieces = ["a" * length for length in range(1, longest)][::order]
+        start = time.process_time()
+        assert len(derive_merges(pieces)) >= longest - 2
+        return time.process_time() - start
+
+    assert seconds(600) < 16 * 6 * seconds(150) + 1
 
 
 def test_no_pieces_no_merges() -> None:

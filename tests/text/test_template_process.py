@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from twofold.core.errors import ResourceError, TemplateLimitError
+from twofold.core.errors import ParameterError, ResourceError, TemplateLimitError
+from twofold.core.params import SamplingParams
+from twofold.engine.llm import LLM
 from twofold.text import template_process
 from twofold.text.chat import ChatTemplate
 
@@ -48,6 +50,17 @@ def test_nothing_starts_before_it_is_needed(started: list[subprocess.Popen[bytes
     template.start()
     assert template.render(MESSAGES) == template.render(MESSAGES) == "Hi"
     assert len(started) == 1
+
+
+@pytest.mark.model
+def test_a_model_has_its_process_while_it_is_open(default_model: Path, started: list[subprocess.Popen[bytes]]) -> None:
+    with LLM(default_model, max_model_len=256, kv_cache_memory_bytes=32 << 20) as llm:
+        assert len(started) == 1
+        assert len(llm.chat(MESSAGES, SamplingParams(max_tokens=1))) == 1
+        with pytest.raises(ParameterError, match="'self' is set by the engine"):
+            llm.chat(MESSAGES, SamplingParams(max_tokens=1), chat_template_kwargs={"self": 1})
+    assert len(started) == 1
+    assert started[0].returncode is not None
 
 
 def test_a_killed_process_is_replaced(started: list[subprocess.Popen[bytes]]) -> None:

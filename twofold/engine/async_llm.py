@@ -232,7 +232,7 @@ class AsyncLLM(OpenModel):
             self._closed = True
             await asyncio.to_thread(self._thread.close)
             self._engine.close()
-            self._loaded.built.close()
+            self._loaded.close()
 
     async def __aenter__(self) -> Self:
         return self

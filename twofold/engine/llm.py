@@ -166,7 +166,7 @@ class LLM(OpenModel):
         for request_id in list(self._inboxes):
             self._forget(request_id)
         self._engine.close()
-        self._loaded.built.close()
+        self._loaded.close()
 
     def __enter__(self) -> Self:
         return self

@@ -57,6 +57,11 @@ class LoadedModel:
     def compile_s(self) -> float:
         return self.built.compile_s
 
+    def close(self) -> None:
+        """Lets the model go, and ends the process that renders its chats."""
+        self.built.close()
+        self.tokenizer.stop_rendering()
+
 
 def load_model(
     path: Path,
@@ -66,12 +71,13 @@ def load_model(
     tokenizer_path: Path | None = None,
     tokenizer_cache: Path | None = None,
     cache: Path | None = None,
+    chats: bool = False,
 ) -> LoadedModel:
     """Reads a GGUF file and makes it run.
 
     ``tokenizer_path`` is another GGUF file whose tokenizer is used instead; ``tokenizer_cache`` a folder for what is
-    slow to derive from a vocabulary, ``cache`` the one that calibrations are in. Raises what reading, ``resolve`` and
-    ``build`` raise.
+    slow to derive from a vocabulary, ``cache`` the one that calibrations are in. ``chats``: the process that renders
+    chats starts while the weights load. Raises what reading, ``resolve`` and ``build`` raise.
     """
     start = time.perf_counter()
     with GGUFFile.open(path) as file:
@@ -82,6 +88,8 @@ def load_model(
             )
         else:
             tokenizer = _other_tokenizer(tokenizer_path, tokenizer_cache, options.chat_template, spec)
+        if chats:
+            tokenizer.start_rendering()
         config = resolve(options, spec, max(0, read_memory().available - file.nbytes))
         built = build(file, spec, weights, config)
     lessons = () if cache is None else read_lessons(path, config.isa, config.threads, cache)

@@ -64,6 +64,7 @@ def open_model(
         tokenizer_path=None if tokenizer is None else _resolved(tokenizer, folders, progress),
         tokenizer_cache=folders.tokenizers,
         cache=folders.root,
+        chats=True,
     )
 
 

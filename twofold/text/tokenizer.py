@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Self, overload
 
 from tokenizers import Tokenizer as Encoder
 
-from twofold.core.errors import FormatError, ParameterError, TemplateError, UnsupportedModelError, nearest
+from twofold.core.errors import (
+    FormatError,
+    ParameterError,
+    ResourceError,
+    TemplateError,
+    UnsupportedModelError,
+    nearest,
+)
 from twofold.text import bytelevel, sentencepiece
 from twofold.text.builtin_templates import BUILTIN_TEMPLATES, family_of
 from twofold.text.chat import ChatTemplate
@@ -228,6 +236,17 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         """Whether messages can be rendered: the file has a template, or one was chosen."""
         return self._chat_template is not None
+
+    def start_rendering(self) -> None:
+        """Starts the process that renders chats, without waiting for it. Without this the first chat starts it."""
+        if self._chat_template is not None:
+            with suppress(ResourceError):
+                self._chat_template.start()
+
+    def stop_rendering(self) -> None:
+        """Ends the process that renders chats, until the next chat."""
+        if self._chat_template is not None:
+            self._chat_template.close()
 
     @property
     def chat_template(self) -> str | None:

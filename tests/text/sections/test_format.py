@@ -7,12 +7,15 @@ from typing import Any, Final
 import pytest
 
 from tests.support.vocabulary import tokenizer_metadata
+from tests.text.vocabularies import bytelevel_metadata
 from twofold.core.errors import TemplateError
 from twofold.text.builtin_templates import BUILTIN_TEMPLATES
+from twofold.text.chat import ChatTemplate
 from twofold.text.sections.base import Content, Reasoning, ToolCall
 from twofold.text.sections.format import AnswerFormat
 from twofold.text.sections.gemma import FUNCTION_GEMMA
 from twofold.text.sections.pieces import parse_whole
+from twofold.text.template_process import TemplateProcesses
 from twofold.text.tokenizer import Tokenizer
 
 CHATML: Final = BUILTIN_TEMPLATES["chatml"]
@@ -195,3 +198,32 @@ def test_a_model_without_a_template_has_a_format() -> None:
     form = AnswerFormat.of(Tokenizer.from_metadata(metadata))
     assert form.thinking is None
     assert parse_whole(form.parser(None), "text") == [Content("text")]
+
+
+def test_a_template_that_exceeds_a_limit_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading a model file stays a matter of a second, whatever its template does."""
+    loops = "{% for a in range(99999) %}" * 2 + "{% endfor %}" * 2 + "<think></think>{{ enable_thinking }}"
+    hostile = Tokenizer.from_metadata(bytelevel_metadata(), chat_template="{{ messages }}")
+    hostile._chat_template = ChatTemplate(loops, seconds=0.1)
+    asked = []
+    ask = TemplateProcesses.ask
+
+    def noted(processes: TemplateProcesses, request: str | None) -> tuple[str, str]:
+        asked.append(request)
+        return ask(processes, request)
+
+    monkeypatch.setattr(TemplateProcesses, "ask", noted)
+    model = AnswerFormat.of(hostile)
+    assert model.thinking is not None
+    assert not model.opened({"enable_thinking": True})
+    assert len(asked) == 1
+
+
+def test_whether_thinking_is_opened_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "{{ messages[0].content }}{% if enable_thinking %}<think>{% endif %}{# </think> #}"
+    model = AnswerFormat.of(Tokenizer.from_metadata(bytelevel_metadata(), chat_template=source))
+    assert model.opened({"enable_thinking": True})
+    assert not model.opened({"enable_thinking": False})
+    monkeypatch.setattr(TemplateProcesses, "ask", None)
+    assert model.opened({"enable_thinking": True})
+    assert not model.opened({"enable_thinking": False})

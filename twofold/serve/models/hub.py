@@ -384,5 +384,7 @@ class WorkerHub:
     async def _end(self, place: _Place, model: WorkerModel) -> None:
         try:
             await model.close()
+            if place.reading is not None:
+                place.reading.tokenizer.stop_rendering()
         finally:
             place.holds, place.unloading = False, None
