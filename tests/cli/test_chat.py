@@ -216,3 +216,9 @@ def test_a_base_model_completes_each_message(twofold: Command, base: Path, monke
     first, second = prompt_sizes(result)
     assert first == second
     assert twofold("chat", "-m", base, "--system", "is").code == 2
+
+
+def test_a_traced_chat_keeps_its_model(chat: Command, base: Path, tmp_path: Path) -> None:
+    result = chat(f"/model {base}", "in the", flags=("--trace", str(tmp_path / "trace.json")))
+    assert "A chat with --trace keeps its model." in result.err
+    assert len(prompt_sizes(result)) == 1

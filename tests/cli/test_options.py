@@ -84,6 +84,13 @@ def test_flags_of_many_sequences_reach_the_engine(
     assert {name: made[name] for name in wanted} == wanted
 
 
+def test_more_threads_than_cores_are_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    ModelOptions(threads=1).check()
+    assert capsys.readouterr().err == ""
+    ModelOptions(threads=100_000).check()
+    assert capsys.readouterr().err.startswith("warning: 100000 threads share ")
+
+
 @pytest.mark.parametrize("gibibytes", [-1, float("nan"), float("inf"), 1e300])
 def test_impossible_swap_space(gibibytes: float) -> None:
     with pytest.raises(ParameterError, match="swap_space must be"):

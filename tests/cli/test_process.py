@@ -86,7 +86,7 @@ def test_an_internal_error_shows_where_only_when_asked(process: Start, tmp_path:
 
 
 def test_start_up_brings_in_little() -> None:
-    heavy = "{'numpy', 'llvmlite', 'tokenizers', 'rich', 'jinja2', 'huggingface_hub'}"
+    heavy = "{'numpy', 'llvmlite', 'tokenizers', 'rich', 'jinja2', 'huggingface_hub', 'prompt_toolkit'}"
     code = f"import sys, twofold.cli.main; sys.exit(str({heavy} & sys.modules.keys() or ''))"
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert found.stderr.strip() == ""

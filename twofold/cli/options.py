@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from twofold.cli.console import note
 from twofold.core.errors import ParameterError, nearest
 from twofold.core.params import SamplingParams, StructuredOutputsParams
 from twofold.core.units import GIB, MIB, parse_duration, parse_size
@@ -79,10 +80,14 @@ class ModelOptions:
     isa: Annotated[str | None, Parameter(help="avx512, avx2 or portable; the best of this machine if left out.")] = None
 
     def check(self) -> None:
-        """Raises ParameterError for an impossible value: before anything is fetched."""
+        """Raises ParameterError for an impossible value: before anything is fetched. Warns of too many threads."""
         from twofold.engine.config import EngineOptions  # noqa: PLC0415 - start-up time
+        from twofold.host.cpu import read_cpu  # noqa: PLC0415
 
         EngineOptions(**self.engine_keywords())
+        cores = read_cpu().usable_cores
+        if self.threads is not None and self.threads > 2 * cores:
+            note(f"warning: {self.threads} threads share {cores} cores, which is slower than --threads {cores}.")
         if self.isa is not None:
             from twofold.kernels.isa import choose  # noqa: PLC0415
             from twofold.kernels.jit import host_features  # noqa: PLC0415

@@ -10,11 +10,12 @@ from shutil import get_terminal_size
 from typing import Any, Self
 
 from twofold.cli.chat.base import Answer, Message, Prompt, Write
+from twofold.cli.console import LazyProgress
 from twofold.cli.generate import Generator, generator
 from twofold.cli.options import ModelOptions, SamplingOptions
 from twofold.cli.phases import phase_line
 from twofold.cli.report import Roofline, as_json
-from twofold.core.errors import ContextLengthError, TwofoldError
+from twofold.core.errors import ContextLengthError, TwofoldError, UsageError
 from twofold.core.params import StructuredOutputsParams
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import GivenPrompt
@@ -114,6 +115,9 @@ class LocalModel:
 
     def use(self, name: str) -> None:
         """``ChatModel.use``. Two models at once might not fit into memory: this one is closed first."""
+        if self._trace is not None:
+            raise UsageError("A chat with --trace keeps its model.", hint="Start another chat.")
+        sources.resolve(name, cache=CacheFolders.of().create().models, progress=LazyProgress())
         before = self._options
         self.close()
         self._options = replace(before, model=name)
