@@ -57,6 +57,8 @@ def run(setting: Setting) -> dict[str, Any]:
         print(f"  {what} failed: {why}")
     loads = ", ".join(f"{engine} {seconds:.2f}" for engine, seconds in results.loads.items())
     print(f"  load s    {loads}", flush=True)
+    if "llama.cpp" in peers:
+        print("  llama.cpp is built for this processor without AMX (`make peers`).", flush=True)
     return {"rates": table, "load_s": results.loads, "failures": results.failures}
 
 
