@@ -17,7 +17,7 @@ from twofold.cost.explain.levers.base import Assumptions
 from twofold.cost.explain.scenario import Goal
 from twofold.cost.hardware.known import find_machine
 from twofold.cost.predict.request import Case
-from twofold.cost.shapes.find import resolve_shape
+from twofold.cost.shapes.find import model_file, resolve_shape
 from twofold.cost.shapes.values import find_format
 
 if TYPE_CHECKING:
@@ -188,8 +188,8 @@ def _scenario_here(shape: ModelShape, what: WhatOptions, case: Case) -> Scenario
     from twofold.cost.calibrate.run import ENGINE, calibrated  # noqa: PLC0415 - brings in the engine
     from twofold.cost.explain.explanation import scenario_of  # noqa: PLC0415
 
-    path = None if what.model is None else Path(what.model).expanduser()
-    known = calibrated(path) if path is not None and path.suffix == ".gguf" else None
+    path = None if what.model is None else model_file(what.model)
+    known = None if path is None else calibrated(path)
     machine = _measured(shape) if known is None else known.machine
     return scenario_of(shape, machine, case, what.how(ENGINE), None if known is None else known.constants)
 

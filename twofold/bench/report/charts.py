@@ -31,8 +31,8 @@ _FAR: Final = 2.0
 _NO_WAIT_S: Final = 1e-3
 _BLUE, _ORANGE, _GREEN, _PINK, _OLIVE, _, _GREY = range(7)
 
-_SHARE: Final = Axis("share", form=share, low=0.0, high=1.0, ticks=5)
-_TIME: Final = Axis("time of the run", form=duration, low=0.0, tight=True)
+_SHARE: Final = Axis("share of requests", form=share, low=0.0, high=1.0, ticks=5)
+_TIME: Final = Axis("time since start", form=duration, low=0.0, tight=True)
 
 
 def charts_of(run: Run) -> Iterator[Chart]:
@@ -44,8 +44,8 @@ def charts_of(run: Run) -> Iterator[Chart]:
 def ttft(run: Run) -> Chart | None:
     due, sent = _values(run, "ttft_s"), _values(run, "ttft_sent_s")
     marks = (
-        Steps(cdf(due), "from when it was due", _BLUE),
-        Steps(cdf(sent), "from the send", _ORANGE, dashed=True),
+        Steps(cdf(due), "from due time", _BLUE),
+        Steps(cdf(sent), "from send", _ORANGE, dashed=True),
     )
     return _distribution("Time to first token", marks, (due, sent), run, "ttft")
 
@@ -61,7 +61,9 @@ def itl(run: Run) -> Chart | None:
     if not gaps:
         return None
     values = np.asarray(np.concatenate(gaps) * 1e-6, np.float64)
-    marks = (Steps(cdf(values), "", _PINK),)
+    floor = _time_axis((values,)).low or 0.0
+    shown = [(max(x, floor), y) for x, y in cdf(values)]  # gaps below the axis lie on its left end
+    marks = (Steps(shown, "", _PINK),)
     return _distribution("Inter-token latency: gaps between chunks", marks, (values,), run, "itl")
 
 
@@ -72,12 +74,14 @@ def over_time(run: Run) -> Chart | None:
         return None
     firsts = [(each.due_s, each.ttft_s or 0.0) for each in rows]
     titles = [f"request {each.index}: {duration(each.ttft_s)}" for each in rows]
-    delays = [(each.due_s, each.started_s - each.due_s) for each in rows if each.started_s is not None]
-    marks: list[Mark] = [Dots(firsts, "TTFT", _BLUE, titles, 2.2), Dots(delays, "schedule delay", _ORANGE, radius=1.6)]
-    ends = [(each.due_s, 0.0) for each in run.requests if each.measured and each.outcome in FAILURES]
+    late = [(each.due_s, each.started_s - each.due_s) for each in rows if each.started_s is not None]
+    delays = [(due, delay) for due, delay in late if delay > _NO_WAIT_S]
+    marks: list[Mark] = [Dots(firsts, "TTFT", _BLUE, titles, 2.2), Dots(delays, f"schedule delay above {duration(_NO_WAIT_S)}", _ORANGE, radius=2.2)]
+    top = max(first for _, first in firsts)
+    ends = [(each.due_s, top) for each in run.requests if each.measured and each.outcome in FAILURES]
     if ends:
-        marks.append(Dots(ends, "failed", _GREY, radius=3))
-    return Chart("Latency over the run", tuple(marks), _TIME, Axis("", form=duration, low=0.0))
+        marks.append(Dots(ends, "failed (at the top)", _GREY, radius=3))
+    return Chart("Latency over the run", tuple(marks), _TIME, Axis("latency", form=duration, low=0.0))
 
 
 def throughput(run: Run) -> Chart | None:
@@ -100,9 +104,9 @@ def open_requests(run: Run) -> Chart | None:
     waiting = [(due, start) for due, start in delays if start > due + _NO_WAIT_S]
     if not sent:
         return None
-    marks = [Steps(_level(sent), "with the server", _BLUE)]
+    marks = [Steps(_level(sent), "at the server", _BLUE)]
     if waiting:
-        marks.append(Steps(_level(waiting), "waiting at the client", _ORANGE))
+        marks.append(Steps(_level(waiting), "waiting in the client", _ORANGE))
     return Chart("Open requests", tuple(marks), _TIME, Axis("requests", low=0.0))
 
 
@@ -112,9 +116,9 @@ def by_prompt(run: Run) -> Chart | None:
     points = [(float(_prompt(each)), each.ttft_sent_s or 0.0) for each in rows]
     if len({x for x, _ in points}) < 3:
         return None
-    x = Axis("tokens of the prompt", low=0.0, tight=True)
+    x = Axis("prompt tokens", low=0.0, tight=True)
     return Chart(
-        "TTFT from send by prompt", (Dots(points, "", _BLUE, radius=2.2),), x, Axis("", form=duration, low=0.0)
+        "TTFT from send by prompt length", (Dots(points, "", _BLUE, radius=2.2),), x, Axis("TTFT", form=duration, low=0.0)
     )
 
 
@@ -124,7 +128,7 @@ def timeline(run: Run) -> Chart | None:
     if not rows:
         return None
     parts = [list(_phases(row, each)) for row, each in enumerate(rows)]
-    names = (("at the client", _ORANGE), ("queue (estimate)", _GREY), ("prefill", _PINK), ("decode", _BLUE))
+    names = (("in the client", _ORANGE), ("queue (estimate)", _GREY), ("prefill", _PINK), ("decode", _BLUE), ("no output", _OLIVE))
     marks: list[Mark] = [
         Spans([span for spans in parts for phase, span in spans if phase == name], name, colour)
         for name, colour in names
@@ -132,10 +136,10 @@ def timeline(run: Run) -> Chart | None:
     ends = [(_end(each), row + 0.5) for row, each in enumerate(rows) if each.outcome != "ok"]
     titles = [f"request {each.index}: {each.outcome}" for each in rows if each.outcome != "ok"]
     if ends:
-        marks.append(Dots(ends, "not answered", _OLIVE, titles, 3))
+        marks.append(Dots(ends, "failed or unfinished", _OLIVE, titles, 3))
     total = sum(1 for each in run.requests if each.measured)
     note = f"The first {len(rows)} of {total:,} requests." if total > len(rows) else ""
-    return Chart("Requests", tuple(marks), _TIME, Axis("", downwards=True, form=number, low=0, high=len(rows)), note)
+    return Chart("Requests", tuple(marks), _TIME, Axis("request", downwards=True, form=number, low=0, high=len(rows)), note)
 
 
 def cdf(values: Floats) -> list[Point]:
@@ -162,7 +166,7 @@ def _distribution(title: str, marks: tuple[Steps, ...], values: Sequence[Floats]
     near = limit is not None and limit <= _FAR * slowest
     guides = (Guide("x", limit, f"objective {duration(limit)}"),) if limit is not None and near else ()
     failed = int(max(np.isinf(each).sum() for each in values))
-    note = f"{failed} that failed count as infinitely slow: the curve ends below 100%." if failed else ""
+    note = f"{failed} failed requests count as infinitely slow: the curve ends below 100%." if failed else ""
     return Chart(title, (*marks, *guides), _time_axis(values), _SHARE, note)
 
 
@@ -172,7 +176,7 @@ def _time_axis(values: Sequence[Floats]) -> Axis:
     middle = float(np.median(finite)) if len(finite) else 0.0
     kind: Literal["log", "linear"] = "log" if middle > 0 and float(finite.max()) > _SPREAD * middle else "linear"
     low = float(np.quantile(finite, 0.001)) if kind == "log" else 0.0
-    return Axis("", kind, duration, low=max(low, middle / 1000) if kind == "log" else 0.0)
+    return Axis("time", kind, duration, low=max(low, middle / 1000) if kind == "log" else 0.0)
 
 
 def _values(run: Run, name: Literal["ttft_s", "ttft_sent_s", "tpot_s"]) -> Floats:
@@ -221,9 +225,12 @@ def _phases(row: int, each: Request) -> Iterator[tuple[str, Span]]:
     """Which phase, and when."""
     if each.started_s is None:
         return
-    yield "at the client", Span(row, each.due_s, each.started_s, f"request {each.index} waited at the client")
+    yield "in the client", Span(row, each.due_s, each.started_s, f"request {each.index} waited at the client")
     end = each.first_s if each.first_s is not None else _end(each)
     turn = min(end, each.started_s + (each.queue_s or 0.0))
+    if each.first_s is None:  # nobody knows whether its prompt was ever computed
+        yield "no output", Span(row, each.started_s, end, f"request {each.index}: no output")
+        return
     yield "queue (estimate)", Span(row, each.started_s, turn, f"request {each.index} queued, as estimated")
     yield "prefill", Span(row, turn, end, f"request {each.index}: prefill of {_prompt(each)} tokens")
     if each.first_s is not None and each.last_s is not None:

@@ -22,21 +22,25 @@ def curves_of(document: Document) -> Iterator[Chart]:
         return
     found_rate = None if document.search is None else figures.figure(document.search, "rate")
     for measure, name in ((figures.TTFT, "ttft"), (figures.TPOT, "tpot")):
-        chart = latency(runs, measure, name, found_rate)
+        chart = latency(runs, measure, name, found_rate, joined=document.search is None)
         if chart is not None:
             yield chart
-    for found in (throughput(runs), pareto(runs)):
+    for found in (throughput(runs, joined=document.search is None), pareto(runs)):
         if found is not None:
             yield found
 
 
-def latency(runs: Sequence[Run], measure: Measure, objective: str, found_rate: float | None = None) -> Chart | None:
+def latency(
+    runs: Sequence[Run], measure: Measure, objective: str, found_rate: float | None = None, *, joined: bool = True
+) -> Chart | None:
     """Percentiles by the rate that was asked; ``found_rate`` is the one that a search found to be sustained."""
     step = figures.step_of(runs)
     lines: list[Line | Dots] = []
     for colour, (title, name) in enumerate(_PERCENTILES):
         points = _points(runs, step, measure, name)
-        lines += [Line(points, title, colour), Dots(points, title, colour)]
+        dots = Dots(points, title, colour, radius=4.5 - colour)  # those that lie on each other are all seen
+        # a search tries near rates several times: a line through them would be a zigzag
+        lines += [dots] if not joined else [Line(points, title, colour), dots]
     if not any(line.points for line in lines):
         return None
     limit = figures.objectives(runs[0]).get(objective)
@@ -45,21 +49,23 @@ def latency(runs: Sequence[Run], measure: Measure, objective: str, found_rate: f
         guides.append(Guide("x", found_rate, f"sustained: {number(found_rate)}/s"))
     note = "A percentile that failures make infinite is not shown." if _endless(runs, measure) else ""
     return Chart(
-        f"{measure.name} against {step.word}", (*lines, *guides), _axis(step), Axis("", form=duration, low=0.0), note
+        f"{measure.name} against {step.word}", (*lines, *guides), _axis(step), Axis(measure.name, form=duration, low=0.0), note
     )
 
 
-def throughput(runs: Sequence[Run]) -> Chart | None:
+def throughput(runs: Sequence[Run], *, joined: bool = True) -> Chart | None:
     """Where achieved leaves asked, the server is full."""
     step = figures.step_of(runs)
     pairs = [(step.of(run), figures.achieved(run, "requests_per_s")) for run in runs]
     points = sorted((across, got) for across, got in pairs if across is not None and got is not None)
     if not points:
         return None
-    marks: list[Mark] = [Line(points, "achieved", _BLUE), Dots(points, "achieved", _BLUE)]
+    marks: list[Mark] = [Dots(points, "achieved", _BLUE)]
+    if joined:
+        marks.insert(0, Line(points, "achieved", _BLUE))
     if step is figures.RATE:
         end = points[-1][0]
-        marks.insert(0, Line([(0.0, 0.0), (end, end)], "asked", _ORANGE, dashed=True))
+        marks.insert(0, Line([(0.0, 0.0), (end, end)], "requested", _ORANGE, dashed=True))
     return Chart(f"Throughput against {step.word}", tuple(marks), _axis(step), Axis("requests/s", low=0.0))
 
 
@@ -79,7 +85,7 @@ def pareto(runs: Sequence[Run]) -> Chart | None:
     step = figures.step_of(runs)
     titles = [f"{number(step.of(run))} {step.axis}" for _, _, run in rows]
     points = [(tpot, tokens) for tpot, tokens, _ in rows]
-    marks = (Line(front(points), "no run is better in both", _ORANGE), Dots(points, "runs", _BLUE, titles, 4.5))
+    marks = (Line(front(points), "Pareto front", _ORANGE), Dots(points, "runs", _BLUE, titles, 4.5))
     x = Axis("TPOT P50", form=duration, low=0.0)
     return Chart("Throughput against TPOT", marks, x, Axis("output tokens/s", low=0.0))
 
