@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from twofold.draw.form import number
-from twofold.draw.marks import Guide, Mark, reach
+from twofold.draw.marks import Guide, Label, Mark, reach
 from twofold.draw.scale import Kind, Scale, fit, placeable
 
 
@@ -49,7 +49,7 @@ class Chart:
         """Series, label and the first mark of each label, in their order."""
         seen: set[str] = set()
         for mark in self.marks:
-            if not isinstance(mark, Guide) and mark.label and mark.label not in seen:
+            if not isinstance(mark, Guide | Label) and mark.label and mark.label not in seen:
                 seen.add(mark.label)
                 yield mark.series, mark.label, mark
 

@@ -92,7 +92,16 @@ class Guide:
     text: str = ""
 
 
-Mark: TypeAlias = Line | Steps | Dots | Band | Bars | Spans | Guide
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A few words beside a point."""
+
+    x: float
+    y: float
+    text: str
+
+
+Mark: TypeAlias = Line | Steps | Dots | Band | Bars | Spans | Guide | Label
 
 
 def reach(mark: Mark) -> tuple[list[float], list[float]]:
@@ -107,6 +116,8 @@ def reach(mark: Mark) -> tuple[list[float], list[float]]:
         case Spans():
             xs = [x for span in mark.spans for x in (span.start, span.end)]
             return xs, [y for span in mark.spans for y in (span.row, span.row + 1)]
+        case Label():
+            return [mark.x], [mark.y]
         case Guide():
             return ([mark.value], []) if mark.axis == "x" else ([], [mark.value])
         case _:

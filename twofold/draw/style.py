@@ -32,6 +32,8 @@ STYLE: Final = "\n".join(
         ".tf-chart .title{font-size:15px;font-weight:600}",
         ".tf-chart .faint,.tf-chart .tick{fill:var(--tf-faint)}",
         ".tf-chart .tick{font-size:12px;font-variant-numeric:tabular-nums}",
+        ".tf-chart .halo{paint-order:stroke;stroke:var(--tf-paper);stroke-width:3px;stroke-linejoin:round}",
+        ".tf-chart.alone{width:auto;max-width:100%;background:var(--tf-paper)}",
         ".tf-chart .grid{stroke:var(--tf-grid);fill:none}",
         ".tf-chart .axis{stroke:var(--tf-faint);fill:none}",
         ".tf-chart .guide{stroke:var(--tf-faint);fill:none;stroke-dasharray:2 3}",

@@ -12,12 +12,14 @@ from typing import Final
 
 from twofold.draw.chart import Chart
 from twofold.draw.layout import Entry, Layout, lay_out
-from twofold.draw.marks import Band, Bars, Dots, Guide, Line, Mark, Point, Spans, Steps, pieces
+from twofold.draw.marks import Band, Bars, Dots, Guide, Label, Line, Mark, Point, Spans, Steps, pieces
 from twofold.draw.style import SERIES, STYLE
 from twofold.draw.thin import Place, thin
 
 _UNFIT: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _FAR: Final = 1e5
+_EDGE: Final = 16.0
+"""Around a picture that is a file of its own."""
 _NAMESPACE: Final = "http://www.w3.org/2000/svg"
 
 
@@ -33,8 +35,12 @@ def svg(chart: Chart, *, width: float = 640, height: float = 300, standalone: bo
         parts += _mark(mark, layout)
     for entry in layout.entries:
         parts += _entry(entry)
+    edge = _EDGE if standalone else 0.0
+    wide, high = _n(layout.width + 2 * edge), _n(layout.height + 2 * edge)
+    size = f' width="{wide}" height="{high}"' if standalone else ""
     return (
-        f'<svg xmlns="{_NAMESPACE}" class="tf-chart" viewBox="0 0 {_n(layout.width)} {_n(layout.height)}" role="img"'
+        f'<svg xmlns="{_NAMESPACE}" class="tf-chart{" alone" if standalone else ""}"{size}'
+        f' viewBox="{_n(-edge)} {_n(-edge)} {wide} {high}" role="img"'
         f' aria-label="{text(chart.title)}">{style}{"".join(parts)}</svg>'
     )
 
@@ -103,8 +109,8 @@ def _mark(mark: Mark, layout: Layout) -> Iterable[str]:
             return _bars(mark, layout)
         case Spans():
             return _spans(mark, layout)
-        case Guide():
-            return _guide(mark, layout)
+        case Guide() | Label():
+            return _guide(mark, layout) if isinstance(mark, Guide) else _label(mark, layout)
 
 
 def _places(points: Iterable[Point], layout: Layout) -> list[Place]:
@@ -166,10 +172,16 @@ def _guide(mark: Guide, layout: Layout) -> Iterator[str]:
     if mark.axis == "x" and (x := layout.at_x(mark.value)) is not None:
         late = x > (layout.left + layout.right) / 2
         yield f'<path class="guide" d="M{_n(x)} {_n(layout.top)}V{_n(layout.bottom)}"/>'
-        yield _words(x + (-5 if late else 5), layout.bottom - 6, mark.text, "tick", "end" if late else "")
+        yield _words(x + (-5 if late else 5), layout.top + 11, mark.text, "tick halo", "end" if late else "")
     elif mark.axis == "y" and (y := layout.at_y(mark.value)) is not None:
         yield f'<path class="guide" d="M{_n(layout.left)} {_n(y)}H{_n(layout.right)}"/>'
-        yield _words(layout.right - 4, y - 4, mark.text, "tick", "end")
+        yield _words(layout.right - 4, y - 4, mark.text, "tick halo", "end")
+
+
+def _label(mark: Label, layout: Layout) -> Iterator[str]:
+    if (place := layout.at(mark.x, mark.y)) is not None:
+        late = place[0] > layout.left + 0.7 * (layout.right - layout.left)
+        yield _words(place[0] + (-9 if late else 9), place[1] - 7, mark.text, "tick halo", "end" if late else "")
 
 
 def _entry(entry: Entry) -> Iterator[str]:

@@ -48,8 +48,11 @@ class _Canvas:
             self.dot(round(start[0] + share * (end[0] - start[0])), round(start[1] + share * (end[1] - start[1])))
 
     def mark(self, place: _Place, sign: str) -> None:
-        x, y = min(max(place[0], 0), self.right), min(max(place[1], 0), self.bottom)
-        self._marks[y // _DOWN, x // _ACROSS] = sign
+        """A sign at the place, or at the nearest character to its left that has none."""
+        x, y = min(max(place[0], 0), self.right) // _ACROSS, min(max(place[1], 0), self.bottom) // _DOWN
+        while x > 0 and self._marks.get((y, x), sign) != sign:
+            x -= 1
+        self._marks[y, x] = sign
 
     def rows(self) -> Iterator[str]:
         for y, row in enumerate(self._cells):
@@ -85,6 +88,9 @@ def _framed(
     yield " " * (margin + 2) + low + f"{chart.x.label:^{max(0, room)}.{max(0, room)}}" + high
     if len(labels) > 1:
         yield " " * (margin + 2) + "  ".join(f"{index + 1} {label}" for index, label in enumerate(labels))
+    limits = [mark.text for mark in chart.marks if isinstance(mark, Guide) and mark.text]
+    if limits:
+        yield " " * (margin + 2) + f"dotted: {', '.join(dict.fromkeys(limits))}"
 
 
 def _draw(canvas: _Canvas, mark: Line | Steps | Dots, x: Scale, y: Scale, sign: str) -> None:

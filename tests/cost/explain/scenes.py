@@ -12,7 +12,7 @@ from twofold.cost.explain.scenario import Goal, Scenario
 from twofold.cost.hardware.known import find_machine
 from twofold.cost.predict.constants import Constants
 from twofold.cost.predict.request import Case
-from twofold.cost.shapes.find import resolve_shape
+from twofold.cost.shapes.known import find_shape
 
 PLAIN: Final = Case(prompt=2000, output=300, concurrency=16)
 ALONE: Final = Case(prompt=2000, output=300)
@@ -26,7 +26,7 @@ def scene(
     tp: int = 1,
     by: Constants | None = None,
 ) -> Scenario:
-    return scenario_of(resolve_shape(model), find_machine(machine), case, Setting(tp=tp), by)
+    return scenario_of(find_shape(model), find_machine(machine), case, Setting(tp=tp), by)
 
 
 def lever(name: str, scenario: Scenario, goal: Goal = "e2e", given: Assumptions | None = None) -> Outcome:

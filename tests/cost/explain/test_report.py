@@ -22,7 +22,7 @@ from twofold.cost.explain.waterfall import waterfall
 from twofold.cost.hardware.known import find_machine
 from twofold.cost.predict.constants import BARE, EFFICIENT
 from twofold.cost.predict.request import Case
-from twofold.draw.marks import Dots
+from twofold.draw.marks import Dots, Label
 from twofold.draw.svg import svg
 from twofold.draw.terminal import plot
 
@@ -126,8 +126,11 @@ def test_a_phase_that_was_not_there_has_no_dot() -> None:
 def test_the_picture(case: Case) -> None:
     scenario = scene(case=case)
     chart = roofline(scenario, waterfall(scenario))
-    assert [mark.label for mark in chart.marks if isinstance(mark, Dots)] == ["prefill", "decode"]
-    ElementTree.fromstring(svg(chart, standalone=True))
+    assert [mark.label for mark in chart.marks if isinstance(mark, Dots)][1:] == ["prefill", "decode"]
+    words = [mark.text for mark in chart.marks if isinstance(mark, Label)]
+    assert {"3.35 TB/s", "batch 1", "prefill", "decode"} <= set(words), "lines and points are named where they are"
+    picture = ElementTree.fromstring(svg(chart, standalone=True))
+    assert float(picture.attrib["width"]) > 640, "a picture of its own has a size, and a margin"
     assert "ridge 295" in svg(chart)
     drawn = plot(chart, width=80)
     assert "1 bf16 989 TFLOP/s" in drawn

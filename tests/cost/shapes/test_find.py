@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,7 @@ from twofold.formats import sources
 
 def test_an_alias_is_its_file(monkeypatch: pytest.MonkeyPatch, tiny_gguf: Callable[[TinyOptions], TinyModel]) -> None:
     path = tiny_gguf(TinyOptions()).path
-    monkeypatch.setattr(sources, "locate", lambda _name, *, cache: type("Found", (), {"path": path})())
+    monkeypatch.setattr(sources, "locate", lambda *_, **__: SimpleNamespace(path=path))
     found = find.resolve_shape("smollm2-135m")
     assert found.name == "smollm2-135m"
     assert found.source == str(path)

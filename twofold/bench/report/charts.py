@@ -76,7 +76,10 @@ def over_time(run: Run) -> Chart | None:
     titles = [f"request {each.index}: {duration(each.ttft_s)}" for each in rows]
     late = [(each.due_s, each.started_s - each.due_s) for each in rows if each.started_s is not None]
     delays = [(due, delay) for due, delay in late if delay > _NO_WAIT_S]
-    marks: list[Mark] = [Dots(firsts, "TTFT", _BLUE, titles, 2.2), Dots(delays, f"schedule delay above {duration(_NO_WAIT_S)}", _ORANGE, radius=2.2)]
+    marks: list[Mark] = [
+        Dots(firsts, "TTFT", _BLUE, titles, 2.2),
+        Dots(delays, f"schedule delay above {duration(_NO_WAIT_S)}", _ORANGE, radius=2.2),
+    ]
     top = max(first for _, first in firsts)
     ends = [(each.due_s, top) for each in run.requests if each.measured and each.outcome in FAILURES]
     if ends:
@@ -118,7 +121,10 @@ def by_prompt(run: Run) -> Chart | None:
         return None
     x = Axis("prompt tokens", low=0.0, tight=True)
     return Chart(
-        "TTFT from send by prompt length", (Dots(points, "", _BLUE, radius=2.2),), x, Axis("TTFT", form=duration, low=0.0)
+        "TTFT from send by prompt length",
+        (Dots(points, "", _BLUE, radius=2.2),),
+        x,
+        Axis("TTFT", form=duration, low=0.0),
     )
 
 
@@ -128,7 +134,13 @@ def timeline(run: Run) -> Chart | None:
     if not rows:
         return None
     parts = [list(_phases(row, each)) for row, each in enumerate(rows)]
-    names = (("in the client", _ORANGE), ("queue (estimate)", _GREY), ("prefill", _PINK), ("decode", _BLUE), ("no output", _OLIVE))
+    names = (
+        ("in the client", _ORANGE),
+        ("queue (estimate)", _GREY),
+        ("prefill", _PINK),
+        ("decode", _BLUE),
+        ("no output", _OLIVE),
+    )
     marks: list[Mark] = [
         Spans([span for spans in parts for phase, span in spans if phase == name], name, colour)
         for name, colour in names
@@ -139,7 +151,9 @@ def timeline(run: Run) -> Chart | None:
         marks.append(Dots(ends, "failed or unfinished", _OLIVE, titles, 3))
     total = sum(1 for each in run.requests if each.measured)
     note = f"The first {len(rows)} of {total:,} requests." if total > len(rows) else ""
-    return Chart("Requests", tuple(marks), _TIME, Axis("request", downwards=True, form=number, low=0, high=len(rows)), note)
+    return Chart(
+        "Requests", tuple(marks), _TIME, Axis("request", downwards=True, form=number, low=0, high=len(rows)), note
+    )
 
 
 def cdf(values: Floats) -> list[Point]:

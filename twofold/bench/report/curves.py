@@ -49,7 +49,11 @@ def latency(
         guides.append(Guide("x", found_rate, f"sustained: {number(found_rate)}/s"))
     note = "A percentile that failures make infinite is not shown." if _endless(runs, measure) else ""
     return Chart(
-        f"{measure.name} against {step.word}", (*lines, *guides), _axis(step), Axis(measure.name, form=duration, low=0.0), note
+        f"{measure.name} against {step.word}",
+        (*lines, *guides),
+        _axis(step),
+        Axis(measure.name, form=duration, low=0.0),
+        note,
     )
 
 

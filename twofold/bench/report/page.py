@@ -34,7 +34,7 @@ CSS: Final = "\n".join(
         "th:first-child,.words td,.words th{text-align:left}",
         ".words td:last-child{white-space:normal;overflow-wrap:anywhere;min-width:16em}",
         ".gallery{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,460px),1fr))}",
-        ".gallery{gap:28px 36px;margin-top:32px}",
+        ".gallery{gap:28px 36px;margin-top:32px;align-items:end}",
         "figure{margin:0;min-width:0}",
         "figure.wide{margin-top:32px;overflow-x:auto}",
         "figure.wide svg{min-width:640px}",

@@ -19,7 +19,7 @@ from twofold.cost.explain.words import scaled
 from twofold.cost.shapes.values import Arithmetic
 from twofold.draw.chart import Axis, Chart
 from twofold.draw.form import number
-from twofold.draw.marks import Dots, Guide, Line, Mark
+from twofold.draw.marks import Dots, Guide, Label, Line, Mark
 
 LEAST_SHARE: Final = 0.02
 """An arithmetic that makes less of a phase's FLOPs has no roof."""
@@ -82,15 +82,19 @@ def roofline(scenario: Scenario, fall: Waterfall, seen: Observed | None = None) 
         marks.append(Line(points, f"{machine.computes_in(each)} {scaled(peak)}FLOP/s", index))
         marks.append(Guide("x", ridge, f"ridge {number(ridge)}"))
     series = len(roofs)
-    marks.append(Line(way, "decode as the batch grows", series, dashed=True))
+    marks.append(Label(4 * low, 4 * low * machine.bandwidth, f"{scaled(machine.bandwidth)}B/s"))
+    marks.append(Line(way, "decode by batch size", series, dashed=True))
+    marks.append(Dots(way, "decode by batch size", series, [f"batch {2**n}" for n in range(len(way))], 2))
+    marks += [Label(*point, f"batch {2**n}") for n, point in enumerate(way) if n in (0, len(way) - 1)]
     for index, place in enumerate(dots, series + 1):
-        title = f"{place.name}: {number(place.intensity)} FLOPs a byte, {scaled(place.speed)}FLOP/s"
+        marks.append(Label(place.intensity, place.speed, place.name))
+        title = f"{place.name}: {number(place.intensity)} FLOP/byte, {scaled(place.speed)}FLOP/s"
         marks.append(Dots(((place.intensity, place.speed),), place.name, index, (title,), radius=6))
     return Chart(
         f"Roofline of {machine.name}",
         tuple(marks),
-        Axis("FLOPs for each byte of weights, keys and values", "log", low=low, high=high, tight=True),
-        Axis("FLOP/s of one device", "log"),
+        Axis("arithmetic intensity: FLOP per byte of weights and KV", "log", low=low, high=high, tight=True),
+        Axis("FLOP/s per device", "log"),
         note=_words(scenario, dots),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twofold.cost.plan.search import Study
 from twofold.cost.plan.slo import Slo
-from twofold.draw import Axis, Chart, Dots, Guide, Mark, Steps, duration, number
+from twofold.draw import Axis, Chart, Dots, Guide, Label, Mark, Steps, duration, number
 
 
 def frontier_chart(study: Study, slo: Slo, *, priced: bool = True) -> Chart:
@@ -20,6 +20,9 @@ def frontier_chart(study: Study, slo: Slo, *, priced: bool = True) -> Chart:
             titles=[title for title, point in zip(titles, study.frontier, strict=True) if point.met],
         ),
     ]
+    named = [point for point in study.frontier if point.met]
+    marks += [Label(point.cost, point.tpot, point.name) for point in named[:1]]
+    marks += [Label(point.cost, 1.4 * point.tpot, point.name) for point in named[1:][-1:]]  # clear of the line
     if slo.tpot is not None:
         marks.append(Guide("y", slo.tpot, f"TPOT limit {duration(slo.tpot)}"))
     return Chart(

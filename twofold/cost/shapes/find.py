@@ -13,7 +13,7 @@ from twofold.formats.names import ALIASES
 
 
 def resolve_shape(name: str) -> ModelShape:
-    """The shape of a GGUF file, a config.json, the folder of one, an alias's file in the cache, or a model of the table.
+    """The shape of a GGUF file, a config.json, the folder of one, an alias's file in the cache, or a known model.
 
     A file's shape has the name of the file, or the alias. Raises ModelNotFoundError with the nearest names, FormatError
     for a damaged file.
