@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 import pytest
@@ -12,9 +13,11 @@ from twofold.core.errors import TemplateError
 from twofold.text.builtin_templates import BUILTIN_TEMPLATES
 from twofold.text.chat import ChatTemplate
 from twofold.text.sections.base import Content, Reasoning, ToolCall
+from twofold.text.sections.family import ToolFamily
 from twofold.text.sections.format import AnswerFormat
-from twofold.text.sections.gemma import FUNCTION_GEMMA
+from twofold.text.sections.gemma import FUNCTION_GEMMA, GEMMA4
 from twofold.text.sections.pieces import parse_whole
+from twofold.text.sections.tagged import TAGGED
 from twofold.text.template_process import TemplateProcesses
 from twofold.text.tokenizer import Tokenizer
 
@@ -227,3 +230,17 @@ def test_whether_thinking_is_opened_is_remembered(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(TemplateProcesses, "ask", None)
     assert model.opened({"enable_thinking": True})
     assert not model.opened({"enable_thinking": False})
+
+
+@pytest.mark.parametrize("enum", [1.5, "abc", {"a": 1}, [], ["a", 1], [None], True])
+@pytest.mark.parametrize("family", [FUNCTION_GEMMA, GEMMA4, TAGGED], ids=["function-gemma", "gemma-4", "tagged"])
+def test_choices_that_are_no_list_of_texts(family: ToolFamily, enum: object) -> None:
+    """As if the schema had none: what a schema holds need not make sense."""
+
+    def rules(schema: object) -> str:
+        function = {"name": "f", "parameters": {"properties": {"a": schema}}}
+        return family.rules([{"type": "function", "function": function}], json.dumps, parallel=True)
+
+    if family is not TAGGED:
+        assert rules({"enum": enum}) == rules({})
+    assert "text" in rules({"enum": enum, "type": "string"})

@@ -15,7 +15,7 @@ from twofold.text.sections.calls import CallParser, CallSyntax
 from twofold.text.sections.family import Call, Term, Tool, dumped, name_of, one_of
 from twofold.text.sections.literals import NotLiteralError, quoted, read_value
 from twofold.text.sections.pieces import PieceWriter
-from twofold.text.sections.pythonic import MAX_CALL, MAX_NAME, argument_rules, properties_of
+from twofold.text.sections.pythonic import MAX_CALL, MAX_NAME, argument_rules, properties_of, text_choices
 from twofold.text.sections.span import MarkedSpan
 
 _HEAD: Final = re.compile(r"[^{<\n]*+")
@@ -127,8 +127,8 @@ class GemmaFamily:
         return "\n".join(rules)
 
     def _value(self, schema: Mapping[str, Any], term: Term) -> str:
-        choices, quote = schema.get("enum"), term(self.quote)
-        if choices and all(isinstance(choice, str) and "<" not in choice for choice in choices):
+        choices, quote = text_choices(schema), term(self.quote)
+        if choices and not any("<" in choice for choice in choices):
             return one_of([f"{quote} {term(choice)} {quote}" for choice in choices])
         if schema.get("type") == "array":
             items = schema.get("items")

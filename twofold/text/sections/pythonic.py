@@ -131,6 +131,16 @@ class PythonicFamily:
         )
 
 
+def text_choices(schema: Mapping[str, Any]) -> list[str]:
+    """The ``enum`` of a schema where it is a list of texts; else nothing."""
+    choices = schema.get("enum")
+    return (
+        list(choices)
+        if isinstance(choices, list | tuple) and all(isinstance(choice, str) for choice in choices)
+        else []
+    )
+
+
 def properties_of(tool: Tool) -> dict[str, dict[str, Any]]:
     """The schema of each argument, required ones first, each with the definitions that it may refer to."""
     schema, arguments, required = schema_of(tool), arguments_of(tool), required_of(tool)

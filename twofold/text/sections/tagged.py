@@ -15,7 +15,7 @@ from twofold.text.sections.calls import CallParser, CallReader, CallSyntax
 from twofold.text.sections.family import Call, Term, Tool, arguments_of, dumped, name_of, one_of, spaced
 from twofold.text.sections.marks import MarkFinder
 from twofold.text.sections.pieces import PieceWriter, State
-from twofold.text.sections.pythonic import argument_rules, properties_of
+from twofold.text.sections.pythonic import argument_rules, properties_of, text_choices
 
 MAX_TAG: Final = 256
 END: Final = "</parameter>"
@@ -183,8 +183,7 @@ def _head(name: str) -> str:
 
 def _value(tool: Tool, schema: Mapping[str, Any], term: Term) -> str:
     """The rest of an argument in Lark, up to and with the end of its tag."""
-    choices = schema.get("enum")
-    if choices and all(isinstance(choice, str) for choice in choices):
+    if choices := text_choices(schema):
         return f"({one_of([term(choice) for choice in choices])}) {term(LINE + END + LINE)}"
     if "string" in _kinds(schema):
         return "text"
