@@ -52,7 +52,7 @@ class ChatRequest(OneAnswer):
         if not self.conversation.messages:
             return []
         sampling = self.asked.sampling
-        return [sampling.within(self.conversation.prepare(model, sampling.params, RequestOptions()))]
+        return [sampling.within(self.conversation.prepare(model, sampling.filled(model), RequestOptions()))]
 
     def parser(self, model: ModelFacts) -> SectionParser:
         return self.conversation.parser(model)

@@ -14,14 +14,12 @@ from typing import Any, Final
 
 from twofold.core.errors import ContextLengthError, ParameterError
 from twofold.core.params import MAX_LOGPROBS, MAX_SEED, MAX_TOKEN_ID, SamplingParams, StructuredOutputsParams
-from twofold.dialects.base import Job
+from twofold.dialects.base import Job, ModelFacts
 from twofold.dialects.conversation import AS_BEFORE, Thinking
 from twofold.dialects.fields import FieldError, Fields, impossible, unsupported
 from twofold.dialects.openai.bodies import MAX_MODEL_CHARS
 from twofold.dialects.openai.chat import EFFORTS
 
-DEFAULTS: Final[Mapping[str, Any]] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
-"""Ollama's own: https://github.com/ollama/ollama/blob/main/api/types.go, ``DefaultOptions``."""
 NUMBERS: Final = ("temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "stop")
 """Options that ``SamplingParams`` knows by the same name and checks itself."""
 UNUSED: Final = (
@@ -61,11 +59,16 @@ _SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How an answer is sampled. ``window`` is num_ctx: the most tokens of prompt and answer; the model's context is the
-    upper bound."""
+    """How an answer is sampled. ``asked``: parameters that the request gave itself. ``window`` is num_ctx: the most
+    tokens of prompt and answer; the model's context is the upper bound."""
 
     params: SamplingParams
+    asked: frozenset[str]
     window: int | None
+
+    def filled(self, model: ModelFacts) -> SamplingParams:
+        """The parameters, with the server's defaults where the request says nothing."""
+        return model.sampling.fill(self.params, self.asked)
 
     def within(self, job: Job) -> Job:
         """The job with no more output tokens than the window leaves. Raises ContextLengthError."""
@@ -103,7 +106,7 @@ def read_sampling(fields: Fields, form: StructuredOutputsParams | None = None, l
     _check_others(options, given)
     try:
         params = SamplingParams(
-            **{**DEFAULTS, **given},
+            **given,
             max_tokens=limit if limit is not None and limit > 0 else None,
             seed=None if seed == -1 else seed,
             logprobs=logprobs,
@@ -112,7 +115,7 @@ def read_sampling(fields: Fields, form: StructuredOutputsParams | None = None, l
     except ParameterError as error:
         name = "repeat_penalty" if error.param == "repetition_penalty" else error.param
         raise FieldError(str(error), param=f"options.{name}", hint=error.hint) from error
-    return Sampling(params, window)
+    return Sampling(params, frozenset(given), window)
 
 
 def read_form(fields: Fields) -> StructuredOutputsParams | None:

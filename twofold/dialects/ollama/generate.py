@@ -64,17 +64,18 @@ class GenerateRequest(OneAnswer):
         if not self.prompt and not self.suffix:
             return []
         sampling = self.asked.sampling
+        params = sampling.filled(model)
         conversation = self._conversation(model)
         if conversation is not None:
-            return [sampling.within(conversation.prepare(model, sampling.params, RequestOptions()))]
+            return [sampling.within(conversation.prepare(model, params, RequestOptions()))]
         if self.thinking.mode == "on":
             raise FieldError("think needs a prompt that goes through a chat template.", param="think")
         if self.system:
             raise FieldError("system needs a model with a chat template; this one has none.", param="system")
         if self.suffix:
-            return [sampling.within(infilled(self.prompt, self.suffix, model, sampling.params, RequestOptions()))]
+            return [sampling.within(infilled(self.prompt, self.suffix, model, params, RequestOptions()))]
         prompt = tokenized(GivenPrompt(text=self.prompt), model)
-        return [sampling.within(Job(prompt, sampling.params, RequestOptions()))]
+        return [sampling.within(Job(prompt, params, RequestOptions()))]
 
     def parser(self, model: ModelFacts) -> SectionParser:
         conversation = self._conversation(model)
