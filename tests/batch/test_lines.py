@@ -12,6 +12,7 @@ from tests.batch.folder import COMPLETIONS, EMBEDDINGS, Folder, line, prompts
 from tests.engine.conftest import MakeLLM
 from twofold.core.errors import ParameterError, ResourceError, TwofoldError
 from twofold.core.params import SamplingParams
+from twofold.core.request import RequestOptions
 from twofold.engine.outputs import OutputDelta
 from twofold.grammar.form import AnswerForm
 
@@ -127,7 +128,7 @@ def test_others_run_while_a_form_is_compiled(
     slow = Unhurried()
     waiting: list[SamplingParams] = []
 
-    def compiling(params: SamplingParams) -> Future[AnswerForm] | None:
+    def compiling(params: SamplingParams, _: RequestOptions) -> Future[AnswerForm] | None:
         if params.structured_outputs is None:
             return None
         waiting.append(params)

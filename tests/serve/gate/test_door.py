@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections.abc import Iterator
 from typing import Any
 
@@ -223,6 +224,15 @@ def test_limits_let_something_through() -> None:
     with pytest.raises(ParameterError, match="depth"):
         BodyLimits(depth=-1)
     assert 1 <= affordable_connections(1000) <= 1000
+
+
+def test_a_low_limit_of_open_files_is_raised_as_far_as_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 1024))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
+    assert affordable_connections(1000) == 1024 - 256 - 100
+    assert affordable_connections(100) == 100
+    assert given == [(1024, 1024), (456, 1024)]
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import random
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 import pytest
@@ -259,7 +260,7 @@ def test_random_bytes_harm_nobody(server: Running) -> None:
 
 
 def test_beyond_the_limit_only_life_is_told() -> None:
-    limits = replace(LIMITS, connections=5, spare=3, head_s=5.0)
+    limits = replace(LIMITS, connections=5, spare=3, head_s=5.0, keep_alive_s=30.0)
     with running(limits) as server:
         held = [server.connect() for _ in range(5)]
         for client in held:
@@ -269,13 +270,41 @@ def test_beyond_the_limit_only_life_is_told() -> None:
         assert status_of(refused) == 503
         assert 1 <= int(headers_of(refused)["retry-after"]) <= 120
         check_alive(server)
-        spare = [server.connect() for _ in range(3)]
+        spare = []
+        for _ in range(3):
+            spare.append(server.connect())
+            spare[-1].sendall(get("/health", close=False))
+            assert spare[-1].recv(65536)
         wait_for(lambda: server.open_connections == 8)
         assert server.exchange(get("/health")) == b""
         for client in (*held, *spare):
             client.close()
         wait_for(lambda: server.open_connections == 0)
         assert status_of(server.exchange(get("/refuse"))) == 404
+
+
+def test_silent_connections_give_way_to_those_that_ask() -> None:
+    """Three hundred of them, or heads that never end, on a server of 40 places: nobody who asks is refused."""
+    limits = replace(LIMITS, head_s=30.0, keep_alive_s=30.0)
+    with running(limits) as server, ExitStack() as open_sockets:
+        for number in range(300):
+            client = open_sockets.enter_context(server.connect())
+            with suppress(OSError):
+                client.sendall(b"GET /refuse HTTP/1.1\r\nHost: localhost\r\nX-A: " if number % 2 else b"")
+            if number % 20 == 0:
+                assert status_of(server.exchange(get("/refuse"))) == 404
+        wait_for(lambda: server.open_connections <= limits.connections)
+        kept = open_sockets.enter_context(server.connect())
+        for _ in range(5):
+            kept.sendall(get("/health", close=False))
+            heard = b""
+            while b"true" not in heard:
+                piece = kept.recv(65536)
+                assert piece, "a connection in use was closed"
+                heard += piece
+            for _ in range(60):
+                open_sockets.enter_context(server.connect())
+            assert status_of(server.exchange(get("/refuse"))) == 404
 
 
 def test_idle_connections_give_way() -> None:

@@ -18,7 +18,8 @@ FILES_BESIDE_CONNECTIONS: Final = 256
 class ConnectionLimits:
     """Of one connection, but for the first two. Times are in seconds.
 
-    connections     open ones; requests of those beyond get a 503, but for the paths that tell whether the server lives
+    connections     open ones; beyond those the oldest that sent no request yet is closed, and where there is none
+                    requests get a 503, but for the paths that tell whether the server lives
     spare           connections beyond those; what comes after them is closed unanswered
     head_bytes      of a request line with its headers
     head_lines      of it
@@ -81,8 +82,12 @@ def check_positive(limits: ConnectionLimits | BodyLimits) -> None:
 
 
 def affordable_connections(wanted: int) -> int:
-    """At most ``wanted`` connections, such that they and their spare ones fit into this process's open files."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
+    """At most ``wanted`` connections, such that they and their spare ones fit into this process's open files, of which
+    it asks for as many as it may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + FILES_BESIDE_CONNECTIONS + ConnectionLimits().spare
+    if soft == resource.RLIM_INFINITY or soft >= needed:
         return wanted
+    soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return max(1, min(wanted, soft - FILES_BESIDE_CONNECTIONS - ConnectionLimits().spare))

@@ -69,9 +69,11 @@ class State(Enum):
 def protocol_class(limits: ConnectionLimits, refusals: Refusals) -> type[asyncio.Protocol]:
     """The class that uvicorn makes of each connection: ``uvicorn.Config(http=protocol_class(…))``."""
 
+    silent: dict[GateProtocol, None] = {}
+
     class Gated(GateProtocol):
         def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any], **rest: Any) -> None:
-            super().__init__(limits, refusals, config, server_state, app_state, **rest)
+            super().__init__(limits, refusals, silent, config, server_state, app_state, **rest)
 
     return Gated
 
@@ -108,7 +110,7 @@ def uvicorn_config(
 
 
 class GateProtocol(H11Protocol):
-    """One connection."""
+    """One connection. ``silent`` are those of its server that have not sent a whole head yet, the oldest first."""
 
     conn: BoundedConnection
     cycle: RequestResponseCycle | None  # type: ignore[assignment]  # it is None before the first request
@@ -117,6 +119,7 @@ class GateProtocol(H11Protocol):
         self,
         limits: ConnectionLimits,
         refusals: Refusals,
+        silent: dict[GateProtocol, None],
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
@@ -126,6 +129,7 @@ class GateProtocol(H11Protocol):
         self.logger = Unbothered(self.logger)
         self.limits = limits
         self.refusals = refusals
+        self._silent = silent
         self.conn = BoundedConnection(limits)
         self.timeout_keep_alive = limits.keep_alive_s  # type: ignore[assignment]  # seconds, which may be parts of one
         self._max_age = {
@@ -147,6 +151,7 @@ class GateProtocol(H11Protocol):
         super().connection_made(cast(asyncio.Transport, LingeringTransport(transport, self._close)))
         if self._full:
             self._make_room()
+        self._silent[self] = None
         self._beyond = self._full
         if len(self.connections) > self.limits.connections + self.limits.spare:
             self._socket.abort()
@@ -154,6 +159,7 @@ class GateProtocol(H11Protocol):
         self._pulse = self.loop.call_later(self.limits.pulse_s, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._silent.pop(self, None)
         if self._pulse is not None:
             self._pulse.cancel()
         super().connection_lost(exc)
@@ -162,6 +168,8 @@ class GateProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if not self._leaving and not self.transport.is_closing():
             super().data_received(data)
+            if self.conn.requests:
+                self._silent.pop(self, None)
 
     def eof_received(self) -> None:
         """Asyncio closes the transport after this; what was written goes out before."""
@@ -284,7 +292,14 @@ class GateProtocol(H11Protocol):
             self.transport.write_eof()
 
     def _make_room(self) -> None:
-        """Closes the connection that has been idle for longest, of some."""
+        """Closes the oldest connection that has sent no request yet, however young it is: who does send one does so at
+        once. Where there is none, the connection that has been idle for longest, of some."""
+        if self._silent:
+            oldest_silent = next(iter(self._silent))
+            del self._silent[oldest_silent]
+            self.connections.discard(oldest_silent)
+            oldest_silent._socket.abort()
+            return
         others = (other for other in self.connections if isinstance(other, GateProtocol) and other is not self)
         oldest = max(islice(others, LOOKED_AT), key=lambda other: other.idle_s, default=None)
         if oldest is not None and oldest.idle_s >= YIELDING_S:
