@@ -29,7 +29,7 @@ def background(process: Start) -> Start:
     def start(*arguments: object) -> subprocess.Popen[str]:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            return process(*arguments)
+            return process(*arguments, stdin=subprocess.DEVNULL)
         finally:
             signal.signal(signal.SIGINT, before)
 
