@@ -124,5 +124,13 @@ def test_shares_are_never_exceeded() -> None:
             pass
         assert shares.total == taken <= 100
     assert taken >= 90
+    emptied: list[int] = []
+    held = Shares(100, lambda: emptied.append(1))
+    held.take("a", 60)
+    held.take("b", 30)
+    held.give("a", 60)
+    assert not emptied
+    held.give("b", 30)
+    assert emptied == [1]
     with pytest.raises(BusyError):
-        Shares(100).take("a", 101)
+        held.take("a", 101)

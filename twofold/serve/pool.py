@@ -50,9 +50,13 @@ class PoolLimits:
 
 
 class Shares:
-    """``most`` bytes that callers share: nobody may hold more than what is then left for the others."""
+    """``most`` bytes that callers share: nobody may hold more than what is then left for the others.
 
-    def __init__(self, most: int) -> None:
+    ``emptied`` is called when all of it was given back.
+    """
+
+    def __init__(self, most: int, emptied: Callable[[], None] = lambda: None) -> None:
+        self._emptied = emptied
         self._most = most
         self._held: dict[str, int] = {}
         self.total = 0
@@ -75,6 +79,8 @@ class Shares:
         self._held[caller] -= size
         if not self._held[caller]:
             del self._held[caller]
+        if not self.total:
+            self._emptied()
 
 
 @dataclass(order=True, slots=True)
@@ -167,6 +173,10 @@ class WorkPool:
         finally:
             if size >= TRIMMED:
                 asyncio.get_running_loop().call_soon(self._large.trim)
+
+    def trim(self) -> None:
+        """Gives freed memory back to the system, where no long work runs."""
+        self._large.trim()
 
     def close(self) -> None:
         """Ends the threads once what runs has ended; what waits is dropped."""

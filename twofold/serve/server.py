@@ -218,7 +218,7 @@ class Server:
             self._refusals,
             self._quotas,
             config.body,
-            Shares(config.body.together),
+            Shares(config.body.together, self._pool.trim),
             self._pool,
             config.tolerant,
         )
