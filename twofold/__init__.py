@@ -1,4 +1,4 @@
-"""Twofold: LLM inference that keeps prefill and decode apart.
+"""Twofold: CPU LLM inference engine and server that measures prefill and decode separately.
 
     from twofold import LLM, SamplingParams
 

@@ -168,7 +168,7 @@ def test_holes_in_a_csv(written: Written, line: str, problem: str) -> None:
 MOONCAKE_HOLES = [
     ("{", "is not JSON"),
     ('{"timestamp": NaN, "input_length": 9, "output_length": 9}', "is not JSON"),
-    ("[]", "is no JSON object"),
+    ("[]", "is not a JSON object"),
     ('{"input_length": 9, "output_length": 9}', "timestamp is missing"),
     ('{"timestamp": "5", "input_length": 9, "output_length": 9}', "timestamp is '5', not a number"),
     ('{"timestamp": true, "input_length": 9, "output_length": 9}', "timestamp is True, not a number"),
@@ -194,7 +194,7 @@ def test_holes_in_a_mooncake_trace(written: Written, line: str, problem: str) ->
 
 
 OWN_HOLES = [
-    ('{"at_s": 1, "input_token": 5, "output_tokens": 5}', "input_token is no field of a trace"),
+    ('{"at_s": 1, "input_token": 5, "output_tokens": 5}', "input_token is not a field of a trace"),
     ('{"input_tokens": 5, "output_tokens": 5}', "at_s is missing"),
     ('{"at_s": 1, "output_tokens": 5}', "input_tokens is missing"),
     ('{"at_s": 1, "input_tokens": 5}', "output_tokens is missing"),
@@ -209,10 +209,10 @@ OWN_HOLES = [
     ('{"at_s": 1, "prompt": "", "output_tokens": 5}', "prompt holds no text"),
     ('{"at_s": 1, "prompt": "a", "messages": [], "output_tokens": 5}', "prompt stands beside messages"),
     ('{"at_s": 1, "prompt": "a", "shared": [[1, 2]], "output_tokens": 5}', "shared stands beside a prompt"),
-    ('{"at_s": 1, "messages": [], "output_tokens": 5}', "messages is no list of messages"),
+    ('{"at_s": 1, "messages": [], "output_tokens": 5}', "messages is not a list of messages"),
     ('{"at_s": 1, "messages": [{"role": "user"}], "output_tokens": 5}', "messages holds something else"),
     ('{"at_s": 1, "messages": [{"role": "user", "content": 5}], "output_tokens": 5}', "messages holds no text"),
-    ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "fields": []}', "fields is no JSON object"),
+    ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "fields": []}', "fields is not a JSON object"),
 ]
 
 

@@ -87,7 +87,8 @@ class Journal:
             total += 1
         if strange:
             raise UsageError(
-                f"{self._path} holds {len(strange)} lines that answer none of this input.", hint=_OTHER_FILE
+                f"{self._path} holds {len(strange)} lines that belong to none of this input's requests.",
+                hint=_OTHER_FILE,
             )
         return total
 
@@ -139,7 +140,7 @@ class Journal:
 def _opened(path: Path) -> BinaryIO:
     """The file, without a buffer; every write goes to its end."""
     if path.exists() and not path.is_file():
-        raise UsageError(f"{path} is no regular file.", hint="A batch needs one, so that it can be taken up again.")
+        raise UsageError(f"{path} is not a regular file.", hint="A batch needs one, so that it can be taken up again.")
     try:
         return path.open("ab", buffering=0)
     except OSError as error:
@@ -160,7 +161,9 @@ def _lock(file: BinaryIO, path: Path) -> None:
 
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise UsageError(f"Another process writes {path}.", hint="Wait for it, or name another output file.") from error
+        raise UsageError(
+            f"Another process is writing {path}.", hint="Wait for it, or name another output file."
+        ) from error
 
 
 def _read(path: Path, hear: Callable[[Mapping[str, Any]], None]) -> Found:
@@ -196,7 +199,7 @@ def _take(found: Found, data: bytes, path: Path, number: int) -> dict[str, Any]:
 
 
 def _no_output(path: Path, number: int) -> UsageError:
-    return UsageError(f"Line {number} of {path} was not written by a batch.", hint=_OTHER_FILE)
+    return UsageError(f"Line {number} of {path} is not a batch result.", hint=_OTHER_FILE)
 
 
 def _encoded(record: Mapping[str, Any]) -> bytes:

@@ -70,7 +70,7 @@ def _skip(file: BinaryIO, hear: Callable[[bytes], None]) -> None:
 
 
 def decode_line(line: InputLine, most: int = MAX_LINE_BYTES) -> Fields:
-    """The line's fields. Raises FieldError for a line that is no JSON object in UTF-8 of at most ``most`` bytes."""
+    """The line's fields. Raises FieldError for a line that is not a JSON object in UTF-8 of at most ``most`` bytes."""
     if line.data is None:
         raise _bad_line(f"it is longer than {most >> 20} MiB")
     try:
@@ -86,7 +86,7 @@ def decode_line(line: InputLine, most: int = MAX_LINE_BYTES) -> Fields:
     except ValueError as error:
         raise _bad_line(f"it is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise _bad_line("it is no JSON object")
+        raise _bad_line("it is not a JSON object")
     return Fields(value)
 
 
@@ -122,7 +122,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
-        raise ValueError(f"the name {twice!r:.60} stands twice in one object")
+        raise ValueError(f"the name {twice!r:.60} occurs twice in one object")
     return found
 
 
@@ -131,4 +131,4 @@ def _no_number(name: str) -> object:
 
 
 def _bad_line(reason: str) -> FieldError:
-    return FieldError(f"This line is no request: {reason}.", param="line", code="invalid_json_line")
+    return FieldError(f"This line is not a valid request: {reason}.", param="line", code="invalid_json_line")

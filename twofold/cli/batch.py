@@ -28,17 +28,17 @@ class BatchOptions(CrowdOptions):
     """Which model runs, and how many sequences at once: many, for nobody waits for a single one."""
 
     max_num_seqs: Annotated[
-        int, Parameter(name=("--max-num-seqs", "--parallel", "-np"), help="Most sequences that run at once.")
+        int, Parameter(name=("--max-num-seqs", "--parallel", "-np"), help="Max concurrent sequences.")
     ] = 64
-    max_num_batched_tokens: Annotated[int, Parameter(help="Most tokens that one step computes.")] = 1024
+    max_num_batched_tokens: Annotated[int, Parameter(help="Max tokens computed in one step.")] = 1024
     token_budget: Annotated[
         str,
-        Parameter(help="fixed: prompts get all that a step takes; live: what keeps running answers at their target."),
+        Parameter(help="fixed: fill every step; live: limit prefill so that decode keeps its TPOT target."),
     ] = "fixed"
     served_model_name: Annotated[
         list[str], LIST, Parameter(help="What lines may call the model; may be repeated, the first one answers.")
     ] = field(default_factory=list)
-    accept_any_model: Annotated[bool, FLAG, Parameter(help="Answers lines that ask for any other model, too.")] = False
+    accept_any_model: Annotated[bool, FLAG, Parameter(help="Run requests for any other model name too.")] = False
 
 
 def batch(
@@ -50,20 +50,20 @@ def batch(
     trace: Path | None = None,
     model: BatchOptions = BatchOptions(),
 ) -> int:
-    """Answers every line of a file of requests, many at once. Run it again to go on after it was stopped.
+    """Run every line of a file of requests as a batch. After an interruption, run it again to resume.
 
     Parameters
     ----------
     input
-        One JSON object a line: custom_id, method, url and body, as OpenAI's batches have them.
+        JSON Lines in OpenAI's batch format: custom_id, method, url, body.
     output
-        Gets a line for each line of the input, in the order in which they are finished.
+        One line per request, in order of completion.
     overwrite
-        Starts over: empties the output first.
+        Empty the output file and start over.
     json
-        Prints what was done as one JSON object.
+        Print a summary as JSON.
     trace
-        A file for a trace of every step, which ui.perfetto.dev shows.
+        Write a trace of every step for ui.perfetto.dev.
     """
     model.check()
     _check_trace(trace, input, output)

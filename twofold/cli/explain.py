@@ -170,7 +170,7 @@ def _shape_of(seen: Observed, what: WhatOptions) -> ModelShape | None:
         return what.shape(seen.model)
     except ModelNotFoundError as error:
         raise ModelNotFoundError(
-            f"The request's model is called {seen.model!r:.80}, which is no known model's name.",
+            f"The request's model is called {seen.model!r:.80}, which is not a known model.",
             hint=f"Say which model that is with --model. {error.hint}",
         ) from None
 

@@ -19,13 +19,11 @@ from twofold.core.params import StructuredOutputsParams
 class FormOptions:
     """What form the answer must have; one of these, or none."""
 
-    json_schema: Annotated[str | None, Parameter(help="A JSON schema that it keeps to: a file, or the text.")] = None
-    regex: Annotated[str | None, Parameter(help="A regular expression that the whole answer matches.")] = None
-    choice: Annotated[list[str], LIST, Parameter(help="A text that it may be; may be repeated.")] = field(
-        default_factory=list
-    )
+    json_schema: Annotated[str | None, Parameter(help="JSON schema of the output: a file or the text.")] = None
+    regex: Annotated[str | None, Parameter(help="Regular expression that the whole output matches.")] = None
+    choice: Annotated[list[str], LIST, Parameter(help="Allowed output text; repeatable.")] = field(default_factory=list)
     grammar: Annotated[
-        Path | None, Parameter(help="A file with a context-free grammar, in GBNF or llguidance's Lark.")
+        Path | None, Parameter(help="Context-free grammar file, in GBNF or llguidance's Lark syntax.")
     ] = None
 
     def params(self) -> StructuredOutputsParams | None:

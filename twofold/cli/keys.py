@@ -33,19 +33,22 @@ class KeyOptions:
     """What a new key may do."""
 
     tenant: Annotated[
-        str | None, Parameter(help="Whose files, batches, responses and records it sees; its own if left out.")
+        str | None,
+        Parameter(
+            help="Tenant whose files, batches, responses and records the key can see. Default: a tenant of its own."
+        ),
     ] = None
-    tier: Annotated[list[str], LIST, Parameter(help="A service tier that it may ask for; all if left out.")] = field(
+    tier: Annotated[list[str], LIST, Parameter(help="Allowed service tier; repeatable. Default: all.")] = field(
         default_factory=list
     )
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     bytes_per_minute: Annotated[int | None, Parameter(help="Bytes of request bodies, uploads included.")] = None
-    concurrent: Annotated[int | None, Parameter(help="Requests at a time.")] = None
-    kv_tokens: Annotated[int | None, Parameter(help="Tokens in the KV cache at a time.")] = None
-    expires_days: Annotated[float | None, Parameter(help="Days until it expires; never if left out.")] = None
+    concurrent: Annotated[int | None, Parameter(help="Max concurrent requests.")] = None
+    kv_tokens: Annotated[int | None, Parameter(help="Max tokens in the KV cache.")] = None
+    expires_days: Annotated[float | None, Parameter(help="Days until the key expires. Default: never.")] = None
     share_cache: Annotated[
-        bool, FLAG, Parameter(help="Its prompts find prefixes of the tenant's other keys that share, and theirs its.")
+        bool, FLAG, Parameter(help="Share the prefix cache with the tenant's other keys that set this flag.")
     ] = False
     admin: Annotated[
         bool, FLAG, Parameter(help="May list, load and unload models (`twofold ps`) and stop the server.")
@@ -83,13 +86,11 @@ class KeyOptions:
 
 def keys(
     action: Annotated[Literal["add", "ls", "rm"], Parameter(help="add, ls or rm.")],
-    id: Annotated[str | None, Parameter(help="The key's name: what logs and accounts call it.")] = None,
+    id: Annotated[str | None, Parameter(help="Key id, as shown in logs and usage.")] = None,
     /,
     *,
-    file: Annotated[
-        Path | None, Parameter(help="Where keys are kept; api-keys.toml in the data folder if left out.")
-    ] = None,
-    json: Annotated[bool, FLAG, Parameter(help="Prints JSON, for machines.")] = False,
+    file: Annotated[Path | None, Parameter(help="Key file. Default: api-keys.toml in the data folder.")] = None,
+    json: Annotated[bool, FLAG, Parameter(help="Print JSON.")] = False,
     options: KeyOptions = KeyOptions(),
 ) -> int:
     """Makes, lists and removes API keys, which are kept as hashes. Servers notice within a second."""

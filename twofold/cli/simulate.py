@@ -38,19 +38,19 @@ class ServerOptions:
     hardware: Annotated[
         str, Parameter(help='A machine\'s name: h100, epyc-9654; "this" is the one here, once calibrated.')
     ] = HERE
-    tp: Annotated[int, Parameter(name=("--tp", "--tensor-parallel-size"), help="Devices that share each layer.")] = 1
+    tp: Annotated[int, Parameter(name=("--tp", "--tensor-parallel-size"), help="Tensor-parallel devices.")] = 1
     weights: Annotated[
-        str | None, Parameter(help="How matrices are stored: bf16, fp8, int4; as the model says if left out.")
+        str | None, Parameter(help="How matrices are stored: bf16, fp8, int4; Default: the model's own.")
     ] = None
-    kv: Annotated[str, Parameter(name=("--kv", "--kv-cache-dtype"), help="How keys and values are stored.")] = "bf16"
-    replicas: Annotated[int, Parameter(help="Copies that requests are routed to.")] = 1
-    router: Annotated[RouterFlag, Parameter(help="Who gets a request.")] = "round-robin"
-    disaggregate: Annotated[
-        str | None, Parameter(help="1:3: one replica prefills for three that decode, instead of --replicas.")
-    ] = None
-    link_gbs: Annotated[float, Parameter(help="GB a second at which a device sends keys and values.")] = 50.0
+    kv: Annotated[str, Parameter(name=("--kv", "--kv-cache-dtype"), help="KV-cache format.")] = "bf16"
+    replicas: Annotated[int, Parameter(help="Number of replicas.")] = 1
+    router: Annotated[RouterFlag, Parameter(help="Routing policy.")] = "round-robin"
+    disaggregate: Annotated[str | None, Parameter(help="Prefill:decode replicas, e.g. 1:3, instead of --replicas.")] = (
+        None
+    )
+    link_gbs: Annotated[float, Parameter(help="KV transfer bandwidth per device in GB/s.")] = 50.0
     exact: Annotated[
-        bool, FLAG, Parameter(help="Takes every step through the real scheduler instead of jumping between events.")
+        bool, FLAG, Parameter(help="Simulate every step with the real scheduler instead of jumping between events.")
     ] = False
 
 
@@ -59,28 +59,35 @@ class ServerOptions:
 class EngineFlags:
     """How each replica is set up; of this machine, as `twofold serve` is, if left out."""
 
-    max_num_seqs: Annotated[int | None, Parameter(help="Most sequences that run at once; 256, or 32 here.")] = None
-    max_num_batched_tokens: Annotated[int | None, Parameter(help="Most tokens of a step; 2048, or 512 here.")] = None
-    max_model_len: Annotated[int | None, Parameter(help="Most tokens of a prompt with its answer.")] = None
-    block_size: Annotated[int, Parameter(help="Positions of a block of the KV cache.")] = 16
-    kv_cache_memory_bytes: Annotated[int | None, BYTES, Parameter(help="Memory of the KV cache on each device.")] = None
-    memory_share: Annotated[float, Parameter(help="Share of a device's memory that is used.")] = 0.9
-    threads: Annotated[
-        int | None, Parameter(name=("--threads", "-t"), help="Threads of this machine; one for each core if left out.")
+    max_num_seqs: Annotated[int | None, Parameter(help="Max concurrent sequences. Default: 256; this machine: 32.")] = (
+        None
+    )
+    max_num_batched_tokens: Annotated[
+        int | None, Parameter(help="Max tokens computed in one step. Default: 2048; this machine: 512.")
     ] = None
-    enable_prefix_caching: Annotated[bool, Parameter(help="Keeps prompts for others that begin alike.")] = True
+    max_model_len: Annotated[
+        int | None, Parameter(help="Context length (prompt + output). Default: the model's, or what memory holds.")
+    ] = None
+    block_size: Annotated[int, Parameter(help="Tokens per KV-cache block.")] = 16
+    kv_cache_memory_bytes: Annotated[int | None, BYTES, Parameter(help="KV-cache memory per device.")] = None
+    memory_share: Annotated[float, Parameter(help="Fraction of device memory to use.")] = 0.9
+    threads: Annotated[
+        int | None, Parameter(name=("--threads", "-t"), help="Compute threads. Default: one per core.")
+    ] = None
+    enable_prefix_caching: Annotated[bool, Parameter(help="Reuse the KV cache of shared prompt prefixes.")] = True
     tpot_target_ms: Annotated[
-        float | None, Parameter(help="The live budget's target, in exact mode; 50 here, else prompts get all rows.")
+        float | None,
+        Parameter(help="TPOT target of the live budget; exact mode only. Default: 50 on this machine, else none."),
     ] = None
 
 
 def simulate(
     *,
-    check: Annotated[Path | None, Parameter(help="A document of `twofold bench`, to compare with.")] = None,
-    slo: Annotated[str | None, Parameter(help="ttft=500ms,tpot=50ms,e2e=10s: what requests shall be within.")] = None,
-    attainment: Annotated[float, Parameter(help="Share of the requests that must be.")] = 0.9,
-    repeat: Annotated[int, Parameter(help="Replays a trace so many times, one after the other.")] = 1,
-    json: Annotated[bool, FLAG, Parameter(help="Prints JSON, for machines.")] = False,
+    check: Annotated[Path | None, Parameter(help="Result file of `twofold bench` to compare with.")] = None,
+    slo: Annotated[str | None, Parameter(help="Objective, e.g. ttft=500ms,tpot=50ms,e2e=10s.")] = None,
+    attainment: Annotated[float, Parameter(help="Fraction of requests that must meet the objective.")] = 0.9,
+    repeat: Annotated[int, Parameter(help="Replay the trace this many times.")] = 1,
+    json: Annotated[bool, FLAG, Parameter(help="Print JSON.")] = False,
     server: ServerOptions = ServerOptions(),
     engine: EngineFlags = EngineFlags(),
     load: LoadOptions = LoadOptions(),  # noqa: B008 - frozen
@@ -206,7 +213,7 @@ def _split(server: ServerOptions) -> Split | None:
     prefill, colon, decode = server.disaggregate.partition(":")
     if not (colon and prefill.isdecimal() and decode.isdecimal()):
         raise ParameterError(
-            f"{server.disaggregate!r:.40} is no split of replicas.",
+            f"{server.disaggregate!r:.40} is not a valid split of replicas.",
             param="disaggregate",
             hint="Write 1:3, one replica that prefills for three that decode.",
         )

@@ -36,7 +36,7 @@ def read_prompt(words: Sequence[str]) -> str:
         piped = _read() if not parts or _is_piped() else None
         before, after = " ".join(parts), ""
     if not parts and piped is None:
-        raise UsageError("There is no prompt.", hint=_HINT)
+        raise UsageError("No prompt was given.", hint=_HINT)
     given = [part for part in (before, piped or "", after) if part.strip()]
     if not given:
         where = "on standard input " if piped is not None and not before else ""

@@ -76,7 +76,7 @@ class StructuredOutputsParams:
         given += ["json_object"] * (self.json_object is True)
         if len(given) != 1:
             raise ParameterError(
-                f"A structured output has exactly one form, not {' and '.join(given) or 'none'}.",
+                f"Structured output takes exactly one form, not {' and '.join(given) or 'none'}.",
                 param="structured_outputs",
                 hint="Give one of json, json_object, regex, choice and grammar.",
             )
@@ -275,7 +275,7 @@ class SamplingParams:
             raise _impossible("structured_outputs", self.structured_outputs, "StructuredOutputsParams")
         if self.ignore_eos or self.min_tokens:
             raise ParameterError(
-                "A structured output ends where its form is complete; ignore_eos and min_tokens would go on.",
+                "Structured output ends when its grammar is complete; remove ignore_eos and min_tokens.",
                 param="ignore_eos" if self.ignore_eos else "min_tokens",
             )
 
@@ -310,7 +310,7 @@ def _stop_strings(stop: object) -> tuple[str, ...]:
         wrong = next(len(s) for s in given if not 0 < len(s) <= MAX_STOP_CHARS)
         raise ParameterError(f"{which} must have 1 to {MAX_STOP_CHARS} characters, not {wrong}.", param="stop")
     if len(given) > MAX_STOPS:
-        raise ParameterError(f"stop holds {len(given)} strings, at most {MAX_STOPS} are possible.", param="stop")
+        raise ParameterError(f"stop holds {len(given)} strings; the maximum is {MAX_STOPS}.", param="stop")
     return tuple(given)
 
 
@@ -320,7 +320,7 @@ def _token_ids(name: str, ids: object, limit: int) -> tuple[int, ...]:
     if not isinstance(ids, Sequence) or isinstance(ids, str | bytes) or not all(_is_token(i) for i in ids):
         raise _impossible(name, ids, "a list of token ids")
     if len(ids) > limit:
-        raise ParameterError(f"{name} holds {len(ids)} token ids, at most {limit} are possible.", param=name)
+        raise ParameterError(f"{name} holds {len(ids)} token ids; the maximum is {limit}.", param=name)
     return tuple(ids)
 
 
@@ -335,7 +335,7 @@ def _biases(bias: object) -> Mapping[int, float]:
         raise _impossible("logit_bias", bias, "a mapping from token ids to numbers")
     if len(bias) > MAX_BIASED_TOKENS:
         raise ParameterError(
-            f"logit_bias holds {len(bias)} tokens, at most {MAX_BIASED_TOKENS} are possible.", param="logit_bias"
+            f"logit_bias holds {len(bias)} tokens; the maximum is {MAX_BIASED_TOKENS}.", param="logit_bias"
         )
     for value in bias.values():
         _number("logit_bias", value, -100, 100)

@@ -128,10 +128,10 @@ class Conversation:
         marks = model.format.thinking
         if marks is None and self.thinking.needed_by is not None and self.thinking.mode == "on":
             raise FieldError(
-                f"{self.thinking.needed_by} is not supported by this model: it has no thinking section.",
+                f"{self.thinking.needed_by} is not supported by this model: it has no thinking mode.",
                 param=self.thinking.needed_by,
                 code=UNSUPPORTED,
-                hint="Leave it out, or choose a model that thinks before it answers.",
+                hint="Remove it, or use a reasoning model.",
             )
         return marks
 
@@ -172,19 +172,19 @@ class Conversation:
         if self.choice in ("auto", "none"):
             return params
         if not self.tools:
-            raise ParameterError("tool_choice asks for a call, but there are no tools.", param="tool_choice")
+            raise ParameterError("tool_choice requires a call, but tools is empty.", param="tool_choice")
         if params.structured_outputs is not None:
             raise ParameterError(
-                "An answer cannot have a form of its own and be a call of a tool.",
+                "Structured output and a required tool call cannot be combined.",
                 param="tool_choice",
-                hint='Use "auto" or "none", or leave the form out.',
+                hint='Set tool_choice to "auto" or "none", or remove the structured output.',
             )
         choice = self.choice.name if isinstance(self.choice, NamedTool) else None
         known = [tool["function"]["name"] for tool in self.tools]
         if choice is not None and choice not in known:
             close = nearest(choice, known)
             raise ParameterError(
-                f"tool_choice names {quoted(choice)}, which is none of the tools.",
+                f"tool_choice names {quoted(choice)}, which is not in tools.",
                 param="tool_choice",
                 hint=f"Did you mean {close!r}?" if close else None,
             )

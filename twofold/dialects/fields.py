@@ -109,7 +109,7 @@ class Fields:
         """The field as it stands; it must be there."""
         value = self.take(field)
         if value is None:
-            raise FieldError(f"{self.name(field)} is missing.", param=self.name(field), code=MISSING)
+            raise FieldError(f"{self.name(field)} is required.", param=self.name(field), code=MISSING)
         return value
 
     def text(self, field: str) -> str | None:
@@ -162,7 +162,7 @@ class Fields:
             f"{self.name(field)} {named(value)} is not supported.",
             param=self.name(field),
             code="unsupported_value",
-            hint=f"Leave it out; possible: {', '.join(map(repr, possible))}.",
+            hint=f"Remove it, or use one of: {', '.join(map(repr, possible))}.",
         )
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ class PoolingParams:
         """Raises ParameterError where the model's vectors are of another length."""
         if self.dimensions not in (None, hidden_size):
             raise ParameterError(
-                f"dimensions must be the model's {hidden_size}, not {self.dimensions}: its vectors cannot be cut.",
+                f"dimensions must be the model's {hidden_size}, not {self.dimensions}: embeddings cannot be truncated.",
                 param="dimensions",
-                hint="Leave it out.",
+                hint="Remove it.",
             )

@@ -303,7 +303,7 @@ class Engine:
         """Who comes, under an id that nobody has. Raises ParameterError for one that is in use."""
         if options.tpot_target_s is not None and not self._keeps_targets:
             raise ParameterError(
-                "A fixed token budget keeps no TPOT target.",
+                "A fixed token budget cannot keep a TPOT target.",
                 param="tpot_target_s",
                 hint="Leave it out, or set token_budget to live.",
             )

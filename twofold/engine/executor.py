@@ -152,8 +152,8 @@ def _pooled(step: SequenceStep, pooling: Pooling, hidden: F32, prompt: tuple[Pos
         vector = np.rint(hidden[-len(step.tokens) :].astype(np.float64) * HIDDEN_SCALE).sum(axis=0)
     if not np.isfinite(vector).all():
         error = ModelError(
-            "The model computed hidden states that are not finite numbers.",
-            hint="Its file may be damaged: check its sum.",
+            "The model computed hidden states that are not finite.",
+            hint="The file may be damaged: verify its checksum.",
         )
         return SequenceOutcome(step.sequence_id, prompt_logprobs=prompt, error=error)
     return SequenceOutcome(step.sequence_id, prompt_logprobs=prompt, hidden=array("d", vector.tobytes()))

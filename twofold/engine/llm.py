@@ -259,7 +259,7 @@ def _params_for_each(params: SamplingParams | Sequence[SamplingParams] | None, c
         return [params or DEFAULT_PARAMS] * count
     if not isinstance(params, Sequence) or not all(isinstance(one, SamplingParams) for one in params):
         raise ParameterError(
-            f"sampling_params is {params!r:.60}.", param="sampling_params", hint="Give one SamplingParams, or a list."
+            f"sampling_params is {params!r:.60}.", param="sampling_params", hint="Pass one SamplingParams or a list."
         )
     if len(params) != count:
         raise ParameterError(

@@ -61,4 +61,4 @@ def _read_prompt(prompt: object) -> GivenPrompt:
 
 
 def _wrong(prompt: object) -> ParameterError:
-    return ParameterError(f"{prompt!r:.60} is no prompt.", param="prompts", hint=f"A prompt is {FORMS}.")
+    return ParameterError(f"{prompt!r:.60} is not a prompt.", param="prompts", hint=f"A prompt is {FORMS}.")

@@ -113,7 +113,7 @@ class EngineThread:
                 self._turn()
             else:
                 self._rest(None)
-        self._fail_all(ResourceError("The engine was closed.", hint="Ask again where one is open."))
+        self._fail_all(ResourceError("The engine was closed.", hint="Send it to another engine."))
         self._obey()
 
     def _rest(self, seconds: float | None) -> None:
@@ -151,7 +151,7 @@ class EngineThread:
     def _take(self, add: Callable[[Engine], str], outbox: Outbox) -> None:
         try:
             if not self._accepting or not self._open:
-                raise ResourceError("The engine takes no new requests: it is closing.", hint="Ask another one.")
+                raise ResourceError("The engine is shutting down and takes no new requests.", hint="Ask another one.")
             self._outboxes[add(self._engine)] = outbox
         except TwofoldError as error:
             outbox.fail(error)

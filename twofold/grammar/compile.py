@@ -89,7 +89,7 @@ class GrammarCompiler:
         if surplus is not None:
             surplus.future.set_exception(
                 ResourceError(
-                    f"{MAX_WAITING} grammars wait to be compiled already.", hint="Try again in a few seconds."
+                    f"{MAX_WAITING} grammars are already waiting to be compiled.", hint="Try again in a few seconds."
                 )
             )
         return job.future

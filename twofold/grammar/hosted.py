@@ -235,7 +235,7 @@ class GrammarHost:
         """Ends the process."""
         with self._lock:
             if self.error is None:
-                self._fail(ResourceError("The engine was closed.", hint="Ask again where one is open."))
+                self._fail(ResourceError("The engine was closed.", hint="Send it to another engine."))
         with suppress(OSError):
             os.kill(self._process, signal.SIGKILL)
 

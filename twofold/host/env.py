@@ -89,4 +89,4 @@ def _flag(source: Mapping[str, str], name: str) -> bool:
         return True
     if value in _FALSE:
         return False
-    raise ParameterError(f"{name} is {value!r}, neither yes nor no.", param=name, hint=f"Set {name} to 1 or 0.")
+    raise ParameterError(f"{name} is {value!r}, not a boolean.", param=name, hint=f"Set {name} to 1 or 0.")

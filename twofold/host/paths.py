@@ -44,7 +44,7 @@ class CacheFolders:
             except OSError as error:
                 raise ResourceError(
                     f"The cache folder {folder} cannot be created: {error.strerror}.",
-                    hint="Set TWOFOLD_CACHE to a folder that you may write to.",
+                    hint="Set TWOFOLD_CACHE to a writable folder.",
                 ) from error
         return self
 
@@ -67,6 +67,6 @@ def private_folder(path: Path) -> Path:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ResourceError(
-            f"The folder {path} cannot be created: {error.strerror}.", hint="Name one that you may write to."
+            f"The folder {path} cannot be created: {error.strerror}.", hint="Choose a writable folder."
         ) from error
     return path

@@ -162,7 +162,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("kernel", help=f"{', '.join((*FORMAT_KERNELS, *PLAIN_KERNELS))}")
     parser.add_argument("format", nargs="?", help="a tensor format, for kernels that have one: Q4_K")
-    parser.add_argument("--isa", help="avx512, avx2 or portable; the best of this machine if left out")
+    parser.add_argument("--isa", help="avx512, avx2 or portable; default: the best available")
     parser.add_argument("--ir", action="store_true", help="print the LLVM text")
     parser.add_argument("--asm", action="store_true", help="print the assembly")
     options = parser.parse_args(arguments)

@@ -83,7 +83,7 @@ def parse_arrivals(text: str, rate: float) -> Arrivals:
 def _unknown(kind: str) -> ParameterError:
     close = nearest(kind, KINDS)
     return ParameterError(
-        f"{named(kind)} is no arrival process.",
+        f"{named(kind)} is not an arrival process.",
         param="arrivals",
         hint=f"Did you mean {close!r}?" if close else "Known: constant, poisson, gamma:BURSTINESS.",
     )

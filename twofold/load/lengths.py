@@ -158,7 +158,7 @@ def parse_lengths(text: str, param: str) -> Lengths:
     except ParameterError as error:
         raise ParameterError(f"{param} {named(text)}: {error}", param=param, hint=error.hint) from None
     except (ValueError, OverflowError):
-        raise ParameterError(f"{param} {named(text)} is no length.", param=param, hint=FORMS) from None
+        raise ParameterError(f"{param} {named(text)} is not a valid length.", param=param, hint=FORMS) from None
 
 
 def _parsed(text: str, param: str) -> Lengths:
@@ -167,7 +167,7 @@ def _parsed(text: str, param: str) -> Lengths:
         if kind not in _KINDS:
             close = nearest(kind, _KINDS)
             hint = f"Did you mean {close}:{rest}?" if close else FORMS
-            raise ParameterError(f"{named(kind)} is no kind of length.", param=param, hint=hint)
+            raise ParameterError(f"{named(kind)} is not a length distribution.", param=param, hint=hint)
         return _KINDS[kind](rest.split(","))
     least, dash, most = text.partition("-")
     return Uniform(int(least), int(most)) if dash else Fixed(int(text))

@@ -72,7 +72,7 @@ def parse_pauses(text: str, param: str) -> Pauses:
     except ParameterError as error:
         raise ParameterError(f"{param} {named(text)}: {error}", param=param, hint=error.hint) from None
     except ValueError:
-        raise ParameterError(f"{param} {named(text)} is no pause.", param=param, hint=FORMS) from None
+        raise ParameterError(f"{param} {named(text)} is not a valid pause.", param=param, hint=FORMS) from None
 
 
 def _parsed(text: str, param: str) -> Pauses:
@@ -81,7 +81,7 @@ def _parsed(text: str, param: str) -> Pauses:
         if kind not in _KINDS:
             close = nearest(kind, _KINDS)
             hint = f"Did you mean {close}:{rest}?" if close else FORMS
-            raise ParameterError(f"{named(kind)} is no kind of pause.", param=param, hint=hint)
+            raise ParameterError(f"{named(kind)} is not a pause distribution.", param=param, hint=hint)
         return _KINDS[kind](rest)
     least, dash, most = text.partition("-")
     return Pauses("uniform", float(least), float(most)) if dash else Pauses("fixed", float(text))

@@ -94,7 +94,7 @@ def find_architecture(metadata: Mapping[str, object]) -> Architecture:
         close = nearest(name, BY_NAME)
         known = ", ".join(BY_NAME)
         raise UnsupportedModelError(
-            f"Twofold does not implement the architecture {name!r}.",
+            f"Twofold does not support the architecture {name!r}.",
             hint=(f"The nearest known one is {close!r}. " if close else "") + f"Known: {known}.",
         )
     return BY_NAME[name]

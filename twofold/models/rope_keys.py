@@ -56,7 +56,7 @@ def _scaling(keys: Keys, pairs: int, tensors: Tensors, read: ReadBytes, context:
         return _yarn(keys, factor, original, magnitude)
     if kind not in ("linear", "none"):
         raise UnsupportedModelError(
-            f"Twofold does not implement the rope scaling {kind!r} of this model.",
+            f"Twofold does not support the rope scaling {kind!r} of this model.",
             hint="Known: linear, yarn, longrope with its factor tensors, and Llama 3's rope_freqs tensor.",
         )
     stretch = factor if kind == "linear" else 1.0

@@ -82,15 +82,15 @@ class Sampler:
 
 def _broken() -> ModelError:
     return ModelError(
-        "The model computed logits that are not finite numbers.", hint="Its file may be damaged: check its sum."
+        "The model computed logits that are not finite.", hint="The file may be damaged: verify its checksum."
     )
 
 
 def _nothing_left(request: DrawRequest) -> ModelError:
     if request.constraint is None:
-        return ModelError("Every token of the model is suppressed.", hint="Suppress fewer tokens.")
+        return ModelError("Every token is suppressed.", hint="Suppress fewer tokens.")
     return ModelError(
-        "No token is left that the structured output allows and nothing else forbids.",
+        "No token satisfies both the structured output and the other sampling parameters.",
         hint="Allow the end of sequence earlier (min_tokens), or change the form of the output.",
     )
 

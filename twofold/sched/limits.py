@@ -63,6 +63,6 @@ def _refusal(sequence: Sequence) -> TokenEvent:
     error = BusyError(
         f"The request waited {limit_s:g} s and did not begin to run.",
         retry_after_s=min(limit_s, MOST_RETRY_S),
-        hint="Ask again later, or allow it to wait longer.",
+        hint="Retry later, or use a tier with a longer queue limit.",
     )
     return TokenEvent(sequence.sequence_id, (), (), finish="abort", error=error)

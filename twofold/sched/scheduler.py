@@ -132,8 +132,8 @@ class Scheduler:
             )
         if self.waiting >= self._max_waiting:
             raise ResourceError(
-                f"{self.waiting} sequences are waiting, which is the most there may be.",
-                hint="Try again later, or raise the limit of waiting requests.",
+                f"{self.waiting} sequences are queued, the maximum.",
+                hint="Try again later, or raise max_waiting_seqs.",
             )
         self._enter(sequence)
         self._stalls.enter_line(sequence, now)

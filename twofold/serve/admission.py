@@ -101,9 +101,9 @@ class Admission:
         fair = fair and tokens <= self._limits.tokens // self._limits.requests * jobs
         if full and (share.tenants == 1 or not fair):
             raise BusyError(
-                f"{model.queued} requests wait already.",
+                f"{model.queued} requests are already queued.",
                 retry_after_s=self._retry_after(model.queued),
-                hint="Ask again later, with the delay that Retry-After says.",
+                hint="Retry after the delay in Retry-After.",
             )
 
     def _retry_after(self, queued: int) -> float:

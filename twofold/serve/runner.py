@@ -183,7 +183,7 @@ class Runner:
     def check_open(self) -> None:
         """Raises BusyError where no new requests are taken."""
         if self.closing:
-            raise BusyError("The server is shutting down.", retry_after_s=5, hint="Ask again in a moment.")
+            raise BusyError("The server is shutting down.", retry_after_s=5, hint="Retry in a moment.")
 
     @contextmanager
     def track(self, exchange: Exchange, *, waits: bool = True) -> Iterator[None]:
@@ -241,9 +241,7 @@ def _check_begun(output: RequestOutput) -> None:
     """Raises TimeLimitError for a job whose time was up before it gave anything: nothing is no answer."""
     nothing = output.embedding is None and not output.metrics.output_tokens
     if nothing and "deadline" in output.report.finish_reasons:
-        raise TimeLimitError(
-            "The time for the request was up before its answer began.", hint="Ask again later, or ask for less."
-        )
+        raise TimeLimitError("The request timed out before its first token.", hint="Retry later, or lower max_tokens.")
 
 
 async def _told_again(outputs: Sequence[RequestOutput]) -> AsyncGenerator[tuple[int, OutputDelta], None]:

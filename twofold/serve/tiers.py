@@ -50,7 +50,7 @@ class Tier:
             raise ParameterError(
                 f"priority must be from 0 to {MOST_OWN_PRIORITY} within a service tier, not {asked.priority}.",
                 param="priority",
-                hint="Ask for another service_tier to be more urgent.",
+                hint="Use another service_tier for a higher priority.",
             )
         return replace(
             asked,

@@ -136,7 +136,7 @@ def _refuse_unknown_keys(metadata: Mapping[str, object]) -> None:
         if name in _USED or name in _HARMLESS or (name in _OFF and _is_off(metadata[key])):
             continue
         raise UnsupportedModelError(
-            f"The tokenizer uses {key!r}, which Twofold does not implement.",
+            f"The tokenizer uses {key!r}, which Twofold does not support.",
             hint="Another conversion of the same model may not need it.",
         )
 

@@ -47,7 +47,7 @@ class Room:
         if tokens > self.tokens:
             raise ContextLengthError(
                 f"The prompt has {'at least ' if more else ''}{tokens} tokens; "
-                f"{'with one token of answer ' if self.answer else ''}it does not fit the context of {self.context}.",
+                f"{'with one output token  ' if self.answer else ''}it does not fit the context of {self.context}.",
                 hint="Shorten the prompt, or raise max_model_len if the model allows it.",
             )
 

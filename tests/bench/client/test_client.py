@@ -77,7 +77,7 @@ def test_a_stream_whose_head_does_not_say_so() -> None:
         (streamed("a", "!oh"), "failed", "oh"),
         (streamed("a", "?"), "broken", "The answer is not what its dialect says: has a question mark"),
         (streamed("a").replace(b"[DONE]", b"[done]"), "broken", "The stream ended before the answer did."),
-        (b"SSH-2.0-OpenSSH_9.6\r\n", "broken", "What the server sent is no HTTP/1.1 response."),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "broken", "What the server sent is not an HTTP/1.1 response."),
         (
             whole(200, b"x", "content-encoding: gzip"),
             "broken",

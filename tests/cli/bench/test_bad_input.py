@@ -123,7 +123,7 @@ def test_a_trace_that_is_missing_is_a_usage_error(bench: Bench, tmp_path: Path) 
         (("--rate", 2, "--ramp", 3), ("ramp",)),
         (("--rate", 2, "--input-tokens", "many"), ("many",)),
         (("--rate", 2, "--slo", "ttfd=1s"), ("ttfd", "ttft")),
-        (("--rate", 2, "--slo", "ttft=1"), ("is no time", "500ms")),
+        (("--rate", 2, "--slo", "ttft=1"), ("is not a time", "500ms")),
         (("--rate", 2, "--warmup", -1), ("warmup",)),
         (("--rate", 2, "--prefix-groups", 3), ("shared-prefix",)),
         (("--rates", "1,2", "--concurrencies", "1,2"), ("exclude each other",)),

@@ -101,7 +101,7 @@ class ResponseReader:
         if len(data) > MOST_HEAD:
             raise ProtocolError(f"The head of the response is longer than {MOST_HEAD} bytes.")
         if not b"HTTP/1."[: len(data)] == data[:7]:
-            raise ProtocolError("What the server sent is no HTTP/1.1 response.")
+            raise ProtocolError("What the server sent is not an HTTP/1.1 response.")
         self._pending = data
         return b""
 
@@ -109,7 +109,7 @@ class ResponseReader:
         line, _, rest = head.partition(b"\n")
         match = STATUS_LINE.fullmatch(line.rstrip(b"\r"))
         if match is None:
-            raise ProtocolError("What the server sent is no HTTP/1.1 response.")
+            raise ProtocolError("What the server sent is not an HTTP/1.1 response.")
         self.headers = _headers(rest)
         connection = [word.strip().lower() for word in self.headers.get("connection", "").split(",")]
         self.keep_alive = "close" not in connection and (match[1] == b"1" or "keep-alive" in connection)

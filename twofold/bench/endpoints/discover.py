@@ -151,7 +151,7 @@ def first_answer(exchange: Exchange, endpoint: Endpoint, ask: Ask) -> Answer:
         _read(endpoint, answer, headers.get("content-type", ""), body)
     except ValueError as error:
         hint = "Choose the dialect that the server speaks with --endpoint."
-        raise NetworkError(f"What {endpoint.path} answers is none of its dialect: {error}.", hint=hint) from error
+        raise NetworkError(f"What {endpoint.path} answers does not match its API: {error}.", hint=hint) from error
     if answer.error is not None:
         raise NetworkError(f"The server fails: {answer.error}", hint="Look into the server's log.")
     return answer

@@ -36,7 +36,7 @@ class Objectives:
         for part in text.split(","):
             name, found, value = (piece.strip() for piece in part.partition("="))
             if not found:
-                raise ParameterError(f"{named(part)} is no objective", param="slo", hint=_EXAMPLE)
+                raise ParameterError(f"{named(part)} is not an objective", param="slo", hint=_EXAMPLE)
             _check_name(name, limits)
             limits[name] = duration(value, "slo")
         return cls(**limits)
@@ -60,7 +60,7 @@ def duration(text: str, param: str) -> float:
     """Seconds that a text such as ``500ms`` says; more than 0. ParameterError without a unit, and for all else."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
-        raise ParameterError(f"{named(text)} is no time", param=param, hint="a number with s, ms or us: 0.5s, 500ms")
+        raise ParameterError(f"{named(text)} is not a time", param=param, hint="a number with s, ms or us: 0.5s, 500ms")
     seconds = float(match[1]) / _IN_A_SECOND[match[2]]
     if not seconds:
         raise ParameterError(f"{param} has a limit of 0 seconds, which nothing meets", param=param)
@@ -75,7 +75,9 @@ def share(text: str, param: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value <= 1:
-        raise ParameterError(f"{named(text)} is no share", param=param, hint="a number up to 1, or a percentage: 90%")
+        raise ParameterError(
+            f"{named(text)} is not a fraction", param=param, hint="a number up to 1, or a percentage: 90%"
+        )
     return value
 
 

@@ -70,7 +70,7 @@ def _hub_counter(path: Path, chat: bool) -> LocalCounter:
     try:
         tokenizer = HubTokenizer.from_file(str(path))
     except Exception as error:  # the package raises Exception itself
-        raise UnsupportedModelError(f"{path} is no tokenizer: {error!s:.200}", hint=_HINT) from error
+        raise UnsupportedModelError(f"{path} is not a tokenizer: {error!s:.200}", hint=_HINT) from error
 
     def encode(text: str, special: bool = True) -> list[int]:
         ids: list[int] = tokenizer.encode(text, add_special_tokens=special).ids

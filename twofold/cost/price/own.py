@@ -134,7 +134,7 @@ def hourly(
 ) -> Decimal:
     """The price of a machine's hour: rent, electricity, and what it cost to buy over the years that it runs.
 
-    Raises ParameterError where nothing is given, half of what electricity needs, or what is no price.
+    Raises ParameterError where nothing is given, half of what electricity needs, or what is not a price.
     """
     for name, given in (
         ("price_per_hour", per_hour),

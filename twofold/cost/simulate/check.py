@@ -64,11 +64,9 @@ def read_bench(path: Path) -> tuple[Mapping[str, Any], tuple[Measured, ...]]:
     except OSError as error:
         raise unreadable(path, error) from error
     except ValueError as error:
-        raise FormatError(
-            f"{path.name} is no JSON document: {error}.", hint="Write one: twofold bench -o FILE"
-        ) from None
+        raise FormatError(f"{path.name} is not valid JSON: {error}.", hint="Write one: twofold bench -o FILE") from None
     if not isinstance(document, dict) or document.get("schema") != BENCH_SCHEMA:
-        raise FormatError(f"{path.name} is no document of twofold bench ({BENCH_SCHEMA}).", hint=WRITE_ONE)
+        raise FormatError(f"{path.name} is not a result of twofold bench ({BENCH_SCHEMA}).", hint=WRITE_ONE)
     runs = tuple(_measured(run, path) for run in document["runs"])
     if not any(run.jobs for run in runs):
         raise FormatError(

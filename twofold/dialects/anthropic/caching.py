@@ -42,6 +42,6 @@ class CacheControls:
             raise FieldError(
                 f"{name} has ttl 1h, but one before it has 5m.",
                 param=name,
-                hint="Put those of 1h first; the order is tools, system, messages.",
+                hint="Put 1h blocks first; the order is tools, system, messages.",
             )
         self._shortened = ttl == "5m"

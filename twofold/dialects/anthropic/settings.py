@@ -92,7 +92,7 @@ def _output_config(fields: Fields) -> tuple[int | None, StructuredOutputsParams 
     now = config.inner("format")
     if now is not None and before is not None:
         raise FieldError(
-            "output_config.format and output_format both say what form the answer has.",
+            "output_config.format and output_format both set the output format.",
             param="output_format",
             hint="Leave output_format out.",
         )

@@ -250,5 +250,5 @@ def _unknown_kind(name: str, kind: object, role: str) -> FieldError:
         f"{name} {named(kind)} is not supported here.",
         param=name,
         code="unsupported_value",
-        hint=f"Possible: {', '.join(possible)}. The models that run here read text only.",
+        hint=f"Supported: {', '.join(possible)}. The loaded models are text only.",
     )

@@ -44,7 +44,7 @@ class EmbedRequest:
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise impossible("input", given, "a text or a list of texts")
         if len(texts) > MAX_PROMPTS:
-            raise FieldError(f"input holds {len(texts)} texts, at most {MAX_PROMPTS} are possible.", param="input")
+            raise FieldError(f"input holds {len(texts)} texts; the maximum is {MAX_PROMPTS}.", param="input")
         params = PoolingParams(dimensions=fields.whole("dimensions", 0, MAX_TOKEN_ID) or None)
         return cls._read(fields, tuple(texts), params, truncate=fields.flag("truncate", True), single=False)
 
@@ -98,7 +98,7 @@ class EmbedRequest:
         return {"model": head.model, "embeddings": vectors, **{name: told[name] for name in names}}
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> Streamer:  # noqa: ARG002 - see ``stream``
-        raise AssertionError("vectors are not streamed")
+        raise AssertionError("embeddings cannot be streamed")
 
     def _prompt(self, text: str, model: ModelFacts) -> GivenPrompt:
         ids = tokenized(GivenPrompt(text=text), model.unbounded()).token_ids or ()

@@ -78,7 +78,7 @@ class Sampling:
         room = self.window - prompt
         if room < 1:
             raise ContextLengthError(
-                f"The prompt has {prompt} tokens; with one token of answer it does not fit num_ctx {self.window}.",
+                f"The prompt has {prompt} tokens; with one output token  it does not fit num_ctx {self.window}.",
                 hint="Shorten the prompt, or raise options.num_ctx.",
             )
         asked = job.params.max_tokens

@@ -136,7 +136,7 @@ def read_texts(fields: Fields, name: str) -> tuple[GivenPrompt, ...]:
     if all(map(is_whole, given)):
         return (GivenPrompt(token_ids=tuple(given)),)
     if len(given) > MAX_PROMPTS:
-        raise FieldError(f"{name} holds {len(given)} texts, at most {MAX_PROMPTS} are possible.", param=name)
+        raise FieldError(f"{name} holds {len(given)} texts; the maximum is {MAX_PROMPTS}.", param=name)
     return tuple(_one_text(name, one) for one in given)
 
 

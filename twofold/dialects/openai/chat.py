@@ -136,7 +136,7 @@ def read_thinking(fields: Fields) -> Thinking:
         return chosen
     if chosen.mode == "off":
         message = 'thinking_token_budget has nothing to limit: reasoning_effort is "none".'
-        raise FieldError(message, param="thinking_token_budget", hint="Leave one of them out.")
+        raise FieldError(message, param="thinking_token_budget", hint="Remove one of them.")
     return Thinking("on", budget, "thinking_token_budget")
 
 

@@ -70,7 +70,7 @@ class EmbeddingRequest:
         return embedding_list(head, outputs, base64=self.encoding == "base64")
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> Streamer:  # noqa: ARG002 - see ``stream``
-        raise AssertionError("vectors are not streamed")
+        raise AssertionError("embeddings cannot be streamed")
 
 
 def _choice(fields: Fields, name: str, default: str, known: tuple[str, ...]) -> str:

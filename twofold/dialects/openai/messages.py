@@ -31,7 +31,7 @@ def read_messages(fields: Fields) -> tuple[Sequence[Message], tuple[CachePoint, 
         raise impossible("messages", messages, "a list of objects")
     if not 0 < len(messages) <= MAX_MESSAGES:
         raise FieldError(
-            f"messages holds {len(messages)} messages; 1 to {MAX_MESSAGES} are possible.", param="messages"
+            f"messages holds {len(messages)} messages; the range is 1 to {MAX_MESSAGES}.", param="messages"
         )
     mode, ttl = _cache_options(fields)
     points: list[CachePoint] = []

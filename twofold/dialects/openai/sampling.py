@@ -75,9 +75,9 @@ def _structured_outputs(fields: Fields) -> StructuredOutputsParams | None:
         return formatted
     if formatted is not None:
         raise FieldError(
-            "response_format and structured_outputs both say what form the answer has.",
+            "response_format and structured_outputs both set the output format.",
             param="structured_outputs",
-            hint="Leave one of them out.",
+            hint="Remove one of them.",
         )
     if not isinstance(extra, dict):
         raise impossible("structured_outputs", extra, "an object")

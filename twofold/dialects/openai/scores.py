@@ -199,7 +199,7 @@ def _side(fields: Fields, name: Literal["text_1", "text_2"], other: str) -> list
     """One side of the pairs, under vLLM's older name for it or its newer one."""
     older, newer = fields.take(name), fields.take(other)
     if older is not None and newer is not None:
-        raise FieldError(f"{name} and {other} are two names of one field.", param=other, hint="Leave one of them out.")
+        raise FieldError(f"{name} and {other} are two names of one field.", param=other, hint="Remove one of them.")
     chosen, given = (other, newer) if newer is not None else (name, older)
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, list) or not 0 < len(texts) <= MAX_DOCUMENTS:

@@ -29,7 +29,7 @@ def parsed(line: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise LineError("", f"is not JSON ({error})") from None
     if not isinstance(value, dict):
-        raise LineError("", "is no JSON object")
+        raise LineError("", "is not a JSON object")
     return value
 
 

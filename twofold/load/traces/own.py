@@ -145,7 +145,7 @@ def _check_names(value: dict[str, Any]) -> None:
         if name not in FIELDS:
             close = nearest(name, FIELDS)
             hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(sorted(FIELDS))}."
-            raise LineError(f"{name:.60}", "is no field of a trace", hint=hint)
+            raise LineError(f"{name:.60}", "is not a field of a trace", hint=hint)
 
 
 def _input(value: dict[str, Any], messages: tuple[Message, ...] | None) -> int:
@@ -163,7 +163,7 @@ def _messages(value: dict[str, Any]) -> tuple[Message, ...] | None:
         return None
     listed = value["messages"]
     if not isinstance(listed, list) or not listed:
-        raise LineError("messages", "is no list of messages")
+        raise LineError("messages", "is not a list of messages")
     return tuple(_message(each) for each in listed)
 
 
@@ -182,14 +182,14 @@ def _text(field: str, value: object) -> str:
 def _fields(value: dict[str, Any]) -> dict[str, Any]:
     fields = value.get("fields", {})
     if not isinstance(fields, dict):
-        raise LineError("fields", "is no JSON object")
+        raise LineError("fields", "is not a JSON object")
     return fields
 
 
 def _shared(value: dict[str, Any]) -> list[tuple[int, int]]:
     listed = value.get("shared", [])
     if not isinstance(listed, list):
-        raise LineError("shared", "is no list of pairs")
+        raise LineError("shared", "is not a list of pairs")
     if listed and ("messages" in value or "prompt" in value):
         raise LineError("shared", "stands beside a prompt that is given")
     return [_piece(each) for each in listed]

@@ -47,7 +47,7 @@ def _known(form: str) -> Format:
             return known
     close = nearest(form, FORMATS)
     hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(FORMATS)}."
-    raise ParameterError(f"{named(form)} is no format of traces.", param="trace-format", hint=hint)
+    raise ParameterError(f"{named(form)} is not a trace format.", param="trace-format", hint=hint)
 
 
 def _format(path: Path) -> Format:
@@ -62,7 +62,7 @@ def _format(path: Path) -> Format:
     if FIELDS[0].encode() in line:
         return "azure"
     raise ParameterError(
-        f"{path.name} is no trace of a known format.",
+        f"{path.name} is not a trace in a known format.",
         param="trace",
         hint=f"Known: JSON lines of ours or of Mooncake's, and CSV with the head {','.join(FIELDS)}.",
     )

@@ -139,7 +139,7 @@ class BatchStore:
     def _find(self, tenant: str, id: str) -> tuple[int, BatchRecord]:
         found = self._base.rows("SELECT number, record FROM batches WHERE id = ? AND tenant = ?", id, tenant)
         if not found:
-            raise NotFoundError(f"There is no batch {quoted(id)}.", hint="GET /v1/batches lists those that there are.")
+            raise NotFoundError(f"There is no batch {quoted(id)}.", hint="GET /v1/batches lists all batches.")
         number, text = found[0]
         return number, _read(text)
 

@@ -58,7 +58,7 @@ class FilesEndpoint:
     async def upload(self, tenant: str, content_type: str | None, body: AsyncIterable[bytes]) -> dict[str, Any]:
         """POST /v1/files: ``body`` is a multipart form, which goes to the disk as it comes."""
         if self._uploads >= UPLOADS_AT_ONCE:
-            raise BusyError(f"{UPLOADS_AT_ONCE} files are being uploaded already.", retry_after_s=1.0)
+            raise BusyError(f"{UPLOADS_AT_ONCE} files are already being uploaded.", retry_after_s=1.0)
         self._uploads += 1
         try:
             return (await self._upload(_Upload(self._store, tenant, content_type), body)).as_object()

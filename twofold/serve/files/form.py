@@ -117,7 +117,7 @@ class UploadForm:
         if self._field not in KNOWN:
             _refuse_unknown(self._field)
         if self._field in self._values:
-            raise FieldError(f"{self._field} stands twice.", param=self._field)
+            raise FieldError(f"{self._field} is given twice.", param=self._field)
         self._values[self._field] = bytearray()
         if self._field == "file":
             self._filename = _filename(options.get(b"filename"))
@@ -152,9 +152,7 @@ class UploadForm:
 
 def too_large(most: int) -> TooLargeError:
     """The error for a file of more than ``most`` bytes."""
-    return TooLargeError(
-        f"A file may have {most >> 20} MiB at most.", hint="Split it, and make a batch of each of its parts."
-    )
+    return TooLargeError(f"The maximum file size is {most >> 20} MiB.", hint="Split it into several batches.")
 
 
 def _boundary(content_type: str | None) -> bytes:
@@ -174,7 +172,7 @@ def _boundary(content_type: str | None) -> bytes:
 def _filename(given: bytes | None) -> str:
     """A name to show, without folders and control characters. It never names a file on the disk."""
     if given is None:
-        raise FieldError("file must come with a file name.", param="file", hint="Send it as a file, not as text.")
+        raise FieldError("file needs a file name.", param="file", hint="Send it as a file part, not as a text field.")
     name = _CONTROL.sub("", _text(given, "file")).replace("\\", "/").rpartition("/")[2]
     return name[:MAX_NAME_CHARS] or "upload"
 
@@ -183,7 +181,7 @@ def _text(data: bytes, param: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise FieldError("The form holds text that is not UTF-8.", param=param) from error
+        raise FieldError("The form contains text that is not UTF-8.", param=param) from error
 
 
 def _refuse_unknown(name: str) -> NoReturn:
@@ -193,4 +191,6 @@ def _refuse_unknown(name: str) -> NoReturn:
 
 
 def _bad(reason: str) -> FieldError:
-    return FieldError(f"The body is no upload: {reason}.", param="body", hint="Send it as multipart/form-data.")
+    return FieldError(
+        f"The body is not a valid upload: {reason}.", param="body", hint="Send it as multipart/form-data."
+    )

@@ -191,7 +191,7 @@ class FileStore:
             self._wall(),
         )
         if not found:
-            raise NotFoundError(f"There is no file {quoted(id)}.", hint="GET /v1/files lists those that there are.")
+            raise NotFoundError(f"There is no file {quoted(id)}.", hint="GET /v1/files lists all files.")
         return found[0][0], StoredFile(*found[0][1:])
 
     def _after(self, tenant: str, id: str) -> int:
@@ -203,10 +203,10 @@ class FileStore:
     def _check_room(self, tenant: str, more: int) -> None:
         ((count, used),) = self._base.rows("SELECT COUNT(*), TOTAL(bytes) FROM files WHERE tenant = ?", tenant)
         if count >= self.limits.tenant_files:
-            raise TooLargeError(f"There are {count} files already.", hint="Delete some.")
+            raise TooLargeError(f"The limit of {count} files is reached.", hint="Delete some.")
         if used + more > self.limits.tenant_bytes:
             raise TooLargeError(
-                f"All files together may have {self.limits.tenant_bytes >> 20} MiB at most.", hint="Delete some."
+                f"All files together are limited to {self.limits.tenant_bytes >> 20} MiB.", hint="Delete some."
             )
 
     def _remove(self, id: str) -> None:

@@ -43,7 +43,7 @@ async def read_body(
         async with asyncio.timeout(limits.seconds):
             return await _read(receive, limits, hold)
     except TimeoutError:
-        raise SlowClientError(f"The body of the request did not come within {limits.seconds:g} s.") from None
+        raise SlowClientError(f"The request body did not arrive within {limits.seconds:g} s.") from None
 
 
 async def _read(receive: Receive, limits: BodyLimits, hold: Callable[[int], None]) -> bytes:
@@ -82,7 +82,7 @@ def decode_json(body: bytes, limits: BodyLimits) -> Any:
     except orjson.JSONDecodeError as error:
         raise _not_json(body, error) from None  # the cause would carry the body along
     if not _is_shallow(value, limits.depth):
-        raise FieldError(f"The body has more than {limits.depth} objects and lists inside each other.", param="body")
+        raise FieldError(f"The body is nested deeper than {limits.depth} levels.", param="body")
     return value
 
 

@@ -81,7 +81,7 @@ class BoundedConnection(h11.Connection):
         head = data[: _head_end(data)]
         self._head = head[:MAX_TARGET]
         if len(head) > self._limits.head_bytes or head.count(b"\n") > self._limits.head_lines:
-            raise h11.RemoteProtocolError("the head of the request is too long", error_status_hint=HEADERS_TOO_LARGE)
+            raise h11.RemoteProtocolError("the request head is too long", error_status_hint=HEADERS_TOO_LARGE)
 
     def _begin(self, request: h11.Request) -> None:
         self.requests += 1
@@ -96,7 +96,7 @@ class BoundedConnection(h11.Connection):
         self._chunks += data.chunk_start
         self._chunk_bytes += len(data.data)
         if self._chunks > self._limits.small_chunks and self._chunk_bytes < self._chunks * self._limits.chunk_bytes:
-            raise h11.RemoteProtocolError("the body came in too many small chunks")
+            raise h11.RemoteProtocolError("the body was sent in too many small chunks")
 
 
 def _head_end(data: bytes) -> int:

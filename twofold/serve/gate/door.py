@@ -93,8 +93,8 @@ def check_exposure(host: str, keys: KeyRing) -> None:
     """Raises UsageError where a server without keys would listen to other machines."""
     if not keys.required and not is_loopback(host):
         raise UsageError(
-            f"Without an API key the server listens on this machine only, not on {host}.",
-            hint="Give --api-key or --api-keys FILE (`twofold keys add` makes one), or leave --host out.",
+            f"Binding to {host} requires an API key; without one only loopback is allowed.",
+            hint="Give --api-key or --api-keys FILE (`twofold keys add` makes one), or omit --host.",
         )
 
 

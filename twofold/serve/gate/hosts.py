@@ -103,7 +103,7 @@ class Origins:
                 raise ParameterError(
                     f"{origin!r:.100} is not an origin.",
                     param="allowed_origins",
-                    hint="Write scheme://host or scheme://host:port, with nothing behind it.",
+                    hint="Write scheme://host or scheme://host:port, nothing else.",
                 )
         return cls(frozenset(origin.lower() for origin in origins))
 

@@ -93,9 +93,9 @@ class KeyRing:
         self._keys = tuple(keys)
         self.required = required or bool(self._keys)
         if len({key.id for key in self._keys}) < len(self._keys):
-            raise ParameterError("There are two API keys of the same id.", param="keys")
+            raise ParameterError("Two API keys have the same id.", param="keys")
         if len(self._keys) > MAX_KEYS:
-            raise ParameterError(f"There are {len(self._keys)} keys, at most {MAX_KEYS} are possible.", param="keys")
+            raise ParameterError(f"There are {len(self._keys)} keys; the maximum is {MAX_KEYS}.", param="keys")
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -116,16 +116,14 @@ class KeyRing:
     def find(self, text: str | None, now: datetime) -> ApiKey:
         """The key with this text. Raises AccessError where there is none, or it has expired."""
         if not text:
-            raise AccessError(
-                "No API key was given.", hint="Send it as Authorization: Bearer KEY, or as x-api-key: KEY."
-            )
+            raise AccessError("Missing API key.", hint="Send it as Authorization: Bearer KEY, or as x-api-key: KEY.")
         presented = hash_key(text[: MAX_KEY_CHARS + 1])
         found = None
         for key in self._keys:
             if hmac.compare_digest(presented, key.hash):
                 found = key
         if found is None:
-            raise AccessError("The API key is not known here.")
+            raise AccessError("Invalid API key.")
         if found.expired(now):
             raise AccessError("The API key has expired.")
         return found

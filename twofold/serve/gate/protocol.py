@@ -176,17 +176,17 @@ class GateProtocol(H11Protocol):
         if self._leaving:
             return
         if self.conn.partial or self.conn.their_state is h11.SEND_BODY:
-            self.refuse(UsageError("The connection was closed before the request was whole."))
+            self.refuse(UsageError("The connection was closed before the request was complete."))
         elif self._waits_for_answer:
-            self.refuse(UsageError("The client closed its side of the connection before the answer came, and so left."))
+            self.refuse(UsageError("The client disconnected before the response was sent."))
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's words, in place of the dialect's
         """What uvicorn calls for every request that h11 refuses."""
         if self.conn.refused == HEADERS_TOO_LARGE:
             sizes = f"{self.limits.head_bytes // 1024} KiB in {self.limits.head_lines} lines"
-            self.refuse(HeadError(f"The head of the request is longer than {sizes}."))
+            self.refuse(HeadError(f"The request head is longer than {sizes}."))
         else:
-            self.refuse(UsageError("What came is not a valid HTTP request."))
+            self.refuse(UsageError("This is not a valid HTTP request."))
 
     def refuse(self, error: TwofoldError) -> None:
         """Answers the request that is coming with ``error`` where nothing was answered yet, and lets the client go."""
@@ -272,7 +272,7 @@ class GateProtocol(H11Protocol):
         if state in (State.STUCK, State.CLOSING):
             self._socket.abort()
         elif state is State.HEAD and self.conn.partial:
-            self.refuse(SlowClientError(f"The head of the request did not come within {self.limits.head_s:g} s."))
+            self.refuse(SlowClientError(f"The request head did not arrive within {self.limits.head_s:g} s."))
         else:
             self._socket.close()
 
@@ -340,7 +340,7 @@ def crowded(app: ASGIApp, refusals: Refusals) -> ASGIApp:
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             await app(scope, receive, send)
             return
-        error = BusyError("The server has as many connections as it takes.", retry_after_s=FULL_RETRY_S)
+        error = BusyError("The server's connection limit is reached.", retry_after_s=FULL_RETRY_S)
         request_id = new_request_id()
         extra = ((b"x-request-id", request_id.encode()),)
         await refusals.answer(error, scope["path"], request_id, extra).send(send)

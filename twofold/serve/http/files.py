@@ -72,7 +72,7 @@ async def _pieces(receive: Receive) -> AsyncIterator[bytes]:
             async with asyncio.timeout(SILENCE_S):
                 message = await receive()
         except TimeoutError:
-            raise SlowClientError(f"Nothing of the upload came for {SILENCE_S:g} s.") from None
+            raise SlowClientError(f"No upload data arrived for {SILENCE_S:g} s.") from None
         if message["type"] == "http.disconnect":
             raise ClientGoneError
         more = message.get("more_body", False)

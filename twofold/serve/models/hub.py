@@ -271,7 +271,7 @@ class WorkerHub:
     async def _loaded(self, place: _Place) -> WorkerModel:
         """The place's model, loaded by whoever comes first."""
         if self._closed:
-            raise ResourceError("The server is closing.", hint="Ask again when it is back.")
+            raise ResourceError("The server is closing.", hint="Retry when it is back.")
         if place.unloading is not None:
             await asyncio.wait([place.unloading])
         if place.model is not None and place.model.state == "failed":
@@ -357,14 +357,14 @@ class WorkerHub:
         if needed > self._budget:
             raise ResourceError(
                 f"The model {place.name} takes {needed:,} bytes of memory; {self._budget:,} may be used.",
-                hint="Raise the memory budget, or lower max_model_len or kv_cache_memory_bytes.",
+                hint="Raise --memory-budget, or lower --max-model-len or --kv-cache-memory-bytes.",
             )
         busy = sum(other.bytes for other in self._places if other.holds and not other.idle)
         if busy + needed > self._budget:
             raise BusyError(
-                f"There is no memory for the model {place.name} while other models are in use.",
+                f"There is not enough memory to load {place.name} while other models are in use.",
                 retry_after_s=BUSY_RETRY_S,
-                hint="Ask again later, or raise the memory budget.",
+                hint="Retry later, or raise --memory-budget.",
             )
 
     async def _unload(self, place: _Place) -> None:

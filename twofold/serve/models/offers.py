@@ -67,7 +67,7 @@ def _check_names(offered: Iterable[tuple[str, ...]]) -> None:
     seen: set[str] = set()
     for name in (name for names in offered for name in names):
         if not name or len(name) > MOST_NAME_CHARS:
-            raise ParameterError(f"{quoted(name)} is no name for a model.", param="model")
+            raise ParameterError(f"{quoted(name)} is not a valid model name.", param="model")
         if name in seen:
             hint = "Write ALIAS=NAME to tell them apart."
             raise ParameterError(f"Two models would be called {name!r}.", param="model", hint=hint)

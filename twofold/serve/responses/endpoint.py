@@ -112,7 +112,7 @@ class ResponsesEndpoint:
         if missing is not None:
             raise NotFoundError(
                 f"There is no item {quoted(missing)}.",
-                hint="Items are kept with their response, for which store must be true; else send them whole.",
+                hint="Items are stored only with responses that set store to true; otherwise send them in full.",
             )
         return {identity: known[identity] for identity in wanted}
 
@@ -153,5 +153,5 @@ def _unscored(part: Item) -> bool:
 def _absent(identity: str) -> NotFoundError:
     return NotFoundError(
         f"There is no response {quoted(identity)}.",
-        hint="It may have been deleted, be too old, or have been made with store false.",
+        hint="It was deleted, has expired, or was created with store false.",
     )

@@ -59,7 +59,7 @@ class ItemsQuery:
             places = (place for place, item in enumerate(ordered, 1) if item["id"] == self.after)
             start = next(places, 0)
             if not start:
-                raise FieldError(f"after {quoted(self.after)} is none of the items.", param="after")
+                raise FieldError(f"after {quoted(self.after)}is not one of the items.", param="after")
         end = start + self.limit
         return ordered[start:end], end < len(ordered)
 

@@ -177,7 +177,7 @@ class WorkerModel:
             life.cancel()
             with suppress(asyncio.CancelledError):
                 await life
-        self._break_off(ResourceError(f"The model {self._name} was unloaded.", hint="Ask again."))
+        self._break_off(ResourceError(f"The model {self._name} was unloaded.", hint="Retry."))
 
     async def run(self, job: Job, request_id: str, passage: Passage | None = None) -> AsyncGenerator[OutputDelta, None]:
         """``ServedModel.run``."""
@@ -199,7 +199,7 @@ class WorkerModel:
     async def check_idle(self) -> None:
         """Asserts that an engine without work holds nothing. Raises WorkerError where there is no process."""
         if self._link is None or self._state != "ready":
-            raise WorkerError(f"The model {self._name} has no process now.")
+            raise WorkerError(f"The model {self._name} is restarting.")
         check: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self._checks.append(check)
         self._link.send(Check())
@@ -282,7 +282,7 @@ class WorkerModel:
         self._leaving.clear()
         for check in self._checks:
             if not check.done():
-                check.set_exception(WorkerError(f"The process of {self._name} ended."))
+                check.set_exception(WorkerError(f"The process of the model {self._name} exited."))
         self._checks.clear()
         if self._state in {"failed", "closed"}:
             return
@@ -292,7 +292,8 @@ class WorkerModel:
         while now - self._ends[0] > self._patience.ends_within_s:
             self._ends.popleft()
         error = WorkerError(
-            f"The process of the model {self._name} ended ({_how(status)}).", hint="Ask again; it is started again."
+            f"The process of the model {self._name} exited ({_how(status)}).",
+            hint="Retry; the process is being restarted.",
         )
         self._break_off(error, lambda stream: stream.began or stream.tries >= MOST_TRIES)
         if self._ready is None or len(self._ends) >= self._patience.ends:
@@ -311,7 +312,7 @@ class WorkerModel:
 
     def _gone(self) -> TwofoldError:
         reason = "It was unloaded." if self._error is None else str(self._error)
-        return WorkerError(f"The model {self._name} cannot answer. {reason}", hint="Ask again later.")
+        return WorkerError(f"The model {self._name} failed to load. {reason}", hint="Retry later.")
 
     def _become(self, state: WorkerState) -> None:
         self._state = state

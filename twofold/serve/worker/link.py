@@ -107,5 +107,5 @@ async def _start(descriptor: int) -> Process:
     except OSError as error:
         raise ResourceError(
             f"The process for a model could not be started: {error.strerror}.",
-            hint="Each loaded model needs a process of its own.",
+            hint="Each loaded model runs in its own process.",
         ) from error

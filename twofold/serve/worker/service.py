@@ -251,7 +251,7 @@ class _Tester:
 
     def wait(self) -> None:
         if not self._ended.wait(SELF_TEST_S):
-            raise WorkerError(f"The model made no token in {SELF_TEST_S:.0f} s.", hint="Take a smaller model.")
+            raise WorkerError(f"The model made no token in {SELF_TEST_S:.0f} s.", hint="Use a smaller model.")
         if self._error is not None:
             raise _told(self._error)
 
@@ -268,4 +268,4 @@ def _told(error: Exception) -> TwofoldError:
         return error
     kind = type(error).__name__
     sys.stderr.write(f"twofold worker: {kind}\n{''.join(traceback.format_tb(error.__traceback__))}")
-    return WorkerError(f"The engine failed with a {kind}.", hint="Ask again; the server's log says where it failed.")
+    return WorkerError(f"The engine failed with a {kind}.", hint="Retry; the server log has the cause.")

@@ -101,8 +101,8 @@ class Stream:
         if self._bytes > MOST_WAITING:
             self._deltas.clear()
             self._error = SlowClientError(
-                f"The answer was cut: more than {MOST_WAITING >> 20} MiB of it waited to be read.",
-                hint="Read the answer as it comes.",
+                f"The stream was cut: {MOST_WAITING >> 20} MiB were unread.",
+                hint="Read the stream as it arrives.",
             )
         elif not self._resting:
             self._resting = True

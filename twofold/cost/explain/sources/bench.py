@@ -61,7 +61,7 @@ def _by_share(requests: Sequence[Fields], pick: str, measure: str) -> Fields:
     except ValueError:
         share = -1.0
     if not 0 < share <= 1:
-        raise ParameterError(f"{pick!r:.60} is no percentile.", param="request", hint="Give p50, p99 or an index.")
+        raise ParameterError(f"{pick!r:.60} is not a percentile.", param="request", hint="Give p50, p99 or an index.")
     known = sorted(
         (each for each in requests if measure in each and each.values.get("measured", True)),
         key=lambda each: each.number(measure),

@@ -24,7 +24,7 @@ def read_observed(text: bytes | str, label: str, pick: str | None = None, goal: 
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ParameterError(f"{label} is no JSON: {error!s:.200}.", param="source", hint=HINT) from None
+        raise ParameterError(f"{label} is not valid JSON: {error!s:.200}.", param="source", hint=HINT) from None
     found = Fields({}, label).within("document", value)
     document = Fields(found.values, label)
     inner = document.values.get("twofold")
@@ -44,6 +44,6 @@ def _number(pick: str | None) -> int:
         return 0
     if not pick.isdecimal():
         raise ParameterError(
-            f"{pick!r:.60} is no number of a prompt.", param="request", hint="The prompts of a record count from 0."
+            f"{pick!r:.60} is not a prompt number.", param="request", hint="The prompts of a record count from 0."
         )
     return int(pick)
