@@ -58,10 +58,10 @@ def test_a_line_that_is_too_long_is_known_and_left_out(tmp_path: Path, size: int
     [
         (b"{", "not JSON"),
         (b"nonsense", "column 1"),
-        (b"[]", "no JSON object"),
+        (b"[]", "not a JSON object"),
         (b"{} {}", "Extra data"),
         (b'{"a": NaN}', "NaN is no number"),
-        (b'{"a": 1, "a": 2}', "'a' stands twice"),
+        (b'{"a": 1, "a": 2}', "'a' occurs twice"),
         (b'{"a": "\xff"}', "not UTF-8 at byte 7"),
         (b'{"a":' * 100_000, "nested too deeply"),
         (b'{"a": ' + b"9" * 5000 + b"}", "not JSON"),
@@ -171,7 +171,7 @@ def test_text_that_is_not_unicode_is_escaped(tmp_path: Path) -> None:
 def test_a_file_that_no_batch_wrote_is_left_alone(tmp_path: Path, content: str) -> None:
     path = tmp_path / "out"
     path.write_text(content)
-    with pytest.raises(UsageError, match="was not written by a batch") as caught:
+    with pytest.raises(UsageError, match="is not a batch result") as caught:
         Journal(path, VirtualClock())
     assert "--overwrite" in str(caught.value.hint)
     assert path.read_text() == content
@@ -184,7 +184,7 @@ def test_the_output_of_another_input(tmp_path: Path) -> None:
     with Journal(tmp_path / "out", VirtualClock()) as journal:
         journal.write("1", RECORD)
     with Journal(tmp_path / "out", VirtualClock()) as journal:
-        with pytest.raises(UsageError, match="1 lines that answer none"):
+        with pytest.raises(UsageError, match="1 lines that belong to none"):
             journal.check(["2", "3"])
         with pytest.raises(UsageError, match="'m', not of 'other'"):
             journal.check_model("other")
@@ -197,7 +197,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
 
 def test_places_where_nothing_can_be_written(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no regular file"):
+    with pytest.raises(UsageError, match="not a regular file"):
         Journal(tmp_path, VirtualClock())
     with pytest.raises(ResourceError, match="cannot be opened"):
         Journal(tmp_path / "no" / "out", VirtualClock())

@@ -64,7 +64,7 @@ def test_what_the_flags_become() -> None:
         (["--regex", "("], "regex cannot be compiled"),
         (["--regex", ""], "regex"),
         (["--choice", ""], "choice"),
-        (["--choice", "red", "--ignore-eos"], "ignore_eos and min_tokens would go on"),
+        (["--choice", "red", "--ignore-eos"], "remove ignore_eos and min_tokens"),
         (["--choice", "red and blue and green", "-n", "1"], "needs"),
     ],
     ids=str,

@@ -48,11 +48,11 @@ def test_a_call_that_must_be_made_has_its_form(model: ModelFacts) -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"tool_choice": "required"}, "no tools"),
+        ({"tool_choice": "required"}, "tools is empty"),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "weathr"}}}, "'weather'"),
         (
             {"tools": [TOOL], "tool_choice": "required", "response_format": {"type": "json_object"}},
-            "form of its own",
+            "cannot be combined",
         ),
     ],
 )

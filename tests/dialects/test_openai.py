@@ -120,10 +120,10 @@ def test_dimensions_are_the_models() -> None:
 @pytest.mark.parametrize(
     ("fields", "param", "said"),
     [
-        ({"input": None}, "input", "missing"),
+        ({"input": None}, "input", "required"),
         ({"input": []}, "input", "text, a list of texts"),
         ({"input": [[]]}, "input", "text, a list of texts"),
-        ({"input": ["a"] * 2049}, "input", "at most 2048"),
+        ({"input": ["a"] * 2049}, "input", "the maximum is 2048"),
         ({"encoding_format": "base32"}, "encoding_format", "Did you mean 'base64'?"),
         ({"encoding_format": 5}, "encoding_format", "float or base64"),
         ({"pooling": "maen"}, "pooling", "Did you mean 'mean'?"),
@@ -249,7 +249,7 @@ def test_how_a_reply_is_told() -> None:
         ({"max_token": 1}, "max_token", "unknown_parameter", "'max_tokens'"),
         ({"zzz": 1}, "zzz", "unknown_parameter", "Known: "),
         ({"messages": "x"}, "messages", "invalid_value", "list of objects"),
-        ({"messages": None}, "messages", "missing_required_parameter", "missing"),
+        ({"messages": None}, "messages", "missing_required_parameter", "required"),
         ({"model": 5}, "model", "invalid_value", "text"),
         ({"stream": "yes"}, "stream", "invalid_value", "true or false"),
         ({"stream": True, "stream_options": {"include_obfuscation": True}}, "include_obfusc", "unsupported_value", ""),

@@ -116,7 +116,7 @@ def test_with_logprobs_several_answers_and_a_stop_string(make_llm: MakeLLM) -> N
 
 @pytest.mark.parametrize("wrong", [{"ignore_eos": True}, {"min_tokens": 3}])
 def test_what_contradicts_a_form_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ParameterError, match="structured output"):
+    with pytest.raises(ParameterError, match="Structured output"):
         params({"json_object": True}, **wrong)
 
 

@@ -205,7 +205,7 @@ OWN_HOLES = [
     ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "session": null}', "session is missing"),
     ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "shared": [[1, 6]]}', "shared has more tokens than the 5"),
     ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "shared": [[1]]}', "shared holds something else"),
-    ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "shared": {}}', "shared is no list"),
+    ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "shared": {}}', "shared is not a list"),
     ('{"at_s": 1, "prompt": "", "output_tokens": 5}', "prompt holds no text"),
     ('{"at_s": 1, "prompt": "a", "messages": [], "output_tokens": 5}', "prompt stands beside messages"),
     ('{"at_s": 1, "prompt": "a", "shared": [[1, 2]], "output_tokens": 5}', "shared stands beside a prompt"),
@@ -235,9 +235,9 @@ def test_an_unknown_field_names_the_nearest(written: Written) -> None:
 def test_files_that_are_no_trace(written: Written, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read: No such file"):
         read_trace(tmp_path / "none")
-    with pytest.raises(ParameterError, match="is no trace of a known format"):
+    with pytest.raises(ParameterError, match="is not a trace in a known format"):
         read_trace(written("a,b\n1,2\n"))
-    with pytest.raises(ParameterError, match="is no trace of a known format"):
+    with pytest.raises(ParameterError, match="is not a trace in a known format"):
         read_trace(written(""))
     with pytest.raises(ParameterError, match="trace holds no request"):
         read_trace(written(HEAD))

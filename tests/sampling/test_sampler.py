@@ -104,7 +104,7 @@ def test_a_mask_that_leaves_nothing_is_an_error_of_its_request(options: dict[str
     nothing = DrawRequest(params, 0, 0, suppressed=(4,), constraint=FixedMask(VOCAB, [4]))
     error, token = SAMPLER.draw(make_logits(2), [0, 1], [nothing, DrawRequest(params, 0, 0)])
     assert isinstance(error, ModelError)
-    assert "No token is left" in str(error)
+    assert "No token satisfies" in str(error)
     assert isinstance(token, int)
     (error,) = SAMPLER.draw(make_logits(1), [0], [DrawRequest(params, 0, 0, suppressed=range(VOCAB))])
     assert "Every token" in str(error)

@@ -66,7 +66,7 @@ def wait(talk: Talk, _number: int) -> None:
     [
         (close, "closed the connection before it answered"),
         (wait, "did not answer in time"),
-        (each(b"SSH-2.0-OpenSSH_9.6\r\n"), "no HTTP/1.1 response"),
+        (each(b"SSH-2.0-OpenSSH_9.6\r\n"), "not an HTTP/1.1 response"),
         (each(whole(200, b"hello")[:-1]), "did not answer in time"),
     ],
 )

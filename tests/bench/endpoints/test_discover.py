@@ -129,7 +129,7 @@ def test_a_first_answer_whole_and_streamed() -> None:
         (answering(422, {"detail": [{"msg": "bad"}]}), UsageError, "422"),
         (answering(503, {"error": {"message": "full"}}), BusyError, "full"),
         (answering(500, b"oh"), NetworkError, "status 500: oh"),
-        (answering(200, b"<html>hello"), NetworkError, "none of its dialect"),
+        (answering(200, b"<html>hello"), NetworkError, "does not match its API"),
         (answering(200, {"error": {"message": "out of memory"}}), NetworkError, "out of memory"),
         (answering(200, b"data: {}\n\n", "text/event-stream"), NetworkError, "ended before"),
     ],

@@ -20,12 +20,12 @@ def test_limits_with_units() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("ttft", "no objective"),
-        ("", "no objective"),
-        ("ttft=500", "no time"),
-        ("ttft=-1s", "no time"),
+        ("ttft", "not an objective"),
+        ("", "not an objective"),
+        ("ttft=500", "not a time"),
+        ("ttft=-1s", "not a time"),
         ("ttft=0ms", "nothing meets"),
-        ("ttft=nans", "no time"),
+        ("ttft=nans", "not a time"),
         ("ttft=1s,ttft=2s", "two limits"),
         ("tfft=1s", "no measure"),
     ],
@@ -45,7 +45,7 @@ def test_the_nearest_measure_is_named() -> None:
 def test_shares() -> None:
     assert (share("0.9", "attainment"), share("90 %", "attainment")) == (0.9, 0.9)
     for wrong in ("0", "1.1", "nan", "x", "", "%"):
-        with pytest.raises(ParameterError, match="no share"):
+        with pytest.raises(ParameterError, match="not a fraction"):
             share(wrong, "attainment")
 
 

@@ -69,7 +69,7 @@ def test_what_is_no_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError):
         local_counter("nothing-here.gguf", chat=True, models=tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(UnsupportedModelError, match="no tokenizer"):
+    with pytest.raises(UnsupportedModelError, match="not a tokenizer"):
         local_counter(str(tmp_path), chat=True, models=tmp_path)
 
 
@@ -84,7 +84,8 @@ def test_a_broken_config_is_told(hub_folder: Path) -> None:
 def test_prompts_are_exact_for_real_models(model_path: Callable[[str], Path], alias: str) -> None:
     folders = CacheFolders.of()
     counter = local_counter(str(model_path(alias)), chat=True, models=folders.models, cache=folders.tokenizers)
-    _check_turns(counter, chat=True)
+    if alias != "gemma3-270m":  # a base model: it has no chat template
+        _check_turns(counter, chat=True)
     _check_turns(dataclasses.replace(counter, chat=False), chat=False)
 
 

@@ -115,9 +115,9 @@ def changed(**fields: Any) -> str:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "no JSON"),
-        ("{", "no JSON"),
-        (b"\xff\xfe", "no JSON"),
+        ("", "not valid JSON"),
+        ("{", "not valid JSON"),
+        (b"\xff\xfe", "not valid JSON"),
         ("[1]", "no document of a bench"),
         ("{}", "no document of a bench"),
         ('{"schema": 5}', "no document of a bench"),

@@ -129,7 +129,7 @@ def test_a_trace_that_is_missing_is_a_usage_error(bench: Bench, tmp_path: Path) 
         (("--rates", "1,2", "--concurrencies", "1,2"), ("exclude each other",)),
         (("--concurrencies", "1.5"), ("whole number",)),
         (("--rate", 2, "--header", "nothing"), ("NAME:VALUE",)),
-        (("--rate", 2, "--extra-body", "{"), ("extra-body is no JSON",)),
+        (("--rate", 2, "--extra-body", "{"), ("extra-body is not valid JSON",)),
         (("--rate", 2, "--extra-body", "[]"), ("JSON object",)),
         (("--rate", 2, "-o", "found.txt"), (".json, .csv, .html or .jsonl",)),
         (("--rate", 2, "-o", "/nowhere/found.json"), ("no folder", "/nowhere")),

@@ -255,14 +255,14 @@ def test_input_tokens_are_those_of_the_prompt(facts: ModelFacts) -> None:
 
 
 IMPOSSIBLE: list[tuple[dict[str, Any], str, str]] = [
-    ({"input": None}, "input", "missing"),
+    ({"input": None}, "input", "required"),
     ({"input": []}, "input", "1 to 4096 items"),
     ({"input": 5}, "input", "text, or a list"),
     ({"input": ["a"]}, "input[0]", "an object"),
     ({"input": [{"type": "mesage"}]}, "input[0].type", "Did you mean 'message'?"),
     ({"input": [{"type": "computer_call"}]}, "input[0].type", "not supported"),
     ({"input": [{"role": "usr", "content": "a"}]}, "input[0].role", "Did you mean 'user'?"),
-    ({"input": [{"role": "user"}]}, "input[0].content", "missing"),
+    ({"input": [{"role": "user"}]}, "input[0].content", "required"),
     ({"input": [{"role": "user", "content": []}]}, "input[0].content", "text or a list of parts"),
     (
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
@@ -290,7 +290,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str, str]] = [
     ({"reasoning": {"effort": "hihg"}}, "reasoning.effort", "Did you mean 'high'?"),
     ({"reasoning": {"summary": "concise"}}, "reasoning.summary", "not supported"),
     ({"text": {"verbosity": "low"}}, "text.verbosity", "not supported"),
-    ({"text": {"format": {"type": "json_schema", "schema": SCHEMA}}}, "text.format.name", "missing"),
+    ({"text": {"format": {"type": "json_schema", "schema": SCHEMA}}}, "text.format.name", "required"),
     ({"text": {"format": {"type": "xml"}}}, "text.format.type", "text or json_object or json_schema"),
     ({"truncation": "atuo"}, "truncation", "Did you mean 'auto'?"),
     ({"metadata": {"a": 1}}, "metadata", "at most 16"),
