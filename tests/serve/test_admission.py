@@ -37,7 +37,7 @@ class Line:
 def test_one_request_of_many_prompts_leaves_room_for_other_tenants() -> None:
     line = Line(requests=8)
     line.ask("bob", prompts=2_048)
-    with pytest.raises(BusyError, match="2048 requests wait"):
+    with pytest.raises(BusyError, match="2048 requests are already queued"):
         line.ask("bob")
     for _ in range(4):
         line.ask("alice")

@@ -177,16 +177,16 @@ def test_queries_that_cannot_be(opened: Opened, query: dict[str, str], param: st
         (FORM, b"nonsense" * 100, "no multipart/form-data"),
         (FORM, form(purpose="assistants"), "purpose must be batch"),
         (FORM, part("purpose", b"batch") + ending(), "file is missing"),
-        (FORM, part("file", b"{}", "a") + ending(), "purpose is missing"),
-        (FORM, part("file", b"{}") + ending(), "must come with a file name"),
+        (FORM, part("file", b"{}", "a") + ending(), "purpose is required"),
+        (FORM, part("file", b"{}") + ending(), "file needs a file name"),
         (FORM, part("purpos", b"batch") + form(), "purpos is not a known field"),
-        (FORM, part("purpose", b"batch") + form(), "purpose stands twice"),
-        (FORM, part("file", b"", "a") + form(), "file stands twice"),
+        (FORM, part("purpose", b"batch") + form(), "purpose is given twice"),
+        (FORM, part("file", b"", "a") + form(), "file is given twice"),
         (FORM, form(purpose="b" * 2000), "longer than 1024"),
         (FORM, part("purpose", b"\xff") + part("file", b"{}", "a") + ending(), "not UTF-8"),
         (FORM, part("purpose\xff", b"b").decode().encode("latin-1") + ending(), "not UTF-8"),
         (FORM, form(anchor="created_at"), "expires_after.seconds is missing"),
-        (FORM, form(seconds="4000"), "expires_after.anchor is missing"),
+        (FORM, form(seconds="4000"), "expires_after.anchor is required"),
         (FORM, form(anchor="created_at", seconds="9"), "from 3600 to"),
         (FORM, form(anchor="created_at", seconds="-4000"), "from 3600 to"),
         (FORM, f"--a-boundary\r\n{'X: y' * 2000}\r\n\r\n".encode() + form(), "header size"),
@@ -269,7 +269,7 @@ def test_a_tenant_has_a_share_of_the_disk(opened: Opened) -> None:
         await files.delete("one", first[0])
         for _ in range(3):
             await files.upload("one", FORM, pieces(form()))
-        with pytest.raises(TooLargeError, match="There are 5 files"):
+        with pytest.raises(TooLargeError, match="The limit of 5 files"):
             await files.upload("one", FORM, pieces(form()))
 
     run(test, opened)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.serve.replay.jobs import IDS, job, vector_job
@@ -130,6 +130,7 @@ def test_texts_do_not_run_into_each_other() -> None:
 
 @settings(max_examples=300)
 @given(one=values, other=values)
+@example((0, 0), (0, 0.0))
 def test_bytes_are_equal_exactly_where_values_are(one: object, other: object) -> None:
     assert (recorded(one) == recorded(other)) == same(one, other)
 

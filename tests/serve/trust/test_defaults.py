@@ -20,7 +20,11 @@ from twofold.serve.server import _unbound
 
 def test_it_listens_on_loopback_alone(server: LiveServer) -> None:
     port = int(server.url.rpartition(":")[2])
-    (line,) = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines() if f":{port:04X} 0" in line]
+    (line,) = [
+        line.split()
+        for line in Path("/proc/net/tcp").read_text().splitlines()
+        if f":{port:04X} 00000000:0000 0A" in line
+    ]
     assert line[1] == f"0100007F:{port:04X}"
 
 

@@ -126,7 +126,7 @@ def test_health_while_real_models_load(
     async def load(client: Client) -> list[float]:
         async with watched(client, every_s=0.005) as took:
             for name in others:
-                reply = await client.ask("POST", CHAT, chat(max_tokens=1) | {"model": name})
+                reply = await client.ask("POST", "/v1/completions", {"model": name, "prompt": "A", "max_tokens": 1})
                 assert reply.status == 200, reply.body
         return took
 

@@ -101,7 +101,7 @@ def test_processes_that_end_again_and_again_are_given_up(reading: ModelReading) 
             os.kill(pid_of(model), signal.SIGKILL)
             await until(lambda: model.state == "failed", 10)
             assert isinstance(model.error, WorkerError)
-            with pytest.raises(WorkerError, match="cannot answer"):
+            with pytest.raises(WorkerError, match="is not available"):
                 await whole(model, job_of(1), "late")
 
     asyncio.run(crash())

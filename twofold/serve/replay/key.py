@@ -111,9 +111,12 @@ def _digest(digest: _Digest, value: object) -> None:
 
 
 def _digest_sequence(digest: _Digest, values: Sequence[Any]) -> None:
-    """Token ids at once, for there may be many."""
+    """Whole numbers are added at once, since there may be many token ids."""
+    types = set(map(type, values))
+    if types in ({float}, {int, float}) and all(float(each).is_integer() for each in values):
+        values, types = [*map(int, values)], {int}
     try:
-        ids = array("i", values) if set(map(type, values)) == {int} else None
+        ids = array("i", values) if types == {int} else None
     except OverflowError:
         ids = None
     if ids is None:

@@ -312,7 +312,7 @@ class WorkerModel:
 
     def _gone(self) -> TwofoldError:
         reason = "It was unloaded." if self._error is None else str(self._error)
-        return WorkerError(f"The model {self._name} failed to load. {reason}", hint="Retry later.")
+        return WorkerError(f"The model {self._name} is not available. {reason}", hint="Retry later.")
 
     def _become(self, state: WorkerState) -> None:
         self._state = state
