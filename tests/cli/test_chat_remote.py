@@ -153,13 +153,16 @@ def serve() -> Iterator[Callable[[Other], str]]:
 
 def test_a_server_that_says_little(serve: Callable[[Other], str], twofold: Command) -> None:
     other = Other(200, SAID, END, "[DONE]")
-    result = twofold("run", "x", "--url", serve(other), "-m", "theirs", "--api-key", "secret", "--top-k", 3)
+    url = serve(other)
+    result = twofold("run", "x", "--url", url, "-m", "theirs", "--api-key", "secret", "--top-k", 3)
     assert (result.code, result.out) == (0, "Hello\n")
     assert result.err.startswith("TTFT ")
     (asked,) = other.asked
     assert other.keys == ["Bearer secret"]
     assert (asked["model"], asked["top_k"], asked["stream"]) == ("theirs", 3, True)
-    assert not {"min_p", "seed", "twofold", "repetition_penalty"} & asked.keys()
+    assert not {"temperature", "top_p", "min_p", "seed", "twofold", "repetition_penalty"} & asked.keys()
+    assert twofold("run", "x", "--url", url, "-m", "theirs", "--temperature", 0.2, "--top-k", 0).code == 0
+    assert (other.asked[1]["temperature"], other.asked[1]["top_k"]) == (0.2, 0), "what is given is sent"
 
 
 def test_thinking_is_shown_and_not_kept(serve: Callable[[Other], str], chat: Command) -> None:

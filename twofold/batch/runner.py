@@ -309,7 +309,10 @@ def _response(key: str, status: int, body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _facts(llm: LLM) -> ModelFacts:
     tokenizer = llm.get_tokenizer()
-    return ModelFacts(tokenizer, AnswerFormat.of(tokenizer), llm.config.context, llm.loaded.spec.hidden_size)
+    loaded = llm.loaded
+    return ModelFacts(
+        tokenizer, AnswerFormat.of(tokenizer), llm.config.context, loaded.spec.hidden_size, loaded.sampling
+    )
 
 
 def _seeded(params: SamplingParams, seed: int, custom_id: str, index: int) -> SamplingParams:

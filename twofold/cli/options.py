@@ -13,14 +13,13 @@ from cyclopts import Parameter
 from twofold.cli.console import note
 from twofold.core.errors import ParameterError, nearest
 from twofold.core.params import SamplingParams, StructuredOutputsParams
+from twofold.core.sampling_defaults import FALLBACK, NAMES, SamplingDefaults
 from twofold.core.units import GIB, MIB, parse_duration, parse_size
 from twofold.formats.names import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from cyclopts import Token
 
-DEFAULT_TEMPERATURE = 0.2
-DEFAULT_TOP_P = 0.9
 DEFAULT_MAX_TOKENS = 512
 ENGINE_SEED = 0
 MOST_GIB = 1 << 20
@@ -163,26 +162,40 @@ class CrowdOptions(ModelOptions):
 @Parameter(name="*", group="Sampling")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
-    """Sampling parameters and stop conditions."""
+    """Sampling parameters and stop conditions. With --url, the server's defaults hold."""
 
     max_tokens: Annotated[int, Parameter(name=("--max-tokens", "--n-predict", "-n"), help="Max output tokens.")] = (
         DEFAULT_MAX_TOKENS
     )
     temperature: Annotated[
-        float, Parameter(name=("--temperature", "--temp"), help="Sampling temperature; 0 is greedy.")
-    ] = DEFAULT_TEMPERATURE
-    top_p: Annotated[float, Parameter(help="Sample from the smallest set of tokens with this total probability.")] = (
-        DEFAULT_TOP_P
-    )
-    top_k: Annotated[int, Parameter(help="Sample from the k most likely tokens; 0: all.")] = 0
-    min_p: Annotated[float, Parameter(help="Drop tokens less likely than this fraction of the most likely one.")] = 0.0
+        float | None,
+        Parameter(
+            name=("--temperature", "--temp"),
+            help="Sampling temperature; 0 is greedy (default: the model's, else 0.2).",
+        ),
+    ] = None
+    top_p: Annotated[
+        float | None,
+        Parameter(
+            help="Sample from the smallest set of tokens with this total probability (default: the model's, else 0.9)."
+        ),
+    ] = None
+    top_k: Annotated[
+        int | None, Parameter(help="Sample from the k most likely tokens; 0: all (default: the model's, else 0).")
+    ] = None
+    min_p: Annotated[
+        float | None,
+        Parameter(
+            help="Drop tokens less likely than this fraction of the most likely one (default: the model's, else 0)."
+        ),
+    ] = None
     repetition_penalty: Annotated[
-        float,
+        float | None,
         Parameter(
             name=("--repetition-penalty", "--repeat-penalty"),
-            help="Penalty on tokens of the prompt and output; 1: none.",
+            help="Penalty on tokens of the prompt and output; 1: none (default: the model's, else 1).",
         ),
-    ] = 1.0
+    ] = None
     presence_penalty: Annotated[float, Parameter(help="Penalty on tokens that occur in the output.")] = 0.0
     frequency_penalty: Annotated[float, Parameter(help="Penalty on tokens by their count in the output.")] = 0.0
     logit_bias: Annotated[list[str], LIST, Parameter(help="TOKEN=BIAS, added to that token's logit; repeatable.")] = (
@@ -200,15 +213,17 @@ class SamplingOptions:
     include_stop_str_in_output: Annotated[bool, FLAG, Parameter(help="Include the stop string in the output.")] = False
     skip_special_tokens: Annotated[bool, Parameter(help="Omit special tokens from the text.")] = True
 
-    def params(self, form: StructuredOutputsParams | None = None) -> SamplingParams:
-        """The parameters of an answer that has this form, or any. Raises ParameterError for an impossible value."""
+    def params(
+        self, form: StructuredOutputsParams | None = None, defaults: SamplingDefaults = FALLBACK
+    ) -> SamplingParams:
+        """The parameters of an answer that has this form, or any; ``defaults`` are the model's.
+
+        Raises ParameterError for an impossible value.
+        """
+        flags = SamplingDefaults(**{name: getattr(self, name) for name in NAMES})
         return SamplingParams(
+            **flags.over(defaults).given(),
             max_tokens=self.max_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
             logit_bias=dict(map(_bias, self.logit_bias)),

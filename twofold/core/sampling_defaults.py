@@ -1,8 +1,10 @@
-"""Sampling parameters of requests that leave them out. Precedence, in this one place:
+"""Sampling parameters of requests that leave them out. Precedence, in this one place, for ``serve``, ``run``, ``chat``
+and ``batch`` alike:
 
     request → flags of the command (``--temperature`` …) → the model file's own (``general.sampling.*``) → FALLBACK
 
-vLLM does the same with a model's generation_config. ``SamplingParams`` themselves keep vLLM's defaults.
+vLLM does the same with a model's generation_config. A client (``run --url``, ``chat --url``) sends only what its user
+gave: the defaults are the server's. ``SamplingParams`` themselves keep vLLM's defaults.
 """
 
 from __future__ import annotations
@@ -53,6 +55,11 @@ class SamplingDefaults:
                 except ParameterError:
                     continue
         return found
+
+    @classmethod
+    def of_model(cls, metadata: Mapping[str, Any]) -> Self:
+        """A model file's own, and FALLBACK where it has none."""
+        return cls.of_metadata(metadata).over(FALLBACK)
 
     def given(self) -> dict[str, Any]:
         """Those that are not None, by name."""

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
+from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.engine.config import EngineConfig, EngineOptions, resolve
 from twofold.engine.lessons import Lesson, read_lessons
 from twofold.formats.gguf import GGUFFile
@@ -44,7 +45,10 @@ The result takes batches of up to ``config.limits`` and keeps the blocks and hos
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model with all that an engine needs of it. ``load_s`` counts without ``compile_s``; both in seconds."""
+    """A model with all that an engine needs of it. ``load_s`` counts without ``compile_s``; both in seconds.
+
+    ``sampling`` is for commands, whose users need not say how to sample; ``SamplingParams`` keep defaults of their own.
+    """
 
     built: BuiltForward
     tokenizer: Tokenizer
@@ -52,6 +56,7 @@ class LoadedModel:
     config: EngineConfig
     load_s: float = 0.0
     lessons: tuple[Lesson, ...] = ()
+    sampling: SamplingDefaults = NONE
 
     @property
     def compile_s(self) -> float:
@@ -92,8 +97,10 @@ def load_model(
             tokenizer.start_rendering()
         config = resolve(options, spec, max(0, read_memory().available - file.nbytes))
         built = build(file, spec, weights, config)
+        sampling = SamplingDefaults.of_model(file.metadata)
     lessons = () if cache is None else read_lessons(path, config.isa, config.threads, cache)
-    return LoadedModel(built, tokenizer, spec, config, time.perf_counter() - start - built.compile_s, lessons)
+    load_s = time.perf_counter() - start - built.compile_s
+    return LoadedModel(built, tokenizer, spec, config, load_s, lessons, sampling)
 
 
 def _other_tokenizer(path: Path, cache: Path | None, chat_template: str | None, spec: ModelSpec) -> Tokenizer:

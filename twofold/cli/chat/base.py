@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 from twofold.cli.options import SamplingOptions
 from twofold.core.params import StructuredOutputsParams
+from twofold.core.sampling_defaults import SamplingDefaults
 
 Message: TypeAlias = Mapping[str, str]
 """``role`` and ``content``."""
@@ -39,6 +40,7 @@ class ChatModel(Protocol):
     name          what it is called
     context       most tokens of a prompt with its answer; None where a server does not report it
     has_template  whether it takes conversations
+    defaults      sampling parameters where a flag says nothing; empty where a server does not report them
     """
 
     @property
@@ -47,6 +49,8 @@ class ChatModel(Protocol):
     def context(self) -> int | None: ...
     @property
     def has_template(self) -> bool: ...
+    @property
+    def defaults(self) -> SamplingDefaults: ...
 
     def answer(
         self,

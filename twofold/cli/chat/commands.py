@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from twofold.cli.chat.clipboard import copy
-from twofold.cli.chat.settings import full_name, shown
+from twofold.cli.chat.settings import full_name
 from twofold.cli.console import fold, note
 from twofold.core.errors import UsageError, nearest
 
@@ -68,11 +68,11 @@ def _set(chat: Chat, text: str) -> None:
         _system(chat, value)
     elif value.strip():
         chat.settings.change(name, value)
-        chat.say(f"{full_name(name)} is {shown(chat.settings.value(name))}.")
+        chat.say(f"{full_name(name)} is {chat.settings.shown(name, chat.model.defaults)}.")
     elif name:
-        note(shown(chat.settings.value(name)))
+        note(chat.settings.shown(name, chat.model.defaults))
     else:
-        note("\n".join([*chat.settings.lines(), f"{'system':<20}{chat.talk.system or 'off'}"]))
+        note("\n".join([*chat.settings.lines(chat.model.defaults), f"{'system':<20}{chat.talk.system or 'off'}"]))
 
 
 def _system(chat: Chat, text: str) -> None:
@@ -92,7 +92,7 @@ def _show(chat: Chat, _text: str) -> None:
     note(f"{'model':<20}{chat.model.name}{context}")
     note(f"{'system':<20}{chat.talk.system or 'off'}")
     note(f"{'turns':<20}{questions}{dropped}")
-    note("\n".join(chat.settings.lines()))
+    note("\n".join(chat.settings.lines(chat.model.defaults)))
 
 
 def _save(chat: Chat, text: str) -> None:

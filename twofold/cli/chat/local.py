@@ -17,6 +17,7 @@ from twofold.cli.phases import phase_line
 from twofold.cli.report import Roofline, as_json
 from twofold.core.errors import ContextLengthError, TwofoldError, UsageError
 from twofold.core.params import StructuredOutputsParams
+from twofold.core.sampling_defaults import SamplingDefaults
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import GivenPrompt
 from twofold.formats import sources
@@ -56,6 +57,10 @@ class LocalModel:
     def has_template(self) -> bool:
         return self._loaded.llm.get_tokenizer().has_chat_template
 
+    @property
+    def defaults(self) -> SamplingDefaults:
+        return self._loaded.llm.loaded.sampling
+
     def answer(
         self,
         prompt: Prompt,
@@ -66,7 +71,7 @@ class LocalModel:
         room: int = 1,
     ) -> Answer:
         """``ChatModel.answer``."""
-        params = sampling.params(form)
+        params = sampling.params(form, self.defaults)
         given = GivenPrompt(text=prompt) if isinstance(prompt, str) else self._rendered(prompt, room)
         output, interrupted = self._loaded.answer(given, params, write)
         self._last = output

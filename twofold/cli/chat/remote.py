@@ -32,17 +32,18 @@ from twofold.core.errors import (
     UsageError,
 )
 from twofold.core.params import StructuredOutputsParams
+from twofold.core.sampling_defaults import NAMES, NONE
 from twofold.engine.outputs import RequestMetrics
 
 CHAT: Final = "/v1/chat/completions"
 TEXT: Final = "/v1/completions"
 LOOK_S: Final = 30.0
-ALWAYS: Final = ("max_tokens", "temperature", "top_p")
-"""Sent with every request; the others only where they differ from what they are without a flag."""
-OTHERS: Final = (
-    *("seed", "stop", "presence_penalty", "frequency_penalty", "top_k", "min_p", "repetition_penalty", "min_tokens"),
+OPTIONAL: Final = (
+    *NAMES,
+    *("seed", "stop", "presence_penalty", "frequency_penalty", "min_tokens"),
     *("ignore_eos", "stop_token_ids", "include_stop_str_in_output", "skip_special_tokens"),
 )
+"""Parameters that are sent only where they differ from what they are without a flag."""
 DEFAULTS: Final = SamplingOptions()
 
 
@@ -66,6 +67,7 @@ class RemoteModel:
     """
 
     has_template = True
+    defaults = NONE
 
     def __init__(self, options: RemoteOptions, model: str | None) -> None:
         assert options.url is not None
@@ -225,8 +227,8 @@ def _events(reply: Streamed) -> Iterator[Event]:
 
 
 def _sampling(options: SamplingOptions) -> dict[str, Any]:
-    body = {name: getattr(options, name) for name in ALWAYS if getattr(options, name) is not None}
-    body |= {name: getattr(options, name) for name in OTHERS if getattr(options, name) != getattr(DEFAULTS, name)}
+    given = {name: getattr(options, name) for name in OPTIONAL if getattr(options, name) != getattr(DEFAULTS, name)}
+    body = {"max_tokens": options.max_tokens} | given
     biases = options.params().biases
     return body | ({"logit_bias": {str(token): bias for token, bias in biases.items()}} if biases else {})
 

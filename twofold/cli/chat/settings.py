@@ -7,7 +7,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from twofold.cli.options import OutputOptions, SamplingOptions
+from twofold.core import sampling_defaults
 from twofold.core.errors import ParameterError, UsageError, nearest
+from twofold.core.sampling_defaults import SamplingDefaults
 
 NAMES: Final = (
     "temperature",
@@ -23,6 +25,8 @@ NAMES: Final = (
 )
 """Sampling parameters, by the names that the APIs use."""
 SWITCHES: Final = ("stats", "markdown")
+DEFAULT: Final = "default"
+"""Sets a parameter back to the model's default, or the server's."""
 OFF: Final = ("off", "none", "no", "false", "0")
 ON: Final = ("on", "yes", "true", "1")
 _WHOLE: Final = frozenset({"top_k", "max_tokens", "seed"})
@@ -45,9 +49,14 @@ class Settings:
         changed.params()
         self.sampling = changed
 
-    def value(self, name: str) -> Any:
+    def shown(self, name: str, defaults: SamplingDefaults) -> str:
+        """A setting as ``change`` takes it; of one that is not set, the model's default."""
         name = full_name(name)
-        return getattr(self.output if name in SWITCHES else self.sampling, name)
+        value = getattr(self.output if name in SWITCHES else self.sampling, name)
+        if value is None and name in sampling_defaults.NAMES:
+            default = defaults.given().get(name)
+            return DEFAULT if default is None else f"{default:g} ({DEFAULT})"
+        return _shown(value)
 
     def as_dict(self) -> dict[str, Any]:
         """The sampling parameters by name."""
@@ -63,9 +72,9 @@ class Settings:
             raise ParameterError("The saved settings are impossible.", param="settings") from error
         self.sampling = changed
 
-    def lines(self) -> list[str]:
+    def lines(self, defaults: SamplingDefaults) -> list[str]:
         """All settings, one a line."""
-        return [f"{name:<20}{shown(self.value(name))}" for name in (*NAMES, *SWITCHES)]
+        return [f"{name:<20}{self.shown(name, defaults)}" for name in (*NAMES, *SWITCHES)]
 
 
 def full_name(given: str) -> str:
@@ -82,8 +91,7 @@ def full_name(given: str) -> str:
     )
 
 
-def shown(value: object) -> str:
-    """A setting as ``/set`` takes it."""
+def _shown(value: object) -> str:
     if value is None or value == []:
         return "off"
     if isinstance(value, bool):
@@ -103,6 +111,8 @@ def _value(name: str, text: str) -> Any:
     if name == "stop":
         return [] if text.lower() in OFF else [text.encode().decode("unicode_escape") if "\\" in text else text]
     if name == "seed" and text.lower() in ("off", "none"):
+        return None
+    if name in sampling_defaults.NAMES and text.lower() == DEFAULT:
         return None
     try:
         return int(text) if name in _WHOLE else float(text)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from twofold.core.model import ModelSpec
-from twofold.core.sampling_defaults import FALLBACK, NONE, SamplingDefaults
+from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.cost.model import ModelCost
 from twofold.dialects.base import ModelFacts
 from twofold.formats.gguf import GGUFFile
@@ -81,7 +81,7 @@ def read_file(
             parameters=sum(info.rows * info.columns for info in file.tensors.values()),
             quantization=_quantization(file),
             metadata=metadata,
-            sampling=sampling.over(SamplingDefaults.of_metadata(metadata)).over(FALLBACK),
+            sampling=sampling.over(SamplingDefaults.of_model(metadata)),
         )
 
 
