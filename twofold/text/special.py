@@ -7,7 +7,7 @@ vocabulary with thousands of them starts quickly.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -19,10 +19,12 @@ _MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 
 BLANKS = re.compile(r"\s*")
-AHEAD = 4
-"""Characters of a token that are compared before it is looked up."""
+MOST_FIRSTS = 16
+"""First characters of tokens that are told apart by the second one as well."""
 WINDOW = 1 << 16
 """Characters that are searched in one go: a search holds the interpreter."""
+START, NOWHERE = 0, -1
+"""Nodes of an automaton."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,60 @@ class Segment:
     token: int | None = None
 
 
+class _Automaton:
+    """Finds texts in time that grows with what is read, however many there are and however alike (Aho, Corasick 1975).
+
+    A node is a beginning of texts. ``_fallback`` of a node is its longest proper end that is a node, too, where
+    nothing was found yet, and NOWHERE where something was; ``_found`` is the text, as its length and id, that ends
+    there and begins first.
+    """
+
+    def __init__(self, ids: Mapping[str, int]) -> None:
+        self._next: dict[tuple[int, str], int] = {}
+        self._fallback = [NOWHERE]
+        self._found: list[tuple[int, int] | None] = [None]
+        open_texts = [(text, START) for text in ids]
+        depth = 0
+        while open_texts:
+            open_texts = [(text, self._child(node, text[depth])) for text, node in open_texts]
+            depth += 1
+            for text, node in open_texts:
+                if len(text) == depth:
+                    self._found[node], self._fallback[node] = (depth, ids[text]), NOWHERE
+            open_texts = [(text, node) for text, node in open_texts if len(text) > depth]
+
+    def _child(self, parent: int, char: str) -> int:
+        child = self._next.get((parent, char))
+        if child is not None:
+            return child
+        shorter = self._fallback[parent]
+        while shorter > START and (shorter, char) not in self._next:
+            shorter = self._fallback[shorter]
+        if parent == START:
+            fallback = START
+        else:
+            fallback = NOWHERE if shorter == NOWHERE else self._next.get((shorter, char), START)
+        child = self._next[parent, char] = len(self._fallback)
+        self._fallback.append(fallback)
+        self._found.append(None if fallback == NOWHERE else self._found[fallback])
+        return child
+
+    def first(self, text: str, place: int) -> tuple[tuple[int, int, int] | None, int]:
+        """The first text that begins at ``place`` or soon after it, and of several the longest: start, end and id.
+        None where there is none before the place that comes with it, from which to look on."""
+        node, found, end = START, None, place
+        for end in range(place, len(text)):
+            after = None
+            while node != NOWHERE and (after := self._next.get((node, text[end]))) is None:
+                node = self._fallback[node]
+            if after is None:
+                break
+            node = after
+            if (match := self._found[node]) is not None:
+                found = (end + 1 - match[0], end + 1, match[1])
+        return found, end + 1 if found is None else found[1]
+
+
 class SpecialTokens:
     """Finds the longest control token at each place of a text, from left to right.
 
@@ -40,21 +96,25 @@ class SpecialTokens:
     """
 
     def __init__(self, ids: Mapping[str, int], eats_space: frozenset[int] = frozenset()) -> None:
-        self._ids = dict(ids)
+        self._ids = {text: token for text, token in ids.items() if text}
         self._eats_space = eats_space
 
     @cached_property
-    def _first(self) -> re.Pattern[str] | None:
-        """Finds where a token may begin: the first character of one, with the next few ahead of it."""
-        rests: dict[str, set[str]] = {}
+    def _first(self) -> re.Pattern[str]:
+        """Finds where a token may begin, in time that does not grow with the number of tokens."""
+        seconds: dict[str, set[str]] = {}
         for text in self._ids:
-            rests.setdefault(text[0], set()).add(re.escape(text[1:AHEAD]))
-        starts = [f"{re.escape(first)}(?={'|'.join(sorted(rest))})" for first, rest in sorted(rests.items())]
-        return re.compile("|".join(starts)) if starts else None
+            seconds.setdefault(text[0], set()).add(text[1:2])
+        if len(seconds) > MOST_FIRSTS:
+            return re.compile(_one_of(seconds))
+        starts = [
+            re.escape(first) + ("" if "" in then else f"(?={_one_of(then)})") for first, then in sorted(seconds.items())
+        ]
+        return re.compile("|".join(starts))
 
     @cached_property
-    def _lengths(self) -> list[int]:
-        return sorted({len(text) for text in self._ids}, reverse=True)
+    def _automaton(self) -> _Automaton:
+        return _Automaton(self._ids)
 
     @property
     def texts(self) -> frozenset[str]:
@@ -77,21 +137,18 @@ class SpecialTokens:
             yield Segment(text[done:])
 
     def _occurrences(self, text: str) -> Iterator[tuple[int, int, int]]:
-        if self._first is None:
-            return
-        done = 0
-        for window in range(0, len(text), WINDOW):
-            for match in self._first.finditer(text[window : window + WINDOW + AHEAD]):
-                start = window + match.start()
-                if done <= start < window + WINDOW and (found := self._at(text, start)) is not None:
-                    done = start + found[0]
-                    yield start, done, found[1]
+        place = 0
+        while self._ids and (candidate := self._candidate(text, place)) is not None:
+            found, place = self._automaton.first(text, candidate)
+            if found is not None:
+                yield found
 
-    def _at(self, text: str, start: int) -> tuple[int, int] | None:
-        for length in self._lengths:
-            token = self._ids.get(text[start : start + length])
-            if token is not None and start + length <= len(text):
-                return length, token
+    def _candidate(self, text: str, place: int) -> int | None:
+        """Where a token may begin, from ``place`` on."""
+        for window in range(place, len(text), WINDOW):
+            match = self._first.search(text, window, window + WINDOW + 1)
+            if match is not None:
+                return match.start()
         return None
 
     @staticmethod
@@ -107,6 +164,11 @@ class SpecialTokens:
         """``text`` with ``mark`` after the first character of each control token, which then is one no longer."""
         places = [start + 1 for start, _, _ in self._occurrences(text)]
         return mark.join(text[begin:end] for begin, end in pairwise([0, *places, len(text)]))
+
+
+def _one_of(characters: Iterable[str]) -> str:
+    """The class of these characters in a regular expression."""
+    return f"[{''.join(map(re.escape, sorted(characters)))}]"
 
 
 def unused_mark(text: str) -> str:
