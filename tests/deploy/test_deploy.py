@@ -82,7 +82,7 @@ def test_a_container_without_a_key_says_what_is_missing(tmp_path: Path) -> None:
     variables = {**kept, "TWOFOLD_HOST": "0.0.0.0", "TWOFOLD_DATA_FOLDER": str(tmp_path)}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "Without an API key" in done.stderr
+    assert "requires an API key" in done.stderr
 
 
 @pytest.mark.skipif("TWOFOLD_TEST_INSTALL" not in os.environ, reason="TWOFOLD_TEST_INSTALL=1 runs the image's steps")

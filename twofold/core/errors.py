@@ -38,7 +38,7 @@ from typing import ClassVar, Final
 
 MAX_QUOTED: Final = 64
 """Most characters of a caller's text that an error repeats."""
-MAX_COMPARED: Final = 512
+MAX_COMPARED: Final = 4096
 PLAIN_NAME: Final = re.compile(r"[\w./\[\]-]{1,64}", re.ASCII)
 """What can be repeated anywhere, logs included: names of fields and files, and nothing with blanks or quotes."""
 

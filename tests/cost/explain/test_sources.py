@@ -97,7 +97,7 @@ def test_prompts_of_a_record() -> None:
     assert read(several, "2").title.endswith("prompt 2 of 3")
     with pytest.raises(ParameterError, match="holds 3 prompts, so there is no prompt 3"):
         read(several, "3")
-    with pytest.raises(ParameterError, match="no number"):
+    with pytest.raises(ParameterError, match="not a prompt number"):
         read(several, "p99")
 
 
