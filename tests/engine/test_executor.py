@@ -93,6 +93,33 @@ def test_meanwhile_and_masks_are_done_while_the_rows_compute() -> None:
     assert outcome.moves_s > 0
 
 
+class OtherMask(RecordingMask):
+    """Is made by somebody else; tells who is waited for."""
+
+    def __init__(self, events: list[str], name: str, *, comes: bool) -> None:
+        super().__init__(events, range(5, 9))
+        self._name, self._comes = name, comes
+
+    def prepare(self) -> None:
+        self._events.append(f"prepare {self._name}")
+
+    def wait(self) -> bool:
+        self._events.append(f"wait {self._name}")
+        return self._comes
+
+
+def test_masks_of_others_are_waited_for_while_the_rows_compute_until_one_is_late() -> None:
+    forward = RecordingForward()
+    masks = [OtherMask(forward.events, name, comes=name != "b") for name in "abc"]
+    draws = [DrawRequest(GREEDY, 0, 18, constraint=mask) for mask in masks]
+    tables = [(array("i", [4 * number + block for block in range(4)]),) for number in range(3)]
+    steps = tuple(step_of(number, draw, tables=tables[number]) for number, draw in enumerate(draws))
+    outcome = make_executor(forward).run(StepPlan(steps))
+    during = forward.events[1 : forward.events.index("done")]
+    assert during == ["prepare a", "prepare b", "prepare c", "wait a", "wait b"]
+    assert [sequence.deferred for sequence in outcome.sequences] == [False, True, False]
+
+
 def test_a_plan_of_moves_alone() -> None:
     forward = RecordingForward()
     outcome = make_executor(forward).run(StepPlan((), (BlockMove(MoveKind.COPY, 0, 1, 2),)), forward.events.clear)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import random
+import resource
+import socket
 from collections.abc import Iterator
 
 import numpy as np
@@ -18,6 +21,7 @@ from twofold.grammar import compile as compile_module
 from twofold.grammar import hosted
 from twofold.grammar.compile import GrammarCompiler
 from twofold.grammar.form import AnswerForm
+from twofold.grammar.wire import Advanced, Drop, FromHost, Mask, Pipe
 
 P = StructuredOutputsParams
 AMBIGUOUS = 'start: e\ne: e e | "a" | "b" e "x" | ""\n'
@@ -104,22 +108,62 @@ def test_answers_that_nobody_wants_are_forgotten(compiler: GrammarCompiler, monk
     assert allowed(kept)
 
 
-def test_a_slow_host_is_waited_for_less_and_less(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seconds", [0.0, 2 * hosted.PATIENCE_S])
+def test_a_host_is_waited_for_less_after_masks_that_took_much_processor_time(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """How long its answers take to come does not matter: a busy machine delays those of cheap forms too."""
     constraint = compiler.submit(P(regex="[ab]{90}")).result().start(99)
+    constraint.prepare()
+    host = constraint._host  # type: ignore[attr-defined]
     waited: list[float | None] = []
-    hear = hosted.GrammarHost.hear
-
-    def deaf(_: hosted.GrammarHost, seconds: float | None) -> bool:
-        waited.append(seconds)
-        return False
-
-    with monkeypatch.context() as patched:
-        patched.setattr(hosted.GrammarHost, "hear", deaf)
-        assert [constraint.wait() for _ in range(12)] == [False] * 12
-        assert not constraint.ready
-    assert sum(seconds or 0.0 for seconds in waited) < 2 * hosted.PATIENCE_S
-    assert hear(constraint._host, None)  # type: ignore[attr-defined]
+    for _ in range(12):
+        with monkeypatch.context() as patched:
+            patched.setattr(hosted.GrammarHost, "hear", lambda _, limit: waited.append(limit))
+            assert not constraint.wait()
+        host._take(Mask(-1, shortened=False, words=b"", seconds=seconds))
+    limits = [limit for limit in waited if limit]
+    assert limits == pytest.approx([hosted.PATIENCE_S * (0.5**mask if seconds else 1) for mask in range(12)])
     assert follow(constraint, 20, 1) == 20
+
+
+def test_no_mask_is_made_before_it_is_wanted(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the tokens of other answers of the form would wait for it, one after the other."""
+    messages: list[FromHost] = []
+    take = hosted.GrammarHost._take
+
+    def record(host: hosted.GrammarHost, message: FromHost) -> None:
+        messages.append(message)
+        take(host, message)
+
+    monkeypatch.setattr(hosted.GrammarHost, "_take", record)
+    grammar = compiler.submit(P(regex="[ab]{80}")).result()
+    answers = [grammar.start(99) for _ in range(4)]
+    for answer in answers:
+        answer.prepare()
+    tokens = [allowed(answer)[0] for answer in answers]
+    messages.clear()
+    for answer, token in zip(answers, tokens, strict=True):
+        answer.advance(token)
+        while not answer._inbox.advanced:  # type: ignore[attr-defined]
+            assert not answer.finished
+    assert [type(message) for message in messages] == [Advanced] * 4
+    assert [bool(allowed(answer)) for answer in answers] == [True] * 4
+    assert [type(message) for message in messages] == [Advanced] * 4 + [Mask] * 4
+
+
+def test_pipes_work_with_more_files_than_select_takes() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 1200:
+        pytest.skip("the limit of open files is too low")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
+    try:
+        one, other = socket.socketpair()
+        with one, socket.socket(fileno=fcntl.fcntl(other, fcntl.F_DUPFD_CLOEXEC, 1100)) as high, other:
+            Pipe(one).send(Drop(3))
+            assert Pipe(high).receive(5.0) == Drop(3)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 LITERALS = ("a", "b", "[a-z]", "[^x]", ".", r"\w", r"\d", "é", "ab", "(?i:abc)")

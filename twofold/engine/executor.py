@@ -140,6 +140,7 @@ def _with_masks(plan: StepPlan, meanwhile: Task | None) -> Task | None:
             meanwhile()
         for constraint in constraints:
             constraint.prepare()
+        all(constraint.wait() for constraint in constraints)  # with this thread's core, until one is late
 
     return prepare
 

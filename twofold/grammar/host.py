@@ -19,6 +19,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from threading import Thread
 from typing import Final
 
 from twofold.core.errors import ParameterError
@@ -36,6 +37,7 @@ from twofold.grammar.wire import (
     Drop,
     Mask,
     Pipe,
+    Prepare,
     Refused,
     Start,
     ToHost,
@@ -49,7 +51,11 @@ SEARCHING: Final = 4
 BANK_S: Final = 4.0
 TOKEN_S: Final = 0.1
 """An answer begins with BANK_S of processor time, and every token adds TOKEN_S, up to BANK_S again."""
-START_NICENESS: Final = 5
+COMPILE_NICENESS: Final = 5
+SLOW_STEP_S: Final = 0.02
+SLOW_NICENESS: Final = 19
+"""The engine goes before hosts that compile, and before those that once took more processor time than SLOW_STEP_S for a
+token or a mask. Other masks are made at the engine's own priority: it waits for them."""
 FORK: Final = b"F"
 STATUS: Final = b"S"
 NUMBER: Final = 8
@@ -64,7 +70,7 @@ class _Answer:
 
 
 class Host:
-    """One form and its answers, over a socket. Tokens are taken as they come; masks are made in between."""
+    """One form and its answers, over a socket. Tokens are taken as they come, before masks are made."""
 
     def __init__(self, pipe: Pipe, vocabulary: TokenVocabulary) -> None:
         self._pipe = pipe
@@ -72,41 +78,47 @@ class Host:
         self._grammar: CompiledGrammar | None = None
         self._step_s = 0.0
         self._answers: dict[int, _Answer] = {}
-        self._behind: dict[int, None] = {}
+        self._wanted: dict[int, None] = {}
 
     def run(self) -> None:
         """Until the other side is closed."""
         with suppress(EOFError, OSError):
             while True:
-                message = self._pipe.receive(0.0 if self._behind else None)
+                message = self._pipe.receive(0.0 if self._wanted else None)
                 if message is None:
-                    self._make_mask(next(iter(self._behind)))
+                    self._make_mask(next(iter(self._wanted)))
                 else:
-                    self._obey(message)  # type: ignore[arg-type]
+                    self._handle(message)  # type: ignore[arg-type]
 
-    def _obey(self, message: ToHost) -> None:
+    def _handle(self, message: ToHost) -> None:
         match message:
             case Compile():
-                try:
-                    self._compile(message)
-                except ParameterError as error:
-                    self._pipe.send(Refused.of(error))
+                compiling = Thread(target=self._compile, args=[message])  # a priority once lowered stays so
+                compiling.start()
+                compiling.join()
             case Start(number, max_tokens) if self._grammar is not None:
                 self._answers[number] = _Answer(self._grammar.start(max_tokens), self._step_s)
-                self._behind[number] = None
+            case Prepare(number) if number in self._answers:
+                self._wanted[number] = None
             case Advance(number, token) if number in self._answers:
                 self._advance(number, token)
             case Drop(number):
                 self._answers.pop(number, None)
-                self._behind.pop(number, None)
+                self._wanted.pop(number, None)
 
     def _compile(self, message: Compile) -> None:
-        with ended_after(message.compile_s):
-            source = grammar_source(message.params)
-            matcher = matched(source, self._vocabulary)
-        self._pipe.send(Compiling())
-        with ended_after(SEARCHING * message.compile_s):
-            self._grammar = completed(source, matcher, self._vocabulary)
+        """Runs on a thread of its own, whose priority it lowers."""
+        os.setpriority(os.PRIO_PROCESS, 0, COMPILE_NICENESS)
+        try:
+            with ended_after(message.compile_s):
+                source = grammar_source(message.params)
+                matcher = matched(source, self._vocabulary)
+            self._pipe.send(Compiling())
+            with ended_after(SEARCHING * message.compile_s):
+                self._grammar = completed(source, matcher, self._vocabulary)
+        except ParameterError as error:
+            self._pipe.send(Refused.of(error))
+            return
         self._step_s = message.step_s
         self._pipe.send(Compiled(self._grammar.least_tokens))
 
@@ -120,24 +132,25 @@ class Host:
             return
         answer.token = token
         self._pipe.send(Advanced(number, answer.constraint.finished))
-        self._behind[number] = None
 
     def _make_mask(self, number: int) -> None:
-        del self._behind[number]
+        del self._wanted[number]
         answer = self._answers[number]
-        answer.bank = min(BANK_S, answer.bank + TOKEN_S)
+        before = answer.bank = min(BANK_S, answer.bank + TOKEN_S)
         try:
             with _paid(answer):
                 if answer.token is not None:
                     answer.constraint.follow(answer.token)
                 words = bytes(answer.constraint.mask())
+            seconds = before - answer.bank
         except ParameterError as error:
             self._refuse(number, error)
             return
-        self._pipe.send(Mask(number, answer.constraint.shortened, words))
+        self._pipe.send(Mask(number, answer.constraint.shortened, words, seconds))
 
     def _refuse(self, number: int, error: ParameterError) -> None:
         del self._answers[number]
+        self._wanted.pop(number, None)
         self._pipe.send(Refused.of(error, number))
 
 
@@ -160,7 +173,10 @@ def _paid(answer: _Answer) -> Iterator[None]:
         yield
     finally:
         left, _ = signal.setitimer(signal.ITIMER_PROF, 0)
-        answer.bank -= allowed - left
+        taken = allowed - left
+        answer.bank -= taken
+        if taken > SLOW_STEP_S:
+            os.setpriority(os.PRIO_PROCESS, 0, SLOW_NICENESS)
 
 
 def _limit_memory() -> None:
@@ -200,7 +216,6 @@ def _reap(ended: dict[int, int]) -> None:
 def main() -> None:
     """Serves forks over the socket whose descriptor is the argument."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever asks ends this process
-    os.setpriority(os.PRIO_PROCESS, 0, START_NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     control = socket.socket(fileno=int(sys.argv[1]))
     with suppress(EOFError, OSError):

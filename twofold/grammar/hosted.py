@@ -32,6 +32,7 @@ from twofold.grammar.wire import (
     FromHost,
     Mask,
     Pipe,
+    Prepare,
     Refused,
     Start,
     ToHost,
@@ -39,15 +40,11 @@ from twofold.grammar.wire import (
 from twofold.host.env import quiet_child
 
 START_S: Final = 60.0
-SLOW_S: Final = 0.25
-COMPILED_NICENESS: Final = 10
-SLOW_NICENESS: Final = 19
-"""The engine goes before hosts: they begin at START_NICENESS, go on at COMPILED_NICENESS once compiled or after SLOW_S,
-and at SLOW_NICENESS where draws waited for them again and again."""
 PATIENCE_S: Final = 0.01
 PATIENCE_GAIN: Final = 1.1
-"""How long a step of the engine waits for an answer at most, and by how much longer it does again after each time that
-was not in vain."""
+"""How long a step of the engine waits for a message of the host: half as long after each mask that took more processor
+time than PATIENCE_S, longer by PATIENCE_GAIN after each other mask. Elapsed time does not count: a busy machine delays
+cheap masks too, and computing a row again costs more than waiting for them."""
 
 
 class ForkServer:
@@ -150,7 +147,6 @@ class GrammarHost:
         self._numbers = count()
         self._inboxes: dict[int, Inbox] = {}
         self._patience = PATIENCE_S
-        self._niceness = 0
         self._searching = False
         self.least_tokens: int | None = None
         self.error: TwofoldError | None = None
@@ -207,29 +203,16 @@ class GrammarHost:
         return True
 
     def wait_for(self, arrived: Callable[[], bool]) -> bool:
-        """As ``look``, but waits a little. Those that let others wait in vain are given less and less time for that."""
+        """As ``look``, but waits for at most PATIENCE_S, less where masks of this form are slow."""
         while not self.look(arrived):
             if not self.hear(self._patience):
-                self._patience /= 2
-                if self._patience < PATIENCE_S / 8:
-                    self._give_way(SLOW_NICENESS)
                 return False
-        self._patience = min(PATIENCE_S, self._patience * PATIENCE_GAIN)
         return True
 
     def read_until(self, arrived: Callable[[], bool]) -> None:
         """Waits until it is there, or the host has ended."""
         while not self.look(arrived):
-            if not self.hear(SLOW_S):
-                self._give_way(COMPILED_NICENESS)
-                self.hear(None)
-
-    def _give_way(self, niceness: int) -> None:
-        """Lowers the priority of the process, for good."""
-        if self._niceness < niceness:
-            self._niceness = niceness
-            with suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, self._process, niceness)
+            self.hear(None)
 
     def close(self) -> None:
         """Ends the process."""
@@ -245,7 +228,6 @@ class GrammarHost:
                 self._searching = True
             case Compiled(least):
                 self.least_tokens = least
-                self._give_way(COMPILED_NICENESS)
             case Refused(answer=None):
                 self._fail(message.error)
             case Refused(answer=int(number)):
@@ -254,7 +236,9 @@ class GrammarHost:
             case Advanced(number, finished):
                 if number in self._inboxes:
                     self._inboxes[number].finished, self._inboxes[number].advanced = finished, True
-            case Mask(number, shortened, words):
+            case Mask(number, shortened, words, seconds):
+                longer = self._patience * PATIENCE_GAIN
+                self._patience = self._patience / 2 if seconds > PATIENCE_S else min(PATIENCE_S, longer)
                 if number in self._inboxes:
                     self._inboxes[number].shortened = shortened
                     self._inboxes[number].mask = memoryview(words).cast("I")
@@ -323,9 +307,17 @@ class HostedConstraint:
         self._host: GrammarHost | None = None
         self._number = 0
         self._inbox = Inbox()
+        self._prepared = False
 
     def prepare(self) -> None:
-        """``TokenConstraint.prepare``: the host begins, if it has not."""
+        """``TokenConstraint.prepare``: the host is asked for the next mask, once."""
+        if not self._prepared:
+            self._prepared = True
+            self._begin()
+            if self._host is not None:
+                self._host.tell(Prepare(self._number))
+
+    def _begin(self) -> None:
         if self._host is None and self._inbox.error is None:
             try:
                 host, self._number, self._inbox = self._grammar.begin(self._max_tokens)
@@ -362,10 +354,11 @@ class HostedConstraint:
         return self._inbox.mask
 
     def advance(self, token: int) -> None:
-        """``TokenConstraint.advance``; the host looks for the next mask from now on."""
+        """``TokenConstraint.advance``. The host makes no mask before ``prepare``: the answer to the next ``advance``
+        of the same form would wait for it."""
         assert not self._inbox.finished, "nothing can follow a finished answer"
-        self.prepare()
-        self._inbox.mask, self._inbox.advanced = None, False
+        self._begin()
+        self._inbox.mask, self._inbox.advanced, self._prepared = None, False, False
         if self._host is not None:
             self._host.tell(Advance(self._number, token))
 

@@ -40,14 +40,20 @@ class Compile(Struct, frozen=True, tag=True):
 
 
 class Start(Struct, frozen=True, tag=True):
-    """Another answer; its first mask is wanted."""
+    """Another answer."""
 
     answer: int
     max_tokens: int
 
 
+class Prepare(Struct, frozen=True, tag=True):
+    """The next mask of an answer is wanted."""
+
+    answer: int
+
+
 class Advance(Struct, frozen=True, tag=True):
-    """A drawn token; whether the answer is finished is wanted, and the next mask."""
+    """A drawn token; whether the answer is finished is wanted."""
 
     answer: int
     token: int
@@ -77,11 +83,12 @@ class Advanced(Struct, frozen=True, tag=True):
 
 
 class Mask(Struct, frozen=True, tag=True):
-    """What may be drawn next: 32-bit words."""
+    """What may be drawn next: 32-bit words. ``seconds``: the processor time that it took."""
 
     answer: int
     shortened: bool
     words: bytes
+    seconds: float
 
 
 class Refused(Struct, frozen=True, tag=True):
@@ -103,7 +110,7 @@ class Refused(Struct, frozen=True, tag=True):
         return ParameterError(self.message, param=self.param, hint=self.hint)
 
 
-ToHost: TypeAlias = Describe | Compile | Start | Advance | Drop
+ToHost: TypeAlias = Describe | Compile | Start | Prepare | Advance | Drop
 FromHost: TypeAlias = Compiling | Compiled | Advanced | Mask | Refused
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(ToHost | FromHost).decode
@@ -140,7 +147,9 @@ class Pipe:
     def wait(self, seconds: float | None) -> bool:
         """Whether there is something to read within ``seconds``; any thread may wait. OSError where it was closed."""
         try:
-            return bool(select.select([self._socket], [], [], seconds)[0])
+            poll = select.poll()  # takes descriptors beyond 1,023, which select does not
+            poll.register(self._socket, select.POLLIN)
+            return bool(poll.poll(None if seconds is None else seconds * 1e3))
         except ValueError as error:
             raise ConnectionResetError("the pipe is closed") from error
 
