@@ -134,15 +134,15 @@ def test_the_least_recently_used_grammar_is_dropped(monkeypatch: pytest.MonkeyPa
 
 
 class Slow(GrammarHost):
-    """Compiles nothing before it is told to."""
+    """Compiles nothing before ``go`` is set."""
 
     go = threading.Event()
     begun: ClassVar[list[str]] = []
 
-    def tell(self, message: ToHost) -> None:
+    def send(self, message: ToHost) -> None:
         if isinstance(message, Compile):
             self.begun.append(message.params.regex or "")
-        super().tell(message)
+        super().send(message)
 
     def read_until(self, arrived: Callable[[], bool]) -> None:
         assert self.go.wait(30)

@@ -119,7 +119,7 @@ def test_a_host_is_waited_for_less_after_masks_that_took_much_processor_time(
     waited: list[float | None] = []
     for _ in range(12):
         with monkeypatch.context() as patched:
-            patched.setattr(hosted.GrammarHost, "hear", lambda _, limit: waited.append(limit))
+            patched.setattr(hosted.GrammarHost, "read", lambda _, limit: waited.append(limit))
             assert not constraint.wait()
         host._take(Mask(-1, shortened=False, words=b"", seconds=seconds))
     limits = [limit for limit in waited if limit]

@@ -156,7 +156,7 @@ class Host:
 
 @contextmanager
 def ended_after(seconds: float) -> Iterator[None]:
-    """Ends this process when the block takes more processor time than so much."""
+    """Ends this process when the block takes more than ``seconds`` of processor time."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
@@ -166,7 +166,7 @@ def ended_after(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def _paid(answer: _Answer) -> Iterator[None]:
-    """Takes the block's processor time from the answer's; ends this process where that does not last."""
+    """Subtracts the block's processor time from the answer's; ends this process when that is used up."""
     allowed = max(min(answer.step_s, answer.bank), 1e-3)
     signal.setitimer(signal.ITIMER_PROF, allowed)
     try:
@@ -215,13 +215,13 @@ def _reap(ended: dict[int, int]) -> None:
 
 def main() -> None:
     """Serves forks over the socket whose descriptor is the argument."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever asks ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine's process ends this one
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     control = socket.socket(fileno=int(sys.argv[1]))
     with suppress(EOFError, OSError):
-        told = Pipe(control).receive()
-        assert isinstance(told, Describe)
-        vocabulary = vocabulary_of(told)
+        description = Pipe(control).receive()
+        assert isinstance(description, Describe)
+        vocabulary = vocabulary_of(description)
         gc.collect()
         gc.freeze()  # so that collections write on no page that hosts share
         control.sendall(bytes(NUMBER))

@@ -1,6 +1,6 @@
-"""The side that asks: forms and answers that live in processes of their own (``host``).
+"""The engine's side of grammars: forms and answers that are kept in other processes (``host``).
 
-A host that took more than it may is gone; what it held has ended with an error, and the next question gets a new one.
+A host that exceeds its limits is ended. Its answers end with an error, and the next answer of its form gets a new host.
 """
 
 from __future__ import annotations
@@ -135,7 +135,8 @@ class Inbox:
 
 
 class GrammarHost:
-    """A process that compiles one form and keeps its answers. Thread-safe; whoever waits reads for all."""
+    """A process that compiles one form and keeps its answers. Thread-safe: the thread
+    that waits reads the messages for all answers."""
 
     def __init__(self, server: ForkServer, form: str, wanted: Compile) -> None:
         connection, self._process = server.fork()
@@ -150,7 +151,7 @@ class GrammarHost:
         self._searching = False
         self.least_tokens: int | None = None
         self.error: TwofoldError | None = None
-        self.tell(wanted)
+        self.send(wanted)
 
     @property
     def idle(self) -> bool:
@@ -163,22 +164,22 @@ class GrammarHost:
             number, inbox = next(self._numbers), Inbox()
             inbox.error = self.error
             self._inboxes[number] = inbox
-            self.tell(Start(number, max_tokens))
+            self.send(Start(number, max_tokens))
             return number, inbox
 
     def drop(self, number: int) -> None:
         """Forgets an answer."""
         with self._lock:
             self._inboxes.pop(number, None)
-            self.tell(Drop(number))
+            self.send(Drop(number))
 
-    def tell(self, message: ToHost) -> None:
-        """Sends a message; nothing happens where nobody is there any more, which reading shows."""
+    def send(self, message: ToHost) -> None:
+        """Sends a message; where the host has ended nothing happens, and the next ``read`` notices."""
         with self._lock, suppress(OSError):
             if self.error is None:
                 self._pipe.send(message)
 
-    def hear(self, seconds: float | None) -> bool:
+    def read(self, seconds: float | None) -> bool:
         """Takes one message, or the end of the host; whether there was one within ``seconds``."""
         if seconds != 0.0:  # without the lock, so that others can ask meanwhile
             with suppress(OSError):
@@ -198,21 +199,21 @@ class GrammarHost:
     def look(self, arrived: Callable[[], bool]) -> bool:
         """Reads what is there; whether that, or an end of the host, is what is looked for."""
         while not arrived() and self.error is None:
-            if not self.hear(0.0):
+            if not self.read(0.0):
                 return False
         return True
 
     def wait_for(self, arrived: Callable[[], bool]) -> bool:
         """As ``look``, but waits for at most PATIENCE_S, less where masks of this form are slow."""
         while not self.look(arrived):
-            if not self.hear(self._patience):
+            if not self.read(self._patience):
                 return False
         return True
 
     def read_until(self, arrived: Callable[[], bool]) -> None:
         """Waits until it is there, or the host has ended."""
         while not self.look(arrived):
-            self.hear(None)
+            self.read(None)
 
     def close(self) -> None:
         """Ends the process."""
@@ -262,8 +263,8 @@ class GrammarHost:
         return too_much(self._form, limit if slow else "is too deep or too large to compile")
 
 
-class _Lessor(Protocol):
-    """Who lends hosts."""
+class _Hosts(Protocol):
+    """Keeps the hosts of a model's forms."""
 
     def begin(self, grammar: HostedGrammar, max_tokens: int) -> tuple[GrammarHost, int, Inbox]: ...
 
@@ -274,8 +275,8 @@ class HostedGrammar:
     ``least_tokens`` is how many tokens are known to be enough for an answer.
     """
 
-    def __init__(self, lessor: _Lessor, key: bytes, params: StructuredOutputsParams, form: str) -> None:
-        self._lessor = lessor
+    def __init__(self, hosts: _Hosts, key: bytes, params: StructuredOutputsParams, form: str) -> None:
+        self._hosts = hosts
         self.key = key
         self.params = params
         self.form = form
@@ -283,7 +284,7 @@ class HostedGrammar:
 
     def begin(self, max_tokens: int) -> tuple[GrammarHost, int, Inbox]:
         """A new answer, in the process that holds the form; started again where it was let go meanwhile."""
-        return self._lessor.begin(self, max_tokens)
+        return self._hosts.begin(self, max_tokens)
 
     def start(self, max_tokens: int) -> HostedConstraint:
         """The constraint of one answer of at most ``max_tokens`` tokens, valid wherever it ends.
@@ -315,7 +316,7 @@ class HostedConstraint:
             self._prepared = True
             self._begin()
             if self._host is not None:
-                self._host.tell(Prepare(self._number))
+                self._host.send(Prepare(self._number))
 
     def _begin(self) -> None:
         if self._host is None and self._inbox.error is None:
@@ -329,11 +330,11 @@ class HostedConstraint:
 
     @property
     def ready(self) -> bool:
-        return self._heard(GrammarHost.look)
+        return self._known_after(GrammarHost.look)
 
     def wait(self) -> bool:
         """``TokenConstraint.wait``."""
-        return self._heard(GrammarHost.wait_for)
+        return self._known_after(GrammarHost.wait_for)
 
     @property
     def finished(self) -> bool:
@@ -347,7 +348,7 @@ class HostedConstraint:
 
     def mask(self) -> memoryview:
         """``TokenConstraint.mask``."""
-        self._heard(GrammarHost.read_until)
+        self._known_after(GrammarHost.read_until)
         if self._inbox.error is not None:
             raise self._inbox.error
         assert self._inbox.mask is not None
@@ -360,13 +361,13 @@ class HostedConstraint:
         self._begin()
         self._inbox.mask, self._inbox.advanced, self._prepared = None, False, False
         if self._host is not None:
-            self._host.tell(Advance(self._number, token))
+            self._host.send(Advance(self._number, token))
 
-    def _heard(self, how: Callable[[GrammarHost, Callable[[], bool]], object]) -> bool:
-        """Whether what may be drawn is known once the host was listened to."""
+    def _known_after(self, read: Callable[[GrammarHost, Callable[[], bool]], object]) -> bool:
+        """Whether the mask or an error is there after the host's messages were read."""
         self.prepare()
         if not self._answered() and self._host is not None:
-            how(self._host, self._answered)
+            read(self._host, self._answered)
         return self._answered()
 
     def _answered(self) -> bool:

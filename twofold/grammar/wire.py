@@ -1,4 +1,4 @@
-"""What travels between an engine and the processes that hold its grammars: msgpack behind four bytes of length."""
+"""Messages between an engine and the processes of its grammars: four bytes of length, then msgpack."""
 
 from __future__ import annotations
 
@@ -174,13 +174,13 @@ def described(tokenizer: Tokenizer, end_ids: tuple[int, ...], size: int) -> Desc
 class _Carried:
     """A ``TokenSource`` that came from another process."""
 
-    def __init__(self, told: Describe) -> None:
-        self.vocab_size = len(told.tokens)
-        self.special_ids = told.special_ids
-        self.bos_id = told.bos_id
-        self.strips_first_space = told.strips_first_space
-        self.token_bytes = told.tokens.__getitem__
-        self._encode = PlainEncoder(told.encoder)
+    def __init__(self, description: Describe) -> None:
+        self.vocab_size = len(description.tokens)
+        self.special_ids = description.special_ids
+        self.bos_id = description.bos_id
+        self.strips_first_space = description.strips_first_space
+        self.token_bytes = description.tokens.__getitem__
+        self._encode = PlainEncoder(description.encoder)
 
     def encode(self, text: str, *, add_special_tokens: bool, parse_special: bool) -> list[int]:
         assert not add_special_tokens
@@ -188,6 +188,6 @@ class _Carried:
         return self._encode(text)
 
 
-def vocabulary_of(told: Describe) -> TokenVocabulary:
+def vocabulary_of(description: Describe) -> TokenVocabulary:
     """The vocabulary that was described."""
-    return TokenVocabulary(_Carried(told), told.end_ids, told.size)
+    return TokenVocabulary(_Carried(description), description.end_ids, description.size)
