@@ -36,7 +36,7 @@ class BatchOptions(CrowdOptions):
         Parameter(help="fixed: fill every step; live: limit prefill so that decode keeps its TPOT target."),
     ] = "fixed"
     served_model_name: Annotated[
-        list[str], LIST, Parameter(help="What lines may call the model; may be repeated, the first one answers.")
+        list[str], LIST, Parameter(help="Name of the model in requests; repeatable, the first is used in answers.")
     ] = field(default_factory=list)
     accept_any_model: Annotated[bool, FLAG, Parameter(help="Run requests for any other model name too.")] = False
 

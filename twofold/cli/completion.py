@@ -10,7 +10,7 @@ from twofold.cli.console import answer
 
 
 def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="bash, zsh or fish.")], /) -> int:
-    """Prints a completion script for a shell.
+    """Print a completion script for a shell.
 
     bash: twofold completion bash > ~/.local/share/bash-completion/completions/twofold
 

@@ -41,10 +41,10 @@ COMMANDS: Final = {
     "run": ("twofold.cli.run:run", "Run one prompt."),
     "chat": ("twofold.cli.chat.command:chat", "Chat with a model in the terminal."),
     "serve": ("twofold.cli.serve:serve", "Serve models over HTTP with OpenAI- and Anthropic-compatible APIs."),
-    "ps": ("twofold.cli.remote:ps", "Lists the models of a running server: loaded or not, in use or idle."),
-    "load": ("twofold.cli.remote:load", "Loads a model of a running server."),
-    "unload": ("twofold.cli.remote:unload", "Unloads a model of a running server; running requests finish first."),
-    "stop": ("twofold.cli.remote:stop", "Stops a model of a running server, or the server itself with --server."),
+    "ps": ("twofold.cli.remote:ps", "List the models of a running server: loaded or not, in use or idle."),
+    "load": ("twofold.cli.remote:load", "Load a model of a running server."),
+    "unload": ("twofold.cli.remote:unload", "Unload a model of a running server; running requests finish first."),
+    "stop": ("twofold.cli.remote:stop", "Stop a model of a running server, or the server itself with --server."),
     "keys": ("twofold.cli.keys:keys", "Create, list and remove API keys."),
     "explain": ("twofold.cli.explain:explain", "Explain where a request's time goes and what would reduce it."),
     "price": ("twofold.cli.price:price", "Price a workload on an API and on your own hardware."),
@@ -65,7 +65,7 @@ COMMANDS: Final = {
     "rm": ("twofold.cli.commands:rm", "Delete a downloaded model."),
     "doctor": ("twofold.cli.doctor:doctor", "Measure this machine and report problems."),
     "kernels": ("twofold.cli.commands:kernels", "Show a kernel's compiled code."),
-    "completion": ("twofold.cli.completion:completion", "Prints a completion script for bash, zsh or fish."),
+    "completion": ("twofold.cli.completion:completion", "Print a completion script for bash, zsh or fish."),
 }
 
 

@@ -17,17 +17,17 @@ ANSWER_S = 30.0
 LOAD_S = 3600.0
 LOOK_S = 0.2
 
-Url: TypeAlias = Annotated[str, Parameter(name=("--url", "-u"), help="The server.")]
+Url: TypeAlias = Annotated[str, Parameter(name=("--url", "-u"), help="URL of the server.")]
 Key: TypeAlias = Annotated[
-    str | None, Parameter(help="A key that may administer, if the server has keys: twofold keys add NAME --admin.")
+    str | None, Parameter(help="Admin API key, if the server has keys: twofold keys add NAME --admin.")
 ]
 Json: TypeAlias = Annotated[bool, FLAG, Parameter(help="Print JSON.")]
-Model: TypeAlias = Annotated[str, Parameter(help="A model, as the server calls it.")]
+Model: TypeAlias = Annotated[str, Parameter(help="Name of the model on the server.")]
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 def ps(*, url: Url = DEFAULT_URL, api_key: Key = None, json: Json = False) -> int:
-    """Lists the models of a running server: loaded or not, in use or idle."""
+    """List the models of a running server: loaded or not, in use or idle."""
     models = _asked(url, api_key, "GET", MODELS)["data"]
     if json:
         print_json(models)
@@ -40,7 +40,7 @@ def ps(*, url: Url = DEFAULT_URL, api_key: Key = None, json: Json = False) -> in
 
 
 def load(model: Model, /, *, url: Url = DEFAULT_URL, api_key: Key = None, json: Json = False) -> int:
-    """Loads a model of a running server, and waits until it is loaded."""
+    """Load a model of a running server, and wait until it is loaded."""
     found = _asked(url, api_key, "POST", f"{MODELS}/{quote(model)}/load", LOAD_S)
     print_json(found) if json else note(f"Loaded {found['id']}.")
     return 0
@@ -50,12 +50,12 @@ def unload(
     model: Model,
     /,
     *,
-    timeout: Annotated[float, DURATION, Parameter(help="How long to wait for its running requests.")] = 600.0,
+    timeout: Annotated[float, DURATION, Parameter(help="Time limit for its running requests.")] = 600.0,
     url: Url = DEFAULT_URL,
     api_key: Key = None,
     json: Json = False,
 ) -> int:
-    """Unloads a model of a running server, once its running requests have finished. Later requests load it again."""
+    """Unload a model of a running server, once its running requests have finished. Later requests load it again."""
     found = _asked(url, api_key, "POST", f"{MODELS}/{quote(model)}/unload")
     until = time.monotonic() + timeout
     if found["state"] == "ready" and not json:
@@ -73,15 +73,15 @@ def unload(
 
 
 def stop(
-    model: Annotated[str | None, Parameter(help="A model, as the server calls it.")] = None,
+    model: Annotated[str | None, Parameter(help="Name of the model on the server.")] = None,
     /,
     *,
     server: Annotated[bool, FLAG, Parameter(help="Stop the server: running requests may finish.")] = False,
-    timeout: Annotated[float, DURATION, Parameter(help="How long to wait for a model's running requests.")] = 600.0,
+    timeout: Annotated[float, DURATION, Parameter(help="Time limit for the model's running requests.")] = 600.0,
     url: Url = DEFAULT_URL,
     api_key: Key = None,
 ) -> int:
-    """Stops a model of a running server, as ``unload`` does; or the server itself with --server."""
+    """Stop a model of a running server, as ``unload`` does; or the server itself with --server."""
     if server == (model is not None):
         raise UsageError("stop needs a model or --server.", hint="twofold ps lists the models.")
     if model is not None:

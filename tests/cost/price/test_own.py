@@ -145,6 +145,6 @@ def test_crossovers_of_a_model() -> None:
     assert (round(cross.attention), round(cross.batch), round(cross.context)) == (104_448, 430_626, 1_415)
     assert cross.implied is not None
     assert cross.implied.high == pytest.approx(cross.kv_token, rel=1e-3)
-    assert "both are told in public" in "\n".join(cross.lines())
+    assert "both are published" in "\n".join(cross.lines())
     assert cross.document()["implied_kv_bytes_a_token"] == [cross.implied.low, cross.implied.high]
     assert len(Crossovers.of(resolve_shape("llama-3-8b"), find_machine("h100"), Setting()).lines()) == 4

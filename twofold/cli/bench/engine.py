@@ -31,17 +31,17 @@ def engine(
     Parameters
     ----------
     input_tokens
-        Lengths of prompts, with commas between them.
+        Prompt lengths, comma-separated.
     context
-        Tokens before those that are generated, with commas between them.
+        Context lengths before decode, comma-separated.
     batch
-        Numbers of sequences that generate together, with commas between them.
+        Batch sizes of decode, comma-separated.
     output_tokens
-        Steps of a round that generates.
+        Decode steps per round.
     rounds
-        How often each case is measured.
+        Measurements of each case.
     json
-        Prints one JSON object at the end, instead of lines as they come.
+        Print one JSON object at the end.
     """
     sizes = Sizes(
         input_tokens=parse_sizes("input_tokens", input_tokens),

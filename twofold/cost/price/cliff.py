@@ -5,7 +5,7 @@ If a provider puts its step at the context c where reading the cache takes as lo
     2 · P / peak = c · kv / bandwidth      and so kv = 2 · P / (ridge · c) bytes a token
     P / peak     = c · kv / bandwidth          or kv = P / (ridge · c), if P counts multiply-adds as one operation
 
-Both readings are told in public, they differ by two, and a step may be set for other reasons altogether: P is a guess,
+Both readings are published, they differ by two, and a step may be set for other reasons altogether: P is a guess,
 the machine is a guess, and a round number is suspect. The answer is a range and no measurement.
 """
 

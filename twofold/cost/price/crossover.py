@@ -61,7 +61,7 @@ class Crossovers:
             found += [
                 f"  a price step at {self.cliff:,} tokens would mean {low:,.0f} bytes a token, or {high:,.0f}: "
                 "a multiply-add is one operation or two,",
-                "  both are told in public, and a step may be there for other reasons",
+                "  both are published, and a step may have other reasons",
             ]
         return found
 
