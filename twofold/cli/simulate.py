@@ -26,7 +26,7 @@ HERE: Final = "this"
 RouterFlag = Literal["round-robin", "least-loaded", "affinity", "longest-match"]
 
 
-@Parameter(name="*", group="What is simulated")
+@Parameter(name="*", group="Simulation")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
     """A model on replicas of a machine."""
@@ -40,7 +40,7 @@ class ServerOptions:
     ] = HERE
     tp: Annotated[int, Parameter(name=("--tp", "--tensor-parallel-size"), help="Tensor-parallel devices.")] = 1
     weights: Annotated[
-        str | None, Parameter(help="How matrices are stored: bf16, fp8, int4; Default: the model's own.")
+        str | None, Parameter(help="How matrices are stored: bf16, fp8, int4. Default: the model's own.")
     ] = None
     kv: Annotated[str, Parameter(name=("--kv", "--kv-cache-dtype"), help="KV-cache format.")] = "bf16"
     replicas: Annotated[int, Parameter(help="Number of replicas.")] = 1
