@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -38,19 +39,38 @@ def own_server(model: str, flags: Sequence[str] = ()) -> Iterator[OwnServer]:
     with tempfile.TemporaryDirectory(prefix="twofold-bench-") as folder:
         command = [sys.executable, "-m", "twofold", "serve", model, "--port", "0", "--data-folder", folder]
         # In a group of its own, so that Ctrl-C reaches only who measures; it then ends the server.
-        process = subprocess.Popen(
-            [*command, "--access-log", "off", *flags],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
+        process: subprocess.Popen[str] | None = None
         try:
+            with _sigterm_later():
+                process = subprocess.Popen(
+                    [*command, "--access-log", "off", *flags],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    errors="replace",
+                    start_new_session=True,
+                )
             yield OwnServer(_Log(process).address(), process.pid)
         finally:
-            _end(process)
+            if process is not None:
+                _end(process)
+
+
+@contextmanager
+def _sigterm_later() -> Iterator[None]:
+    """Delivers SIGTERM after the block: in the middle of starting a process it would leave that process behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: arrived.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        if arrived:
+            signal.raise_signal(signal.SIGTERM)
 
 
 class _Log:

@@ -63,7 +63,7 @@ class _Reader:
         if content is None and refusal is not None:
             content = refusal
         if content is None and not calls:
-            raise FieldError(f"{fields.name('content')} is missing.", param=fields.name("content"))
+            raise FieldError(f"{fields.name('content')} is required.", param=fields.name("content"))
         return message | {"content": content}
 
     def _content(self, fields: Fields) -> str | list[Any] | None:

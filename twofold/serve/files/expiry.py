@@ -22,5 +22,5 @@ def read_lifetime(fields: Fields, name: str) -> int | None:
     seconds = inner.whole("seconds", LEAST_SECONDS, MOST_SECONDS)
     inner.close()
     if seconds is None:
-        raise FieldError(f"{name}.seconds is missing.", param=f"{name}.seconds", code=MISSING)
+        raise FieldError(f"{name}.seconds is required.", param=f"{name}.seconds", code=MISSING)
     return seconds

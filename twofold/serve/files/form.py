@@ -89,7 +89,7 @@ class UploadForm:
         if not self._ended:
             raise _bad("it ends before its last boundary")
         if "file" not in self._values:
-            raise FieldError("file is missing.", param="file", code=MISSING)
+            raise FieldError("file is required.", param="file", code=MISSING)
         fields = Fields(self._body())
         purpose = fields.choice("purpose", PURPOSES)
         return UploadedForm(self._filename, purpose, self._bytes, read_lifetime(fields, "expires_after"))

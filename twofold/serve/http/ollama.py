@@ -64,7 +64,7 @@ class OllamaEndpoint:
         fields.only("options", {})
         fields.close()
         if not name:
-            raise FieldError("model is missing.", param="model", code=MISSING)
+            raise FieldError("model is required.", param="model", code=MISSING)
         entries = {name: entry for entry in self._hub.entries() for name in entry.names}
         entry = entries.get(name) or entries.get(name.removesuffix(LATEST))
         if entry is None:

@@ -33,7 +33,7 @@ def read_input(fields: Fields, *, needed: bool) -> tuple[Item, ...]:
     given = fields.take("input")
     if given is None:
         if needed:
-            raise FieldError("input is missing.", param="input", code=MISSING)
+            raise FieldError("input is required.", param="input", code=MISSING)
         return ()
     if isinstance(given, str):
         return (_message("user", [_text_part("user", given)]),)
