@@ -148,7 +148,7 @@ def test_prompts_of_one_line_draw_differently(folder: Folder, make_llm: MakeLLM)
         (line("x", EMBEDDINGS, input=["a", ""]), "x", 400, "invalid_value: The prompt is empty."),
         (line("x", prompt="a", priority="high"), "x", 400, "invalid_value: priority must be"),
         (line("x", CHAT, messages=[{"role": "usr", "content": "a"}]), "x", 400, "invalid_value: messages[0].role "),
-        (line("x", prompt="a\ud800"), "x", 400, "invalid_value: The text holds a lone surrogate"),
+        (line("x", prompt="a\ud800"), "x", 400, "invalid_value: The body holds a lone surrogate"),
     ],
     ids=lambda value: str(value)[:30],
 )

@@ -9,7 +9,8 @@ from typing import Final
 
 import pytest
 
-from twofold.core.errors import BusyError
+from twofold.core.errors import BusyError, TemplateLimitError
+from twofold.serve import pace
 from twofold.serve.gate.limits import KIB, MIB
 from twofold.serve.pool import PoolLimits, Shares, WorkPool
 
@@ -134,3 +135,61 @@ def test_shares_are_never_exceeded() -> None:
     assert emptied == [1]
     with pytest.raises(BusyError):
         held.take("a", 101)
+
+
+def _exceeds() -> str:
+    raise TemplateLimitError("The chat template was stopped: too slow.", hint="Choose another one.")
+
+
+def test_a_slow_model_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "SLOW_S", 0.0)
+
+    async def test(pool: WorkPool, workers: _Workers) -> None:
+        assert await pool.prepare("slow", "a", 1, lambda: "first") == "first"
+        small, large = workers.work("small"), workers.work("large")
+        slow = [asyncio.create_task(pool.prepare("slow", "a", 1, small)) for _ in range(4)]
+        slow += [asyncio.create_task(pool.prepare("slow", "b", MIB, large)) for _ in range(4)]
+        await asyncio.sleep(0)
+        monkeypatch.setattr(pace, "SLOW_S", 60.0)
+        for size in (1, MIB):
+            assert [await pool.prepare("other", "a", size, lambda: "quick") for _ in range(3)] == ["quick"] * 3
+        assert workers.order == []
+        workers.go.set()
+        await asyncio.gather(*slow)
+
+    assert _in_pool(test).most == 1
+
+
+def test_a_model_is_quick_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "QUICK_RUNS", 3)
+    model = pace.Pace()
+    model.note("a", None, 0.01)
+    assert model.apart == 0
+    model.note("a", None, 1.0)
+    for left in (2, 1, 0):
+        assert model.apart == left + 1
+        model.note("a", None, 0.01)
+        assert model.apart == left
+
+
+def test_limits_that_a_caller_exceeds_again_and_again_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    async def test(pool: WorkPool, _: _Workers) -> None:
+        def hostile() -> str:
+            tried.append("hostile")
+            return _exceeds()
+
+        for _time in range(2 * pace.MOST_EXCEEDED):
+            with pytest.raises(TemplateLimitError, match="too slow"):
+                await pool.prepare("slow", "a", 1, hostile)
+        assert len(tried) == pace.MOST_EXCEEDED
+        assert await pool.prepare("slow", "b", 1, lambda: "other caller") == "other caller"
+        assert await pool.prepare("fine", "a", 1, lambda: "other model") == "other model"
+        monkeypatch.setattr(pace, "REST_S", 0.0)
+        assert await pool.prepare("slow", "a", 1, lambda: "later") == "later"
+        with pytest.raises(TemplateLimitError):
+            await pool.prepare("slow", "a", 1, hostile)
+        assert await pool.prepare("slow", "a", 1, lambda: "once is nothing") == "once is nothing"
+
+    _in_pool(test)

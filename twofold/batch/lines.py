@@ -22,6 +22,8 @@ from twofold.dialects.fields import FieldError, Fields, impossible
 MAX_LINE_BYTES: Final = 32 << 20
 MAX_CUSTOM_ID_CHARS: Final = 512
 KEY_BYTES: Final = 16
+MAX_DEPTH: Final = 64
+"""Objects and lists inside each other in a body, as over HTTP."""
 _BOM: Final = b"\xef\xbb\xbf"
 
 
@@ -110,6 +112,26 @@ def target_of(fields: Fields, endpoints: Collection[str]) -> tuple[str, object]:
         hint = f"Use {', '.join(most)} or {last}." if most else f"All lines of this batch have the url {last}."
         raise FieldError(f"A batch has no endpoint {named(url)}.", param="url", code="invalid_url", hint=hint)
     return url, body
+
+
+def check_body(body: object) -> None:
+    """Raises FieldError for a body that no request over HTTP could have: nested too deeply, or with lone surrogates."""
+    layer: list[Any] = [body] if isinstance(body, dict | list) else []
+    for _ in range(MAX_DEPTH):
+        layer = [
+            inner
+            for outer in layer
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+    if layer:
+        raise FieldError(f"The body has more than {MAX_DEPTH} objects and lists inside each other.", param="body")
+    try:
+        json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise FieldError(
+            "The body holds a lone surrogate, which is not Unicode text.", param="body", hint="Send it as UTF-8."
+        ) from error
 
 
 def digest_of(text: str) -> bytes:

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from twofold.batch.endpoints import ENDPOINTS, check_batched
 from twofold.batch.files import BatchFiles, BatchProgress
-from twofold.batch.lines import InputLine, custom_id_of, decode_line, digest_of, read_lines, target_of
+from twofold.batch.lines import InputLine, check_body, custom_id_of, decode_line, digest_of, read_lines, target_of
 from twofold.core.clock import Clock
 from twofold.core.errors import ModelNotFoundError, TwofoldError, nearest, quoted
 from twofold.core.params import SamplingParams
@@ -183,6 +183,7 @@ class BatchRunner:
                 self._refuse_line(line, custom_id, error)
             return
         try:
+            check_body(body)
             opened = self._prepared(line.key, custom_id, ENDPOINTS[url](body))
         except TwofoldError as error:
             self._refuse_body(line.key, custom_id, error)

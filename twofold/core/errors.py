@@ -221,6 +221,11 @@ def spelled(name: str) -> str:
     return name if PLAIN_NAME.fullmatch(name) else quoted(name)
 
 
+def plain_name(name: str) -> str:
+    """A name for logs: callers write those of unknown fields, and only plain ones are repeated."""
+    return name if PLAIN_NAME.fullmatch(name) else "(not a plain name)"
+
+
 def named(value: object) -> str:
     """A wrong name, such as that of a kind or a choice, as an error tells it."""
     return quoted(value) if isinstance(value, str) else told(value)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from dataclasses import field as made
 from typing import Any, Final
 
-from twofold.core.errors import MAX_QUOTED, ParameterError, named, nearest, spelled, told
+from twofold.core.errors import MAX_QUOTED, ParameterError, named, nearest, plain_name, spelled, told
 
 MISSING: Final = "missing_required_parameter"
 UNKNOWN: Final = "unknown_parameter"
@@ -41,14 +41,17 @@ class LeftOut:
     """What is left out of a request because it cannot be had here, and its caller is told of beside the answer.
 
     unknown   whether fields that nobody knows are left out; else they are errors
+    told      what the caller is told, logged what the log gets, where no name stands that is not a plain one
     """
 
     unknown: bool
     told: list[str] = made(default_factory=list)
+    logged: list[str] = made(default_factory=list)
 
-    def add(self, name: str) -> None:
-        if len(self.told) < MAX_LEFT_OUT and name not in self.told:
-            self.told.append(name)
+    def add(self, told: str, logged: str) -> None:
+        if len(self.told) < MAX_LEFT_OUT and told not in self.told:
+            self.told.append(told)
+            self.logged.append(logged)
 
 
 _left_out: ContextVar[LeftOut | None] = ContextVar("left_out", default=None)
@@ -66,12 +69,12 @@ def leaving_out(*, unknown: bool) -> Iterator[LeftOut]:
         _left_out.reset(token)
 
 
-def leave_out(name: str, error: FieldError) -> None:
-    """Leaves out a part that the answer can do without; raises ``error`` where nobody could be told of it."""
+def leave_out(path: str, kind: str, error: FieldError) -> None:
+    """Leaves out a part of a kind that the answer can do without; raises ``error`` where nobody could be told of it."""
     left_out = _left_out.get()
     if left_out is None:
         raise error
-    left_out.add(name)
+    left_out.add(f"{path} of type {spelled(kind)}", f"{path} of type {plain_name(kind)}")
 
 
 class Fields:
@@ -173,7 +176,7 @@ class Fields:
             if field in self._asked:
                 continue
             if left_out is not None and left_out.unknown:
-                left_out.add(self.name(spelled(field)))
+                left_out.add(self.name(spelled(field)), plain_name(self.name(field)))
             else:
                 close = nearest(field, self._asked)
                 hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(sorted(self._asked))}."

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from twofold.core.errors import PLAIN_NAME, ParameterError, TwofoldError
+from twofold.core.errors import ParameterError, TwofoldError, plain_name
 from twofold.core.params import SamplingParams
 from twofold.cost.bill import Bill
 from twofold.cost.request import phase_floor
@@ -206,7 +206,5 @@ def _error_name(error: TwofoldError) -> str:
 
 
 def _field_name(error: TwofoldError | None) -> str | None:
-    """The field that an error is about. Callers write the names of unknown ones: only plain ones are told."""
-    if not isinstance(error, ParameterError):
-        return None
-    return error.param if PLAIN_NAME.fullmatch(error.param) else "(not a plain name)"
+    """The field that an error is about."""
+    return plain_name(error.param) if isinstance(error, ParameterError) else None

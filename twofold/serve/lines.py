@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from twofold.batch.endpoints import check_batched
+from twofold.batch.lines import check_body
 from twofold.core.errors import BusyError, QuotaError, TwofoldError, WorkerError
 from twofold.dialects.base import DialectRequest
 from twofold.dialects.fields import leaving_out
@@ -76,11 +77,12 @@ class LineRunner:
 
     def _read(self, line: LineCall) -> DialectRequest:
         """Nobody reads headers of a line, so what it cannot have is an error unless the server was told otherwise."""
+        check_body(line.body)
         read = self._readers[line.endpoint]
         if not self._tolerant:
             return read(line.body)
         with leaving_out(unknown=True) as left_out:
             request = read(line.body)
         if left_out.told:
-            log.warning("%s: left out: %s", line.request_id, ", ".join(left_out.told))
+            log.warning("%s: left out: %s", line.request_id, ", ".join(left_out.logged))
         return request

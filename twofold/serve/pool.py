@@ -7,6 +7,7 @@ It runs on a few threads, so that the event loop answers others meanwhile. Laws:
    many requests of one caller delay those of another by one request each.
 3. A lane holds at most ``waiting`` bytes, running work included, and a caller no more of them than are left for others;
    what is beyond is refused with BusyError. ``Shares`` counts them, for bodies that are being read as well.
+4. A model whose chat template is slow has a lane of its own, with one thread: no other model waits for it.
 
 All of it happens on the event loop, but for the work itself. A native call that holds the interpreter would still stop
 everybody: work keeps such calls below some 30 ms (tokenizers releases the interpreter; orjson does not, but is quick).
@@ -23,11 +24,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from twofold.core.errors import BusyError
 from twofold.host.memory import return_freed_memory
 from twofold.serve.gate.limits import KIB, MIB
+from twofold.serve.pace import Pace
 
 T = TypeVar("T")
 
@@ -40,13 +42,15 @@ TRIMMED: Final = MIB
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """``small`` is the most bytes of small work; then the threads and the most bytes of either lane."""
+    """``small`` is the most bytes of small work; then the threads and the most bytes of either lane.
+    ``apart_waiting`` is the most bytes of a slow model's lane."""
 
     small: int = 64 * KIB
     small_threads: int = 2
     small_waiting: int = 8 * MIB
     large_threads: int = 1
     large_waiting: int = 64 * MIB
+    apart_waiting: int = 16 * MIB
 
 
 class Shares:
@@ -159,6 +163,8 @@ class WorkPool:
         self._limits = limits
         self._small = _Lane("small", limits.small_threads, limits.small_waiting)
         self._large = _Lane("large", limits.large_threads, limits.large_waiting)
+        self._paces: dict[str, Pace] = {}
+        self._apart: dict[str, _Lane] = {}
 
     async def run(self, caller: str, size: int, work: Callable[[], T]) -> T:
         """What ``work()`` gives, run on a thread. ``caller`` is whose share it takes, ``size`` the bytes it is about.
@@ -174,11 +180,31 @@ class WorkPool:
             if size >= TRIMMED:
                 asyncio.get_running_loop().call_soon(self._large.trim)
 
+    async def prepare(self, model: str, caller: str, size: int, work: Callable[[], T]) -> T:
+        """As ``run``, for work that may render the chat template of ``model``, which is one of the served ones.
+
+        Raises TemplateLimitError at once for a caller that exceeded the template's limits again and again.
+        """
+        pace = self._paces.setdefault(model, Pace())
+        pace.check(caller)
+        timed = pace.timed(work)
+        if pace.apart:
+            if model not in self._apart:
+                self._apart[model] = _Lane(f"apart-{len(self._apart)}", 1, self._limits.apart_waiting)
+            size = min(max(size, LEAST_COST), self._limits.apart_waiting)
+            given, error, seconds = await self._apart[model].run(caller, size, partial(copy_context().run, timed))
+        else:
+            given, error, seconds = await self.run(caller, size, timed)
+        pace.note(caller, error, seconds)
+        if error is not None:
+            raise error
+        return cast(T, given)
+
     def trim(self) -> None:
         """Gives freed memory back to the system, where no long work runs."""
         self._large.trim()
 
     def close(self) -> None:
         """Ends the threads once what runs has ended; what waits is dropped."""
-        self._small.close()
-        self._large.close()
+        for lane in (self._small, self._large, *self._apart.values()):
+            lane.close()

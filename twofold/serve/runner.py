@@ -20,7 +20,7 @@ from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontex
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from twofold.core.errors import BusyError, TimeLimitError, TwofoldError
 from twofold.dialects.base import DialectRequest, Job, ModelFacts, ReplyHead
@@ -28,6 +28,7 @@ from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.serve.admission import Admission
 from twofold.serve.base import ModelHub, Passage, ServedModel
 from twofold.serve.exchange import Exchange
+from twofold.serve.gate.limits import KIB
 from twofold.serve.ledger import Ledger
 from twofold.serve.pool import WorkPool
 from twofold.serve.replay.answers import deltas as told_again
@@ -37,6 +38,18 @@ LEAVING_S: Final = 10.0
 """How long to wait for what there was of a job that ended early: about a step, unless its process hangs."""
 LEAVING_CUT_S: Final = 0.5
 """… where the server ends."""
+STARTED_AT_ONCE: Final = 32
+"""Jobs of a request that are started, or left, before others get their turn."""
+INLINE_REPLY: Final = 64 * KIB
+"""Replies up to so many bytes are made on the event loop."""
+LONG_REPLY: Final = 128 * KIB
+"""What a longer one counts for in the pool, where it is never refused for its length: it was paid for."""
+VALUE_BYTES: Final = 16
+"""Of a number in JSON."""
+PLACE_BYTES: Final = 1 * KIB
+"""Of a position's log-probabilities."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +90,11 @@ class Run:
         self._numbers = numbers
         self._outputs: list[RequestOutput | None] = [None] * len(jobs) if replay.kept is None else [*replay.kept]
         self._passages = [Passage(stream=request.stream) for _ in jobs]
+
+    @property
+    def model(self) -> str:
+        """Its name."""
+        return self._model.name
 
     @property
     def outputs(self) -> Sequence[RequestOutput]:
@@ -139,8 +157,12 @@ class Run:
             except TwofoldError as error:
                 await ready.put(error)
 
-        pumps = [asyncio.create_task(pump(index)) for index in range(len(self._jobs))]
+        pumps: list[asyncio.Task[None]] = []
         try:
+            for index in range(len(self._jobs)):
+                pumps.append(asyncio.create_task(pump(index)))
+                if index % STARTED_AT_ONCE == STARTED_AT_ONCE - 1:
+                    await asyncio.sleep(0)
             open_jobs = len(pumps)
             while open_jobs:
                 given = await ready.get()
@@ -151,9 +173,11 @@ class Run:
                 else:
                     yield given
         finally:
-            for task in pumps:
-                task.cancel()
-            await asyncio.gather(*pumps, return_exceptions=True)
+            for start in range(0, len(pumps), STARTED_AT_ONCE):
+                part = pumps[start : start + STARTED_AT_ONCE]
+                for task in part:
+                    task.cancel()
+                await asyncio.gather(*part, return_exceptions=True)
 
 
 class Runner:
@@ -202,7 +226,8 @@ class Runner:
         exchange.begin(request)
         async with self._hub.lease(request.model, keep_s=exchange.keep_alive_s) as model:
             exchange.model, exchange.facts, exchange.ceilings = model.name, model.facts, model.ceilings
-            prepared = await self._pool.run(exchange.source, exchange.size, partial(request.prepare, model.facts))
+            prepare = partial(request.prepare, model.facts)
+            prepared = await self._pool.prepare(model.name, exchange.source, exchange.size, prepare)
             jobs = self._admission.tiered(exchange, request, prepared)
             exchange.jobs = jobs
             replay = await self._replayed(exchange, model, jobs)
@@ -228,9 +253,24 @@ class Runner:
     async def reply(self, exchange: Exchange, request: DialectRequest) -> dict[str, Any]:
         """The whole reply's body. Raises TwofoldError."""
         async with self.open(exchange, request) as run:
-            body = request.reply(run.head, await run.whole(), run.facts)
+            await run.whole()
+            body = await self.body(run)
             extra = self.explained(run)
             return body if extra is None else body | {"twofold": extra}
+
+    async def body(self, run: Run) -> dict[str, Any]:
+        """The body of a reply that is whole."""
+        return await self.beside(run, reply_size(run), partial(run.request.reply, run.head, run.outputs, run.facts))
+
+    async def beside(self, run: Run, size: int, work: Callable[[], T]) -> T:
+        """What ``work`` makes of a reply of about ``size`` bytes: beside the event loop where that may take long,
+        because it is much, or because the chat template is asked how the model thinks."""
+        thinking, source = run.facts.format.thinking, run.exchange.source
+        if size > INLINE_REPLY:
+            return await self._pool.run(source, LONG_REPLY, work)
+        if thinking is None or thinking.switch is None:
+            return work()
+        return await self._pool.prepare(run.model, source, size, work)
 
     def explained(self, run: Run) -> dict[str, Any] | None:
         """What goes under ``twofold`` in a reply that was asked to carry it; to be asked for once it is whole."""
@@ -242,6 +282,16 @@ def _check_begun(output: RequestOutput) -> None:
     nothing = output.embedding is None and not output.metrics.output_tokens
     if nothing and "deadline" in output.report.finish_reasons:
         raise TimeLimitError("The request timed out before its first token.", hint="Retry later, or lower max_tokens.")
+
+
+def reply_size(run: Run) -> int:
+    """About how many bytes of JSON the answers become."""
+    size = 0
+    for output in run.outputs:
+        places = len(output.prompt_logprobs or ()) + sum(len(answer.logprobs or ()) for answer in output.outputs)
+        texts = sum(VALUE_BYTES * len(answer.token_ids) + len(answer.text) for answer in output.outputs)
+        size += VALUE_BYTES * len(output.embedding or ()) + PLACE_BYTES * places + texts
+    return size
 
 
 async def _told_again(outputs: Sequence[RequestOutput]) -> AsyncGenerator[tuple[int, OutputDelta], None]:

@@ -7,10 +7,12 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from tests.serve.live import live_server
 from tests.serve.trust.client import CHAT, MESSAGES, Client, Reply, chat, message
 from tests.serve.trust.keyed import KeyedServer, keyed_server
 from tests.support.tiny import TinyModel
@@ -148,3 +150,19 @@ def test_the_log_says_why_a_request_was_refused(keyed: KeyedServer) -> None:
             break
         time.sleep(0.05)
     assert told[-len(expected) :] == expected
+
+
+def test_fields_left_out_are_logged_by_plain_names_alone(tiny: TinyModel, tmp_path: Path) -> None:
+    arguments = (f"tiny={tiny.path}", "--unknown-fields", "warn", "--log-level", "debug")
+    with live_server(tmp_path, *arguments, "--threads", "1") as live:
+        field, kind = "CANARY0\n\x1b[2J forged line", "CANARY1 \x1b[2J"
+        body = chat(max_tokens=1) | {field: 1, "plain_one": 1, "tools": [{"type": kind}]}
+        reply = live.post(CHAT, body)
+        assert reply.status_code == 200, reply.text
+        assert "plain_one" in reply.headers["x-twofold-warning"]
+    log = live.log.read_text()
+    assert "left out: " in log
+    assert "plain_one" in log
+    assert "(not a plain name)" in log
+    assert "CANARY" not in log
+    assert "\x1b[2J" not in log

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from twofold.core.errors import named, quoted, spelled
+from twofold.core.errors import named, quoted
 from twofold.dialects.anthropic.caching import CacheControls
 from twofold.dialects.cache_points import CachePoint
 from twofold.dialects.conversation import NamedTool, ToolChoice
@@ -58,7 +58,7 @@ class ToolReader:
         )
         if not isinstance(kind, str):
             raise error
-        leave_out(f"{tool.path} of type {spelled(kind)}", error)
+        leave_out(tool.path, kind, error)
         self._mark(tool)
 
     def _mark(self, tool: Fields) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from twofold.core.errors import named, spelled
+from twofold.core.errors import named
 from twofold.dialects.conversation import NamedTool, ToolChoice
 from twofold.dialects.fields import FieldError, Fields, impossible, leave_out
 from twofold.engine.prompts import Message
@@ -53,7 +53,7 @@ def is_function(tool: Fields, hint: str) -> bool:
     error = FieldError(f"{where} {named(kind)} is not supported.", param=where, code="unsupported_value", hint=hint)
     if not isinstance(kind, str):
         raise error
-    leave_out(f"{tool.path} of type {spelled(kind)}", error)
+    leave_out(tool.path, kind, error)
     return False
 
 

@@ -110,9 +110,10 @@ class Asked:
         """What ``read`` makes of the body; see ``Site.read``."""
         return await self.site.read(self.exchange, self.headers, self.receive, read)
 
-    async def work(self, work: Callable[[], T]) -> T:
-        """What ``work`` gives, which takes about as long as the body is. Raises BusyError, and what it raises."""
-        return await self.site.pool.run(self.exchange.source, self.exchange.size, work)
+    async def work(self, model: str, work: Callable[[], T]) -> T:
+        """What ``work`` gives, which takes about as long as the body is, and may render the chat template of a served
+        model. Raises BusyError, and what it raises."""
+        return await self.site.pool.prepare(model, self.exchange.source, self.exchange.size, work)
 
 
 Handler = Callable[[Asked], Awaitable[Answer]]
@@ -212,7 +213,7 @@ def noting(site: Site, exchange: Exchange) -> Iterator[None]:
         yield
     if left_out.told:
         exchange.left_out = left_out.told
-        log.warning("%s: left out: %s", exchange.request_id, ", ".join(left_out.told))
+        log.warning("%s: left out: %s", exchange.request_id, ", ".join(left_out.logged))
 
 
 @asynccontextmanager

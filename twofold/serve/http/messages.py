@@ -18,5 +18,5 @@ class MessageRoutes:
     async def count_tokens(self, asked: Asked) -> Answer:
         request = await asked.read(CountTokensRequest.read)
         async with self._hub.lease(request.model) as served:
-            tokens = await asked.work(partial(request.count, served.facts))
+            tokens = await asked.work(served.name, partial(request.count, served.facts))
             return Answer(request.reply(tokens))

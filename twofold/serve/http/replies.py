@@ -6,14 +6,15 @@ import asyncio
 import logging
 import time
 from contextlib import aclosing
+from functools import partial
 from typing import Final
 
 from twofold.core.errors import TwofoldError
 from twofold.dialects.base import DialectRequest, Streamer
 from twofold.serve.exchange import CLIENT_GONE, Exchange
 from twofold.serve.gate.refusals import Refusals
-from twofold.serve.http.asgi import STREAMED, Receive, Send, send_json, until_gone
-from twofold.serve.runner import Run, Runner
+from twofold.serve.http.asgi import JSON, STREAMED, Receive, Send, json_bytes, send_body, until_gone
+from twofold.serve.runner import Run, Runner, reply_size
 
 QUIET_S: Final = 15.0
 """A stream that says nothing for so long gets an event that means nothing, so that nobody closes it."""
@@ -85,17 +86,20 @@ class _Reply:
         self._spoken = 0.0
 
     async def whole(self, run: Run, runner: Runner) -> None:
-        body = self._request.reply(run.head, await run.whole(), run.facts)
+        await run.whole()
+        body = await runner.body(run)
         extra = runner.explained(run)
         if extra is not None:
             body["twofold"] = extra
         if self._exchange.keep is not None:
             await self._exchange.keep(self._exchange, self._request, run.head, body)
+        data = await runner.beside(run, reply_size(run), partial(json_bytes, body))
         self._begun = True
-        await send_json(self._send, 200, body, self._exchange.headers())
+        await send_body(self._send, 200, data, (JSON, *self._exchange.headers()))
 
     async def stream(self, run: Run, runner: Runner) -> None:
-        self._streamer = streamer = self._request.streamer(run.head, run.facts)
+        make = partial(self._request.streamer, run.head, run.facts)
+        self._streamer = streamer = await runner.beside(run, 0, make)
         self._opening = streamer.open()  # before anything is taken: events are numbered in this order
         self._spoken = time.monotonic()
         watch = asyncio.create_task(self._keep_alive(streamer))
@@ -108,7 +112,7 @@ class _Reply:
                     if delta.token_ids:
                         self._exchange.told()
             if self._exchange.keep is not None:
-                body = self._request.reply(run.head, run.outputs, run.facts)
+                body = await runner.body(run)
                 await self._exchange.keep(self._exchange, self._request, run.head, body)
             end = streamer.close(run.outputs, runner.explained(run))
             await self._tell(end, last=True)

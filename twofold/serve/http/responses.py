@@ -37,4 +37,4 @@ class ResponseRoutes:
         request = await asked.read(InputTokensRequest.read)
         request = await self._responses.known(asked.tenant, request)
         async with self._hub.lease(request.model) as served:
-            return Answer(await asked.work(partial(request.count, served.facts)))
+            return Answer(await asked.work(served.name, partial(request.count, served.facts)))

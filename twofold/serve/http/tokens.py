@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Self
@@ -15,6 +14,7 @@ from twofold.dialects.fields import Fields, impossible, is_whole
 from twofold.dialects.openai.bodies import read_model
 from twofold.dialects.openai.chat import ChatRequest
 from twofold.serve.base import ModelHub
+from twofold.serve.http.asgi import json_list
 from twofold.serve.http.endpoints import Answer, Asked
 from twofold.text.tokenizer import Tokenizer
 
@@ -31,7 +31,7 @@ class TokensEndpoint:
         """A text, or a chat as it goes through the template."""
         request = await asked.read(_Tokenize.read)
         async with self._hub.lease(request.model) as served:
-            return Answer(body=await asked.work(partial(request.reply, served.facts)))
+            return Answer(body=await asked.work(served.name, partial(request.reply, served.facts)))
 
     async def info(self, asked: Asked) -> Answer:  # noqa: ARG002 - it is about the first model
         """The first model's own tokens and chat template, for clients that render and count by themselves."""
@@ -44,7 +44,7 @@ class TokensEndpoint:
     async def detokenize(self, asked: Asked) -> Answer:
         model, tokens = await asked.read(_tokens_to_decode)
         async with self._hub.lease(model) as served:
-            return Answer(body=await asked.work(partial(_decoded, tokens, served.facts.tokenizer)))
+            return Answer(body=await asked.work(served.name, partial(_decoded, tokens, served.facts.tokenizer)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +77,9 @@ class _Tokenize:
             ids = facts.tokenizer.encode(self.given, add_special_tokens=self.special)
         else:
             ids = list(self.given.prepare(facts.unbounded())[0].prompt.token_ids or ())
-        strings = _dumped([facts.tokenizer.token_text(token) for token in ids]) if self.strings else b"null"
-        told = (len(ids), facts.context, _dumped(ids), strings)
+        strings = json_list([facts.tokenizer.token_text(token) for token in ids], PIECE) if self.strings else b"null"
+        told = (len(ids), facts.context, json_list(ids, PIECE), strings)
         return b'{"count":%d,"max_model_len":%d,"tokens":%b,"token_strs":%b}' % told
-
-
-def _dumped(values: Sequence[object]) -> bytes:
-    """A list in JSON, made in pieces: writing it holds the interpreter."""
-    pieces = (orjson.dumps(values[start : start + PIECE])[1:-1] for start in range(0, len(values), PIECE))
-    return b"[" + b",".join(pieces) + b"]"
 
 
 def _tokens_to_decode(body: object) -> tuple[str | None, list[int]]:
