@@ -127,7 +127,7 @@ def test_times_and_sizes_that_were_configured_hold(tiny: TinyModel, tmp_path: Pa
     arguments = ("--threads", "1", "--request-timeout", f"{limit_s}", "--max-body-mib", "0.01", "--max-num-seqs", "1")
 
     async def ask(client: Client) -> tuple[list[Reply], Reply]:
-        asked = [client.chat(f"{n}", ignore_eos=True) for n in range(8)]
+        asked = [client.chat(f"{n}", ignore_eos=True) for n in range(24)]
         return await asyncio.gather(*asked), await client.chat("x" * 20_000)
 
     with live_server(tmp_path, f"tiny={tiny.path}", *arguments) as server:
