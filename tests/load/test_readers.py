@@ -241,7 +241,7 @@ def test_files_that_are_no_trace(written: Written, tmp_path: Path) -> None:
         read_trace(written(""))
     with pytest.raises(ParameterError, match="trace holds no request"):
         read_trace(written(HEAD))
-    with pytest.raises(ParameterError, match="holds no request: lines left out 1, the first one trace:2"):
+    with pytest.raises(ParameterError, match="holds no request: lines skipped 1, the first one trace:2"):
         read_trace(written(f"{HEAD}\n5"), skip_bad=True)
     with pytest.raises(ParameterError, match="ContextTokens is not in the head of the file"):
         read_trace(written("TIMESTAMP,GeneratedTokens\n"))

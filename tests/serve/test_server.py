@@ -161,8 +161,8 @@ def test_what_is_left_out_is_named_in_a_header_and_in_the_log(server: LiveServer
     for more in ({}, {"stream": True}):
         answer = server.post("/v1/responses", {**body, **more})
         assert answer.status_code == 200, answer.text
-        assert answer.headers["x-twofold-warning"] == "left out: tools[0] of type web_search"
-    assert "left out: tools[0] of type web_search" in server.log.read_text()
+        assert answer.headers["x-twofold-warning"] == "omitted: tools[0] of type web_search"
+    assert "omitted: tools[0] of type web_search" in server.log.read_text()
     assert "x-twofold-warning" not in server.post(CHAT, chat("plain")).headers
     assert server.post(CHAT, chat("typo", temprature=1)).status_code == 400
 
@@ -171,4 +171,4 @@ def test_a_server_may_ignore_unknown_fields(tiny: TinyModel, tmp_path: Path) -> 
     with live_server(tmp_path, f"tiny={tiny.path}", "--threads", "1", "--unknown-fields", "warn") as live:
         answer = live.post(CHAT, chat("typo", **{"temprature": 1, "\u00fc\r\n": 2}))
         assert answer.status_code == 200
-        assert answer.headers["x-twofold-warning"] == "left out: temprature, '\\xfc\\r\\n'"
+        assert answer.headers["x-twofold-warning"] == "omitted: temprature, '\\xfc\\r\\n'"

@@ -221,7 +221,7 @@ def fit(
     hardware
         A machine of the table, as h100.
     context
-        Tokens of a prompt with its answer; the model's most if left out.
+        Tokens of a prompt with its answer; default: the model's maximum.
     concurrency
         Sequences at once.
     json

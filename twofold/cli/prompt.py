@@ -18,7 +18,7 @@ def prompt_for(model: ChatModel, text: str, system: str | None, *, raw: bool, qu
                 hint="Leave out --system, or choose a template with --chat-template.",
             )
         if not quiet:
-            note("The model has no chat template: it completes the prompt as it stands.")
+            note("The model has no chat template: it completes the raw prompt.")
         return text
     system_message = [] if system is None else [{"role": "system", "content": system}]
     return [*system_message, {"role": "user", "content": text}]

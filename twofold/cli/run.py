@@ -45,7 +45,7 @@ def run(
     system
         System message.
     raw
-        Complete the prompt as it stands, without the model's chat template.
+        Complete the raw prompt, without the model's chat template.
     json
         Print one JSON object when the answer is complete, instead of streaming it.
     timeline

@@ -276,7 +276,7 @@ def _check(path: Path, server: ServerOptions, engine: EngineFlags, *, json: bool
 
 
 def _head(run: Measured) -> str:
-    left = f", {run.left_out} left out" if run.left_out else ""
+    left = f", {run.left_out} omitted" if run.left_out else ""
     return f"{len(run.jobs)} requests{left}"
 
 

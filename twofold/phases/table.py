@@ -164,7 +164,7 @@ class TablePrinter:
 
     def skipped(self, skipped: Skipped) -> None:
         """As ``Listener.skipped``."""
-        self._lines([f"{phase_of(skipped.case)} of {_sizes(skipped.case).strip()} was left out: {skipped.why}."])
+        self._lines([f"{phase_of(skipped.case)} of {_sizes(skipped.case).strip()} was skipped: {skipped.why}."])
 
     def raised(self, ceilings: Ceilings) -> None:
         """As ``Listener.raised``."""

@@ -130,7 +130,7 @@ class Exchange:
         """What headers say of how an answer came about, and of what its key has left."""
         marks = [HIT_HEADER] if self.cached_answer else []
         if self.left_out:
-            marks.append((b"x-twofold-warning", b"left out: " + _ascii(", ".join(self.left_out))))
+            marks.append((b"x-twofold-warning", b"omitted: " + _ascii(", ".join(self.left_out))))
         return (*marks, *(() if self.visit is None else self.visit.headers(time.monotonic())))
 
     def _limits(self) -> dict[str, float]:

@@ -84,5 +84,5 @@ class LineRunner:
         with leaving_out(unknown=True) as left_out:
             request = read(line.body)
         if left_out.told:
-            log.warning("%s: left out: %s", line.request_id, ", ".join(left_out.logged))
+            log.warning("%s: omitted: %s", line.request_id, ", ".join(left_out.logged))
         return request

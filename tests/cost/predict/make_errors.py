@@ -40,7 +40,7 @@ HEADER = """\
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A class of the table. ``new`` are errors on models that were left out of the fit."""
+    """A class of the table. ``new`` are errors on models that were excluded from the fit."""
 
     rows: int
     models: tuple[str, ...]

@@ -114,7 +114,7 @@ class Readers:
         with leaving_out(unknown=False) as left_out:
             error = _error(endpoint, body, self._thinks)
         if error is None and left_out.told:
-            return Outcome(probe, "left out, with a warning", param=name)
+            return Outcome(probe, "omitted with a warning", param=name)
         if error is None:
             return Outcome(probe, None, thinking=_error(endpoint, body, self._plain) is not None)
         dialect = DIALECTS[endpoint.client]
@@ -183,10 +183,10 @@ def _asked() -> Iterator[set[str]]:
 
 HEAD: Final = f"""# What the server accepts
 
-Every field that the Python clients of OpenAI, Anthropic and Ollama can send, with the values that were tried: made from
-the clients' own types, and really given to the server's readers. A field that cannot be honoured is refused by name,
-with an error of the client's own kind; nothing is passed over in silence, but for labels, which concern no answer. What
-is left out is named in the header `x-twofold-warning` and in the log.
+Every field that the Python clients of OpenAI, Anthropic and Ollama can send, with the values that were tried: generated
+from the clients' types, and tried on the server's readers. The server refuses an unsupported field by name, with an
+error in the client's format. It ignores nothing silently except labels, which do not affect the output. The header
+`x-twofold-warning` and the log name what the server omits.
 `python -m tests.serve.compatibility` writes this page, and a test fails where it is stale.
 
-{NEEDS_THINKING} by models that think before they answer; others refuse it."""
+{NEEDS_THINKING} by reasoning models; others refuse it."""

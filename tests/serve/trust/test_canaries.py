@@ -161,7 +161,7 @@ def test_fields_left_out_are_logged_by_plain_names_alone(tiny: TinyModel, tmp_pa
         assert reply.status_code == 200, reply.text
         assert "plain_one" in reply.headers["x-twofold-warning"]
     log = live.log.read_text()
-    assert "left out: " in log
+    assert "omitted: " in log
     assert "plain_one" in log
     assert "(not a plain name)" in log
     assert "CANARY" not in log

@@ -88,7 +88,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     pings: Count
     merged: Annotated[Count, Meta(description="chunks that were read together with the one after them")]
     gaps_us: Annotated[
-        Microseconds | None, Meta(description="microseconds between chunks: one less than there are; null if left out")
+        Microseconds | None,
+        Meta(description="microseconds between chunks: one less than there are; null if not recorded"),
     ] = None
     chunk_tokens: Annotated[
         int | list[int] | None,
@@ -164,7 +165,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     schema: Literal["twofold.bench/1"]
     version: Annotated[str, Meta(description="Twofold's")]
     command: Annotated[str, Meta(description="which bench this was: serve or run")]
-    settings: Annotated[Plain, Meta(description="its options; secrets are left out")]
+    settings: Annotated[Plain, Meta(description="its options; without secrets")]
     target: Target
     machine: Machine
     runs: Annotated[list[Run], Meta(description="one; or of a sweep or a search each, in the order in which they ran")]

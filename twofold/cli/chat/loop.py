@@ -101,7 +101,7 @@ class Chat:
                 if not more:
                     raise
                 count = self.talk.drop()
-                self.say(f"The context is full: the oldest {_turns(count)} left out from now on.")
+                self.say(f"The context is full: the oldest {_turns(count)} dropped.")
 
     def _answered(self, prompt: Prompt, room: int) -> Answer:
         markdown = self.settings.output.markdown and not isinstance(prompt, str)

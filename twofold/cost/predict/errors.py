@@ -62,11 +62,11 @@ def errors_for(shape: ModelShape, machine: Machine, by: Constants) -> Errors:
         return Errors(source=words)
     if shape.name in found.models:
         return Errors(
-            found.known[1], found.known[0], f"on {found.rows} measured runs of {words}, each left out of the fit"
+            found.known[1], found.known[0], f"on {found.rows} measured runs of {words}, each excluded from the fit"
         )
     if found.new is None:
         return Errors(source=f"{words} other than {' and '.join(found.models)}")
-    runs = f"on {found.new_rows} measured runs of {words}, each model left out of the fit"
+    runs = f"on {found.new_rows} measured runs of {words}, each model excluded from the fit"
     return Errors(found.new[1], found.new[0], runs)
 
 

@@ -35,7 +35,7 @@ def read_trace(
     trace.skipped = read_lines(path, parsers[trace.form](), skip_bad=skip_bad)
     if not len(trace):
         skipped = trace.skipped
-        why = f": lines left out {skipped.count}, the first one {skipped.first}" if skipped.count else ""
+        why = f": lines skipped {skipped.count}, the first one {skipped.first}" if skipped.count else ""
         raise ParameterError(f"{path.name} holds no request{why}.", param="trace", hint="Name a trace that does.")
     trace.sha256 = digest(path)
     return trace

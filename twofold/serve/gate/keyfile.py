@@ -4,17 +4,17 @@
     id = "laptop"
     hash = "sha256:…"
     tenant = "research"
-    tiers = ["default", "flex"]              # left out: all
+    tiers = ["default", "flex"]              # default: all
     created = 2026-01-01T00:00:00Z
-    expires = 2027-01-01T00:00:00Z           # left out: never
-    requests_per_minute = 600                # left out, each of these: no limit
+    expires = 2027-01-01T00:00:00Z           # default: never
+    requests_per_minute = 600                # default of each: no limit
     tokens_per_minute = 100000
     bytes_per_minute = 10000000
     concurrent = 8
     kv_tokens = 65536
-    share_cache = true                       # left out: false
-    metrics = "all"                          # left out: "own"
-    admin = true                             # left out: false
+    share_cache = true                       # default: false
+    metrics = "all"                          # default: "own"
+    admin = true                             # default: false
 
 It is replaced as a whole, so a reader sees the old one or the new one, and only its owner may read it.
 ``KeyFile`` looks for a new version at most once a second. One that is broken or gone changes nothing, and

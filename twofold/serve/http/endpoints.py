@@ -213,7 +213,7 @@ def noting(site: Site, exchange: Exchange) -> Iterator[None]:
         yield
     if left_out.told:
         exchange.left_out = left_out.told
-        log.warning("%s: left out: %s", exchange.request_id, ", ".join(left_out.logged))
+        log.warning("%s: omitted: %s", exchange.request_id, ", ".join(left_out.logged))
 
 
 @asynccontextmanager

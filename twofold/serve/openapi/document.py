@@ -29,7 +29,7 @@ from twofold.serve.openapi.stored import STORED
 
 ABOUT: Final = (
     "Language models behind OpenAI's, Anthropic's and Ollama's APIs. Bodies are JSON in UTF-8; an optional field that "
-    "is null counts as left out. Errors have the form of the path's API, in at most 4 KiB."
+    "is null counts as absent. Errors have the form of the path's API, in at most 4 KiB."
 )
 STATIC: Final = {
     "Usage": openai_replies.USAGE,
@@ -97,7 +97,7 @@ def document(
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, dialect, keyed)
     components: dict[str, Any] = {
         "schemas": {
-            "ModelName": said(name, "A model; where it may be left out, the first one answers."),
+            "ModelName": said(name, "A model; if absent, the first model answers."),
             **generating.SCHEMAS,
             **STATIC,
         }
