@@ -18,6 +18,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import uvicorn
@@ -194,8 +195,8 @@ class Server:
             await asyncio.sleep(DRAIN_LOOK_S)
 
     def _caller_of(self, tenant: str, key_id: str) -> Caller:
-        """Who made a batch, as its key is now."""
-        return self._keys().named(tenant, key_id)
+        """The caller that created a batch, by its key as it is now."""
+        return self._keys().named(tenant, key_id, datetime.now(UTC))
 
     def _web_config(self, app: App) -> uvicorn.Config:
         config = self._config

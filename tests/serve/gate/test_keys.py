@@ -82,6 +82,16 @@ def test_an_expired_key_does_not_come_in() -> None:
         KeyRing([key]).find("a", NOW)
 
 
+def test_a_batch_needs_its_key_as_long_as_lines_wait() -> None:
+    key = ApiKey(id="a", hash=hash_key("a"), tenant="t", quota=Quota(tokens_per_minute=300), expires=NOW)
+    ring = KeyRing([key])
+    assert ring.named("t", "a", NOW - timedelta(seconds=1)).quota == key.quota
+    for tenant, key_id, ended in (("t", "a", "has expired"), ("t", "b", "was removed"), ("u", "a", "was removed")):
+        with pytest.raises(AccessError, match=ended):
+            ring.named(tenant, key_id, NOW)
+    assert KeyRing(required=False).named("t", "b", NOW).key_id == "b"
+
+
 @pytest.mark.parametrize(
     ("headers", "key"),
     [

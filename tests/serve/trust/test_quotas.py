@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from tests.serve.trust.client import Client, Reply, chat
 from tests.serve.trust.keyed import QUOTAS, KeyedServer, keyed_server
 from tests.support.tiny import TinyModel
+from twofold.serve.gate.keyfile import add_key, remove_key
 
 
 @pytest.fixture(scope="module")
@@ -70,34 +72,65 @@ def test_bodies_count_by_their_bytes(keyed: KeyedServer) -> None:
     asyncio.run(ask())
 
 
+async def batch_of(client: Client, count: int, max_tokens: int) -> str:
+    """Creates a batch of so many lines of ``max_tokens`` tokens; its id."""
+    body = {"model": "tiny", "prompt": "a", "max_tokens": max_tokens, "ignore_eos": True}
+    line = {"method": "POST", "url": "/v1/completions", "body": body}
+    lines = b"".join(json.dumps({"custom_id": str(n), **line}).encode() + b"\n" for n in range(count))
+    file = await uploaded(client, lines)
+    about = {"input_file_id": file.json["id"], "endpoint": "/v1/completions", "completion_window": "24h"}
+    return str((await client.ask("POST", "/v1/batches", about)).json["id"])
+
+
+async def batch_with(client: Client, id: str, answered: int) -> dict[str, Any]:
+    """The batch once so many of its lines were answered, errors included."""
+    while True:
+        batch: dict[str, Any] = (await client.get(f"/v1/batches/{id}")).json
+        if batch["request_counts"]["completed"] + batch["request_counts"]["failed"] >= answered:
+            return batch
+        await asyncio.sleep(0.05)
+
+
 def test_lines_of_a_batch_count(keyed: KeyedServer) -> None:
     """Three lines of 100 tokens fit into 300 a minute; the others wait, and other tenants do not notice."""
-    body = {"model": "tiny", "prompt": "a", "max_tokens": 95, "ignore_eos": True}
-    line = {"method": "POST", "url": "/v1/completions", "body": body}
-    lines = b"".join(json.dumps({"custom_id": str(n), **line}).encode() + b"\n" for n in range(60))
 
-    async def batch_of(client: Client) -> str:
-        file = await uploaded(client, lines)
-        about = {"input_file_id": file.json["id"], "endpoint": "/v1/completions", "completion_window": "24h"}
-        return str((await client.ask("POST", "/v1/batches", about)).json["id"])
-
-    async def counted(client: Client, id: str, until: int) -> int:
-        while True:
-            told = (await client.get(f"/v1/batches/{id}")).json
-            if told["request_counts"]["completed"] >= until:
-                assert told["request_counts"]["failed"] == 0
-                return int(told["request_counts"]["completed"])
-            await asyncio.sleep(0.05)
-
-    async def ask() -> int:
+    async def ask() -> tuple[dict[str, int], dict[str, int]]:
         slow, bob = keyed.client("lines"), keyed.client("bob")
         async with asyncio.timeout(60):
-            limited = await batch_of(slow)
-            assert await counted(slow, limited, 2)
-            assert await counted(bob, await batch_of(bob), 60) == 60
-        return (await slow.get(f"/v1/batches/{limited}")).json["request_counts"]["completed"]  # type: ignore[no-any-return]
+            limited = await batch_of(slow, 60, 95)
+            await batch_with(slow, limited, 2)
+            other = await batch_with(bob, await batch_of(bob, 60, 95), 60)
+        return (await slow.get(f"/v1/batches/{limited}")).json["request_counts"], other["request_counts"]
 
-    assert asyncio.run(ask()) <= 5, "300 tokens, and what came back in the time that another tenant's 60 lines took"
+    limited, other = asyncio.run(ask())
+    assert (other["completed"], limited["failed"]) == (60, 0)
+    assert limited["completed"] <= 5, "300 tokens, and what came back in the time that another tenant's 60 lines took"
+
+
+def test_the_batch_of_a_removed_key_ends(keyed: KeyedServer) -> None:
+    """Its lines without an answer fail with the error that requests with that key get."""
+    file = keyed.folder / "keys.toml"
+
+    async def ask() -> tuple[dict[str, Any], Reply]:
+        _, text = add_key(file, "leaving", now=datetime.now(UTC), tenant="south")
+        leaving, bob = keyed.client().using(text), keyed.client("bob")
+        async with asyncio.timeout(60):
+            while (await leaving.get("/v1/models")).status != 200:
+                await asyncio.sleep(0.05)
+            id = await batch_of(leaving, 400, 480)
+            await batch_with(leaving, id, 1)
+            remove_key(file, "leaving")
+            while (batch := await batch_with(bob, id, 400))["status"] != "completed":
+                await asyncio.sleep(0.05)
+        return batch, await bob.get(f"/v1/files/{batch['error_file_id']}/content")
+
+    batch, errors = asyncio.run(ask())
+    assert batch["request_counts"]["completed"] < 400
+    responses = [json.loads(line)["response"] for line in errors.body.splitlines()]
+    assert len(responses) == batch["request_counts"]["failed"]
+    assert {response["status_code"] for response in responses} == {401}
+    assert {response["body"]["error"]["code"] for response in responses} == {"invalid_api_key"}
+    assert "was removed" in responses[0]["body"]["error"]["message"]
 
 
 def test_metrics_name_no_other_tenant(keyed: KeyedServer) -> None:

@@ -106,11 +106,17 @@ class KeyRing:
             return Caller(admin=True)
         return Caller.of(self.find(presented_key(headers), now))
 
-    def named(self, tenant: str, key_id: str) -> Caller:
-        """Whoever made a batch, as its key is now. A key that is gone has no limits of its own; its tenant stays."""
-        key = next((key for key in self._keys if key.id == key_id and key.tenant == tenant), None)
-        if key is None:
+    def named(self, tenant: str, key_id: str, now: datetime) -> Caller:
+        """The caller that created a batch, by its key as it is now. Raises AccessError where that key was removed or
+        has expired."""
+        if not self.required:
             return Caller(key_id=key_id, tenant=tenant, cache_salt=f"key:{key_id}")
+        key = next((key for key in self._keys if key.id == key_id and key.tenant == tenant), None)
+        if key is None or key.expired(now):
+            ended = "was removed" if key is None else "has expired"
+            raise AccessError(
+                f"The API key that created this batch {ended}.", hint="Create the batch with a valid key."
+            )
         return Caller.of(key)
 
     def find(self, text: str | None, now: datetime) -> ApiKey:
