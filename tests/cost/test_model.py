@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cost.models import LLAMA_3_8B, LLAMA_3_70B, SMOLLM2_135M, spec, tensors
+from twofold.core.kv_layout import KVLayout
 from twofold.cost.model import ModelCost, MultiplyAdds
 from twofold.formats.gguf import GGUFFile
 from twofold.models.read import read_model
@@ -14,7 +15,7 @@ from twofold.models.read import read_model
 
 def test_keys_and_values_of_llama_3_70b() -> None:
     cost = ModelCost.of(LLAMA_3_70B, tensors(LLAMA_3_70B))
-    assert cost.kv_bytes(1, 2) == LLAMA_3_70B.kv_bytes_per_token(2) == 327_680
+    assert cost.kv_bytes(1, 2) == KVLayout.of(LLAMA_3_70B, "f16").token_bytes(80) == 327_680
     assert cost.kv_bytes(4096, 2) == 4096 * 327_680
 
 

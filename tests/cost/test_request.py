@@ -6,6 +6,7 @@ import pytest
 
 from tests.cost.models import SMOLLM2_135M, spec, tensors
 from tests.cost.test_roofline import MACHINE
+from twofold.core.kv_layout import KVLayout
 from twofold.core.model import ModelSpec
 from twofold.core.record import PhaseWork, SequenceRecord
 from twofold.cost.model import ModelCost, MultiplyAdds
@@ -42,8 +43,8 @@ def test_a_plain_request_costs_what_the_formulas_say(model: ModelSpec, window: i
     assert found.decode.weight_bytes + found.decode.kv_read_bytes == sum(
         cost.step_bytes([context], VALUE_BYTES) for context in contexts
     )
-    assert found.decode.kv_written_bytes == 5 * model.kv_bytes_per_token(VALUE_BYTES)
-    assert found.prefill.kv_written_bytes == (30 - cached) * model.kv_bytes_per_token(VALUE_BYTES)
+    assert found.decode.kv_written_bytes == 5 * KVLayout.of(model, "f16").token_bytes(len(model.layers))
+    assert found.prefill.kv_written_bytes == (30 - cached) * KVLayout.of(model, "f16").token_bytes(len(model.layers))
     assert found.prefill.weight_bytes == -(-(30 - cached) // chunk) * cost.weight_bytes
 
 

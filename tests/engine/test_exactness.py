@@ -12,6 +12,7 @@ import pytest
 
 from tests.engine.conftest import VOCAB, MakeLLM
 from tests.support.tiny import TinyModel, TinyOptions
+from twofold.core.kv_layout import KVLayout
 from twofold.core.params import SamplingParams
 from twofold.core.request import RequestOptions
 from twofold.engine.llm import LLM
@@ -152,7 +153,7 @@ def test_a_hundred_cases_on_the_kernels(
     cases = make_cases(50, 150, tiny.vocab, seed=3)
     with LLM(path, max_model_len=256, enable_prefix_caching=False) as single:
         expected = [alone(single, case) for case in cases]
-        token_bytes = single.loaded.spec.kv_bytes_per_token(2)
+        token_bytes = KVLayout.of(single.loaded.spec, "f16").token_bytes(len(single.loaded.spec.layers))
     few: dict[str, Any] = {"kv_cache_memory_bytes": token_bytes * 900, "max_num_seqs": 8}
     for swap, rows, budget in ((0, 40, "live"), (1 << 20, 300, "fixed")):
         with LLM(

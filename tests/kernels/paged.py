@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.kernels.harness import Field
-from twofold.kernels.cache import TILE, CacheShape, KVType
+from twofold.core.kv_layout import KVLayout, KVType
+from twofold.kernels.cache import TILE
 from twofold.kernels.signature import Step
 
 GROUP, GROUPS = 1, 3
@@ -22,7 +23,7 @@ STALE = 1000.0
 class PagedLayer:
     """Blocks for sequences of up to ``lengths`` positions. Blocks are handed out in a random order, some to nobody."""
 
-    def __init__(self, shape: CacheShape, lengths: Sequence[int], seed: int = 0) -> None:
+    def __init__(self, shape: KVLayout, lengths: Sequence[int], seed: int = 0) -> None:
         self.shape = shape
         rng = np.random.default_rng(seed)
         counts = [-(-length // shape.block_size) for length in lengths]
@@ -65,7 +66,7 @@ class PagedLayer:
         return {
             "cache": self.elements,
             "group": GROUP,
-            "block_bytes": self.shape.block_bytes,
+            "block_bytes": self.shape.layer_bytes,
             "head_bytes": self.shape.head_bytes,
             "block_size": self.shape.block_size,
         }
@@ -75,5 +76,5 @@ class PagedLayer:
         return {Step.TABLES: self.all_tables, Step.TABLE_STRIDE: width, Step.GROUP_STRIDE: sequences * width}
 
 
-def shape_of(kv_heads: int, head_dim: int, dtype: KVType, block_size: int = 16) -> CacheShape:
-    return CacheShape(kv_heads, head_dim, block_size, dtype)
+def shape_of(kv_heads: int, head_dim: int, dtype: KVType, block_size: int = 16) -> KVLayout:
+    return KVLayout(kv_heads, head_dim, block_size, dtype)

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from tests.kernels.harness import Field, Floats, Machine, assert_same_bits, poisoned
 from tests.kernels.paged import PagedLayer, shape_of
+from twofold.core.kv_layout import KVType
 from twofold.core.model import RopePairs
-from twofold.kernels.cache import CACHE_FIELDS, KVType, RotateSpec, rotate_kernel, store_values_kernel
+from twofold.kernels.cache import CACHE_FIELDS, RotateSpec, rotate_kernel, store_values_kernel
 from twofold.kernels.signature import Step
 
 HEADS, GUARD, EPS = 2, 16, 1e-5

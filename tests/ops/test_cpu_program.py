@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from tests.ops.conftest import ISAS
 from tests.support.cpu import cpu_model
 from tests.support.tiny import TinyModel, TinyOptions
+from twofold.core.kv_layout import KVLayout
 from twofold.core.model import RopeSpec
 from twofold.formats.gguf import GGUFFile
 from twofold.kernels.attention import ITEM_INTS
-from twofold.kernels.cache import CacheShape
 from twofold.kernels.jit import Compiler
 from twofold.kernels.signature import Step
 from twofold.kernels.split import MERGE_INTS
@@ -216,7 +216,7 @@ class Traced:
             self.logits, self.hidden = forward(recorder, spec, weights)
             self.nodes = fuse(recorder.nodes)
             groups = spec.kv_groups(64)
-            cache = KVCache(CacheShape(spec.kv_heads, spec.head_dim, 16, "f16"), groups, [4] * len(groups))
+            cache = KVCache(KVLayout(spec.kv_heads, spec.head_dim, 16, "f16"), groups, [4] * len(groups))
             store = WeightStore(file, compiler, team)
             self.builder = ProgramBuilder(compiler, store, cache, Capacity(8, 4, 64, 2))
             self.program, *self.results = self.builder.build(

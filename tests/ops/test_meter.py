@@ -8,6 +8,7 @@ import numpy as np
 
 from twofold.core.model import RopeSpec
 from twofold.core.quant import BY_NAME, QuantFormat
+from twofold.core.values import FP32
 from twofold.ops.base import AttentionSpec, Batch, TensorRef, Wanted
 from twofold.ops.meter import Meter, MeterOps, Sized, meter_step
 
@@ -101,7 +102,7 @@ def test_attention_in_a_window() -> None:
 
 
 def test_keys_and_values_are_written_in_the_cache_s_type() -> None:
-    meter = MeterOps(TENSORS, STEP, kv_value_bytes=4)
+    meter = MeterOps(TENSORS, STEP, kv=FP32)
     meter.store_kv(0, Sized(4, 16), Sized(4, 16))
     assert meter.meters["store_kv"].kv_written == 2 * 4 * 16 * 4
 

@@ -32,7 +32,7 @@ def test_a_prompt_reads_the_weights_in_each_of_its_steps() -> None:
 def test_a_cached_prompt_computes_its_end_and_reads_all_keys_and_values() -> None:
     case = Prefix(500, 10)
     assert NO_MEMORY.limit(case).seconds == pytest.approx(COST.prefill_macs(10, 490).total / 1e9)
-    moved = COST.weight_bytes + 500 * MODEL.kv_bytes_per_token(2)
+    moved = COST.weight_bytes + 500 * COST.kv_bytes(1, 2)
     assert NO_ARITHMETIC.limit(case).seconds == pytest.approx(moved / 1e9)
 
 

@@ -22,8 +22,8 @@ from twofold.kernels.isa import TABLES, Isa, choose
 from twofold.kernels.jit import Compiler, Target, host_features
 
 if TYPE_CHECKING:
+    from twofold.core.values import Arithmetic
     from twofold.cost.calibrate.store import Calibration
-    from twofold.cost.shapes.values import Arithmetic
 
 SMALL_MEMORY = 2 << 30
 LARGE_ERROR: Final = 0.15

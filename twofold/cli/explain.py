@@ -12,13 +12,13 @@ from cyclopts import Parameter
 from twofold.cli.console import answer, note, print_json
 from twofold.cli.options import FLAG
 from twofold.core.errors import AccessError, ModelNotFoundError, NotFoundError, ParameterError, TwofoldError
+from twofold.core.values import find_format
 from twofold.cost.count.setting import PLAIN, Setting
 from twofold.cost.explain.levers.base import Assumptions
 from twofold.cost.explain.scenario import Goal
 from twofold.cost.hardware.known import find_machine
 from twofold.cost.predict.request import Case
 from twofold.cost.shapes.find import model_file, resolve_shape
-from twofold.cost.shapes.values import find_format
 
 if TYPE_CHECKING:
     from twofold.cost.explain.explanation import Explanation

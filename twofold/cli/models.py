@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from twofold.cli.progress import console_progress, format_bytes
 from twofold.core.errors import UnsupportedModelError
+from twofold.core.kv_layout import KVLayout
 from twofold.formats import sources
 from twofold.formats.gguf import GGUFFile
 from twofold.host.memory import Memory, read_memory
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from twofold.core.model import ModelSpec
 
-KV_VALUE_BYTES = 2
 """Keys and values are f16 unless asked otherwise."""
 
 
@@ -115,7 +115,7 @@ def describe(found: sources.ResolvedModel, memory: Memory) -> ModelReport:
     """The report of a model file for a machine with this memory."""
     with GGUFFile.open(found.path) as file:
         spec, problem = _spec(file)
-        per_token = spec.kv_bytes_per_token(KV_VALUE_BYTES) if spec else None
+        per_token = KVLayout.of(spec, "f16").token_bytes(len(spec.layers)) if spec else None
         tokens = max(0, memory.available - file.nbytes) // per_token if per_token else None
         return ModelReport(
             name=found.name,

@@ -15,13 +15,13 @@ from twofold.cli.options import FLAG, LIST
 from twofold.core.errors import ParameterError, ResourceError, named, nearest
 
 if TYPE_CHECKING:
+    from twofold.core.values import ValueFormat
     from twofold.cost.hardware.machine import Machine
     from twofold.cost.plan.choices import Choices
     from twofold.cost.plan.search import Study
     from twofold.cost.plan.slo import Slo
     from twofold.cost.plan.tails import MakeLoad
     from twofold.cost.plan.traffic import Traffic
-    from twofold.cost.shapes.values import ValueFormat
     from twofold.load.base import Load
 
 SAMPLES: Final = 4096
@@ -98,10 +98,10 @@ class ChoiceOptions:
 
     def choices(self, models: str, hardware: str) -> Choices:
         """ParameterError and ModelNotFoundError for names that nobody knows."""
+        from twofold.core.values import find_format  # noqa: PLC0415
         from twofold.cost.hardware.known import find_machine  # noqa: PLC0415 - start-up time
         from twofold.cost.plan.choices import Choices  # noqa: PLC0415
         from twofold.cost.shapes.find import resolve_shape  # noqa: PLC0415
-        from twofold.cost.shapes.values import find_format  # noqa: PLC0415
 
         return Choices(
             models=tuple(map(resolve_shape, _parts(models))),
@@ -227,12 +227,12 @@ def fit(
     json
         Print JSON.
     """
+    from twofold.core.values import find_format  # noqa: PLC0415
     from twofold.cost.hardware.known import find_machine  # noqa: PLC0415 - start-up time
     from twofold.cost.plan import fitting  # noqa: PLC0415
     from twofold.cost.plan.document import fit_document  # noqa: PLC0415
     from twofold.cost.plan.tell import tell_answer  # noqa: PLC0415
     from twofold.cost.shapes.find import resolve_shape  # noqa: PLC0415
-    from twofold.cost.shapes.values import find_format  # noqa: PLC0415
 
     shape = resolve_shape(model)
     question = fitting.Question(
@@ -337,7 +337,7 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
 
 
 def _weights(name: str) -> ValueFormat | None:
-    from twofold.cost.shapes.values import find_format  # noqa: PLC0415 - start-up time
+    from twofold.core.values import find_format  # noqa: PLC0415 - start-up time
 
     return None if name == STORED else find_format(name)
 

@@ -132,12 +132,12 @@ class OwnOptions:
         """The machines; None where no hardware is named. Raises ParameterError for what is unknown or impossible."""
         if self.hardware is None:
             return None
+        from twofold.core.values import find_format  # noqa: PLC0415
         from twofold.cost.count.setting import Setting  # noqa: PLC0415 - start-up time
         from twofold.cost.hardware.known import find_machine  # noqa: PLC0415
         from twofold.cost.price.own import OwnMachines, hourly  # noqa: PLC0415
         from twofold.cost.prices import MachinePrices  # noqa: PLC0415
         from twofold.cost.shapes.find import resolve_shape  # noqa: PLC0415
-        from twofold.cost.shapes.values import find_format  # noqa: PLC0415
 
         machine, shape = find_machine(self.hardware), resolve_shape(self.own_model)
         if self.weights is not None:
@@ -312,11 +312,11 @@ def crossover(
     json
         Print JSON.
     """
+    from twofold.core.values import find_format  # noqa: PLC0415
     from twofold.cost.count.setting import Setting  # noqa: PLC0415 - start-up time
     from twofold.cost.hardware.known import find_machine  # noqa: PLC0415
     from twofold.cost.price.crossover import Crossovers  # noqa: PLC0415
     from twofold.cost.shapes.find import resolve_shape  # noqa: PLC0415
-    from twofold.cost.shapes.values import find_format  # noqa: PLC0415
 
     shape = resolve_shape(model)
     if weights is not None:

@@ -9,13 +9,13 @@ from typing import Any, Self
 from twofold.cli.generate import Generator
 from twofold.cli.phases import PhaseShare, Shares, decode_speed, prefill_speed
 from twofold.core.errors import TwofoldError
+from twofold.core.kv_layout import KV_FORMATS
 from twofold.core.report import RequestReport
 from twofold.cost.explain.lines import explain_request
 from twofold.cost.machine import MachineLimits, limits_for, probe_size, remeasured
 from twofold.cost.model import ModelCost
 from twofold.cost.request import RequestCost
 from twofold.cost.roofline import PhaseLimit, decode_limit, prefill_limit
-from twofold.engine.config import KV_BYTES
 from twofold.engine.outputs import RequestMetrics, RequestOutput
 from twofold.formats.gguf import GGUFFile
 from twofold.host.cpu import read_cpu
@@ -36,7 +36,7 @@ class Roofline:
         with GGUFFile.open(generator.path) as file:
             spec, _ = read_model(file.metadata, file.tensors, file.data)
             self._cost = ModelCost.of(spec, file.tensors)
-        self._value_bytes = KV_BYTES[self._config.kv_type]
+        self._value_bytes = KV_FORMATS[self._config.kv_type].nbytes(1, 1)
         compiler = Compiler(Target.of(self._isa), self._cache.kernels)
         self._machine = limits_for(compiler, self._threads, self._cache.root, self._cost.weight_bytes)
 

@@ -131,10 +131,10 @@ def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
         )
     if server.hardware == HERE:
         return _here(server, engine)
+    from twofold.core.values import find_format  # noqa: PLC0415
     from twofold.cost.count.setting import Setting  # noqa: PLC0415
     from twofold.cost.hardware.known import find_machine  # noqa: PLC0415
     from twofold.cost.shapes.find import resolve_shape  # noqa: PLC0415
-    from twofold.cost.shapes.values import find_format  # noqa: PLC0415
     from twofold.cost.simulate.scenario import Scenario  # noqa: PLC0415
     from twofold.cost.simulate.setting import DEFAULT_ROWS, DEFAULT_SEQUENCES, groups_for  # noqa: PLC0415
 

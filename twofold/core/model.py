@@ -108,7 +108,3 @@ class ModelSpec:
         windows = [None if layer.window is None or layer.window >= context else layer.window for layer in self.layers]
         order = sorted(set(windows), key=lambda window: -(window or context))
         return tuple(KVGroup(w, tuple(i for i, window in enumerate(windows) if window == w)) for w in order)
-
-    def kv_bytes_per_token(self, value_bytes: int) -> int:
-        """Bytes of K and V that one token adds in all layers: 2 · layers · kv_heads · head_dim · bytes."""
-        return 2 * len(self.layers) * self.kv_size * value_bytes

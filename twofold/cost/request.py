@@ -39,7 +39,7 @@ class PhaseCost:
         return cls(
             work.share * cost.weight_bytes,
             cost.read_bytes(lambda window: _read(work, window), value_bytes),
-            work.rows * cost.spec.kv_bytes_per_token(value_bytes),
+            work.rows * cost.read_bytes(lambda _: 1, value_bytes),
             matrices + MultiplyAdds(0, attention),
         )
 

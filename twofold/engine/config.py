@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypedDict, cast, get_args
 
 from twofold.core.errors import ParameterError, ResourceError, nearest
+from twofold.core.kv_layout import KVLayout, KVType
 from twofold.core.model import ModelSpec
 from twofold.core.params import known_keywords
 from twofold.engine.kv_memory import KVDemand, largest_context, share_out
@@ -16,8 +17,6 @@ from twofold.kv.manager import GroupSize
 from twofold.kv.pool import blocks_for
 from twofold.sched.step_builder import StepLimits
 
-KVCacheType = Literal["f16", "f32"]
-KV_BYTES: Final[dict[KVCacheType, int]] = {"f16": 2, "f32": 4}
 TokenBudget = Literal["live", "fixed"]
 
 DEFAULT_KV_BYTES: Final = 2 << 30
@@ -112,7 +111,7 @@ class EngineOptions:
         if self.swap_space_bytes is not None:
             _whole("swap_space_bytes", self.swap_space_bytes, 0, 1 << 62)
         _whole("seed", self.seed, 0, (1 << 64) - 1)
-        _one_of("kv_cache_dtype", self.kv_cache_dtype, ("auto", *get_args(KVCacheType)))
+        _one_of("kv_cache_dtype", self.kv_cache_dtype, ("auto", *get_args(KVType)))
         _one_of("token_budget", self.token_budget, get_args(TokenBudget))
         for name in ("enable_prefix_caching", "overlap"):
             if not isinstance(getattr(self, name), bool):
@@ -141,7 +140,7 @@ class EngineConfig:
     limits: StepLimits
     block_size: int
     kv_groups: tuple[GroupSize, ...]
-    kv_type: KVCacheType
+    kv_type: KVType
     seed: int
     threads: int | None
     isa: str | None
@@ -157,6 +156,10 @@ class EngineConfig:
         """Blocks of the longest sequence: the width of a block table."""
         return blocks_for(self.context, self.block_size)
 
+    def kv_layout(self, spec: ModelSpec) -> KVLayout:
+        """How the keys and values of that model are kept."""
+        return KVLayout.of(spec, self.kv_type, self.block_size)
+
     @property
     def kv_blocks(self) -> int:
         """Blocks of the widest group."""
@@ -169,8 +172,9 @@ def resolve(options: EngineOptions, spec: ModelSpec, free_memory: int) -> Engine
     A context that was asked for must fit, or it is an error; one that was left open is the model's, or shorter where
     memory does not hold it. Raises ParameterError and ResourceError.
     """
-    kv_type = cast(KVCacheType, "f16" if options.kv_cache_dtype == "auto" else options.kv_cache_dtype)
-    demand = KVDemand(spec, options.block_size, KV_BYTES[kv_type], options.max_num_batched_tokens)
+    kv_type = cast(KVType, "f16" if options.kv_cache_dtype == "auto" else options.kv_cache_dtype)
+    layout = KVLayout.of(spec, kv_type, options.block_size)
+    demand = KVDemand(spec, layout, options.max_num_batched_tokens)
     longest = _asked_context(options, spec)
     memory = _allowed_memory(options, demand.sequence_bytes(longest), free_memory)
     context = largest_context(demand, longest, memory)

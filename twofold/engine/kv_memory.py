@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from twofold.core.kv_layout import KVLayout
 from twofold.core.model import ATTENTION_CHUNK, KVGroup, ModelSpec
 from twofold.kv.manager import GroupSize
 from twofold.kv.pool import blocks_for
@@ -25,36 +26,33 @@ class KVDemand:
     """What sequences of a model need. ``rows`` are the most that a step computes: they are there beside the window."""
 
     spec: ModelSpec
-    block_size: int
-    value_bytes: int
+    layout: KVLayout
     rows: int
-
-    def block_bytes(self, group: KVGroup) -> int:
-        """K and V of ``block_size`` positions in the group's layers."""
-        return 2 * len(group.layers) * self.spec.kv_size * self.value_bytes * self.block_size
 
     def blocks(self, group: KVGroup, context: int) -> int:
         """Most blocks that a sequence of ``context`` tokens holds at once."""
-        everything = blocks_for(context, self.block_size)
+        size = self.layout.block_size
+        everything = blocks_for(context, size)
         if group.window is None:
             return everything
-        return min(everything, blocks_for(group.window + self.rows + ATTENTION_CHUNK, self.block_size) + 1)
+        return min(everything, blocks_for(group.window + self.rows + ATTENTION_CHUNK, size) + 1)
 
     def sequence_bytes(self, context: int) -> int:
         """Bytes of one sequence of ``context`` tokens."""
-        return sum(self.blocks(g, context) * self.block_bytes(g) for g in self.spec.kv_groups(context))
+        return sum(self.blocks(g, context) * self.layout.block_bytes(g) for g in self.spec.kv_groups(context))
 
 
 def largest_context(demand: KVDemand, longest: int, memory: int) -> int:
     """The longest sequence up to ``longest`` tokens that fits into ``memory`` bytes; if less, whole blocks."""
     if demand.sequence_bytes(longest) <= memory:
         return longest
-    low, high = 0, longest // demand.block_size
+    size = demand.layout.block_size
+    low, high = 0, longest // size
     while low < high:
         middle = (low + high + 1) // 2
-        fits = demand.sequence_bytes(middle * demand.block_size) <= memory
+        fits = demand.sequence_bytes(middle * size) <= memory
         low, high = (middle, high) if fits else (low, middle - 1)
-    return low * demand.block_size
+    return low * size
 
 
 def share_out(
@@ -68,7 +66,7 @@ def share_out(
     groups = demand.spec.kv_groups(context)
     assert all((a.window or context) >= (b.window or context) for a, b in pairwise(groups))
     least = [demand.blocks(group, context) for group in groups]
-    sizes = [demand.block_bytes(group) for group in groups]
+    sizes = [demand.layout.block_bytes(group) for group in groups]
     blocks = list(least)
     spare = memory - sum(count * size for count, size in zip(least, sizes, strict=True))
     for index in range(1, len(groups)):

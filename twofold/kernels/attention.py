@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from twofold.core.model import ATTENTION_CHUNK
-from twofold.kernels.cache import KV_BYTES, TILE, block_of, load_elements, table_of
+from twofold.kernels.cache import TILE, block_of, element_bytes, load_elements, table_of
 from twofold.kernels.ir import Kernel, Value, Var
 from twofold.kernels.isa import Isa
 from twofold.kernels.math import exp, tanh
@@ -218,7 +218,7 @@ class AttentionKernel:
         """
         k, a = self.k, self._a
         table = table_of(k, a["group"], item.sequence)
-        tile_bytes = TILE * self._spec.head_dim * KV_BYTES[self._spec.dtype]
+        tile_bytes = TILE * self._spec.head_dim * element_bytes(self._spec.dtype)
         for tile in k.range(0, _tiles(k, end - start)):
             position = start + tile * TILE
             block = block_of(k, table, position, a["block_size"])
@@ -236,7 +236,7 @@ class AttentionKernel:
             tile.set(stop)
 
     def _score_tiles(self, size: int, first: Value, vectors: int) -> None:
-        k, dim, line_bytes = self.k, self._spec.head_dim, TILE * KV_BYTES[self._spec.dtype]
+        k, dim, line_bytes = self.k, self._spec.head_dim, TILE * element_bytes(self._spec.dtype)
         bases = [k.load(PTR, self._keys + (first + i) * 8) for i in range(vectors)]
         later = [base + (self._a["head_bytes"] >> 1) for base in bases]
         later += [k.load(PTR, self._coming + (first + i) * 8) for i in range(vectors)] if vectors > 1 else []
@@ -322,7 +322,7 @@ class AttentionKernel:
         return [k.load(F32X16, self._part.out(query) + first * 4 + 64 * i) * wide for i in range(vectors)]
 
     def _blend_tile(self, sums: list[list[Var]], values: Value, tile: Value, first: Value, vectors: int) -> None:
-        k, size_bytes = self.k, KV_BYTES[self._spec.dtype]
+        k, size_bytes = self.k, element_bytes(self._spec.dtype)
         for t in k.range(0, TILE):
             line = values + (t * self._spec.head_dim + first) * size_bytes
             loaded = [

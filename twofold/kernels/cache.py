@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Final, Literal
 
+from twofold.core.kv_layout import KVType
 from twofold.core.model import RopePairs
 from twofold.kernels.ir import Kernel, Value
 from twofold.kernels.isa import Isa
@@ -24,8 +25,6 @@ from twofold.kernels.signature import KERNEL_PARAMETERS, Arguments, Step, step_c
 from twofold.kernels.types import F16, F32, I32, I64, Type
 
 TILE: Final = 16
-KVType = Literal["f16", "f32"]
-KV_BYTES: Final[dict[KVType, int]] = {"f16": 2, "f32": 4}
 F16_MAX: Final = 65504.0
 
 CACHE_FIELDS: Final = (
@@ -35,28 +34,14 @@ CACHE_FIELDS: Final = (
 CACHE_POINTERS: Final = frozenset({"x", "cache", "weight", "table", "out"})
 
 
-@dataclass(frozen=True, slots=True)
-class CacheShape:
-    """Sizes of one layer's cache."""
-
-    kv_heads: int
-    head_dim: int
-    block_size: int
-    dtype: KVType
-
-    @property
-    def head_bytes(self) -> int:
-        """Keys and values of one head in one block."""
-        return 2 * self.block_size * self.head_dim * KV_BYTES[self.dtype]
-
-    @property
-    def block_bytes(self) -> int:
-        """Keys and values of all heads in one block."""
-        return self.kv_heads * self.head_bytes
-
-
 def element(dtype: KVType) -> Type:
+    """The type of a cached value."""
     return F16 if dtype == "f16" else F32
+
+
+def element_bytes(dtype: KVType) -> int:
+    """How far cached values are apart."""
+    return element(dtype).bits // 8
 
 
 def load_elements(k: Kernel, isa: Isa, dtype: KVType, lanes: int, at: Value) -> Value:
@@ -190,7 +175,7 @@ def _place(
         for i, v in enumerate(values):
             k.store(v, out + 4 * spec.lanes * i)
         return
-    size = KV_BYTES[spec.dtype]
+    size = element_bytes(spec.dtype)
     offset = position % a["block_size"]
     tile = a["cache"] + _head_offset(k, a, row, head, position)
     slot = tile + offset // TILE * (TILE * spec.head_dim * size) + offset % TILE * size
@@ -210,7 +195,7 @@ def store_values_kernel(head_dim: int, dtype: KVType, isa: Isa) -> Kernel:
     """Writes the value rows into their blocks. Units are rows."""
     k = Kernel(f"store_values_{head_dim}_{dtype}", KERNEL_PARAMETERS)
     a = Arguments(k, CACHE_FIELDS, CACHE_POINTERS)
-    size, lanes = KV_BYTES[dtype], gcd(16, head_dim)
+    size, lanes = element_bytes(dtype), gcd(16, head_dim)
     for row in k.range(k.args[2], k.args[3]):
         position = k.load(I32, step_pointer(k, Step.POSITIONS) + row * 4).to(I64)
         for head in k.range(0, a["heads"]):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from twofold.kernels.cache import KVType
+from twofold.core.kv_layout import KVType
 from twofold.kernels.ir import Kernel, Value
 from twofold.kernels.math import exp
 from twofold.kernels.signature import KERNEL_PARAMETERS, Arguments, Step, step_pointer

@@ -13,8 +13,10 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from twofold.core.kv_layout import key_value_bytes
 from twofold.core.model import Activation, RopeSpec
 from twofold.core.quant import QuantFormat
+from twofold.core.values import FP16, ValueFormat
 from twofold.ops.base import AttentionSpec, Batch, TensorRef, Wanted
 
 FLOAT_BYTES: Final = 4
@@ -59,7 +61,7 @@ class Meter:
 
 @dataclass(slots=True)
 class MeterOps:
-    """``Ops`` that counts a step over ``batch``. ``tensors`` are the file's; a cached value has ``kv_value_bytes``.
+    """``Ops`` that counts a step over ``batch``. ``tensors`` are the file's; ``kv`` is the format of cached values.
 
     ``meters`` has what was counted by operation: matrices and norms by the name of their tensor without layer number
     and ``.weight``, all else by the name of the operation.
@@ -67,7 +69,7 @@ class MeterOps:
 
     tensors: Mapping[str, StoredTensor]
     batch: Batch
-    kv_value_bytes: int = 2
+    kv: ValueFormat = FP16
     meters: dict[str, Meter] = field(default_factory=dict)
     _read: set[TensorRef] = field(default_factory=set)
 
@@ -122,7 +124,7 @@ class MeterOps:
 
     def store_kv(self, layer: int, k: Sized, v: Sized) -> None:  # noqa: ARG002
         meter = self._count("store_kv")
-        meter.kv_written += self.kv_value_bytes * (k.rows * k.width + v.rows * v.width)
+        meter.kv_written += self.kv.nbytes(k.rows, k.width) + self.kv.nbytes(v.rows, v.width)
         meter.activation_bytes += k.nbytes + v.nbytes
 
     def attention(self, layer: int, q: Sized, spec: AttentionSpec) -> Sized:  # noqa: ARG002
@@ -139,7 +141,7 @@ class MeterOps:
             for low, high in zip(first, rows, strict=True):
                 positions[low : high + 1] = True
             read = int(np.count_nonzero(positions))
-            meter.kv_read += read * 2 * spec.kv_heads * spec.head_dim * self.kv_value_bytes
+            meter.kv_read += key_value_bytes(spec.kv_heads, spec.head_dim, read, self.kv)
         meter.activation_bytes += 2 * q.nbytes
         return q
 
@@ -180,10 +182,10 @@ class MeterOps:
 
 
 def meter_step(
-    decode: Callable[[MeterOps], object], tensors: Mapping[str, StoredTensor], batch: Batch, kv_value_bytes: int = 2
+    decode: Callable[[MeterOps], object], tensors: Mapping[str, StoredTensor], batch: Batch, kv: ValueFormat = FP16
 ) -> MeterOps:
     """Runs a decoder on the meter: ``decode`` is given it as its operations."""
-    ops = MeterOps(tensors, batch, kv_value_bytes)
+    ops = MeterOps(tensors, batch, kv)
     decode(ops)
     return ops
 

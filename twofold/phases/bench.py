@@ -12,7 +12,7 @@ from statistics import fmean, median
 from typing import Final, TypeVar
 
 from twofold.core.errors import ResourceError
-from twofold.engine.config import KV_BYTES, EngineConfig
+from twofold.engine.config import EngineConfig
 from twofold.engine.kv_memory import KVDemand
 from twofold.engine.llm import LLM
 from twofold.phases.cases import PURE_STEPS, Case, Decode, Mixed, Prefill, Prefix
@@ -192,7 +192,7 @@ class PhaseBench:
     def _holds(self, case: Decode | Mixed, others: int) -> bool:
         """Whether the KV cache has room for all sequences of the case, and for another one of ``others`` tokens."""
         spec, config = self._llm.loaded.spec, self._config
-        demand = KVDemand(spec, config.block_size, KV_BYTES[config.kv_type], self._rows)
+        demand = KVDemand(spec, config.kv_layout(spec), self._rows)
         tokens = case.context + case.answer(self._rows, self._rounds)
         return all(
             case.batch * demand.blocks(group, tokens) + demand.blocks(group, others) <= size.blocks

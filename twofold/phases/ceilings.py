@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from twofold.core.kv_layout import KV_FORMATS, KVType
 from twofold.cost.machine import FULL_RUNS, FULL_SIZES, MachineLimits, best_of, measure, probe_size, remeasured
 from twofold.cost.model import ModelCost
 from twofold.cost.roofline import PhaseLimit, phase_limit, prefill_limit
-from twofold.engine.config import KV_BYTES, KVCacheType
 from twofold.formats.gguf import GGUFFile
 from twofold.host.cpu import read_cpu
 from twofold.host.paths import CacheFolders
@@ -77,11 +77,11 @@ class Ceilings:
         return PhaseLimit(whole.seconds / steps, whole.bound)
 
 
-def read_ceilings(path: Path, machine: MachineLimits, kv_type: KVCacheType, step_rows: int) -> Ceilings:
+def read_ceilings(path: Path, machine: MachineLimits, kv_type: KVType, step_rows: int) -> Ceilings:
     """Of the model in a GGUF file. Raises what reading it raises."""
     with GGUFFile.open(path) as file:
         spec, _ = read_model(file.metadata, file.tensors, file.data)
-        return Ceilings(ModelCost.of(spec, file.tensors), machine, KV_BYTES[kv_type], step_rows)
+        return Ceilings(ModelCost.of(spec, file.tensors), machine, KV_FORMATS[kv_type].nbytes(1, 1), step_rows)
 
 
 @dataclass(frozen=True, slots=True)

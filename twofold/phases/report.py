@@ -69,7 +69,7 @@ class PhaseReport:
             "weight_bytes": cost.weight_bytes,
             "layer_macs": cost.layers.total,
             "head_macs": cost.head.total,
-            "kv_bytes_per_token": cost.spec.kv_bytes_per_token(self.ceilings.value_bytes),
+            "kv_bytes_per_token": cost.kv_bytes(1, self.ceilings.value_bytes),
         }
 
     def _engine(self) -> dict[str, Any]:

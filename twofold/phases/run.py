@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from twofold.core.errors import ContextLengthError, ResourceError
+from twofold.core.kv_layout import KVType
 from twofold.cost.roofline import PhaseLimit
-from twofold.engine.config import EngineKeywords, EngineOptions, KVCacheType
+from twofold.engine.config import EngineKeywords, EngineOptions
 from twofold.engine.llm import LLM
 from twofold.phases.bench import PhaseBench
 from twofold.phases.cases import Case, Sizes
@@ -145,5 +146,5 @@ def _keywords(options: EngineOptions, ceilings: Ceilings, cases: Sequence[Case],
     }
 
 
-def _kv_type(options: EngineOptions) -> KVCacheType:
+def _kv_type(options: EngineOptions) -> KVType:
     return "f32" if options.kv_cache_dtype == "f32" else "f16"

@@ -30,7 +30,7 @@ def head_lines(ceilings: Ceilings, name: str) -> Iterator[str]:
     """Machine and model, before anything is measured."""
     cost = ceilings.cost
     yield from machine_lines(ceilings.machine)
-    kv = cost.spec.kv_bytes_per_token(ceilings.value_bytes)
+    kv = cost.kv_bytes(1, ceilings.value_bytes)
     macs = f"{cost.layers.total / 1e6:,.1f} M multiply-adds a row and {cost.head.total / 1e6:,.1f} M for its logits"
     yield _line("model", f"{name}: {cost.weight_bytes / 1e6:,.1f} MB of weights a step, {macs}")
     yield _line("", f"{kv:,} bytes of keys and values a token; steps of {ceilings.step_rows:,} rows at most")

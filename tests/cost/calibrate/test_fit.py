@@ -10,6 +10,7 @@ import pytest
 
 from tests.sched.test_step_time import DECODE, MIXED, PREFILL
 from twofold.core.errors import ResourceError
+from twofold.core.values import FP16, FP32, find_format
 from twofold.cost.calibrate.fit import Sample, error_of, fit_constants, lessons, samples
 from twofold.cost.calibrate.probes import Point
 from twofold.cost.calibrate.store import Calibration, Subject, load, read_constants, save, write_constants
@@ -21,7 +22,6 @@ from twofold.cost.predict.constants import BARE, Constants
 from twofold.cost.predict.known import CPU
 from twofold.cost.predict.steps import Steps
 from twofold.cost.shapes.known import find_shape
-from twofold.cost.shapes.values import FP16, FP32, find_format
 from twofold.sched.step_time import StepShape, StepTimeModel
 
 MACHINE = Machine(

@@ -9,6 +9,8 @@ import pytest
 
 from tests.cost.count.steps import batch_of
 from tests.support.tiny import TinyModel, TinyOptions
+from twofold.core.kv_layout import KVLayout
+from twofold.core.values import FP16, FP32
 from twofold.cost.count.memory import kv_bytes_per_token, parameters, streamed_bytes
 from twofold.cost.count.setting import Setting
 from twofold.cost.count.step import Span, step
@@ -16,7 +18,6 @@ from twofold.cost.count.work import Work
 from twofold.cost.model import ModelCost
 from twofold.cost.shapes.gguf import shape_of_file
 from twofold.cost.shapes.model import ModelShape
-from twofold.cost.shapes.values import FP16, FP32
 from twofold.formats.gguf import GGUFFile
 from twofold.models.decoder import forward
 from twofold.models.read import read_model
@@ -105,7 +106,7 @@ def agrees_with_its_own_count(file: GGUFFile, work: Work, ops: MeterOps, spans: 
     if all(span.new == 1 for span in spans):
         contexts = [span.cached + 1 for span in spans]
         assert work.weight_bytes + work.kv_read == cost.step_bytes(contexts, 2)
-    assert work.kv_written == rows * spec.kv_bytes_per_token(2)
+    assert work.kv_written == rows * KVLayout.of(spec, "f16").token_bytes(len(spec.layers))
 
 
 def every_byte(file: GGUFFile, shape: ModelShape) -> None:
@@ -133,4 +134,4 @@ def test_real_files(model_path: Callable[[str], Path], alias: str) -> None:
         agrees_with_its_own_count(file, work, ops, spans)
         every_byte(file, shape)
         spec, _ = read_model(file.metadata, file.tensors, file.data)
-        assert kv_bytes_per_token(shape, ENGINE) == spec.kv_bytes_per_token(2)
+        assert kv_bytes_per_token(shape, ENGINE) == KVLayout.of(spec, "f16").token_bytes(len(spec.layers))

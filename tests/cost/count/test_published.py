@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from twofold.core.values import BF16, FP8, INT8
 from twofold.cost.count.crossover import (
     attention_crossover,
     batch_tokens_crossover,
@@ -15,7 +16,6 @@ from twofold.cost.count.memory import fit, kv_bytes, kv_bytes_per_token, paramet
 from twofold.cost.count.step import decode_step, prefill
 from twofold.cost.hardware.known import find_machine
 from twofold.cost.shapes.known import find_shape
-from twofold.cost.shapes.values import BF16, FP8, INT8
 
 GIB = 1 << 30
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twofold.core.errors import ParameterError
+from twofold.core.values import FP8, FP32, INT4, INT8, W8A8, ValueFormat
 from twofold.cost.count.linear import StepCost
 from twofold.cost.count.memory import fit, kv_bytes, kv_bytes_per_token, parameters, streamed_bytes, weight_bytes
 from twofold.cost.count.setting import Setting
@@ -16,7 +17,6 @@ from twofold.cost.count.step import Span, decode_step, mixed_step, prefill, read
 from twofold.cost.count.work import Operator, Work
 from twofold.cost.shapes.known import find_shape, known_shapes
 from twofold.cost.shapes.model import Experts, Gated, Grouped, Latent, LayerShape, ModelShape, Plain
-from twofold.cost.shapes.values import FP8, FP32, INT4, INT8, W8A8, ValueFormat
 
 EVERY = sorted(known_shapes())
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.cost.explain.scenes import ALONE, PLAIN, lever, scene
 from tests.cost.explain.test_waterfall import cases
 from twofold.core.errors import ParameterError
+from twofold.core.values import INT4, INT8
 from twofold.cost.count.memory import kv_bytes, weight_bytes
 from twofold.cost.count.setting import Setting
 from twofold.cost.explain.levers.base import Assumptions
@@ -21,7 +22,6 @@ from twofold.cost.hardware.known import known_machines
 from twofold.cost.predict.constants import BARE, EFFICIENT
 from twofold.cost.predict.request import Case
 from twofold.cost.shapes.known import find_shape, known_shapes
-from twofold.cost.shapes.values import INT4, INT8
 
 ASKED_FOR = {
     "batch", "chunked prefill", "prefix cache", "weights INT8", "weights INT4", "KV INT8", "KV INT4", "speculation",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from twofold.core.values import BF16
 from twofold.cost.count.setting import Setting
 from twofold.cost.hardware.known import find_machine
 from twofold.cost.plan.choices import Choices, Configuration, Speculation
@@ -12,7 +13,6 @@ from twofold.cost.plan.slo import Slo
 from twofold.cost.plan.traffic import Traffic
 from twofold.cost.predict.known import constants_for
 from twofold.cost.shapes.known import find_shape
-from twofold.cost.shapes.values import BF16
 
 FACTS = Facts()
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twofold.core.errors import ParameterError
+from twofold.core.values import FP8, INT4
 from twofold.cost.count.setting import Setting
 from twofold.cost.hardware.known import find_machine
 from twofold.cost.plan.document import answer_document
@@ -16,7 +17,6 @@ from twofold.cost.plan.fitting import Question, answer, ways
 from twofold.cost.plan.memory import BLOCK, Memory, activation_bytes
 from twofold.cost.plan.tell import tell_answer
 from twofold.cost.shapes.known import find_shape
-from twofold.cost.shapes.values import FP8, INT4
 
 
 def question(model: str = "llama-3-70b", machine: str = "h100", **others: Any) -> Question:

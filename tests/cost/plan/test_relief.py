@@ -8,11 +8,11 @@ import pytest
 
 from tests.cost.plan.support import FACTS, choices, steady
 from twofold.core.errors import ParameterError
+from twofold.core.values import BF16
 from twofold.cost.plan.relief import nothing_found
 from twofold.cost.plan.search import search
 from twofold.cost.plan.slo import Slo
 from twofold.cost.plan.traffic import Traffic
-from twofold.cost.shapes.values import BF16
 
 
 def forbidden(slo: Slo, traffic: Traffic, *names: str, **others: Any) -> ParameterError:

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from tests.cost.plan.support import FACTS, candidate, choices, configuration, steady
 from twofold.core.errors import ParameterError
+from twofold.core.values import BF16, FP8
 from twofold.cost.plan.plan import Count, Plan
 from twofold.cost.plan.search import Facts, Point, frontier, least, search
 from twofold.cost.plan.slo import Slo
 from twofold.cost.plan.traffic import Traffic
 from twofold.cost.predict.steps import Steps
-from twofold.cost.shapes.values import BF16, FP8
 
 SLO = Slo(ttft=1.0, tpot=0.05)
 

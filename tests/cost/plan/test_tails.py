@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.cost.plan.support import FACTS, candidate, choices, configuration
+from twofold.core.values import BF16
 from twofold.cost.plan.plan import Count, Plan
 from twofold.cost.plan.search import Study, search
 from twofold.cost.plan.slo import Slo
 from twofold.cost.plan.tails import BEST, MakeLoad, look, simulated
 from twofold.cost.plan.traffic import Traffic
-from twofold.cost.shapes.values import BF16
 from twofold.cost.simulate.jobs import said_nothing
 from twofold.load.base import Load
 from twofold.load.lengths import Lengths, parse_lengths

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from twofold.core.errors import ParameterError
+from twofold.core.values import BF16, FP8, FP8_BLOCK, NVFP4
 from twofold.cost.count.setting import Setting
 from twofold.cost.hardware.known import known_machines
 from twofold.cost.predict.constants import Constants
@@ -28,7 +29,6 @@ from twofold.cost.predict.demand import Demand
 from twofold.cost.predict.request import Case, Prediction, Predictor, first_token_s
 from twofold.cost.shapes.known import find_shape
 from twofold.cost.shapes.model import ModelShape
-from twofold.cost.shapes.values import BF16, FP8, FP8_BLOCK, NVFP4
 
 Generation = Literal["hopper", "blackwell"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cost.plan.support import FACTS, choices, steady
+from twofold.core.values import FP8
 from twofold.cost.count.setting import Setting
 from twofold.cost.count.step import Span, step
 from twofold.cost.hardware.known import find_machine
@@ -13,7 +14,6 @@ from twofold.cost.plan.slo import Slo
 from twofold.cost.predict.demand import Demand
 from twofold.cost.predict.steps import Steps
 from twofold.cost.shapes.known import find_shape
-from twofold.cost.shapes.values import FP8
 
 TP8 = Setting(tp=8)
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from twofold.core.values import INT4, INT8, ValueFormat
 from twofold.cost.count.crossover import latency_floor
 from twofold.cost.count.memory import parameters, weight_bytes
 from twofold.cost.count.setting import Setting
@@ -19,7 +20,6 @@ from twofold.cost.predict.request import Case, Predictor
 from twofold.cost.predict.serving import burst_ttft, users_beyond
 from twofold.cost.shapes.known import find_shape
 from twofold.cost.shapes.model import ModelShape
-from twofold.cost.shapes.values import INT4, INT8, ValueFormat
 
 
 def predictor(model: str | ModelShape, machine: str, tp: int = 1) -> Predictor:

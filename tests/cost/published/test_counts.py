@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from twofold.core.values import BF16, FP8
 from twofold.cost.count.crossover import batch_tokens_crossover, context_crossover, knee_rows, latency_floor
 from twofold.cost.count.memory import fit, kv_bytes, kv_bytes_per_token, parameters, streamed_bytes, weight_bytes
 from twofold.cost.count.step import Span, decode_step, prefill, step, visible
@@ -11,7 +12,6 @@ from twofold.cost.hardware.known import find_machine
 from twofold.cost.predict.constants import Constants
 from twofold.cost.predict.known import LOOP
 from twofold.cost.shapes.known import find_shape
-from twofold.cost.shapes.values import BF16, FP8
 
 SIZES = {
     "llama-3-70b": (80, 8192, 28672, 64, 8, 128),

@@ -11,12 +11,12 @@ import pytest
 
 from tests.cost.shapes.configs import CONFIGS
 from twofold.core.errors import FormatError, ModelNotFoundError, TwofoldError, UnsupportedModelError
+from twofold.core.values import BF16, FP8, FP8_BLOCK, INT8, NF4, NVFP4, W8A8, ValueFormat
 from twofold.cost.count.memory import parameters, weight_bytes
 from twofold.cost.shapes.config import read_config, read_config_file
 from twofold.cost.shapes.find import resolve_shape
 from twofold.cost.shapes.known import find_shape
 from twofold.cost.shapes.model import Experts, Formats, Grouped
-from twofold.cost.shapes.values import BF16, FP8, FP8_BLOCK, INT8, NF4, NVFP4, W8A8, ValueFormat
 
 LLAMA = CONFIGS["llama-3.1-8b"]
 

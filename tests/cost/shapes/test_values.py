@@ -6,8 +6,8 @@ import pytest
 
 from twofold.core.errors import ParameterError
 from twofold.core.quant import FORMATS, QuantFormat
+from twofold.core.values import BF16, FP8_BLOCK, INT4, MXFP4, VALUE_FORMATS, ValueFormat, find_format, grouped
 from twofold.cost.shapes.model import Formats, Gated, Grouped, LayerShape, runs
-from twofold.cost.shapes.values import BF16, FP8_BLOCK, INT4, MXFP4, VALUE_FORMATS, ValueFormat, find_format, grouped
 
 
 @pytest.mark.parametrize("quant", FORMATS, ids=lambda quant: quant.name)

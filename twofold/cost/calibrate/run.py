@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from twofold.core.values import FP16, FP32
 from twofold.cost.calibrate.fit import fit_constants, lessons, samples
 from twofold.cost.calibrate.probes import PROBES, Point, Prober, affordable
 from twofold.cost.calibrate.store import Calibration, Subject, load, save
@@ -24,7 +25,6 @@ from twofold.cost.predict.request import Predictor
 from twofold.cost.predict.steps import Steps
 from twofold.cost.shapes.gguf import read_gguf
 from twofold.cost.shapes.model import ModelShape
-from twofold.cost.shapes.values import FP16, FP32
 from twofold.engine.lessons import model_key, write_lessons
 from twofold.engine.llm import LLM
 from twofold.host.cpu import read_cpu

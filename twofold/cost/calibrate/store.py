@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from twofold.core.values import Arithmetic
 from twofold.cost.hardware.machine import Cited, Machine
 from twofold.cost.predict.constants import SHARES, TIMES, Constants
-from twofold.cost.shapes.values import Arithmetic
 
 VERSION: Final = "twofold.calibration/1"
 

@@ -10,11 +10,11 @@ With P active parameters of the layers, W bytes of weights, kv bytes of K and V 
 
 from __future__ import annotations
 
+from twofold.core.values import Arithmetic, ValueFormat
 from twofold.cost.count.memory import kv_bytes_per_token, parameters, weight_bytes
 from twofold.cost.count.setting import PLAIN, Setting
 from twofold.cost.hardware.machine import Machine
 from twofold.cost.shapes.model import Attention, Grouped, ModelShape
-from twofold.cost.shapes.values import Arithmetic, ValueFormat
 
 
 def attention_crossover(shape: ModelShape) -> float:

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from twofold.core.values import Arithmetic
 from twofold.cost.count.setting import PLAIN, Setting
 from twofold.cost.count.step import Span, step, visible
 from twofold.cost.shapes.model import Experts, Grouped, ModelShape
-from twofold.cost.shapes.values import Arithmetic
 
 
 @dataclass(frozen=True, slots=True)

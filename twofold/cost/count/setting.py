@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from twofold.core.errors import ParameterError
+from twofold.core.kv_layout import key_value_bytes
+from twofold.core.values import BF16, ValueFormat
 from twofold.cost.shapes.model import Attention, Grouped, LayerShape, ModelShape
-from twofold.cost.shapes.values import BF16, ValueFormat
 from twofold.cost.shapes.weights import Weight, layer_weights
 
 
@@ -77,7 +78,7 @@ class Setting:
         """Bytes that one token adds in one layer's cache of one device."""
         if isinstance(attention, Grouped):
             heads = attention.kv_heads // self.kv_parts(attention)
-            return 2 * heads * self.kv.nbytes(1, attention.head_dim)
+            return key_value_bytes(heads, attention.head_dim, 1, self.kv)
         return self.kv.nbytes(1, attention.kv_rank) + self.kv.nbytes(1, attention.rope_dim)
 
 

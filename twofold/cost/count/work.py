@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from twofold.cost.shapes.values import Arithmetic
+from twofold.core.values import Arithmetic
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from twofold.core.errors import ParameterError
+from twofold.core.values import INT4, INT8
 from twofold.cost.count.setting import Setting
 from twofold.cost.explain.levers.base import Assumptions
 from twofold.cost.explain.levers.rank import Outcome, turn_all
@@ -22,7 +23,6 @@ from twofold.cost.predict.errors import error_words, errors_for
 from twofold.cost.predict.known import constants_for
 from twofold.cost.predict.request import Case, Predictor
 from twofold.cost.shapes.model import ModelShape
-from twofold.cost.shapes.values import INT4, INT8
 
 MOST_DEVICES = 64
 

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from twofold.core.values import Arithmetic
 from twofold.cost.count.step import Span, step
 from twofold.cost.count.work import Work
 from twofold.cost.explain.observed import Observed
 from twofold.cost.explain.scenario import Scenario
 from twofold.cost.explain.waterfall import Waterfall
 from twofold.cost.explain.words import scaled
-from twofold.cost.shapes.values import Arithmetic
 from twofold.draw.chart import Axis, Chart
 from twofold.draw.form import number
 from twofold.draw.marks import Dots, Guide, Label, Line, Mark

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, Self, get_args
 
+from twofold.core.values import ValueFormat
 from twofold.cost.count.memory import Fit, fit, kv_bytes, weight_bytes
 from twofold.cost.count.setting import Setting
 from twofold.cost.count.step import Span
 from twofold.cost.predict.demand import StepParts
 from twofold.cost.predict.request import Case, Prediction, Predictor
 from twofold.cost.shapes.model import ModelShape
-from twofold.cost.shapes.values import ValueFormat
 from twofold.cost.shapes.weights import main_format
 
 Goal = Literal["e2e", "ttft", "tpot", "gap", "throughput"]

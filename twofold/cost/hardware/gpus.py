@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from twofold.core.values import Arithmetic
 from twofold.cost.hardware.machine import Cited, Machine
-from twofold.cost.shapes.values import Arithmetic
 
 GIB: Final = 1 << 30
 G: Final = 1e9

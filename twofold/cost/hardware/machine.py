@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 
 from twofold.core.errors import ParameterError
-from twofold.cost.shapes.values import Arithmetic
+from twofold.core.values import Arithmetic
 
 Kind = Literal["gpu", "tpu", "cpu"]
 AllReduce = Literal["nccl", "custom"]

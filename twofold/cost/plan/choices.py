@@ -9,12 +9,12 @@ from itertools import product
 from typing import Final
 
 from twofold.core.errors import ParameterError
+from twofold.core.values import BF16, FP8, INT4, ValueFormat
 from twofold.cost.count.memory import weight_bytes
 from twofold.cost.count.setting import Setting
 from twofold.cost.hardware.machine import Machine
 from twofold.cost.predict.speculation import tokens_a_turn
 from twofold.cost.shapes.model import ModelShape
-from twofold.cost.shapes.values import BF16, FP8, INT4, ValueFormat
 from twofold.cost.shapes.weights import main_format
 
 LEAST_SAVED: Final = 0.98

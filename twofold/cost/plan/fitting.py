@@ -8,12 +8,12 @@ from itertools import product
 from typing import Final
 
 from twofold.core.errors import ParameterError
+from twofold.core.values import BF16, FP8, INT4, ValueFormat
 from twofold.cost.count.setting import Setting
 from twofold.cost.hardware.machine import Machine
 from twofold.cost.plan.choices import stored_as
 from twofold.cost.plan.memory import Memory, Room
 from twofold.cost.shapes.model import ModelShape
-from twofold.cost.shapes.values import BF16, FP8, INT4, ValueFormat
 from twofold.cost.shapes.weights import main_format
 
 DEVICES: Final = (1, 2, 4, 8)

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Final, get_args
 
 from twofold.core.errors import ParameterError
+from twofold.core.values import BF16, FP8, INT4
 from twofold.cost.hardware.known import known_machines
 from twofold.cost.plan.choices import Choices, Configuration, stored_as
 from twofold.cost.plan.evaluate import Candidate, candidates
@@ -15,7 +16,6 @@ from twofold.cost.plan.plan import Bound, Refusal
 from twofold.cost.plan.search import Facts, Study, least
 from twofold.cost.plan.slo import Slo
 from twofold.cost.plan.traffic import Traffic
-from twofold.cost.shapes.values import BF16, FP8, INT4
 from twofold.cost.shapes.weights import main_format
 
 SHOWN: Final = 3

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from twofold.core.errors import ParameterError
+from twofold.core.values import Arithmetic
 from twofold.cost.count.setting import PLAIN, Setting
 from twofold.cost.count.work import Work
 from twofold.cost.hardware.machine import INSTEAD, Machine
 from twofold.cost.predict.constants import Constants
-from twofold.cost.shapes.values import Arithmetic
 
 Bound = Literal["weights", "arithmetic", "kv", "links", "overhead"]
 

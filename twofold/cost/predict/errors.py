@@ -14,10 +14,10 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Final, Literal, TypeAlias
 
+from twofold.core.values import ValueFormat
 from twofold.cost.hardware.machine import Machine
 from twofold.cost.predict.constants import Constants
 from twofold.cost.shapes.model import ModelShape
-from twofold.cost.shapes.values import ValueFormat
 from twofold.cost.shapes.weights import main_format
 
 Generation: TypeAlias = Literal["hopper", "blackwell"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from twofold.cost.shapes.values import BF16, ValueFormat
+from twofold.core.values import BF16, ValueFormat
 
 QkNorm = Literal["head", "all"]
 """Norms of queries and keys: one weight for each value of a head, or of all heads together."""

@@ -12,9 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from twofold.core.errors import UnsupportedModelError, named, nearest
-from twofold.cost.shapes.fields import Fields
-from twofold.cost.shapes.model import Formats
-from twofold.cost.shapes.values import (
+from twofold.core.values import (
     BF16,
     FP8,
     FP8_BLOCK,
@@ -29,6 +27,8 @@ from twofold.cost.shapes.values import (
     ValueFormat,
     grouped,
 )
+from twofold.cost.shapes.fields import Fields
+from twofold.cost.shapes.model import Formats
 
 DTYPES: Final[Mapping[str, ValueFormat]] = {"bfloat16": BF16, "float16": FP16, "float32": FP32}
 

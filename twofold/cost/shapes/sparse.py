@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from twofold.core.values import FP8_BLOCK, FP32, INT4, MXFP4, grouped
 from twofold.cost.shapes.model import Experts, Formats, Gated, Grouped, Latent, LayerShape, ModelShape, runs
-from twofold.cost.shapes.values import FP8_BLOCK, FP32, INT4, MXFP4, grouped
 
 K: Final = 1024
 

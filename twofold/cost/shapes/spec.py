@@ -7,8 +7,8 @@ from typing import Protocol
 
 from twofold.core.model import LayerSpec, ModelSpec
 from twofold.core.quant import QuantFormat
+from twofold.core.values import ValueFormat
 from twofold.cost.shapes.model import Formats, Gated, Grouped, LayerShape, ModelShape, runs
-from twofold.cost.shapes.values import ValueFormat
 from twofold.cost.shapes.weights import EMBEDDING, HEAD
 
 FUSED: Mapping[str, str] = {

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
+from twofold.core.values import ValueFormat
 from twofold.cost.shapes.model import Experts, Formats, Gated, Grouped, Latent, LayerShape, ModelShape, Plain
-from twofold.cost.shapes.values import ValueFormat
 
 Split = Literal["none", "rows", "columns", "kv"]
 """How tensor parallelism cuts a tensor: not at all, by outputs, by inputs, or by heads of keys and values."""

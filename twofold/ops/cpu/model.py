@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold.core.errors import UnsupportedModelError
+from twofold.core.kv_layout import KVLayout, KVType
 from twofold.core.model import ModelSpec
 from twofold.core.step import BlockMove
 from twofold.formats.gguf import GGUFFile
 from twofold.kernels.attention import scratch_floats
-from twofold.kernels.cache import CacheShape, KVType
 from twofold.kernels.jit import Compiler
 from twofold.kernels.layout import PACKINGS
 from twofold.kernels.linear import linear_scratch_bytes
@@ -75,8 +75,8 @@ class CpuModel:
         partials = UNITS_OF_PARTIALS * -(-options.max_positions // SPLIT)
         self.team = Team(compiler, options.workers, _scratch_bytes(nodes, source, spec, compiler))
         self.weights = WeightStore(source, compiler, self.team)
-        shape = CacheShape(spec.kv_heads, spec.head_dim, options.block_size, options.kv_dtype)
-        self.cache = KVCache(shape, spec.kv_groups(options.max_positions), options.blocks, options.host_slots)
+        layout = KVLayout.of(spec, options.kv_dtype, options.block_size)
+        self.cache = KVCache(layout, spec.kv_groups(options.max_positions), options.blocks, options.host_slots)
         self._record = StepRecord(
             rows=options.max_rows,
             heads=spec.heads,

@@ -309,17 +309,17 @@ class ProgramBuilder:
     # -- attention ----------------------------------------------------------------------------------------------------
 
     def _cache_args(self, layer: int) -> dict[str, int]:
-        shape = self._cache.shape
+        layout = self._cache.layout
         return {
             "cache": self._cache.layer_address(layer), "group": self._cache.group_of(layer),
-            "block_bytes": shape.block_bytes, "head_bytes": shape.head_bytes, "block_size": shape.block_size,
+            "block_bytes": layout.layer_bytes, "head_bytes": layout.head_bytes, "block_size": layout.block_size,
         }  # fmt: skip
 
     def _rotate(self, node: graph.Rotate) -> None:
-        shape, x = self._cache.shape, self._floats(node.x)
+        layout, x = self._cache.layout, self._floats(node.x)
         spec = RotateSpec(
             node.width // node.heads, node.rope.dims, node.rope.pairs, node.norm is not None,
-            "row" if node.store is None else "keys", shape.dtype,
+            "row" if node.store is None else "keys", layout.dtype,
         )  # fmt: skip
         values = {"x": x.address, "x_stride": x.stride, "heads": node.heads, "eps": float_bits(node.eps)}
         values["table"] = self._table(node.rope).ctypes.data
@@ -341,11 +341,11 @@ class ProgramBuilder:
         return self._tables[rope]
 
     def _store_values(self, node: graph.StoreValues) -> None:
-        shape, x = self._cache.shape, self._floats(node.values)
+        layout, x = self._cache.layout, self._floats(node.values)
         args = record(CACHE_FIELDS, x=x.address, x_stride=x.stride, heads=node.heads, **self._cache_args(node.layer))
         kernel = (
-            f"store_values_{shape.head_dim}_{shape.dtype}",
-            lambda: store_values_kernel(shape.head_dim, shape.dtype, self._isa),
+            f"store_values_{layout.head_dim}_{layout.dtype}",
+            lambda: store_values_kernel(layout.head_dim, layout.dtype, self._isa),
         )
         # Keys and values of a layer lie apart, so storing both needs no order; they share one resource + 1.
         cache = self._cache.layer_address(node.layer)
@@ -354,7 +354,7 @@ class ProgramBuilder:
     def _attention(self, node: graph.Attention) -> None:
         spec, out, q = node.spec, self._floats(node), self._floats(node.q)
         kernel_spec = AttentionKernelSpec(
-            spec.head_dim, spec.heads // spec.kv_heads, self._cache.shape.dtype, spec.softcap is not None
+            spec.head_dim, spec.heads // spec.kv_heads, self._cache.layout.dtype, spec.softcap is not None
         )
         partials = self._partial_buffer(spec.heads, kernel_spec)
         cache = self._cache.layer_address(node.layer)

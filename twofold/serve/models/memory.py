@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from twofold.core.model import ModelSpec
-from twofold.engine.config import KV_BYTES, EngineConfig, EngineOptions, resolve
-from twofold.engine.kv_memory import KVDemand
+from twofold.engine.config import EngineConfig, EngineOptions, resolve
 
 LEAST_ROOM: Final = 512 << 20
 """Bytes beside its weights below which a model is better loaded alone."""
@@ -33,10 +32,10 @@ class MemoryPlan:
 
 def plan_of(config: EngineConfig, spec: ModelSpec, weights: int) -> MemoryPlan:
     """What a model takes that runs with ``config``."""
-    demand = KVDemand(spec, config.block_size, KV_BYTES[config.kv_type], config.limits.rows)
+    layout = config.kv_layout(spec)
     groups = list(zip(spec.kv_groups(config.context), config.kv_groups, strict=True))
-    cache = sum(demand.block_bytes(group) * size.blocks for group, size in groups)
-    slots = sum(demand.block_bytes(group) * size.host_slots for group, size in groups)
+    cache = sum(layout.block_bytes(group) * size.blocks for group, size in groups)
+    slots = sum(layout.block_bytes(group) * size.host_slots for group, size in groups)
     return MemoryPlan(weights, cache, slots)
 
 

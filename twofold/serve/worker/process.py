@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from twofold.core.errors import ResourceError, TwofoldError
+from twofold.core.kv_layout import KV_FORMATS
 from twofold.cost.machine import MachineLimits, limits_for
-from twofold.engine.config import KV_BYTES, EngineConfig, EngineOptions
+from twofold.engine.config import EngineConfig, EngineOptions
 from twofold.engine.cpu import build_cpu
 from twofold.engine.load import LoadedModel, load_model
 from twofold.formats.gguf import GGUFFile
@@ -110,7 +111,7 @@ def _ready(loaded: LoadedModel, path: Path, machine: MachineLimits | None) -> Re
         load_s=loaded.load_s,
         compile_s=loaded.compile_s,
         machine=machine,
-        value_bytes=KV_BYTES[config.kv_type],
+        value_bytes=KV_FORMATS[config.kv_type].nbytes(1, 1),
     )
 
 

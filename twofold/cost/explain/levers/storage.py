@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from twofold.core.values import FP8, INT4, INT8, VALUE_FORMATS, W8A8, ValueFormat
 from twofold.cost.explain.levers.base import Assumptions, Effect, Lever, Refusal, Turn
 from twofold.cost.explain.scenario import Scenario
 from twofold.cost.explain.words import size
 from twofold.cost.predict.request import Prediction
-from twofold.cost.shapes.values import FP8, INT4, INT8, VALUE_FORMATS, W8A8, ValueFormat
 
 ENOUGH: Final = 0.97
 """What stays larger than that share of what it was is as small already."""
