@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from twofold.cli.phases import PhaseShare, Shares, phase_line
+from twofold.cli.phases import PhaseShare, RooflineShares, phase_line
 from twofold.engine.outputs import RequestMetrics
 
-SHARES = Shares(PhaseShare(0.7, "arithmetic"), PhaseShare(0.8, "memory"))
+SHARES = RooflineShares(PhaseShare(0.7, "arithmetic"), PhaseShare(0.8, "memory"))
 
 
 def metrics(*times: float, cached: int = 0) -> RequestMetrics:
@@ -32,10 +32,10 @@ def metrics(*times: float, cached: int = 0) -> RequestMetrics:
         (metrics(), None, "100 prompt tokens: stopped before the first token"),
     ],
 )
-def test_phase_line(given: RequestMetrics, shares: Shares | None, line: str) -> None:
+def test_phase_line(given: RequestMetrics, shares: RooflineShares | None, line: str) -> None:
     assert phase_line(given, shares) == line
 
 
 def test_the_highest_share_counts() -> None:
     assert SHARES.highest == 0.8
-    assert Shares(None, None).highest == 0
+    assert RooflineShares(None, None).highest == 0

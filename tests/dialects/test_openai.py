@@ -33,7 +33,8 @@ def model(tokenizer: Tokenizer) -> ModelFacts:
 
 
 def options_of(request: DialectRequest) -> RequestOptions:
-    return request.options if isinstance(request, EmbeddingRequest) else request.common.options  # type: ignore[attr-defined]
+    options: RequestOptions = request.common.options  # type: ignore[attr-defined]
+    return options
 
 
 def chat(**fields: Any) -> ChatRequest:
@@ -88,9 +89,11 @@ def test_vllms_fields_about_a_request_beside_others(make: Callable[..., DialectR
 
 
 def test_the_defaults_of_embeddings() -> None:
-    assert embedding().params == PoolingParams("mean")
+    assert embedding().common.params == PoolingParams("mean")
     assert (embedding().encoding, embedding(encoding_format="base64").encoding) == ("float", "base64")
-    assert embedding(pooling="last", user="me", model="m", encoding_format="float").params == PoolingParams("last")
+    assert embedding(pooling="last", user="me", model="m", encoding_format="float").common.params == PoolingParams(
+        "last"
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,10 +114,10 @@ def test_forms_of_inputs(given: Any, read: list[GivenPrompt], model: ModelFacts)
 
 
 def test_dimensions_are_the_models() -> None:
-    embedding(dimensions=8).params.check(8)
-    embedding().params.check(8)
+    embedding(dimensions=8).common.params.check(8)
+    embedding().common.params.check(8)
     with pytest.raises(ParameterError, match="dimensions must be the model's 8, not 4"):
-        embedding(dimensions=4).params.check(8)
+        embedding(dimensions=4).common.params.check(8)
 
 
 @pytest.mark.parametrize(

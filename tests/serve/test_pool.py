@@ -10,9 +10,9 @@ from typing import Final
 import pytest
 
 from twofold.core.errors import BusyError, TemplateLimitError
-from twofold.serve import pace
+from twofold.serve import preparation
 from twofold.serve.gate.limits import KIB, MIB
-from twofold.serve.pool import PoolLimits, Shares, WorkPool
+from twofold.serve.pool import ByteBudget, PoolLimits, WorkPool
 
 LIMITS: Final = PoolLimits(small_threads=1, large_waiting=16 * MIB)
 
@@ -115,7 +115,7 @@ def test_who_leaves_gives_back_and_errors_arrive() -> None:
 
 
 def test_shares_are_never_exceeded() -> None:
-    shares = Shares(100)
+    shares = ByteBudget(100)
     taken = 0
     for caller in "abcdefgh" * 20:
         try:
@@ -126,7 +126,7 @@ def test_shares_are_never_exceeded() -> None:
         assert shares.total == taken <= 100
     assert taken >= 90
     emptied: list[int] = []
-    held = Shares(100, lambda: emptied.append(1))
+    held = ByteBudget(100, lambda: emptied.append(1))
     held.take("a", 60)
     held.take("b", 30)
     held.give("a", 60)
@@ -142,7 +142,7 @@ def _exceeds() -> str:
 
 
 def test_a_slow_model_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "SLOW_S", 0.0)
+    monkeypatch.setattr(preparation, "SLOW_S", 0.0)
 
     async def test(pool: WorkPool, workers: _Workers) -> None:
         assert await pool.prepare("slow", "a", 1, lambda: "first") == "first"
@@ -150,7 +150,7 @@ def test_a_slow_model_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None
         slow = [asyncio.create_task(pool.prepare("slow", "a", 1, small)) for _ in range(4)]
         slow += [asyncio.create_task(pool.prepare("slow", "b", MIB, large)) for _ in range(4)]
         await asyncio.sleep(0)
-        monkeypatch.setattr(pace, "SLOW_S", 60.0)
+        monkeypatch.setattr(preparation, "SLOW_S", 60.0)
         for size in (1, MIB):
             assert [await pool.prepare("other", "a", size, lambda: "quick") for _ in range(3)] == ["quick"] * 3
         assert workers.order == []
@@ -161,8 +161,8 @@ def test_a_slow_model_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_model_is_quick_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "QUICK_RUNS", 3)
-    model = pace.Pace()
+    monkeypatch.setattr(preparation, "QUICK_RUNS", 3)
+    model = preparation.PreparationGuard()
     model.note("a", None, 0.01)
     assert model.apart == 0
     model.note("a", None, 1.0)
@@ -180,13 +180,13 @@ def test_limits_that_a_caller_exceeds_again_and_again_are_told_at_once(monkeypat
             tried.append("hostile")
             return _exceeds()
 
-        for _time in range(2 * pace.MOST_EXCEEDED):
+        for _time in range(2 * preparation.MOST_EXCEEDED):
             with pytest.raises(TemplateLimitError, match="too slow"):
                 await pool.prepare("slow", "a", 1, hostile)
-        assert len(tried) == pace.MOST_EXCEEDED
+        assert len(tried) == preparation.MOST_EXCEEDED
         assert await pool.prepare("slow", "b", 1, lambda: "other caller") == "other caller"
         assert await pool.prepare("fine", "a", 1, lambda: "other model") == "other model"
-        monkeypatch.setattr(pace, "REST_S", 0.0)
+        monkeypatch.setattr(preparation, "REST_S", 0.0)
         assert await pool.prepare("slow", "a", 1, lambda: "later") == "later"
         with pytest.raises(TemplateLimitError):
             await pool.prepare("slow", "a", 1, hostile)

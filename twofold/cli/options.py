@@ -240,7 +240,7 @@ class SamplingOptions:
 
 @Parameter(name="*", group="Output")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputOptions:
+class DisplayOptions:
     """What is printed beside the answer, and how the answer looks on a terminal."""
 
     stats: Annotated[bool, Parameter(help="Print a line of statistics after each answer.")] = True

@@ -20,7 +20,7 @@ class PhaseShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class RooflineShares:
     """Both phases; None for one that did not happen."""
 
     prefill: PhaseShare | None
@@ -31,7 +31,7 @@ class Shares:
         return max((phase.share for phase in (self.prefill, self.decode) if phase is not None), default=0.0)
 
 
-def phase_line(metrics: RequestMetrics, shares: Shares | None) -> str:
+def phase_line(metrics: RequestMetrics, shares: RooflineShares | None) -> str:
     """12 prompt tokens: TTFT 40 ms, 310 tok/s, 58% of the arithmetic limit · 64 output tokens: TPOT 4.1 ms, …"""
     prompt = f"{metrics.prompt_tokens} prompt tokens"
     if metrics.cached_tokens:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, Self
 
 from twofold.cli.generate import Generator
-from twofold.cli.phases import PhaseShare, Shares, decode_speed, prefill_speed
+from twofold.cli.phases import PhaseShare, RooflineShares, decode_speed, prefill_speed
 from twofold.core.errors import TwofoldError
 from twofold.core.kv_layout import KV_FORMATS
 from twofold.core.report import RequestReport
@@ -56,7 +56,7 @@ class Roofline:
         """Bytes and multiply-adds of a request."""
         return RequestCost.of(report.record, self._cost, self._value_bytes)
 
-    def shares(self, metrics: RequestMetrics) -> Shares:
+    def shares(self, metrics: RequestMetrics) -> RooflineShares:
         """Shares of the limits. More than all of one shows that it was measured on a busy machine: it is done again."""
         shares = self._shares(metrics)
         if shares.highest > 1:
@@ -65,7 +65,7 @@ class Roofline:
             shares = self._shares(metrics)
         return shares
 
-    def _shares(self, metrics: RequestMetrics) -> Shares:
+    def _shares(self, metrics: RequestMetrics) -> RooflineShares:
         prefill = prefill_limit(
             self._cost,
             self._machine,
@@ -77,7 +77,7 @@ class Roofline:
             self._cost, self._machine, metrics.prompt_tokens, metrics.output_tokens, value_bytes=self._value_bytes
         )
         done = metrics.first_token is not None
-        return Shares(_reached(prefill, metrics.prefill_s if done else 0.0), _reached(decode, metrics.decode_s))
+        return RooflineShares(_reached(prefill, metrics.prefill_s if done else 0.0), _reached(decode, metrics.decode_s))
 
     def _probed(self) -> MachineLimits:
         compiler = Compiler(Target.of(self._isa), self._cache.kernels)

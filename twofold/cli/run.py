@@ -8,10 +8,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from twofold.cli.chat.base import Answer, ChatModel, cut_note
+from twofold.cli.chat.base import ChatCompletion, ChatModel, PromptRequest, cut_note
 from twofold.cli.console import fold, note, print_json
 from twofold.cli.form import FormOptions
-from twofold.cli.options import FLAG, ModelOptions, OutputOptions, RemoteOptions, SamplingOptions
+from twofold.cli.options import FLAG, DisplayOptions, ModelOptions, RemoteOptions, SamplingOptions
 from twofold.cli.stdin import read_prompt
 from twofold.core.errors import ParameterError
 
@@ -30,7 +30,7 @@ def run(
     model: ModelOptions = ModelOptions(),  # noqa: B008 - frozen
     sampling: SamplingOptions = SamplingOptions(),  # noqa: B008 - frozen
     form: FormOptions = FormOptions(),  # noqa: B008 - frozen
-    output: OutputOptions = OutputOptions(),  # noqa: B008 - frozen
+    output: DisplayOptions = DisplayOptions(),  # noqa: B008 - frozen
     server: RemoteOptions = RemoteOptions(),  # noqa: B008 - frozen
 ) -> int:
     """Answer one prompt.
@@ -66,7 +66,7 @@ def run(
         given = prompt_for(loaded, text, system, raw=raw, quiet=output.quiet)
         markdown = output.markdown and structure is None and not isinstance(given, str)
         with nullcontext(_silent) if json else answer_writer(markdown=markdown) as write:
-            answer = loaded.answer(given, sampling, write, form=structure)
+            answer = loaded.answer(PromptRequest(given, sampling, structure), write)
         if json:
             print_json(loaded.as_json())
         elif not output.quiet:
@@ -88,7 +88,7 @@ def _check(raw: bool, system: str | None, model: ModelOptions) -> None:
         )
 
 
-def _tell(model: ChatModel, answer: Answer, max_tokens: int, *, statistics: bool) -> None:
+def _tell(model: ChatModel, answer: ChatCompletion, max_tokens: int, *, statistics: bool) -> None:
     cut = cut_note(answer, max_tokens, model.context, MORE_TOKENS)
     for line in (cut, model.statistics() if statistics else None):
         if line:

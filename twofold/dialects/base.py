@@ -102,13 +102,13 @@ class Streamer(Protocol):
         ...
 
 
-class DialectRequest(Protocol):
-    """A request that was read.
+class CommonFields(Protocol):
+    """Fields that every request has.
 
-    model    the one that was asked for; None for whichever runs
-    stream   whether the reply shall come as it is made
-    tier     the class of service that was asked for
-    explain  whether the reply shall carry the request's record, under ``twofold``
+    model    name of the requested model; None for the default one
+    stream   whether the reply is streamed
+    tier     requested class of service
+    explain  whether the reply carries the request's record, under ``twofold``
     """
 
     @property
@@ -122,6 +122,10 @@ class DialectRequest(Protocol):
 
     @property
     def explain(self) -> bool: ...
+
+
+class DialectRequest(CommonFields, Protocol):
+    """A request that was read."""
 
     def prepare(self, model: ModelFacts) -> Sequence[Job]:
         """What to run. It may take a while: templates are rendered and texts tokenised.
@@ -138,6 +142,29 @@ class DialectRequest(Protocol):
     def streamer(self, head: ReplyHead, model: ModelFacts) -> Streamer:
         """Tells the response as it comes, where ``stream`` was asked for."""
         ...
+
+
+class HasCommon:
+    """The ``CommonFields`` of a request that keeps them in ``common``."""
+
+    __slots__ = ()
+    common: CommonFields
+
+    @property
+    def model(self) -> str | None:
+        return self.common.model
+
+    @property
+    def stream(self) -> bool:
+        return self.common.stream
+
+    @property
+    def tier(self) -> AskedTier:
+        return self.common.tier
+
+    @property
+    def explain(self) -> bool:
+        return self.common.explain
 
 
 class Dialect(Protocol):

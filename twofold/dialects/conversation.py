@@ -16,7 +16,7 @@ from twofold.dialects.base import Job, ModelFacts
 from twofold.dialects.cache_points import CachePoint, find_pins
 from twofold.dialects.fields import UNSUPPORTED, FieldError
 from twofold.engine.prompts import GivenPrompt, Message
-from twofold.text.room import Room
+from twofold.text.prompt_limit import PromptLimit
 from twofold.text.sections.base import SectionParser
 from twofold.text.sections.thinking import ThinkingMarks
 from twofold.text.tokenizer import Tokenizer
@@ -88,7 +88,7 @@ class Conversation:
                 chat_template_kwargs=variables,
             )
 
-        ids = model.tokenizer.within(Room(model.context)).apply_chat_template(
+        ids = model.tokenizer.within(PromptLimit(model.context)).apply_chat_template(
             shown,
             tools=tools,
             add_generation_prompt=self._prompted,

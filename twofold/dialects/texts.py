@@ -8,12 +8,12 @@ from twofold.core.params import SamplingParams
 from twofold.core.request import RequestOptions
 from twofold.dialects.base import Job, ModelFacts
 from twofold.engine.prompts import GivenPrompt
-from twofold.text.room import Room
+from twofold.text.prompt_limit import PromptLimit
 
 
 def tokenized(given: GivenPrompt, model: ModelFacts, *, answer: int = 1) -> GivenPrompt:
     """The prompt with its token ids, which leave ``answer`` tokens of the context. Raises ContextLengthError."""
-    room = Room(model.context, answer)
+    room = PromptLimit(model.context, answer)
     if given.token_ids is not None:
         room.check(len(given.token_ids))
         return given
@@ -22,7 +22,7 @@ def tokenized(given: GivenPrompt, model: ModelFacts, *, answer: int = 1) -> Give
 
 def infilled(prefix: str, suffix: str, model: ModelFacts, params: SamplingParams, options: RequestOptions) -> Job:
     """Asks for what stands between two texts. Raises ParameterError for a model that has no tokens for it."""
-    ids = model.tokenizer.within(Room(model.context)).encode_infill(prefix, suffix)
+    ids = model.tokenizer.within(PromptLimit(model.context)).encode_infill(prefix, suffix)
     assert model.tokenizer.infill is not None, "it was just used"
     ends = tuple(dict.fromkeys((*params.stop_tokens, *model.tokenizer.infill.ends)))
     return Job(GivenPrompt(prefix, tuple(ids)), replace(params, stop_token_ids=ends), options)

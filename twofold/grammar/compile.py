@@ -35,7 +35,7 @@ COMPILING: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _CompileJob:
     caller: str
     key: bytes
     params: StructuredOutputsParams
@@ -64,7 +64,7 @@ class GrammarCompiler:
         self._seconds, self._step_s = seconds, step_s
         self._server = ForkServer(lambda: described(tokenizer, self._end_ids, vocab_size))
         self._lock = threading.RLock()
-        self._turns: Turns[_Job] = Turns()
+        self._turns: Turns[_CompileJob] = Turns()
         self._compiling: set[str] = set()
         self._known: OrderedDict[bytes, AnswerForm] = OrderedDict()
         self._hosts: OrderedDict[bytes, GrammarHost] = OrderedDict()
@@ -82,7 +82,7 @@ class GrammarCompiler:
                 done: Future[AnswerForm] = Future()
                 done.set_result(known)
                 return done
-            job = _Job(caller, key, params)
+            job = _CompileJob(caller, key, params)
             self._turns.add(caller, job)
             surplus = self._turns.surplus(MAX_WAITING)
             self._go_on()
@@ -131,7 +131,7 @@ class GrammarCompiler:
                 self._compiling.add(job.caller)
                 self._workers.submit(self._work, job)
 
-    def _work(self, job: _Job) -> None:
+    def _work(self, job: _CompileJob) -> None:
         try:
             job.future.set_result(self._compiled(job))
         except Exception as error:
@@ -141,7 +141,7 @@ class GrammarCompiler:
                 self._compiling.discard(job.caller)
                 self._go_on()
 
-    def _compiled(self, job: _Job) -> AnswerForm:
+    def _compiled(self, job: _CompileJob) -> AnswerForm:
         with self._lock:
             known = self._known.get(job.key)
         if known is not None:

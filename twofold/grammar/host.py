@@ -61,7 +61,7 @@ STATUS: Final = b"S"
 NUMBER: Final = 8
 
 
-class _Answer:
+class _HostedAnswer:
     def __init__(self, constraint: GrammarConstraint, step_s: float) -> None:
         self.constraint = constraint
         self.step_s = step_s
@@ -77,7 +77,7 @@ class Host:
         self._vocabulary = vocabulary
         self._grammar: CompiledGrammar | None = None
         self._step_s = 0.0
-        self._answers: dict[int, _Answer] = {}
+        self._answers: dict[int, _HostedAnswer] = {}
         self._wanted: dict[int, None] = {}
 
     def run(self) -> None:
@@ -97,7 +97,7 @@ class Host:
                 compiling.start()
                 compiling.join()
             case Start(number, max_tokens) if self._grammar is not None:
-                self._answers[number] = _Answer(self._grammar.start(max_tokens), self._step_s)
+                self._answers[number] = _HostedAnswer(self._grammar.start(max_tokens), self._step_s)
             case Prepare(number) if number in self._answers:
                 self._wanted[number] = None
             case Advance(number, token) if number in self._answers:
@@ -165,7 +165,7 @@ def ended_after(seconds: float) -> Iterator[None]:
 
 
 @contextmanager
-def _paid(answer: _Answer) -> Iterator[None]:
+def _paid(answer: _HostedAnswer) -> Iterator[None]:
     """Subtracts the block's processor time from the answer's; ends this process when that is used up."""
     allowed = max(min(answer.step_s, answer.bank), 1e-3)
     signal.setitimer(signal.ITIMER_PROF, allowed)

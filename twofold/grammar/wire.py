@@ -171,7 +171,7 @@ def described(tokenizer: Tokenizer, end_ids: tuple[int, ...], size: int) -> Desc
     )
 
 
-class _Carried:
+class _ReceivedVocabulary:
     """A ``TokenSource`` that came from another process."""
 
     def __init__(self, description: Describe) -> None:
@@ -190,4 +190,4 @@ class _Carried:
 
 def vocabulary_of(description: Describe) -> TokenVocabulary:
     """The vocabulary that was described."""
-    return TokenVocabulary(_Carried(description), description.end_ids, description.size)
+    return TokenVocabulary(_ReceivedVocabulary(description), description.end_ids, description.size)

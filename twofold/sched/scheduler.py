@@ -39,7 +39,7 @@ from twofold.sched.queue import ANSWER_WEIGHT, PROMPT_WEIGHT, Account, WaitingLi
 from twofold.sched.sequence import Sequence, State
 from twofold.sched.siblings import Siblings, is_coming
 from twofold.sched.stalls import Stalls, StepWork
-from twofold.sched.step_builder import Pace, StepBuilder, StepLimits
+from twofold.sched.step_builder import StepBuilder, StepLimits, StepPace
 from twofold.sched.step_time import StepTimeModel
 
 
@@ -175,7 +175,7 @@ class Scheduler:
         prompts = [runner for runner in self._running.values() if runner.pending > 1]
         self._place_decodes(step, decoding, now)
         heard, shape = decoding if prompts or self._line else (), step.shape
-        pace = Pace(self._budget, shape, self._budget.allowance(heard, shape, self._look_ahead.share, now))
+        pace = StepPace(self._budget, shape, self._budget.allowance(heard, shape, self._look_ahead.share, now))
         for sequence in sorted(prompts, key=lambda sequence: sequence.options.priority):
             self._place_prompt(step, sequence, pace, now)
         if self.preemptions == before:
@@ -250,7 +250,7 @@ class Scheduler:
             if room and self._grow(step, sequence, 1, now):
                 step.add(sequence, 1)
 
-    def _place_prompt(self, step: StepBuilder, sequence: Sequence, pace: Pace, now: float) -> None:
+    def _place_prompt(self, step: StepBuilder, sequence: Sequence, pace: StepPace, now: float) -> None:
         if sequence.state is not State.RUNNING:
             return
         rows = pace.rows(step, sequence)
@@ -259,7 +259,7 @@ class Scheduler:
         if rows and self._grow(step, sequence, rows, now):
             step.add(sequence, rows)
 
-    def _admit(self, step: StepBuilder, pace: Pace, now: float) -> bool:
+    def _admit(self, step: StepBuilder, pace: StepPace, now: float) -> bool:
         """Starts who waits; whether none was left for want of a place or of blocks."""
         blocked = False
         while len(self._running) < self._limits.sequences and (head := self._line.head()) is not None:
@@ -286,7 +286,7 @@ class Scheduler:
         if movable:
             self._preempt(step, least_urgent(movable, self._line.urgency), now, returns=False)
 
-    def _unblock(self, step: StepBuilder, pace: Pace, now: float) -> None:
+    def _unblock(self, step: StepBuilder, pace: StepPace, now: float) -> None:
         """Nobody advances: so that somebody can, those that rest give way one by one, and in the end pins."""
         while self._line and not step.steps:
             self._admit(step, pace, now)

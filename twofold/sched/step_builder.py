@@ -97,7 +97,7 @@ def _logit_rows(step: SequenceStep) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StepPace:
     """How far prompts may go in one step: its budget, its rows that generate, and what these allow."""
 
     budget: Budget

@@ -23,7 +23,7 @@ from twofold.serve.gate.keys import Caller
 from twofold.serve.gate.quotas import Quotas, Visit
 from twofold.serve.gate.refusals import Header
 from twofold.serve.gate.request_id import new_reply_id
-from twofold.serve.pool import Shares
+from twofold.serve.pool import ByteBudget
 from twofold.serve.replay.cache import HIT_HEADER
 
 Keep: TypeAlias = Callable[["Exchange", Any, ReplyHead, dict[str, Any]], Awaitable[None]]
@@ -65,7 +65,7 @@ class Exchange:
     error: TwofoldError | None = None
     cut: TwofoldError | None = None
     source: str = ""
-    held: list[tuple[Shares, int]] = field(default_factory=list)
+    held: list[tuple[ByteBudget, int]] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
     jobs: Sequence[Job] = ()
     outputs: Sequence[RequestOutput] = ()
@@ -112,7 +112,7 @@ class Exchange:
         if self.visit is not None:
             self.visit.reserve(tokens, tokens, time.monotonic())
 
-    def hold(self, shares: Shares, size: int) -> None:
+    def hold(self, shares: ByteBudget, size: int) -> None:
         """Takes bytes of what callers share, until it ends. Raises BusyError."""
         shares.take(self.source, size)
         self.held.append((shares, size))

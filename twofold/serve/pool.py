@@ -6,7 +6,7 @@ It runs on a few threads, so that the event loop answers others meanwhile. Laws:
 2. In a lane the caller that has had least goes first (start-time fair queueing, Goyal et al. 1996; cost is in bytes):
    many requests of one caller delay those of another by one request each.
 3. A lane holds at most ``waiting`` bytes, running work included, and a caller no more of them than are left for others;
-   what is beyond is refused with BusyError. ``Shares`` counts them, for bodies that are being read as well.
+   what is beyond is refused with BusyError. ``ByteBudget`` counts them, for bodies that are being read as well.
 4. A model whose chat template is slow has a lane of its own, with one thread: no other model waits for it.
 
 All of it happens on the event loop, but for the work itself. A native call that holds the interpreter would still stop
@@ -29,7 +29,7 @@ from typing import Any, Final, TypeVar, cast
 from twofold.core.errors import BusyError
 from twofold.host.memory import return_freed_memory
 from twofold.serve.gate.limits import KIB, MIB
-from twofold.serve.pace import Pace
+from twofold.serve.preparation import PreparationGuard
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class PoolLimits:
     apart_waiting: int = 16 * MIB
 
 
-class Shares:
+class ByteBudget:
     """``most`` bytes that callers share: nobody may hold more than what is then left for the others.
 
     ``emptied`` is called when all of it was given back.
@@ -103,7 +103,7 @@ class _Lane:
     def __init__(self, name: str, threads: int, waiting: int) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=f"pool-{name}")
         self._idle = threads
-        self.shares = Shares(waiting)
+        self.shares = ByteBudget(waiting)
         self._heap: list[_Work] = []
         self._numbers = count()
         self._now = 0.0
@@ -163,7 +163,7 @@ class WorkPool:
         self._limits = limits
         self._small = _Lane("small", limits.small_threads, limits.small_waiting)
         self._large = _Lane("large", limits.large_threads, limits.large_waiting)
-        self._paces: dict[str, Pace] = {}
+        self._guards: dict[str, PreparationGuard] = {}
         self._apart: dict[str, _Lane] = {}
 
     async def run(self, caller: str, size: int, work: Callable[[], T]) -> T:
@@ -185,17 +185,17 @@ class WorkPool:
 
         Raises TemplateLimitError at once for a caller that exceeded the template's limits again and again.
         """
-        pace = self._paces.setdefault(model, Pace())
-        pace.check(caller)
-        timed = pace.timed(work)
-        if pace.apart:
+        guard = self._guards.setdefault(model, PreparationGuard())
+        guard.check(caller)
+        timed = guard.timed(work)
+        if guard.apart:
             if model not in self._apart:
                 self._apart[model] = _Lane(f"apart-{len(self._apart)}", 1, self._limits.apart_waiting)
             size = min(max(size, LEAST_COST), self._limits.apart_waiting)
             given, error, seconds = await self._apart[model].run(caller, size, partial(copy_context().run, timed))
         else:
             given, error, seconds = await self.run(caller, size, timed)
-        pace.note(caller, error, seconds)
+        guard.note(caller, error, seconds)
         if error is not None:
             raise error
         return cast(T, given)

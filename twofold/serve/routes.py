@@ -8,8 +8,8 @@ from typing import Any, Final
 from twofold.batch.endpoints import ENDPOINTS
 from twofold.dialects.anthropic.messages import MessagesRequest
 from twofold.dialects.base import DialectRequest, ReplyHead
-from twofold.dialects.ollama.answer import OneAnswer
-from twofold.dialects.ollama.chat import ChatRequest
+from twofold.dialects.ollama.chat import OllamaChatRequest
+from twofold.dialects.ollama.common import OllamaRequest
 from twofold.dialects.ollama.embed import EmbedRequest
 from twofold.dialects.ollama.generate import GenerateRequest
 from twofold.dialects.openai.responses.request import ResponsesRequest
@@ -45,7 +45,7 @@ def generating(stores: Stores) -> dict[str, Generating]:
         "/v1/responses": Generating(ResponsesRequest.read, kept.complete, kept.keep),
         **dict.fromkeys(("/v1/rerank", "/rerank"), Generating(RerankRequest.read)),
         **dict.fromkeys(("/v1/score", "/score"), Generating(ScoreRequest.read)),
-        "/api/chat": Generating(ChatRequest.read, _kept_alive),
+        "/api/chat": Generating(OllamaChatRequest.read, _kept_alive),
         "/api/generate": Generating(GenerateRequest.read, _kept_alive),
         "/api/embed": Generating(EmbedRequest.read, _kept_alive),
         "/api/embeddings": Generating(EmbedRequest.read_single, _kept_alive),
@@ -109,7 +109,7 @@ def _stored(hub: ModelHub, stores: Stores) -> Routes:
     }
 
 
-async def _kept_alive(exchange: Exchange, request: OneAnswer | EmbedRequest) -> OneAnswer | EmbedRequest:
+async def _kept_alive(exchange: Exchange, request: OllamaRequest | EmbedRequest) -> OllamaRequest | EmbedRequest:
     """Says how long the model stays loaded: that concerns all callers, so it is for keys that may administer."""
     if exchange.caller.admin:
         exchange.keep_alive_s = request.keep_alive_s

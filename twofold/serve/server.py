@@ -55,7 +55,7 @@ from twofold.serve.models.hub import WorkerHub
 from twofold.serve.notify import notify
 from twofold.serve.openapi.document import document
 from twofold.serve.openapi.endpoint import DocumentEndpoint
-from twofold.serve.pool import Shares, WorkPool
+from twofold.serve.pool import ByteBudget, WorkPool
 from twofold.serve.replay.cache import ReplayCache
 from twofold.serve.routes import generating, plain
 from twofold.serve.runner import Runner
@@ -219,7 +219,7 @@ class Server:
             self._refusals,
             self._quotas,
             config.body,
-            Shares(config.body.together, self._pool.trim),
+            ByteBudget(config.body.together, self._pool.trim),
             self._pool,
             config.tolerant,
         )

@@ -32,7 +32,7 @@ from twofold.text.messages import Message, guarded, texts_of, validated
 from twofold.text.metadata import PREFIX, TokenType, Vocabulary, read_vocabulary
 from twofold.text.names import names
 from twofold.text.pretokenizers import word_rule
-from twofold.text.room import SHORT, LowerBound, Room
+from twofold.text.prompt_limit import SHORT, LowerBound, PromptLimit
 from twofold.text.special import SpecialTokens, unused_mark
 
 KINDS = ("gpt2", "llama")
@@ -74,7 +74,7 @@ class Tokenizer:
             vocabulary.infill_ids, {texts[token]: token for token in marks}
         )
         """The tokens for filling in the middle of a text; None where the model was not taught it."""
-        self._room: Room | None = None
+        self._room: PromptLimit | None = None
         self._bound = cache(lambda: LowerBound(vocabulary, eats_space=bool(_eats_space(vocabulary, control))))
 
     @classmethod
@@ -110,7 +110,7 @@ class Tokenizer:
         """What ``PlainEncoder`` needs to cut plain text in another process; of the size of the vocabulary."""
         return self._encoder.to_str()
 
-    def within(self, room: Room) -> Self:
+    def within(self, room: PromptLimit) -> Self:
         """This tokenizer for prompts that must fit into ``room``. What it encodes raises ContextLengthError where it
         does not; a long text that cannot fit is refused before it is tokenised."""
         bounded = copy.copy(self)

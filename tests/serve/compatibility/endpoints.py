@@ -17,7 +17,7 @@ from tests.serve.compatibility.probes import Probe
 from twofold.core.params import MAX_LOGPROBS, MAX_N, MAX_STOP_CHARS, MAX_STOPS
 from twofold.dialects.anthropic.messages import MessagesRequest
 from twofold.dialects.base import DialectRequest
-from twofold.dialects.ollama.chat import ChatRequest as OllamaChatRequest
+from twofold.dialects.ollama.chat import OllamaChatRequest
 from twofold.dialects.ollama.embed import EmbedRequest
 from twofold.dialects.ollama.generate import GenerateRequest
 from twofold.dialects.openai.chat import ChatRequest

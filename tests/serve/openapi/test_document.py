@@ -17,7 +17,7 @@ from twofold.batch.endpoints import ENDPOINTS as BATCHED
 from twofold.core.errors import TwofoldError
 from twofold.core.params import StructuredOutputsParams
 from twofold.dialects.anthropic.messages import CountTokensRequest, MessagesRequest
-from twofold.dialects.ollama.chat import ChatRequest as OllamaChatRequest
+from twofold.dialects.ollama.chat import OllamaChatRequest
 from twofold.dialects.ollama.embed import EmbedRequest
 from twofold.dialects.ollama.generate import GenerateRequest
 from twofold.dialects.openai.chat import ChatRequest

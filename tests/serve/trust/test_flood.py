@@ -18,7 +18,7 @@ from tests.support.tiny import TinyModel
 from twofold.core.errors import BusyError
 from twofold.serve.gate.body import ClientGoneError, read_body
 from twofold.serve.gate.limits import MIB, BodyLimits
-from twofold.serve.pool import Shares
+from twofold.serve.pool import ByteBudget
 
 SIZE: Final = 2_000_000
 ATTACKERS: Final = 8
@@ -75,7 +75,7 @@ def until_quiet(true: Callable[[], bool]) -> None:
 
 def test_bodies_are_bounded_together() -> None:
     """Of many that have sent all but the end, some are refused; a small one is read meanwhile. All of it goes back."""
-    limits, shares = BodyLimits(), Shares(8 * MIB)
+    limits, shares = BodyLimits(), ByteBudget(8 * MIB)
 
     async def read(size: int, held: list[int]) -> bytes:
         left = [b"x" * 65536] * (size // 65536)

@@ -18,7 +18,17 @@ Write: TypeAlias = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PromptRequest:
+    """A prompt, and how it is answered. ``room`` is the least number of tokens that an answer must have left."""
+
+    prompt: Prompt
+    sampling: SamplingOptions
+    form: StructuredOutputsParams | None = None
+    room: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCompletion:
     """A whole answer. ``finish`` is OpenAI's finish reason, None where Ctrl-C cut the answer short.
 
     ``output_tokens`` and ``prompt_tokens`` are None where a server does not report them.
@@ -52,19 +62,11 @@ class ChatModel(Protocol):
     @property
     def defaults(self) -> SamplingDefaults: ...
 
-    def answer(
-        self,
-        prompt: Prompt,
-        sampling: SamplingOptions,
-        write: Write,
-        *,
-        form: StructuredOutputsParams | None = None,
-        room: int = 1,
-    ) -> Answer:
+    def answer(self, request: PromptRequest, write: Write) -> ChatCompletion:
         """Streams one answer into ``write``; the first Ctrl-C ends it.
 
-        Raises ContextLengthError where the prompt leaves less than ``room`` tokens of the context, and what ended the
-        answer early.
+        Raises ContextLengthError where the prompt leaves fewer than ``room`` tokens of the context, and the error that
+        ended the answer early.
         """
 
     def statistics(self) -> str:
@@ -86,7 +88,7 @@ class ChatModel(Protocol):
         """Changes to another model. Raises ModelError, NotFoundError or what loading raises; this one then stays."""
 
 
-def cut_note(answer: Answer, max_tokens: int, context: int | None, more: str) -> str | None:
+def cut_note(answer: ChatCompletion, max_tokens: int, context: int | None, more: str) -> str | None:
     """Says that an answer ended at a limit; ``more`` names what raises the limit of tokens."""
     if answer.finish == "deadline":
         return "Stopped: the time limit of the request was reached."

@@ -13,10 +13,10 @@ from twofold.cli.chat.lines import LineReader
 from twofold.cli.chat.loop import Chat, Reader
 from twofold.cli.chat.opened import opened
 from twofold.cli.chat.screen import quiet_keys
-from twofold.cli.chat.settings import Settings
+from twofold.cli.chat.settings import ChatSettings
 from twofold.cli.chat.talk import Talk
 from twofold.cli.console import is_terminal, note
-from twofold.cli.options import ModelOptions, OutputOptions, RemoteOptions, SamplingOptions
+from twofold.cli.options import DisplayOptions, ModelOptions, RemoteOptions, SamplingOptions
 from twofold.core.errors import UsageError
 from twofold.host.env import read_environment
 from twofold.host.paths import state_folder
@@ -32,7 +32,7 @@ def chat(
     trace: Path | None = None,
     model: ModelOptions = ModelOptions(),  # noqa: B008 - frozen
     sampling: SamplingOptions = SamplingOptions(),  # noqa: B008 - frozen
-    output: OutputOptions = OutputOptions(),  # noqa: B008 - frozen
+    output: DisplayOptions = DisplayOptions(),  # noqa: B008 - frozen
     server: RemoteOptions = RemoteOptions(),  # noqa: B008 - frozen
 ) -> int:
     """Talk to a model. /help lists the commands.
@@ -49,7 +49,7 @@ def chat(
         Write a trace of every step to this file; ui.perfetto.dev shows it.
     """
     sampling.params()
-    settings, talk = Settings(sampling, output), Talk(system)
+    settings, talk = ChatSettings(sampling, output), Talk(system)
     if load is not None:
         settings.restore(talk.load(load))
         talk.system = talk.system if system is None else system

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 LONGEST_SPAN: Final = 600
 """A mark that is not closed within this many characters is plain text."""
@@ -19,30 +19,32 @@ OPEN_LINK: Final = re.compile(r"!?(?:\[[^\[\]\n]*(?:\](?:\([^\n)]*)?)?)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class StyledText:
     """Text with names of styles: bold, italic, strike, code, link, url."""
 
     text: str
     styles: frozenset[str] = frozenset()
 
 
+_Found: TypeAlias = tuple[list[StyledText], int]
+"""Text, and where its mark ends."""
 PLAIN: Final[frozenset[str]] = frozenset()
 MARKS: Final = {"**": "bold", "__": "bold", "~~": "strike", "*": "italic", "_": "italic"}
 
 
-def spans(text: str, *, final: bool, before: str = " ", styles: frozenset[str] = PLAIN) -> tuple[list[Span], int]:
+def spans(text: str, *, final: bool, before: str = " ", styles: frozenset[str] = PLAIN) -> tuple[list[StyledText], int]:
     """The spans that are decided, and how many characters they took.
 
     final   the line ends with ``text``: all of it is decided
     before  the character before it
     """
-    found: list[Span] = []
+    found: list[StyledText] = []
     at = 0
     while at < len(text):
         special = SPECIAL.search(text, at)
         stop = len(text) if special is None else special.start()
         if stop > at:
-            found.append(Span(text[at:stop], styles))
+            found.append(StyledText(text[at:stop], styles))
             at = stop
             continue
         waits = not final and len(text) - at < LONGEST_SPAN
@@ -55,14 +57,14 @@ def spans(text: str, *, final: bool, before: str = " ", styles: frozenset[str] =
     return found, at
 
 
-def _special(text: str, at: int, previous: str, styles: frozenset[str], waits: bool) -> tuple[list[Span], int] | None:
-    """Spans of the mark at ``at`` and where they end; None where that is not decided yet."""
+def _special(text: str, at: int, previous: str, styles: frozenset[str], waits: bool) -> _Found | None:
+    """Styled text of the mark at ``at`` and where they end; None where that is not decided yet."""
     letter = text[at]
     if letter == "\\":
         if at + 1 < len(text):
             escaped = text[at + 1] in ESCAPABLE
-            return [Span(text[at + 1] if escaped else "\\", styles)], at + 1 + escaped
-        return None if waits else ([Span("\\", styles)], at + 1)
+            return [StyledText(text[at + 1] if escaped else "\\", styles)], at + 1 + escaped
+        return None if waits else ([StyledText("\\", styles)], at + 1)
     if letter == "`":
         return _code(text, at, styles, waits)
     if letter in "[!":
@@ -70,33 +72,33 @@ def _special(text: str, at: int, previous: str, styles: frozenset[str], waits: b
     return _emphasis(text, at, previous, styles, waits)
 
 
-def _code(text: str, at: int, styles: frozenset[str], waits: bool) -> tuple[list[Span], int] | None:
+def _code(text: str, at: int, styles: frozenset[str], waits: bool) -> _Found | None:
     end = at
     while end < len(text) and text[end] == "`":
         end += 1
     ticks = text[at:end]
     close = re.compile(rf"(?<!`){ticks}(?!`)").search(text, end)
     if close is None or (waits and close.end() == len(text)):  # another tick may follow
-        return None if waits else ([Span(ticks, styles)], end)
+        return None if waits else ([StyledText(ticks, styles)], end)
     inside = text[end : close.start()]
     if len(inside) > 2 and inside[0] == inside[-1] == " ":
         inside = inside[1:-1]
-    return [Span(inside, styles | {"code"})], close.end()
+    return [StyledText(inside, styles | {"code"})], close.end()
 
 
-def _link(text: str, at: int, styles: frozenset[str], waits: bool) -> tuple[list[Span], int] | None:
+def _link(text: str, at: int, styles: frozenset[str], waits: bool) -> _Found | None:
     link = LINK.match(text, at)
     if link is not None:
         label, _ = spans(link["text"], final=True, styles=styles | {"link"})
-        shown = [Span(f" ({link['url']})", styles | {"url"})] if link["url"] not in ("", link["text"]) else []
+        shown = [StyledText(f" ({link['url']})", styles | {"url"})] if link["url"] not in ("", link["text"]) else []
         return [*label, *shown], link.end()
     opened = OPEN_LINK.match(text, at)
     if waits and opened is not None and opened.end() == len(text):
         return None
-    return [Span(text[at], styles)], at + 1
+    return [StyledText(text[at], styles)], at + 1
 
 
-def _emphasis(text: str, at: int, previous: str, styles: frozenset[str], waits: bool) -> tuple[list[Span], int] | None:
+def _emphasis(text: str, at: int, previous: str, styles: frozenset[str], waits: bool) -> _Found | None:
     letter = text[at]
     end = at
     while end < len(text) and text[end] == letter:
@@ -104,7 +106,7 @@ def _emphasis(text: str, at: int, previous: str, styles: frozenset[str], waits: 
     if waits and end == len(text):
         return None
     run = min(end - at, 3)
-    plain = [Span(text[at:end], styles)], end
+    plain = [StyledText(text[at:end], styles)], end
     opens = end < len(text) and not text[end].isspace() and not (letter == "_" and previous.isalnum())
     if not opens or (letter == "~" and run != 2) or end - at > 3:
         return plain

@@ -9,14 +9,13 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any, Self
 
-from twofold.cli.chat.base import Answer, Message, Prompt, Write
+from twofold.cli.chat.base import ChatCompletion, Message, PromptRequest, Write
 from twofold.cli.console import LazyProgress
 from twofold.cli.generate import Generator, generator
-from twofold.cli.options import ModelOptions, SamplingOptions
+from twofold.cli.options import ModelOptions
 from twofold.cli.phases import phase_line
 from twofold.cli.report import Roofline, as_json
 from twofold.core.errors import ContextLengthError, TwofoldError, UsageError
-from twofold.core.params import StructuredOutputsParams
 from twofold.core.sampling_defaults import SamplingDefaults
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import GivenPrompt
@@ -61,23 +60,15 @@ class LocalModel:
     def defaults(self) -> SamplingDefaults:
         return self._loaded.llm.loaded.sampling
 
-    def answer(
-        self,
-        prompt: Prompt,
-        sampling: SamplingOptions,
-        write: Write,
-        *,
-        form: StructuredOutputsParams | None = None,
-        room: int = 1,
-    ) -> Answer:
+    def answer(self, request: PromptRequest, write: Write) -> ChatCompletion:
         """``ChatModel.answer``."""
-        params = sampling.params(form, self.defaults)
-        given = GivenPrompt(text=prompt) if isinstance(prompt, str) else self._rendered(prompt, room)
+        prompt, params = request.prompt, request.sampling.params(request.form, self.defaults)
+        given = GivenPrompt(text=prompt) if isinstance(prompt, str) else self._rendered(prompt, request.room)
         output, interrupted = self._loaded.answer(given, params, write)
         self._last = output
         self._roofline = Roofline.measured(self._loaded) if self._limits and not interrupted else None
         completion = output.outputs[0]
-        return Answer(
+        return ChatCompletion(
             completion.text,
             None if interrupted else completion.finish_reason,
             output.metrics.prompt_tokens,

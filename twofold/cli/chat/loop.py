@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from twofold.cli.chat.base import Answer, ChatModel, Prompt, cut_note
+from twofold.cli.chat.base import ChatCompletion, ChatModel, Prompt, PromptRequest, cut_note
 from twofold.cli.chat.commands import is_command, run_command
 from twofold.cli.chat.screen import answer_writer
-from twofold.cli.chat.settings import Settings
+from twofold.cli.chat.settings import ChatSettings
 from twofold.cli.chat.talk import Talk
 from twofold.cli.console import faint, fold, note, print_failure
 from twofold.core.errors import ContextLengthError, TwofoldError
@@ -31,7 +31,7 @@ class Chat:
     """A conversation with a model. ``left`` ends it."""
 
     model: ChatModel
-    settings: Settings
+    settings: ChatSettings
     talk: Talk
     left: bool = False
 
@@ -92,7 +92,7 @@ class Chat:
         if not self.model.has_template:
             self.say("The model has no chat template: it completes each message by itself.")
 
-    def _answer(self, question: str) -> Answer:
+    def _answer(self, question: str) -> ChatCompletion:
         while True:
             more = len(self.talk.turns) > 2 * self.talk.dropped
             try:
@@ -103,10 +103,10 @@ class Chat:
                 count = self.talk.drop()
                 self.say(f"The context is full: the oldest {_turns(count)} dropped.")
 
-    def _answered(self, prompt: Prompt, room: int) -> Answer:
+    def _answered(self, prompt: Prompt, room: int) -> ChatCompletion:
         markdown = self.settings.output.markdown and not isinstance(prompt, str)
         with answer_writer(markdown=markdown) as write:
-            return self.model.answer(prompt, self.settings.sampling, write, room=room)
+            return self.model.answer(PromptRequest(prompt, self.settings.sampling, room=room), write)
 
     def _room(self) -> int:
         wanted = self.settings.sampling.max_tokens

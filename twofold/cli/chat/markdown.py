@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.cells import cell_len
 
-from twofold.cli.chat.inline import Span, spans
+from twofold.cli.chat.inline import StyledText, spans
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -86,7 +86,7 @@ class MarkdownWriter:
             return
         found, taken = spans(self._line, final=final, before=self._before)
         for span in found:
-            self._flow.put(Span(self._text(span), span.styles | self._styles))
+            self._flow.put(StyledText(self._text(span), span.styles | self._styles))
         if taken:
             self._before = self._line[taken - 1]
         self._line = self._line[taken:]
@@ -217,7 +217,7 @@ class MarkdownWriter:
     def _columns(self) -> int:
         return max(LEAST_WIDTH, self._width())
 
-    def _text(self, span: Span) -> str:
+    def _text(self, span: StyledText) -> str:
         """What is shown of a span: without colour, code keeps its marks."""
         return f"`{span.text}`" if "code" in span.styles and not self._colour else span.text
 
@@ -245,7 +245,7 @@ class _Flow:
         self._width = width
         self._sgr = sgr
         self._out: list[str] = []
-        self._word: list[Span] = []
+        self._word: list[StyledText] = []
         self._spaces = ""
         self._space_styles: frozenset[str] = frozenset()
         self._column = 0
@@ -261,7 +261,7 @@ class _Flow:
         self._column = self._hang_width
         self._out.append(first)
 
-    def put(self, span: Span) -> None:
+    def put(self, span: StyledText) -> None:
         """Adds text to the line, its words cut at spaces and around wide characters."""
         for piece in re.split(r"(\s+)", span.text):
             if not piece:
@@ -307,7 +307,7 @@ class _Flow:
         if self._word and self._word[-1].styles == styles:
             text = self._word.pop().text + text
         if text:
-            self._word.append(Span(text, styles))
+            self._word.append(StyledText(text, styles))
         if sum(len(span.text) for span in self._word) > self._columns:  # it breaks the line anyhow: no need to wait
             self._end_word()
             self._glued = True

@@ -18,10 +18,10 @@ from twofold.bench.endpoints.discover import MODELS, ServerFacts, find_server
 from twofold.bench.endpoints.exchange import Reply
 from twofold.bench.endpoints.failures import said_error, sentence
 from twofold.bench.endpoints.values import count_at, object_at, objects_at, read_object, text_at
-from twofold.cli.chat.base import Answer, Prompt, Write
+from twofold.cli.chat.base import ChatCompletion, PromptRequest, Write
 from twofold.cli.interrupts import interrupts
 from twofold.cli.options import RemoteOptions, SamplingOptions
-from twofold.cli.phases import PhaseShare, Shares, phase_line
+from twofold.cli.phases import PhaseShare, RooflineShares, phase_line
 from twofold.core.errors import (
     AccessError,
     BusyError,
@@ -87,24 +87,19 @@ class RemoteModel:
     def context(self) -> int | None:
         return self._facts.context
 
-    def answer(
-        self,
-        prompt: Prompt,
-        sampling: SamplingOptions,
-        write: Write,
-        *,
-        form: StructuredOutputsParams | None = None,
-        room: int = 1,
-    ) -> Answer:
+    def answer(self, request: PromptRequest, write: Write) -> ChatCompletion:
         """``ChatModel.answer``. How full the context is shows in the usage of the last answer."""
         used = sum(count_at(self._heard.usage, name) or 0 for name in ("prompt_tokens", "completion_tokens"))
+        prompt, room = request.prompt, request.room
         if room > 1 and self.context is not None and used + room > self.context:
             self._heard.usage = {}
             raise ContextLengthError("The context is full.")
         path = TEXT if isinstance(prompt, str) else CHAT
         body: dict[str, Any] = {"prompt" if path == TEXT else "messages": prompt}
         body |= {"model": self.name, "stream": True, "stream_options": {"include_usage": True}}
-        body |= _sampling(sampling) | _form(form) | ({"twofold": {"explain": True}} if self._ours else {})
+        body |= _sampling(request.sampling) | _form(request.form)
+        if self._ours:
+            body["twofold"] = {"explain": True}
         heard = self._heard = _Heard()
         start = time.monotonic()
         with (
@@ -119,7 +114,7 @@ class RemoteModel:
             raise NetworkError("The server ended the stream before the answer was complete.")
         finish = None if interrupted.is_set() else heard.finish
         used_tokens = (count_at(heard.usage, "prompt_tokens"), count_at(heard.usage, "completion_tokens"))
-        return Answer(heard.text, finish, *used_tokens)
+        return ChatCompletion(heard.text, finish, *used_tokens)
 
     def statistics(self) -> str:
         """``ChatModel.statistics``: from the server's record where it gives one, else as seen from here."""
@@ -273,7 +268,7 @@ def _recorded_line(record: Mapping[str, Any]) -> str:
         share, bound = phase.get("roofline_share"), phase.get("bound")
         shares.append(PhaseShare(share, bound) if share and bound in ("memory", "arithmetic") else None)
     return phase_line(
-        _metrics(prompt, cached, output, record.get("queue_s") or 0.0, ttft, ttft + decode), Shares(*shares)
+        _metrics(prompt, cached, output, record.get("queue_s") or 0.0, ttft, ttft + decode), RooflineShares(*shares)
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from twofold.cli.options import OutputOptions, SamplingOptions
+from twofold.cli.options import DisplayOptions, SamplingOptions
 from twofold.core import sampling_defaults
 from twofold.core.errors import ParameterError, UsageError, nearest
 from twofold.core.sampling_defaults import SamplingDefaults
@@ -33,11 +33,11 @@ _WHOLE: Final = frozenset({"top_k", "max_tokens", "seed"})
 
 
 @dataclass(slots=True)
-class Settings:
+class ChatSettings:
     """What the next answer is sampled with, and how it is shown."""
 
     sampling: SamplingOptions
-    output: OutputOptions
+    output: DisplayOptions
 
     def change(self, name: str, text: str) -> None:
         """Sets ``name`` to what ``text`` says. Raises UsageError for an unknown name or an impossible value."""

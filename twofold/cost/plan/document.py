@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from twofold.cost.plan.choices import Configuration
 from twofold.cost.plan.fitting import Answer
-from twofold.cost.plan.memory import Room
+from twofold.cost.plan.memory import DeviceMemory
 from twofold.cost.plan.plan import Estimate, Plan, Refusal
 from twofold.cost.plan.search import Study
 from twofold.cost.plan.slo import Slo
@@ -64,7 +64,7 @@ def plan_document(plan: Plan) -> Mapping[str, Any]:
     }
 
 
-def room_document(room: Room) -> dict[str, int]:
+def room_document(room: DeviceMemory) -> dict[str, int]:
     """``kv`` is what is left for keys and values; below 0, what is missing already."""
     return {f"{name}_bytes": size for name, size in asdict(room).items()}
 

@@ -12,7 +12,7 @@ from twofold.core.values import BF16, FP8, INT4, ValueFormat
 from twofold.cost.count.setting import Setting
 from twofold.cost.hardware.machine import Machine
 from twofold.cost.plan.choices import stored_as
-from twofold.cost.plan.memory import Memory, Room
+from twofold.cost.plan.memory import DeviceMemory, Memory
 from twofold.cost.shapes.model import ModelShape
 from twofold.cost.shapes.weights import main_format
 
@@ -58,7 +58,7 @@ class Answer:
 
     question: Question
     weights: str
-    room: Room
+    room: DeviceMemory
     needed: int
     sequences: int
     longest: int

@@ -41,7 +41,7 @@ def _width(layer: LayerShape, how: Setting) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class DeviceMemory:
     """Bytes of one device. ``kv`` is what is left for keys and values; below 0, what is missing already."""
 
     memory: int
@@ -73,14 +73,14 @@ class Memory:
     draft: ModelShape | None = None
     share: float = MEMORY_SHARE
 
-    def room(self) -> Room:
+    def room(self) -> DeviceMemory:
         """What is where on each device."""
         memory = int(self.machine.memory)
         usable = int(self.share * memory)
         weights = weight_bytes(self.shape, self.how)
         draft = weight_bytes(self.draft, self.how) if self.draft else 0
         live = activation_bytes(self.shape, self.how, self.rows, self.logit_rows)
-        return Room(memory, memory - usable, weights, draft, live, usable - weights - draft - live)
+        return DeviceMemory(memory, memory - usable, weights, draft, live, usable - weights - draft - live)
 
     def sequence_bytes(self, context: int) -> int:
         """Of one sequence's keys and values on each device, in whole blocks."""

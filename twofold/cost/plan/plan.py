@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from twofold.cost.plan.choices import Configuration
-from twofold.cost.plan.memory import Room
+from twofold.cost.plan.memory import DeviceMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Plan:
     e2e: Estimate
     batch: float
     batch_limit: int
-    room: Room
+    room: DeviceMemory
     token_bytes: int
     sequences: int
     prompt_share: float

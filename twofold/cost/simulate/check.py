@@ -44,7 +44,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class PercentileError:
     """One percentile: measured and simulated seconds. ``error`` is (simulated − measured) / measured."""
 
     measure: str
@@ -76,7 +76,7 @@ def read_bench(path: Path) -> tuple[Mapping[str, Any], tuple[Measured, ...]]:
     return document, runs
 
 
-def check(measured: Measured, replica: Replica, delay_s: float = 0.0) -> tuple[Compared, ...]:
+def check(measured: Measured, replica: Replica, delay_s: float = 0.0) -> tuple[PercentileError, ...]:
     """Simulates a run and compares P50 and P99 of TTFT and TPOT. ``delay_s`` is what a request takes to get in."""
     found = simulate(_Again(measured), [replica], RoundRobin(), delay_s=delay_s).jobs
     return (
@@ -85,12 +85,12 @@ def check(measured: Measured, replica: Replica, delay_s: float = 0.0) -> tuple[C
     )
 
 
-def _compared(name: str, measured: Floats, simulated: Floats) -> Iterator[Compared]:
+def _compared(name: str, measured: Floats, simulated: Floats) -> Iterator[PercentileError]:
     here, there = (Quantiles.of(values[~np.isnan(values)]) for values in (measured, simulated))
     for percentile in ("p50", "p99"):
         before, after = getattr(here, percentile), getattr(there, percentile)
         if before is not None and after is not None:
-            yield Compared(name, percentile, before, after)
+            yield PercentileError(name, percentile, before, after)
 
 
 class _Again:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from twofold.cost.simulate.check import Compared
+from twofold.cost.simulate.check import PercentileError
 from twofold.cost.simulate.figures import Figures, Quantiles, Usage
 
 _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "queue": "queue"}
@@ -35,7 +35,7 @@ def lines(found: Figures) -> Iterator[str]:
         )
 
 
-def compared_lines(found: tuple[Compared, ...]) -> Iterator[str]:
+def compared_lines(found: tuple[PercentileError, ...]) -> Iterator[str]:
     """A measurement beside its simulation."""
     yield f"{'':10}{'measured':>12}{'simulated':>12}{'error':>9}"
     for each in found:

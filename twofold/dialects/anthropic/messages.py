@@ -16,7 +16,7 @@ from twofold.core.sampling_defaults import NAMES
 from twofold.dialects.anthropic.blocks import BlockCutter, whole_blocks
 from twofold.dialects.anthropic.caching import CacheControls
 from twofold.dialects.anthropic.replies import message, stop_of, usage
-from twofold.dialects.anthropic.settings import Settings, read_settings
+from twofold.dialects.anthropic.settings import MessageSettings, read_settings
 from twofold.dialects.anthropic.stream import MessageStreamer
 from twofold.dialects.anthropic.tools import ToolReader, read_choice
 from twofold.dialects.anthropic.turns import TurnReader
@@ -142,7 +142,7 @@ def _model(fields: Fields) -> str:
     return model
 
 
-def _conversation(fields: Fields, settings: Settings) -> Conversation:
+def _conversation(fields: Fields, settings: MessageSettings) -> Conversation:
     """Controls of the cache count in this order: tools, system, messages, and then the body's own."""
     controls = CacheControls()
     tools = ToolReader(controls)
@@ -171,7 +171,7 @@ def _conversation(fields: Fields, settings: Settings) -> Conversation:
     )
 
 
-def _params(fields: Fields, settings: Settings, most: int) -> SamplingParams:
+def _params(fields: Fields, settings: MessageSettings, most: int) -> SamplingParams:
     top_p = fields.take("top_p")
     return SamplingParams(
         temperature=_temperature(fields),

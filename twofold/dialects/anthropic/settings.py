@@ -29,7 +29,7 @@ ELSEWHERE: Final[dict[str, tuple[object, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class MessageSettings:
     """What was read. ``omits_thinking``: the reply shall show that the model thought, but not what."""
 
     thinking: Thinking
@@ -37,7 +37,7 @@ class Settings:
     form: StructuredOutputsParams | None
 
 
-def read_settings(fields: Fields) -> Settings:
+def read_settings(fields: Fields) -> MessageSettings:
     """Raises FieldError for what is impossible, or cannot be honoured here."""
     for name, possible in ELSEWHERE.items():
         fields.only(name, *possible)
@@ -48,7 +48,7 @@ def read_settings(fields: Fields) -> Settings:
     limits = [limit for limit in (effort, thinking.budget) if limit is not None]
     if limits and thinking.mode != "off":
         thinking = replace(thinking, budget=min(limits))
-    return Settings(thinking, omits, form)
+    return MessageSettings(thinking, omits, form)
 
 
 def _labels(fields: Fields) -> None:

@@ -10,7 +10,7 @@ from twofold.core.request import RequestOptions
 from twofold.dialects.base import Job, ModelFacts
 from twofold.dialects.conversation import Conversation
 from twofold.dialects.fields import FieldError, Fields, impossible
-from twofold.dialects.ollama.answer import Asked, OneAnswer
+from twofold.dialects.ollama.common import OllamaFields, OllamaRequest
 from twofold.dialects.ollama.fields import read_think
 from twofold.dialects.ollama.replies import as_message
 from twofold.dialects.openai.tools import tool_list
@@ -23,10 +23,10 @@ MAX_INDEX: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class ChatRequest(OneAnswer):
+class OllamaChatRequest(OllamaRequest):
     """A chat. A last message of the assistant's is continued."""
 
-    asked: Asked
+    common: OllamaFields
     conversation: Conversation
 
     shape = staticmethod(as_message)
@@ -37,7 +37,7 @@ class ChatRequest(OneAnswer):
         fields = Fields(body)
         messages = read_messages(fields)
         request = cls(
-            asked=Asked.read(fields),
+            common=OllamaFields.read(fields),
             conversation=Conversation(
                 messages=messages,
                 tools=tool_list(fields.take("tools")),
@@ -51,7 +51,7 @@ class ChatRequest(OneAnswer):
     def prepare(self, model: ModelFacts) -> Sequence[Job]:
         if not self.conversation.messages:
             return []
-        sampling = self.asked.sampling
+        sampling = self.common.sampling
         return [sampling.within(self.conversation.prepare(model, sampling.filled(model), RequestOptions()))]
 
     def parser(self, model: ModelFacts) -> SectionParser:

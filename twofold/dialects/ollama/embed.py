@@ -8,8 +8,7 @@ from typing import Any, Self
 
 from twofold.core.errors import ContextLengthError
 from twofold.core.params import MAX_TOKEN_ID
-from twofold.core.request import RequestOptions
-from twofold.dialects.base import AskedTier, Job, ModelFacts, ReplyHead, Streamer
+from twofold.dialects.base import Job, ModelFacts, ReplyHead
 from twofold.dialects.extras import read_explain
 from twofold.dialects.fields import FieldError, Fields, impossible
 from twofold.dialects.ollama.fields import read_keep_alive, read_model, read_sampling
@@ -17,23 +16,22 @@ from twofold.dialects.ollama.replies import figures
 from twofold.dialects.openai.bodies import MAX_PROMPTS
 from twofold.dialects.pooling import PoolingParams
 from twofold.dialects.texts import tokenized
+from twofold.dialects.vectors import PoolingFields, PoolingRequest
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import GivenPrompt
 
 
 @dataclass(frozen=True, slots=True)
-class EmbedRequest:
+class EmbedRequest(PoolingRequest):
     """Texts to read. ``truncate`` cuts what is longer than the model's context, or than ``window`` tokens (num_ctx);
-    ``single`` tells one vector alone, as /api/embeddings does."""
+    ``single``: the reply is one vector, that of /api/embeddings."""
 
-    model: str
+    common: PoolingFields
     given: tuple[str, ...]
-    params: PoolingParams
     truncate: bool
     window: int | None
     single: bool
     keep_alive_s: float | None
-    explain: bool
 
     @classmethod
     def read(cls, body: object) -> Self:
@@ -60,45 +58,26 @@ class EmbedRequest:
         cls, fields: Fields, given: tuple[str, ...], params: PoolingParams, *, truncate: bool, single: bool
     ) -> Self:
         request = cls(
-            model=read_model(fields),
+            common=PoolingFields(read_model(fields), params, read_explain(fields)),
             given=given,
-            params=params,
             truncate=truncate,
             window=read_sampling(fields).window,
             single=single,
             keep_alive_s=read_keep_alive(fields),
-            explain=read_explain(fields),
         )
         fields.close()
         return request
 
-    @property
-    def stream(self) -> bool:
-        return False
-
-    @property
-    def tier(self) -> AskedTier:
-        return "auto"
-
     def prepare(self, model: ModelFacts) -> Sequence[Job]:
-        self.params.check(model.hidden_size)
-        return [Job(self._prompt(text, model), self.params, RequestOptions()) for text in self.given]
+        return self.jobs(model, (self._prompt(text, model) for text in self.given))
 
-    def reply(
-        self,
-        head: ReplyHead,
-        outputs: Sequence[RequestOutput],
-        model: ModelFacts,  # noqa: ARG002 - vectors have no text
-    ) -> dict[str, Any]:
+    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:  # noqa: ARG002
         vectors = [list(output.embedding or ()) for output in outputs]
         if self.single:
             return {"embedding": vectors[0] if vectors else []}
         told = figures(head, outputs)
         names = ("total_duration", "load_duration", "prompt_eval_count")
         return {"model": head.model, "embeddings": vectors, **{name: told[name] for name in names}}
-
-    def streamer(self, head: ReplyHead, model: ModelFacts) -> Streamer:  # noqa: ARG002 - see ``stream``
-        raise AssertionError("embeddings cannot be streamed")
 
     def _prompt(self, text: str, model: ModelFacts) -> GivenPrompt:
         ids = tokenized(GivenPrompt(text=text), model.unbounded()).token_ids or ()

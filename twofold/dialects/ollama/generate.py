@@ -14,7 +14,7 @@ from twofold.core.request import RequestOptions
 from twofold.dialects.base import Job, ModelFacts
 from twofold.dialects.conversation import Conversation, Thinking
 from twofold.dialects.fields import FieldError, Fields, unsupported
-from twofold.dialects.ollama.answer import Asked, OneAnswer
+from twofold.dialects.ollama.common import OllamaFields, OllamaRequest
 from twofold.dialects.ollama.fields import read_think
 from twofold.dialects.ollama.replies import as_response
 from twofold.dialects.texts import infilled, tokenized
@@ -27,10 +27,10 @@ IMAGES: Final = ("width", "height", "steps")
 
 
 @dataclass(frozen=True, slots=True)
-class GenerateRequest(OneAnswer):
+class GenerateRequest(OllamaRequest):
     """A prompt to answer, or to go on with where it is ``raw``."""
 
-    asked: Asked
+    common: OllamaFields
     prompt: str
     suffix: str
     system: str
@@ -45,7 +45,7 @@ class GenerateRequest(OneAnswer):
         fields = Fields(body)
         _refuse_unsupported(fields)
         request = cls(
-            asked=Asked.read(fields),
+            common=OllamaFields.read(fields),
             prompt=fields.text("prompt") or "",
             suffix=fields.text("suffix") or "",
             system=fields.text("system") or "",
@@ -63,7 +63,7 @@ class GenerateRequest(OneAnswer):
     def prepare(self, model: ModelFacts) -> Sequence[Job]:
         if not self.prompt and not self.suffix:
             return []
-        sampling = self.asked.sampling
+        sampling = self.common.sampling
         params = sampling.filled(model)
         conversation = self._conversation(model)
         if conversation is not None:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, Self, cast, get_args
 
 from twofold.core.errors import ParameterError, named
 from twofold.core.request import RequestOptions
+from twofold.core.step import Pooling
 from twofold.dialects.base import AskedTier
 from twofold.dialects.extras import read_explain
 from twofold.dialects.fields import FieldError, Fields, impossible, is_whole
+from twofold.dialects.pooling import PoolingParams
+from twofold.dialects.vectors import PoolingFields
 from twofold.engine.prompts import GivenPrompt
 
 MAX_PROMPTS: Final = 2048
@@ -63,29 +66,6 @@ class Common:
         )
 
 
-class HasCommon:
-    """What ``DialectRequest`` says of a request whose ``common`` fields say it."""
-
-    __slots__ = ()
-    common: Common
-
-    @property
-    def model(self) -> str | None:
-        return self.common.model
-
-    @property
-    def stream(self) -> bool:
-        return self.common.stream
-
-    @property
-    def tier(self) -> AskedTier:
-        return self.common.tier
-
-    @property
-    def explain(self) -> bool:
-        return self.common.explain
-
-
 def open_body(body: object, limits: Limits) -> Fields:
     """The body's fields, those looked at that say nothing about what is wanted."""
     fields = Fields(body)
@@ -124,6 +104,18 @@ def read_options(fields: Fields) -> RequestOptions:
     """vLLM's fields about a request beside others: ``priority``, where lower goes first, and ``cache_salt``."""
     names = ("priority", "cache_salt")
     return RequestOptions(**{name: value for name in names if (value := fields.take(name)) is not None})
+
+
+def read_pooling(fields: Fields, dimensions: int | None = None) -> PoolingFields:
+    """``pooling``, which OpenAI does not have, is mean (default) or last."""
+    pooling = "mean" if fields.take("pooling") is None else fields.choice("pooling", get_args(Pooling))
+    return PoolingFields(
+        model=read_model(fields),
+        params=PoolingParams(cast(Pooling, pooling), dimensions),
+        options=read_options(fields),
+        tier=read_tier(fields),
+        explain=read_explain(fields),
+    )
 
 
 def read_texts(fields: Fields, name: str) -> tuple[GivenPrompt, ...]:

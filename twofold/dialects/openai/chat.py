@@ -8,10 +8,10 @@ from typing import Any, Final, Self
 
 from twofold.core.params import MAX_LOGPROBS, MAX_TOKEN_ID, SamplingParams
 from twofold.core.sampling_defaults import NAMES
-from twofold.dialects.base import Job, ModelFacts, ReplyHead
+from twofold.dialects.base import HasCommon, Job, ModelFacts, ReplyHead
 from twofold.dialects.conversation import AS_BEFORE, Conversation, Thinking
 from twofold.dialects.fields import FieldError, Fields, impossible
-from twofold.dialects.openai.bodies import Common, HasCommon, Limits, open_body
+from twofold.dialects.openai.bodies import Common, Limits, open_body
 from twofold.dialects.openai.chat_stream import ChatStreamer
 from twofold.dialects.openai.messages import read_messages
 from twofold.dialects.openai.replies import chat_completion

@@ -8,9 +8,9 @@ from typing import Any, Final, Self
 
 from twofold.core.params import MAX_LOGPROBS, MAX_TOKEN_ID, SamplingParams
 from twofold.core.sampling_defaults import NAMES
-from twofold.dialects.base import Job, ModelFacts, ReplyHead
+from twofold.dialects.base import HasCommon, Job, ModelFacts, ReplyHead
 from twofold.dialects.fields import UNSUPPORTED, FieldError
-from twofold.dialects.openai.bodies import Common, HasCommon, open_body, read_texts
+from twofold.dialects.openai.bodies import Common, open_body, read_texts
 from twofold.dialects.openai.completion_stream import CompletionStreamer
 from twofold.dialects.openai.replies import text_completion
 from twofold.dialects.openai.sampling import sampling_keywords

@@ -10,45 +10,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import mul
-from typing import Any, Final, Literal, Self, cast, get_args
+from typing import Any, Final, Literal, Self
 
 from twofold.core.params import MAX_TOKEN_ID
-from twofold.core.request import RequestOptions
-from twofold.core.step import Pooling
-from twofold.dialects.base import AskedTier, Job, ModelFacts, ReplyHead, Streamer
-from twofold.dialects.extras import read_explain
+from twofold.dialects.base import Job, ModelFacts, ReplyHead
 from twofold.dialects.fields import FieldError, Fields, impossible
-from twofold.dialects.openai.bodies import open_body, read_model, read_options, read_tier
-from twofold.dialects.pooling import PoolingParams
+from twofold.dialects.openai.bodies import open_body, read_pooling
 from twofold.dialects.texts import tokenized
+from twofold.dialects.vectors import PoolingFields, PoolingRequest
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import GivenPrompt
 
 MAX_DOCUMENTS: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """Texts to read, each once, and how the request is treated."""
+class SimilarityRequest(PoolingRequest):
+    """A request that compares texts; ``texts`` has each of them once."""
 
-    model: str | None
+    __slots__ = ()
     texts: tuple[str, ...]
-    params: PoolingParams
-    options: RequestOptions
-    tier: AskedTier
-    explain: bool
 
-    @classmethod
-    def read(cls, fields: Fields, texts: Sequence[str]) -> Self:
-        pooling = "mean" if fields.take("pooling") is None else fields.choice("pooling", get_args(Pooling))
-        return cls(
-            model=read_model(fields),
-            texts=tuple(dict.fromkeys(texts)),
-            params=PoolingParams(cast(Pooling, pooling)),
-            options=read_options(fields),
-            tier=read_tier(fields),
-            explain=read_explain(fields),
-        )
+    def prepare(self, model: ModelFacts) -> Sequence[Job]:
+        return self.jobs(model, (tokenized(GivenPrompt(text=text), model, answer=0) for text in self.texts))
 
     def scores(self, pairs: Iterable[tuple[str, str]], outputs: Sequence[RequestOutput]) -> list[float]:
         """The cosine of the vectors of each pair of texts; vectors have length 1."""
@@ -57,41 +40,12 @@ class Compared:
         return [max(-1.0, min(1.0, product)) for product in products]
 
 
-class ReadsTexts:
-    """What ``DialectRequest`` says of a request that only compares texts."""
-
-    __slots__ = ()
-    compared: Compared
-
-    @property
-    def model(self) -> str | None:
-        return self.compared.model
-
-    @property
-    def stream(self) -> bool:
-        return False
-
-    @property
-    def tier(self) -> AskedTier:
-        return self.compared.tier
-
-    @property
-    def explain(self) -> bool:
-        return self.compared.explain
-
-    def prepare(self, model: ModelFacts) -> Sequence[Job]:
-        c = self.compared
-        return [Job(tokenized(GivenPrompt(text=text), model, answer=0), c.params, c.options) for text in c.texts]
-
-    def streamer(self, head: ReplyHead, model: ModelFacts) -> Streamer:  # noqa: ARG002 - see ``stream``
-        raise AssertionError("scores are not streamed")
-
-
 @dataclass(frozen=True, slots=True)
-class RerankRequest(ReadsTexts):
+class RerankRequest(SimilarityRequest):
     """Documents to put in order by how alike they are to a query: Jina's and Cohere's body, as vLLM takes it."""
 
-    compared: Compared
+    common: PoolingFields
+    texts: tuple[str, ...]
     query: str
     documents: tuple[str, ...]
     top: int
@@ -104,7 +58,8 @@ class RerankRequest(ReadsTexts):
         query, documents = _text(fields, "query"), _documents(fields)
         top = fields.whole("top_n", 0, MAX_TOKEN_ID)
         request = cls(
-            compared=Compared.read(fields, (query, *documents)),
+            common=read_pooling(fields),
+            texts=_distinct((query, *documents)),
             query=query,
             documents=documents,
             top=top or len(documents),
@@ -113,13 +68,8 @@ class RerankRequest(ReadsTexts):
         fields.close()
         return request
 
-    def reply(
-        self,
-        head: ReplyHead,
-        outputs: Sequence[RequestOutput],
-        model: ModelFacts,  # noqa: ARG002 - scores have no text
-    ) -> dict[str, Any]:
-        scores = self.compared.scores([(self.query, document) for document in self.documents], outputs)
+    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:  # noqa: ARG002
+        scores = self.scores([(self.query, document) for document in self.documents], outputs)
         order = sorted(range(len(scores)), key=lambda index: -scores[index])[: self.top]
         results = []
         for index in order:
@@ -129,10 +79,11 @@ class RerankRequest(ReadsTexts):
 
 
 @dataclass(frozen=True, slots=True)
-class ScoreRequest(ReadsTexts):
+class ScoreRequest(SimilarityRequest):
     """Pairs of texts to score: one text against several, or as many as many, as vLLM takes them."""
 
-    compared: Compared
+    common: PoolingFields
+    texts: tuple[str, ...]
     pairs: tuple[tuple[str, str], ...] = field(repr=False)
 
     @classmethod
@@ -140,19 +91,14 @@ class ScoreRequest(ReadsTexts):
         """Reads a body. Raises ParameterError for an impossible, unknown or unsupported field."""
         fields = open_body(body, {})
         pairs = _pairs(_side(fields, "text_1", "queries"), _side(fields, "text_2", "documents"))
-        compared = Compared.read(fields, [text for pair in pairs for text in pair])
+        request = cls(read_pooling(fields), _distinct(text for pair in pairs for text in pair), pairs)
         fields.close()
-        return cls(compared, pairs)
+        return request
 
-    def reply(
-        self,
-        head: ReplyHead,
-        outputs: Sequence[RequestOutput],
-        model: ModelFacts,  # noqa: ARG002 - scores have no text
-    ) -> dict[str, Any]:
+    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:  # noqa: ARG002
         data = [
             {"index": index, "object": "score", "score": score}
-            for index, score in enumerate(self.compared.scores(self.pairs, outputs))
+            for index, score in enumerate(self.scores(self.pairs, outputs))
         ]
         return {
             "id": f"score-{head.id}",
@@ -162,6 +108,10 @@ class ScoreRequest(ReadsTexts):
             "data": data,
             "usage": _usage(outputs),
         }
+
+
+def _distinct(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(texts))
 
 
 def _usage(outputs: Sequence[RequestOutput]) -> dict[str, int]:

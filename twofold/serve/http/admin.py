@@ -7,7 +7,7 @@ from typing import Any
 
 from twofold.core.errors import ForbiddenError
 from twofold.serve.base import ModelHub, ModelUse
-from twofold.serve.http.endpoints import Answer, Asked
+from twofold.serve.http.endpoints import Answer, EndpointRequest
 
 
 class AdminEndpoint:
@@ -17,28 +17,28 @@ class AdminEndpoint:
         self._hub = hub
         self._stop = stop
 
-    async def list(self, asked: Asked) -> Answer:
+    async def list(self, asked: EndpointRequest) -> Answer:
         _check(asked)
         return Answer({"object": "list", "data": [_use(use) for use in self._hub.uses()]})
 
-    async def load(self, asked: Asked) -> Answer:
+    async def load(self, asked: EndpointRequest) -> Answer:
         """Answers once the model is loaded."""
         _check(asked)
         return Answer(_use(await self._hub.load(asked.path["model"])))
 
-    async def unload(self, asked: Asked) -> Answer:
+    async def unload(self, asked: EndpointRequest) -> Answer:
         """Answers once the model is unloaded, or at once while requests use it: it is unloaded when they have ended."""
         _check(asked)
         return Answer(_use(await self._hub.unload(asked.path["model"])))
 
-    async def shutdown(self, asked: Asked) -> Answer:
+    async def shutdown(self, asked: EndpointRequest) -> Answer:
         """Answers before the server ends: requests that run may finish within --shutdown-timeout."""
         _check(asked)
         self._stop()
         return Answer({"status": "stopping"})
 
 
-def _check(asked: Asked) -> None:
+def _check(asked: EndpointRequest) -> None:
     if not asked.exchange.caller.admin:
         raise ForbiddenError("This key may not administer the server.", hint="twofold keys add NAME --admin makes one.")
 

@@ -27,7 +27,7 @@ from twofold.serve.gate.quotas import Quotas
 from twofold.serve.gate.refusals import Header, Refusals
 from twofold.serve.http.asgi import JSON, Message, Receive, Scope, Send, send_body
 from twofold.serve.http.replies import Replies, internal_error
-from twofold.serve.pool import Shares, WorkPool
+from twofold.serve.pool import ByteBudget, WorkPool
 from twofold.serve.replay.cache import CACHE_HEADER
 from twofold.serve.runner import Runner
 
@@ -49,7 +49,7 @@ class Site:
     refusals: Refusals
     quotas: Quotas
     body: BodyLimits
-    bodies: Shares
+    bodies: ByteBudget
     pool: WorkPool
     tolerant: bool = False
 
@@ -80,7 +80,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class EndpointRequest:
     """A request to an endpoint that answers at once."""
 
     exchange: Exchange
@@ -116,7 +116,7 @@ class Asked:
         return await self.site.pool.prepare(model, self.exchange.source, self.exchange.size, work)
 
 
-Handler = Callable[[Asked], Awaitable[Answer]]
+Handler = Callable[[EndpointRequest], Awaitable[Answer]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ class PlainEndpoint:
                     if scope["method"] == "POST":
                         receive = entered(exchange, self._site.quotas, Headers(scope=scope), receive)
                     with noting(self._site, exchange):
-                        answer = await self._handler(Asked(exchange, scope, receive, self._site))
+                        answer = await self._handler(EndpointRequest(exchange, scope, receive, self._site))
                 if answer is not None:
                     exchange.status = answer.status
                     await send_answer(send, replace(answer, headers=(*answer.headers, *exchange.headers())))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from twofold.serve.base import ModelEntry, ModelHub
-from twofold.serve.http.endpoints import Answer, Asked
+from twofold.serve.http.endpoints import Answer, EndpointRequest
 from twofold.serve.models.offers import unknown_model
 
 OWNER = "twofold"
@@ -19,13 +19,13 @@ class ModelsEndpoint:
     def __init__(self, hub: ModelHub) -> None:
         self._hub = hub
 
-    async def list(self, asked: Asked) -> Answer:
+    async def list(self, asked: EndpointRequest) -> Answer:
         models = [(name, entry) for entry in self._hub.entries() for name in entry.names]
         if _anthropic(asked):
             return Answer(_anthropic_list(models))
         return Answer({"object": "list", "data": [_openai(name, entry) for name, entry in models]})
 
-    async def get(self, asked: Asked) -> Answer:
+    async def get(self, asked: EndpointRequest) -> Answer:
         """Raises ModelNotFoundError with the nearest name."""
         wanted = asked.path["model"]
         models = {name: entry for entry in self._hub.entries() for name in entry.names}
@@ -35,7 +35,7 @@ class ModelsEndpoint:
         return Answer(tell(wanted, models[wanted]))
 
 
-def _anthropic(asked: Asked) -> bool:
+def _anthropic(asked: EndpointRequest) -> bool:
     return "anthropic-version" in asked.headers
 
 

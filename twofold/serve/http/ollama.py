@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from twofold.dialects.fields import MISSING, FieldError, Fields
 from twofold.serve.base import ModelEntry, ModelHub
-from twofold.serve.http.endpoints import Answer, Asked
+from twofold.serve.http.endpoints import Answer, EndpointRequest
 from twofold.serve.models.hub import LATEST
 from twofold.serve.models.offers import unknown_model
 
@@ -24,10 +24,10 @@ class OllamaEndpoint:
     def __init__(self, hub: ModelHub) -> None:
         self._hub = hub
 
-    async def version(self, asked: Asked) -> Answer:  # noqa: ARG002 - whoever asks
+    async def version(self, asked: EndpointRequest) -> Answer:  # noqa: ARG002 - whoever asks
         return Answer({"version": API_VERSION})
 
-    async def tags(self, asked: Asked) -> Answer:  # noqa: ARG002
+    async def tags(self, asked: EndpointRequest) -> Answer:  # noqa: ARG002
         """All models, loaded or not, under each of their names."""
         models = [
             {**_listed(name, entry), "modified_at": _time(entry.created), "capabilities": _capabilities(entry)}
@@ -36,7 +36,7 @@ class OllamaEndpoint:
         ]
         return Answer({"models": models})
 
-    async def ps(self, asked: Asked) -> Answer:  # noqa: ARG002
+    async def ps(self, asked: EndpointRequest) -> Answer:  # noqa: ARG002
         """The models that are loaded."""
         now = datetime.now(UTC)
         models = [
@@ -54,7 +54,7 @@ class OllamaEndpoint:
         ]
         return Answer({"models": models})
 
-    async def show(self, asked: Asked) -> Answer:
+    async def show(self, asked: EndpointRequest) -> Answer:
         """What is known of one model. Raises ModelNotFoundError with the nearest name."""
         fields = await asked.read(Fields)
         name = fields.text("model") or fields.text("name")

@@ -10,7 +10,7 @@ from typing import Any, Final
 from twofold.host.versions import twofold_version
 from twofold.serve.base import ModelHub
 from twofold.serve.gate.refusals import Header
-from twofold.serve.http.endpoints import Answer, Asked
+from twofold.serve.http.endpoints import Answer, EndpointRequest
 
 APIS: Final = (
     ("OpenAI", "OPENAI_BASE_URL", "/v1"),
@@ -44,7 +44,7 @@ class RootEndpoint:
     def __init__(self, hub: ModelHub) -> None:
         self._hub = hub
 
-    async def get(self, asked: Asked) -> Answer:
+    async def get(self, asked: EndpointRequest) -> Answer:
         url = f"{asked.scope.get('scheme', 'http')}://{asked.headers.get('host', 'localhost')}"
         told: dict[str, Any] = {
             "name": "Twofold",

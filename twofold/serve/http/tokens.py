@@ -15,7 +15,7 @@ from twofold.dialects.openai.bodies import read_model
 from twofold.dialects.openai.chat import ChatRequest
 from twofold.serve.base import ModelHub
 from twofold.serve.http.asgi import json_list
-from twofold.serve.http.endpoints import Answer, Asked
+from twofold.serve.http.endpoints import Answer, EndpointRequest
 from twofold.text.tokenizer import Tokenizer
 
 PIECE: Final = 4096
@@ -27,13 +27,13 @@ class TokensEndpoint:
     def __init__(self, hub: ModelHub) -> None:
         self._hub = hub
 
-    async def tokenize(self, asked: Asked) -> Answer:
+    async def tokenize(self, asked: EndpointRequest) -> Answer:
         """A text, or a chat as it goes through the template."""
         request = await asked.read(_Tokenize.read)
         async with self._hub.lease(request.model) as served:
             return Answer(body=await asked.work(served.name, partial(request.reply, served.facts)))
 
-    async def info(self, asked: Asked) -> Answer:  # noqa: ARG002 - it is about the first model
+    async def info(self, asked: EndpointRequest) -> Answer:  # noqa: ARG002 - it is about the first model
         """The first model's own tokens and chat template, for clients that render and count by themselves."""
         async with self._hub.lease(None) as served:
             tokenizer = served.facts.tokenizer
@@ -41,7 +41,7 @@ class TokensEndpoint:
             told = {name: None if token is None else tokenizer.token_text(token) for name, token in named.items()}
             return Answer({"model": served.name, **told, "chat_template": tokenizer.chat_template})
 
-    async def detokenize(self, asked: Asked) -> Answer:
+    async def detokenize(self, asked: EndpointRequest) -> Answer:
         model, tokens = await asked.read(_tokens_to_decode)
         async with self._hub.lease(model) as served:
             return Answer(body=await asked.work(served.name, partial(_decoded, tokens, served.facts.tokenizer)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from twofold.serve.http.endpoints import Answer, Asked
+from twofold.serve.http.endpoints import Answer, EndpointRequest
 
 
 class DocumentEndpoint:
@@ -13,5 +13,5 @@ class DocumentEndpoint:
     def __init__(self, document: object) -> None:
         self._body = orjson.dumps(document)
 
-    async def get(self, asked: Asked) -> Answer:  # noqa: ARG002 - all see the same
+    async def get(self, asked: EndpointRequest) -> Answer:  # noqa: ARG002 - all see the same
         return Answer(body=self._body)

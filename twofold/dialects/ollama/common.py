@@ -1,13 +1,14 @@
-"""What /api/chat and /api/generate share: a request for one answer, or for nothing but to load the model."""
+"""What /api/chat and /api/generate share: a request for one completion, or only to load the model."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from twofold.dialects.answers import read_answer
-from twofold.dialects.base import AskedTier, ModelFacts, ReplyHead
+from twofold.dialects.base import AskedTier, HasCommon, ModelFacts, ReplyHead
 from twofold.dialects.extras import read_explain
 from twofold.dialects.fields import Fields
 from twofold.dialects.ollama.fields import (
@@ -27,14 +28,18 @@ from twofold.text.sections.base import SectionParser
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The fields of both. ``keep_alive_s`` is None where the server's own time holds."""
+class OllamaFields:
+    """``CommonFields`` of both endpoints, and sampling. ``keep_alive_s`` is None for the server's default."""
 
     model: str
     stream: bool
     explain: bool
     keep_alive_s: float | None
     sampling: Sampling
+
+    @property
+    def tier(self) -> AskedTier:
+        return "auto"
 
     @classmethod
     def read(cls, fields: Fields) -> Self:
@@ -48,36 +53,20 @@ class Asked:
         )
 
 
-class OneAnswer:
-    """What ``DialectRequest`` says of a request whose ``asked`` fields say it. ``parser`` divides the answer, ``shape``
-    puts its parts."""
+class OllamaRequest(HasCommon, ABC):
+    """A ``DialectRequest`` for one completion; ``shape`` puts its content into the reply."""
 
     __slots__ = ()
-    asked: Asked
+    common: OllamaFields
     shape: Shape
 
     @property
-    def model(self) -> str:
-        return self.asked.model
-
-    @property
-    def stream(self) -> bool:
-        return self.asked.stream
-
-    @property
-    def tier(self) -> AskedTier:
-        return "auto"
-
-    @property
-    def explain(self) -> bool:
-        return self.asked.explain
-
-    @property
     def keep_alive_s(self) -> float | None:
-        return self.asked.keep_alive_s
+        return self.common.keep_alive_s
 
+    @abstractmethod
     def parser(self, model: ModelFacts) -> SectionParser:
-        raise NotImplementedError
+        """Divides the completion into content, thinking and tool calls."""
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:
         if not outputs:
@@ -87,11 +76,11 @@ class OneAnswer:
         reader = read_answer(self.parser(model), answer.text)
         told = self.shape(reader.content, reader.reasoning, tool_calls(head, reader.calls))
         if answer.logprobs is not None:
-            top = self.asked.sampling.params.logprobs or 0
+            top = self.common.sampling.params.logprobs or 0
             told["logprobs"] = chat_logprobs(answer.token_ids, answer.logprobs, model.tokenizer, top)["content"]
         return {**begun(head), **told, **ended(head, output)}
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> LineStreamer:
-        top = self.asked.sampling.params.logprobs
+        top = self.common.sampling.params.logprobs
         unloads = self.keep_alive_s == 0
         return LineStreamer(head, model, self.parser(model), self.shape, top_logprobs=top, unloads=unloads)

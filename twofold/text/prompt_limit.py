@@ -31,7 +31,7 @@ WHITE_MORE: Final = "\u2028\u2029\u202f\u205f\u3000"
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class PromptLimit:
     """What a prompt must fit into: ``context`` tokens, of which ``answer`` are left for an answer (0 or 1)."""
 
     context: int

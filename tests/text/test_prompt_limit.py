@@ -13,7 +13,7 @@ import pytest
 from tests.serve.trust.state import memory_of
 from tests.text.vocabularies import bytelevel_metadata, plain_ids, sentencepiece_metadata
 from twofold.core.errors import ContextLengthError, ParameterError
-from twofold.text.room import SHORT, LowerBound, Room
+from twofold.text.prompt_limit import SHORT, LowerBound, PromptLimit
 from twofold.text.tokenizer import Tokenizer
 
 MERGES = [
@@ -99,7 +99,7 @@ class _Counting:
 def test_what_cannot_fit_is_not_tokenised(kind: str, text: str) -> None:
     tokenizer = Tokenizer.from_metadata(METADATA[kind], chat_template="{{ messages[0].content }}")
     counting = tokenizer._encoder = _Counting(tokenizer._encoder)  # type: ignore[assignment]
-    bounded, long = tokenizer.within(Room(100)), text * (2_000_000 // len(text))
+    bounded, long = tokenizer.within(PromptLimit(100)), text * (2_000_000 // len(text))
     with pytest.raises(ContextLengthError, match=r"at least \d+ tokens; with one output token  .* context of 100"):
         bounded.encode(long)
     with pytest.raises(ContextLengthError, match="at least"):
@@ -111,16 +111,16 @@ def test_what_fits_is_counted_exactly() -> None:
     tokenizer = Tokenizer.from_metadata(METADATA["bytes"])
     text = "1b" * SHORT
     exact = len(tokenizer.encode(text))
-    assert tokenizer.within(Room(exact + 1)).encode(text) == tokenizer.encode(text)
-    assert tokenizer.within(Room(exact, answer=0)).encode(text) == tokenizer.encode(text)
+    assert tokenizer.within(PromptLimit(exact + 1)).encode(text) == tokenizer.encode(text)
+    assert tokenizer.within(PromptLimit(exact, answer=0)).encode(text) == tokenizer.encode(text)
     with pytest.raises(ContextLengthError, match=f"has at least {exact} tokens"):
-        tokenizer.within(Room(exact)).encode(text)
+        tokenizer.within(PromptLimit(exact)).encode(text)
     with pytest.raises(ContextLengthError, match="has 6 tokens"):
-        tokenizer.within(Room(6)).encode("1b1b1b")
+        tokenizer.within(PromptLimit(6)).encode("1b1b1b")
 
 
 def test_a_lone_surrogate_is_told_in_long_texts_too() -> None:
-    tokenizer = Tokenizer.from_metadata(METADATA["bytes"]).within(Room(10))
+    tokenizer = Tokenizer.from_metadata(METADATA["bytes"]).within(PromptLimit(10))
     with pytest.raises(ParameterError, match="surrogate"):
         tokenizer.encode("\ud800" * (SHORT + 1))
 

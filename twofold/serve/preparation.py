@@ -34,7 +34,7 @@ class _Exceeded:
 
 
 @dataclass(slots=True)
-class Pace:
+class PreparationGuard:
     """Of one model. ``apart`` is how many quick preparations are left until it is prepared among others.
 
     ``timed`` runs on any thread; the rest belongs to the event loop.
