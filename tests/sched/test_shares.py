@@ -78,3 +78,43 @@ def test_one_that_holds_all_blocks_gives_them_to_another() -> None:
     assert [event.finish for event in events if event.sequence_id == 100] == ["length"]
     assert finish_all(scheduler)
     scheduler.check_idle()
+
+
+def test_held_sequences_leave_their_places_to_others_of_their_tenant() -> None:
+    scheduler = full()
+    for number in range(60):
+        scheduler.hold(number, 0.0)
+    assert (scheduler.running, scheduler.waiting) == (0, 60)
+    add(scheduler, "bob", range(100, 101), answer=1)
+    assert [event.finish for event in turn(scheduler)[1] if event.sequence_id == 100] == ["length"]
+    for number in range(60):
+        scheduler.resume(number, 0.0)
+    ended = [event for event in finish_all(scheduler) if event.finish]
+    assert len({event.sequence_id for event in ended}) == 60
+    scheduler.check_idle()
+
+
+def test_resumed_sequences_wait_for_their_tenants_turn() -> None:
+    """Streams that are held and resumed again and again delay another tenant by a few steps, not until they end."""
+    scheduler = full()
+    add(scheduler, "alice", range(100, 101), answer=1)
+    events = []
+    for _ in range(6):
+        for number in range(60):
+            scheduler.hold(number, 0.0)
+            scheduler.resume(number, 0.0)
+        events += turn(scheduler)[1]
+    assert [event.finish for event in events if event.sequence_id == 100] == ["length"]
+
+
+def test_a_resumed_sequence_goes_before_later_ones_of_its_tenant() -> None:
+    scheduler = make_scheduler(seqs=1)
+    add(scheduler, "bob", range(1))
+    turn(scheduler)
+    scheduler.hold(0, 0.0)
+    add(scheduler, "bob", range(1, 3), answer=2)
+    turn(scheduler)
+    scheduler.resume(0, 0.0)
+    ended = [event.sequence_id for event in finish_all(scheduler) if event.finish]
+    assert ended == [1, 0, 2]
+    scheduler.check_idle()

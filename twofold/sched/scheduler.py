@@ -228,12 +228,15 @@ class Scheduler:
         self._parked[sequence_id] = sequence
 
     def resume(self, sequence_id: int, now: float) -> None:
-        """A held sequence goes on where it was, ahead of those that never ran."""
+        """A held sequence waits for its tenant's turn, ahead of those of its tenant that arrived later."""
         sequence = self._live.get(sequence_id)
         if sequence is not None and sequence.held:
             sequence.held = False
             self._stalls.leave_line(sequence, now)
             self._stalls.enter_line(sequence, now)
+            if not sequence.resting:
+                del self._parked[sequence_id]
+                self._line.add(sequence)
 
     def check_idle(self) -> None:
         """Asserts that nothing is held when nothing waits or runs; otherwise only that the blocks are consistent."""
@@ -365,7 +368,7 @@ class Scheduler:
         return True
 
     def _unpark(self) -> None:
-        """Sequences without a place come back into the line once they were extended and are not held."""
+        """Preempted sequences come back into the line once they were extended and are not held."""
         for sequence in [parked for parked in self._parked.values() if not (parked.resting or parked.held)]:
             del self._parked[sequence.sequence_id]
             self._line.put_back(sequence)

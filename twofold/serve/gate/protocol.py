@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
 from enum import Enum, auto
 from itertools import islice
@@ -52,6 +53,9 @@ YIELDING_S: Final = 1.0
 LOOKED_AT: Final = 64
 """So many connections are looked at for one that gives way: a flood of them shall not cost more than it brings."""
 FULL_RETRY_S: Final = 2.0
+UNSENT_BYTES: Final = 32 << 10
+"""Most bytes that the kernel keeps unsent for a connection, and about as many in this process. By default the kernel
+would take megabytes of a stream that its client does not read, so the stream would keep its slot for minutes."""
 
 
 class State(Enum):
@@ -149,6 +153,9 @@ class GateProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         self._socket = transport
         super().connection_made(cast(asyncio.Transport, LingeringTransport(transport, self._close)))
+        transport.set_write_buffer_limits(high=UNSENT_BYTES)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         if self._full:
             self._make_room()
         self._silent[self] = None

@@ -17,8 +17,8 @@ from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.serve.base import Passage
 from twofold.serve.worker.messages import Embed, Generate
 
-HIGH_WATER: Final = 64 << 10
-LOW_WATER: Final = 16 << 10
+HIGH_WATER: Final = 32 << 10
+LOW_WATER: Final = 8 << 10
 MOST_WAITING: Final = 1 << 20
 """Bytes that wait for a reader, as far as they are counted: text, and for each delta and log-probability its record."""
 DELTA_BYTES: Final = 64
