@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from twofold.core.model import LayerSpec, ModelSpec, RopeSpec
+from twofold.core.model import GatedFFN, GroupedAttention, LayerSpec, ModelSpec
 from twofold.core.quant import BY_NAME, QuantFormat
 
 
@@ -35,17 +35,15 @@ def spec(
     windows: tuple[int | None, ...] = (None,),
 ) -> ModelSpec:
     """``windows`` repeat over the layers."""
-    rope = RopeSpec(head_dim, 10_000.0, "halves")
-    made = tuple(LayerSpec(rope, windows[i % len(windows)]) for i in range(layers))
-    return ModelSpec(
-        "llama", "known", vocab, hidden, ffn, heads, kv_heads, head_dim, 8192, made, 1e-5, "silu", 1.0, tied_head=tied
-    )
+    attentions = [GroupedAttention(heads, kv_heads, head_dim, window) for window in windows]
+    made = tuple(LayerSpec(attentions[i % len(windows)], GatedFFN(ffn)) for i in range(layers))
+    return ModelSpec("known", hidden, vocab, 8192, made, tied)
 
 
 def tensors(model: ModelSpec, format: str = "F16") -> Mapping[str, Stored]:
     """The tensors of such a file, matrices in one format, norms in F32."""
     form, norm = BY_NAME[format], BY_NAME["F32"]
-    hidden, ffn, q, kv = model.hidden_size, model.ffn_size, model.query_size, model.kv_size
+    hidden, ffn, q, kv = model.hidden_size, model.ffn.size, model.attention.query_size, model.attention.kv_size
     found = {"token_embd.weight": Stored(model.vocab_size, hidden, form), "output_norm.weight": Stored(1, hidden, norm)}
     if not model.tied_head:
         found["output.weight"] = Stored(model.vocab_size, hidden, form)

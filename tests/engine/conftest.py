@@ -10,7 +10,7 @@ import pytest
 from tests.engine.mock import MockForward
 from tests.support.vocabulary import tokenizer_metadata
 from twofold.core.clock import Clock
-from twofold.core.model import LayerSpec, ModelSpec, RopeSpec
+from twofold.core.model import GatedFFN, GroupedAttention, LayerSpec, ModelSpec
 from twofold.engine.config import EngineConfig
 from twofold.engine.llm import LLM
 from twofold.engine.load import BuiltForward, LoadedModel
@@ -27,8 +27,7 @@ MakeLoaded = Callable[..., LoadedModel]
 
 def tiny_spec(context: int = 64, vocab: int = VOCAB) -> ModelSpec:
     """A description that only its sizes matter of."""
-    layers = (LayerSpec(RopeSpec(4, 10_000.0, "halves")),) * 2
-    return ModelSpec("llama", "mock", vocab, 8, 8, 2, 1, 4, context, layers, 1e-5, "silu", 0.5)
+    return ModelSpec("mock", 8, vocab, context, (LayerSpec(GroupedAttention(2, 1, 4), GatedFFN(8)),) * 2)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine.conftest import tiny_spec
 from twofold.core.errors import ParameterError, ResourceError
-from twofold.core.model import ATTENTION_CHUNK, LayerSpec, ModelSpec, RopeSpec
+from twofold.core.model import ATTENTION_CHUNK, GatedFFN, GroupedAttention, LayerSpec, ModelSpec
 from twofold.engine.config import EngineKeywords, EngineOptions, resolve
 from twofold.engine.kv_memory import MOST_BLOCKS
 
@@ -88,7 +88,7 @@ def test_more_sequences_than_tokens_in_a_step() -> None:
 
 def windowed_spec(window: int, context: int = 1000) -> ModelSpec:
     """Two layers that see everything, four with a window."""
-    full, short = LayerSpec(RopeSpec(4, 10_000.0, "halves")), LayerSpec(RopeSpec(4, 10_000.0, "halves"), window)
+    full, short = (LayerSpec(GroupedAttention(2, 1, 4, seen), GatedFFN(8)) for seen in (None, window))
     return replace(tiny_spec(context), layers=(short, short, full, short, short, full))
 
 

@@ -37,7 +37,7 @@ def reference_build(tiny: TinyModel, closed: list[str]) -> BuildForward:
     def build(file: GGUFFile, spec: ModelSpec, weights: ModelWeights, config: EngineConfig) -> BuiltForward:
         assert file.path == tiny.path
         groups = spec.kv_groups(config.context)
-        cache = PagedCache(groups, [config.kv_blocks] * len(groups), config.block_size, spec.kv_size)
+        cache = PagedCache(groups, [config.kv_blocks] * len(groups), config.block_size, spec.attention.kv_size)
         decode = partial(forward, spec=spec, weights=weights)
         model = ReferenceModel(decode, tiny.weights, cache, spec.vocab_size, spec.hidden_size, config.limits.rows)
         return BuiltForward(model, NumpyRows(), compile_s=0.25, close=lambda: closed.append(spec.name))

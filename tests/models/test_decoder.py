@@ -80,7 +80,7 @@ def test_chunks_and_neighbours_change_nothing(tiny_gguf: Make) -> None:
     for tokens, parts in zip((first, second), seen, strict=True):
         expected = oracle_logits(tiny.metadata, tiny.weights, tokens.tolist())
         np.testing.assert_allclose(np.concatenate(parts), expected, atol=1e-4)
-    assert spec.layers[5].window is None
+    assert spec.layers[5].attention.window is None
 
 
 def ragged(

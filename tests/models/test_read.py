@@ -10,7 +10,7 @@ import pytest
 from tests.support.described import Described, Shape, describe
 from tests.support.tiny import TinyOptions
 from twofold.core.errors import FormatError, UnsupportedModelError
-from twofold.core.model import FactorScaling, LinearScaling, RopeSpec, YarnScaling
+from twofold.core.model import FactorScaling, LinearScaling, ModelSpec, RopeScaling, RopeSpec, YarnScaling
 from twofold.core.quant import BY_NAME
 from twofold.models.architectures import ARCHITECTURES
 from twofold.models.keys import HARMLESS, NEUTRAL
@@ -31,10 +31,19 @@ def tiny(architecture: str = "llama", **options: object) -> Described:
     return describe(TinyOptions(architecture, **({"window": window} | options)))  # type: ignore[arg-type]
 
 
+def windows(spec: ModelSpec) -> list[int | None]:
+    return [layer.attention.window for layer in spec.layers]
+
+
+def scaling(spec: ModelSpec) -> RopeScaling | None:
+    rope = spec.layers[0].rope
+    return None if rope is None else rope.scaling
+
+
 @pytest.mark.parametrize("architecture", [a.name for a in ARCHITECTURES])
 def test_every_architecture_of_the_table_is_read(architecture: str) -> None:
     spec, weights = tiny(architecture).read()
-    assert (spec.architecture, spec.vocab_size, spec.hidden_size, spec.heads) == (architecture, 300, 64, 4)
+    assert (spec.architecture, spec.vocab_size, spec.hidden_size, spec.attention.heads) == (architecture, 300, 64, 4)
     assert len(spec.layers) == len(weights.layers) == 2
     assert (weights.layers[0].q_bias is not None) == (architecture == "qwen2")
     assert (weights.layers[0].q_norm is not None) == (architecture in {"qwen3", "gemma3"})
@@ -44,38 +53,38 @@ def test_every_architecture_of_the_table_is_read(architecture: str) -> None:
 def test_what_makes_gemma_3_different() -> None:
     model = tiny("gemma3", layers=7).set("rope.scaling.type", "linear").set("rope.scaling.factor", 8.0)
     spec = model.spec()
-    assert [layer.window for layer in spec.layers] == [8, 8, 8, 8, 8, None, 8]
+    assert windows(spec) == [8, 8, 8, 8, 8, None, 8]
     assert spec.layers[0].rope == RopeSpec(16, 10_000.0, "halves")
     assert spec.layers[5].rope == RopeSpec(16, 1_000_000.0, "halves", LinearScaling(8.0))
-    assert (spec.activation, spec.embedding_scale, spec.attention_scale) == ("gelu_tanh", 8.0, 0.25)
-    assert (spec.attention_softcap, spec.final_softcap) == (None, None)
+    assert (spec.ffn.activation, spec.embedding_scale, spec.attention.score_scale) == ("gelu_tanh", 8.0, 0.25)
+    assert (spec.attention.softcap, spec.final_softcap) == (None, None)
 
 
 def test_what_makes_gemma_2_different() -> None:
     spec = tiny("gemma2", layers=3).spec()
-    assert [layer.window for layer in spec.layers] == [8, None, 8]
-    assert (spec.attention_softcap, spec.final_softcap) == (50.0, 30.0)
-    assert tiny("gemma2").set("attention.sliding_window", None).spec().layers[0].window == 4096
+    assert windows(spec) == [8, None, 8]
+    assert (spec.attention.softcap, spec.final_softcap) == (50.0, 30.0)
+    assert tiny("gemma2").set("attention.sliding_window", None).spec().attention.window == 4096
 
 
 @pytest.mark.parametrize("pattern", [3, np.array([True, True, False, True]), [True, True, False, True]])
 def test_a_window_pattern_of_the_files_own(pattern: object) -> None:
     spec = tiny("gemma3", layers=4).set("attention.sliding_window_pattern", pattern).spec()
-    assert [layer.window for layer in spec.layers] == [8, 8, None, 8]
+    assert windows(spec) == [8, 8, None, 8]
 
 
 def test_large_gemmas_scale_attention_by_the_hidden_size() -> None:
     spec = tiny("gemma3", layers=62, hidden=32).spec()
-    assert spec.attention_scale == pytest.approx((32 / 4) ** -0.5)
+    assert spec.attention.score_scale == pytest.approx((32 / 4) ** -0.5)
 
 
 def test_an_attention_scale_of_the_files_own() -> None:
-    assert tiny().set("attention.scale", 0.5).spec().attention_scale == 0.5
+    assert tiny().set("attention.scale", 0.5).spec().attention.score_scale == 0.5
 
 
 def test_a_window_for_all_layers() -> None:
-    assert [layer.window for layer in tiny("mistral", window=9).spec().layers] == [9, 9]
-    assert [layer.window for layer in tiny("phi3", window=0).spec().layers] == [None, None]
+    assert windows(tiny("mistral", window=9).spec()) == [9, 9]
+    assert windows(tiny("phi3", window=0).spec()) == [None, None]
 
 
 def test_phi_3_slices_its_fused_tensors() -> None:
@@ -99,21 +108,21 @@ def test_tied_and_untied_heads() -> None:
 
 
 def test_llama_3s_frequencies_and_linear_scaling_multiply() -> None:
-    scaling = tiny(rope_freqs=True).set("rope.scaling.factor", 2.0).spec().layers[0].rope.scaling
-    assert isinstance(scaling, FactorScaling)
-    np.testing.assert_allclose(scaling.factors, np.linspace(2, 16, 8))
+    found = scaling(tiny(rope_freqs=True).set("rope.scaling.factor", 2.0).spec())
+    assert isinstance(found, FactorScaling)
+    np.testing.assert_allclose(found.factors, np.linspace(2, 16, 8))
 
 
 def test_yarn_with_its_own_betas() -> None:
     model = tiny("qwen2").set("rope.scaling.type", "yarn").set("rope.scaling.factor", 4.0)
     model.set("rope.scaling.original_context_length", 128).set("rope.scaling.yarn_beta_fast", 16.0)
-    assert model.spec().layers[0].rope.scaling == YarnScaling(4.0, 128, beta_fast=16.0)
+    assert scaling(model.spec()) == YarnScaling(4.0, 128, beta_fast=16.0)
 
 
 def test_longrope_chooses_by_the_context_that_runs() -> None:
     model = tiny("phi3", rope_factors=True).set("rope.scaling.original_context_length", 64)
     model.data["rope_factors_short.weight"] = np.ones(8, np.float32).view(np.uint8)
-    long, short = (model.spec(context).layers[0].rope.scaling for context in (None, 64))
+    long, short = (scaling(model.spec(context)) for context in (None, 64))
     assert isinstance(long, FactorScaling)
     assert isinstance(short, FactorScaling)
     assert long.factors[-1] == 8.0
@@ -204,7 +213,7 @@ def test_keys_that_change_nothing_are_accepted() -> None:
 
 
 def test_lists_of_equal_numbers_count_as_that_number() -> None:
-    assert tiny().set("attention.head_count_kv", np.array([2, 2])).spec().kv_heads == 2
+    assert tiny().set("attention.head_count_kv", np.array([2, 2])).spec().attention.kv_heads == 2
     with pytest.raises(UnsupportedModelError, match="differs from layer to layer"):
         tiny().set("attention.head_count_kv", [2, 4]).spec()
 

@@ -17,7 +17,7 @@ from tests.ops.conftest import ISAS
 from tests.support.cpu import cpu_model
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.core.kv_layout import KVLayout
-from twofold.core.model import RopeSpec
+from twofold.core.model import GroupedAttention, RopeSpec
 from twofold.formats.gguf import GGUFFile
 from twofold.kernels.attention import ITEM_INTS
 from twofold.kernels.jit import Compiler
@@ -26,7 +26,7 @@ from twofold.kernels.split import MERGE_INTS
 from twofold.kernels.team import Operation, Team
 from twofold.models.decoder import forward
 from twofold.models.read import read_model
-from twofold.ops.base import AttentionSpec, Batch, TensorRef
+from twofold.ops.base import Batch, TensorRef
 from twofold.ops.cpu import graph
 from twofold.ops.cpu.argmax import StepArgmax
 from twofold.ops.cpu.batch import StepRecord
@@ -109,7 +109,7 @@ def test_norm_rotation_and_store_are_joined() -> None:
     q = ops.rope(ops.head_norm(x, VECTOR, 1e-6, 4), 4, ROPE)
     k, v = ops.rope(x, 4, ROPE), ops.linear(x, SQUARE)
     ops.store_kv(3, k, v)
-    ops.attention(3, q, AttentionSpec(4, 4, 16, 0.25))
+    ops.attention(3, q, GroupedAttention(4, 4, 16))
     nodes = fuse(ops.nodes)
     assert kinds(nodes) == ["Embed", "Rotate", "Rotate", "Linear", "StoreValues", "Attention"]
     _, query, key, value, store, attention = nodes
@@ -216,7 +216,7 @@ class Traced:
             self.logits, self.hidden = forward(recorder, spec, weights)
             self.nodes = fuse(recorder.nodes)
             groups = spec.kv_groups(64)
-            cache = KVCache(KVLayout(spec.kv_heads, spec.head_dim, 16, "f16"), groups, [4] * len(groups))
+            cache = KVCache(KVLayout.of(spec, "f16", 16), groups, [4] * len(groups))
             store = WeightStore(file, compiler, team)
             self.builder = ProgramBuilder(compiler, store, cache, Capacity(8, 4, 64, 2))
             self.program, *self.results = self.builder.build(

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from twofold.core.model import RopeSpec
+from twofold.core.model import GroupedAttention, RopeSpec
 from twofold.core.quant import BY_NAME, QuantFormat
 from twofold.core.values import FP32
-from twofold.ops.base import AttentionSpec, Batch, TensorRef, Wanted
+from twofold.ops.base import Batch, TensorRef, Wanted
 from twofold.ops.meter import Meter, MeterOps, Sized, meter_step
 
 
@@ -27,7 +27,7 @@ TENSORS = {
     "blk.0.attn_q_norm.weight": Tensor(BY_NAME["F32"]),
     "output.weight": Tensor(BY_NAME["F16"]),
 }
-EVERYTHING = AttentionSpec(heads=4, kv_heads=2, head_dim=8, scale=1.0)
+EVERYTHING = GroupedAttention(heads=4, kv_heads=2, head_dim=8, scale=1.0)
 Q = TensorRef("blk.0.attn_q.weight", 64, 32)
 
 
@@ -96,7 +96,7 @@ def test_attention_sees_what_came_before() -> None:
 def test_attention_in_a_window() -> None:
     """Of 2 positions: rows at 3, 4, 5 read 2 … 5, the one at 9 reads 8 and 9."""
     meter = ops()
-    meter.attention(0, Sized(4, 32), AttentionSpec(4, 2, 8, 1.0, window=2))
+    meter.attention(0, Sized(4, 32), GroupedAttention(4, 2, 8, window=2))
     assert meter.meters["attention"].float_macs == 2 * 32 * 8
     assert meter.meters["attention"].kv_read == (4 + 2) * 2 * 2 * 8 * 2
 

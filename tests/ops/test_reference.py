@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from twofold.core.model import KVGroup, RopePairs, RopeSpec
+from twofold.core.model import GroupedAttention, KVGroup, RopePairs, RopeSpec
 from twofold.core.step import BlockMove, MoveKind
-from twofold.ops.base import AttentionSpec, Batch, TensorRef, Wanted
+from twofold.ops.base import Batch, TensorRef, Wanted
 from twofold.ops.reference import FloatType, NumpyOps, PagedCache, ReferenceModel, gelu_tanh, silu, softcap
 
 Array = NDArray[np.float32]
@@ -20,7 +20,7 @@ RNG = np.random.default_rng(3)
 MATRIX = RNG.standard_normal((6, 4)).astype(np.float32)
 VECTOR = RNG.standard_normal((1, 4)).astype(np.float32)
 WEIGHTS = {"matrix": MATRIX, "vector": VECTOR}
-EVERYTHING = AttentionSpec(heads=2, kv_heads=1, head_dim=4, scale=0.5)
+EVERYTHING = GroupedAttention(heads=2, kv_heads=1, head_dim=4, scale=0.5)
 
 
 def batch(positions: list[int], starts: list[int], tables: list[list[int]], wanted: list[int] | None = None) -> Batch:
@@ -140,7 +140,7 @@ def test_attention_is_causal_and_shares_kv_heads() -> None:
 def test_a_window_counts_the_row_itself() -> None:
     numpy_ops, q, k, v = ops(ONE_STEP), rows(3, 8), rows(3, 4), rows(3, 4)
     numpy_ops.store_kv(0, k, v)
-    mixed = numpy_ops.attention(0, q, AttentionSpec(2, 1, 4, 0.5, window=2))
+    mixed = numpy_ops.attention(0, q, GroupedAttention(2, 1, 4, window=2))
     np.testing.assert_allclose(mixed[2, :4], attended(q[2, :4], k[1:], v[1:]), rtol=1e-5)
     np.testing.assert_allclose(mixed[0, :4], v[0], rtol=1e-6)
 
@@ -148,7 +148,7 @@ def test_a_window_counts_the_row_itself() -> None:
 def test_attention_caps_scores() -> None:
     numpy_ops, q, k, v = ops(ONE_STEP), rows(3, 8) * 100, rows(3, 4), rows(3, 4)
     numpy_ops.store_kv(0, k, v)
-    mixed = numpy_ops.attention(0, q, AttentionSpec(2, 1, 4, 0.5, softcap=1e-6))
+    mixed = numpy_ops.attention(0, q, GroupedAttention(2, 1, 4, softcap=1e-6))
     np.testing.assert_allclose(mixed[2, :4], v.mean(axis=0), rtol=1e-4)
 
 

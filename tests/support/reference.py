@@ -37,7 +37,7 @@ def load_reference_model(
         values = dequantised(file) if weights is None else weights
     groups = spec.kv_groups(spec.context_length)
     counts = [blocks] * len(groups)
-    cache = PagedCache(groups, counts, block_size, spec.kv_size, dtype, host_slots=counts)
+    cache = PagedCache(groups, counts, block_size, spec.attention.kv_size, dtype, host_slots=counts)
     model = ReferenceModel(lambda ops: forward(ops, spec, bound), values, cache, spec.vocab_size, spec.hidden_size)
     return spec, model
 

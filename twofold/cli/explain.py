@@ -21,11 +21,11 @@ from twofold.cost.predict.request import Case
 from twofold.cost.shapes.find import model_file, resolve_shape
 
 if TYPE_CHECKING:
+    from twofold.core.model import ModelSpec
     from twofold.cost.explain.explanation import Explanation
     from twofold.cost.explain.observed import Observed
     from twofold.cost.explain.scenario import Scenario
     from twofold.cost.hardware.machine import Machine
-    from twofold.cost.shapes.model import ModelShape
 
 HERE: Final = "this"
 """The name of the machine that runs the command."""
@@ -83,7 +83,7 @@ class WhatOptions:
             chunk=self.chunk if self.chunk is not None else base.chunk,
         )
 
-    def shape(self, name: str) -> ModelShape:
+    def shape(self, name: str) -> ModelSpec:
         found = resolve_shape(name)
         return found if self.weights is None else found.stored_as(find_format(self.weights))
 
@@ -160,7 +160,7 @@ def _explained(
     return explain_observed(seen, scenario, levers.goal, levers.assumptions())
 
 
-def _shape_of(seen: Observed, what: WhatOptions) -> ModelShape | None:
+def _shape_of(seen: Observed, what: WhatOptions) -> ModelSpec | None:
     """The model as it was named here; else as the request names it, where that is known and a machine was named."""
     if what.model is not None:
         return what.shape(what.model)
@@ -175,7 +175,7 @@ def _shape_of(seen: Observed, what: WhatOptions) -> ModelShape | None:
         ) from None
 
 
-def _scenario(shape: ModelShape, what: WhatOptions, case: Case) -> Scenario:
+def _scenario(shape: ModelSpec, what: WhatOptions, case: Case) -> Scenario:
     from twofold.cost.explain.explanation import scenario_of  # noqa: PLC0415
 
     if what.hardware is None or what.hardware == HERE:
@@ -183,7 +183,7 @@ def _scenario(shape: ModelShape, what: WhatOptions, case: Case) -> Scenario:
     return scenario_of(shape, find_machine(what.hardware), case, what.how())
 
 
-def _scenario_here(shape: ModelShape, what: WhatOptions, case: Case) -> Scenario:
+def _scenario_here(shape: ModelSpec, what: WhatOptions, case: Case) -> Scenario:
     """On this machine as it was calibrated for the model's file; else as it was measured, now if never before."""
     from twofold.cost.calibrate.run import ENGINE, calibrated  # noqa: PLC0415 - brings in the engine
     from twofold.cost.explain.explanation import scenario_of  # noqa: PLC0415
@@ -194,7 +194,7 @@ def _scenario_here(shape: ModelShape, what: WhatOptions, case: Case) -> Scenario
     return scenario_of(shape, machine, case, what.how(ENGINE), None if known is None else known.constants)
 
 
-def _measured(shape: ModelShape) -> Machine:
+def _measured(shape: ModelSpec) -> Machine:
     from twofold.cost.calibrate.run import ENGINE, machine_of  # noqa: PLC0415
     from twofold.cost.count.memory import streamed_bytes  # noqa: PLC0415
     from twofold.cost.machine import limits_for  # noqa: PLC0415

@@ -238,7 +238,7 @@ def fit(
     question = fitting.Question(
         shape=shape,
         machine=find_machine(hardware),
-        context=shape.context if context is None else context,
+        context=shape.context_length if context is None else context,
         concurrency=concurrency,
         tp=how.tp,
         weights=_weights(how.weights),

@@ -154,7 +154,7 @@ def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
         share=engine.memory_share,
         memory=engine.kv_cache_memory_bytes,
     )
-    setting = _setting(engine, groups, sequences, rows, shape.context, engine.tpot_target_ms)
+    setting = _setting(engine, groups, sequences, rows, shape.context_length, engine.tpot_target_ms)
     return Scenario(
         shape=shape,
         machine=machine,

@@ -37,7 +37,7 @@ class KVLayout:
     @classmethod
     def of(cls, spec: ModelSpec, dtype: KVType, block_size: int = 1) -> Self:
         """The layout of a model's cache."""
-        return cls(spec.kv_heads, spec.head_dim, block_size, dtype)
+        return cls(spec.attention.kv_heads, spec.attention.head_dim, block_size, dtype)
 
     @property
     def head_bytes(self) -> int:

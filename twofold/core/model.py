@@ -1,11 +1,25 @@
-"""What a decoder-only transformer is, as data. Two architectures that differ in a flag share one description."""
+"""What a decoder-only transformer is, as data: the one description that files are read into, engines run and the
+planner counts.
+
+    ModelSpec    vocabulary, sizes, context, head tied or not, and the layers in order
+    LayerSpec    an attention (grouped, latent), a feed-forward (gated, plain, experts), norms, rotation, formats
+
+Sizes count values. A spec does not say how keys and values are stored: that is a choice of whoever runs the model.
+Tables of published sizes leave the numbers that no cost depends on (norms, rotations, scales) at their defaults.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, TypeAlias
+
+from twofold.core.values import BF16, ValueFormat
 
 Activation = Literal["silu", "gelu_tanh"]
+QkNorm = Literal["head", "all"]
+"""Norms of queries and keys: one weight for each value of a head, or of all heads together."""
 RopePairs = Literal["adjacent", "halves"]
 """Which values a rotation takes together: (0,1),(2,3)… or (i, i + dims/2)."""
 
@@ -51,11 +65,138 @@ class RopeSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerSpec:
-    """What can differ from layer to layer. ``window`` counts the tokens a row sees, itself included."""
+class GroupedAttention:
+    """Multi-head, grouped-query or multi-query attention: query heads share heads of keys and values.
 
-    rope: RopeSpec
+    ``window`` counts the positions that a row sees, itself included. ``sinks``: one learnt logit a head. ``scale``
+    multiplies q·k; None is head_dim^-½. ``softcap`` bounds the logits.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
     window: int | None = None
+    qk_norm: QkNorm | None = None
+    qkv_bias: bool = False
+    output_bias: bool = False
+    sinks: bool = False
+    scale: float | None = None
+    softcap: float | None = None
+
+    @property
+    def query_size(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def output_size(self) -> int:
+        return self.query_size
+
+    @property
+    def kv_size(self) -> int:
+        return self.kv_heads * self.head_dim
+
+    @property
+    def kv_values(self) -> int:
+        """Values that a token leaves in the cache: keys and values of each KV head."""
+        return 2 * self.kv_size
+
+    @property
+    def score_scale(self) -> float:
+        """The factor of q·k."""
+        return 1 / math.sqrt(self.head_dim) if self.scale is None else self.scale
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, 2024): a token leaves one latent vector and one rotated key."""
+
+    heads: int
+    q_rank: int | None
+    kv_rank: int
+    rope_dim: int
+    nope_dim: int
+    v_dim: int
+    window: int | None = None
+
+    @property
+    def query_size(self) -> int:
+        return self.heads * (self.nope_dim + self.rope_dim)
+
+    @property
+    def output_size(self) -> int:
+        return self.heads * self.v_dim
+
+    @property
+    def kv_values(self) -> int:
+        """Values that a token leaves in the cache, whatever the number of heads."""
+        return self.kv_rank + self.rope_dim
+
+
+@dataclass(frozen=True, slots=True)
+class GatedFFN:
+    """down(activation(gate(x)) · up(x)), with ``size`` values between."""
+
+    size: int
+    bias: bool = False
+    activation: Activation = "silu"
+
+
+@dataclass(frozen=True, slots=True)
+class PlainFFN:
+    """down(activation(up(x))), with ``size`` values between."""
+
+    size: int
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertFFN:
+    """``count`` gated feed-forwards of ``size``, of which the router picks ``active`` for a row.
+
+    ``shared`` values are those of the experts that every row takes, together.
+    """
+
+    count: int
+    active: int
+    size: int
+    shared: int = 0
+    router_bias: bool = False
+    bias: bool = False
+    shared_gate: bool = False
+
+
+Attention: TypeAlias = GroupedAttention | LatentAttention
+FeedForward: TypeAlias = GatedFFN | PlainFFN | ExpertFFN
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """How tensors are stored: matrices, vectors, and those that differ by name."""
+
+    matrices: ValueFormat = BF16
+    vectors: ValueFormat = BF16
+    special: tuple[tuple[str, ValueFormat], ...] = ()
+
+    def of(self, tensor: str, *, vector: bool = False) -> ValueFormat:
+        """The format of a tensor by its name."""
+        for name, found in self.special:
+            if name == tensor:
+                return found
+        return self.vectors if vector else self.matrices
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """One layer. ``norms`` are 2, or 4 with one after each part, or 1 where both parts run side by side.
+
+    ``rope`` is None where positions are not rotated.
+    """
+
+    attention: Attention
+    ffn: FeedForward
+    norms: Literal[1, 2, 4] = 2
+    formats: Formats = Formats()
+    rope: RopeSpec | None = field(default=None, hash=False)
 
 
 ATTENTION_CHUNK: Final = 64
@@ -70,41 +211,90 @@ class KVGroup:
     layers: tuple[int, ...]
 
 
+ROUTER: Final = "ffn_gate_inp"
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A decoder-only transformer. Sizes are counts of values; ``attention_scale`` multiplies q·k."""
+    """A decoder-only transformer.
 
-    architecture: str
+    ``context_length`` is the longest sequence that the model was made for; ``source`` says where the sizes are from.
+    ``learnt_positions``: a table of position embeddings of so many rows. ``runs`` are the layers as runs of equal
+    ones: (how many, which).
+    """
+
     name: str
-    vocab_size: int
     hidden_size: int
-    ffn_size: int
-    heads: int
-    kv_heads: int
-    head_dim: int
+    vocab_size: int
     context_length: int
     layers: tuple[LayerSpec, ...]
-    norm_eps: float
-    activation: Activation
-    attention_scale: float
-    embedding_scale: float = 1.0
-    attention_softcap: float | None = None
-    final_softcap: float | None = None
-    qkv_bias: bool = False
-    qk_norm: bool = False
-    post_norms: bool = False
     tied_head: bool = False
+    formats: Formats = Formats()
+    source: str = ""
+    learnt_positions: int = 0
+    architecture: str = ""
+    norm_eps: float = 1e-6
+    embedding_scale: float = 1.0
+    final_softcap: float | None = None
+    runs: tuple[tuple[int, LayerSpec], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "runs", _runs(self.layers))
+
+    def __hash__(self) -> int:
+        """Of the sizes alone: specs are looked up by it in every step that is counted."""
+        return hash((self.name, self.hidden_size, self.vocab_size, len(self.layers)))
 
     @property
-    def query_size(self) -> int:
-        return self.heads * self.head_dim
+    def attention(self) -> GroupedAttention:
+        """The attention whose sizes all layers share, in a model that engines run (``models.runnable``)."""
+        first = self.layers[0].attention
+        assert isinstance(first, GroupedAttention), "the model was not checked"
+        return first
 
     @property
-    def kv_size(self) -> int:
-        return self.kv_heads * self.head_dim
+    def ffn(self) -> GatedFFN:
+        """The feed-forward that all layers share, in such a model."""
+        first = self.layers[0].ffn
+        assert isinstance(first, GatedFFN), "the model was not checked"
+        return first
+
+    @property
+    def has_experts(self) -> bool:
+        return any(isinstance(layer.ffn, ExpertFFN) for _, layer in self.runs)
 
     def kv_groups(self, context: int) -> tuple[KVGroup, ...]:
         """The layers by window, widest first; a window that hides nothing of ``context`` tokens is none."""
-        windows = [None if layer.window is None or layer.window >= context else layer.window for layer in self.layers]
+        seen = [layer.attention.window for layer in self.layers]
+        windows = [None if window is None or window >= context else window for window in seen]
         order = sorted(set(windows), key=lambda window: -(window or context))
         return tuple(KVGroup(w, tuple(i for i, window in enumerate(windows) if window == w)) for w in order)
+
+    def stored_as(self, matrices: ValueFormat, *, embedding: ValueFormat | None = None) -> ModelSpec:
+        """The same model with its layers' matrices in another format.
+
+        Norms, biases and routers stay as they are, as quantisers leave them; so do the embedding and the head unless
+        ``embedding`` gives a format for both.
+        """
+        outer = replace(self.formats, matrices=embedding, special=()) if embedding else self.formats
+        return replace(
+            self,
+            formats=outer,
+            layers=tuple(layer for count, run in self.runs for layer in [_stored_as(run, matrices)] * count),
+        )
+
+
+def _stored_as(layer: LayerSpec, matrices: ValueFormat) -> LayerSpec:
+    router = layer.formats.of(ROUTER)
+    return replace(layer, formats=Formats(matrices, layer.formats.vectors, ((ROUTER, router),)))
+
+
+def _runs(layers: Sequence[LayerSpec]) -> tuple[tuple[int, LayerSpec], ...]:
+    """Layers in order, as runs of equal ones."""
+    found: list[tuple[int, LayerSpec]] = []
+    for layer in layers:
+        if found and (found[-1][1] is layer or found[-1][1] == layer):
+            found[-1] = (found[-1][0] + 1, layer)
+        else:
+            found.append((1, layer))
+    return tuple(found)

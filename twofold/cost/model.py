@@ -85,7 +85,7 @@ class ModelCost:
 
     def seen_macs(self, attended: Callable[[int | None], int]) -> int:
         """Multiply-adds of attention where the rows of a layer with a given window attend to so many positions."""
-        return 2 * self.spec.query_size * self._over_layers(attended)
+        return 2 * self.spec.attention.query_size * self._over_layers(attended)
 
     def kv_bytes(self, context: int, value_bytes: int) -> int:
         """Bytes of K and V that a row at the end of ``context`` tokens reads, in all layers."""
@@ -93,7 +93,7 @@ class ModelCost:
 
     def read_bytes(self, read: Callable[[int | None], int], value_bytes: int) -> int:
         """Bytes of K and V where the steps read so many positions of a layer with a given window."""
-        return 2 * self.spec.kv_size * value_bytes * self._over_layers(read)
+        return 2 * self.spec.attention.kv_size * value_bytes * self._over_layers(read)
 
     def step_bytes(self, contexts: Iterable[int], value_bytes: int) -> int:
         """Bytes that a decode step of one row for each of these sequences must read."""
@@ -111,7 +111,7 @@ class ModelCost:
         )
 
     def _over_layers(self, positions: Callable[[int | None], int]) -> int:
-        windows = Counter(layer.window for layer in self.spec.layers)
+        windows = Counter(layer.attention.window for layer in self.spec.layers)
         return sum(count * positions(window) for window, count in windows.items())
 
 

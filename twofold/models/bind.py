@@ -59,7 +59,8 @@ def bind(spec: ModelSpec, tensors: Mapping[str, TensorShape], *, fused: bool = F
 
 
 def _bind_layer(binder: _Binder, spec: ModelSpec, layer: str, fused: bool) -> LayerWeights:
-    hidden, queries, kv = spec.hidden_size, spec.query_size, spec.kv_size
+    attention, hidden, post_norms = spec.attention, spec.hidden_size, spec.layers[0].norms == 4
+    queries, kv = attention.query_size, attention.kv_size
     q, k, v = _bind_qkv(binder, spec, layer, fused)
     gate, up = _bind_gate_up(binder, spec, layer, fused)
 
@@ -75,19 +76,20 @@ def _bind_layer(binder: _Binder, spec: ModelSpec, layer: str, fused: bool) -> La
         ffn_norm=binder.vector(layer + "ffn_norm", hidden),
         gate=gate,
         up=up,
-        down=binder.matrix(layer + "ffn_down", hidden, spec.ffn_size),
-        q_bias=vector(spec.qkv_bias, "attn_q.bias", queries),
-        k_bias=vector(spec.qkv_bias, "attn_k.bias", kv),
-        v_bias=vector(spec.qkv_bias, "attn_v.bias", kv),
-        q_norm=vector(spec.qk_norm, "attn_q_norm", spec.head_dim),
-        k_norm=vector(spec.qk_norm, "attn_k_norm", spec.head_dim),
-        post_attention_norm=vector(spec.post_norms, "post_attention_norm", hidden),
-        post_ffn_norm=vector(spec.post_norms, "post_ffw_norm", hidden),
+        down=binder.matrix(layer + "ffn_down", hidden, spec.ffn.size),
+        q_bias=vector(attention.qkv_bias, "attn_q.bias", queries),
+        k_bias=vector(attention.qkv_bias, "attn_k.bias", kv),
+        v_bias=vector(attention.qkv_bias, "attn_v.bias", kv),
+        q_norm=vector(attention.qk_norm is not None, "attn_q_norm", attention.head_dim),
+        k_norm=vector(attention.qk_norm is not None, "attn_k_norm", attention.head_dim),
+        post_attention_norm=vector(post_norms, "post_attention_norm", hidden),
+        post_ffn_norm=vector(post_norms, "post_ffw_norm", hidden),
     )
 
 
 def _bind_qkv(binder: _Binder, spec: ModelSpec, layer: str, fused: bool) -> tuple[TensorRef, ...]:
-    sizes = (spec.query_size, spec.kv_size, spec.kv_size)
+    attention = spec.attention
+    sizes = (attention.query_size, attention.kv_size, attention.kv_size)
     if fused:
         return binder.parts(layer + "attn_qkv", sizes, spec.hidden_size)
     names = ("attn_q", "attn_k", "attn_v")
@@ -96,8 +98,8 @@ def _bind_qkv(binder: _Binder, spec: ModelSpec, layer: str, fused: bool) -> tupl
 
 def _bind_gate_up(binder: _Binder, spec: ModelSpec, layer: str, fused: bool) -> tuple[TensorRef, ...]:
     if fused:
-        return binder.parts(layer + "ffn_up", (spec.ffn_size, spec.ffn_size), spec.hidden_size)
-    return tuple(binder.matrix(layer + name, spec.ffn_size, spec.hidden_size) for name in ("ffn_gate", "ffn_up"))
+        return binder.parts(layer + "ffn_up", (spec.ffn.size, spec.ffn.size), spec.hidden_size)
+    return tuple(binder.matrix(layer + name, spec.ffn.size, spec.hidden_size) for name in ("ffn_gate", "ffn_up"))
 
 
 class _Binder:

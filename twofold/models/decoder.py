@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from twofold.core.model import LayerSpec, ModelSpec
+from twofold.core.model import GatedFFN, GroupedAttention, LayerSpec, ModelSpec
 from twofold.models.bind import LayerWeights, ModelWeights
-from twofold.ops.base import AttentionSpec, Ops, TensorRef, Wanted
+from twofold.ops.base import Ops, TensorRef, Wanted
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ def forward(ops: Ops[T], spec: ModelSpec, weights: ModelWeights) -> tuple[T, T]:
     x = ops.embed(weights.embedding, spec.embedding_scale)
     for index, (layer, layer_weights) in enumerate(zip(spec.layers, weights.layers, strict=True)):
         x = ops.add(x, _attention(ops, spec, index, layer, layer_weights, x))
-        x = ops.add(x, _feed_forward(ops, spec, layer_weights, x))
+        x = ops.add(x, _feed_forward(ops, spec, layer, layer_weights, x))
     selected = [ops.select(x, rows) for rows in (Wanted.LOGITS, Wanted.HIDDEN)]
     last, hidden = [ops.rms_norm(part, weights.final_norm, spec.norm_eps) for part in selected]
     logits = ops.linear(last, weights.head)
@@ -33,32 +33,31 @@ def forward(ops: Ops[T], spec: ModelSpec, weights: ModelWeights) -> tuple[T, T]:
 
 
 def _attention(ops: Ops[T], spec: ModelSpec, index: int, layer: LayerSpec, weights: LayerWeights, x: T) -> T:
+    attention = layer.attention
+    assert isinstance(attention, GroupedAttention)
     x = ops.rms_norm(x, weights.attn_norm, spec.norm_eps)
     q = ops.linear(x, weights.q, weights.q_bias)
     k = ops.linear(x, weights.k, weights.k_bias)
     v = ops.linear(x, weights.v, weights.v_bias)
-    q = ops.rope(_head_norm(ops, spec, q, weights.q_norm, spec.heads), spec.heads, layer.rope)
-    k = ops.rope(_head_norm(ops, spec, k, weights.k_norm, spec.kv_heads), spec.kv_heads, layer.rope)
+    q = _place_heads(ops, spec, layer, weights.q_norm, attention.heads, q)
+    k = _place_heads(ops, spec, layer, weights.k_norm, attention.kv_heads, k)
     ops.store_kv(index, k, v)
-    mixed = ops.attention(index, q, _attention_spec(spec, layer))
+    mixed = ops.attention(index, q, attention)
     return _norm(ops, spec, ops.linear(mixed, weights.o), weights.post_attention_norm)
 
 
-def _feed_forward(ops: Ops[T], spec: ModelSpec, weights: LayerWeights, x: T) -> T:
+def _feed_forward(ops: Ops[T], spec: ModelSpec, layer: LayerSpec, weights: LayerWeights, x: T) -> T:
+    assert isinstance(layer.ffn, GatedFFN)
     x = ops.rms_norm(x, weights.ffn_norm, spec.norm_eps)
-    inner = ops.gated(ops.linear(x, weights.gate), ops.linear(x, weights.up), spec.activation)
+    inner = ops.gated(ops.linear(x, weights.gate), ops.linear(x, weights.up), layer.ffn.activation)
     return _norm(ops, spec, ops.linear(inner, weights.down), weights.post_ffn_norm)
 
 
-def _attention_spec(spec: ModelSpec, layer: LayerSpec) -> AttentionSpec:
-    return AttentionSpec(
-        spec.heads, spec.kv_heads, spec.head_dim, spec.attention_scale, layer.window, spec.attention_softcap
-    )
+def _place_heads(ops: Ops[T], spec: ModelSpec, layer: LayerSpec, norm: TensorRef | None, heads: int, x: T) -> T:
+    """Norm and rotation of each head, where the layer has them."""
+    x = x if norm is None else ops.head_norm(x, norm, spec.norm_eps, heads)
+    return x if layer.rope is None else ops.rope(x, heads, layer.rope)
 
 
 def _norm(ops: Ops[T], spec: ModelSpec, x: T, weight: TensorRef | None) -> T:
     return x if weight is None else ops.rms_norm(x, weight, spec.norm_eps)
-
-
-def _head_norm(ops: Ops[T], spec: ModelSpec, x: T, weight: TensorRef | None, heads: int) -> T:
-    return x if weight is None else ops.head_norm(x, weight, spec.norm_eps, heads)

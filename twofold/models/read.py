@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from twofold.core.errors import FormatError
-from twofold.core.model import LayerSpec, ModelSpec
+from twofold.core.model import GatedFFN, GroupedAttention, LayerSpec, ModelSpec
 from twofold.models.architectures import Architecture, find_architecture
 from twofold.models.bind import ModelWeights, bind
 from twofold.models.keys import Keys
@@ -49,35 +50,43 @@ def _read_spec(
 ) -> ModelSpec:
     context = keys.integer("context_length")
     hidden, heads = keys.integer("embedding_length"), keys.integer("attention.head_count")
-    layers = keys.integer("block_count", most=MOST_LAYERS)
+    count = keys.integer("block_count", most=MOST_LAYERS)
     head_dim = _read_head_dim(keys, hidden, heads)
     kv_heads = _read_kv_heads(keys, heads)
     running = min(context, context_length or context)
     ropes = read_ropes(keys, architecture, head_dim, tensors, read_bytes, running)
-    windows = _read_windows(keys, architecture, layers)
-    scale_dim = hidden / heads if layers in architecture.hidden_scale_layers else head_dim
+    hidden_scale = 1 / math.sqrt(hidden / heads) if count in architecture.hidden_scale_layers else None
+    attention = GroupedAttention(
+        heads,
+        kv_heads,
+        head_dim,
+        qk_norm="head" if architecture.qk_norm else None,
+        qkv_bias=_has_bias(architecture, tensors),
+        scale=keys.number("attention.scale", 0.0) or hidden_scale,
+        softcap=_read_softcap(keys, "attn_logit_softcapping", architecture.attention_softcap),
+    )
+    ffn = GatedFFN(keys.integer("feed_forward_length"), activation=architecture.activation)
+    layers = (
+        LayerSpec(
+            replace(attention, window=window),
+            ffn,
+            norms=4 if architecture.post_norms else 2,
+            rope=ropes[window is not None],
+        )
+        for window in _read_windows(keys, architecture, count)
+    )
     return ModelSpec(
         architecture=architecture.name,
         name=str(metadata.get("general.name", architecture.name)),
         vocab_size=_read_vocab_size(metadata, tensors),
         hidden_size=hidden,
-        ffn_size=keys.integer("feed_forward_length"),
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
         context_length=context,
-        layers=tuple(LayerSpec(ropes[window is not None], window) for window in windows),
+        layers=tuple(layers),
+        tied_head="output.weight" not in tensors,
         norm_eps=keys.positive("attention.layer_norm_rms_epsilon"),
-        activation=architecture.activation,
-        attention_scale=keys.number("attention.scale", 0.0) or 1 / math.sqrt(scale_dim),
         # Gemma's own code rounds this factor to the weights' type; in float32 it stays sqrt(hidden).
         embedding_scale=math.sqrt(hidden) if architecture.scaled_embedding else 1.0,
-        attention_softcap=_read_softcap(keys, "attn_logit_softcapping", architecture.attention_softcap),
         final_softcap=_read_softcap(keys, "final_logit_softcapping", architecture.final_softcap),
-        qkv_bias=_has_bias(architecture, tensors),
-        qk_norm=architecture.qk_norm,
-        post_norms=architecture.post_norms,
-        tied_head="output.weight" not in tensors,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.core.model import Activation, RopeSpec
+from twofold.core.model import Activation, GroupedAttention, RopeSpec
 from twofold.core.step import BlockMove
 
 T = TypeVar("T")
@@ -65,18 +65,6 @@ class TensorRef:
     first_row: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionSpec:
-    """What one attention call needs beside its arrays."""
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    scale: float
-    window: int | None = None
-    softcap: float | None = None
-
-
 class Ops(Protocol[T]):
     """What a decoder asks of arrays. Activations ``T`` are float32 [rows, width].
 
@@ -115,7 +103,7 @@ class Ops(Protocol[T]):
         """Writes K and V of the batch's rows into their sequences' blocks of the layer's KV group."""
         ...
 
-    def attention(self, layer: int, q: T, spec: AttentionSpec) -> T:
+    def attention(self, layer: int, q: T, spec: GroupedAttention) -> T:
         """Causal attention of each row over the cached positions 0 … its own: [rows, heads · head_dim]."""
         ...
 

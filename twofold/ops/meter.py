@@ -14,10 +14,10 @@ from typing import Final, Protocol
 import numpy as np
 
 from twofold.core.kv_layout import key_value_bytes
-from twofold.core.model import Activation, RopeSpec
+from twofold.core.model import Activation, GroupedAttention, RopeSpec
 from twofold.core.quant import QuantFormat
 from twofold.core.values import FP16, ValueFormat
-from twofold.ops.base import AttentionSpec, Batch, TensorRef, Wanted
+from twofold.ops.base import Batch, TensorRef, Wanted
 
 FLOAT_BYTES: Final = 4
 """Activations are float32."""
@@ -127,7 +127,7 @@ class MeterOps:
         meter.kv_written += self.kv.nbytes(k.rows, k.width) + self.kv.nbytes(v.rows, v.width)
         meter.activation_bytes += k.nbytes + v.nbytes
 
-    def attention(self, layer: int, q: Sized, spec: AttentionSpec) -> Sized:  # noqa: ARG002
+    def attention(self, layer: int, q: Sized, spec: GroupedAttention) -> Sized:  # noqa: ARG002
         """Each row's products with every position that it sees; each position read once for a sequence's rows."""
         meter = self._count("attention")
         for start, stop in zip(self.batch.row_starts, self.batch.row_starts[1:], strict=False):

@@ -8,9 +8,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.core.model import Activation, KVGroup, RopeSpec
+from twofold.core.model import Activation, GroupedAttention, KVGroup, RopeSpec
 from twofold.core.step import BlockMove, MoveKind
-from twofold.ops.base import AttentionSpec, Batch, TensorRef, Wanted
+from twofold.ops.base import Batch, TensorRef, Wanted
 from twofold.ops.rope import rope_table
 
 Array: TypeAlias = NDArray[np.float32]
@@ -101,7 +101,7 @@ class NumpyOps:
         self._cache.k[layer][blocks, batch.positions % size] = k
         self._cache.v[layer][blocks, batch.positions % size] = v
 
-    def attention(self, layer: int, q: Array, spec: AttentionSpec) -> Array:
+    def attention(self, layer: int, q: Array, spec: GroupedAttention) -> Array:
         mixed = np.empty_like(q)
         for sequence, (start, stop) in enumerate(zip(self._batch.row_starts, self._batch.row_starts[1:], strict=False)):
             if start < stop:
@@ -124,19 +124,21 @@ class NumpyOps:
         tables: NDArray[np.int32] = self._batch.block_tables[self._cache.group_of[layer]]
         return tables
 
-    def _attend(self, layer: int, sequence: int, q: Array, rows: NDArray[np.int32], spec: AttentionSpec) -> Array:
+    def _attend(self, layer: int, sequence: int, q: Array, rows: NDArray[np.int32], spec: GroupedAttention) -> Array:
         """Attention of rows at positions ``rows`` of one sequence: [rows, heads · head_dim]."""
         length = int(rows[-1]) + 1
         table = self._tables(layer)[sequence]
         k, v = (self._gather(cache[layer], table, length, spec) for cache in (self._cache.k, self._cache.v))
         heads = q.reshape(len(q), spec.heads, spec.head_dim).transpose(1, 0, 2)
-        scores = heads @ k.transpose(0, 2, 1) * np.float32(spec.scale)
+        scores = heads @ k.transpose(0, 2, 1) * np.float32(spec.score_scale)
         if spec.softcap is not None:
             scores = softcap(scores, spec.softcap)
         scores[:, ~_visible(rows, length, spec.window)] = -np.inf
         return (_softmax(scores) @ v).transpose(1, 0, 2).reshape(q.shape)
 
-    def _gather(self, cache: NDArray[np.floating], table: NDArray[np.int32], length: int, spec: AttentionSpec) -> Array:
+    def _gather(
+        self, cache: NDArray[np.floating], table: NDArray[np.int32], length: int, spec: GroupedAttention
+    ) -> Array:
         """Cached positions 0 … length - 1 of a sequence, a copy for each query head: [heads, length, head_dim]."""
         blocks = table[: -(-length // self._cache.block_size)]
         rows = cache[blocks].reshape(-1, spec.kv_heads, spec.head_dim)[:length].astype(np.float32)

@@ -10,6 +10,7 @@ import pytest
 from tests.cost.count.steps import batch_of
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.core.kv_layout import KVLayout
+from twofold.core.model import ModelSpec
 from twofold.core.values import FP16, FP32
 from twofold.cost.count.memory import kv_bytes_per_token, parameters, streamed_bytes
 from twofold.cost.count.setting import Setting
@@ -17,7 +18,6 @@ from twofold.cost.count.step import Span, step
 from twofold.cost.count.work import Work
 from twofold.cost.model import ModelCost
 from twofold.cost.shapes.gguf import shape_of_file
-from twofold.cost.shapes.model import ModelShape
 from twofold.formats.gguf import GGUFFile
 from twofold.models.decoder import forward
 from twofold.models.read import read_model
@@ -109,7 +109,7 @@ def agrees_with_its_own_count(file: GGUFFile, work: Work, ops: MeterOps, spans: 
     assert work.kv_written == rows * KVLayout.of(spec, "f16").token_bytes(len(spec.layers))
 
 
-def every_byte(file: GGUFFile, shape: ModelShape) -> None:
+def every_byte(file: GGUFFile, shape: ModelSpec) -> None:
     stored = sum(info.nbytes for name, info in file.tensors.items() if not name.startswith("rope_"))
     table = 0 if shape.tied_head else file.tensors["token_embd.weight"].nbytes
     assert streamed_bytes(shape) == stored - table

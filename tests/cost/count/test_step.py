@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twofold.core.errors import ParameterError
+from twofold.core.model import ExpertFFN, GatedFFN, GroupedAttention, LatentAttention, LayerSpec, ModelSpec, PlainFFN
 from twofold.core.values import FP8, FP32, INT4, INT8, W8A8, ValueFormat
 from twofold.cost.count.linear import StepCost
 from twofold.cost.count.memory import fit, kv_bytes, kv_bytes_per_token, parameters, streamed_bytes, weight_bytes
@@ -16,25 +17,27 @@ from twofold.cost.count.setting import Setting
 from twofold.cost.count.step import Span, decode_step, mixed_step, prefill, read_positions, step, visible
 from twofold.cost.count.work import Operator, Work
 from twofold.cost.shapes.known import find_shape, known_shapes
-from twofold.cost.shapes.model import Experts, Gated, Grouped, Latent, LayerShape, ModelShape, Plain
 
 EVERY = sorted(known_shapes())
 
 
-def small(layer: LayerShape, *, tied_head: bool = False) -> ModelShape:
-    return ModelShape("small", 32, 100, 512, ((2, layer),), tied_head)
+def small(layer: LayerSpec, *, tied_head: bool = False) -> ModelSpec:
+    return ModelSpec("small", 32, 100, 512, (layer,) * 2, tied_head)
 
 
-DENSE = small(LayerShape(Grouped(4, 2, 8), Gated(48)))
-WINDOWED = ModelShape(
+DENSE = small(LayerSpec(GroupedAttention(4, 2, 8), GatedFFN(48)))
+WINDOWED = ModelSpec(
     "windowed",
     32,
     100,
     512,
-    ((3, LayerShape(Grouped(4, 2, 8, window=5), Gated(48))), (1, LayerShape(Grouped(4, 2, 8), Gated(48)))),
+    (
+        *(LayerSpec(GroupedAttention(4, 2, 8, window=5), GatedFFN(48)),) * 3,
+        LayerSpec(GroupedAttention(4, 2, 8), GatedFFN(48)),
+    ),
 )
-SPARSE = small(LayerShape(Grouped(4, 2, 8), Experts(8, 2, 16, shared=16)))
-LATENT = small(LayerShape(Latent(4, 24, 16, rope_dim=4, nope_dim=8, v_dim=8), Gated(48)))
+SPARSE = small(LayerSpec(GroupedAttention(4, 2, 8), ExpertFFN(8, 2, 16, shared=16)))
+LATENT = small(LayerSpec(LatentAttention(4, 24, 16, rope_dim=4, nope_dim=8, v_dim=8), GatedFFN(48)))
 
 
 def test_a_dense_step_by_hand() -> None:
@@ -131,7 +134,7 @@ def test_weights_in_other_formats() -> None:
 
 
 def test_plain_feed_forwards_and_parallel_layers() -> None:
-    plain = small(LayerShape(Grouped(4, 4, 8), Plain(64, bias=True), norms=1), tied_head=True)
+    plain = small(LayerSpec(GroupedAttention(4, 4, 8), PlainFFN(64, bias=True), norms=1), tied_head=True)
     work = prefill(plain, 3)
     assert "ffn_gate" not in {each.name for each in work.operators}
     assert work.named("ffn_up").weight_bytes == 2 * 2 * (64 * 32 + 64)
@@ -139,7 +142,7 @@ def test_plain_feed_forwards_and_parallel_layers() -> None:
 
 
 def test_a_tied_head_is_read_as_the_head() -> None:
-    tied = small(LayerShape(Grouped(4, 2, 8), Gated(48)), tied_head=True)
+    tied = small(LayerSpec(GroupedAttention(4, 2, 8), GatedFFN(48)), tied_head=True)
     assert decode_step(tied, [1]).weight_bytes == decode_step(DENSE, [1]).weight_bytes
     assert weight_bytes(DENSE) - weight_bytes(tied) == 100 * 32 * 2
 
@@ -171,10 +174,10 @@ spans = st.builds(Span, st.integers(1, 40), st.integers(0, 60), st.integers(0, 1
 def test_coefficients_say_what_steps_do(name: str, batch: list[Span], devices: tuple[int, int]) -> None:
     """Also of mixed windows, experts, several devices, and latent attention of prompts."""
     shape = find_shape(name)
-    even = all(layer.attention.heads % 2 == 0 for _, layer in shape.layers)
+    even = all(layer.attention.heads % 2 == 0 for _, layer in shape.runs)
     how = Setting(*devices) if even else Setting()
     cost = StepCost.of(shape, how)
-    if isinstance(shape.layers[0][1].attention, Latent):
+    if isinstance(shape.runs[0][1].attention, LatentAttention):
         batch += [Span(1, 5000), Span(3000, 900), Span(2, 7000)]
     work = step(shape, batch, how=how)
     rows, logits = sum(span.new for span in batch), sum(span.logits for span in batch)
@@ -195,7 +198,7 @@ def test_a_prompt_in_chunks_is_the_whole(name: str, first: int, second: int, cac
     assert parts.kv_written == whole.kv_written
     assert parts.kv_read >= whole.kv_read
     assert parts.weight_bytes >= whole.weight_bytes
-    if not isinstance(shape.layers[0][1].attention, Latent):
+    if not isinstance(shape.runs[0][1].attention, LatentAttention):
         assert parts.flops == whole.flops
 
 
@@ -215,7 +218,7 @@ def test_a_mixed_step_reads_weights_once(name: str, contexts: list[int], chunk: 
 def test_devices_do_all_the_work_between_them(name: str) -> None:
     """Matrices and attention of all devices add up to one's, but for what each keeps a copy of."""
     shape = find_shape(name)
-    if all(layer.attention.heads % 2 == 0 for _, layer in shape.layers):
+    if all(layer.attention.heads % 2 == 0 for _, layer in shape.runs):
         shared = decode_step(shape, [64], how=Setting(tp=2))
         assert decode_step(shape, [64]).flops <= 2 * shared.flops <= 1.04 * decode_step(shape, [64]).flops
 

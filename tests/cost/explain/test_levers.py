@@ -78,7 +78,7 @@ def test_fewer_bits_of_weights(name: str, form: object) -> None:
     assert form in {INT8, INT4}
     shape, scenario = find_shape("llama-3-8b"), scene(case=ALONE, by=BARE)
     packed = shape.stored_as(INT8 if form == INT8 else INT4)
-    table = shape.vocab * shape.hidden * 2
+    table = shape.vocab_size * shape.hidden_size * 2
     kv = kv_bytes(shape, 2151)
     before, after = (weight_bytes(each) - table + kv for each in (shape, packed))
     found = lever(name, scenario)

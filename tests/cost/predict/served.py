@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from twofold.core.errors import ParameterError
+from twofold.core.model import ModelSpec
 from twofold.core.values import BF16, FP8, FP8_BLOCK, NVFP4
 from twofold.cost.count.setting import Setting
 from twofold.cost.hardware.known import known_machines
@@ -28,7 +29,6 @@ from twofold.cost.predict.constants import Constants
 from twofold.cost.predict.demand import Demand
 from twofold.cost.predict.request import Case, Prediction, Predictor, first_token_s
 from twofold.cost.shapes.known import find_shape
-from twofold.cost.shapes.model import ModelShape
 
 Generation = Literal["hopper", "blackwell"]
 
@@ -162,7 +162,7 @@ def _devices(row: Row) -> tuple[int, int]:
     return tp, ep if 1 < ep <= tp and tp % ep == 0 else 1
 
 
-def _stored(shape: ModelShape, row: Row, tp: int, ep: int) -> tuple[ModelShape, Setting]:
+def _stored(shape: ModelSpec, row: Row, tp: int, ep: int) -> tuple[ModelSpec, Setting]:
     """What is multiplied in 8 or 4 bits keeps keys and values in fp8 too."""
     ep = ep if shape.has_experts else 1
     form = {"fp8": FP8, "fp8_block": FP8_BLOCK, "nvfp4": NVFP4}.get(row["gemm_quant_mode"])

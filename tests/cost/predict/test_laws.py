@@ -54,10 +54,10 @@ def test_no_prediction_is_below_the_speed_of_light(
 @given(st.sampled_from(MODELS), SPANS, st.sampled_from((1, 2, 4)))
 def test_coefficients_demand_what_the_counted_step_does(model: str, spans: list[tuple[int, Span]], tp: int) -> None:
     shape, machine, how = find_shape(model), find_machine("h100"), Setting(tp=tp)
-    assume(shape.layers[0][1].attention.heads % tp == 0)
+    assume(shape.runs[0][1].attention.heads % tp == 0)
     work = step(shape, [span for count, span in spans for _ in range(count)], how=how)
     sequences = sum(count for count, _ in spans)
-    counted = Demand.of(work, machine, layers=shape.layer_count, sequences=sequences, how=how)
+    counted = Demand.of(work, machine, layers=len(shape.layers), sequences=sequences, how=how)
     quick = Steps.of(shape, machine, how).demand(spans)
     for name in Demand._fields:
         assert getattr(quick, name) == pytest.approx(getattr(counted, name), rel=1e-6), name

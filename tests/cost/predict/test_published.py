@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from twofold.core.model import ModelSpec
 from twofold.core.values import INT4, INT8, ValueFormat
 from twofold.cost.count.crossover import latency_floor
 from twofold.cost.count.memory import parameters, weight_bytes
@@ -19,15 +20,14 @@ from twofold.cost.predict.known import CPU, GPU, LOOP
 from twofold.cost.predict.request import Case, Predictor
 from twofold.cost.predict.serving import burst_ttft, users_beyond
 from twofold.cost.shapes.known import find_shape
-from twofold.cost.shapes.model import ModelShape
 
 
-def predictor(model: str | ModelShape, machine: str, tp: int = 1) -> Predictor:
+def predictor(model: str | ModelSpec, machine: str, tp: int = 1) -> Predictor:
     shape = find_shape(model) if isinstance(model, str) else model
     return Predictor(shape, find_machine(machine), LOOP, Setting(tp=tp))
 
 
-def step_ms(model: str | ModelShape, machine: str, tp: int = 1, context: int = 100, batch: int = 1) -> float:
+def step_ms(model: str | ModelSpec, machine: str, tp: int = 1, context: int = 100, batch: int = 1) -> float:
     return 1e3 * predictor(model, machine, tp).steps.decode(batch, context).seconds(LOOP)
 
 

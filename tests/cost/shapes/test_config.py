@@ -11,12 +11,12 @@ import pytest
 
 from tests.cost.shapes.configs import CONFIGS
 from twofold.core.errors import FormatError, ModelNotFoundError, TwofoldError, UnsupportedModelError
+from twofold.core.model import ExpertFFN, Formats, GroupedAttention
 from twofold.core.values import BF16, FP8, FP8_BLOCK, INT8, NF4, NVFP4, W8A8, ValueFormat
 from twofold.cost.count.memory import parameters, weight_bytes
 from twofold.cost.shapes.config import read_config, read_config_file
 from twofold.cost.shapes.find import resolve_shape
 from twofold.cost.shapes.known import find_shape
-from twofold.cost.shapes.model import Experts, Formats, Grouped
 
 LLAMA = CONFIGS["llama-3.1-8b"]
 
@@ -26,9 +26,9 @@ def test_a_configuration_is_the_model_of_the_table(name: str) -> None:
     """Sizes, windows and experts layer by layer, and the formats that are published."""
     read, known = read_config(CONFIGS[name]), find_shape(name)
     assert parameters(read) == parameters(known)
-    assert (read.hidden, read.vocab, read.tied_head) == (known.hidden, known.vocab, known.tied_head)
-    assert [(count, layer.attention, layer.ffn, layer.norms) for count, layer in read.layers] == [
-        (count, layer.attention, layer.ffn, layer.norms) for count, layer in known.layers
+    assert (read.hidden_size, read.vocab_size, read.tied_head) == (known.hidden_size, known.vocab_size, known.tied_head)
+    assert [(count, layer.attention, layer.ffn, layer.norms) for count, layer in read.runs] == [
+        (count, layer.attention, layer.ffn, layer.norms) for count, layer in known.runs
     ]
     assert weight_bytes(read) == pytest.approx(weight_bytes(known), rel=1e-3)
 
@@ -83,28 +83,27 @@ def test_texts_inside_models_that_see() -> None:
 
 def test_windows_of_the_last_layers() -> None:
     values = {**LLAMA, "model_type": "qwen2", "use_sliding_window": True, "sliding_window": 99, "max_window_layers": 30}
-    windows = [(count, layer.attention.window) for count, layer in read_config(values).layers]
+    windows = [(count, layer.attention.window) for count, layer in read_config(values).runs]
     assert windows == [(30, None), (2, 99)]
 
 
 def test_layer_types_go_before_patterns() -> None:
     kinds = ["full_attention", "sliding_attention"] * 9
     shape = read_config({**CONFIGS["gemma-3-270m"], "layer_types": kinds})
-    assert [layer.attention.window for _, layer in shape.layers] == [None, 512] * 9
+    assert [layer.attention.window for _, layer in shape.runs] == [None, 512] * 9
     with pytest.raises(FormatError, match="'layer_types'"):
         read_config({**CONFIGS["gemma-3-270m"], "layer_types": kinds[1:]})
 
 
 def test_layers_with_and_without_experts() -> None:
     shape = read_config({**CONFIGS["qwen3-30b-a3b"], "mlp_only_layers": [1], "decoder_sparse_step": 2})
-    assert [isinstance(layer.ffn, Experts) for count, layer in shape.layers for _ in range(count)][:6] == [
+    assert [isinstance(layer.ffn, ExpertFFN) for count, layer in shape.runs for _ in range(count)][:6] == [
         *(False, False, False, True, False, True)
     ]
 
 
 def inner(quantization: dict[str, object], **more: object) -> Formats:
-    _, layer = read_config({**LLAMA, "quantization_config": quantization, **more}).layers[0]
-    return layer.formats
+    return read_config({**LLAMA, "quantization_config": quantization, **more}).layers[0].formats
 
 
 @pytest.mark.parametrize(
@@ -175,7 +174,7 @@ def test_files_and_folders(tmp_path: Path) -> None:
     assert read_config_file(folder).name == "My-Model"
     quant = {"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
     (folder / "hf_quant_config.json").write_text(json.dumps(quant), "utf-8")
-    assert read_config_file(folder).layers[0][1].formats.matrices == FP8
+    assert read_config_file(folder).layers[0].formats.matrices == FP8
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "\x00", "[" * 100_000])
@@ -214,4 +213,4 @@ def test_defaults_of_a_class_fill_what_a_file_leaves_out() -> None:
     }
     shape = read_config(sparse)
     assert parameters(shape) == parameters(find_shape("gemma-3-4b"))
-    assert isinstance(shape.layers[0][1].attention, Grouped)
+    assert isinstance(shape.runs[0][1].attention, GroupedAttention)

@@ -11,10 +11,10 @@ import pytest
 from tests.support.gguf_writer import MetadataItem, RawTensor, write_gguf
 from tests.support.tiny import TinyModel, TinyOptions, tiny_metadata, tiny_tensors
 from twofold.core.errors import FormatError, ModelNotFoundError, UnsupportedModelError
+from twofold.core.model import ExpertFFN, GatedFFN, GroupedAttention, LatentAttention, ModelSpec
 from twofold.core.quant import BY_NAME
 from twofold.cost.count.memory import kv_bytes_per_token, parameters, streamed_bytes, weight_bytes
 from twofold.cost.shapes.find import resolve_shape
-from twofold.cost.shapes.model import Experts, Gated, Grouped, Latent, ModelShape
 
 HIDDEN, VOCAB = 64, 96
 Sizes = Mapping[str, tuple[int, ...]]
@@ -72,7 +72,7 @@ HEADS = {"attention.head_count": 4, "attention.head_count_kv": 2, "feed_forward_
 ROUTED = {"expert_count": 8, "expert_used_count": 2, "expert_feed_forward_length": 32}
 
 
-def every_byte(shape: ModelShape, stored: int) -> None:
+def every_byte(shape: ModelSpec, stored: int) -> None:
     assert weight_bytes(shape) == stored
     assert streamed_bytes(shape) < stored
 
@@ -84,9 +84,9 @@ def test_experts(tmp_path: Path, form: str) -> None:
     stored = write(path, "qwen3moe", {**HEADS, **ROUTED}, [{**NORMS, **ATTENTION, **norms, **EXPERTS}] * 3, form)
     shape = resolve_shape(str(path))
     every_byte(shape, stored)
-    ((count, layer),) = shape.layers
-    assert (count, layer.ffn) == (3, Experts(8, 2, 32))
-    assert layer.attention == Grouped(4, 2, 16, qk_norm="head")
+    ((count, layer),) = shape.runs
+    assert (count, layer.ffn) == (3, ExpertFFN(8, 2, 32))
+    assert layer.attention == GroupedAttention(4, 2, 16, qk_norm="head")
     assert parameters(shape).layers - parameters(shape).active == 3 * 6 * 3 * 32 * 64
 
 
@@ -98,7 +98,7 @@ def test_experts_under_a_name_that_the_engine_knows(tmp_path: Path) -> None:
     stored = write(path, "llama", own, [{**NORMS, **ATTENTION, **EXPERTS}] * 2, "F16")
     shape = resolve_shape(str(path))
     every_byte(shape, stored)
-    assert shape.layers[0][1].ffn == Experts(8, 2, 32)
+    assert shape.runs[0][1].ffn == ExpertFFN(8, 2, 32)
 
 
 def test_latent_attention_and_shared_experts(tmp_path: Path) -> None:
@@ -118,8 +118,8 @@ def test_latent_attention_and_shared_experts(tmp_path: Path) -> None:
     stored = write(path, "deepseek2", own, layers, "Q8_0")
     shape = resolve_shape(str(path))
     every_byte(shape, stored)
-    assert [layer.ffn for _, layer in shape.layers] == [Gated(96), Experts(8, 2, 32, shared=64, router_bias=True)]
-    assert shape.layers[0][1].attention == Latent(4, 32, 64, rope_dim=16, nope_dim=32, v_dim=32)
+    assert [layer.ffn for _, layer in shape.runs] == [GatedFFN(96), ExpertFFN(8, 2, 32, shared=64, router_bias=True)]
+    assert shape.runs[0][1].attention == LatentAttention(4, 32, 64, rope_dim=16, nope_dim=32, v_dim=32)
     assert kv_bytes_per_token(shape) == 2 * (64 + 16) * 2
 
 
@@ -131,9 +131,9 @@ def test_windows_and_sinks(tmp_path: Path) -> None:
     stored = write(path, "gpt-oss", own, [{**NORMS, **ATTENTION, **extra, **DENSE}] * 4, "F16")
     shape = resolve_shape(str(path))
     every_byte(shape, stored)
-    assert [layer.attention.window for _, layer in shape.layers] == [32, None, 32, None]
-    assert isinstance(shape.layers[0][1].attention, Grouped)
-    assert shape.layers[0][1].attention.sinks
+    assert [layer.attention.window for _, layer in shape.runs] == [32, None, 32, None]
+    assert isinstance(shape.runs[0][1].attention, GroupedAttention)
+    assert shape.runs[0][1].attention.sinks
 
 
 @pytest.mark.parametrize("missing", ["embedding_length", "attention.head_count", "expert_used_count"])
@@ -177,6 +177,6 @@ def test_formats_that_differ_from_layer_to_layer(tmp_path: Path, tiny_gguf: Call
     tensors[name] = zeros(tensors[name].shape, "Q8_0")
     write_gguf(path, tiny_metadata(options), tensors)
     shape = resolve_shape(str(path))
-    assert len(shape.layers) == 3
+    assert len(shape.runs) == 3
     assert weight_bytes(shape) == sum(tensor.data.nbytes for tensor in tensors.values())
     assert parameters(shape) == parameters(resolve_shape(str(tiny_gguf(options).path)))

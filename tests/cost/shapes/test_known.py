@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from twofold.core.errors import ModelNotFoundError
+from twofold.core.model import ExpertFFN
 from twofold.cost.count.memory import parameters, weight_bytes
 from twofold.cost.shapes.known import OTHER_NAMES, find_shape, known_shapes
-from twofold.cost.shapes.model import Experts
 
 PUBLISHED = {
     "llama-2-7b": 6_738_415_616,
@@ -118,7 +118,7 @@ def test_every_model_is_held_against_something() -> None:
 def test_every_model_names_its_source() -> None:
     for shape in known_shapes().values():
         assert shape.source, shape.name
-        assert shape.has_experts == any(isinstance(layer.ffn, Experts) for _, layer in shape.layers)
+        assert shape.has_experts == any(isinstance(layer.ffn, ExpertFFN) for _, layer in shape.runs)
 
 
 @pytest.mark.parametrize(

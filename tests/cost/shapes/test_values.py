@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from twofold.core.errors import ParameterError
+from twofold.core.model import Formats, GatedFFN, GroupedAttention, LayerSpec, ModelSpec
 from twofold.core.quant import FORMATS, QuantFormat
 from twofold.core.values import BF16, FP8_BLOCK, INT4, MXFP4, VALUE_FORMATS, ValueFormat, find_format, grouped
-from twofold.cost.shapes.model import Formats, Gated, Grouped, LayerShape, runs
 
 
 @pytest.mark.parametrize("quant", FORMATS, ids=lambda quant: quant.name)
@@ -47,6 +47,7 @@ def test_formats_go_by_name() -> None:
 
 
 def test_runs_of_equal_layers() -> None:
-    one, other = (LayerShape(Grouped(1, 1, 8), Gated(size)) for size in (8, 16))
-    assert runs([one, one, other, one]) == ((2, one), (1, other), (1, one))
-    assert runs([]) == ()
+    one, other = (LayerSpec(GroupedAttention(1, 1, 8), GatedFFN(size)) for size in (8, 16))
+    spec = ModelSpec("runs", 8, 8, 8, (one, one, other, one))
+    assert spec.runs == ((2, one), (1, other), (1, one))
+    assert ModelSpec("empty", 8, 8, 8, ()).runs == ()

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from twofold.core.model import ModelSpec
 from twofold.core.values import FP16, FP32
 from twofold.cost.calibrate.fit import fit_constants, lessons, samples
 from twofold.cost.calibrate.probes import PROBES, Point, Prober, affordable
@@ -24,7 +25,6 @@ from twofold.cost.machine import FULL_RUNS, FULL_SIZES, MachineLimits, probe_siz
 from twofold.cost.predict.request import Predictor
 from twofold.cost.predict.steps import Steps
 from twofold.cost.shapes.gguf import read_gguf
-from twofold.cost.shapes.model import ModelShape
 from twofold.engine.lessons import model_key, write_lessons
 from twofold.engine.llm import LLM
 from twofold.host.cpu import read_cpu
@@ -90,10 +90,10 @@ def _ceilings(subject: Subject, isa: str | None, working_set: int) -> MachineLim
 
 
 def measure(
-    path: Path, shape: ModelShape, isa: str | None, threads: int, seconds: float, stop: Callable[[], bool]
+    path: Path, shape: ModelSpec, isa: str | None, threads: int, seconds: float, stop: Callable[[], bool]
 ) -> list[Point]:
     """Steps of all probes that the model has room for and that fit into the time."""
-    context = min(CONTEXT, shape.context)
+    context = min(CONTEXT, shape.context_length)
     with LLM(
         path,
         build=watched_build,
@@ -117,7 +117,7 @@ def subject_of(path: Path, isa: str | None = None, threads: int | None = None) -
     return Subject(cpu.name, choose(host_features(), isa).name, threads or cpu.usable_cores, model_key(path))
 
 
-def machine_of(shape: ModelShape, limits: MachineLimits) -> Machine:
+def machine_of(shape: ModelSpec, limits: MachineLimits) -> Machine:
     """This machine, reading that model's weights."""
     return local_machine(limits, read_memory().usable, streamed_bytes(shape, ENGINE))
 

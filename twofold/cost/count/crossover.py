@@ -10,21 +10,21 @@ With P active parameters of the layers, W bytes of weights, kv bytes of K and V 
 
 from __future__ import annotations
 
+from twofold.core.model import Attention, GroupedAttention, ModelSpec
 from twofold.core.values import Arithmetic, ValueFormat
 from twofold.cost.count.memory import kv_bytes_per_token, parameters, weight_bytes
 from twofold.cost.count.setting import PLAIN, Setting
 from twofold.cost.hardware.machine import Machine
-from twofold.cost.shapes.model import Attention, Grouped, ModelShape
 
 
-def attention_crossover(shape: ModelShape) -> float:
+def attention_crossover(shape: ModelSpec) -> float:
     """S*: tokens of a prompt whose attention costs as many FLOPs as its matrices, if no window hid any."""
-    return parameters(shape).active / sum(count * _mean_width(layer.attention) for count, layer in shape.layers)
+    return parameters(shape).active / sum(count * _mean_width(layer.attention) for count, layer in shape.runs)
 
 
 def _mean_width(attention: Attention) -> float:
     """n_q · d; of latent attention, which whole prompts make in its expanded form, the mean of keys' and values'."""
-    if isinstance(attention, Grouped):
+    if isinstance(attention, GroupedAttention):
         return attention.query_size
     return (attention.query_size + attention.output_size) / 2
 
@@ -37,13 +37,13 @@ def knee_rows(
     return peak / (memory_efficiency * machine.bandwidth) * weights.bytes_per_value / 2
 
 
-def batch_tokens_crossover(shape: ModelShape, how: Setting = PLAIN) -> float:
+def batch_tokens_crossover(shape: ModelSpec, how: Setting = PLAIN) -> float:
     """B·c: tokens in the batch from which keys and values are more bytes than the weights."""
     return weight_bytes(shape, how) / kv_bytes_per_token(shape, how)
 
 
 def context_crossover(
-    shape: ModelShape, machine: Machine, arithmetic: Arithmetic = "bf16", how: Setting = PLAIN
+    shape: ModelSpec, machine: Machine, arithmetic: Arithmetic = "bf16", how: Setting = PLAIN
 ) -> float:
     """c*: context whose keys and values take as long to read as the matrices of one row to compute."""
     return 2 * parameters(shape).active / (machine.ridge(arithmetic) * kv_bytes_per_token(shape, how))

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from twofold.core.model import ExpertFFN, GroupedAttention, ModelSpec
 from twofold.core.values import Arithmetic
 from twofold.cost.count.setting import PLAIN, Setting
 from twofold.cost.count.step import Span, step, visible
-from twofold.cost.shapes.model import Experts, Grouped, ModelShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class StepCost:
     all_reduces: int
 
     @classmethod
-    def of(cls, shape: ModelShape, how: Setting = PLAIN) -> StepCost:
+    def of(cls, shape: ModelSpec, how: Setting = PLAIN) -> StepCost:
         """Counted from two small steps, one with logits and one without."""
         silent, loud = step(shape, [Span(1, 0, 0)], how=how), step(shape, [Span(1)], how=how)
         experts = _experts(shape, how)
@@ -120,11 +120,11 @@ class StepCost:
         return sum(cost.token_bytes * positions[window] for window, cost in self.windows.items())
 
 
-def _windows(shape: ModelShape, how: Setting) -> Mapping[int | None, WindowCost]:
+def _windows(shape: ModelSpec, how: Setting) -> Mapping[int | None, WindowCost]:
     found: dict[int | None, WindowCost] = {}
-    for count, layer in shape.layers:
+    for count, layer in shape.runs:
         attention = layer.attention
-        if isinstance(attention, Grouped):
+        if isinstance(attention, GroupedAttention):
             flops = 4 * (attention.query_size // how.tp)
         else:
             flops = 2 * (attention.heads // how.tp) * (2 * attention.kv_rank + attention.rope_dim)
@@ -135,11 +135,11 @@ def _windows(shape: ModelShape, how: Setting) -> Mapping[int | None, WindowCost]
     return found
 
 
-def _latent(shape: ModelShape, how: Setting) -> tuple[LatentCost, ...]:
+def _latent(shape: ModelSpec, how: Setting) -> tuple[LatentCost, ...]:
     found: dict[tuple[int | None, Arithmetic], tuple[int, int]] = {}
-    for count, layer in shape.layers:
+    for count, layer in shape.runs:
         attention = layer.attention
-        if isinstance(attention, Grouped):
+        if isinstance(attention, GroupedAttention):
             continue
         values, heads = attention.nope_dim + attention.v_dim, count * (attention.heads // how.tp)
         key = attention.window, layer.formats.of("attn_k_b").arithmetic
@@ -151,10 +151,10 @@ def _latent(shape: ModelShape, how: Setting) -> tuple[LatentCost, ...]:
     return tuple(LatentCost(window, *flops, arithmetic) for (window, arithmetic), flops in found.items())
 
 
-def _experts(shape: ModelShape, how: Setting) -> tuple[ExpertCost, ...]:
+def _experts(shape: ModelSpec, how: Setting) -> tuple[ExpertCost, ...]:
     found: dict[tuple[int, int], float] = {}
-    for count, layer in shape.layers:
-        if isinstance(layer.ffn, Experts):
+    for count, layer in shape.runs:
+        if isinstance(layer.ffn, ExpertFFN):
             key = (layer.ffn.count, layer.ffn.active)
-            found[key] = found.get(key, 0.0) + count * how.expert_bytes(layer, shape.hidden)
+            found[key] = found.get(key, 0.0) + count * how.expert_bytes(layer, shape.hidden_size)
     return tuple(ExpertCost(size, *key) for key, size in found.items())

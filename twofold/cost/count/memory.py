@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from twofold.core.model import ModelSpec
 from twofold.cost.count.setting import PLAIN, Setting
-from twofold.cost.shapes.model import ModelShape
 from twofold.cost.shapes.weights import EMBEDDING, layer_weights, outer_weights
 
 
@@ -35,12 +35,12 @@ class Parameters:
     total: int
 
 
-def parameters(shape: ModelShape) -> Parameters:
+def parameters(shape: ModelSpec) -> Parameters:
     """Counts a model's parameters."""
-    inner = [(count, weight) for count, layer in shape.layers for weight in layer_weights(layer, shape.hidden)]
+    inner = [(count, weight) for count, layer in shape.runs for weight in layer_weights(layer, shape.hidden_size)]
     outer = [(1, weight) for weight in outer_weights(shape)]
     matrices = [(count, weight) for count, weight in inner if not weight.vector]
-    table = shape.vocab * shape.hidden
+    table = shape.vocab_size * shape.hidden_size
     return Parameters(
         layers=sum(count * weight.parameters for count, weight in matrices),
         active=sum(count * weight.active * weight.rows * weight.columns for count, weight in matrices),
@@ -52,35 +52,35 @@ def parameters(shape: ModelShape) -> Parameters:
 
 
 @lru_cache(maxsize=256)
-def weight_bytes(shape: ModelShape, how: Setting = PLAIN) -> int:
+def weight_bytes(shape: ModelSpec, how: Setting = PLAIN) -> int:
     """Bytes of all weights that one device keeps."""
     inner = (
         count * how.nbytes(weight, layer.attention)
-        for count, layer in shape.layers
-        for weight in layer_weights(layer, shape.hidden)
+        for count, layer in shape.runs
+        for weight in layer_weights(layer, shape.hidden_size)
     )
     return round(sum(inner) + sum(how.nbytes(weight) for weight in outer_weights(shape)))
 
 
-def streamed_bytes(shape: ModelShape, how: Setting = PLAIN) -> int:
+def streamed_bytes(shape: ModelSpec, how: Setting = PLAIN) -> int:
     """Bytes of weights that a step of very many rows reads: all but tables of which it looks rows up."""
     tables = {"position_embd"} if shape.tied_head else {"position_embd", EMBEDDING}
     looked_up = (how.nbytes(weight) for weight in outer_weights(shape) if weight.name in tables)
     return weight_bytes(shape, how) - round(sum(looked_up))
 
 
-def kv_bytes_per_token(shape: ModelShape, how: Setting = PLAIN) -> int:
+def kv_bytes_per_token(shape: ModelSpec, how: Setting = PLAIN) -> int:
     """Bytes that one token adds to one device's cache, in all layers: what a token costs where no window hides it."""
-    return sum(count * how.token_bytes(layer.attention) for count, layer in shape.layers)
+    return sum(count * how.token_bytes(layer.attention) for count, layer in shape.runs)
 
 
-def kv_bytes(shape: ModelShape, context: int, how: Setting = PLAIN, *, block: int = 1) -> int:
+def kv_bytes(shape: ModelSpec, context: int, how: Setting = PLAIN, *, block: int = 1) -> int:
     """Bytes of keys and values of one sequence in one device's cache, in whole blocks of ``block`` positions.
 
     Layers with a window keep what their rows can still see; a window that begins inside a block needs one block more.
     """
     total = 0
-    for count, layer in shape.layers:
+    for count, layer in shape.runs:
         total += count * how.token_bytes(layer.attention) * _kept_positions(context, layer.attention.window, block)
     return total
 
@@ -110,7 +110,7 @@ class Fit:
 
 
 def fit(
-    shape: ModelShape,
+    shape: ModelSpec,
     memory_bytes: float,
     context: int,
     how: Setting = PLAIN,

@@ -7,8 +7,8 @@ from typing import Final
 
 from twofold.core.errors import ParameterError
 from twofold.core.kv_layout import key_value_bytes
+from twofold.core.model import Attention, GroupedAttention, LayerSpec, ModelSpec
 from twofold.core.values import BF16, ValueFormat
-from twofold.cost.shapes.model import Attention, Grouped, LayerShape, ModelShape
 from twofold.cost.shapes.weights import Weight, layer_weights
 
 
@@ -33,11 +33,11 @@ class Setting:
                 hint="Both must be positive, and ep must divide tp.",
             )
 
-    def check(self, shape: ModelShape) -> None:
+    def check(self, shape: ModelSpec) -> None:
         """Raises ParameterError where the heads cannot be shared out to ``tp`` devices equally."""
-        for _, layer in shape.layers:
+        for _, layer in shape.runs:
             heads = layer.attention.heads
-            kv_heads = layer.attention.kv_heads if isinstance(layer.attention, Grouped) else heads
+            kv_heads = layer.attention.kv_heads if isinstance(layer.attention, GroupedAttention) else heads
             whole = kv_heads % self.tp == 0 or self.tp % kv_heads == 0
             if heads % self.tp or not whole:
                 raise ParameterError(
@@ -49,7 +49,7 @@ class Setting:
 
     def kv_parts(self, attention: Attention) -> int:
         """In how many parts the keys and values are cut; devices beyond that keep copies."""
-        return min(self.tp, attention.kv_heads) if isinstance(attention, Grouped) else 1
+        return min(self.tp, attention.kv_heads) if isinstance(attention, GroupedAttention) else 1
 
     def share(self, weight: Weight, attention: Attention | None = None) -> tuple[int, int, float]:
         """What one device keeps of a tensor: rows, columns and copies (a mean where experts do not divide)."""
@@ -70,13 +70,13 @@ class Setting:
         rows, columns, copies = self.share(weight, attention)
         return copies * weight.format.nbytes(rows, columns)
 
-    def expert_bytes(self, layer: LayerShape, hidden: int) -> float:
+    def expert_bytes(self, layer: LayerSpec, hidden: int) -> float:
         """Bytes of all experts of a layer that one device keeps."""
         return sum(self.nbytes(weight) for weight in layer_weights(layer, hidden) if weight.copies > 1)
 
     def token_bytes(self, attention: Attention) -> int:
         """Bytes that one token adds in one layer's cache of one device."""
-        if isinstance(attention, Grouped):
+        if isinstance(attention, GroupedAttention):
             heads = attention.kv_heads // self.kv_parts(attention)
             return key_value_bytes(heads, attention.head_dim, 1, self.kv)
         return self.kv.nbytes(1, attention.kv_rank) + self.kv.nbytes(1, attention.rope_dim)

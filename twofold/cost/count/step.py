@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from twofold.core.model import ExpertFFN, GatedFFN, GroupedAttention, LatentAttention, LayerSpec, ModelSpec
 from twofold.cost.count.setting import PLAIN, Setting
 from twofold.cost.count.work import Operator, Work
-from twofold.cost.shapes.model import Experts, Gated, Grouped, Latent, LayerShape, ModelShape
 from twofold.cost.shapes.weights import EMBEDDING, HEAD, Weight, layer_weights, outer_weights
 
 
@@ -32,18 +32,18 @@ class Span:
     logits: int = 1
 
 
-def prefill(shape: ModelShape, new: int, cached: int = 0, batch: int = 1, *, how: Setting = PLAIN) -> Work:
+def prefill(shape: ModelSpec, new: int, cached: int = 0, batch: int = 1, *, how: Setting = PLAIN) -> Work:
     """``batch`` prompts of ``new`` tokens after ``cached`` ones in one step, each with the logits of its last token."""
     return step(shape, [Span(new, cached)] * batch, how=how)
 
 
-def decode_step(shape: ModelShape, contexts: Iterable[int], *, how: Setting = PLAIN) -> Work:
+def decode_step(shape: ModelSpec, contexts: Iterable[int], *, how: Setting = PLAIN) -> Work:
     """One row for each sequence; a context is what the row sees, itself included."""
     return step(shape, [Span(1, context - 1) for context in contexts], how=how)
 
 
 def mixed_step(
-    shape: ModelShape,
+    shape: ModelSpec,
     contexts: Iterable[int],
     chunk: int,
     cached: int = 0,
@@ -56,11 +56,11 @@ def mixed_step(
     return step(shape, [*spans, Span(chunk, cached, int(last))], how=how)
 
 
-def step(shape: ModelShape, spans: Sequence[Span], *, how: Setting = PLAIN) -> Work:
+def step(shape: ModelSpec, spans: Sequence[Span], *, how: Setting = PLAIN) -> Work:
     """The work of one step on one device. Raises ParameterError where the devices cannot share the model."""
     rows = sum(span.new for span in spans)
     logit_rows = sum(span.logits for span in spans)
-    counter = _Counter(shape.hidden, rows, tuple(spans), how)
+    counter = _Counter(shape.hidden_size, rows, tuple(spans), how)
     found = [counter.embed(shape)]
     for count, layer in _distinct(shape, how):
         found += (each.times(count) for each in counter.layer(layer))
@@ -69,11 +69,11 @@ def step(shape: ModelShape, spans: Sequence[Span], *, how: Setting = PLAIN) -> W
 
 
 @lru_cache(maxsize=256)
-def _distinct(shape: ModelShape, how: Setting) -> tuple[tuple[int, LayerShape], ...]:
+def _distinct(shape: ModelSpec, how: Setting) -> tuple[tuple[int, LayerSpec], ...]:
     """Layers that are not equal, and how many there are of each."""
     how.check(shape)
-    counts: dict[LayerShape, int] = {}
-    for count, layer in shape.layers:
+    counts: dict[LayerSpec, int] = {}
+    for count, layer in shape.runs:
         counts[layer] = counts.get(layer, 0) + count
     return tuple((count, layer) for layer, count in counts.items())
 
@@ -100,20 +100,22 @@ class _Counter:
     spans: tuple[Span, ...]
     how: Setting
 
-    def embed(self, shape: ModelShape) -> Operator:
+    def embed(self, shape: ModelSpec) -> Operator:
         table = next(weight for weight in outer_weights(shape) if weight.name == EMBEDDING)
         looked_up = table.format.nbytes(1, table.columns) * self.rows
         return self._plain(EMBEDDING, looked_up + self._values(self.hidden))
 
-    def layer(self, layer: LayerShape) -> Iterator[Operator]:
+    def layer(self, layer: LayerSpec) -> Iterator[Operator]:
         """Operators of one layer."""
         for weight in layer_weights(layer, self.hidden):
             yield self._bias(weight) if weight.name.endswith(".bias") else self._weight(weight, layer)
         attention = layer.attention
-        yield self._attention(attention) if isinstance(attention, Grouped) else self._latent_attention(attention)
+        yield (
+            self._attention(attention) if isinstance(attention, GroupedAttention) else self._latent_attention(attention)
+        )
         yield self._store(layer)
         yield self._plain("rope", 2 * self._values(*_rotated(layer, self.how)), calls=2)
-        if not isinstance(layer.ffn, Gated | Experts):
+        if not isinstance(layer.ffn, GatedFFN | ExpertFFN):
             yield self._plain("activation", 2 * self._values(-(-layer.ffn.size // self.how.tp)))
         else:
             yield self._plain("gated", 3 * self._values(_inner_size(layer.ffn, self.how)))
@@ -123,7 +125,7 @@ class _Counter:
             arithmetic = self.how.activations.arithmetic
             yield Operator("all_reduce", arithmetic, 2, all_reduce_bytes=2 * message)
 
-    def end(self, shape: ModelShape, logit_rows: int) -> Iterator[Operator]:
+    def end(self, shape: ModelSpec, logit_rows: int) -> Iterator[Operator]:
         """The rows whose logits are wanted, the last norm, and the head. Nothing of them is read where none are."""
         if not logit_rows:
             return
@@ -135,7 +137,7 @@ class _Counter:
             elif weight.name == (EMBEDDING if shape.tied_head else HEAD):
                 yield last._matrix(weight, None, HEAD)
 
-    def _weight(self, weight: Weight, layer: LayerShape | None) -> Operator:
+    def _weight(self, weight: Weight, layer: LayerSpec | None) -> Operator:
         if not weight.vector:
             return self._matrix(weight, layer, weight.name)
         rows, columns, _ = self.how.share(weight, layer.attention if layer else None)
@@ -155,14 +157,14 @@ class _Counter:
         size = weight.format.nbytes(rows, columns) * copies * picked
         return Operator(name, weight.format.arithmetic, weight_bytes=size)
 
-    def _matrix(self, weight: Weight, layer: LayerShape | None, name: str) -> Operator:
+    def _matrix(self, weight: Weight, layer: LayerSpec | None, name: str) -> Operator:
         rows, columns, copies = self.how.share(weight, layer.attention if layer else None)
         size: float = weight.format.nbytes(rows, columns)
         passes = self.rows
         if weight.copies > 1:
             size *= copies * self._picked(weight)
             passes = self.rows * weight.active // self.how.ep
-        elif layer is not None and isinstance(layer.attention, Latent) and name in {"attn_k_b", "attn_v_b"}:
+        elif layer is not None and isinstance(layer.attention, LatentAttention) and name in {"attn_k_b", "attn_v_b"}:
             passes = sum(_latent_passes(layer.attention, span) for span in self.spans)
         moved = self.how.activations.nbytes(passes, rows + columns)
         flops = 2 * passes * rows * columns
@@ -172,12 +174,12 @@ class _Counter:
         """The share of the experts that at least one row is expected to pick."""
         return 1 - (1 - weight.active / weight.copies) ** self.rows
 
-    def _attention(self, attention: Grouped) -> Operator:
+    def _attention(self, attention: GroupedAttention) -> Operator:
         queries = attention.query_size // self.how.tp
         attended = sum(visible(span.cached, span.new, attention.window) for span in self.spans)
         return self._attend(4 * queries * attended, 2 * queries, attention.window, self.how.token_bytes(attention))
 
-    def _latent_attention(self, attention: Latent) -> Operator:
+    def _latent_attention(self, attention: LatentAttention) -> Operator:
         heads = attention.heads // self.how.tp
         flops = sum(heads * _latent_flops(attention, span) for span in self.spans)
         width = heads * (attention.nope_dim + attention.rope_dim + attention.v_dim)
@@ -188,7 +190,7 @@ class _Counter:
         arithmetic = self.how.activations.arithmetic
         return Operator("attention", arithmetic, 1, flops, kv_read=read, activation_bytes=self._values(width))
 
-    def _store(self, layer: LayerShape) -> Operator:
+    def _store(self, layer: LayerSpec) -> Operator:
         attention = layer.attention
         parts = self.how.kv_parts(attention)
         written = self.rows * self.how.token_bytes(attention)
@@ -203,47 +205,47 @@ class _Counter:
         return self.how.activations.nbytes(self.rows, sum(widths))
 
 
-def _latent_passes(attention: Latent, span: Span) -> int:
+def _latent_passes(attention: LatentAttention, span: Span) -> int:
     """Rows that the matrices from the latent vector to keys and values multiply."""
     return span.new if _absorbed(attention, span) else span.cached + span.new
 
 
-def _latent_flops(attention: Latent, span: Span) -> int:
+def _latent_flops(attention: LatentAttention, span: Span) -> int:
     """FLOPs of one head's attention."""
     return (_absorbed_flops if _absorbed(attention, span) else _expanded_flops)(attention, span)
 
 
-def _absorbed(attention: Latent, span: Span) -> bool:
+def _absorbed(attention: LatentAttention, span: Span) -> bool:
     expanded = 2 * span.cached * attention.kv_rank * (attention.nope_dim + attention.v_dim)
     return _absorbed_flops(attention, span) <= _expanded_flops(attention, span) + expanded
 
 
-def _absorbed_flops(attention: Latent, span: Span) -> int:
+def _absorbed_flops(attention: LatentAttention, span: Span) -> int:
     return 2 * (2 * attention.kv_rank + attention.rope_dim) * visible(span.cached, span.new, attention.window)
 
 
-def _expanded_flops(attention: Latent, span: Span) -> int:
+def _expanded_flops(attention: LatentAttention, span: Span) -> int:
     width = attention.nope_dim + attention.rope_dim + attention.v_dim
     return 2 * width * visible(span.cached, span.new, attention.window)
 
 
-def _rotated(layer: LayerShape, how: Setting) -> tuple[int, int]:
+def _rotated(layer: LayerSpec, how: Setting) -> tuple[int, int]:
     """Values of queries and of keys that are rotated."""
     attention = layer.attention
-    if isinstance(attention, Grouped):
+    if isinstance(attention, GroupedAttention):
         return attention.query_size // how.tp, attention.kv_size // how.kv_parts(attention)
     return attention.heads // how.tp * attention.rope_dim, attention.rope_dim
 
 
-def _inner_size(ffn: Gated | Experts, how: Setting) -> int:
-    if isinstance(ffn, Gated):
+def _inner_size(ffn: GatedFFN | ExpertFFN, how: Setting) -> int:
+    if isinstance(ffn, GatedFFN):
         return -(-ffn.size // how.tp)
     return ffn.active * ffn.size // how.tp + -(-ffn.shared // how.tp)
 
 
-def _norm_width(weight: Weight, layer: LayerShape | None, how: Setting) -> int:
+def _norm_width(weight: Weight, layer: LayerSpec | None, how: Setting) -> int:
     """Values that a norm goes over: its own, or each head's."""
-    if layer is not None and isinstance(layer.attention, Grouped) and layer.attention.qk_norm:
+    if layer is not None and isinstance(layer.attention, GroupedAttention) and layer.attention.qk_norm:
         queries, keys = _rotated(layer, how)
         return {"attn_q_norm": queries, "attn_k_norm": keys}.get(weight.name, weight.columns)
     return weight.columns

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from twofold.core.errors import ParameterError
+from twofold.core.model import ModelSpec
 from twofold.core.values import INT4, INT8
 from twofold.cost.count.setting import Setting
 from twofold.cost.explain.levers.base import Assumptions
@@ -22,7 +23,6 @@ from twofold.cost.predict.constants import Constants
 from twofold.cost.predict.errors import error_words, errors_for
 from twofold.cost.predict.known import constants_for
 from twofold.cost.predict.request import Case, Predictor
-from twofold.cost.shapes.model import ModelShape
 
 MOST_DEVICES = 64
 
@@ -42,7 +42,7 @@ class Explanation:
 
 
 def scenario_of(
-    shape: ModelShape,
+    shape: ModelSpec,
     machine: Machine,
     case: Case,
     how: Setting,
@@ -125,7 +125,7 @@ def _doubts(scenario: Scenario) -> list[str]:
 def _ways_to_fit(scenario: Scenario) -> list[str]:
     """What makes room, each alone."""
     shape, how = scenario.shape, scenario.how
-    tried: list[tuple[str, ModelShape, Setting]] = [
+    tried: list[tuple[str, ModelSpec, Setting]] = [
         (f"--weights {form.name} ({size(scenario.having(shape=shape.stored_as(form)).weight_bytes)})",
          shape.stored_as(form), how)
         for form in (INT8, INT4)
@@ -143,7 +143,7 @@ def _ways_to_fit(scenario: Scenario) -> list[str]:
     return fitting
 
 
-def _fits(scenario: Scenario, shape: ModelShape, how: Setting) -> bool:
+def _fits(scenario: Scenario, shape: ModelSpec, how: Setting) -> bool:
     try:
         return scenario.having(shape=shape, how=how).room.fits
     except ParameterError:

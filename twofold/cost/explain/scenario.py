@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, Self, get_args
 
+from twofold.core.model import ModelSpec
 from twofold.core.values import ValueFormat
 from twofold.cost.count.memory import Fit, fit, kv_bytes, weight_bytes
 from twofold.cost.count.setting import Setting
 from twofold.cost.count.step import Span
 from twofold.cost.predict.demand import StepParts
 from twofold.cost.predict.request import Case, Prediction, Predictor
-from twofold.cost.shapes.model import ModelShape
 from twofold.cost.shapes.weights import main_format
 
 Goal = Literal["e2e", "ttft", "tpot", "gap", "throughput"]
@@ -59,7 +59,7 @@ class Scenario:
     predictor: Predictor
     case: Case
 
-    def having(self, *, shape: ModelShape | None = None, how: Setting | None = None, case: Case | None = None) -> Self:
+    def having(self, *, shape: ModelSpec | None = None, how: Setting | None = None, case: Case | None = None) -> Self:
         """The same but for what is given."""
         predictor = self.predictor
         if shape is not None or how is not None:
@@ -67,7 +67,7 @@ class Scenario:
         return replace(self, predictor=predictor, case=case or self.case)
 
     @property
-    def shape(self) -> ModelShape:
+    def shape(self) -> ModelSpec:
         return self.predictor.shape
 
     @property

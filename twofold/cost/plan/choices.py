@@ -9,12 +9,12 @@ from itertools import product
 from typing import Final
 
 from twofold.core.errors import ParameterError
+from twofold.core.model import ModelSpec
 from twofold.core.values import BF16, FP8, INT4, ValueFormat
 from twofold.cost.count.memory import weight_bytes
 from twofold.cost.count.setting import Setting
 from twofold.cost.hardware.machine import Machine
 from twofold.cost.predict.speculation import tokens_a_turn
-from twofold.cost.shapes.model import ModelShape
 from twofold.cost.shapes.weights import main_format
 
 LEAST_SAVED: Final = 0.98
@@ -31,7 +31,7 @@ class Speculation:
 
     drafts: int
     acceptance: float
-    draft: ModelShape | None = None
+    draft: ModelSpec | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.acceptance <= 1:
@@ -56,7 +56,7 @@ class Configuration:
     split        prefill and decode on replicas of their own
     """
 
-    shape: ModelShape
+    shape: ModelSpec
     machine: Machine
     weights: str
     how: Setting
@@ -89,7 +89,7 @@ class Choices:
     devices   most, of all replicas together
     """
 
-    models: tuple[ModelShape, ...]
+    models: tuple[ModelSpec, ...]
     machines: tuple[Machine, ...]
     tp: tuple[int, ...] = (1, 2, 4, 8)
     weights: tuple[ValueFormat | None, ...] = (None, FP8, INT4)
@@ -98,7 +98,7 @@ class Choices:
     split: bool = True
     acceptance: float | None = None
     drafts: tuple[int, ...] = (1, 3, 5)
-    draft: ModelShape | None = None
+    draft: ModelSpec | None = None
     devices: int = 4096
 
     def __post_init__(self) -> None:
@@ -131,7 +131,7 @@ class Choices:
                 yield Speculation(drafts, self.acceptance, self.draft)
 
 
-def stored_as(model: ModelShape, formats: Iterable[ValueFormat | None]) -> Iterator[ModelShape]:
+def stored_as(model: ModelSpec, formats: Iterable[ValueFormat | None]) -> Iterator[ModelSpec]:
     """The model in each format, None being its own; without those that it is in, or that make it no smaller.
 
     Where all of them would be left out, the model as it comes.

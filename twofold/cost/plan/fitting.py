@@ -8,12 +8,12 @@ from itertools import product
 from typing import Final
 
 from twofold.core.errors import ParameterError
+from twofold.core.model import ModelSpec
 from twofold.core.values import BF16, FP8, INT4, ValueFormat
 from twofold.cost.count.setting import Setting
 from twofold.cost.hardware.machine import Machine
 from twofold.cost.plan.choices import stored_as
 from twofold.cost.plan.memory import DeviceMemory, Memory
-from twofold.cost.shapes.model import ModelShape
 from twofold.cost.shapes.weights import main_format
 
 DEVICES: Final = (1, 2, 4, 8)
@@ -28,7 +28,7 @@ class Question:
     ``rows`` is the most of a step, which activations are made for; ``share`` of the memory may be used.
     """
 
-    shape: ModelShape
+    shape: ModelSpec
     machine: Machine
     context: int
     concurrency: int = 1
@@ -85,7 +85,7 @@ def answer(question: Question) -> Answer:
         memory.room(),
         question.concurrency * memory.sequence_bytes(question.context),
         memory.sequences(question.context),
-        memory.longest(question.concurrency, max(shape.context, question.context)),
+        memory.longest(question.concurrency, max(shape.context_length, question.context)),
     )
 
 

@@ -12,32 +12,32 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from twofold.core.model import ExpertFFN, GatedFFN, GroupedAttention, LayerSpec, ModelSpec
 from twofold.cost.count.memory import kv_bytes, kv_bytes_per_token, weight_bytes
 from twofold.cost.count.setting import PLAIN, Setting
 from twofold.cost.hardware.machine import Machine
-from twofold.cost.shapes.model import Experts, Gated, Grouped, LayerShape, ModelShape
 
 MEMORY_SHARE: Final = 0.9
 BLOCK: Final = 16
 LOGIT_BYTES: Final = 4
 
 
-def activation_bytes(shape: ModelShape, how: Setting, rows: int, logit_rows: int) -> int:
+def activation_bytes(shape: ModelSpec, how: Setting, rows: int, logit_rows: int) -> int:
     """Most bytes of one device's activations that live at once in a step of ``rows``."""
-    widest = max(_width(layer, how) for _, layer in shape.layers)
-    logits = LOGIT_BYTES * logit_rows * -(-shape.vocab // how.tp)
-    return how.activations.nbytes(rows, 2 * shape.hidden + widest) + logits
+    widest = max(_width(layer, how) for _, layer in shape.runs)
+    logits = LOGIT_BYTES * logit_rows * -(-shape.vocab_size // how.tp)
+    return how.activations.nbytes(rows, 2 * shape.hidden_size + widest) + logits
 
 
-def _width(layer: LayerShape, how: Setting) -> int:
+def _width(layer: LayerSpec, how: Setting) -> int:
     """Values of a row in the widest part of a layer: queries, keys, values and what attention makes, or what is
     between the matrices of the feed-forward."""
     attention, ffn = layer.attention, layer.ffn
-    made = attention.query_size if isinstance(attention, Grouped) else attention.output_size
+    made = attention.query_size if isinstance(attention, GroupedAttention) else attention.output_size
     around = (attention.query_size + made) // how.tp + attention.kv_values // how.kv_parts(attention)
-    if isinstance(ffn, Experts):
+    if isinstance(ffn, ExpertFFN):
         return max(around, 2 * (ffn.active * ffn.size + ffn.shared) // how.tp)
-    return max(around, (2 if isinstance(ffn, Gated) else 1) * ffn.size // how.tp)
+    return max(around, (2 if isinstance(ffn, GatedFFN) else 1) * ffn.size // how.tp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +65,12 @@ class DeviceMemory:
 class Memory:
     """The memory of ``how.tp`` machines that serve a model together, in steps of at most ``rows``."""
 
-    shape: ModelShape
+    shape: ModelSpec
     machine: Machine
     how: Setting = PLAIN
     rows: int = 2048
     logit_rows: int = 256
-    draft: ModelShape | None = None
+    draft: ModelSpec | None = None
     share: float = MEMORY_SHARE
 
     def room(self) -> DeviceMemory:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from twofold.core.errors import ParameterError
+from twofold.core.model import ModelSpec
 from twofold.cost.hardware.machine import Machine
 from twofold.cost.plan.choices import Choices, Configuration
 from twofold.cost.plan.evaluate import Candidate, candidates
@@ -22,7 +23,6 @@ from twofold.cost.plan.traffic import Traffic
 from twofold.cost.predict.constants import Constants
 from twofold.cost.predict.errors import Errors, errors_for
 from twofold.cost.predict.known import constants_for
-from twofold.cost.shapes.model import ModelShape
 
 LEAST_GAIN: Final = 0.01
 """The share of TPOT that a dearer point must save to be on the frontier."""
@@ -36,7 +36,7 @@ class Facts:
     prices     dollars an hour that count instead of the table's, by the machine's name
     """
 
-    constants: Callable[[Machine, ModelShape], Constants] = constants_for
+    constants: Callable[[Machine, ModelSpec], Constants] = constants_for
     prices: Mapping[str, float] = field(default_factory=dict)
 
     def price(self, machine: Machine) -> float | None:

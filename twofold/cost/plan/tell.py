@@ -77,8 +77,8 @@ def tell_answer(answer: Answer, others: Sequence[Answer]) -> Iterator[str]:
     total = sum(size for _, size in lines) + answer.needed
     verdict = "fits" if answer.fits else f"does not fit: {_gb(answer.missing)} too large"
     yield f"  {'total':<18}{_gb(total):>10}  {verdict}"
-    if asked.context > asked.shape.context:
-        yield f"The model supports contexts of up to {asked.shape.context:,} tokens."
+    if asked.context > asked.shape.context_length:
+        yield f"The model supports contexts of up to {asked.shape.context_length:,} tokens."
     yield ""
     yield f"Sequences of {asked.context:,} tokens that fit, and the longest context at concurrency {asked.concurrency}:"
     rows = [_way(other) for other in others]

@@ -14,10 +14,10 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Final, Literal, TypeAlias
 
+from twofold.core.model import ModelSpec
 from twofold.core.values import ValueFormat
 from twofold.cost.hardware.machine import Machine
 from twofold.cost.predict.constants import Constants
-from twofold.cost.shapes.model import ModelShape
 from twofold.cost.shapes.weights import main_format
 
 Generation: TypeAlias = Literal["hopper", "blackwell"]
@@ -49,7 +49,7 @@ class _Measured:
     new: tuple[float, float] | None
 
 
-def errors_for(shape: ModelShape, machine: Machine, by: Constants) -> Errors:
+def errors_for(shape: ModelSpec, machine: Machine, by: Constants) -> Errors:
     """The measured errors of predicting that model on that machine with the constants that are built in.
 
     Constants that were calibrated bring the error of their steps, which is that of TPOT.
@@ -80,13 +80,13 @@ def error_words(errors: Errors) -> str:
     return f"Mean prediction error: {figures}{missing} ({errors.source})."
 
 
-def class_of(shape: ModelShape, machine: Machine) -> Class:
+def class_of(shape: ModelSpec, machine: Machine) -> Class:
     """Where the table would have it."""
     kind = "experts" if shape.has_experts else "dense"
     return kind, GENERATIONS.get(machine.name, machine.name), precision(main_format(shape))
 
 
-def words_of(shape: ModelShape, machine: Machine) -> str:
+def words_of(shape: ModelSpec, machine: Machine) -> str:
     """Dense bf16 models on H100 and H200."""
     generation = GENERATIONS.get(machine.name)
     kind = "mixture-of-experts" if shape.has_experts else "dense"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from twofold.core.model import ModelSpec
 from twofold.cost.hardware.machine import Cited, Machine
 from twofold.cost.predict.constants import BARE, EFFICIENT, Constants
 from twofold.cost.predict.errors import GENERATIONS
-from twofold.cost.shapes.model import ModelShape
 
 _RANGE: Final = "middle of the published range 0.8–0.95 for GPUs; not fitted"
 _LINKS: Final = "fitted on Vidur's all-reduce profile of an H100 server with 2, 4 and 8 devices; mean error 9%"
@@ -73,7 +73,7 @@ FITTED: Final[Mapping[tuple[str, bool], Constants]] = {
 """By the machine's generation, and whether the model has experts."""
 
 
-def constants_for(machine: Machine, shape: ModelShape) -> Constants:
+def constants_for(machine: Machine, shape: ModelSpec) -> Constants:
     """What is assumed of a machine that runs such a model: fitted for GPUs, rules of thumb for others.
 
     GPUs of other generations get what Hopper's were fitted to.

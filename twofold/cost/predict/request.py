@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from twofold.core.errors import ParameterError
+from twofold.core.model import ModelSpec
 from twofold.cost.count.memory import fit
 from twofold.cost.count.setting import PLAIN, Setting
 from twofold.cost.count.step import Span
@@ -27,7 +28,6 @@ from twofold.cost.hardware.machine import Machine
 from twofold.cost.predict.constants import Constants
 from twofold.cost.predict.demand import Demand, StepParts
 from twofold.cost.predict.steps import Steps
-from twofold.cost.shapes.model import ModelShape
 
 MEMORY_SHARE: Final = 0.9
 """What servers take of a device's memory, if not told otherwise."""
@@ -99,7 +99,7 @@ class Prediction:
 class Predictor:
     """Predicts for one model on one machine. ``batch_limit``: the most sequences that the server lets run."""
 
-    shape: ModelShape
+    shape: ModelSpec
     machine: Machine
     constants: Constants
     how: Setting = PLAIN

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from twofold.core.model import ModelSpec
 from twofold.cost.count.linear import StepCost
 from twofold.cost.count.setting import PLAIN, Setting
 from twofold.cost.count.step import Span, read_positions, step, visible
 from twofold.cost.hardware.machine import Machine
 from twofold.cost.predict.demand import Demand, link_seconds, peak
-from twofold.cost.shapes.model import ModelShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +32,17 @@ class Steps:
     bandwidth: float
 
     @classmethod
-    def of(cls, shape: ModelShape, machine: Machine, how: Setting = PLAIN) -> Steps:
+    def of(cls, shape: ModelSpec, machine: Machine, how: Setting = PLAIN) -> Steps:
         """Raises ParameterError where the devices cannot share the model, or have no link."""
         silent, loud = (
-            Demand.of(step(shape, [span], how=how), machine, layers=shape.layer_count, sequences=1, how=how)
+            Demand.of(step(shape, [span], how=how), machine, layers=len(shape.layers), sequences=1, how=how)
             for span in (Span(1, 0, 0), Span(1, 0, 1))
         )
         cost = StepCost.of(shape, how)
         link_s = link_seconds(cost.all_reduce_row_bytes, machine, how.tp)
         attention_peak = float(peak(machine, how.activations.arithmetic))
         row_s, logit_row_s, bandwidth = silent.matrices, loud.matrices - silent.matrices, float(machine.bandwidth)
-        return cls(cost, machine, how, shape.layer_count, row_s, logit_row_s, link_s, attention_peak, bandwidth)
+        return cls(cost, machine, how, len(shape.layers), row_s, logit_row_s, link_s, attention_peak, bandwidth)
 
     def demand(self, spans: Iterable[tuple[int, Span]]) -> Demand:
         """Of one step: so many equal sequences of each kind."""

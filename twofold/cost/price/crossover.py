@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Self
 
+from twofold.core.model import ModelSpec
 from twofold.cost.count.crossover import attention_crossover, batch_tokens_crossover, context_crossover
 from twofold.cost.count.memory import kv_bytes_per_token, parameters
 from twofold.cost.count.setting import Setting
 from twofold.cost.hardware.machine import Machine
 from twofold.cost.price.cliff import ImpliedCache, implied_kv
-from twofold.cost.shapes.model import ModelShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Crossovers:
     implied: ImpliedCache | None
 
     @classmethod
-    def of(cls, shape: ModelShape, machine: Machine, how: Setting, cliff: int | None = None) -> Self:
+    def of(cls, shape: ModelSpec, machine: Machine, how: Setting, cliff: int | None = None) -> Self:
         """Those of a model; the cliff is explained by its active parameters and this machine."""
         arithmetic = how.activations.arithmetic
         active = parameters(shape).active

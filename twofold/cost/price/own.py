@@ -18,6 +18,7 @@ from decimal import Decimal
 from typing import Final
 
 from twofold.core.errors import ParameterError, ResourceError
+from twofold.core.model import ModelSpec
 from twofold.cost.count.memory import Fit, fit
 from twofold.cost.count.setting import PLAIN, Setting
 from twofold.cost.count.step import decode_step, prefill
@@ -28,7 +29,6 @@ from twofold.cost.predict.demand import Demand
 from twofold.cost.predict.known import constants_for
 from twofold.cost.price.workload import DAY_S, MONTH_DAYS, Workload
 from twofold.cost.prices import MachinePrices
-from twofold.cost.shapes.model import ModelShape
 
 HOUR_S: Final = 3600
 YEAR_HOURS: Final = 8766
@@ -42,7 +42,7 @@ StepSeconds = Callable[[Work, int], float]
 class OwnMachines:
     """What serves: a model on ``how.tp`` machines, each paid for by the hour; ``batch`` sequences in a decode step."""
 
-    shape: ModelShape
+    shape: ModelSpec
     machine: Machine
     prices: MachinePrices
     how: Setting = PLAIN
@@ -168,7 +168,7 @@ def step_seconds(own: OwnMachines, constants: Constants | None = None) -> StepSe
     by = constants_for(own.machine, own.shape) if constants is None else constants
 
     def seconds(work: Work, sequences: int) -> float:
-        layers = own.shape.layer_count
+        layers = len(own.shape.layers)
         return Demand.of(work, own.machine, layers=layers, sequences=sequences, how=own.how).seconds(by)
 
     return seconds

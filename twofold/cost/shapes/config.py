@@ -8,26 +8,25 @@ from pathlib import Path
 from typing import Final
 
 from twofold.core.errors import FormatError, ModelNotFoundError, ResourceError, UnsupportedModelError, named, nearest
+from twofold.core.model import (
+    Attention,
+    ExpertFFN,
+    FeedForward,
+    GatedFFN,
+    GroupedAttention,
+    LatentAttention,
+    LayerSpec,
+    ModelSpec,
+)
 from twofold.cost.shapes.families import ARCHITECTURES, BY_NAME, SAME_TEXT, Family
 from twofold.cost.shapes.fields import Fields
-from twofold.cost.shapes.model import (
-    Attention,
-    Experts,
-    FeedForward,
-    Gated,
-    Grouped,
-    Latent,
-    LayerShape,
-    ModelShape,
-    runs,
-)
 from twofold.cost.shapes.quantization import read_formats
 
 MOST_BYTES: Final = 16 << 20
 MOST_LAYERS: Final = 4096
 
 
-def read_config_file(path: Path) -> ModelShape:
+def read_config_file(path: Path) -> ModelSpec:
     """The shape that a config.json describes; ``path`` is the file or its folder, where ModelOpt's formats may lie too.
 
     Raises FormatError naming the field that is missing or wrong, UnsupportedModelError for an unknown kind of model,
@@ -57,7 +56,7 @@ def _load(file: Path) -> Mapping[str, object]:
     return values
 
 
-def read_config(values: Mapping[str, object], *, name: str | None = None, label: str = "config.json") -> ModelShape:
+def read_config(values: Mapping[str, object], *, name: str | None = None, label: str = "config.json") -> ModelSpec:
     """The shape that a configuration describes. ``label`` names it in errors; ``name`` is the model's."""
     inner = values.get("text_config")
     text = {**values, **inner} if isinstance(inner, Mapping) else values
@@ -70,7 +69,7 @@ def read_config(values: Mapping[str, object], *, name: str | None = None, label:
     windows = _windows(fields, family, count)
     everywhere = _attention(fields, family, None)
     layers = [
-        LayerShape(
+        LayerSpec(
             everywhere if window is None else _attention(fields, family, window),
             _feed_forward(fields, family, index),
             family.norms,
@@ -78,12 +77,12 @@ def read_config(values: Mapping[str, object], *, name: str | None = None, label:
         )
         for index, window in enumerate(windows)
     ]
-    return ModelShape(
+    return ModelSpec(
         name=_name(values, name or family.name),
-        hidden=fields.integer("hidden_size"),
-        vocab=fields.integer("vocab_size"),
-        context=fields.integer("max_position_embeddings"),
-        layers=runs(layers),
+        hidden_size=fields.integer("hidden_size"),
+        vocab_size=fields.integer("vocab_size"),
+        context_length=fields.integer("max_position_embeddings"),
+        layers=tuple(layers),
         tied_head=fields.flag("tie_word_embeddings", False),
         formats=formats.outer,
         source=label,
@@ -125,7 +124,7 @@ def _attention(fields: Fields, family: Family, window: int | None) -> Attention:
     if heads % kv_heads:
         raise fields.wrong("num_key_value_heads", kv_heads, f"a divisor of {heads} (num_attention_heads)")
     bias = fields.flag("attention_bias", False)
-    return Grouped(
+    return GroupedAttention(
         heads,
         kv_heads,
         fields.integer("head_dim", hidden // heads),
@@ -137,8 +136,8 @@ def _attention(fields: Fields, family: Family, window: int | None) -> Attention:
     )
 
 
-def _latent(fields: Fields, heads: int) -> Latent:
-    return Latent(
+def _latent(fields: Fields, heads: int) -> LatentAttention:
+    return LatentAttention(
         heads,
         fields.integer("q_lora_rank") if "q_lora_rank" in fields else None,
         fields.integer("kv_lora_rank"),
@@ -170,7 +169,7 @@ def _windows(fields: Fields, family: Family, count: int) -> list[int | None]:
 
 def _feed_forward(fields: Fields, family: Family, index: int) -> FeedForward:
     if not _has_experts(fields, family, index):
-        return Gated(fields.integer("intermediate_size"), bias=fields.flag("mlp_bias", False))
+        return GatedFFN(fields.integer("intermediate_size"), bias=fields.flag("mlp_bias", False))
     names = ("n_routed_experts", "num_local_experts", "num_experts")
     count = next((fields.integer(name) for name in names if name in fields), None) or fields.integer(names[-1])
     active = fields.integer("num_experts_per_tok")
@@ -179,7 +178,7 @@ def _feed_forward(fields: Fields, family: Family, index: int) -> FeedForward:
     size = fields.integer("moe_intermediate_size" if "moe_intermediate_size" in fields else "intermediate_size")
     shared = fields.integer("n_shared_experts", 0, least=0) * size
     shared += fields.integer("shared_expert_intermediate_size", 0, least=0)
-    return Experts(
+    return ExpertFFN(
         count,
         active,
         size,

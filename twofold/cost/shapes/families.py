@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from twofold.cost.shapes.model import QkNorm
+from twofold.core.model import QkNorm
 
 Windows = Literal["none", "all", "late", "pattern"]
 """Layers that see a window: none, all, those from ``max_window_layers`` on, or all but each ``period``-th."""

@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from twofold.core.errors import TwofoldError
+from twofold.core.model import ModelSpec
 from twofold.cost.shapes.config import read_config_file
 from twofold.cost.shapes.known import find_shape
-from twofold.cost.shapes.model import ModelShape
 from twofold.formats.names import ALIASES
 
 
-def resolve_shape(name: str) -> ModelShape:
+def resolve_shape(name: str) -> ModelSpec:
     """The shape of a GGUF file, a config.json, the folder of one, an alias's file in the cache, or a known model.
 
     A file's shape has the name of the file, or the alias. Raises ModelNotFoundError with the nearest names, FormatError

@@ -12,21 +12,20 @@ from pathlib import Path
 from typing import Final, Literal
 
 from twofold.core.errors import FormatError, UnsupportedModelError
-from twofold.cost.shapes.fields import Fields
-from twofold.cost.shapes.model import (
+from twofold.core.model import (
     ROUTER,
     Attention,
-    Experts,
+    ExpertFFN,
     FeedForward,
-    Gated,
-    Grouped,
-    Latent,
-    LayerShape,
-    ModelShape,
-    Plain,
+    GatedFFN,
+    GroupedAttention,
+    LatentAttention,
+    LayerSpec,
+    ModelSpec,
+    PlainFFN,
     QkNorm,
-    runs,
 )
+from twofold.cost.shapes.fields import Fields
 from twofold.cost.shapes.spec import FUSED, outer_formats, shape_of_spec, tensor_formats
 from twofold.cost.shapes.weights import EMBEDDING, HEAD, layer_weights, outer_weights
 from twofold.formats.gguf import GGUFFile, TensorInfo
@@ -40,13 +39,13 @@ PERIODS: Final[Mapping[str, int]] = {"gemma2": 2, "gemma3": 6, "gpt-oss": 2}
 Tensors = Mapping[str, TensorInfo]
 
 
-def read_gguf(path: Path) -> ModelShape:
+def read_gguf(path: Path) -> ModelSpec:
     """The shape of a GGUF file. Raises FormatError for a damaged or incomplete one, as opening it does."""
     with GGUFFile.open(path) as file:
         return shape_of_file(file)
 
 
-def shape_of_file(file: GGUFFile) -> ModelShape:
+def shape_of_file(file: GGUFFile) -> ModelSpec:
     """The shape of an open GGUF file."""
     if file.metadata.get("general.architecture") in BY_NAME:
         try:
@@ -57,7 +56,7 @@ def shape_of_file(file: GGUFFile) -> ModelShape:
     return describe(file.metadata, file.tensors, str(file.path))
 
 
-def describe(metadata: Mapping[str, object], tensors: Tensors, label: str) -> ModelShape:
+def describe(metadata: Mapping[str, object], tensors: Tensors, label: str) -> ModelSpec:
     """The shape that metadata and tensors describe, whoever runs it."""
     architecture = metadata.get("general.architecture")
     if not isinstance(architecture, str):
@@ -69,12 +68,12 @@ def describe(metadata: Mapping[str, object], tensors: Tensors, label: str) -> Mo
     fields = Fields(plain, f"{label}: {architecture}", {})
     hidden, count = fields.integer("embedding_length"), fields.integer("block_count")
     layers = [_layer(fields, tensors, index, count, architecture) for index in range(count)]
-    shape = ModelShape(
+    shape = ModelSpec(
         name=str(metadata.get("general.name", architecture)),
-        hidden=hidden,
-        vocab=tensors[f"{EMBEDDING}.weight"].rows,
-        context=fields.integer("context_length"),
-        layers=runs(layers),
+        hidden_size=hidden,
+        vocab_size=tensors[f"{EMBEDDING}.weight"].rows,
+        context_length=fields.integer("context_length"),
+        layers=tuple(layers),
         tied_head=f"{HEAD}.weight" not in tensors,
         formats=outer_formats(tensors),
         source=label,
@@ -83,9 +82,9 @@ def describe(metadata: Mapping[str, object], tensors: Tensors, label: str) -> Mo
     return shape
 
 
-def _check(shape: ModelShape, tensors: Tensors) -> None:
+def _check(shape: ModelSpec, tensors: Tensors) -> None:
     """Raises an error unless the shape accounts for every value of the file."""
-    layers = [weight for count, layer in shape.layers for weight in count * layer_weights(layer, shape.hidden)]
+    layers = [weight for count, layer in shape.runs for weight in count * layer_weights(layer, shape.hidden_size)]
     expected = [*layers, *outer_weights(shape)]
     found = {name: info for name, info in tensors.items() if name not in ROPE_TENSORS}
     values, counted = sum(t.rows * t.columns for t in found.values()), sum(weight.parameters for weight in expected)
@@ -108,7 +107,7 @@ def _role(name: str) -> str:
     return plain.split(".", 2)[2] if plain.startswith("blk.") else plain
 
 
-def _layer(fields: Fields, tensors: Tensors, index: int, count: int, architecture: str) -> LayerShape:
+def _layer(fields: Fields, tensors: Tensors, index: int, count: int, architecture: str) -> LayerSpec:
     prefix = f"blk.{index}."
     inside = {name.removeprefix(prefix): info for name, info in tensors.items() if name.startswith(prefix)}
     if not inside:
@@ -119,7 +118,7 @@ def _layer(fields: Fields, tensors: Tensors, index: int, count: int, architectur
     norms: Literal[1, 2, 4] = 4 if "post_ffw_norm.weight" in inside else 2 if "ffn_norm.weight" in inside else 1
     if "post_attention_norm.weight" in inside and norms == 1:
         norms = 2  # some architectures call the second norm so
-    return LayerShape(attention, _feed_forward(fields, inside, index), norms, tensor_formats(tensors, prefix))
+    return LayerSpec(attention, _feed_forward(fields, inside, index), norms, tensor_formats(tensors, prefix))
 
 
 def _grouped(fields: Fields, inside: Tensors, index: int, window: int | None) -> Attention:
@@ -130,7 +129,7 @@ def _grouped(fields: Fields, inside: Tensors, index: int, window: int | None) ->
         raise UnsupportedModelError(f"{fields.label}: heads of keys and of values have different sizes.")
     norm = inside.get("attn_q_norm.weight")
     qk_norm: QkNorm | None = None if norm is None else "head" if norm.columns == dim else "all"
-    return Grouped(
+    return GroupedAttention(
         heads,
         kv_heads,
         dim,
@@ -142,11 +141,11 @@ def _grouped(fields: Fields, inside: Tensors, index: int, window: int | None) ->
     )
 
 
-def _latent(fields: Fields, inside: Tensors, index: int, window: int | None) -> Latent:
+def _latent(fields: Fields, inside: Tensors, index: int, window: int | None) -> LatentAttention:
     rope, rank = fields.integer("rope.dimension_count"), fields.integer("attention.kv_lora_rank")
     key = "attention.key_length_mla" if "attention.key_length_mla" in fields else "attention.key_length"
     value = "attention.value_length_mla" if "attention.value_length_mla" in fields else "attention.value_length"
-    return Latent(
+    return LatentAttention(
         _of_layer(fields, "attention.head_count", index),
         fields.integer("attention.q_lora_rank") if "attn_q_a.weight" in inside else None,
         rank,
@@ -161,11 +160,11 @@ def _feed_forward(fields: Fields, inside: Tensors, index: int) -> FeedForward:
     if "ffn_gate_inp.weight" not in inside:
         size = _of_layer(fields, "feed_forward_length", index)
         gated = "ffn_gate.weight" in inside or inside["ffn_up.weight"].rows == 2 * size
-        return (Gated if gated else Plain)(size, bias="ffn_down.bias" in inside)
+        return (GatedFFN if gated else PlainFFN)(size, bias="ffn_down.bias" in inside)
     shared = inside.get("ffn_down_shexp.weight")
     size_key = "expert_feed_forward_length"
     size = fields.integer(size_key) if size_key in fields else _of_layer(fields, "feed_forward_length", index)
-    return Experts(
+    return ExpertFFN(
         fields.integer("expert_count"),
         fields.integer("expert_used_count"),
         size,

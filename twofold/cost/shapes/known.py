@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from twofold.core.errors import ModelNotFoundError, nearest
+from twofold.core.model import ModelSpec
 from twofold.cost.shapes.dense import dense_models
-from twofold.cost.shapes.model import ModelShape
 from twofold.cost.shapes.sparse import sparse_models
 
 OTHER_NAMES: Mapping[str, str] = {
@@ -38,12 +38,12 @@ SUFFIXES = ("-instruct", "-chat", "-it", "-base", "-pt", "-thinking", "-2507")
 
 
 @lru_cache(maxsize=1)
-def known_shapes() -> Mapping[str, ModelShape]:
+def known_shapes() -> Mapping[str, ModelSpec]:
     """All models of the table, by name."""
     return {shape.name: shape for shape in (*dense_models(), *sparse_models())}
 
 
-def find_shape(name: str) -> ModelShape:
+def find_shape(name: str) -> ModelSpec:
     """The model of that name: ``llama-3-70b``, ``meta-llama/Llama-3.1-8B-Instruct``.
 
     Case, the organisation before a slash, and endings such as ``-instruct`` do not matter.

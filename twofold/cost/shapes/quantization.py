@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from twofold.core.errors import UnsupportedModelError, named, nearest
+from twofold.core.model import Formats
 from twofold.core.values import (
     BF16,
     FP8,
@@ -28,7 +29,6 @@ from twofold.core.values import (
     grouped,
 )
 from twofold.cost.shapes.fields import Fields
-from twofold.cost.shapes.model import Formats
 
 DTYPES: Final[Mapping[str, ValueFormat]] = {"bfloat16": BF16, "float16": FP16, "float32": FP32}
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol
 
-from twofold.core.model import LayerSpec, ModelSpec
+from twofold.core.model import Formats, ModelSpec
 from twofold.core.quant import QuantFormat
 from twofold.core.values import ValueFormat
-from twofold.cost.shapes.model import Formats, Gated, Grouped, LayerShape, ModelShape, runs
 from twofold.cost.shapes.weights import EMBEDDING, HEAD
 
 FUSED: Mapping[str, str] = {
@@ -29,19 +29,12 @@ class Stored(Protocol):
     def format(self) -> QuantFormat: ...
 
 
-def shape_of_spec(spec: ModelSpec, tensors: Mapping[str, Stored], source: str = "") -> ModelShape:
-    """The shape of a model that the engine runs; ``tensors`` are those of its file, by their names there."""
-    layers = [_layer(spec, layer, tensor_formats(tensors, f"blk.{index}.")) for index, layer in enumerate(spec.layers)]
-    return ModelShape(
-        spec.name,
-        spec.hidden_size,
-        spec.vocab_size,
-        spec.context_length,
-        runs(layers),
-        spec.tied_head,
-        outer_formats(tensors),
-        source,
+def shape_of_spec(spec: ModelSpec, tensors: Mapping[str, Stored], source: str = "") -> ModelSpec:
+    """``spec`` with the formats of its file's tensors, which go by their names there."""
+    layers = (
+        replace(layer, formats=tensor_formats(tensors, f"blk.{index}.")) for index, layer in enumerate(spec.layers)
     )
+    return replace(spec, layers=tuple(layers), formats=outer_formats(tensors), source=source)
 
 
 def outer_formats(tensors: Mapping[str, Stored]) -> Formats:
@@ -63,15 +56,3 @@ def tensor_formats(tensors: Mapping[str, Stored], prefix: str) -> Formats:
 
 def _formats(found: Mapping[str, QuantFormat]) -> Formats:
     return Formats(special=tuple(sorted((name, ValueFormat.of_gguf(quant)) for name, quant in found.items())))
-
-
-def _layer(spec: ModelSpec, layer: LayerSpec, formats: Formats) -> LayerShape:
-    attention = Grouped(
-        spec.heads,
-        spec.kv_heads,
-        spec.head_dim,
-        layer.window,
-        "head" if spec.qk_norm else None,
-        spec.qkv_bias,
-    )
-    return LayerShape(attention, Gated(spec.ffn_size), 4 if spec.post_norms else 2, formats)

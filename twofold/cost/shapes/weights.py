@@ -11,8 +11,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
+from twofold.core.model import (
+    ExpertFFN,
+    Formats,
+    GatedFFN,
+    GroupedAttention,
+    LatentAttention,
+    LayerSpec,
+    ModelSpec,
+    PlainFFN,
+)
 from twofold.core.values import ValueFormat
-from twofold.cost.shapes.model import Experts, Formats, Gated, Grouped, Latent, LayerShape, ModelShape, Plain
 
 Split = Literal["none", "rows", "columns", "kv"]
 """How tensor parallelism cuts a tensor: not at all, by outputs, by inputs, or by heads of keys and values."""
@@ -47,7 +56,7 @@ class Weight:
 
 
 @lru_cache(maxsize=1024)
-def layer_weights(layer: LayerShape, hidden: int) -> tuple[Weight, ...]:
+def layer_weights(layer: LayerSpec, hidden: int) -> tuple[Weight, ...]:
     """All tensors of a layer."""
     maker = _Maker(layer.formats)
     norms: dict[int, tuple[str, ...]] = {
@@ -56,28 +65,31 @@ def layer_weights(layer: LayerShape, hidden: int) -> tuple[Weight, ...]:
         4: ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"),
     }
     kind = layer.attention
-    attention = _grouped(maker, kind, hidden) if isinstance(kind, Grouped) else _latent(maker, kind, hidden)
+    attention = _grouped(maker, kind, hidden) if isinstance(kind, GroupedAttention) else _latent(maker, kind, hidden)
     vectors = (maker.vector(name, hidden) for name in norms[layer.norms])
     return (*vectors, *attention, *_feed_forward(maker, layer.ffn, hidden))
 
 
 @lru_cache(maxsize=256)
-def outer_weights(shape: ModelShape) -> tuple[Weight, ...]:
+def outer_weights(shape: ModelSpec) -> tuple[Weight, ...]:
     """The tensors outside the layers: the embedding, the last norm, and the head where it is not the embedding."""
     maker = _Maker(shape.formats)
-    made = [maker.matrix(EMBEDDING, shape.vocab, shape.hidden, "rows"), maker.vector("output_norm", shape.hidden)]
+    made = [
+        maker.matrix(EMBEDDING, shape.vocab_size, shape.hidden_size, "rows"),
+        maker.vector("output_norm", shape.hidden_size),
+    ]
     if not shape.tied_head:
-        made.append(maker.matrix(HEAD, shape.vocab, shape.hidden, "rows"))
+        made.append(maker.matrix(HEAD, shape.vocab_size, shape.hidden_size, "rows"))
     if shape.learnt_positions:
-        made.append(maker.matrix("position_embd", shape.learnt_positions, shape.hidden))
+        made.append(maker.matrix("position_embd", shape.learnt_positions, shape.hidden_size))
     return tuple(made)
 
 
-def main_format(shape: ModelShape) -> ValueFormat:
+def main_format(shape: ModelSpec) -> ValueFormat:
     """The format that most values of the layers' matrices are in."""
     values: dict[ValueFormat, int] = {}
-    for count, layer in shape.layers:
-        for weight in layer_weights(layer, shape.hidden):
+    for count, layer in shape.runs:
+        for weight in layer_weights(layer, shape.hidden_size):
             if not weight.vector:
                 values[weight.format] = values.get(weight.format, 0) + count * weight.parameters
     return max(values, key=lambda each: values[each])
@@ -94,7 +106,7 @@ class _Maker:
         return Weight(name, 1, size, self.formats.of(name, vector=True), split, vector=True)
 
 
-def _grouped(maker: _Maker, attention: Grouped, hidden: int) -> Iterator[Weight]:
+def _grouped(maker: _Maker, attention: GroupedAttention, hidden: int) -> Iterator[Weight]:
     queries, kv, dim = attention.query_size, attention.kv_size, attention.head_dim
     yield maker.matrix("attn_q", queries, hidden, "rows")
     yield maker.matrix("attn_k", kv, hidden, "kv")
@@ -114,7 +126,7 @@ def _grouped(maker: _Maker, attention: Grouped, hidden: int) -> Iterator[Weight]
         yield maker.vector("attn_sinks", attention.heads, "rows")
 
 
-def _latent(maker: _Maker, attention: Latent, hidden: int) -> Iterator[Weight]:
+def _latent(maker: _Maker, attention: LatentAttention, hidden: int) -> Iterator[Weight]:
     if attention.q_rank is None:
         yield maker.matrix("attn_q", attention.query_size, hidden, "rows")
     else:
@@ -128,11 +140,11 @@ def _latent(maker: _Maker, attention: Latent, hidden: int) -> Iterator[Weight]:
     yield maker.matrix("attn_output", hidden, attention.output_size, "columns")
 
 
-def _feed_forward(maker: _Maker, ffn: Gated | Plain | Experts, hidden: int) -> Iterator[Weight]:
-    if isinstance(ffn, Experts):
+def _feed_forward(maker: _Maker, ffn: GatedFFN | PlainFFN | ExpertFFN, hidden: int) -> Iterator[Weight]:
+    if isinstance(ffn, ExpertFFN):
         yield from _experts(maker, ffn, hidden)
         return
-    inner = ("ffn_gate", "ffn_up") if isinstance(ffn, Gated) else ("ffn_up",)
+    inner = ("ffn_gate", "ffn_up") if isinstance(ffn, GatedFFN) else ("ffn_up",)
     yield from (maker.matrix(name, ffn.size, hidden, "rows") for name in inner)
     yield maker.matrix("ffn_down", hidden, ffn.size, "columns")
     if ffn.bias:
@@ -140,7 +152,7 @@ def _feed_forward(maker: _Maker, ffn: Gated | Plain | Experts, hidden: int) -> I
         yield maker.vector("ffn_down.bias", hidden)
 
 
-def _experts(maker: _Maker, ffn: Experts, hidden: int) -> Iterator[Weight]:
+def _experts(maker: _Maker, ffn: ExpertFFN, hidden: int) -> Iterator[Weight]:
     yield maker.matrix("ffn_gate_inp", ffn.count, hidden)
     if ffn.router_bias:
         yield maker.vector("exp_probs_b.bias", ffn.count)

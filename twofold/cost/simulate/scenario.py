@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from twofold.core.errors import ParameterError
+from twofold.core.model import ModelSpec
 from twofold.cost.count.memory import kv_bytes
 from twofold.cost.count.setting import PLAIN, Setting
 from twofold.cost.hardware.machine import Machine
 from twofold.cost.predict.constants import Constants
-from twofold.cost.shapes.model import ModelShape
 from twofold.cost.simulate.exact import ExactReplica
 from twofold.cost.simulate.fast.replica import FastReplica
 from twofold.cost.simulate.fleet import Handover, Simulated, Source, simulate
@@ -50,7 +50,7 @@ class Scenario:
     ``constants`` are those of the machine's kind where none are given.
     """
 
-    shape: ModelShape
+    shape: ModelSpec
     machine: Machine
     setting: EngineSetting
     how: Setting = PLAIN

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from twofold.core.errors import ParameterError, ResourceError
+from twofold.core.model import ModelSpec
 from twofold.cost.count.setting import PLAIN, Setting
 from twofold.cost.hardware.machine import Machine
 from twofold.cost.plan.memory import Memory
-from twofold.cost.shapes.model import ModelShape
 from twofold.sched.step_time import StepShape
 
 DEFAULT_SEQUENCES: Final = 256
@@ -67,7 +67,7 @@ class EngineSetting:
 
 
 def groups_for(
-    shape: ModelShape,
+    shape: ModelSpec,
     machine: Machine,
     how: Setting = PLAIN,
     *,
@@ -85,7 +85,7 @@ def groups_for(
     room = Memory(shape, machine, how, rows=rows, logit_rows=sequences, share=share).room()
     pool = room.kv if memory is None else memory
     sizes: dict[int | None, int] = {}
-    for count, layer in shape.layers:
+    for count, layer in shape.runs:
         window = layer.attention.window
         sizes[window] = sizes.get(window, 0) + count * how.token_bytes(layer.attention) * block_size
     order = sorted(sizes, key=lambda window: -(1 << 62) if window is None else -window)

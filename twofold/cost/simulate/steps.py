@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
+from twofold.core.model import ModelSpec
 from twofold.cost.count.setting import PLAIN, Setting
 from twofold.cost.count.step import Span
 from twofold.cost.hardware.machine import Machine
 from twofold.cost.predict.constants import Constants
 from twofold.cost.predict.known import constants_for
 from twofold.cost.predict.steps import Steps
-from twofold.cost.shapes.model import ModelShape
 
 
 class StepSize(NamedTuple):
@@ -43,7 +43,7 @@ class PredictedSteps:
     """
 
     def __init__(
-        self, shape: ModelShape, machine: Machine, constants: Constants | None = None, how: Setting = PLAIN
+        self, shape: ModelSpec, machine: Machine, constants: Constants | None = None, how: Setting = PLAIN
     ) -> None:
         self._steps, self._by = Steps.of(shape, machine, how), constants or constants_for(machine, shape)
         self.windows = tuple(self._steps.cost.windows)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
-from twofold.core.model import Activation, RopeSpec
+from twofold.core.model import Activation, GroupedAttention, RopeSpec
 from twofold.kernels.signature import Step
-from twofold.ops.base import AttentionSpec, TensorRef, Wanted
+from twofold.ops.base import TensorRef, Wanted
 
 
 @dataclass(eq=False, slots=True)
@@ -119,7 +119,7 @@ class StoreValues(Node):
 class Attention(Node):
     layer: int
     q: Node
-    spec: AttentionSpec
+    spec: GroupedAttention
 
 
 @dataclass(eq=False, slots=True)
@@ -167,7 +167,7 @@ class Recorder:
     def store_kv(self, layer: int, k: Node, v: Node) -> None:
         self._add(StoreKV(0, k.rows, layer, k, v))
 
-    def attention(self, layer: int, q: Node, spec: AttentionSpec) -> Node:
+    def attention(self, layer: int, q: Node, spec: GroupedAttention) -> Node:
         return self._add(Attention(q.width, q.rows, layer, q, spec))
 
     def select(self, x: Node, rows: Wanted) -> Node:

@@ -64,6 +64,7 @@ class CpuModel:
         compiler: Compiler,
         options: CpuOptions,
     ) -> None:
+        attention = spec.attention
         _check_sizes(spec)
         self.vocab_size = spec.vocab_size
         self.hidden_size = spec.hidden_size
@@ -79,8 +80,8 @@ class CpuModel:
         self.cache = KVCache(layout, spec.kv_groups(options.max_positions), options.blocks, options.host_slots)
         self._record = StepRecord(
             rows=options.max_rows,
-            heads=spec.heads,
-            kv_heads=spec.kv_heads,
+            heads=attention.heads,
+            kv_heads=attention.kv_heads,
             workers=options.workers,
             partials=partials,
         )
@@ -125,8 +126,8 @@ UNITS_OF_PARTIALS = 8
 
 def _check_sizes(spec: ModelSpec) -> None:
     """Raises UnsupportedModelError for sizes that the kernels' 16-lane vectors do not divide."""
-    for what in ("hidden_size", "ffn_size", "head_dim"):
-        size = getattr(spec, what)
+    sizes = {"hidden_size": spec.hidden_size, "ffn_size": spec.ffn.size, "head_dim": spec.attention.head_dim}
+    for what, size in sizes.items():
         if size % LANES:
             raise UnsupportedModelError(
                 f"The model's {what} is {size}; the CPU kernels need a multiple of {LANES}.",
@@ -143,7 +144,7 @@ def _float_rows(buffer: Buffer, rows: int) -> NDArray[np.float32]:
 def _scratch_bytes(nodes: list[Node], source: GGUFFile, spec: ModelSpec, compiler: Compiler) -> int:
     """The most that any kernel of the program needs of a worker's scratch."""
     isa = compiler.target.isa
-    needs = [4 * scratch_floats(spec.head_dim), 4 * max(spec.hidden_size, spec.ffn_size) + 64]
+    needs = [4 * scratch_floats(spec.attention.head_dim), 4 * max(spec.hidden_size, spec.ffn.size) + 64]
     for node in nodes:
         if isinstance(node, Linear):
             form = source.tensors[node.weight.name].format

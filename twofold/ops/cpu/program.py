@@ -361,8 +361,8 @@ class ProgramBuilder:
         args = record(
             ATTENTION_FIELDS,
             q=q.address, q_stride=q.stride, out=out.address, out_stride=out.stride, kv_heads=spec.kv_heads,
-            scale=float_bits(spec.scale), window=spec.window or EVERYTHING, softcap=float_bits(spec.softcap or 0.0),
-            partials=partials.address, **self._cache_args(node.layer),
+            scale=float_bits(spec.score_scale), window=spec.window or EVERYTHING,
+            softcap=float_bits(spec.softcap or 0.0), partials=partials.address, **self._cache_args(node.layer),
         )  # fmt: skip
         kernel = (kernel_spec.name, lambda: AttentionKernel(kernel_spec, self._isa).generate())
         self._call(

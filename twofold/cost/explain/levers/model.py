@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Final
 
 from twofold.core.errors import ParameterError
+from twofold.core.model import Attention, GroupedAttention, ModelSpec
 from twofold.cost.count.memory import kv_bytes_per_token, parameters
 from twofold.cost.explain.levers.base import Assumptions, Effect, Lever, Refusal
 from twofold.cost.explain.scenario import Scenario
 from twofold.cost.explain.words import scaled, size
 from twofold.cost.predict.request import Prediction
 from twofold.cost.shapes.known import known_shapes
-from twofold.cost.shapes.model import Attention, Grouped, ModelShape, runs
 
 GROUP: Final = 8
 """Query heads for each head of keys and values, as in most models of today (Ainslie et al. 2023)."""
@@ -42,16 +42,15 @@ def model_levers() -> Iterator[Lever]:
     yield Lever("smaller model", ("prefill", "decode", "stalls"), "quality", _smaller)
 
 
-def _attending(shape: ModelShape, change: Callable[[int, Attention], Attention]) -> ModelShape:
+def _attending(shape: ModelSpec, change: Callable[[int, Attention], Attention]) -> ModelSpec:
     """The shape with another attention in each layer, by its number."""
-    layers = [layer for count, layer in shape.layers for _ in range(count)]
-    changed = [replace(layer, attention=change(i, layer.attention)) for i, layer in enumerate(layers)]
-    return replace(shape, layers=runs(changed))
+    changed = (replace(layer, attention=change(i, layer.attention)) for i, layer in enumerate(shape.layers))
+    return replace(shape, layers=tuple(changed))
 
 
 def _group(scenario: Scenario, _now: Prediction, _given: Assumptions) -> Effect | Refusal:
-    kinds = [layer.attention for _, layer in scenario.shape.layers]
-    grouped = [each for each in kinds if isinstance(each, Grouped)]
+    kinds = [layer.attention for _, layer in scenario.shape.runs]
+    grouped = [each for each in kinds if isinstance(each, GroupedAttention)]
     if not grouped:
         return Refusal("in use", "Its attention keeps latent vectors, which are smaller still.")
     before = kv_bytes_per_token(scenario.shape, scenario.how)
@@ -72,7 +71,7 @@ def _group(scenario: Scenario, _now: Prediction, _given: Assumptions) -> Effect 
 
 def _heads(kind: Attention, group: int, tp: int) -> Attention:
     """With at most ``group`` query heads for each head of keys and values, which ``tp`` devices can share."""
-    if not isinstance(kind, Grouped):
+    if not isinstance(kind, GroupedAttention):
         return kind
     even = [each for each in range(1, group + 1) if kind.heads % each == 0]
     most = max((each for each in even if (kind.heads // each) % tp == 0), default=1)
@@ -80,7 +79,7 @@ def _heads(kind: Attention, group: int, tp: int) -> Attention:
 
 
 def _window(scenario: Scenario, _now: Prediction, _given: Assumptions) -> Effect | Refusal:
-    windows = {layer.attention.window for _, layer in scenario.shape.layers} - {None}
+    windows = {layer.attention.window for _, layer in scenario.shape.runs} - {None}
     if windows:
         without = scenario.having(shape=_attending(scenario.shape, lambda _, kind: replace(kind, window=None)))
         before, after = without.kv_bytes(scenario.halfway), scenario.kv_bytes(scenario.halfway)
@@ -111,7 +110,7 @@ def _smaller(scenario: Scenario, _now: Prediction, _given: Assumptions) -> Effec
     smaller = {
         name: own.active
         for name, shape in known_shapes().items()
-        if (own := parameters(shape)).active <= LARGEST_SHARE * active and shape.context >= scenario.halfway
+        if (own := parameters(shape)).active <= LARGEST_SHARE * active and shape.context_length >= scenario.halfway
     }
     family = {name: size for name, size in smaller.items() if _SIZE.sub("", name) == stem}
     found = family or smaller

@@ -90,7 +90,7 @@ def _flash(scenario: Scenario, now: Prediction, _given: Assumptions) -> Refusal:
     ends = [min(start + chunk, case.prompt) for start in range(case.cached, case.prompt, chunk)]
     starts = [case.cached, *ends[:-1]]
     pairs = sum((end - start) * end for start, end in zip(starts, ends, strict=True))
-    heads = sum(count * layer.attention.heads for count, layer in scenario.shape.layers) // scenario.how.tp
+    heads = sum(count * layer.attention.heads for count, layer in scenario.shape.runs) // scenario.how.tp
     moved = SCORE_PASSES * SCORE_BYTES * heads * pairs
     machine, by = scenario.predictor.machine, scenario.predictor.constants
     extra = moved / (machine.bandwidth * by.eta_k)
