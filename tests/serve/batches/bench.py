@@ -18,9 +18,10 @@ from twofold.serve.batches.check import BatchLimits
 from twofold.serve.batches.run import LineCall
 from twofold.serve.batches.service import BatchService
 from twofold.serve.files.endpoint import FilesEndpoint
+from twofold.serve.gate.limits import BodyLimits
 
 CHAT = "/v1/chat/completions"
-LIMITS = BatchLimits(lines=60, line_bytes=4000, width=8, unfinished=4)
+LIMITS = BatchLimits(lines=60, line_bytes=4000, width=8, unfinished=4, body=BodyLimits(containers=50, values=100))
 ENDED = ("completed", "failed", "expired", "cancelled")
 
 

@@ -83,6 +83,8 @@ def test_a_batch_is_answered(bench: Bench) -> None:
         ([line("a", x="y" * 5000)], {(1, "invalid_json_line")}),
         (lines(61), {(None, "too_many_requests")}),
         (b"\xff\xfe", {(1, "invalid_json_line")}),
+        ([line("a", x=[0] * 101)], {(1, "invalid_json_line")}),
+        ([line("a", x=[{}] * 51)], {(1, "invalid_json_line")}),
     ],
     ids=lambda value: str(value)[-40:],
 )

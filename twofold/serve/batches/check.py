@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -12,6 +12,8 @@ from twofold.batch.lines import InputLine, custom_id_of, decode_line, digest_of,
 from twofold.dialects.fields import FieldError
 from twofold.dialects.openai.errors import error_message
 from twofold.serve.batches.record import LineError
+from twofold.serve.gate.body import is_countable
+from twofold.serve.gate.limits import BodyLimits
 
 MAX_TOLD: Final = 100
 """Mistakes; there may be one in each of 50,000 lines."""
@@ -22,12 +24,13 @@ STEP_LINES: Final = 64
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
     """Most lines of a batch and bytes of a line; lines that run at once, of all batches; batches of a tenant that have
-    not ended."""
+    not ended; objects, lists and values of a line, as of a request's body."""
 
     lines: int = 50_000
     line_bytes: int = 4 << 20
     width: int = 32
     unfinished: int = 100
+    body: BodyLimits = field(default_factory=BodyLimits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,9 @@ class _Checker:
         return self.lines > self._limits.lines or len(self.errors) >= MAX_TOLD
 
     def _look(self, line: InputLine) -> None:
+        if line.data is not None and not is_countable(line.data, self._limits.body):
+            most = f"{self._limits.body.containers:,} objects and lists or {self._limits.body.values:,} values"
+            raise FieldError(f"This line has more than {most}.", param="line", code="invalid_json_line")
         fields = decode_line(line, self._limits.line_bytes)
         custom_id = digest_of(custom_id_of(fields))
         if custom_id in self._custom_ids:

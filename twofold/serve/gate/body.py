@@ -76,7 +76,9 @@ def check_json_type(headers: Headers, *, any_type: bool = False) -> None:
 
 def decode_json(body: bytes, limits: BodyLimits) -> Any:
     """Plain data of JSON text. Raises FieldError that says where it is not JSON, and TooLargeError."""
-    _check_size(body, limits)
+    if not is_countable(body, limits):
+        most = f"{limits.containers:,} objects and lists or {limits.values:,} values"
+        raise TooLargeError(f"The body of the request has more than {most}.")
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -93,15 +95,15 @@ def _not_json(body: bytes, error: orjson.JSONDecodeError) -> FieldError:
     return FieldError(f"The body is not valid JSON at line {error.lineno}, column {error.colno}: {what}.", param="body")
 
 
-def _check_size(body: bytes, limits: BodyLimits) -> None:
-    """Bounds what decoding may cost. Marks are counted wherever they stand first: few bodies need a closer look."""
-    if _within(body, limits):
-        return
-    unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+def is_countable(text: bytes, limits: BodyLimits) -> bool:
+    """Whether JSON text has at most as many objects, lists and values as the limits say, which bounds what decoding
+    costs. Marks are counted wherever they stand first: few texts need a closer look."""
+    if _within(text, limits):
+        return True
+    unescaped = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     if unescaped.count(b'"') > 2 * limits.values:
-        raise _too_many(limits)
-    if not _within(b'"'.join(unescaped.split(b'"')[::2]), limits):
-        raise _too_many(limits)
+        return False
+    return _within(b'"'.join(unescaped.split(b'"')[::2]), limits)
 
 
 def _within(text: bytes, limits: BodyLimits) -> bool:
@@ -125,8 +127,3 @@ def _is_shallow(value: object, depth: int) -> bool:
 
 def _too_large(limits: BodyLimits) -> TooLargeError:
     return TooLargeError(f"The body of the request is longer than {limits.bytes:,} bytes.")
-
-
-def _too_many(limits: BodyLimits) -> TooLargeError:
-    most = f"{limits.containers:,} objects and lists or {limits.values:,} values"
-    return TooLargeError(f"The body of the request has more than {most}.")
