@@ -23,11 +23,11 @@ from benchmarks.figures import gaps, median, random_tokens
 from benchmarks.setting import Setting
 from benchmarks.worker import Worker
 from twofold.bench.metrics.chunks import Chunks, InterTokenLatency
-from twofold.bench.metrics.goodput import Goodput
+from twofold.bench.metrics.goodput import MeasuredGoodput
 from twofold.bench.metrics.objectives import Objectives
 from twofold.bench.metrics.requests import RequestFigures
 from twofold.bench.metrics.summary import Latency
-from twofold.bench.record import Answer, Sample
+from twofold.bench.record import RecordedResponse, RequestSample
 from twofold.load.arrivals import Arrivals
 from twofold.load.base import Ask
 from twofold.load.traces.read import read_trace
@@ -55,7 +55,7 @@ QUICK = Sizes(1.0, 16, 4, (0.6,))
 
 Lengths = Sequence[tuple[int, int]]
 """Tokens in and out of each request."""
-Turns = dict[tuple[str, float], list[Sample]]
+Turns = dict[tuple[str, float], list[RequestSample]]
 """What was served in all turns, by policy and share of the capacity."""
 
 
@@ -149,7 +149,7 @@ def poisson(lengths: Lengths, rate: float, seconds: float, seed: int) -> list[As
     ]
 
 
-def _drive(worker: Worker, setting: Setting, asks: Sequence[Ask], seed: int) -> list[Sample]:
+def _drive(worker: Worker, setting: Setting, asks: Sequence[Ask], seed: int) -> list[RequestSample]:
     """What the engine makes of requests with prompts of their own, as the load generator tells what a server does."""
     arrivals = [
         {
@@ -163,10 +163,10 @@ def _drive(worker: Worker, setting: Setting, asks: Sequence[Ask], seed: int) -> 
     return [as_sample(ask, one["times"]) for ask, one in zip(asks, served, strict=True)]
 
 
-def as_sample(ask: Ask, times: Sequence[float]) -> Sample:
+def as_sample(ask: Ask, times: Sequence[float]) -> RequestSample:
     """A request whose tokens came one by one at these times."""
-    answer = Answer(array("d", times), array("i", [1] * len(times)), completion_tokens=len(times), done=True)
-    return Sample(ask, answer, "ok", started_s=ask.due_s, ended_s=times[-1])
+    answer = RecordedResponse(array("d", times), array("i", [1] * len(times)), completion_tokens=len(times), done=True)
+    return RequestSample(ask, answer, "ok", started_s=ask.due_s, ended_s=times[-1])
 
 
 def _table(turns: Turns, objectives: Objectives, seconds: float) -> dict[str, dict[str, Any]]:
@@ -174,7 +174,7 @@ def _table(turns: Turns, objectives: Objectives, seconds: float) -> dict[str, di
     table = {}
     for (name, share), served in sorted(turns.items(), key=lambda item: (item[0][1], item[0][0])):
         figures = [RequestFigures.of(sample) for sample in served]
-        goodput, latency = Goodput.of(figures, objectives, seconds), Latency.of(figures)
+        goodput, latency = MeasuredGoodput.of(figures, objectives, seconds), Latency.of(figures)
         table[f"{share:g} {name}"] = {
             "requests": len(served),
             "met_share": goodput.attainment,

@@ -16,7 +16,7 @@ from twofold.core.params import SamplingParams
 from twofold.core.report import RequestReport, StepReport
 from twofold.core.request import RequestOptions
 from twofold.cost.calibrate.run import calibrate, calibrated
-from twofold.cost.count.step import Span
+from twofold.cost.count.step import SequenceRows
 from twofold.cost.predict.request import Predictor
 from twofold.engine.llm import LLM
 from twofold.engine.prompts import GivenPrompt
@@ -75,14 +75,14 @@ def predict(predictor: Predictor, prompt: int, output: int, batch: int) -> Times
     """Steps as the engine makes them: everybody who generates gets a token, prompts the rows that are left."""
     now, sequences = 0.0, [Sequence() for _ in range(batch)]
     while alive := [each for each in sequences if each.tokens < output]:
-        room, spans, gaining = CHUNK, list[tuple[int, Span]](), list[Sequence]()
+        room, spans, gaining = CHUNK, list[tuple[int, SequenceRows]](), list[Sequence]()
         for each in sorted(alive, key=lambda each: -each.tokens):
             rows = 1 if each.tokens else min(prompt - each.computed, room)
             if not rows:
                 continue
             room, each.computed = room - rows, each.computed + rows
             done = each.computed >= prompt
-            spans.append((1, Span(rows, each.computed - rows, int(done))))
+            spans.append((1, SequenceRows(rows, each.computed - rows, int(done))))
             gaining += [each] if done else []
         now += predictor.steps.demand(spans).seconds(predictor.constants)
         for each in gaining:

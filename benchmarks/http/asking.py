@@ -11,11 +11,11 @@ from typing import Any, Final
 from benchmarks.http.processes import Serving
 from benchmarks.http.recipes import MODEL
 from benchmarks.worker import WorkerError
-from twofold.bench.client.client import Client, ClientOptions, Target
+from twofold.bench.client.client import ClientOptions, LoadClient, ServerTarget
 from twofold.bench.endpoints.completions import CompletionsEndpoint
 from twofold.bench.endpoints.options import EndpointOptions, Prompts
 from twofold.bench.record import RunRecord
-from twofold.load.base import Ask, Ended, Load
+from twofold.load.base import Ask, EndedRequest, Load
 
 LIMIT_S: Final = 120.0
 
@@ -34,7 +34,7 @@ class Given:
     def begin(self) -> Iterator[Ask]:
         return iter(self._asks)
 
-    def follow(self, _ended: Ended, _now_s: float, /) -> Ask | None:
+    def follow(self, _ended: EndedRequest, _now_s: float, /) -> Ask | None:
         return None
 
 
@@ -50,7 +50,7 @@ def ask(server: Serving, load: Load, prompts: Prompts = lambda _: (), drain_s: f
     """
     options = EndpointOptions(MODEL, extra=server.recipe.fields)
     behaviour = ClientOptions(drain_s=drain_s, reuse_connections=False)
-    with Client(Target.of(server.url), CompletionsEndpoint(options, prompts), behaviour) as client:
+    with LoadClient(ServerTarget.of(server.url), CompletionsEndpoint(options, prompts), behaviour) as client:
         return client.run(load)
 
 

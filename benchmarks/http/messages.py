@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from twofold.engine.outputs import OutputDelta
-from twofold.serve.worker.messages import Step, worker_codec
+from twofold.serve.worker.messages import StepOutputs, worker_codec
 
 CHUNK: Final = b"d1\r\ndata: " + b"x" * 199 + b"\n\n\r\n"
 """About as long as the event of one token."""
@@ -32,7 +32,9 @@ def send_floor_s() -> float:
 
 def worker_message_s(streams: int) -> float:
     """Seconds of a token in a step's message: encoded and written to the server, as the worker does it."""
-    step = Step([OutputDelta(f"req_{'a' * 24}-{stream}", 0, " token", (1234,)) for stream in range(streams)], [], None)
+    step = StepOutputs(
+        [OutputDelta(f"req_{'a' * 24}-{stream}", 0, " token", (1234,)) for stream in range(streams)], [], None
+    )
     codec = worker_codec()
     with ExitStack() as stack:
         ours, theirs = (stack.enter_context(end) for end in socket.socketpair())

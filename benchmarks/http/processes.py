@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from benchmarks.worker import WorkerError
 from twofold.bench.client.exchange import exchange
-from twofold.bench.client.target import Target
+from twofold.bench.client.target import ServerTarget
 from twofold.core.errors import NetworkError
 
 ROOT: Final = Path(__file__).parents[2]
@@ -109,5 +109,5 @@ def _wait_for(process: subprocess.Popen[bytes], recipe: Recipe, url: str, log: P
 
 def _status(url: str, path: str) -> int:
     with suppress(NetworkError):
-        return exchange(Target.of(url), "GET", path, None, {}, LOOK_TIMEOUT_S)[0]
+        return exchange(ServerTarget.of(url), "GET", path, None, {}, LOOK_TIMEOUT_S)[0]
     return 0

@@ -23,7 +23,7 @@ from benchmarks.http.processes import Serving, serving
 from benchmarks.http.recipes import others, ours
 from benchmarks.setting import Setting
 from benchmarks.worker import WorkerError
-from twofold.bench.metrics.goodput import Goodput
+from twofold.bench.metrics.goodput import MeasuredGoodput
 from twofold.bench.metrics.objectives import Objectives
 from twofold.bench.metrics.plain import plain
 from twofold.bench.metrics.requests import RequestFigures, request_figures
@@ -36,7 +36,7 @@ from twofold.load.base import Ask
 from twofold.load.closed_loop import ClosedLoop
 from twofold.load.lengths import Fixed, Uniform
 from twofold.load.open_loop import OpenLoop
-from twofold.load.requests import Requests
+from twofold.load.requests import RandomRequests
 
 TTFT_SCALE: Final = 3.0
 TPOT_SCALE: Final = 2.0
@@ -65,8 +65,8 @@ class Sizes:
         """Tokens in and out of the mean request."""
         return (self.prompt.least + self.prompt.most) // 2, (self.answer.least + self.answer.most) // 2
 
-    def requests(self, seed: int) -> Requests:
-        return Requests(self.prompt, self.answer, seed=seed)
+    def requests(self, seed: int) -> RandomRequests:
+        return RandomRequests(self.prompt, self.answer, seed=seed)
 
 
 FULL: Final = Sizes(30.0, 15.0, Uniform(64, 192), Uniform(32, 96), 5, 32, (0.05, 0.1, 0.2, 0.4, 0.8))
@@ -124,7 +124,7 @@ def _start(
 def _alone(server: Serving, sizes: Sizes, prompter: Prompter) -> dict[str, float]:
     """Medians of requests that come one after the other."""
     prompt, answer = sizes.middle
-    one_by_one = ClosedLoop(1, Requests(Fixed(prompt), Fixed(answer)), requests=sizes.alone)
+    one_by_one = ClosedLoop(1, RandomRequests(Fixed(prompt), Fixed(answer)), requests=sizes.alone)
     latency = Latency.of(request_figures(ask_all(server, one_by_one, prompter)))
     return {"ttft_s": latency.ttft_s.p50 or 0.0, "tpot_s": latency.tpot_s.p50 or 0.0}
 
@@ -178,7 +178,7 @@ class Contest:
 
 def figures(found: Sequence[RequestFigures], objectives: Objectives, seconds: float) -> dict[str, Any]:
     """None where a figure has no bound, for too many requests failed or got nothing."""
-    goodput, latency = Goodput.of(found, objectives, seconds), Latency.of(found)
+    goodput, latency = MeasuredGoodput.of(found, objectives, seconds), Latency.of(found)
     told: dict[str, Any] = plain(
         {
             "requests": len(found),

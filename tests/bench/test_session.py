@@ -9,7 +9,7 @@ import pytest
 from tests.bench.stub.live import LiveStub
 from tests.bench.stub.script import Script
 from twofold.bench.client.options import ClientOptions
-from twofold.bench.client.target import Target
+from twofold.bench.client.target import ServerTarget
 from twofold.bench.endpoints.options import EndpointOptions
 from twofold.bench.session import Setup, opened, stopped_by_signals
 from twofold.core.errors import AccessError, ContextLengthError, NotFoundError
@@ -21,7 +21,7 @@ PLAN = LoadPlan(concurrency=2, requests=4, input_tokens=Fixed(24), output_tokens
 
 def setup(stub: LiveStub, *, model: str | None = None, endpoint: str = "chat", prompts: int = 0) -> Setup:
     options = EndpointOptions(model="", extra=Script(first_s=0.005).fields)
-    return Setup(Target.of(stub.url), endpoint, model, options, ClientOptions(), prompts=prompts)
+    return Setup(ServerTarget.of(stub.url), endpoint, model, options, ClientOptions(), prompts=prompts)
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions", "messages"])

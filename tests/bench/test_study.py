@@ -12,11 +12,11 @@ from tests.bench.stub.live import LiveStub
 from tests.bench.stub.script import Script
 from twofold.bench.base import Watcher
 from twofold.bench.client.options import ClientOptions
-from twofold.bench.client.target import Target
+from twofold.bench.client.target import ServerTarget
 from twofold.bench.endpoints.options import EndpointOptions
 from twofold.bench.metrics.objectives import Objectives
-from twofold.bench.metrics.rule import Rule
-from twofold.bench.record import Sample
+from twofold.bench.metrics.rule import MeasurementRule
+from twofold.bench.record import RequestSample
 from twofold.bench.report.document import read
 from twofold.bench.report.live import Goal
 from twofold.bench.search.rate import SearchOptions
@@ -32,9 +32,9 @@ PLAN = LoadPlan(input_tokens=Fixed(24), output_tokens=Fixed(4))
 @pytest.fixture
 def study(stub: LiveStub) -> Iterator[Study]:
     options = EndpointOptions(model="", api_key="sk-canary", extra=Script(first_s=0.01, gap_s=0.001).fields)
-    setup = Setup(Target.of(stub.url), "chat", None, options, ClientOptions())
+    setup = Setup(ServerTarget.of(stub.url), "chat", None, options, ClientOptions())
     with opened(setup) as session:
-        yield Study(setup, session, Rule(), Objectives(ttft=1.0))
+        yield Study(setup, session, MeasurementRule(), Objectives(ttft=1.0))
 
 
 def test_rates_and_clients_are_swept_in_turn(study: Study) -> None:
@@ -86,7 +86,7 @@ class Stopper:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def look(self, now_s: float, samples: list[Sample], open_requests: int) -> None:
+    def look(self, now_s: float, samples: list[RequestSample], open_requests: int) -> None:
         del now_s, open_requests
         if any(sample.outcome == "ok" for sample in samples):
             self._session._client.stop()

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.http.servers import _ahead, figures
 from twofold.bench.metrics.objectives import Objectives
 from twofold.bench.metrics.requests import RequestFigures
-from twofold.bench.record import Answer, Sample
+from twofold.bench.record import RecordedResponse, RequestSample
 from twofold.load.base import Ask, Outcome
 
 OBJECTIVES = Objectives(ttft=1.0, tpot=0.05)
@@ -15,10 +15,10 @@ OBJECTIVES = Objectives(ttft=1.0, tpot=0.05)
 
 def served(*times: float, outcome: Outcome = "ok") -> RequestFigures:
     """A request that was due at 0, and whose tokens came at these times."""
-    answer = Answer()
+    answer = RecordedResponse()
     for moment in times:
         answer.chunk(moment, "a", 1)
-    return RequestFigures.of(Sample(Ask(0, 0.0, 1, 2), answer, outcome, started_s=0.0))
+    return RequestFigures.of(RequestSample(Ask(0, 0.0, 1, 2), answer, outcome, started_s=0.0))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from twofold.cli.main import main
-from twofold.cli.serve import ENGINE, EngineOptions, ServeOptions
+from twofold.cli.serve import ENGINE, ServedEngineOptions, ServeOptions
 from twofold.core.errors import ParameterError
 from twofold.observe.metrics.goodput import DEFAULT_OBJECTIVES, Objective
 from twofold.serve.config import ServerConfig
@@ -108,7 +108,7 @@ def test_a_chat_template_is_for_one_model(tmp_path: Path, capsys: pytest.Capture
     assert "chat_template is for one model, not 2" in capsys.readouterr().err
     made = tmp_path / "own.jinja"
     made.write_text("{{ messages }}")
-    assert EngineOptions(chat_template=str(made)).engine_keywords()["chat_template"] == "{{ messages }}"
+    assert ServedEngineOptions(chat_template=str(made)).engine_keywords()["chat_template"] == "{{ messages }}"
 
 
 def test_off_loopback_a_key_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twofold.core.record import MOST_PAUSES, Pause, PhaseWork, Seen, SequenceRecord, Stall
+from twofold.core.record import MOST_PAUSES, AttendedPositions, Pause, PhaseWork, SequenceRecord, Stall
 
 chunks = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), max_size=6)
 
 
-def counted(steps: list[tuple[int, int]], window: int | None) -> Seen:
+def counted(steps: list[tuple[int, int]], window: int | None) -> AttendedPositions:
     """Looks at every position that every row sees."""
-    seen = Seen()
+    seen = AttendedPositions()
     for start, rows in steps:
         sights = [range(max(0, i + 1 - (window or i + 1)), i + 1) for i in range(start, start + rows)]
         seen.attended += sum(map(len, sights))
@@ -27,8 +27,8 @@ def test_rows_see_what_a_window_lets_them_see(steps: list[tuple[int, int]], wind
     work = PhaseWork()
     for start, rows in steps:
         work.add_step(start, rows, step_rows=rows, logit_rows=1, seconds=1.0, windows=(window,))
-    assert Seen(work.attended, work.read) == counted(steps, None)
-    assert work.windowed.get(window, Seen()) == counted(steps, window)
+    assert AttendedPositions(work.attended, work.read) == counted(steps, None)
+    assert work.windowed.get(window, AttendedPositions()) == counted(steps, window)
     assert (work.rows, work.steps, work.share) == (sum(rows for _, rows in steps), len(steps), len(steps))
 
 
@@ -82,5 +82,7 @@ def test_answers_of_a_request_add_up(count: int) -> None:
         assert total.unpredicted_s == sum(part.unpredicted_s for part in parts)
         windows = [part.windowed[4] for part in parts]
         if windows:
-            assert total.windowed[4] == Seen(sum(w.attended for w in windows), sum(w.read for w in windows))
+            assert total.windowed[4] == AttendedPositions(
+                sum(w.attended for w in windows), sum(w.read for w in windows)
+            )
     assert all(record.prefill.windowed[4] is not whole.prefill.windowed[4] for record in records)

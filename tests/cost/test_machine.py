@@ -26,7 +26,7 @@ from twofold.host.cpu import read_cpu
 from twofold.kernels import probe
 from twofold.kernels.ir import Kernel
 from twofold.kernels.isa import TABLES, Isa, choose
-from twofold.kernels.jit import Compiler, Target, as_function, host_features
+from twofold.kernels.jit import CodegenTarget, Compiler, as_function, host_features
 
 SMALL = (1 << 20, 2 << 20)
 RUNNABLE = [isa for isa in TABLES if isa.needs <= host_features()]
@@ -34,7 +34,7 @@ RUNNABLE = [isa for isa in TABLES if isa.needs <= host_features()]
 
 @pytest.fixture(scope="module")
 def compiler() -> Compiler:
-    return Compiler(Target.of(choose(host_features())))
+    return Compiler(CodegenTarget.of(choose(host_features())))
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_a_folder_that_cannot_be_written_keeps_nothing(compiler: Compiler, tmp_p
 
 
 def _run(isa: Isa, kernel: Kernel, turns: int, data: NDArray[Any], sums: NDArray[Any]) -> None:
-    compiler = Compiler(Target.of(isa))  # its machine code lives as long as it does
+    compiler = Compiler(CodegenTarget.of(isa))  # its machine code lives as long as it does
     as_function(compiler.address(kernel), 3)(turns, data.ctypes.data, sums.ctypes.data)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twofold.draw.scale import Kind, Linear, Logarithmic, fit, nice_step
+from twofold.draw.scale import Kind, LinearScale, Logarithmic, fit, nice_step
 
 finite = st.floats(-1e12, 1e12)
 kinds = st.sampled_from(("linear", "log"))
@@ -39,7 +39,7 @@ def test_log_has_no_place_for_what_is_not_above_zero() -> None:
     scale = Logarithmic(1, 100)
     assert scale.share(10) == pytest.approx(0.5)
     assert [scale.share(value) for value in (0, -1, math.inf, math.nan)] == [None] * 4
-    assert [Linear(0, 1).share(value) for value in (math.inf, math.nan)] == [None] * 2
+    assert [LinearScale(0, 1).share(value) for value in (math.inf, math.nan)] == [None] * 2
 
 
 @given(kinds, st.lists(finite, max_size=20))

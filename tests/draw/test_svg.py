@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twofold.draw import Axis, Band, Bars, Chart, Dots, Guide, Line, Mark, Span, Spans, Steps, duration, svg
+from twofold.draw import Axis, Band, Bars, Chart, Dots, Guide, Line, Mark, Span, Spans, StepLine, duration, svg
 from twofold.draw.scale import Kind
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -38,7 +38,7 @@ def test_a_line_goes_up_where_values_do() -> None:
 
 
 def test_steps_hold_their_value_until_the_next() -> None:
-    (path,) = paths(Chart("t", (Steps(POINTS),)), "line")
+    (path,) = paths(Chart("t", (StepLine(POINTS),)), "line")
     assert [sign for sign in path if sign.isalpha()] == list("MHVHV")
 
 
@@ -98,7 +98,7 @@ def test_any_data_draws(
 ) -> None:
     marks: tuple[Mark, ...] = (
         Line(some, "a"),
-        Steps(others, "b", 9),
+        StepLine(others, "b", 9),
         Dots(some),
         Bars(others, 1.0),
         Band([(a, b, a) for a, b in others]),

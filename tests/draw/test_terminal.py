@@ -5,7 +5,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twofold.draw import Axis, Chart, Dots, Guide, Line, Steps, plot
+from twofold.draw import Axis, Chart, Dots, Guide, Line, StepLine, plot
 
 points = st.lists(st.tuples(st.floats(), st.floats()), max_size=8)
 BLANK = "\u2800"
@@ -31,7 +31,7 @@ def test_ticks_and_labels_stand_at_the_ends() -> None:
 
 def test_several_curves_are_numbered_where_they_end() -> None:
     chart = Chart(
-        "t", (Line([(0, 0), (1, 1)], "one"), Steps([(0, 0), (1, 0.5)], "two"), Guide("y", 0.5), Guide("x", 1))
+        "t", (Line([(0, 0), (1, 1)], "one"), StepLine([(0, 0), (1, 0.5)], "two"), Guide("y", 0.5), Guide("x", 1))
     )
     text = plot(chart)
     assert text.splitlines()[-1].split() == ["1", "one", "2", "two"]
@@ -49,5 +49,5 @@ def test_a_hole_is_not_bridged() -> None:
 def test_any_data_fits(
     some: list[tuple[float, float]], others: list[tuple[float, float]], width: int, height: int
 ) -> None:
-    chart = Chart("", (Line(some, "a"), Dots(others, "b"), Steps(some)), Axis(low=0, high=1), Axis("y"))
+    chart = Chart("", (Line(some, "a"), Dots(others, "b"), StepLine(some)), Axis(low=0, high=1), Axis("y"))
     assert len(picture(plot(chart, width=width, height=height))) == max(2, height)

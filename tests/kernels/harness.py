@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from twofold.kernels.ir import Kernel
 from twofold.kernels.isa import Isa
-from twofold.kernels.jit import Compiler, Target, as_function
-from twofold.kernels.signature import Step
+from twofold.kernels.jit import CodegenTarget, Compiler, as_function
+from twofold.kernels.signature import StepFields
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -25,7 +25,7 @@ class Machine:
 
     def __init__(self, isa: Isa) -> None:
         self.isa = isa
-        self.compiler = Compiler(Target.of(isa))
+        self.compiler = Compiler(CodegenTarget.of(isa))
         self._kernels: dict[Hashable, Kernel] = {}
         self._addresses: dict[Kernel, int] = {}
 
@@ -35,12 +35,12 @@ class Machine:
         return self._kernels[key]
 
     def run(
-        self, kernel: Kernel, args: list[Field], units: tuple[int, int], step: dict[Step, Field] | None = None
+        self, kernel: Kernel, args: list[Field], units: tuple[int, int], step: dict[StepFields, Field] | None = None
     ) -> None:
         """Runs units ``begin … end``; arrays are passed by address, floats by the bits of a float32."""
         record = np.array([_field(a) for a in args], np.int64)
-        counts = np.zeros(Step.SIZE, np.int64)
-        counts[Step.ONE] = 1
+        counts = np.zeros(StepFields.SIZE, np.int64)
+        counts[StepFields.ONE] = 1
         for name, value in (step or {}).items():
             counts[name] = _field(value)
         self._scratch.fill(0xFF)

@@ -15,7 +15,7 @@ from twofold.kernels.float_linear import FloatFormat, FloatLinearKernel, float_p
 from twofold.kernels.layout import CHUNK, PACKINGS, PANEL
 from twofold.kernels.linear import LinearKernel, act_row_bytes
 from twofold.kernels.pack import pack_kernel
-from twofold.kernels.signature import Step
+from twofold.kernels.signature import StepFields
 
 ROW_BLOCK = 24
 GUARD = 16
@@ -102,12 +102,12 @@ def linear(
     packed, panel_bytes = matrix.pack(machine)
     rows, extras = len(acts.data), extras or Extras()
     out = poisoned(rows, matrix.panels * PANEL + GUARD)
-    tail: list[Field] = [out, out.strides[0], _or_null(extras.bias), _or_null(extras.residual), int(Step.ROWS)]
+    tail: list[Field] = [out, out.strides[0], _or_null(extras.bias), _or_null(extras.residual), int(StepFields.ROWS)]
     machine.run(
         kernel,
         [acts.data, acts.data.shape[1], packed, panel_bytes, matrix.columns // CHUNK, *tail, row_block],
         units or (0, matrix.panels),
-        {Step.ROWS: rows},
+        {StepFields.ROWS: rows},
     )
     return out
 
@@ -125,12 +125,12 @@ def float_linear(
     packed, panel_bytes = matrix.pack(machine, name)
     rows, extras = len(x), extras or Extras()
     out = poisoned(rows, matrix.panels * PANEL + GUARD)
-    tail: list[Field] = [out, out.strides[0], _or_null(extras.bias), _or_null(extras.residual), int(Step.ROWS)]
+    tail: list[Field] = [out, out.strides[0], _or_null(extras.bias), _or_null(extras.residual), int(StepFields.ROWS)]
     machine.run(
         kernel,
         [x, x.strides[0], packed, panel_bytes, matrix.columns, *tail],
         units or (0, matrix.panels),
-        {Step.ROWS: rows},
+        {StepFields.ROWS: rows},
     )
     return out
 

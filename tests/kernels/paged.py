@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tests.kernels.harness import Field
 from twofold.core.kv_layout import KVLayout, KVType
 from twofold.kernels.cache import TILE
-from twofold.kernels.signature import Step
+from twofold.kernels.signature import StepFields
 
 GROUP, GROUPS = 1, 3
 STALE = 1000.0
@@ -71,9 +71,13 @@ class PagedLayer:
             "block_size": self.shape.block_size,
         }
 
-    def step(self) -> dict[Step, Field]:
+    def step(self) -> dict[StepFields, Field]:
         sequences, width = self.tables.shape
-        return {Step.TABLES: self.all_tables, Step.TABLE_STRIDE: width, Step.GROUP_STRIDE: sequences * width}
+        return {
+            StepFields.TABLES: self.all_tables,
+            StepFields.TABLE_STRIDE: width,
+            StepFields.GROUP_STRIDE: sequences * width,
+        }
 
 
 def shape_of(kv_heads: int, head_dim: int, dtype: KVType, block_size: int = 16) -> KVLayout:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tests.kernels.harness import Field, Floats, Machine, assert_same_bits, poisoned
 from tests.kernels.paged import PagedLayer, shape_of
 from twofold.kernels.attention import ITEM_INTS, AttentionKernel
-from twofold.kernels.signature import Step
+from twofold.kernels.signature import StepFields
 from twofold.kernels.split import ATTENTION_FIELDS, MERGE_INTS, SPLIT, AttentionKernelSpec, merge_kernel
 
 GUARD = 16
@@ -116,7 +116,7 @@ class Problem:
         item_list[:, :6] = items
         merge_list = np.zeros((max(1, len(merges)), MERGE_INTS), np.int32)
         merge_list[: len(merges), :3] = np.array(merges, np.int32).reshape(-1, 3)
-        step = self.layer.step() | {Step.ITEM_LIST: item_list, Step.MERGE_LIST: merge_list}
+        step = self.layer.step() | {StepFields.ITEM_LIST: item_list, StepFields.MERGE_LIST: merge_list}
         partials = poisoned(max(1, sum(count for *_, count in merges)), self.heads, self.spec.partial_floats)
         record = self._record(out, partials)
         attention = machine.kernel(self.spec, AttentionKernel(self.spec, machine.isa).generate)

@@ -13,7 +13,7 @@ from tests.kernels.paged import PagedLayer, shape_of
 from twofold.core.kv_layout import KVType
 from twofold.core.model import RopePairs
 from twofold.kernels.cache import CACHE_FIELDS, RotateSpec, rotate_kernel, store_values_kernel
-from twofold.kernels.signature import Step
+from twofold.kernels.signature import StepFields
 
 HEADS, GUARD, EPS = 2, 16, 1e-5
 STARTS = ((14, 4), (0, 1), (46, 3))
@@ -99,8 +99,8 @@ class Rows:
         }
         return [fields[name] for name in CACHE_FIELDS]
 
-    def _step(self) -> dict[Step, Field]:
-        return self.layer.step() | {Step.POSITIONS: POSITIONS, Step.ROW_SEQUENCE: OWNERS}
+    def _step(self) -> dict[StepFields, Field]:
+        return self.layer.step() | {StepFields.POSITIONS: POSITIONS, StepFields.ROW_SEQUENCE: OWNERS}
 
 
 def rows_for(spec: RotateSpec, block_size: int = 16) -> Rows:

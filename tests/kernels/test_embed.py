@@ -10,7 +10,7 @@ from tests.kernels.matrices import Matrix
 from twofold.core.quant import BY_NAME
 from twofold.kernels.embed import FLOAT_FORMATS, embed_kernel
 from twofold.kernels.layout import PACKINGS
-from twofold.kernels.signature import Step
+from twofold.kernels.signature import StepFields
 
 SCALE = 25.298221588134766
 TOKENS = np.array([5, 0, 6, 6, 3], np.int32)
@@ -22,7 +22,7 @@ def embed(machine: Machine, matrix: Matrix, scale: float, units: tuple[int, int]
     out = poisoned(len(TOKENS), matrix.columns + 3)
     blocks = matrix.columns // fmt.block_values
     args: list[Field] = [matrix.raw, fmt.row_bytes(matrix.columns), blocks, out, out.strides[0], scale]
-    machine.run(kernel, args, units, {Step.TOKENS: TOKENS})
+    machine.run(kernel, args, units, {StepFields.TOKENS: TOKENS})
     assert np.isnan(out[:, matrix.columns :]).all()
     return out[:, : matrix.columns]
 

@@ -9,7 +9,7 @@ import pytest
 
 from twofold.kernels.inspect import build, inspect, main
 from twofold.kernels.isa import TABLES
-from twofold.kernels.jit import Compiler, Target
+from twofold.kernels.jit import CodegenTarget, Compiler
 
 INNER_LOOPS = {
     ("avx512", "cascadelake"): {"Q4_K": 12, "Q6_K": 56, "BF16": 0},
@@ -29,7 +29,7 @@ def compiler(isa: str, cpu: str) -> Compiler:
     """Generates code for a named processor, whatever runs the test."""
     if platform.machine() not in ("x86_64", "AMD64"):
         pytest.skip("LLVM generates code for x86 on x86 only")
-    return Compiler(Target(next(table for table in TABLES if table.name == isa), cpu, ""))
+    return Compiler(CodegenTarget(next(table for table in TABLES if table.name == isa), cpu, ""))
 
 
 @pytest.mark.parametrize(

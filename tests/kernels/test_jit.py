@@ -13,14 +13,14 @@ from tests.kernels.harness import Machine, assert_same_bits
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.kernels.ir import Kernel
 from twofold.kernels.isa import TABLES, Isa, choose
-from twofold.kernels.jit import Compiler, Target, as_function, host_features
+from twofold.kernels.jit import CodegenTarget, Compiler, as_function, host_features
 from twofold.kernels.types import F32, F32X16, I8X64, I32, I32X16, PTR
 
 LANES = 16
 
 
 @pytest.fixture
-def target(machine: Machine) -> Target:
+def target(machine: Machine) -> CodegenTarget:
     return machine.compiler.target
 
 
@@ -38,7 +38,7 @@ def works(compiler: Compiler, factor: float = 2.0) -> bool:
     return bool(x[0] == 21 * factor)
 
 
-def test_a_second_compiler_loads_what_the_first_wrote(target: Target, tmp_path: Path) -> None:
+def test_a_second_compiler_loads_what_the_first_wrote(target: CodegenTarget, tmp_path: Path) -> None:
     first, second = Compiler(target, tmp_path / "k"), Compiler(target, tmp_path / "k")
     assert works(first)
     assert works(second)
@@ -46,16 +46,16 @@ def test_a_second_compiler_loads_what_the_first_wrote(target: Target, tmp_path: 
     assert (second.log.compiled, second.log.loaded) == (0, 1)
 
 
-def test_one_compiler_compiles_a_text_once(target: Target) -> None:
+def test_one_compiler_compiles_a_text_once(target: CodegenTarget) -> None:
     compiler = Compiler(target)
     assert compiler.address(doubling()) == compiler.address(doubling())
     assert compiler.log.compiled == 1
 
 
-def test_another_text_or_processor_is_another_entry(target: Target, tmp_path: Path) -> None:
+def test_another_text_or_processor_is_another_entry(target: CodegenTarget, tmp_path: Path) -> None:
     works(Compiler(target, tmp_path), 2.0)
     works(Compiler(target, tmp_path), 3.0)
-    works(Compiler(Target(target.isa, "generic", ""), tmp_path), 2.0)
+    works(Compiler(CodegenTarget(target.isa, "generic", ""), tmp_path), 2.0)
     assert len(list(tmp_path.iterdir())) == 3
 
 
@@ -72,7 +72,7 @@ def test_another_text_or_processor_is_another_entry(target: Target, tmp_path: Pa
     ids=["empty", "digest cut", "last byte cut", "half", "a code bit", "a digest bit"],
 )
 def test_a_damaged_entry_is_compiled_anew_and_mended(
-    target: Target, tmp_path: Path, damage: Callable[[bytes], bytes]
+    target: CodegenTarget, tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
     works(Compiler(target, tmp_path))
     (entry,) = tmp_path.iterdir()
@@ -85,19 +85,19 @@ def test_a_damaged_entry_is_compiled_anew_and_mended(
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
-def test_a_folder_that_others_may_write_to_is_refused(target: Target, tmp_path: Path, mode: int) -> None:
+def test_a_folder_that_others_may_write_to_is_refused(target: CodegenTarget, tmp_path: Path, mode: int) -> None:
     tmp_path.chmod(mode)
     with pytest.raises(ResourceError, match="written by other users") as error:
         Compiler(target, tmp_path)
     assert "chmod 700" in (error.value.hint or "")
 
 
-def test_a_new_folder_is_for_its_owner_only(target: Target, tmp_path: Path) -> None:
+def test_a_new_folder_is_for_its_owner_only(target: CodegenTarget, tmp_path: Path) -> None:
     works(Compiler(target, tmp_path / "new" / "folder"))
     assert (tmp_path / "new" / "folder").stat().st_mode & 0o777 == 0o700
 
 
-def test_without_a_usable_folder_kernels_work_and_nothing_is_kept(target: Target, tmp_path: Path) -> None:
+def test_without_a_usable_folder_kernels_work_and_nothing_is_kept(target: CodegenTarget, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("in the way")
     compiler = Compiler(target, file / "kernels")
@@ -106,7 +106,7 @@ def test_without_a_usable_folder_kernels_work_and_nothing_is_kept(target: Target
 
 
 def test_a_disk_that_refuses_to_write_is_no_error(
-    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: CodegenTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_args: object, **_kwargs: object) -> tuple[int, str]:
         raise OSError("read-only file system")
@@ -116,13 +116,13 @@ def test_a_disk_that_refuses_to_write_is_no_error(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_vanishes_is_no_error(target: Target, tmp_path: Path) -> None:
+def test_a_folder_that_vanishes_is_no_error(target: CodegenTarget, tmp_path: Path) -> None:
     compiler = Compiler(target, tmp_path / "k")
     (tmp_path / "k").rmdir()
     assert works(compiler)
 
 
-def test_concurrent_writers_leave_one_whole_entry(target: Target, tmp_path: Path) -> None:
+def test_concurrent_writers_leave_one_whole_entry(target: CodegenTarget, tmp_path: Path) -> None:
     compilers = [Compiler(target, tmp_path) for _ in range(4)]
     results: list[bool] = []
     threads = [threading.Thread(target=lambda c=c: results.append(works(c))) for c in compilers]

@@ -12,7 +12,7 @@ from tests.kernels.matrices import QuantisedRows, rows_of
 from twofold.kernels import rows as kernels
 from twofold.kernels.ir import Kernel
 from twofold.kernels.linear import act_row_bytes
-from twofold.kernels.signature import Step
+from twofold.kernels.signature import StepFields
 
 ROWS, WIDTH, GUARD = 5, 96, 16
 EPS = 1e-5
@@ -23,8 +23,8 @@ MAKERS: dict[str, Callable[[], Kernel]] = {
     "silu": lambda: kernels.gated_kernel("silu"),
     "gelu_tanh": lambda: kernels.gated_kernel("gelu_tanh"),
     "add": kernels.add_kernel,
-    "select": lambda: kernels.select_kernel(Step.LOGIT_LIST),
-    "select hidden": lambda: kernels.select_kernel(Step.HIDDEN_LIST),
+    "select": lambda: kernels.select_kernel(StepFields.LOGIT_LIST),
+    "select hidden": lambda: kernels.select_kernel(StepFields.HIDDEN_LIST),
     "softcap": kernels.softcap_kernel,
 }
 
@@ -47,7 +47,7 @@ class Row:
         *,
         out: bool = True,
         acts: bool = False,
-        step: dict[Step, Field] | None = None,
+        step: dict[StepFields, Field] | None = None,
     ) -> Floats:
         fields: dict[str, Field] = {n: 0 if v is None else v for n, v in self.inputs.items()}
         fields |= {f"{n}_stride": self.width * 4 for n in ("x", "y")}
@@ -129,8 +129,10 @@ def test_softcap(machine: Machine) -> None:
     np.testing.assert_allclose(Row(x, eps=30.0).run(machine, "softcap"), wanted, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "listed"), [("select", Step.LOGIT_LIST), ("select hidden", Step.HIDDEN_LIST)])
-def test_select_takes_the_wanted_rows(machine: Machine, name: str, listed: Step) -> None:
+@pytest.mark.parametrize(
+    ("name", "listed"), [("select", StepFields.LOGIT_LIST), ("select hidden", StepFields.HIDDEN_LIST)]
+)
+def test_select_takes_the_wanted_rows(machine: Machine, name: str, listed: StepFields) -> None:
     x = rows_of(ROWS, WIDTH, 10)
     wanted = np.array([1, 4], np.int32)
     out = Row(x).run(machine, name, (0, 2), step={listed: wanted})

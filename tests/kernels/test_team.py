@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from tests.kernels.harness import Machine
 from twofold.kernels.ir import Kernel
-from twofold.kernels.signature import KERNEL_PARAMETERS, Arguments, Step
-from twofold.kernels.team import LINE, Control, Operation, Program, Team
+from twofold.kernels.signature import KERNEL_PARAMETERS, KernelArguments, StepFields
+from twofold.kernels.team import LINE, Control, KernelCall, Program, Team
 from twofold.kernels.types import I64
 
 Ints = NDArray[np.int64]
@@ -41,7 +41,7 @@ def team_of(machine: Machine) -> Iterator[MakeTeam]:
 def count_kernel() -> Kernel:
     """counts[unit] += 1, atomically."""
     k = Kernel("count_kernel", KERNEL_PARAMETERS)
-    a = Arguments(k, ("counts",), frozenset({"counts"}))
+    a = KernelArguments(k, ("counts",), frozenset({"counts"}))
     for unit in k.range(k.args[2], k.args[3]):
         k.fetch_add(a["counts"] + unit * 8, 1)
     k.ret()
@@ -51,7 +51,7 @@ def count_kernel() -> Kernel:
 def stencil_kernel() -> Kernel:
     """target[i] = 3 · source[i] + source[(i + 1) mod n], wrapping: wrong if any of source is not yet there."""
     k = Kernel("stencil_kernel", KERNEL_PARAMETERS)
-    a = Arguments(k, ("source", "target", "n"), frozenset({"source", "target"}))
+    a = KernelArguments(k, ("source", "target", "n"), frozenset({"source", "target"}))
     for unit in k.range(k.args[2], k.args[3]):
         here = k.load(I64, a["source"] + unit * 8)
         there = k.load(I64, a["source"] + (unit + 1) % a["n"] * 8)
@@ -64,7 +64,7 @@ def claim_kernel() -> Kernel:
     """begins[unit], ends[unit], scratches[unit] = those of the claim that did the unit."""
     k = Kernel("claim_kernel", KERNEL_PARAMETERS)
     names = ("begins", "ends", "scratches")
-    a = Arguments(k, names, frozenset(names))
+    a = KernelArguments(k, names, frozenset(names))
     for unit in k.range(k.args[2], k.args[3]):
         for name, value in zip(names, k.args[2:], strict=True):
             k.store(value, a[name] + unit * 8)
@@ -80,16 +80,16 @@ def operation(
     quantum: int = 1,
     parts: int = 4,
     barrier: bool = True,
-) -> Operation:
+) -> KernelCall:
     """A call of the kernel that ``make`` generates under its own name."""
     values = [a if isinstance(a, int) else a.ctypes.data for a in args]
     address = machine.compiler.named(make.__name__, make)
-    return Operation(address, np.array(values, np.int64), Step.ROWS, multiplier, quantum, parts, barrier)
+    return KernelCall(address, np.array(values, np.int64), StepFields.ROWS, multiplier, quantum, parts, barrier)
 
 
 def step_of(rows: int) -> Ints:
-    step = np.zeros(Step.SIZE, np.int64)
-    step[Step.ROWS] = rows
+    step = np.zeros(StepFields.SIZE, np.int64)
+    step[StepFields.ROWS] = rows
     return step
 
 
@@ -121,9 +121,9 @@ def test_every_unit_of_every_operation_once(machine: Machine, team_of: MakeTeam,
         team.run(program)
         for array in counts:
             np.testing.assert_array_equal(array, done)
-    step[Step.ROWS] = 0
+    step[StepFields.ROWS] = 0
     team.run(program)
-    step[Step.ROWS] = 1
+    step[StepFields.ROWS] = 1
     team.run(program)
     for array, (multiplier, *_) in zip(counts, shapes, strict=True):
         np.testing.assert_array_equal(array[:multiplier], 51)

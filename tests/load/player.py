@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 
-from twofold.bench.record import Sample
+from twofold.bench.record import RequestSample
 from twofold.load.base import Ask, Load, Outcome
 
 
-def ended(ask: Ask, at_s: float, *, outcome: Outcome = "ok", text: str = "so it is") -> Sample:
+def ended(ask: Ask, at_s: float, *, outcome: Outcome = "ok", text: str = "so it is") -> RequestSample:
     """``ask``, whose answer came whole at ``at_s``."""
-    sample = Sample(ask, outcome=outcome, started_s=ask.due_s, sent_s=ask.due_s, ended_s=at_s)
+    sample = RequestSample(ask, outcome=outcome, started_s=ask.due_s, sent_s=ask.due_s, ended_s=at_s)
     if text and outcome == "ok":
         sample.answer.chunk(at_s, text, 3)
     return sample

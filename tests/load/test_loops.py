@@ -17,9 +17,9 @@ from twofold.load.base import Outcome
 from twofold.load.closed_loop import PAUSE_S, ClosedLoop
 from twofold.load.lengths import Fixed, Uniform
 from twofold.load.open_loop import OpenLoop
-from twofold.load.requests import Requests
+from twofold.load.requests import RandomRequests
 
-ASKS = Requests(Fixed(10), Fixed(5))
+ASKS = RandomRequests(Fixed(10), Fixed(5))
 
 
 def test_an_open_loop_ends_with_its_duration() -> None:
@@ -31,7 +31,7 @@ def test_an_open_loop_ends_with_its_duration() -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.floats(0.5, 200), st.floats(0.1, 20), st.integers(1, 300), st.integers(0, 99))
 def test_an_open_loop_ends_with_what_comes_first(rate: float, duration_s: float, requests: int, seed: int) -> None:
-    asks = Requests(Uniform(1, 99), Uniform(1, 99), seed=seed)
+    asks = RandomRequests(Uniform(1, 99), Uniform(1, 99), seed=seed)
     both = list(OpenLoop(Arrivals(rate), asks, duration_s, requests).begin())
     counted = list(OpenLoop(Arrivals(rate), asks, requests=requests).begin())
     assert len(counted) == requests
@@ -104,7 +104,7 @@ def test_a_closed_loop_ends_with_its_duration() -> None:
 
 
 def test_a_closed_loop_that_begins_again_begins_anew() -> None:
-    load = ClosedLoop(2, Requests(Uniform(1, 999), Fixed(5), seed=3), requests=50)
+    load = ClosedLoop(2, RandomRequests(Uniform(1, 999), Fixed(5), seed=3), requests=50)
     assert played(load, 1.0) == played(load, 1.0)
 
 

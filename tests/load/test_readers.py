@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.load.player import ended
 from twofold.core.errors import ParameterError, ResourceError, UsageError
-from twofold.load.base import Ask, Message, Shared
+from twofold.load.base import Ask, PromptMessage, Shared
 from twofold.load.traces.lines import MOST_LINE_BYTES
 from twofold.load.traces.own import write_trace
 from twofold.load.traces.read import read_trace
@@ -128,9 +128,9 @@ def test_our_own_format(written: Written) -> None:
     assert columns(trace) == [(0.0, 512, 128), (0.4, 900, 64), (1.5, 0, 100), (2.0, 300, 50), (2.5, 4, 9)]
     assert trace.pieces(1) == (Shared(7, 400), Shared(12, 200))
     assert trace.extras == {
-        2: Extra(messages=(Message("user", "Why?"),), fields={"top_p": 0.5}),
+        2: Extra(messages=(PromptMessage("user", "Why?"),), fields={"top_p": 0.5}),
         3: Extra(3),
-        4: Extra(messages=(Message("system", "Be brief."),)),
+        4: Extra(messages=(PromptMessage("system", "Be brief."),)),
     }
     assert trace.later == {3: [Later(1, 4.0, 40, 51, Extra(3))]}
 
@@ -270,7 +270,7 @@ def test_any_bytes_are_a_trace_or_an_error_of_ours(
 
 
 def test_what_was_asked_can_be_written_and_read_again(tmp_path: Path) -> None:
-    said = (Message("user", "Why?"),)
+    said = (PromptMessage("user", "Why?"),)
     asks = [
         Ask(0, 0.5, 100, 5, (Shared(3, 40),), session=0),
         Ask(1, 1.5, 0, 6, messages=said, fields={"seed": 4}),

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 
 from tests.load.player import ended, played
 from twofold.core.errors import ParameterError
-from twofold.load.base import Ask, Message, Shared
+from twofold.load.base import Ask, PromptMessage, Shared
 from twofold.load.traces.read import read_trace
-from twofold.load.traces.replay import Part, Replay, Scale
+from twofold.load.traces.replay import Part, TraceReplay, TraceScale
 from twofold.load.traces.trace import Trace
 
 T = TypeVar("T")
 
 
-def prompt(ask: Ask) -> tuple[Message, ...]:
-    return (*ask.history, *(ask.messages or (Message("user", f"question {ask.index}"),)))
+def prompt(ask: Ask) -> tuple[PromptMessage, ...]:
+    return (*ask.history, *(ask.messages or (PromptMessage("user", f"question {ask.index}"),)))
 
 
 @pytest.fixture
@@ -39,12 +39,12 @@ def made(folder: Path, *values: dict[str, Any]) -> Trace:
     return read_trace(path)
 
 
-def due(load: Replay) -> list[float]:
+def due(load: TraceReplay) -> list[float]:
     return [ask.due_s for ask in load.begin()]
 
 
 def test_the_first_request_is_due_at_0(trace: Trace) -> None:
-    load = Replay(trace, prompt)
+    load = TraceReplay(trace, prompt)
     assert due(load) == [0, 1, 4, 9, 16, 25]
     assert [ask.index for ask in load.begin()] == list(range(6))
     assert load.duration_s == 25
@@ -52,11 +52,11 @@ def test_the_first_request_is_due_at_0(trace: Trace) -> None:
 
 
 def test_a_speed_of_2_is_twice_as_fast(trace: Trace) -> None:
-    assert due(Replay(trace, prompt, scale=Scale(speed=2))) == [0, 0.5, 2, 4.5, 8, 12.5]
+    assert due(TraceReplay(trace, prompt, scale=TraceScale(speed=2))) == [0, 0.5, 2, 4.5, 8, 12.5]
 
 
 def test_the_whole_is_scaled_to_a_rate(trace: Trace) -> None:
-    load = Replay(trace, prompt, scale=Scale(rate=10))
+    load = TraceReplay(trace, prompt, scale=TraceScale(rate=10))
     assert load.duration_s == pytest.approx(5 / 10)
     assert load.describe()["rate"] == pytest.approx(10)
 
@@ -73,23 +73,23 @@ def test_the_whole_is_scaled_to_a_rate(trace: Trace) -> None:
     ],
 )
 def test_parts(trace: Trace, part: Part, expected: list[float]) -> None:
-    assert due(Replay(trace, prompt, part=part)) == expected
+    assert due(TraceReplay(trace, prompt, part=part)) == expected
 
 
 def test_a_part_without_requests(trace: Trace) -> None:
     with pytest.raises(ParameterError, match=r"own.jsonl has no request in that part of its 25 s"):
-        Replay(trace, prompt, part=Part(from_s=26))
+        TraceReplay(trace, prompt, part=Part(from_s=26))
 
 
 def test_a_rate_needs_time_to_pass(trace: Trace) -> None:
     with pytest.raises(ParameterError, match="comes all at once"):
-        Replay(trace, prompt, part=Part(requests=1), scale=Scale(rate=1))
+        TraceReplay(trace, prompt, part=Part(requests=1), scale=TraceScale(rate=1))
 
 
 @pytest.mark.parametrize("wrong", [{"speed": 0}, {"speed": 2, "rate": 2}, {"rate": -1}, {"input": 0}, {"output": -1}])
 def test_impossible_scales(wrong: dict[str, float]) -> None:
     with pytest.raises(ParameterError):
-        Scale(**wrong)
+        TraceScale(**wrong)
 
 
 @pytest.mark.parametrize("wrong", [{"from_s": -1}, {"from_s": 5, "until_s": 4}, {"requests": 0}])
@@ -99,7 +99,7 @@ def test_impossible_parts(wrong: dict[str, Any]) -> None:
 
 
 def test_lengths_are_scaled_and_stay_at_least_1(trace: Trace) -> None:
-    asks = list(Replay(trace, prompt, scale=Scale(input=0.5, output=0.1)).begin())
+    asks = list(TraceReplay(trace, prompt, scale=TraceScale(input=0.5, output=0.1)).begin())
     assert [ask.input_tokens for ask in asks] == [5, 10, 15, 20, 25, 30]
     assert [ask.output_tokens for ask in asks] == [1, 1, 1, 1, 1, 1]
 
@@ -108,14 +108,14 @@ def test_pieces_that_nobody_else_names_are_own_tokens(tmp_path: Path) -> None:
     base = {"at_s": 0, "input_tokens": 100, "output_tokens": 1}
     shared: list[list[list[int]]] = [[[1, 40], [2, 30]], [[1, 40], [3, 60]], [[1, 40], [2, 30], [4, 30]], [[5, 20]]]
     trace = made(tmp_path, *(base | {"shared": pieces} for pieces in shared))
-    asks = list(Replay(trace, prompt).begin())
+    asks = list(TraceReplay(trace, prompt).begin())
     assert [ask.shared for ask in asks] == [
         (Shared(1, 40), Shared(2, 30)),
         (Shared(1, 40),),
         (Shared(1, 40), Shared(2, 30)),
         (),
     ]
-    assert [ask.shared for ask in Replay(trace, prompt, part=Part(requests=2)).begin()] == [(Shared(1, 40),)] * 2
+    assert [ask.shared for ask in TraceReplay(trace, prompt, part=Part(requests=2)).begin()] == [(Shared(1, 40),)] * 2
 
 
 def common(one: Sequence[T], other: Sequence[T]) -> list[T]:
@@ -127,7 +127,7 @@ def test_pieces_before_a_part_do_not_count(tmp_path: Path) -> None:
     base = {"input_tokens": 100, "output_tokens": 1}
     shared: list[list[list[int]]] = [[[9, 10], [8, 10]], [[1, 40], [9, 30]], [[1, 40], [3, 60]]]
     trace = made(tmp_path, *(base | {"at_s": k, "shared": pieces} for k, pieces in enumerate(shared)))
-    asks = list(Replay(trace, prompt, part=Part(from_s=1)).begin())
+    asks = list(TraceReplay(trace, prompt, part=Part(from_s=1)).begin())
     assert [ask.shared for ask in asks] == [(Shared(1, 40),)] * 2
 
 
@@ -144,7 +144,7 @@ def test_scaled_prompts_share_what_they_shared(
         for pieces in prompts
     ]
     trace = made(tmp_path_factory.getbasetemp(), *values)
-    asks = list(Replay(trace, prompt, scale=Scale(input=scale)).begin())
+    asks = list(TraceReplay(trace, prompt, scale=TraceScale(input=scale)).begin())
     for ask, value in zip(asks, values, strict=True):
         assert ask.input_tokens == max(1, round(scale * value["input_tokens"]))  # type: ignore[operator]
         assert sum(piece.tokens for piece in ask.shared) <= ask.input_tokens
@@ -164,7 +164,7 @@ SESSIONS = (
 
 
 def test_later_turns_wait_for_the_answer_before_and_say_it(tmp_path: Path) -> None:
-    load = Replay(made(tmp_path, *SESSIONS), prompt, scale=Scale(speed=2))
+    load = TraceReplay(made(tmp_path, *SESSIONS), prompt, scale=TraceScale(speed=2))
     first, *_ = load.begin()
     second = load.follow(ended(first, 6.0, text="an answer"), 6.1)
     assert second == Ask(
@@ -172,8 +172,8 @@ def test_later_turns_wait_for_the_answer_before_and_say_it(tmp_path: Path) -> No
         8.0,
         0,
         7,
-        messages=(Message("user", "Go on."),),
-        history=(Message("user", "question 0"), Message("assistant", "an answer")),
+        messages=(PromptMessage("user", "Go on."),),
+        history=(PromptMessage("user", "question 0"), PromptMessage("assistant", "an answer")),
         session=8,
         turn=1,
         fields={"top_p": 0.5},
@@ -186,31 +186,31 @@ def test_later_turns_wait_for_the_answer_before_and_say_it(tmp_path: Path) -> No
 
 
 def test_requests_of_a_replay_are_numbered_through(tmp_path: Path) -> None:
-    load = Replay(made(tmp_path, *SESSIONS), prompt)
+    load = TraceReplay(made(tmp_path, *SESSIONS), prompt)
     assert sorted(ask.index for ask in played(load, 0.5)) == list(range(6))
     assert load.describe()["later_turns"] == 3
 
 
 def test_a_part_holds_the_later_turns_of_its_sessions_alone(tmp_path: Path) -> None:
-    load = Replay(made(tmp_path, *SESSIONS), prompt, part=Part(from_s=1.0))
+    load = TraceReplay(made(tmp_path, *SESSIONS), prompt, part=Part(from_s=1.0))
     began = played(load, 0.5)
     assert [(ask.index, ask.session, ask.turn) for ask in began] == [(0, None, 0), (1, 9, 0), (2, 9, 1)]
 
 
 def test_a_session_ends_where_a_turn_failed(tmp_path: Path) -> None:
-    load = Replay(made(tmp_path, *SESSIONS), prompt)
+    load = TraceReplay(made(tmp_path, *SESSIONS), prompt)
     first, *_ = load.begin()
     assert load.follow(ended(first, 3.0, outcome="failed"), 3.0) is None
 
 
 def test_prompts_that_are_given_cannot_be_scaled(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="gives prompts as they stand, whose length cannot be scaled"):
-        Replay(made(tmp_path, *SESSIONS), prompt, scale=Scale(input=2))
-    assert len(list(Replay(made(tmp_path, *SESSIONS), prompt, scale=Scale(output=2)).begin())) == 3
+        TraceReplay(made(tmp_path, *SESSIONS), prompt, scale=TraceScale(input=2))
+    assert len(list(TraceReplay(made(tmp_path, *SESSIONS), prompt, scale=TraceScale(output=2)).begin())) == 3
 
 
 def test_a_description(trace: Trace) -> None:
-    said = dict(Replay(trace, prompt, part=Part(requests=3), scale=Scale(speed=2), most_open=4).describe())
+    said = dict(TraceReplay(trace, prompt, part=Part(requests=3), scale=TraceScale(speed=2), most_open=4).describe())
     assert len(said.pop("sha256")) == 64
     assert said == {
         "kind": "trace",
@@ -235,7 +235,7 @@ def test_a_description(trace: Trace) -> None:
 @pytest.mark.data
 def test_the_real_mooncake_trace_keeps_its_prefixes(test_data: Path) -> None:
     trace = read_trace(test_data / "traces" / "mooncake_conversation.jsonl.gz")
-    asks = list(Replay(trace, prompt, scale=Scale(rate=5)).begin())
+    asks = list(TraceReplay(trace, prompt, scale=TraceScale(rate=5)).begin())
     assert len(asks) == 12_031
     assert asks[-1].due_s == pytest.approx(12_030 / 5)
     assert all(a.due_s <= b.due_s for a, b in pairwise(asks))

@@ -9,39 +9,41 @@ from hypothesis import strategies as st
 
 from twofold.core.errors import ParameterError
 from twofold.load.base import Shared
-from twofold.load.draws import BLOCK, Draws, Stream
+from twofold.load.draws import BLOCK, Draws, RandomStream
 from twofold.load.lengths import Fixed, Uniform
-from twofold.load.requests import Requests
+from twofold.load.requests import RandomRequests
 from twofold.load.shared import SharedPrefix
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 20 * BLOCK), max_size=40), st.integers(0, 2**40))
 def test_a_request_is_the_same_in_whatever_order_they_are_asked(order: list[int], seed: int) -> None:
-    def requests() -> Requests:
-        return Requests(Uniform(1, 9999), Uniform(1, 9999), seed=seed, shared=SharedPrefix(0.5, groups=9, zipf=1.0))
+    def requests() -> RandomRequests:
+        return RandomRequests(
+            Uniform(1, 9999), Uniform(1, 9999), seed=seed, shared=SharedPrefix(0.5, groups=9, zipf=1.0)
+        )
 
     one = requests()
     assert [one.ask(index, 0.0) for index in order] == [requests().ask(index, 0.0) for index in order]
 
 
 def test_values_come_in_the_order_of_their_indices() -> None:
-    draws = Draws[int](5, Stream.INPUT, lambda rng, size: rng.integers(1000, size=size))
+    draws = Draws[int](5, RandomStream.INPUT, lambda rng, size: rng.integers(1000, size=size))
     ahead = [value for _, value in zip(range(3 * BLOCK), draws, strict=False)]
     assert ahead == [draws[index] for index in range(3 * BLOCK)]
     assert ahead[:BLOCK] != ahead[BLOCK : 2 * BLOCK]
 
 
 def test_draws_of_one_seed_do_not_depend_on_each_other() -> None:
-    plain = Requests(Uniform(1, 999), Uniform(1, 999), seed=4)
-    other = Requests(Uniform(1, 999), Fixed(5), seed=4, shared=SharedPrefix(tokens=9))
+    plain = RandomRequests(Uniform(1, 999), Uniform(1, 999), seed=4)
+    other = RandomRequests(Uniform(1, 999), Fixed(5), seed=4, shared=SharedPrefix(tokens=9))
     assert [plain.ask(i, 0.0).input_tokens for i in range(50)] == [other.ask(i, 0.0).input_tokens for i in range(50)]
     asks = [plain.ask(i, 0.0) for i in range(50)]
     assert [ask.input_tokens for ask in asks] != [ask.output_tokens for ask in asks]
 
 
 def test_an_ask_holds_what_was_given() -> None:
-    requests = Requests(Fixed(100), Fixed(7), shared=SharedPrefix(0.25), fields={"top_p": 0.5})
+    requests = RandomRequests(Fixed(100), Fixed(7), shared=SharedPrefix(0.25), fields={"top_p": 0.5})
     ask = requests.ask(3, 1.5)
     assert (ask.index, ask.due_s, ask.input_tokens, ask.output_tokens) == (3, 1.5, 100, 7)
     assert ask.shared == (Shared(0, 25),)
@@ -57,7 +59,7 @@ def test_an_ask_holds_what_was_given() -> None:
 @pytest.mark.parametrize("seed", [-1, 1.5, True, 2**64])
 def test_impossible_seeds(seed: int) -> None:
     with pytest.raises(ParameterError, match="seed must be a whole number"):
-        Requests(Fixed(1), Fixed(1), seed=seed)
+        RandomRequests(Fixed(1), Fixed(1), seed=seed)
 
 
 @given(st.floats(0, 1), st.integers(1, 10_000))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.load.player import ended, played
 from twofold.core.errors import ParameterError
 from twofold.load.arrivals import Arrivals
-from twofold.load.base import Ask, Message, Shared
+from twofold.load.base import Ask, PromptMessage, Shared
 from twofold.load.closed_loop import PAUSE_S
 from twofold.load.conversations import Conversations, Shape
 from twofold.load.lengths import Fixed, LogNormal, Uniform
@@ -23,8 +23,8 @@ SHAPE = Shape(Fixed(3), Fixed(10), Fixed(5), Pauses("fixed", 2.0))
 DRAWN = Shape(Uniform(1, 5), Uniform(1, 99), Uniform(1, 9), Pauses("exp", 2.0), Uniform(200, 300))
 
 
-def prompt(ask: Ask) -> tuple[Message, ...]:
-    return (*ask.history, Message("user", f"question {ask.index}"))
+def prompt(ask: Ask) -> tuple[PromptMessage, ...]:
+    return (*ask.history, PromptMessage("user", f"question {ask.index}"))
 
 
 def sessions(opens: Arrivals | Held, shape: Shape = SHAPE, *, seed: int = 0, most: int | None = 4) -> Sessions:
@@ -37,7 +37,7 @@ def test_the_next_turn_says_what_was_asked_and_answered() -> None:
     second = load.follow(ended(first, 7.0, text="an answer"), 7.1)
     assert second is not None
     assert (second.session, second.turn, second.index, second.due_s) == (0, 1, 1, 9.0)
-    assert second.history == (Message("user", "question 0"), Message("assistant", "an answer"))
+    assert second.history == (PromptMessage("user", "question 0"), PromptMessage("assistant", "an answer"))
     third = load.follow(ended(second, 11.0, text="another"), 11.1)
     assert third is not None
     assert [message.text for message in third.history] == ["question 0", "an answer", "question 1", "another"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from twofold.kernels.isa import TABLES, choose
-from twofold.kernels.jit import Compiler, Target, host_features
+from twofold.kernels.jit import CodegenTarget, Compiler, host_features
 
 ISAS = [isa.name for isa in TABLES if isa.needs <= host_features()]
 
@@ -20,7 +20,7 @@ def compiler_for(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Co
 
     def make(name: str) -> Compiler:
         if name not in made:
-            made[name] = Compiler(Target.of(choose(host_features(), name)), folder)
+            made[name] = Compiler(CodegenTarget.of(choose(host_features(), name)), folder)
         return made[name]
 
     return make

@@ -21,9 +21,9 @@ from twofold.core.model import GroupedAttention, RopeSpec
 from twofold.formats.gguf import GGUFFile
 from twofold.kernels.attention import ITEM_INTS
 from twofold.kernels.jit import Compiler
-from twofold.kernels.signature import Step
+from twofold.kernels.signature import StepFields
 from twofold.kernels.split import MERGE_INTS
-from twofold.kernels.team import Operation, Team
+from twofold.kernels.team import KernelCall, Team
 from twofold.models.decoder import forward
 from twofold.models.read import read_model
 from twofold.ops.base import Batch, TensorRef
@@ -35,7 +35,7 @@ from twofold.ops.cpu.fuse import fuse
 from twofold.ops.cpu.graph import Node, Recorder
 from twofold.ops.cpu.memory import BufferPool, row_stride
 from twofold.ops.cpu.model import CpuOptions
-from twofold.ops.cpu.program import Capacity, ProgramBuilder, Schedule
+from twofold.ops.cpu.program import Capacity, OperationSchedule, ProgramBuilder
 from twofold.ops.cpu.weights import WeightStore
 
 Make = Callable[[TinyOptions], TinyModel]
@@ -135,9 +135,9 @@ def assert_inputs_come_first(nodes: list[Node]) -> None:
 
 def schedule(*accesses: tuple[set[int], set[int]]) -> list[bool]:
     """Whether a barrier follows each operation, given what it reads and writes."""
-    made = Schedule()
+    made = OperationSchedule()
     for reads, writes in accesses:
-        made.add(Operation(0, np.zeros(1, np.int64), Step.ROWS), reads, writes)
+        made.add(KernelCall(0, np.zeros(1, np.int64), StepFields.ROWS), reads, writes)
     return [operation.barrier for operation in made.finish()]
 
 
@@ -202,14 +202,14 @@ class Traced:
     """A tiny model's program, with the nodes and buffers it was made of, and what each operation says it touches."""
 
     def __init__(self, path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.calls: list[tuple[Operation, set[int], set[int]]] = []
-        add = Schedule.add
+        self.calls: list[tuple[KernelCall, set[int], set[int]]] = []
+        add = OperationSchedule.add
 
-        def remember(schedule: Schedule, operation: Operation, reads: set[int], writes: set[int]) -> None:
+        def remember(schedule: OperationSchedule, operation: KernelCall, reads: set[int], writes: set[int]) -> None:
             self.calls.append((operation, reads, writes))
             add(schedule, operation, reads, writes)
 
-        monkeypatch.setattr(Schedule, "add", remember)
+        monkeypatch.setattr(OperationSchedule, "add", remember)
         recorder, team = Recorder(), Team(compiler, 1, 1 << 16)
         with GGUFFile.open(path) as file:
             spec, weights = read_model(file.metadata, file.tensors, file.data)
@@ -220,7 +220,11 @@ class Traced:
             store = WeightStore(file, compiler, team)
             self.builder = ProgramBuilder(compiler, store, cache, Capacity(8, 4, 64, 2))
             self.program, *self.results = self.builder.build(
-                self.nodes, self.logits, self.hidden, np.zeros(Step.SIZE, np.int64), StepArgmax(4, spec.vocab_size)
+                self.nodes,
+                self.logits,
+                self.hidden,
+                np.zeros(StepFields.SIZE, np.int64),
+                StepArgmax(4, spec.vocab_size),
             )
             self.caches = {cache.layer_address(i) for i in range(len(spec.layers))}
         team.close()
@@ -264,12 +268,12 @@ def test_operations_say_what_they_touch(traced: Traced) -> None:
     """
     known = traced.caches.union(*map(traced.buffers, traced.nodes))
     for operation, reads, writes in traced.calls:
-        if operation.source is Step.MERGES:
+        if operation.source is StepFields.MERGES:
             continue  # It shares the arguments of the attention before it.
         named = set(operation.args.tolist()) & known
         said = {address & ~1 for address in reads | writes}
         assert named == said & known
-        if operation.source is Step.ITEMS:
+        if operation.source is StepFields.ITEMS:
             keys = named & traced.caches
             assert keys | {address + 1 for address in keys} <= reads
 
@@ -310,11 +314,11 @@ class Filled:
         batch = batch_of(*parts)
         record.fill(batch)
         self.step = record.step
-        self.items = self._ints(Step.ITEM_LIST, int(self.step[Step.ITEMS]), ITEM_INTS)[:, :6].tolist()
-        self.merges = self._ints(Step.MERGE_LIST, int(self.step[Step.MERGES]), MERGE_INTS)[:, :3].tolist()
-        self.owners = self._ints(Step.ROW_SEQUENCE, 1, len(batch.tokens))[0].tolist()
+        self.items = self._ints(StepFields.ITEM_LIST, int(self.step[StepFields.ITEMS]), ITEM_INTS)[:, :6].tolist()
+        self.merges = self._ints(StepFields.MERGE_LIST, int(self.step[StepFields.MERGES]), MERGE_INTS)[:, :3].tolist()
+        self.owners = self._ints(StepFields.ROW_SEQUENCE, 1, len(batch.tokens))[0].tolist()
 
-    def _ints(self, field: Step, rows: int, columns: int) -> NDArray[np.int32]:
+    def _ints(self, field: StepFields, rows: int, columns: int) -> NDArray[np.int32]:
         raw = (ctypes.c_int32 * (rows * columns)).from_address(int(self.step[field]))
         return np.array(raw, np.int32).reshape(rows, columns)
 
@@ -322,8 +326,13 @@ class Filled:
 def test_a_mixed_batch_is_items_and_merges() -> None:
     filled = Filled((0, 7), (700, 1), (255, 1))
     assert filled.owners == [0] * 7 + [1, 2]
-    assert filled.step[[Step.ONE, Step.ROWS, Step.LOGIT_ROWS, Step.HIDDEN_ROWS]].tolist() == [1, 9, 3, 0]
-    assert filled.step[[Step.TABLE_STRIDE, Step.GROUP_STRIDE]].tolist() == [40, 120]
+    assert filled.step[[StepFields.ONE, StepFields.ROWS, StepFields.LOGIT_ROWS, StepFields.HIDDEN_ROWS]].tolist() == [
+        1,
+        9,
+        3,
+        0,
+    ]
+    assert filled.step[[StepFields.TABLE_STRIDE, StepFields.GROUP_STRIDE]].tolist() == [40, 120]
     assert filled.items == [
         [0, 0, 3, 0, -1, 0],
         [0, 3, 3, 3, -1, 0],

@@ -22,8 +22,8 @@ from twofold.engine.config import EngineOptions
 from twofold.phases.cases import Case, Decode, Mixed, Prefill, Prefix, Sizes, phase_of
 from twofold.phases.ceilings import Ceilings, MachineProbe
 from twofold.phases.report import PhaseReport
-from twofold.phases.rows import Row, Skipped, StartTimes
-from twofold.phases.run import Subject, run
+from twofold.phases.rows import Row, SkippedCase, StartTimes
+from twofold.phases.run import MeasuredModel, run
 from twofold.phases.table import TablePrinter
 
 MACHINE = MachineLimits("made up", "avx2", 2, (ReadSpeed(1 << 30, 1e11),), 1e12, 1e12, "2026-01-01T00:00:00+00:00")
@@ -65,7 +65,7 @@ class Recorder:
         assert (row.case, limit) == self.told[-1]
         self.told.append(row)
 
-    def skipped(self, skipped: Skipped) -> None:
+    def skipped(self, skipped: SkippedCase) -> None:
         self.told.append(skipped)
 
     def raised(self, ceilings: Ceilings) -> None:
@@ -79,7 +79,7 @@ class Recorder:
 
 
 def measured(path: Path, recorder: Recorder, sizes: Sizes = SIZES, **options: Any) -> PhaseReport:
-    return run(Subject(path, "tiny"), EngineOptions(**options), sizes, recorder, recorder.stop)
+    return run(MeasuredModel(path, "tiny"), EngineOptions(**options), sizes, recorder, recorder.stop)
 
 
 def test_every_case_is_measured_after_its_limit_was_told(tiny: Path) -> None:
@@ -145,7 +145,7 @@ def test_what_does_not_fit_is_left_out_with_a_reason(tiny: Path) -> None:
 def test_a_context_that_was_asked_for_is_kept(tiny: Path) -> None:
     report = measured(tiny, Recorder(), max_model_len=64)
     assert report.config.context == 64
-    assert report.skipped[0] == Skipped(Prefill(70), "it takes 71 tokens of context, and max_model_len is 64")
+    assert report.skipped[0] == SkippedCase(Prefill(70), "it takes 71 tokens of context, and max_model_len is 64")
 
 
 def test_a_run_of_nothing_is_refused(tiny: Path) -> None:
@@ -172,7 +172,7 @@ def test_without_a_prefix_cache_there_is_no_prefix(tiny: Path) -> None:
 def test_the_table_has_the_limit_before_what_came_of_it(tiny: Path) -> None:
     text: list[str] = []
     printer = TablePrinter(text.append)
-    run(Subject(tiny, "tiny"), EngineOptions(), SIZES, printer, lambda: False)
+    run(MeasuredModel(tiny, "tiny"), EngineOptions(), SIZES, printer, lambda: False)
     printer.close()
     table = "".join(text)
     assert table.endswith("\n")

@@ -18,7 +18,7 @@ from tests.sampling.naive import FixedMask, naive_distribution, naive_logits
 from twofold.core.params import SamplingParams
 from twofold.core.step import DrawRequest
 from twofold.kernels.isa import choose
-from twofold.kernels.jit import Compiler, Target, host_features
+from twofold.kernels.jit import CodegenTarget, Compiler, host_features
 from twofold.kernels.row_ops import KernelRowOps
 from twofold.sampling.base import RowOps
 from twofold.sampling.numpy_rows import NumpyRows
@@ -59,7 +59,7 @@ RULES: list[dict[str, Any]] = [
 
 @cache
 def kernel_rows() -> RowOps:
-    return KernelRowOps(Compiler(Target.of(choose(host_features()))))
+    return KernelRowOps(Compiler(CodegenTarget.of(choose(host_features()))))
 
 
 ROWS: list[Callable[[], RowOps]] = [NumpyRows, kernel_rows]

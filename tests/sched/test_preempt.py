@@ -13,7 +13,7 @@ from twofold.core.step import BlockMove, MoveKind, SequenceStep, StepOutcome, St
 from twofold.sched.budget import FixedBudget
 from twofold.sched.preempt import PreemptionCost
 from twofold.sched.scheduler import Scheduler
-from twofold.sched.sequence import Sequence, State
+from twofold.sched.sequence import Sequence, SequenceState
 from twofold.sched.step_time import StepTimeModel
 
 
@@ -63,7 +63,7 @@ def _token(step: SequenceStep) -> int:
 def test_the_latest_is_preempted_and_returns_first() -> None:
     scheduler, (first, second) = squeezed()
     until_preempted(scheduler)
-    assert (first.state, second.state) == (State.RUNNING, State.WAITING)
+    assert (first.state, second.state) == (SequenceState.RUNNING, SequenceState.WAITING)
     scheduler.add(make_sequence(7, 1, 1, arrival=0.5), 3.0)
     assert scheduler._line.head() is second
 
@@ -76,7 +76,7 @@ def test_the_least_urgent_class_is_preempted_even_if_it_came_first() -> None:
     for sequence in (patient, urgent):
         scheduler.add(sequence, 1.0)
     until_preempted(scheduler)
-    assert (patient.state, urgent.state) == (State.WAITING, State.RUNNING)
+    assert (patient.state, urgent.state) == (SequenceState.WAITING, SequenceState.RUNNING)
 
 
 @pytest.mark.parametrize("host", [0, 20])

@@ -12,7 +12,7 @@ from twofold.core.request import CachePin, RequestOptions
 from twofold.core.step import MoveKind, SequenceOutcome, StepOutcome, TokenEvent
 from twofold.sched.budget import FixedBudget
 from twofold.sched.scheduler import Scheduler
-from twofold.sched.sequence import State
+from twofold.sched.sequence import SequenceState
 from twofold.sched.step_builder import StepLimits
 from twofold.sched.step_time import StepTimeModel
 
@@ -274,7 +274,7 @@ def test_beams_that_rest_give_way_to_one_that_waits() -> None:
     for beam in beams:
         scheduler.add(beam, 0.0)
     assert [turn(scheduler)[1][0].sequence_id for _ in range(2)] == [0, 1]
-    assert (beams[0].state, beams[1].state) == (State.WAITING, State.RUNNING)
+    assert (beams[0].state, beams[1].state) == (SequenceState.WAITING, SequenceState.RUNNING)
     for beam in beams:
         beam.extend(50)
     events = [event for _ in range(3) for event in turn(scheduler)[1]]

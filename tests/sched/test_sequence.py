@@ -6,7 +6,7 @@ import pytest
 
 from tests.sched.mock import END, make_manager, make_sequence
 from twofold.core.step import Logits
-from twofold.sched.sequence import TRANSITIONS, Sequence, State
+from twofold.sched.sequence import TRANSITIONS, Sequence, SequenceState
 
 
 def admit(sequence: Sequence, computed: int = 0) -> Sequence:
@@ -44,7 +44,7 @@ class OneOf:
 
 def test_a_whole_life() -> None:
     sequence = admit(make_sequence(prompt=[1] * 5, answer=2))
-    assert (sequence.state, sequence.positions_needed) == (State.RUNNING, 6)
+    assert (sequence.state, sequence.positions_needed) == (SequenceState.RUNNING, 6)
     step = sequence.next_step(5)
     assert (list(step.tokens), step.start, step.logits, len(step.tables)) == ([1] * 5, 0, Logits.LAST, 1)
     assert step.draw is not None
@@ -55,7 +55,7 @@ def test_a_whole_life() -> None:
     assert (list(step.tokens), step.start) == ([7], 5)
     sequence.advance(1)
     assert sequence.append([8]) == (8,)
-    assert (sequence.state, sequence.finish_reason) == (State.FINISHED, "length")
+    assert (sequence.state, sequence.finish_reason) == (SequenceState.FINISHED, "length")
 
 
 def test_a_chunk_that_does_not_reach_the_end_draws_nothing() -> None:
@@ -135,9 +135,9 @@ def test_cursors_cannot_break_their_order() -> None:
         sequence.advance(6)
 
 
-@pytest.mark.parametrize("state", list(State))
-@pytest.mark.parametrize("target", list(State))
-def test_the_table_of_transitions_is_kept(state: State, target: State) -> None:
+@pytest.mark.parametrize("state", list(SequenceState))
+@pytest.mark.parametrize("target", list(SequenceState))
+def test_the_table_of_transitions_is_kept(state: SequenceState, target: SequenceState) -> None:
     sequence = make_sequence()
     sequence.state = state
     if target in TRANSITIONS[state]:
@@ -153,7 +153,7 @@ def test_a_preempted_sequence_computes_again_and_draws_once_more_where_it_was() 
     sequence.advance(5)
     sequence.append([4])
     sequence.preempt()
-    assert (sequence.state, sequence.computed, sequence.known, sequence.most_cached) == (State.WAITING, 0, 6, 5)
+    assert (sequence.state, sequence.computed, sequence.known, sequence.most_cached) == (SequenceState.WAITING, 0, 6, 5)
     step = admit(sequence).next_step(6)
     assert step.draw is not None
     assert step.draw.position == 6

@@ -15,7 +15,7 @@ from twofold.core.request import CachePin, RequestOptions
 from twofold.core.step import Logits, Pooling, StepPlan, TokenEvent
 from twofold.sched.budget import LiveBudget
 from twofold.sched.scheduler import Scheduler
-from twofold.sched.sequence import Sequence, State
+from twofold.sched.sequence import Sequence, SequenceState
 from twofold.sched.step_builder import StepLimits
 from twofold.sched.step_time import StepTimeModel
 
@@ -57,17 +57,17 @@ class Traffic:
         self.scheduler.fork(parent.sequence_id, child, self.now)
 
     def cancel(self, number: int) -> None:
-        live = number in self.sequences and self.sequences[number].state is not State.FINISHED
+        live = number in self.sequences and self.sequences[number].state is not SequenceState.FINISHED
         assert self.scheduler.cancel(number, self.now) is live
 
     def step(self, token: int, lost: int = -1) -> None:
         """One turn; sequence ``lost`` is cancelled while the step is under way."""
         self._hear(self.scheduler.expire(self.now))
-        generating = [s for s in self.sequences.values() if s.state is State.RUNNING and s.pending == 1]
+        generating = [s for s in self.sequences.values() if s.state is SequenceState.RUNNING and s.pending == 1]
         plan = self.scheduler.plan(self.now)
         planned = {step.sequence_id for step in plan.steps}
-        assert all(s.sequence_id in planned for s in generating if s.state is State.RUNNING), "left out"
-        resting = [s for s in self.sequences.values() if s.resting and s.state is not State.FINISHED]
+        assert all(s.sequence_id in planned for s in generating if s.state is SequenceState.RUNNING), "left out"
+        resting = [s for s in self.sequences.values() if s.resting and s.state is not SequenceState.FINISHED]
         assert bool(plan) or len(resting) == self.scheduler.running + self.scheduler.waiting
         self._check(plan)
         self.memory.run(plan, self.sequences)
@@ -86,7 +86,7 @@ class Traffic:
                 break
             self.step(1)
             for sequence in self.sequences.values():
-                if sequence.resting and sequence.state is not State.FINISHED:
+                if sequence.resting and sequence.state is not SequenceState.FINISHED:
                     self.cancel(sequence.sequence_id)
         assert not self.scheduler.has_work
         self.scheduler.check_idle()
@@ -96,13 +96,13 @@ class Traffic:
     def check(self) -> None:
         self.scheduler.check_idle()
         states = [sequence.state for sequence in self.sequences.values()]
-        assert states.count(State.RUNNING) == self.scheduler.running <= self.limits.sequences
-        assert states.count(State.WAITING) + states.count(State.SWAPPED) == self.scheduler.waiting
+        assert states.count(SequenceState.RUNNING) == self.scheduler.running <= self.limits.sequences
+        assert states.count(SequenceState.WAITING) + states.count(SequenceState.SWAPPED) == self.scheduler.waiting
         for sequence in self.sequences.values():
             assert 0 <= sequence.cached <= sequence.computed <= sequence.known <= sequence.limit
-            assert (sequence.finish_reason is not None) is (sequence.state is State.FINISHED)
-            assert (sequence.holding is not None) is (sequence.state is State.RUNNING)
-            assert (sequence.swapped is not None) is (sequence.state is State.SWAPPED)
+            assert (sequence.finish_reason is not None) is (sequence.state is SequenceState.FINISHED)
+            assert (sequence.holding is not None) is (sequence.state is SequenceState.RUNNING)
+            assert (sequence.swapped is not None) is (sequence.state is SequenceState.SWAPPED)
 
     def _note(self, sequence: Sequence) -> None:
         self.sequences[sequence.sequence_id] = sequence
@@ -219,7 +219,7 @@ class TrafficMachine(RuleBasedStateMachine):
     def choose(self, branches: int) -> None:
         """Beams that rest go on, branch or end."""
         for sequence in list(self.traffic.sequences.values()):
-            if not sequence.resting or sequence.state is State.FINISHED:
+            if not sequence.resting or sequence.state is SequenceState.FINISHED:
                 continue
             if sequence.known + 1 >= sequence.limit:
                 self.traffic.cancel(sequence.sequence_id)
@@ -291,7 +291,7 @@ def _random_sequence(rng: random.Random, traffic: Traffic) -> Sequence:
 
 
 def _random_event(rng: random.Random, traffic: Traffic) -> None:
-    live = [s for s in traffic.sequences.values() if s.state is not State.FINISHED]
+    live = [s for s in traffic.sequences.values() if s.state is not SequenceState.FINISHED]
     chance = rng.random()
     if chance < 0.12 and len(live) < 12:
         traffic.add(_random_sequence(rng, traffic))
@@ -303,7 +303,7 @@ def _random_event(rng: random.Random, traffic: Traffic) -> None:
         lost = rng.choice(live).sequence_id if live and rng.random() < 0.02 else -1
         traffic.step(END if rng.random() < 0.05 else 1, lost)
     for sequence in live:
-        if sequence.resting and sequence.state is not State.FINISHED and rng.random() < 0.5:
+        if sequence.resting and sequence.state is not SequenceState.FINISHED and rng.random() < 0.5:
             _go_on(rng, traffic, sequence)
 
 

@@ -57,7 +57,7 @@ class _Ready:
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenLine:
     """A line whose requests wait or run; ``outputs`` has a place for each job."""
 
     key: str
@@ -78,10 +78,10 @@ class _Open:
 
 
 @dataclass(slots=True)
-class _Running:
+class _RunningRequest:
     """A request in the engine: job ``index`` of a line. ``started`` once its first token is there."""
 
-    line: _Open
+    line: _OpenLine
     index: int
     started: bool = False
 
@@ -124,8 +124,8 @@ class BatchRunner:
         self._facts = _facts(llm)
         self._window = WINDOW_PER_SLOT * llm.config.limits.sequences
         self._room = llm.config.max_waiting
-        self._waiting: deque[tuple[_Open, int]] = deque()
-        self._running: dict[str, _Running] = {}
+        self._waiting: deque[tuple[_OpenLine, int]] = deque()
+        self._running: dict[str, _RunningRequest] = {}
         self._custom_ids: set[bytes] = set()
         self._progress = files.progress
         self._began = clock.now()
@@ -160,7 +160,7 @@ class BatchRunner:
             else:
                 return
 
-    def _ready(self, waiting: tuple[_Open, int]) -> bool:
+    def _ready(self, waiting: tuple[_OpenLine, int]) -> bool:
         """Whether a job need not wait for the compiler, and would not be one too many for the engine's queue."""
         line, index = waiting
         job = line.jobs[index]
@@ -201,13 +201,13 @@ class BatchRunner:
             raise FieldError(message, param="custom_id", code="duplicate_custom_id")
         self._custom_ids.add(digest)
 
-    def _prepared(self, key: str, custom_id: str, request: DialectRequest) -> _Open:
+    def _prepared(self, key: str, custom_id: str, request: DialectRequest) -> _OpenLine:
         """The line with its prompts as token ids: all are checked before the first of them runs."""
         self._check_model(request.model)
         check_batched(request)
         if request.explain:
             raise unsupported("twofold.explain", "Leave it out: a trace of the whole batch tells what happened.")
-        return _Open(key, custom_id, request, [self._checked(job) for job in request.prepare(self._facts)])
+        return _OpenLine(key, custom_id, request, [self._checked(job) for job in request.prepare(self._facts)])
 
     def _checked(self, job: Job) -> _Ready:
         engine = self._llm.engine
@@ -221,17 +221,17 @@ class BatchRunner:
         close = nearest(model, self._names) or self._names[0]
         raise ModelNotFoundError(f"The model {quoted(model)} does not run here.", hint=f"Did you mean {close!r}?")
 
-    def _start(self, line: _Open, index: int) -> int:
+    def _start(self, line: _OpenLine, index: int) -> int:
         """Hands a prompt to the engine; how many sequences it has now."""
         try:
             self._add(line, index)
         except TwofoldError as error:
             self._fail(line, error)
             return 0
-        self._running[line.request_id(index)] = _Running(line, index)
+        self._running[line.request_id(index)] = _RunningRequest(line, index)
         return line.jobs[index].sequences
 
-    def _add(self, line: _Open, index: int) -> None:
+    def _add(self, line: _OpenLine, index: int) -> None:
         engine, ready, request_id = self._llm.engine, line.jobs[index], line.request_id(index)
         job = ready.job
         if isinstance(job.params, PoolingParams):
@@ -241,12 +241,12 @@ class BatchRunner:
             grammar = None if ready.grammar is None else ready.grammar.result()
             engine.add(ready.prompt, params, request_id, job.options, grammar=grammar)
 
-    def _fail(self, line: _Open, error: TwofoldError) -> None:
+    def _fail(self, line: _OpenLine, error: TwofoldError) -> None:
         """Takes back what waits and runs of a line; the error is its answer."""
         self._give_up(line)
         self._refuse_body(line.key, line.custom_id, error)
 
-    def _give_up(self, line: _Open) -> None:
+    def _give_up(self, line: _OpenLine) -> None:
         """Takes back what waits and runs of a line."""
         self._waiting = deque(entry for entry in self._waiting if entry[0] is not line)
         for index in range(len(line.jobs)):
@@ -275,7 +275,7 @@ class BatchRunner:
         if line.finished:
             self._answer(line)
 
-    def _answer(self, line: _Open) -> None:
+    def _answer(self, line: _OpenLine) -> None:
         head = ReplyHead(line.key, int(self._wall()), self._names[0])
         outputs = [output for output in line.outputs if output is not None]
         body = line.request.reply(head, outputs, self._facts)

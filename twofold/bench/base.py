@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from twofold.bench.record import Answer, Sample
+from twofold.bench.record import RecordedResponse, RequestSample
 from twofold.load.base import Ask
 
 
-class AnswerReader(Protocol):
-    """Reads the body of one successful response into an ``Answer``."""
+class BodyReader(Protocol):
+    """Reads the body of one successful response into an ``RecordedResponse``."""
 
     def event(self, name: str | None, data: bytes, moment: float) -> None:
         """An event of a stream, all of whose bytes had come at ``moment``. ``name`` is that of its ``event:`` line.
@@ -44,7 +44,7 @@ class Endpoint(Protocol):
         """The JSON to send."""
         ...
 
-    def reader(self, answer: Answer) -> AnswerReader: ...
+    def reader(self, answer: RecordedResponse) -> BodyReader: ...
 
     def error(self, body: bytes) -> str:
         """One sentence of what an error's body says; of any bytes."""
@@ -54,6 +54,6 @@ class Endpoint(Protocol):
 class Watcher(Protocol):
     """Hears what happens while a load is sent, about ten times a second; takes little time."""
 
-    def look(self, now_s: float, samples: list[Sample], open_requests: int) -> None:
+    def look(self, now_s: float, samples: list[RequestSample], open_requests: int) -> None:
         """``samples`` are all that began so far, in the order in which they did; those that ended say so."""
         ...

@@ -26,7 +26,7 @@ UNKNOWN: Final = -1
 
 
 @dataclass(slots=True)
-class Answer:
+class RecordedResponse:
     """What a server said, as it came. Chunks are the events of a stream that hold output.
 
     moments, tokens, chars   of each chunk: when it came, how many tokens it holds (or UNKNOWN), characters of its text
@@ -69,7 +69,7 @@ class Answer:
 
 
 @dataclass(slots=True)
-class Sample:
+class RequestSample:
     """A request and what came of it: the row that every metric is made of.
 
     started_s   None where the client never turned to it
@@ -82,7 +82,7 @@ class Sample:
     """
 
     ask: Ask
-    answer: Answer = field(default_factory=Answer)
+    answer: RecordedResponse = field(default_factory=RecordedResponse)
     outcome: Outcome = "unfinished"
     started_s: float | None = None
     sent_s: float | None = None
@@ -146,7 +146,7 @@ class RunRecord:
     """
 
     load: Mapping[str, Any]
-    samples: tuple[Sample, ...]
+    samples: tuple[RequestSample, ...]
     duration_s: float
     client: ClientLoad
     began_unix: float

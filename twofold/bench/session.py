@@ -15,16 +15,16 @@ from types import FrameType
 from typing import Any, Final
 
 from twofold.bench.base import Watcher
-from twofold.bench.client.client import Client, ClientOptions, Target
+from twofold.bench.client.client import ClientOptions, LoadClient, ServerTarget
 from twofold.bench.endpoints.choose import endpoint_of
 from twofold.bench.endpoints.discover import ServerFacts, check_lengths, find_server, first_answer
 from twofold.bench.endpoints.options import EndpointOptions
-from twofold.bench.prompts.base import Counter
+from twofold.bench.prompts.base import TokenCounter
 from twofold.bench.prompts.choose import first_that_counts
 from twofold.bench.prompts.prompter import Prompter, make_prompter
 from twofold.bench.prompts.remote import remote_counters
 from twofold.bench.record import RunRecord
-from twofold.load.base import Ask, Load, Message
+from twofold.load.base import Ask, Load, PromptMessage
 from twofold.load.turns import Prompt
 
 SEEDS_APART: Final = 1_000_003
@@ -47,7 +47,7 @@ class Setup:
     prompts   the seed of what prompts say. Equal ones find their prompts in the server's cache the next time
     """
 
-    target: Target
+    target: ServerTarget
     endpoint: str
     model: str | None
     options: EndpointOptions
@@ -59,7 +59,7 @@ class Setup:
 class Session:
     """Sends loads to one server. The runs of a session are numbered from 0."""
 
-    def __init__(self, setup: Setup, client: Client, facts: ServerFacts, prompter: Prompter) -> None:
+    def __init__(self, setup: Setup, client: LoadClient, facts: ServerFacts, prompter: Prompter) -> None:
         self._setup = setup
         self._client = client
         self._prompter = prompter
@@ -81,13 +81,13 @@ class Session:
         with stopped_by_signals(self._client.stop):
             return self._client.run(load, watcher)
 
-    def prompt(self, ask: Ask) -> tuple[Message, ...]:
+    def prompt(self, ask: Ask) -> tuple[PromptMessage, ...]:
         """All messages of a request of the present run."""
         return self._prompter(ask)
 
 
 @contextmanager
-def opened(setup: Setup, local: Counter | None = None, lengths: tuple[int, int] = (0, 0)) -> Iterator[Session]:
+def opened(setup: Setup, local: TokenCounter | None = None, lengths: tuple[int, int] = (0, 0)) -> Iterator[Session]:
     """A session with a server that answered once, and so is warm.
 
     local    counts prompts; the server is asked to where it is None
@@ -96,7 +96,7 @@ def opened(setup: Setup, local: Counter | None = None, lengths: tuple[int, int] 
     Raises NetworkError, AccessError, NotFoundError, ContextLengthError and others, each for what ``discover`` says.
     """
     as_given = endpoint_of(setup.endpoint, setup.options, _as_given)
-    with Client(setup.target, as_given, setup.client) as client:
+    with LoadClient(setup.target, as_given, setup.client) as client:
         facts = find_server(client.exchange, as_given.headers, setup.model)
         check_lengths(facts, *lengths)
         options = replace(setup.options, model=facts.model)
@@ -109,11 +109,11 @@ def opened(setup: Setup, local: Counter | None = None, lengths: tuple[int, int] 
             check_lengths(facts, *lengths)
     session: list[Session] = []
 
-    def prompt(ask: Ask) -> tuple[Message, ...]:
+    def prompt(ask: Ask) -> tuple[PromptMessage, ...]:
         return session[0].prompt(ask)
 
     endpoint = endpoint_of(setup.endpoint, options, prompt)
-    with Client(setup.target, endpoint, setup.client) as client:
+    with LoadClient(setup.target, endpoint, setup.client) as client:
         session.append(Session(setup, client, facts, prompter))
         yield session[0]
 
@@ -147,5 +147,5 @@ def described(session: Session) -> Mapping[str, Any]:
     return {"context": session.facts.context, "prompts": session.prompter.describe()}
 
 
-def _as_given(ask: Ask) -> tuple[Message, ...]:
+def _as_given(ask: Ask) -> tuple[PromptMessage, ...]:
     return ask.messages or ()

@@ -14,13 +14,13 @@ from typing import Any, Final, TypeAlias
 from twofold.bench.base import Watcher
 from twofold.bench.metrics.notes import Note
 from twofold.bench.metrics.objectives import Objectives
-from twofold.bench.metrics.rule import Rule
+from twofold.bench.metrics.rule import MeasurementRule
 from twofold.bench.metrics.summary import summarise
 from twofold.bench.record import RunRecord
 from twofold.bench.report.document import SCHEMA, Document, Run, Target
 from twofold.bench.report.gather import machine_of_this, public_url, run_of
 from twofold.bench.report.live import Goal
-from twofold.bench.search.rate import Runner, SearchOptions, SearchResult, find_rate
+from twofold.bench.search.rate import LoadRunner, SearchOptions, SearchResult, find_rate
 from twofold.bench.search.sweep import sweep
 from twofold.bench.search.trial import Aim, Trial
 from twofold.bench.session import MakeLoad, Session, Setup, described
@@ -58,7 +58,7 @@ class Study:
 
     setup: Setup
     session: Session
-    rule: Rule
+    rule: MeasurementRule
     objectives: Objectives | None = None
     chunks: bool = True
     show: Show | None = None
@@ -160,7 +160,7 @@ class Study:
             text = f"{short} of {len(made)} prompts are longer than requested: {least} tokens is the minimum here"
             yield Note("short_prompts", text)
 
-    def _at_rate(self, plan: LoadPlan) -> Runner:
+    def _at_rate(self, plan: LoadPlan) -> LoadRunner:
         def run(rate: float, seconds: float, seed: int) -> RunRecord:
             return self.measure_plan(replace(plan, rate=rate, duration_s=seconds, requests=None), seed=seed)
 

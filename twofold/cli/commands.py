@@ -57,10 +57,10 @@ def kernels(
     """Shows what a kernel became on this machine: its instructions, counted."""
     from twofold.kernels.inspect import build, inspect  # noqa: PLC0415 - brings in LLVM
     from twofold.kernels.isa import choose  # noqa: PLC0415
-    from twofold.kernels.jit import Compiler, Target, host_features  # noqa: PLC0415
+    from twofold.kernels.jit import CodegenTarget, Compiler, host_features  # noqa: PLC0415
 
     table = choose(host_features(), isa)
-    result = inspect(build(kernel, format, table), Compiler(Target.of(table)))
+    result = inspect(build(kernel, format, table), Compiler(CodegenTarget.of(table)))
     for shown in ([result.ir] * ir, [result.assembly] * asm, [result.report()]):
         for text in shown:
             answer(text + "\n")

@@ -19,7 +19,7 @@ from twofold.host.memory import Memory, read_memory
 from twofold.host.paths import CacheFolders
 from twofold.host.versions import versions
 from twofold.kernels.isa import TABLES, Isa, choose
-from twofold.kernels.jit import Compiler, Target, host_features
+from twofold.kernels.jit import CodegenTarget, Compiler, host_features
 
 if TYPE_CHECKING:
     from twofold.core.values import Arithmetic
@@ -101,7 +101,9 @@ def diagnose(isa: Isa, threads: int | None) -> Diagnosis:
     folders, cpu, memory = CacheFolders.of().create(), read_cpu(), read_memory()
     threads = threads or cpu.usable_cores
     with Status("Measuring …"):
-        limits = remeasured(Compiler(Target.of(isa), folders.kernels), threads, folders.root, FULL_SIZES, FULL_RUNS)
+        limits = remeasured(
+            Compiler(CodegenTarget.of(isa), folders.kernels), threads, folders.root, FULL_SIZES, FULL_RUNS
+        )
     parts = {"models": folders.models, "kernels": folders.kernels, "tokenizers": folders.tokenizers}
     models = tuple(model.name for model in sources.installed(folders.models))
     return Diagnosis(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from twofold.core.model import ModelSpec
     from twofold.cost.explain.explanation import Explanation
     from twofold.cost.explain.observed import Observed
-    from twofold.cost.explain.scenario import Scenario
+    from twofold.cost.explain.scenario import UniformScenario
     from twofold.cost.hardware.machine import Machine
 
 HERE: Final = "this"
@@ -175,7 +175,7 @@ def _shape_of(seen: Observed, what: WhatOptions) -> ModelSpec | None:
         ) from None
 
 
-def _scenario(shape: ModelSpec, what: WhatOptions, case: Case) -> Scenario:
+def _scenario(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformScenario:
     from twofold.cost.explain.explanation import scenario_of  # noqa: PLC0415
 
     if what.hardware is None or what.hardware == HERE:
@@ -183,7 +183,7 @@ def _scenario(shape: ModelSpec, what: WhatOptions, case: Case) -> Scenario:
     return scenario_of(shape, find_machine(what.hardware), case, what.how())
 
 
-def _scenario_here(shape: ModelSpec, what: WhatOptions, case: Case) -> Scenario:
+def _scenario_here(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformScenario:
     """On this machine as it was calibrated for the model's file; else as it was measured, now if never before."""
     from twofold.cost.calibrate.run import ENGINE, calibrated  # noqa: PLC0415 - brings in the engine
     from twofold.cost.explain.explanation import scenario_of  # noqa: PLC0415
@@ -201,10 +201,10 @@ def _measured(shape: ModelSpec) -> Machine:
     from twofold.host.cpu import read_cpu  # noqa: PLC0415
     from twofold.host.paths import CacheFolders  # noqa: PLC0415
     from twofold.kernels.isa import choose  # noqa: PLC0415
-    from twofold.kernels.jit import Compiler, Target, host_features  # noqa: PLC0415
+    from twofold.kernels.jit import CodegenTarget, Compiler, host_features  # noqa: PLC0415
 
     folders, isa, threads = CacheFolders.of(), choose(host_features(), None), read_cpu().usable_cores
-    compiler = Compiler(Target.of(isa), folders.kernels)
+    compiler = Compiler(CodegenTarget.of(isa), folders.kernels)
     return machine_of(shape, limits_for(compiler, threads, folders.root, streamed_bytes(shape, ENGINE)))
 
 
@@ -231,7 +231,7 @@ def _read(source: str, request: str | None, api_key: str | None, goal: Goal) -> 
 def _fetched(url: str, request: str | None, api_key: str | None) -> bytes:
     """The record of a request that a server keeps: the URL's own, or that of ``request``."""
     from twofold.bench.client.exchange import exchange  # noqa: PLC0415
-    from twofold.bench.client.target import Target  # noqa: PLC0415
+    from twofold.bench.client.target import ServerTarget  # noqa: PLC0415
 
     base, _, named = url.partition(RECORDS)
     found = named.strip("/") or request
@@ -239,7 +239,7 @@ def _fetched(url: str, request: str | None, api_key: str | None) -> bytes:
         raise ParameterError(
             "The URL names no request.", param="request", hint="Add --request ID: replies carry it as x-request-id."
         )
-    target = Target.of(base)
+    target = ServerTarget.of(base)
     key = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
     status, _, body = exchange(target, "GET", f"{RECORDS}{found}", None, key, TIMEOUT_S)
     if status in {401, 403}:

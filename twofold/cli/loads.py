@@ -11,10 +11,10 @@ from twofold.core.errors import ParameterError
 if TYPE_CHECKING:
     from twofold.load.base import Load
     from twofold.load.plan import LoadPlan
-    from twofold.load.traces.replay import Replay
+    from twofold.load.traces.replay import TraceReplay
     from twofold.load.turns import Prompt
 
-    MakeReplay: TypeAlias = Callable[[Prompt], Replay]
+    MakeReplay: TypeAlias = Callable[[Prompt], TraceReplay]
 
 
 def load_plan(flags: LoadOptions) -> LoadPlan:
@@ -47,13 +47,13 @@ def load_plan(flags: LoadOptions) -> LoadPlan:
 def replay_of(flags: TraceOptions, load: LoadOptions) -> MakeReplay:
     """The trace of the flags as a load; the file is read here, so that a hole in it is told at once."""
     from twofold.load.traces.read import read_trace  # noqa: PLC0415 - start-up time
-    from twofold.load.traces.replay import Part, Replay, Scale  # noqa: PLC0415
+    from twofold.load.traces.replay import Part, TraceReplay, TraceScale  # noqa: PLC0415
 
     assert flags.trace is not None, "there is a trace"
     trace = read_trace(flags.trace, form=flags.trace_format, skip_bad=flags.skip_bad, block_tokens=flags.block_tokens)
     part = Part(flags.trace_from, flags.trace_until, load.requests)
-    scale = Scale(flags.time_scale, load.rate, flags.input_scale, flags.output_scale)
-    return lambda prompt: Replay(trace, prompt, part=part, scale=scale, most_open=load.concurrency)
+    scale = TraceScale(flags.time_scale, load.rate, flags.input_scale, flags.output_scale)
+    return lambda prompt: TraceReplay(trace, prompt, part=part, scale=scale, most_open=load.concurrency)
 
 
 def load_of(trace: TraceOptions, load: LoadOptions, prompt: Prompt) -> Load:

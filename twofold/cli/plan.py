@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from twofold.core.values import ValueFormat
     from twofold.cost.hardware.machine import Machine
     from twofold.cost.plan.choices import Choices
-    from twofold.cost.plan.search import Study
+    from twofold.cost.plan.search import PlanStudy
     from twofold.cost.plan.slo import Slo
     from twofold.cost.plan.tails import MakeLoad
     from twofold.cost.plan.traffic import Traffic
@@ -283,21 +283,21 @@ def _replay(flags: TraceOptions) -> MakeLoad:
     """The trace; 0 leaves its rate, or the number of its requests, as it is."""
     from twofold.cost.simulate.jobs import said_nothing  # noqa: PLC0415 - start-up time
     from twofold.load.traces.read import read_trace  # noqa: PLC0415
-    from twofold.load.traces.replay import Part, Replay, Scale  # noqa: PLC0415
+    from twofold.load.traces.replay import Part, TraceReplay, TraceScale  # noqa: PLC0415
 
     assert flags.trace is not None
     trace = read_trace(flags.trace, form=flags.trace_format, skip_bad=flags.skip_bad, block_tokens=flags.block_tokens)
 
     def make(rate: float, requests: int) -> Load:
         speed = 1.0 if rate else flags.time_scale
-        scale = Scale(speed, rate or None, flags.input_scale, flags.output_scale)
+        scale = TraceScale(speed, rate or None, flags.input_scale, flags.output_scale)
         part = Part(flags.trace_from, flags.trace_until, requests or None)
-        return Replay(trace, said_nothing, part=part, scale=scale)
+        return TraceReplay(trace, said_nothing, part=part, scale=scale)
 
     return make
 
 
-def _show(study: Study, asked: Traffic, limits: Slo, shown: int, *, json: bool) -> None:
+def _show(study: PlanStudy, asked: Traffic, limits: Slo, shown: int, *, json: bool) -> None:
     from twofold.cost.plan.document import study_document  # noqa: PLC0415 - start-up time
     from twofold.cost.plan.tell import tell_study  # noqa: PLC0415
 
@@ -307,7 +307,7 @@ def _show(study: Study, asked: Traffic, limits: Slo, shown: int, *, json: bool) 
         _print(tell_study(study, asked, limits, shown))
 
 
-def _write_svg(path: Path, study: Study, slo: Slo) -> None:
+def _write_svg(path: Path, study: PlanStudy, slo: Slo) -> None:
     from twofold.cost.plan.chart import frontier_chart  # noqa: PLC0415 - start-up time
     from twofold.draw import svg  # noqa: PLC0415
 

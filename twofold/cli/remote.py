@@ -96,10 +96,10 @@ def _asked(url: str, api_key: str | None, method: str, path: str, limit_s: float
     import orjson  # noqa: PLC0415 - start-up time
 
     from twofold.bench.client.exchange import exchange  # noqa: PLC0415
-    from twofold.bench.client.target import Target  # noqa: PLC0415
+    from twofold.bench.client.target import ServerTarget  # noqa: PLC0415
 
     key = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
-    status, _, body = exchange(Target.of(url), method, path, None, key, limit_s)
+    status, _, body = exchange(ServerTarget.of(url), method, path, None, key, limit_s)
     try:
         found = orjson.loads(body)
         message = None if status == 200 else str(found["error"]["message"])

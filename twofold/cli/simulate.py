@@ -15,7 +15,7 @@ from twofold.core.errors import ParameterError
 
 if TYPE_CHECKING:
     from twofold.cost.plan.slo import Slo
-    from twofold.cost.simulate.check import Measured
+    from twofold.cost.simulate.check import MeasuredRun
     from twofold.cost.simulate.fleet import Source
     from twofold.cost.simulate.scenario import Scenario, Split
     from twofold.cost.simulate.setting import EngineSetting
@@ -275,7 +275,7 @@ def _check(path: Path, server: ServerOptions, engine: EngineFlags, *, json: bool
     return 0
 
 
-def _head(run: Measured) -> str:
+def _head(run: MeasuredRun) -> str:
     left = f", {run.left_out} omitted" if run.left_out else ""
     return f"{len(run.jobs)} requests{left}"
 

@@ -36,7 +36,7 @@ class Pause:
 
 
 @dataclass(slots=True)
-class Seen:
+class AttendedPositions:
     """Positions that rows attended to and that steps read, in layers whose rows see only so far."""
 
     attended: int = 0
@@ -70,7 +70,7 @@ class PhaseWork:
     unpredicted_s: float = 0.0
     machine_s: float = 0.0
     logit_rows: int = 0
-    windowed: dict[int, Seen] = field(default_factory=dict)
+    windowed: dict[int, AttendedPositions] = field(default_factory=dict)
 
     def add_step(
         self,
@@ -105,7 +105,7 @@ class PhaseWork:
         for window in windows:
             hidden = max(0, end - window)  # from the last row; each row before it misses one position less
             missing = min(rows, hidden)
-            seen = self.windowed.setdefault(window, Seen())
+            seen = self.windowed.setdefault(window, AttendedPositions())
             seen.attended += attended - (missing * hidden - missing * (missing - 1) // 2)
             seen.read += min(end, window + rows - 1)
 
@@ -122,7 +122,7 @@ class PhaseWork:
         self.machine_s += other.machine_s
         self.logit_rows += other.logit_rows
         for window, seen in other.windowed.items():
-            mine = self.windowed.setdefault(window, Seen())
+            mine = self.windowed.setdefault(window, AttendedPositions())
             mine.attended += seen.attended
             mine.read += seen.read
 

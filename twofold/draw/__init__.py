@@ -2,7 +2,7 @@
 
 from twofold.draw.chart import Axis, Chart
 from twofold.draw.form import duration, number, share
-from twofold.draw.marks import Band, Bars, Dots, Guide, Label, Line, Mark, Span, Spans, Steps
+from twofold.draw.marks import Band, Bars, Dots, Guide, Label, Line, Mark, Span, Spans, StepLine
 from twofold.draw.style import STYLE
 from twofold.draw.svg import svg
 from twofold.draw.terminal import plot
@@ -20,7 +20,7 @@ __all__ = [
     "Mark",
     "Span",
     "Spans",
-    "Steps",
+    "StepLine",
     "duration",
     "number",
     "plot",

@@ -24,7 +24,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class StepLine:
     """Each point's y holds until the next point's x, as in a distribution function."""
 
     points: Sequence[Point]
@@ -101,7 +101,7 @@ class Label:
     text: str
 
 
-Mark: TypeAlias = Line | Steps | Dots | Band | Bars | Spans | Guide | Label
+Mark: TypeAlias = Line | StepLine | Dots | Band | Bars | Spans | Guide | Label
 
 
 def reach(mark: Mark) -> tuple[list[float], list[float]]:

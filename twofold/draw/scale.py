@@ -38,7 +38,7 @@ class Scale(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class LinearScale:
     low: float
     high: float
 
@@ -92,7 +92,7 @@ def placeable(kind: Kind, values: Iterable[float]) -> list[float]:
     return [value for value in values if abs(value) < HUGE]
 
 
-def _fit_linear(values: list[float], low: float | None, high: float | None, ticks: int) -> Linear:
+def _fit_linear(values: list[float], low: float | None, high: float | None, ticks: int) -> LinearScale:
     start = min(values, default=0.0 if high is None else high - 1) if low is None else low
     end = max(values, default=start + 1) if high is None else high
     if end - start <= _LEAST_SPAN * max(abs(start), abs(end)):  # one value, or a fixed end on the far side of all
@@ -101,7 +101,7 @@ def _fit_linear(values: list[float], low: float | None, high: float | None, tick
     step = nice_step(max((end - start) / max(1, ticks), 1 / HUGE))
     nice_low = math.floor(start / step + 1e-9) * step if low is None else start
     nice_high = math.ceil(end / step - 1e-9) * step if high is None else end
-    return Linear(nice_low, nice_high if nice_high > nice_low else nice_low + step)
+    return LinearScale(nice_low, nice_high if nice_high > nice_low else nice_low + step)
 
 
 def _fit_log(values: list[float], low: float | None, high: float | None) -> Logarithmic:

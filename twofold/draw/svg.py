@@ -12,7 +12,7 @@ from typing import Final
 
 from twofold.draw.chart import Chart
 from twofold.draw.layout import Entry, Layout, lay_out
-from twofold.draw.marks import Band, Bars, Dots, Guide, Label, Line, Mark, Point, Spans, Steps, pieces
+from twofold.draw.marks import Band, Bars, Dots, Guide, Label, Line, Mark, Point, Spans, StepLine, pieces
 from twofold.draw.style import SERIES, STYLE
 from twofold.draw.thin import Place, thin
 
@@ -99,7 +99,7 @@ def _grid(chart: Chart, layout: Layout) -> Iterator[str]:
 
 def _mark(mark: Mark, layout: Layout) -> Iterable[str]:
     match mark:
-        case Line() | Steps():
+        case Line() | StepLine():
             return _curve(mark, layout)
         case Dots():
             return _dots(mark, layout)
@@ -118,7 +118,7 @@ def _places(points: Iterable[Point], layout: Layout) -> list[Place]:
     return [place for place in found if place is not None]
 
 
-def _curve(mark: Line | Steps, layout: Layout) -> Iterator[str]:
+def _curve(mark: Line | StepLine, layout: Layout) -> Iterator[str]:
     kind = f"line l{mark.series % SERIES}" + (" dashed" if mark.dashed else "")
     for piece in pieces(mark.points, layout.at):
         places = thin(piece)
@@ -185,8 +185,8 @@ def _label(mark: Label, layout: Layout) -> Iterator[str]:
 
 
 def _entry(entry: Entry) -> Iterator[str]:
-    line = isinstance(entry.mark, Line | Steps)
-    dashed = " dashed" if isinstance(entry.mark, Line | Steps) and entry.mark.dashed else ""
+    line = isinstance(entry.mark, Line | StepLine)
+    dashed = " dashed" if isinstance(entry.mark, Line | StepLine) and entry.mark.dashed else ""
     colour = entry.series % SERIES
     if line:
         yield f'<path class="line l{colour}{dashed}" d="M{_n(entry.x)} {_n(entry.y + 5)}h16"/>'

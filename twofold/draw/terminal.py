@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Final
 
 from twofold.draw.chart import Chart
-from twofold.draw.marks import Dots, Guide, Line, Steps, pieces
+from twofold.draw.marks import Dots, Guide, Line, StepLine, pieces
 from twofold.draw.scale import Scale
 
 _BLANK: Final = 0x2800
@@ -67,7 +67,7 @@ def plot(chart: Chart, *, width: int = 72, height: int = 14) -> str:
     canvas = _Canvas(max(8, width - margin - 2), max(2, height))
     labels = [label for _, label, _ in chart.legend()]
     for mark in chart.marks:
-        if isinstance(mark, Line | Steps | Dots):
+        if isinstance(mark, Line | StepLine | Dots):
             sign = str(labels.index(mark.label) + 1) if len(labels) > 1 and mark.label else ""
             _draw(canvas, mark, x, y, sign)
         elif isinstance(mark, Guide):
@@ -93,7 +93,7 @@ def _framed(
         yield " " * (margin + 2) + f"dotted: {', '.join(dict.fromkeys(limits))}"
 
 
-def _draw(canvas: _Canvas, mark: Line | Steps | Dots, x: Scale, y: Scale, sign: str) -> None:
+def _draw(canvas: _Canvas, mark: Line | StepLine | Dots, x: Scale, y: Scale, sign: str) -> None:
     def at(across: float, up: float) -> _Place | None:
         found = x.share(across), y.share(up)
         return None if found[0] is None or found[1] is None else canvas.place(found[0], found[1])
@@ -107,13 +107,13 @@ def _draw(canvas: _Canvas, mark: Line | Steps | Dots, x: Scale, y: Scale, sign: 
         canvas.mark(last, sign)
 
 
-def _join(canvas: _Canvas, places: Sequence[_Place], mark: Line | Steps | Dots) -> None:
+def _join(canvas: _Canvas, places: Sequence[_Place], mark: Line | StepLine | Dots) -> None:
     for place in places:
         canvas.dot(*place)
     if isinstance(mark, Dots):
         return
     for start, end in pairwise(places):
-        corner = (end[0], start[1]) if isinstance(mark, Steps) else start
+        corner = (end[0], start[1]) if isinstance(mark, StepLine) else start
         canvas.line(start, corner)
         canvas.line(corner, end)
 

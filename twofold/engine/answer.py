@@ -11,7 +11,7 @@ from twofold.text.stops import StopStrings
 from twofold.text.tokenizer import Tokenizer
 
 
-class Answer:
+class SequenceCompletion:
     """The answer of one sequence. Text leaves it in whole characters, and never a stop string or the start of one."""
 
     def __init__(

@@ -41,7 +41,7 @@ LONG_PROMPT: Final = 4096
 DRAIN_LOOK_S: Final = 0.01
 
 
-class Stream:
+class OutputStream:
     """What one request gave and its reader has not taken. ``rest`` and ``resume`` are called at the water marks."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, rest: Callable[[], None], resume: Callable[[], None]) -> None:
@@ -94,7 +94,7 @@ class _Mailman:
     def __init__(self) -> None:
         self._bags: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
 
-    def post(self, stream: Stream, deliver: Callable[[], None]) -> None:
+    def post(self, stream: OutputStream, deliver: Callable[[], None]) -> None:
         self._bags.setdefault(stream.loop, []).append(deliver)
 
     def flush(self) -> None:
@@ -112,7 +112,7 @@ def _deliver_all(bag: list[Callable[[], None]]) -> None:
 class _Letterbox:
     """The outbox of one request: its stream, by mail."""
 
-    def __init__(self, mailman: _Mailman, stream: Stream) -> None:
+    def __init__(self, mailman: _Mailman, stream: OutputStream) -> None:
         self._mailman = mailman
         self._stream = stream
 
@@ -267,7 +267,7 @@ class AsyncLLM(OpenModel):
         def tell(hold: bool) -> None:
             self._thread.call(lambda engine: engine.hold(request_id[0], hold=hold))
 
-        stream = Stream(asyncio.get_running_loop(), partial(tell, True), partial(tell, False))
+        stream = OutputStream(asyncio.get_running_loop(), partial(tell, True), partial(tell, False))
         self._thread.submit(add_and_note, _Letterbox(self._mailman, stream))
         finished = False
         try:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from twofold.core.params import BeamSearchParams
 from twofold.core.step import FinishReason, TokenEvent, TokenLogprob
 from twofold.engine.outputs import CompletionOutput, OutputDelta, RequestOutput
-from twofold.engine.request import Given, Request
+from twofold.engine.request import EngineRequest, Given
 from twofold.engine.roster import Roster
 from twofold.sched.sequence import Sequence
 from twofold.text.tokenizer import Tokenizer
@@ -48,7 +48,7 @@ class _Continuation:
     logprob: float
 
 
-class BeamSearch(Request):
+class BeamSearch(EngineRequest):
     """The ``beam_width`` most likely answers to a prompt. Nothing leaves before they are found."""
 
     def __init__(

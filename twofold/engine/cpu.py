@@ -13,7 +13,7 @@ from twofold.host.cpu import read_cpu
 from twofold.host.paths import CacheFolders
 from twofold.kernels.cache import TILE
 from twofold.kernels.isa import choose
-from twofold.kernels.jit import Compiler, Target, host_features
+from twofold.kernels.jit import CodegenTarget, Compiler, host_features
 from twofold.models.bind import ModelWeights
 from twofold.models.decoder import forward
 from twofold.ops.cpu.model import CpuModel, CpuOptions
@@ -29,7 +29,7 @@ def build_cpu(file: GGUFFile, spec: ModelSpec, weights: ModelWeights, config: En
         raise ParameterError(
             f"block_size must be a multiple of {TILE} on CPUs, not {config.block_size}.", param="block_size"
         )
-    compiler = Compiler(Target.of(choose(host_features(), config.isa)), CacheFolders.of().create().kernels)
+    compiler = Compiler(CodegenTarget.of(choose(host_features(), config.isa)), CacheFolders.of().create().kernels)
     options = CpuOptions(
         blocks=tuple(group.blocks for group in config.kv_groups),
         host_slots=tuple(group.host_slots for group in config.kv_groups),

@@ -8,7 +8,7 @@ from typing import get_args
 from twofold.core.errors import ParameterError, nearest
 from twofold.core.step import HIDDEN_SCALE, FinishReason, Pooling, TokenEvent
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.engine.request import Given, Request
+from twofold.engine.request import EngineRequest, Given
 from twofold.engine.roster import Roster
 from twofold.sched.sequence import Sequence
 
@@ -24,7 +24,7 @@ def check_pooling(pooling: object) -> None:
         )
 
 
-class Embedding(Request):
+class Embedding(EngineRequest):
     """One text's vector: the mean of its rows or the last one, of length 1 if ``normalize``.
 
     It is the same in any batch and any chunks: sums of rows are exact.

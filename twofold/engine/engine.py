@@ -28,7 +28,7 @@ from twofold.engine.intake import Came, Intake
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.prompts import GivenPrompt
 from twofold.engine.reports import StepReporter
-from twofold.engine.request import Request
+from twofold.engine.request import EngineRequest
 from twofold.engine.roster import Roster
 from twofold.grammar.compile import GrammarCompiler
 from twofold.grammar.form import AnswerForm
@@ -67,7 +67,7 @@ class Engine:
         self._clock = clock
         self._overlap = overlap
         self._keeps_targets = keeps_targets
-        self._requests: dict[str, Request] = {}
+        self._requests: dict[str, EngineRequest] = {}
         self._numbers = count()
         self._arrived: list[tuple[float, list[TokenEvent]]] = []
         self._outlet: Outlet | None = None
@@ -262,7 +262,7 @@ class Engine:
         elif deltas:
             self._outlet(deltas)
 
-    def _deliver(self, request: Request, event: TokenEvent, now: float) -> list[OutputDelta]:
+    def _deliver(self, request: EngineRequest, event: TokenEvent, now: float) -> list[OutputDelta]:
         deltas = request.take(event, now)
         if not request.finished:
             return deltas
@@ -270,7 +270,7 @@ class Engine:
         whole = self._closed(request, now)
         return [*deltas[:-1], replace(deltas[-1], request=whole)]
 
-    def _settle(self, request: Request) -> None:
+    def _settle(self, request: EngineRequest) -> None:
         """Gives a request what arrived for it and has not left yet."""
         mine = {sequence.sequence_id for sequence in request.sequences}
         arrived, self._arrived = self._arrived, []
@@ -282,13 +282,13 @@ class Engine:
             if rest:
                 self._arrived.append((now, rest))
 
-    def _fail(self, request: Request, event: TokenEvent) -> list[OutputDelta]:
+    def _fail(self, request: EngineRequest, event: TokenEvent) -> list[OutputDelta]:
         """Ends a request of which one sequence cannot go on."""
         request_id = request.given.request_id
         whole = self.abort(request_id)
         return [OutputDelta(request_id, 0, "", (), None, "abort", request=whole, error=event.error)]
 
-    def _closed(self, request: Request, now: float) -> RequestOutput:
+    def _closed(self, request: EngineRequest, now: float) -> RequestOutput:
         whole = request.output(now)
         self._reporter.request(whole.report)
         return whole
@@ -313,6 +313,6 @@ class Engine:
             raise ParameterError(f"The request id {request_id!r} is in use.", param="request_id")
         return Came(number, request_id, self._clock.now() if arrival is None else arrival, options, grammar_s)
 
-    def _keep(self, request: Request) -> str:
+    def _keep(self, request: EngineRequest) -> str:
         self._requests[request.given.request_id] = request
         return request.given.request_id

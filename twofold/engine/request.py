@@ -18,7 +18,7 @@ from twofold.core.record import SequenceRecord, Stall
 from twofold.core.report import RequestReport
 from twofold.core.request import RequestOptions
 from twofold.core.step import FinishReason, TokenEvent
-from twofold.engine.answer import Answer, readable
+from twofold.engine.answer import SequenceCompletion, readable
 from twofold.engine.outputs import CompletionOutput, Logprobs, OutputDelta, RequestMetrics, RequestOutput
 from twofold.engine.roster import Roster
 from twofold.sched.sequence import Sequence
@@ -37,7 +37,7 @@ class Given:
     grammar_s: float = 0.0
 
 
-class Request(ABC):
+class EngineRequest(ABC):
     """One request. ``sequences`` are all that ever worked for it."""
 
     def __init__(self, given: Given, roster: Roster) -> None:
@@ -113,7 +113,7 @@ class Request(ABC):
         self.sequences.append(sequence)
 
 
-class Generation(Request):
+class Generation(EngineRequest):
     """Answers that are drawn independently. With ``best_of`` nothing leaves before all are there."""
 
     def __init__(
@@ -123,11 +123,13 @@ class Generation(Request):
         self._params = params
         self._tokenizer = tokenizer
         self._chooses = params.answers > params.n
-        self._answers: dict[int, Answer] = {}
+        self._answers: dict[int, SequenceCompletion] = {}
         self._prompt_logprobs: list[Logprobs | None] | None = None if params.prompt_logprobs is None else [None]
         self._add_all(sequences)
         for index, sequence in enumerate(sequences):
-            self._answers[sequence.sequence_id] = Answer(given.request_id, index, sequence, tokenizer, params)
+            self._answers[sequence.sequence_id] = SequenceCompletion(
+                given.request_id, index, sequence, tokenizer, params
+            )
 
     @property
     def finished(self) -> bool:

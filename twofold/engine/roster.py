@@ -10,7 +10,7 @@ from twofold.sched.scheduler import Scheduler
 from twofold.sched.sequence import Sequence
 
 if TYPE_CHECKING:
-    from twofold.engine.request import Request
+    from twofold.engine.request import EngineRequest
 
 
 class Roster:
@@ -19,7 +19,7 @@ class Roster:
     def __init__(self, scheduler: Scheduler, clock: Clock) -> None:
         self._scheduler = scheduler
         self._clock = clock
-        self._owners: dict[int, Request] = {}
+        self._owners: dict[int, EngineRequest] = {}
         self._numbers = count()
 
     def __len__(self) -> int:
@@ -28,16 +28,16 @@ class Roster:
     def next_id(self) -> int:
         return next(self._numbers)
 
-    def owner(self, sequence_id: int) -> Request | None:
+    def owner(self, sequence_id: int) -> EngineRequest | None:
         """The request of a sequence; None when it is over."""
         return self._owners.get(sequence_id)
 
-    def add(self, sequence: Sequence, owner: Request) -> None:
+    def add(self, sequence: Sequence, owner: EngineRequest) -> None:
         """Queues a sequence. Raises what ``Scheduler.add`` raises; then nothing has changed."""
         self._scheduler.add(sequence, self._clock.now())
         self._owners[sequence.sequence_id] = owner
 
-    def fork(self, parent: Sequence, child: Sequence, owner: Request) -> None:
+    def fork(self, parent: Sequence, child: Sequence, owner: EngineRequest) -> None:
         """Queues a sequence that shares what its parent has computed."""
         self._scheduler.fork(parent.sequence_id, child, self._clock.now())
         self._owners[child.sequence_id] = owner

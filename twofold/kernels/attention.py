@@ -31,7 +31,7 @@ from twofold.kernels.ir import Kernel, Value, Var
 from twofold.kernels.isa import Isa
 from twofold.kernels.math import exp, tanh
 from twofold.kernels.rows import float_bits
-from twofold.kernels.signature import KERNEL_PARAMETERS, Arguments, Step, step_pointer
+from twofold.kernels.signature import KERNEL_PARAMETERS, KernelArguments, StepFields, step_pointer
 from twofold.kernels.split import (
     ATTENTION_FIELDS,
     ATTENTION_POINTERS,
@@ -99,7 +99,7 @@ class AttentionKernel:
         self._isa = isa
         self._tilings = AttentionTiling.of(isa)
         self.k = k = Kernel(spec.name, KERNEL_PARAMETERS)
-        self._a = Arguments(k, ATTENTION_FIELDS, ATTENTION_POINTERS)
+        self._a = KernelArguments(k, ATTENTION_FIELDS, ATTENTION_POINTERS)
         queries = self._tilings[0].queries
         self._q = k.args[4]
         self._scores = self._q + 4 * queries * spec.head_dim
@@ -129,7 +129,7 @@ class AttentionKernel:
 
     def _item(self, index: Value, head: Value) -> _Item:
         k = self.k
-        at = step_pointer(k, Step.ITEM_LIST) + index * (4 * ITEM_INTS)
+        at = step_pointer(k, StepFields.ITEM_LIST) + index * (4 * ITEM_INTS)
         sequence, first_row, rows, position, split, partial = (k.load(I32, at + 4 * i).to(I64) for i in range(6))
         return _Item(sequence, first_row, rows, position, split, partial, head)
 

@@ -21,7 +21,7 @@ from twofold.core.model import RopePairs
 from twofold.kernels.ir import Kernel, Value
 from twofold.kernels.isa import Isa
 from twofold.kernels.rows import float_bits, reciprocal_rms
-from twofold.kernels.signature import KERNEL_PARAMETERS, Arguments, Step, step_count, step_pointer
+from twofold.kernels.signature import KERNEL_PARAMETERS, KernelArguments, StepFields, step_count, step_pointer
 from twofold.kernels.types import F16, F32, I32, I64, Type
 
 TILE: Final = 16
@@ -60,8 +60,8 @@ def to_element(k: Kernel, isa: Isa, dtype: KVType, x: Value) -> Value:
 
 def table_of(k: Kernel, group: Value, sequence: Value) -> Value:
     """Where the block table of a sequence begins in a KV group."""
-    at = group * step_count(k, Step.GROUP_STRIDE) + sequence * step_count(k, Step.TABLE_STRIDE)
-    return step_pointer(k, Step.TABLES) + at * 4
+    at = group * step_count(k, StepFields.GROUP_STRIDE) + sequence * step_count(k, StepFields.TABLE_STRIDE)
+    return step_pointer(k, StepFields.TABLES) + at * 4
 
 
 def block_of(k: Kernel, table: Value, position: Value, block_size: Value) -> Value:
@@ -95,9 +95,9 @@ class RotateSpec:
 def rotate_kernel(spec: RotateSpec, isa: Isa) -> Kernel:
     """Units are rows. ``table`` is float32 [positions][2][rope_dims / 2]: cosines, then sines."""
     k = Kernel(spec.name, KERNEL_PARAMETERS)
-    a = Arguments(k, CACHE_FIELDS, CACHE_POINTERS)
+    a = KernelArguments(k, CACHE_FIELDS, CACHE_POINTERS)
     for row in k.range(k.args[2], k.args[3]):
-        position = k.load(I32, step_pointer(k, Step.POSITIONS) + row * 4).to(I64)
+        position = k.load(I32, step_pointer(k, StepFields.POSITIONS) + row * 4).to(I64)
         angles = a["table"] + position * (spec.rope_dims * 4)
         for head in k.range(0, a["heads"]):
             x = a["x"] + row * a["x_stride"] + head * (4 * spec.head_dim)
@@ -108,7 +108,7 @@ def rotate_kernel(spec: RotateSpec, isa: Isa) -> Kernel:
     return k
 
 
-def _norm_factor(k: Kernel, spec: RotateSpec, a: Arguments, x: Value) -> Value | None:
+def _norm_factor(k: Kernel, spec: RotateSpec, a: KernelArguments, x: Value) -> Value | None:
     if not spec.norm:
         return None
     width = k.lift(spec.head_dim, I64)
@@ -164,7 +164,7 @@ def _place(
     k: Kernel,
     spec: RotateSpec,
     isa: Isa,
-    a: Arguments,
+    a: KernelArguments,
     row: Value,
     head: Value,
     position: Value,
@@ -185,8 +185,8 @@ def _place(
             k.store(k.extract(stored, lane), slot + (spec.lanes * i + lane) * TILE * size)
 
 
-def _head_offset(k: Kernel, a: Arguments, row: Value, head: Value, position: Value) -> Value:
-    sequence = k.load(I32, step_pointer(k, Step.ROW_SEQUENCE) + row * 4).to(I64)
+def _head_offset(k: Kernel, a: KernelArguments, row: Value, head: Value, position: Value) -> Value:
+    sequence = k.load(I32, step_pointer(k, StepFields.ROW_SEQUENCE) + row * 4).to(I64)
     block = block_of(k, table_of(k, a["group"], sequence), position, a["block_size"])
     return block * a["block_bytes"] + head * a["head_bytes"]
 
@@ -194,10 +194,10 @@ def _head_offset(k: Kernel, a: Arguments, row: Value, head: Value, position: Val
 def store_values_kernel(head_dim: int, dtype: KVType, isa: Isa) -> Kernel:
     """Writes the value rows into their blocks. Units are rows."""
     k = Kernel(f"store_values_{head_dim}_{dtype}", KERNEL_PARAMETERS)
-    a = Arguments(k, CACHE_FIELDS, CACHE_POINTERS)
+    a = KernelArguments(k, CACHE_FIELDS, CACHE_POINTERS)
     size, lanes = element_bytes(dtype), gcd(16, head_dim)
     for row in k.range(k.args[2], k.args[3]):
-        position = k.load(I32, step_pointer(k, Step.POSITIONS) + row * 4).to(I64)
+        position = k.load(I32, step_pointer(k, StepFields.POSITIONS) + row * 4).to(I64)
         for head in k.range(0, a["heads"]):
             x = a["x"] + row * a["x_stride"] + head * (4 * head_dim)
             values = a["cache"] + _head_offset(k, a, row, head, position) + (a["head_bytes"] >> 1)

@@ -21,7 +21,7 @@ from twofold.kernels.isa import Isa
 from twofold.kernels.layout import CHUNK, PACKINGS, Packing
 from twofold.kernels.raw import RAW, block_at
 from twofold.kernels.rows import float_bits
-from twofold.kernels.signature import KERNEL_PARAMETERS, Arguments, Step, step_pointer
+from twofold.kernels.signature import KERNEL_PARAMETERS, KernelArguments, StepFields, step_pointer
 from twofold.kernels.types import F16, F32, F32X16, I8, I8X64, I16, I32, I32X16, I64
 
 EMBED_FIELDS: Final = ("source", "row_bytes", "blocks", "out", "out_stride", "scale")
@@ -35,8 +35,8 @@ LANES: Final = 16
 def embed_kernel(isa: Isa, name: str) -> Kernel:
     """out[row] = scale · table[token of row] for rows ``begin … end``, from a table in format ``name``."""
     k = Kernel(f"embed_{name}", KERNEL_PARAMETERS)
-    f = Arguments(k, EMBED_FIELDS, POINTERS)
-    tokens = step_pointer(k, Step.TOKENS)
+    f = KernelArguments(k, EMBED_FIELDS, POINTERS)
+    tokens = step_pointer(k, StepFields.TOKENS)
     scale = float_bits(f["scale"])
     for row in k.range(k.args[2], k.args[3]):
         token = k.load(I32, tokens + row * 4).to(I64)

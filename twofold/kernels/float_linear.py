@@ -26,7 +26,7 @@ from twofold.kernels.ir import Kernel, Value
 from twofold.kernels.isa import Isa
 from twofold.kernels.layout import PANEL
 from twofold.kernels.pack import PACK_FIELDS, PACK_POINTERS
-from twofold.kernels.signature import KERNEL_PARAMETERS, Arguments
+from twofold.kernels.signature import KERNEL_PARAMETERS, KernelArguments
 from twofold.kernels.tiles import cover, finish
 from twofold.kernels.types import F16X16, F32, F32X16, I16, I32, I32X16, I64
 
@@ -70,7 +70,7 @@ def load_floats(k: Kernel, isa: Isa, name: FloatFormat, at: Value) -> Value:
 def float_pack_kernel(name: FloatFormat) -> Kernel:
     """Packs panels ``begin … end``; ``blocks`` is columns. Rows past the matrix's end are left as they are (zero)."""
     k = Kernel(f"pack_{name}", KERNEL_PARAMETERS)
-    f = Arguments(k, PACK_FIELDS, PACK_POINTERS)
+    f = KernelArguments(k, PACK_FIELDS, PACK_POINTERS)
     size = BY_NAME[name].block_bytes
     kind = I32 if size == 4 else I16
     for panel in k.range(k.args[2], k.args[3]):
@@ -91,7 +91,7 @@ class FloatLinearKernel:
         self._name: FloatFormat = name
         self._tiling = FloatTiling.of(isa)
         self.k = k = Kernel(f"linear_{name}", KERNEL_PARAMETERS)
-        self._fields = Arguments(k, FLOAT_LINEAR_FIELDS, POINTERS)
+        self._fields = KernelArguments(k, FLOAT_LINEAR_FIELDS, POINTERS)
         self._rows = k.load(I64, k.args[1] + self._fields["row_count"] * 8)
 
     def generate(self) -> Kernel:

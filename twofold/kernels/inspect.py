@@ -21,7 +21,7 @@ from twofold.kernels.embed import FLOAT_FORMATS, embed_kernel
 from twofold.kernels.float_linear import FloatFormat, FloatLinearKernel, float_pack_kernel
 from twofold.kernels.ir import Kernel
 from twofold.kernels.isa import Isa, choose
-from twofold.kernels.jit import Compiler, Target, host_features
+from twofold.kernels.jit import CodegenTarget, Compiler, host_features
 from twofold.kernels.layout import PACKINGS
 from twofold.kernels.linear import LinearKernel
 from twofold.kernels.pack import pack_kernel
@@ -168,7 +168,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         isa = choose(host_features(), options.isa)
-        result = inspect(build(options.kernel, options.format, isa), Compiler(Target.of(isa)))
+        result = inspect(build(options.kernel, options.format, isa), Compiler(CodegenTarget.of(isa)))
     except TwofoldError as error:
         print(f"{error} {error.hint or ''}".rstrip(), file=sys.stderr)
         return error.exit_code

@@ -39,7 +39,7 @@ def host_features() -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CodegenTarget:
     """A processor to generate code for."""
 
     isa: Isa
@@ -47,11 +47,11 @@ class Target:
     features: str
 
     @staticmethod
-    def of(isa: Isa) -> Target:
+    def of(isa: Isa) -> CodegenTarget:
         """This machine's processor, held to what ``isa`` may use."""
         if isa.cpu == "":
-            return Target(isa, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
-        return Target(isa, isa.cpu, "")
+            return CodegenTarget(isa, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+        return CodegenTarget(isa, isa.cpu, "")
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class CompileLog:
 class Compiler:
     """Compiles kernels for one target and loads them, through ``cache`` if that folder is given."""
 
-    target: Target
+    target: CodegenTarget
     cache: Path | None = None
     log: CompileLog = field(default_factory=CompileLog)
     _jit: llvm.LLJIT = field(init=False)
@@ -158,7 +158,7 @@ def _fingerprint() -> str:
     return digest.hexdigest()
 
 
-def _target_machine(target: Target) -> llvm.TargetMachine:
+def _target_machine(target: CodegenTarget) -> llvm.TargetMachine:
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=target.cpu, features=target.features, opt=2, reloc="pic", codemodel="small", jit=True
     )

@@ -32,7 +32,7 @@ from twofold.kernels.ir import Kernel, Value, Var
 from twofold.kernels.isa import Isa
 from twofold.kernels.layout import CHUNK, Packing
 from twofold.kernels.panel import Numbers, PackedPanel, UnpackedPanels, unpacked_chunk_bytes
-from twofold.kernels.signature import KERNEL_PARAMETERS, Arguments
+from twofold.kernels.signature import KERNEL_PARAMETERS, KernelArguments
 from twofold.kernels.tiles import cover, finish
 from twofold.kernels.types import F32, F32X16, I1, I32, I32X16, I64
 
@@ -180,7 +180,7 @@ class LinearKernel:
         self._tiling = Tiling.of(isa)
         self.k = k = Kernel(f"linear_{packing.name}", KERNEL_PARAMETERS)
         _, step, self._begin, self._end, self._scratch = k.args
-        self._fields = Arguments(k, LINEAR_FIELDS, POINTERS)
+        self._fields = KernelArguments(k, LINEAR_FIELDS, POINTERS)
         self._rows = k.load(I64, step + self._fields["row_count"] * 8)
 
     def generate(self) -> Kernel:

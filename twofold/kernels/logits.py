@@ -17,7 +17,7 @@ from typing import Final
 from twofold.kernels.ir import Kernel, Value, Var
 from twofold.kernels.math import exp, log
 from twofold.kernels.rows import float_bits
-from twofold.kernels.signature import KERNEL_PARAMETERS, Arguments
+from twofold.kernels.signature import KERNEL_PARAMETERS, KernelArguments
 from twofold.kernels.types import F32, F32X16, F64, I1, I16, I32, I32X16, I64
 
 BLOCK: Final = 1024
@@ -43,7 +43,7 @@ POINTERS: Final = frozenset({"logits", "ids", "values", "maxima", "logs", "found
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LogitRow:
     """``count`` logits at ``base``, and the last, partial vector, filled up."""
 
     k: Kernel
@@ -52,13 +52,13 @@ class Row:
     tail: Value
 
     @staticmethod
-    def at(k: Kernel, base: Value, count: Value, fill: float = -math.inf) -> Row:
+    def at(k: Kernel, base: Value, count: Value, fill: float = -math.inf) -> LogitRow:
         buffer = k.buffer(LANES * LANE_BYTES)
         k.store(k.splat(F32X16, fill), buffer)
         whole = count // LANES * LANES
         for i in k.range(whole, count):
             k.store(k.load(F32, base + i * LANE_BYTES), buffer + (i - whole) * LANE_BYTES)
-        return Row(k, base, count, k.load(F32X16, buffer))
+        return LogitRow(k, base, count, k.load(F32X16, buffer))
 
     @property
     def blocks(self) -> Value:
@@ -75,10 +75,10 @@ class Row:
 
 
 @contextmanager
-def _kernel(name: str, fields: Sequence[str]) -> Iterator[tuple[Kernel, Arguments, Iterator[Value]]]:
+def _kernel(name: str, fields: Sequence[str]) -> Iterator[tuple[Kernel, KernelArguments, Iterator[Value]]]:
     """A kernel, its fields by name, and the loop over its units."""
     k = Kernel(name, KERNEL_PARAMETERS)
-    yield k, Arguments(k, fields, POINTERS), k.range(k.args[2], k.args[3])
+    yield k, KernelArguments(k, fields, POINTERS), k.range(k.args[2], k.args[3])
     k.ret()
 
 
@@ -86,20 +86,20 @@ def argmax_kernel() -> Kernel:
     """The largest logit of each row and the lowest id that has it. A NaN is never chosen; of nothing but NaN, id 0."""
     with _kernel("argmax", ARGMAX_FIELDS) as (k, f, units):
         for unit in units:
-            row = Row.at(k, f["logits"] + unit * f["stride"], f["count"])
+            row = LogitRow.at(k, f["logits"] + unit * f["stride"], f["count"])
             value, block = _largest(k, row)
             k.store(_first_equal(k, row, block, value), f["ids"] + unit * f["out_stride"])
             k.store(value, f["values"] + unit * f["out_stride"])
     return k
 
 
-def _block_maxima(k: Kernel, row: Row, block: Value) -> Value:
+def _block_maxima(k: Kernel, row: LogitRow, block: Value) -> Value:
     largest = k.var(F32X16, -math.inf)
     row.each(block, lambda _, logits: largest.set(k.fmax(logits, largest.get())))
     return largest.get()
 
 
-def _largest(k: Kernel, row: Row) -> tuple[Value, Value]:
+def _largest(k: Kernel, row: LogitRow) -> tuple[Value, Value]:
     """The largest logit and the first block that holds it."""
     best, best_block = k.var(F32, -math.inf), k.var(I64, 0)
     for block in k.range(0, row.blocks):
@@ -110,7 +110,7 @@ def _largest(k: Kernel, row: Row) -> tuple[Value, Value]:
     return best.get(), best_block.get()
 
 
-def _first_equal(k: Kernel, row: Row, block: Value, value: Value) -> Value:
+def _first_equal(k: Kernel, row: LogitRow, block: Value, value: Value) -> Value:
     """The lowest id in ``block`` whose logit is ``value``; 0 where there is none."""
     wanted, none = k.splat(F32X16, value), k.splat(I32X16, NOWHERE)
     lanes = k.constants(I32X16, range(LANES))
@@ -136,7 +136,7 @@ def group_maxima_kernel() -> Kernel:
     """The maximum of each lane of each block."""
     with _kernel("group_maxima", GROUP_MAXIMA_FIELDS) as (k, f, units):
         for unit in units:
-            row = Row.at(k, f["logits"] + unit * f["stride"], f["count"])
+            row = LogitRow.at(k, f["logits"] + unit * f["stride"], f["count"])
             for block in k.range(0, row.blocks):
                 at = (unit * row.blocks + block) * (LANES * LANE_BYTES)
                 k.store(_block_maxima(k, row, block), f["maxima"] + at)
@@ -148,7 +148,7 @@ def at_least_kernel() -> Kernel:
     with _kernel("at_least", AT_LEAST_FIELDS) as (k, f, units):
         bound = k.splat(F32X16, float_bits(f["bound"]))
         for _unit in units:
-            row = Row.at(k, f["logits"], f["count"], fill=math.nan)  # reaches no bound, not even −inf
+            row = LogitRow.at(k, f["logits"], f["count"], fill=math.nan)  # reaches no bound, not even −inf
             found = k.var(I64, 0)
             for block in k.range(0, row.blocks):
                 row.each(block, partial(_collect, bound, f["ids"], found))
@@ -179,7 +179,7 @@ class Weights:
         k = self.k
         return exp(k, (logits - k.splat(F32X16, self.maximum)) * k.splat(F32X16, self.inverse_temperature))
 
-    def block_sum(self, row: Row, block: Value) -> Value:
+    def block_sum(self, row: LogitRow, block: Value) -> Value:
         total = self.k.var(F32X16, 0.0)
         row.each(block, lambda _, logits: total.set(total.get() + self.of(logits)))
         return self.k.reduce_tree(total.get(), "add")
@@ -189,7 +189,7 @@ def log_sum_exp_kernel() -> Kernel:
     """ln Σ exp(logit) of each row in two numbers; the blocks' sums are added in float64, ascending."""
     with _kernel("log_sum_exp", LOG_SUM_EXP_FIELDS) as (k, f, units):
         for unit in units:
-            row = Row.at(k, f["logits"] + unit * f["stride"], f["count"])
+            row = LogitRow.at(k, f["logits"] + unit * f["stride"], f["count"])
             maximum, _ = _largest(k, row)
             weights = Weights(k, maximum, k.lift(1.0, F32))
             total = k.var(F64, 0.0)
@@ -205,7 +205,7 @@ def weight_sums_kernel() -> Kernel:
     with _kernel("weight_sums", WEIGHT_FIELDS) as (k, f, units):
         weights = Weights(k, float_bits(f["maximum"]), float_bits(f["inverse_temperature"]))
         for _unit in units:
-            row = Row.at(k, f["logits"], f["count"])
+            row = LogitRow.at(k, f["logits"], f["count"])
             for block in k.range(0, row.blocks):
                 k.store(weights.block_sum(row, block), f["out"] + block * LANE_BYTES)
     return k
@@ -216,7 +216,7 @@ def weights_kernel() -> Kernel:
     with _kernel("weights", WEIGHT_FIELDS) as (k, f, units):
         weights = Weights(k, float_bits(f["maximum"]), float_bits(f["inverse_temperature"]))
         for _unit in units:
-            row = Row.at(k, f["logits"], f["count"])
+            row = LogitRow.at(k, f["logits"], f["count"])
             for block in k.range(0, row.blocks):
                 row.each(block, lambda at, logits: k.store(weights.of(logits), f["out"] + at * LANE_BYTES))
     return k

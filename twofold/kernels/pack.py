@@ -6,7 +6,7 @@ from twofold.core.quant import BY_NAME
 from twofold.kernels.ir import Kernel, Value
 from twofold.kernels.layout import CHUNK, PANEL, SUPER, Packing
 from twofold.kernels.raw import LOW1, LOW2, LOW4, RAW, block_at
-from twofold.kernels.signature import KERNEL_PARAMETERS, Arguments
+from twofold.kernels.signature import KERNEL_PARAMETERS, KernelArguments
 from twofold.kernels.types import F16
 
 PACK_FIELDS = ("source", "row_bytes", "rows", "target", "panel_bytes", "blocks")
@@ -17,7 +17,7 @@ PACK_POINTERS = frozenset({"source", "target"})
 def pack_kernel(packing: Packing) -> Kernel:
     """Packs panels ``begin … end``. Rows past the matrix's end are left as they are (zero)."""
     k = Kernel(f"pack_{packing.name}", KERNEL_PARAMETERS)
-    f = Arguments(k, PACK_FIELDS, PACK_POINTERS)
+    f = KernelArguments(k, PACK_FIELDS, PACK_POINTERS)
     blocks = f["blocks"]
     starts = {name: (blocks * offset) for name, offset in packing.regions(packing.block).items() if name != "end"}
     if not packing.has_supers:

@@ -24,7 +24,7 @@ LEAST_TEMPERATURE: Final = 1e-30
 """Colder than this, 1 / temperature is no float32; the draw is the argmax long before."""
 
 
-class _Call:
+class _RowCall:
     """A kernel and the record of its arguments, reused by every call."""
 
     def __init__(self, compiler: Compiler, name: str, make: Callable[[], Kernel], fields: tuple[str, ...]) -> None:
@@ -42,13 +42,15 @@ class KernelRowOps:
     """RowOps on the kernels of one instruction set."""
 
     def __init__(self, compiler: Compiler) -> None:
-        self._argmax = _Call(compiler, "argmax", kernels.argmax_kernel, kernels.ARGMAX_FIELDS)
-        self._log_sum_exp = _Call(compiler, "log_sum_exp", kernels.log_sum_exp_kernel, kernels.LOG_SUM_EXP_FIELDS)
-        self._group_maxima = _Call(compiler, "group_maxima", kernels.group_maxima_kernel, kernels.GROUP_MAXIMA_FIELDS)
-        self._at_least = _Call(compiler, "at_least", kernels.at_least_kernel, kernels.AT_LEAST_FIELDS)
-        self._weight_sums = _Call(compiler, "weight_sums", kernels.weight_sums_kernel, kernels.WEIGHT_FIELDS)
-        self._weights = _Call(compiler, "weights", kernels.weights_kernel, kernels.WEIGHT_FIELDS)
-        self._mask = _Call(compiler, "mask", kernels.mask_kernel, kernels.MASK_FIELDS)
+        self._argmax = _RowCall(compiler, "argmax", kernels.argmax_kernel, kernels.ARGMAX_FIELDS)
+        self._log_sum_exp = _RowCall(compiler, "log_sum_exp", kernels.log_sum_exp_kernel, kernels.LOG_SUM_EXP_FIELDS)
+        self._group_maxima = _RowCall(
+            compiler, "group_maxima", kernels.group_maxima_kernel, kernels.GROUP_MAXIMA_FIELDS
+        )
+        self._at_least = _RowCall(compiler, "at_least", kernels.at_least_kernel, kernels.AT_LEAST_FIELDS)
+        self._weight_sums = _RowCall(compiler, "weight_sums", kernels.weight_sums_kernel, kernels.WEIGHT_FIELDS)
+        self._weights = _RowCall(compiler, "weights", kernels.weights_kernel, kernels.WEIGHT_FIELDS)
+        self._mask = _RowCall(compiler, "mask", kernels.mask_kernel, kernels.MASK_FIELDS)
 
     def argmax(self, logits: F32) -> tuple[NDArray[np.int32], F32]:
         """[rows, vocab] → ids [rows] and values [rows] of the largest logits; among equals the lowest id."""

@@ -11,7 +11,7 @@ from twofold.core.model import Activation
 from twofold.kernels.ir import Kernel, Value
 from twofold.kernels.layout import CHUNK
 from twofold.kernels.math import gelu_tanh, silu, tanh
-from twofold.kernels.signature import KERNEL_PARAMETERS, Arguments, Step, step_pointer
+from twofold.kernels.signature import KERNEL_PARAMETERS, KernelArguments, StepFields, step_pointer
 from twofold.kernels.types import F32, F32X16, I8X16, I32, I32X16, I64
 
 LANES: Final = 16
@@ -80,13 +80,13 @@ def _quantise_half(k: Kernel, v: Value, inverse: Value, target: Value) -> Value:
     return k.reduce_tree(codes, "add")
 
 
-def _emit_row(k: Kernel, a: Arguments, row: Value, width: Value, result: Value) -> None:
+def _emit_row(k: Kernel, a: KernelArguments, row: Value, width: Value, result: Value) -> None:
     """Quantises a finished row where the call asks for it."""
     with k.when(k.is_set(a["acts"])):
         quantise_row(k, result, a["acts"] + row * a["act_stride"], width)
 
 
-def _result_at(k: Kernel, a: Arguments, row: Value) -> Value:
+def _result_at(k: Kernel, a: KernelArguments, row: Value) -> Value:
     """Where the float32 result goes: the output, or scratch when only its quantised form is wanted."""
     return k.select(k.is_set(a["out"]), a["out"] + row * a["out_stride"], k.args[4])
 
@@ -94,7 +94,7 @@ def _result_at(k: Kernel, a: Arguments, row: Value) -> Value:
 def quantise_kernel() -> Kernel:
     """acts = quantised x."""
     k = Kernel("quantise", KERNEL_PARAMETERS)
-    a = Arguments(k, ROW_FIELDS, ROW_POINTERS)
+    a = KernelArguments(k, ROW_FIELDS, ROW_POINTERS)
     for row in k.range(k.args[2], k.args[3]):
         quantise_row(k, a["x"] + row * a["x_stride"], a["acts"] + row * a["act_stride"], a["width"])
     k.ret()
@@ -107,7 +107,7 @@ def quantise_kernel() -> Kernel:
 def norm_kernel() -> Kernel:
     """out = (y +) x / rms(x) · weight, as float32 and/or quantised."""
     k = Kernel("rms_norm", KERNEL_PARAMETERS)
-    a = Arguments(k, ROW_FIELDS, ROW_POINTERS)
+    a = KernelArguments(k, ROW_FIELDS, ROW_POINTERS)
     width, weight = a["width"], a["weight"]
     for row in k.range(k.args[2], k.args[3]):
         x, y = a["x"] + row * a["x_stride"], a["y"] + row * a["y_stride"]
@@ -131,7 +131,7 @@ def _normed(k: Kernel, x: Value, weight: Value, factor: Value, i: Value) -> Valu
 def gated_kernel(activation: Activation) -> Kernel:
     """out = activation(x) · y, as float32 and/or quantised."""
     k = Kernel(f"gated_{activation}", KERNEL_PARAMETERS)
-    a = Arguments(k, ROW_FIELDS, ROW_POINTERS)
+    a = KernelArguments(k, ROW_FIELDS, ROW_POINTERS)
     curve = {"silu": silu, "gelu_tanh": gelu_tanh}[activation]
     for row in k.range(k.args[2], k.args[3]):
         x, y = a["x"] + row * a["x_stride"], a["y"] + row * a["y_stride"]
@@ -146,7 +146,7 @@ def gated_kernel(activation: Activation) -> Kernel:
 def add_kernel() -> Kernel:
     """out = x + y."""
     k = Kernel("add", KERNEL_PARAMETERS)
-    a = Arguments(k, ROW_FIELDS, ROW_POINTERS)
+    a = KernelArguments(k, ROW_FIELDS, ROW_POINTERS)
     for row in k.range(k.args[2], k.args[3]):
         x, y, out = (a[n] + row * a[f"{n}_stride"] for n in ("x", "y", "out"))
         for i in k.range(0, a["width"], LANES):
@@ -155,10 +155,10 @@ def add_kernel() -> Kernel:
     return k
 
 
-def select_kernel(wanted: Literal[Step.LOGIT_LIST, Step.HIDDEN_LIST]) -> Kernel:
+def select_kernel(wanted: Literal[StepFields.LOGIT_LIST, StepFields.HIDDEN_LIST]) -> Kernel:
     """out[j] = x[wanted[j]]: the rows that one of the step's lists names."""
     k = Kernel(f"select_by_{wanted.name.lower()}", KERNEL_PARAMETERS)
-    a = Arguments(k, ROW_FIELDS, ROW_POINTERS)
+    a = KernelArguments(k, ROW_FIELDS, ROW_POINTERS)
     rows = step_pointer(k, wanted)
     for j in k.range(k.args[2], k.args[3]):
         row = k.load(I32, rows + j * 4).to(I64)
@@ -172,7 +172,7 @@ def select_kernel(wanted: Literal[Step.LOGIT_LIST, Step.HIDDEN_LIST]) -> Kernel:
 def softcap_kernel() -> Kernel:
     """out = cap · tanh(x / cap); ``eps`` holds the cap."""
     k = Kernel("softcap", KERNEL_PARAMETERS)
-    a = Arguments(k, ROW_FIELDS, ROW_POINTERS)
+    a = KernelArguments(k, ROW_FIELDS, ROW_POINTERS)
     cap = k.splat(F32X16, float_bits(a["eps"]))
     for row in k.range(k.args[2], k.args[3]):
         x, out = a["x"] + row * a["x_stride"], a["out"] + row * a["out_stride"]

@@ -18,7 +18,7 @@ from twofold.kernels.types import I64, PTR
 KERNEL_PARAMETERS = [("args", PTR), ("step", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)]
 
 
-class Step(IntEnum):
+class StepFields(IntEnum):
     """Fields of the step's record: counts first, then pointers to int32 arrays, then sizes.
 
     TABLE_STRIDE is from a sequence's block table to the next, GROUP_STRIDE from a KV group's tables to the next
@@ -44,7 +44,7 @@ class Step(IntEnum):
     SIZE = 18
 
 
-class Arguments:
+class KernelArguments:
     """A kernel's own record, read by field name."""
 
     def __init__(self, k: Kernel, fields: Sequence[str], pointers: frozenset[str]) -> None:
@@ -55,9 +55,9 @@ class Arguments:
         return self._values[name]
 
 
-def step_pointer(k: Kernel, field: Step) -> Value:
+def step_pointer(k: Kernel, field: StepFields) -> Value:
     return k.field(PTR, k.args[1], field)
 
 
-def step_count(k: Kernel, field: Step) -> Value:
+def step_count(k: Kernel, field: StepFields) -> Value:
     return k.field(I64, k.args[1], field)

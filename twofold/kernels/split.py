@@ -15,7 +15,7 @@ from typing import Final
 from twofold.core.kv_layout import KVType
 from twofold.kernels.ir import Kernel, Value
 from twofold.kernels.math import exp
-from twofold.kernels.signature import KERNEL_PARAMETERS, Arguments, Step, step_pointer
+from twofold.kernels.signature import KERNEL_PARAMETERS, KernelArguments, StepFields, step_pointer
 from twofold.kernels.types import F32, F32X16, I32, I64
 
 SPLIT: Final = 256
@@ -97,12 +97,12 @@ def store_result(k: Kernel, total: Value, out: Value, head_dim: int) -> None:
 def merge_kernel(spec: AttentionKernelSpec) -> Kernel:
     """Joins the partials of rows whose splits were done apart. A unit is a merge and a query head."""
     k = Kernel(f"merge_d{spec.head_dim}_g{spec.group}", KERNEL_PARAMETERS)
-    a = Arguments(k, ATTENTION_FIELDS, ATTENTION_POINTERS)
+    a = KernelArguments(k, ATTENTION_FIELDS, ATTENTION_POINTERS)
     heads = a["kv_heads"] * spec.group
     total = QueryStates(k, k.args[4], spec.head_dim)
     for unit in k.range(k.args[2], k.args[3]):
         head = unit % heads
-        at = step_pointer(k, Step.MERGE_LIST) + unit // heads * (4 * MERGE_INTS)
+        at = step_pointer(k, StepFields.MERGE_LIST) + unit // heads * (4 * MERGE_INTS)
         row, first, count = (k.load(I32, at + 4 * i).to(I64) for i in range(3))
         total.reset(0, spec.head_dim)
         for index in k.range(first, first + count):

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from twofold.kernels.ir import Kernel, Value
 from twofold.kernels.isa import Isa
 from twofold.kernels.jit import Compiler, as_function
-from twofold.kernels.signature import Step
+from twofold.kernels.signature import StepFields
 from twofold.kernels.types import I1, I32, I64, PTR
 from twofold.kernels.waiting import open_gate, wait_at_gate
 
@@ -76,7 +76,7 @@ class Control(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class KernelCall:
     """One kernel call of a program.
 
     Units are ``step[source] · multiplier``; members claim at least ``quantum`` of them, and about 1/``parts`` of a
@@ -85,7 +85,7 @@ class Operation:
 
     kernel: int
     args: NDArray[np.int64]
-    source: Step
+    source: StepFields
     multiplier: int = 1
     quantum: int = 1
     parts: int = 4
@@ -99,10 +99,10 @@ class Program:
     ops: NDArray[np.int64]
     counters: NDArray[np.int64]
     step: NDArray[np.int64]
-    operations: tuple[Operation, ...]
+    operations: tuple[KernelCall, ...]
 
     @staticmethod
-    def of(operations: Sequence[Operation], step: NDArray[np.int64]) -> Program:
+    def of(operations: Sequence[KernelCall], step: NDArray[np.int64]) -> Program:
         assert operations, "a program has operations"
         assert operations[-1].barrier, "a program ends where all its results are there"
         rows = [

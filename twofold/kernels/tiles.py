@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from twofold.kernels.ir import Kernel, Value
 from twofold.kernels.layout import PANEL
-from twofold.kernels.signature import Arguments
+from twofold.kernels.signature import KernelArguments
 from twofold.kernels.types import F32X16, I64
 
 
@@ -22,7 +22,13 @@ def cover(k: Kernel, first: Value | int, last: Value, sizes: Sequence[int], tile
 
 
 def finish(
-    k: Kernel, f: Arguments, sums: Callable[[int, int], Value], first_row: Value, rows: int, panel: Value, panels: int
+    k: Kernel,
+    f: KernelArguments,
+    sums: Callable[[int, int], Value],
+    first_row: Value,
+    rows: int,
+    panel: Value,
+    panels: int,
 ) -> None:
     """Stores a tile of ``rows`` × ``panels``, with bias and residual added where the call gives them.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 
-from twofold.kv.radix import Node
+from twofold.kv.radix import RadixNode
 from twofold.kv.reach import NEVER
 
 
@@ -29,12 +29,12 @@ class Holding:
         self.first = [0] * groups
         self.cached = 0
         self.published = 0
-        self.tip: Node | None = None
+        self.tip: RadixNode | None = None
         self.room = 0
         self.slides = 0
         self.due = NEVER
 
-    def place(self) -> Node | None:
+    def place(self) -> RadixNode | None:
         """The node in which its published blocks end; None before there are any."""
         tip = self.tip
         while tip is not None and tip.start >= self.published:

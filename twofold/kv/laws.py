@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from twofold.kv.holding import Holding
 from twofold.kv.pool import BlockPool
-from twofold.kv.radix import ABSENT, TOKEN_BYTES, Node, Root, path_to
+from twofold.kv.radix import ABSENT, TOKEN_BYTES, RadixNode, Root, path_to
 from twofold.kv.reach import Reach
 from twofold.kv.tree import PrefixTree
 
@@ -43,7 +43,7 @@ def check_holdings(holdings: Iterable[Holding], pools: Sequence[BlockPool]) -> N
             assert path.blocks(group)[first:] == table[first:published], "a published block is not the tree's"
 
 
-def _nodes(root: Root) -> Iterator[Node]:
+def _nodes(root: Root) -> Iterator[RadixNode]:
     waiting = list(root.children.values())
     while waiting:
         node = waiting.pop()
@@ -51,7 +51,7 @@ def _nodes(root: Root) -> Iterator[Node]:
         waiting.extend(node.children.values())
 
 
-def _check_node(node: Node, block_size: int) -> None:
+def _check_node(node: RadixNode, block_size: int) -> None:
     size = block_size * TOKEN_BYTES
     parent = node.parent
     assert parent is not None, "a node of the tree has no parent"
@@ -62,7 +62,7 @@ def _check_node(node: Node, block_size: int) -> None:
     assert node.children or any(blocks[-1] != ABSENT for blocks in node.blocks), "a leaf ends in nothing"
 
 
-def _check_places(tree: PrefixTree, group: int, node: Node, seen: set[int]) -> None:
+def _check_places(tree: PrefixTree, group: int, node: RadixNode, seen: set[int]) -> None:
     for place, block in enumerate(node.blocks[group], node.start):
         if block != ABSENT:
             assert block not in seen, "a block has two places"

@@ -24,17 +24,17 @@ ABSENT: Final = -1
 """Stands for the block of a window's group that is no longer kept."""
 
 
-class Node:
+class RadixNode:
     """A run of blocks, the first of them the ``start``-th of its path. ``blocks`` holds one array for each group."""
 
     __slots__ = ("blocks", "children", "key", "order", "parent", "start")
 
-    def __init__(self, parent: Node | None, start: int, key: bytearray, blocks: tuple[array[int], ...]) -> None:
+    def __init__(self, parent: RadixNode | None, start: int, key: bytearray, blocks: tuple[array[int], ...]) -> None:
         self.parent = parent
         self.start = start
         self.key = key
         self.blocks = blocks
-        self.children: dict[bytes, Node] = {}
+        self.children: dict[bytes, RadixNode] = {}
         self.order: list[bytes] = []
 
     def __len__(self) -> int:
@@ -44,7 +44,7 @@ class Node:
     def end(self) -> int:
         return self.start + len(self.blocks[0])
 
-    def attach(self, name: bytes, child: Node) -> None:
+    def attach(self, name: bytes, child: RadixNode) -> None:
         """Adds a child that begins with the block ``name``."""
         assert name not in self.children, "two children begin with the same block"
         self.children[name] = child
@@ -56,7 +56,7 @@ class Node:
         del self.order[bisect_left(self.order, name)]
 
 
-class Root(Node):
+class Root(RadixNode):
     """Where all prompts of one salt begin."""
 
     __slots__ = ("salt",)
@@ -73,14 +73,14 @@ class Path:
     The further tokens are the first ones of block number ``index`` of the node ``source``.
     """
 
-    nodes: list[Node]
+    nodes: list[RadixNode]
     whole: int
     extra: int = 0
-    source: Node | None = None
+    source: RadixNode | None = None
     index: int = 0
 
     @property
-    def tip(self) -> Node | None:
+    def tip(self) -> RadixNode | None:
         return self.nodes[-1] if self.nodes else None
 
     def blocks(self, group: int) -> array[int]:
@@ -101,7 +101,7 @@ class Path:
         return [blocks[self.index] for blocks in self.source.blocks]
 
 
-def path_to(node: Node | None, whole: int) -> Path:
+def path_to(node: RadixNode | None, whole: int) -> Path:
     """The first ``whole`` blocks of the path that leads to a node."""
     nodes = []
     while node is not None and node.parent is not None:
@@ -126,10 +126,10 @@ def shared(text: bytes, at: int, key: bytes | bytearray, place: int, unit: int, 
     return low
 
 
-def follow(root: Node, text: bytes, block_bytes: int) -> Path:
+def follow(root: RadixNode, text: bytes, block_bytes: int) -> Path:
     """The longest path whose blocks ``text`` begins with; O(edges crossed + log of the last one's blocks)."""
     end = len(text) // block_bytes * block_bytes
-    node, at, nodes = root, 0, list[Node]()
+    node, at, nodes = root, 0, list[RadixNode]()
     while at < end:
         child = node.children.get(text[at : at + block_bytes])
         if child is None:
@@ -144,7 +144,7 @@ def follow(root: Node, text: bytes, block_bytes: int) -> Path:
     return Path(nodes, at // block_bytes)
 
 
-def look_inside(root: Node, path: Path, text: bytes, block_bytes: int) -> None:
+def look_inside(root: RadixNode, path: Path, text: bytes, block_bytes: int) -> None:
     """Adds to a path from ``follow`` what the text shares with the beginning of one more block."""
     at = path.whole * block_bytes
     most = min((len(text) - at) // TOKEN_BYTES, block_bytes // TOKEN_BYTES)
@@ -152,7 +152,7 @@ def look_inside(root: Node, path: Path, text: bytes, block_bytes: int) -> None:
         return
     node = path.nodes[-1] if path.nodes else root
     inside = path.whole - node.start
-    candidates: Sequence[tuple[Node, int]] = [(node, inside)]
+    candidates: Sequence[tuple[RadixNode, int]] = [(node, inside)]
     if inside == len(node):
         wanted = text[at : at + block_bytes]
         near = bisect_left(node.order, wanted)

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 from twofold.kv.counters import CacheCounters
 from twofold.kv.pool import BlockPool
-from twofold.kv.radix import ABSENT, TOKEN_BYTES, Node, Path, Root, follow, look_inside, shared
+from twofold.kv.radix import ABSENT, TOKEN_BYTES, Path, RadixNode, Root, follow, look_inside, shared
 from twofold.kv.reach import Reach
 
 
@@ -32,7 +32,7 @@ class PrefixTree:
         self._windows = [(group, reach) for group, reach in enumerate(reaches) if reach.window is not None]
         self._block_size = pools[0].block_size
         self._block_bytes = TOKEN_BYTES * self._block_size
-        self._owner: list[list[Node | None]] = [[None] * pool.blocks for pool in pools]
+        self._owner: list[list[RadixNode | None]] = [[None] * pool.blocks for pool in pools]
         self._place = [array("i", bytes(4 * pool.blocks)) for pool in pools]
         self._roots: dict[str, Root] = {}
 
@@ -53,7 +53,7 @@ class PrefixTree:
             self._shorten(path)
         return path
 
-    def put(self, salt: str, node: Node | None, at: int, text: bytes, blocks: Sequence[array[int]]) -> Node:
+    def put(self, salt: str, node: RadixNode | None, at: int, text: bytes, blocks: Sequence[array[int]]) -> RadixNode:
         """Adds the whole blocks ``text`` after the first ``at`` blocks of the path to ``node``; returns the path's end.
 
         ``blocks`` are the giver's for each group, ABSENT where it has none; each is replaced by the block that the tree
@@ -97,7 +97,7 @@ class PrefixTree:
                     return
                 node = parent
 
-    def owner(self, group: int, block: int) -> Node | None:
+    def owner(self, group: int, block: int) -> RadixNode | None:
         """The node that has this block."""
         return self._owner[group][block]
 
@@ -128,10 +128,10 @@ class PrefixTree:
     def _root(self, salt: str) -> Root:
         return self._roots.setdefault(salt, Root(salt, len(self._pools)))
 
-    def _append(self, node: Node, text: bytes, blocks: Sequence[array[int]]) -> Node:
+    def _append(self, node: RadixNode, text: bytes, blocks: Sequence[array[int]]) -> RadixNode:
         """Puts the blocks behind a node: in it if it is a leaf, otherwise in a new child."""
         if node.parent is None or node.children:
-            child = Node(node, node.end, bytearray(), tuple(array("i") for _ in blocks))
+            child = RadixNode(node, node.end, bytearray(), tuple(array("i") for _ in blocks))
             node.attach(text[: self._block_bytes], child)
             node = child
         first = node.end
@@ -143,7 +143,7 @@ class PrefixTree:
                     self._own(group, block, node, place)
         return node
 
-    def _merge(self, node: Node, inside: int, blocks: Sequence[array[int]], done: int, count: int) -> None:
+    def _merge(self, node: RadixNode, inside: int, blocks: Sequence[array[int]], done: int, count: int) -> None:
         """Fills the node's holes from ``blocks``, and ``blocks`` with what the node has."""
         for group, own in enumerate(blocks):
             kept = node.blocks[group]
@@ -155,12 +155,12 @@ class PrefixTree:
                         self._own(group, block, node, node.start + inside + index)
             own[done : done + count] = kept[inside : inside + count]
 
-    def _split(self, node: Node, count: int) -> Node:
+    def _split(self, node: RadixNode, count: int) -> RadixNode:
         """Cuts an edge after ``count`` blocks; returns the new node before the cut. The rest stays the same object."""
         size = count * self._block_bytes
         parent, name = node.parent, bytes(node.key[: self._block_bytes])
         assert parent is not None, "a root has no edge"
-        head = Node(parent, node.start, node.key[:size], tuple(blocks[:count] for blocks in node.blocks))
+        head = RadixNode(parent, node.start, node.key[:size], tuple(blocks[:count] for blocks in node.blocks))
         parent.children[name] = head
         node.key = node.key[size:]
         node.blocks = tuple(blocks[count:] for blocks in node.blocks)
@@ -173,7 +173,7 @@ class PrefixTree:
                     self._owner[group][block] = head
         return head
 
-    def _cut(self, node: Node) -> bool:
+    def _cut(self, node: RadixNode) -> bool:
         """Removes a leaf's last place; True if the leaf goes with it, and its root if that has nothing else."""
         assert not node.children, "only the end of a leaf can go"
         for group, blocks in enumerate(node.blocks):
@@ -191,7 +191,7 @@ class PrefixTree:
             del self._roots[parent.salt]
         return True
 
-    def _own(self, group: int, block: int, node: Node, place: int) -> None:
+    def _own(self, group: int, block: int, node: RadixNode, place: int) -> None:
         self._pools[group].keep(block)
         self._owner[group][block] = node
         self._place[group][block] = place

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 from twofold.core.errors import ParameterError, named, nearest
 from twofold.load.checks import MOST_RATE, above_zero
-from twofold.load.draws import Draws, Stream
+from twofold.load.draws import Draws, RandomStream
 
 Kind: TypeAlias = Literal["constant", "poisson", "gamma"]
 
@@ -58,7 +58,7 @@ class Arrivals:
             return (index / self.rate for index in count())
         mean = 1 / self.rate
         gaps = Draws[float](
-            seed, Stream.ARRIVALS, lambda rng, size: rng.gamma(self.burstiness, mean / self.burstiness, size)
+            seed, RandomStream.ARRIVALS, lambda rng, size: rng.gamma(self.burstiness, mean / self.burstiness, size)
         )
         return accumulate(gaps)
 

@@ -33,7 +33,7 @@ class Shared:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class PromptMessage:
     role: str
     text: str
 
@@ -58,14 +58,14 @@ class Ask:
     input_tokens: int
     output_tokens: int
     shared: tuple[Shared, ...] = ()
-    messages: tuple[Message, ...] | None = None
-    history: tuple[Message, ...] = ()
+    messages: tuple[PromptMessage, ...] | None = None
+    history: tuple[PromptMessage, ...] = ()
     session: int | None = None
     turn: int = 0
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Ended(Protocol):
+class EndedRequest(Protocol):
     """A request that ended.
 
     ended_s  when the last of its reply came; None where nothing came
@@ -101,6 +101,6 @@ class Load(Protocol):
         """The requests that are known from the start, ascending in ``due_s``; made one by one as they are taken."""
         ...
 
-    def follow(self, ended: Ended, now_s: float, /) -> Ask | None:
+    def follow(self, ended: EndedRequest, now_s: float, /) -> Ask | None:
         """What the end of a request calls for: the next turn, or the next one of a closed loop."""
         ...

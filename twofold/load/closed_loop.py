@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from twofold.core.errors import ParameterError
-from twofold.load.base import FAILURES, Ask, Ended
+from twofold.load.base import FAILURES, Ask, EndedRequest
 from twofold.load.checks import MOST_REQUESTS, MOST_SECONDS, an_end, before, number, whole
-from twofold.load.requests import Requests
+from twofold.load.requests import RandomRequests
 
 PAUSE_S: Final = 0.1
 """A client whose request failed asks again no sooner than so long after that request was due, or else a server that
@@ -26,7 +26,7 @@ class ClosedLoop:
     def __init__(
         self,
         concurrency: int,
-        asks: Requests,
+        asks: RandomRequests,
         *,
         duration_s: float | None = None,
         requests: int | None = None,
@@ -66,7 +66,7 @@ class ClosedLoop:
         self._next = first
         return (self._asks.ask(index, index * self._ramp_s / self._clients) for index in range(first))
 
-    def follow(self, ended: Ended, now_s: float) -> Ask | None:
+    def follow(self, ended: EndedRequest, now_s: float) -> Ask | None:
         """The next request of the client whose request ended."""
         due_s = max(now_s, ended.ask.due_s + PAUSE_S) if ended.outcome in FAILURES else now_s
         if self._next >= self._most or not before(due_s, self.duration_s):

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from twofold.core.errors import ParameterError
-from twofold.load.base import Ask, Message, Shared
+from twofold.load.base import Ask, PromptMessage, Shared
 from twofold.load.checks import whole
-from twofold.load.draws import Draws, Stream, generator
+from twofold.load.draws import Draws, RandomStream, generator
 from twofold.load.lengths import Lengths
 from twofold.load.pauses import Pauses
 from twofold.load.shared import SharedPrefix
@@ -18,7 +18,7 @@ MOST_TURNS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SessionPlan:
     """One session. ``first`` is the index of its first request; the others hold a value for each turn, and
     ``pauses_s`` the pause before it."""
 
@@ -82,15 +82,15 @@ class Conversations:
     def __init__(self, shape: Shape, *, seed: int = 0) -> None:
         self.seed = whole("seed", seed, 0, 2**63 - 1)
         self._shape = shape
-        self._turns = Draws[int](seed, Stream.TURNS, shape.turns.draw)
+        self._turns = Draws[int](seed, RandomStream.TURNS, shape.turns.draw)
         self._first = [0]
 
     def describe(self) -> Mapping[str, Any]:
         return {**self._shape.describe(), "seed": self.seed}
 
-    def plan(self, session: int) -> Plan:
+    def plan(self, session: int) -> SessionPlan:
         shape, turns = self._shape, self._turns[session]
-        rng = generator(self.seed, Stream.SESSIONS, session)
+        rng = generator(self.seed, RandomStream.SESSIONS, session)
         new = shape.new_tokens.draw(rng, turns).tolist()
         output = shape.output_tokens.draw(rng, turns).tolist()
         pauses = shape.pauses.draw(rng, turns).tolist()
@@ -98,9 +98,9 @@ class Conversations:
         pieces: tuple[Shared, ...] = ()
         if shape.shared is not None:
             pieces = shape.shared.pieces(int(shape.shared.draw(rng, 1)[0]), first)
-        return Plan(session, self._index(session), (first, *new[1:]), tuple(output), (0.0, *pauses[1:]), pieces)
+        return SessionPlan(session, self._index(session), (first, *new[1:]), tuple(output), (0.0, *pauses[1:]), pieces)
 
-    def ask(self, plan: Plan, turn: int, due_s: float, history: tuple[Message, ...] = ()) -> Ask:
+    def ask(self, plan: SessionPlan, turn: int, due_s: float, history: tuple[PromptMessage, ...] = ()) -> Ask:
         """The request of a turn. Requests are numbered through, session after session."""
         return Ask(
             plan.first + turn,

@@ -28,7 +28,7 @@ Draw: TypeAlias = Callable[[np.random.Generator, int], NDArray[Any]]
 """Draws so many values."""
 
 
-class Stream(IntEnum):
+class RandomStream(IntEnum):
     """What random values are for. The numbers are part of what a seed means: they never change."""
 
     ARRIVALS = 0
@@ -39,7 +39,7 @@ class Stream(IntEnum):
     SESSIONS = 5
 
 
-def generator(seed: int, stream: Stream, index: int) -> np.random.Generator:
+def generator(seed: int, stream: RandomStream, index: int) -> np.random.Generator:
     """The generator of a block, or of a session, of a stream."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(stream, index)))
 
@@ -50,7 +50,7 @@ class Draws(Generic[T]):
     ParameterError for a seed that is no whole number from 0.
     """
 
-    def __init__(self, seed: int, stream: Stream, draw: Draw) -> None:
+    def __init__(self, seed: int, stream: RandomStream, draw: Draw) -> None:
         self._seed = whole("seed", seed, 0, 2**63 - 1)
         self._stream = stream
         self._draw = draw

@@ -9,9 +9,9 @@ from typing import Any
 
 from twofold.core.errors import ParameterError
 from twofold.load.arrivals import Arrivals
-from twofold.load.base import Ask, Ended
+from twofold.load.base import Ask, EndedRequest
 from twofold.load.checks import MOST_REQUESTS, an_end, before, whole
-from twofold.load.requests import Requests
+from twofold.load.requests import RandomRequests
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class OpenLoop:
     """
 
     arrivals: Arrivals
-    asks: Requests
+    asks: RandomRequests
     duration_s: float | None = None
     requests: int | None = None
     most_open: int | None = None
@@ -52,7 +52,7 @@ class OpenLoop:
                 return
             yield self.asks.ask(index, due_s)
 
-    def follow(self, ended: Ended, now_s: float) -> Ask | None:
+    def follow(self, ended: EndedRequest, now_s: float) -> Ask | None:
         """Nothing: nobody waits for an answer before the next request."""
         del ended, now_s
         return None

@@ -14,7 +14,7 @@ from twofold.load.conversations import Conversations, Shape
 from twofold.load.lengths import Fixed, Lengths
 from twofold.load.open_loop import OpenLoop
 from twofold.load.pauses import Pauses
-from twofold.load.requests import Requests
+from twofold.load.requests import RandomRequests
 from twofold.load.sessions import Held, Sessions
 from twofold.load.shared import SharedPrefix
 from twofold.load.turns import Prompt
@@ -75,7 +75,7 @@ class LoadPlan:
         return self._sessions(prompt, seed) if self.multi_turn else self._single(seed)
 
     def _single(self, seed: int) -> Load:
-        asks = Requests(self.input_tokens, self.output_tokens, seed=seed, shared=self.shared, fields=self.fields)
+        asks = RandomRequests(self.input_tokens, self.output_tokens, seed=seed, shared=self.shared, fields=self.fields)
         if self.rate is not None:
             return OpenLoop(self._arrivals(self.rate), asks, self.until_s, self.requests, self.concurrency)
         assert self.concurrency is not None

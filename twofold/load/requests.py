@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from twofold.load.base import Ask, Shared
-from twofold.load.draws import Draws, Stream
+from twofold.load.draws import Draws, RandomStream
 from twofold.load.lengths import Lengths
 from twofold.load.shared import SharedPrefix
 
 
-class Requests:
+class RandomRequests:
     """Prompts and answers with lengths from two distributions; request ``index`` of a seed is always the same."""
 
     def __init__(
@@ -30,10 +30,10 @@ class Requests:
             "shared": None if shared is None else shared.describe(),
             "seed": seed,
         }
-        self._input = Draws[int](seed, Stream.INPUT, input_tokens.draw)
-        self._output = Draws[int](seed, Stream.OUTPUT, output_tokens.draw)
+        self._input = Draws[int](seed, RandomStream.INPUT, input_tokens.draw)
+        self._output = Draws[int](seed, RandomStream.OUTPUT, output_tokens.draw)
         self._shared = shared
-        self._groups = None if shared is None else Draws[int](seed, Stream.GROUPS, shared.draw)
+        self._groups = None if shared is None else Draws[int](seed, RandomStream.GROUPS, shared.draw)
         self._fields: Mapping[str, Any] = {} if fields is None else fields
 
     def ask(self, index: int, due_s: float) -> Ask:

@@ -14,7 +14,7 @@ from typing import Any
 
 from twofold.core.errors import ParameterError
 from twofold.load.arrivals import Arrivals
-from twofold.load.base import FAILURES, Ask, Ended
+from twofold.load.base import FAILURES, Ask, EndedRequest
 from twofold.load.checks import MOST_REQUESTS, MOST_SECONDS, an_end, before, number, whole
 from twofold.load.closed_loop import PAUSE_S
 from twofold.load.conversations import Conversations
@@ -86,7 +86,7 @@ class Sessions:
         first = self._next = min(opens.sessions, self._most)
         return self._opened(session * opens.ramp_s / opens.sessions for session in range(first))
 
-    def follow(self, ended: Ended, now_s: float) -> Ask | None:
+    def follow(self, ended: EndedRequest, now_s: float) -> Ask | None:
         """The next turn; where there is none and so many sessions are held, the first of a new session."""
         ask, over_s = ended.ask, ended_s(ended, now_s)
         assert ask.session is not None

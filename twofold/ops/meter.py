@@ -23,7 +23,7 @@ FLOAT_BYTES: Final = 4
 """Activations are float32."""
 
 
-class StoredTensor(Protocol):
+class MeteredTensor(Protocol):
     """What the meter must know of a tensor of the file."""
 
     @property
@@ -67,7 +67,7 @@ class MeterOps:
     and ``.weight``, all else by the name of the operation.
     """
 
-    tensors: Mapping[str, StoredTensor]
+    tensors: Mapping[str, MeteredTensor]
     batch: Batch
     kv: ValueFormat = FP16
     meters: dict[str, Meter] = field(default_factory=dict)
@@ -182,7 +182,7 @@ class MeterOps:
 
 
 def meter_step(
-    decode: Callable[[MeterOps], object], tensors: Mapping[str, StoredTensor], batch: Batch, kv: ValueFormat = FP16
+    decode: Callable[[MeterOps], object], tensors: Mapping[str, MeteredTensor], batch: Batch, kv: ValueFormat = FP16
 ) -> MeterOps:
     """Runs a decoder on the meter: ``decode`` is given it as its operations."""
     ops = MeterOps(tensors, batch, kv)

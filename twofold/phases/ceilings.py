@@ -24,7 +24,7 @@ from twofold.formats.gguf import GGUFFile
 from twofold.host.cpu import read_cpu
 from twofold.host.paths import CacheFolders
 from twofold.kernels.isa import choose
-from twofold.kernels.jit import Compiler, Target, host_features
+from twofold.kernels.jit import CodegenTarget, Compiler, host_features
 from twofold.models.read import read_model
 from twofold.phases.cases import Case, Decode, Mixed, Prefill, Prefix
 
@@ -110,7 +110,7 @@ class MachineProbe:
         return tuple(sorted({*FULL_SIZES, *own}))
 
     def _compiler(self) -> Compiler:
-        return Compiler(Target.of(choose(host_features(), self.isa)), CacheFolders.of().create().kernels)
+        return Compiler(CodegenTarget.of(choose(host_features(), self.isa)), CacheFolders.of().create().kernels)
 
     @property
     def _threads(self) -> int:

@@ -17,7 +17,7 @@ from twofold.engine.config import EngineConfig
 from twofold.host.versions import twofold_version
 from twofold.phases.cases import Phase, phase_of
 from twofold.phases.ceilings import Ceilings
-from twofold.phases.rows import DecodeRow, MixedRow, PrefillRow, PrefixRow, Row, Skipped, StartTimes
+from twofold.phases.rows import DecodeRow, MixedRow, PrefillRow, PrefixRow, Row, SkippedCase, StartTimes
 
 SCHEMA: Final = "twofold.phases/1"
 
@@ -36,7 +36,7 @@ class PhaseReport:
     rounds: int
     start: StartTimes | None
     rows: Sequence[Row]
-    skipped: Sequence[Skipped]
+    skipped: Sequence[SkippedCase]
     pace: float | None = None
     interrupted: bool = False
 

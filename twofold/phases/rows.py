@@ -121,7 +121,7 @@ Row: TypeAlias = PrefillRow | PrefixRow | DecodeRow | MixedRow
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedCase:
     """A case that cannot be measured here, and why."""
 
     case: Case

@@ -17,7 +17,7 @@ from twofold.phases.bench import PhaseBench
 from twofold.phases.cases import Case, Sizes
 from twofold.phases.ceilings import Ceilings, MachineProbe, read_ceilings
 from twofold.phases.report import PhaseReport
-from twofold.phases.rows import Row, Skipped, StartTimes
+from twofold.phases.rows import Row, SkippedCase, StartTimes
 from twofold.phases.steps import watched_build
 
 RAISED: Final = 1.02
@@ -41,7 +41,7 @@ class Listener(Protocol):
 
     def found(self, row: Row, limit: PhaseLimit) -> None: ...
 
-    def skipped(self, skipped: Skipped) -> None: ...
+    def skipped(self, skipped: SkippedCase) -> None: ...
 
     def raised(self, ceilings: Ceilings) -> None:
         """The machine can do more than was thought: shares that were told are too high."""
@@ -53,7 +53,7 @@ class Listener(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class MeasuredModel:
     """The model that is measured: its file, what it is called, another model's tokenizer if one is used."""
 
     path: Path
@@ -62,7 +62,7 @@ class Subject:
 
 
 def run(
-    subject: Subject, options: EngineOptions, sizes: Sizes, listener: Listener, stop: Callable[[], bool]
+    subject: MeasuredModel, options: EngineOptions, sizes: Sizes, listener: Listener, stop: Callable[[], bool]
 ) -> PhaseReport:
     """Measures a model on this machine until all is done or ``stop`` says so; the report holds what there is.
 
@@ -92,10 +92,10 @@ def run(
 
 def measure_cases(
     bench: PhaseBench, ceilings: Ceilings, cases: Sequence[Case], listener: Listener, stop: Callable[[], bool]
-) -> tuple[list[Row], list[Skipped]]:
+) -> tuple[list[Row], list[SkippedCase]]:
     """Every case that fits, and those that do not. Raises ContextLengthError where none does."""
     rows: list[Row] = []
-    skipped = [Skipped(case, why) for case in cases if (why := bench.obstacle(case)) is not None]
+    skipped = [SkippedCase(case, why) for case in cases if (why := bench.obstacle(case)) is not None]
     if len(skipped) == len(cases):
         raise ContextLengthError(
             f"Nothing of this can be measured: {skipped[0].why}.",
@@ -109,7 +109,7 @@ def measure_cases(
         try:
             row = bench.measure(case)
         except ResourceError as error:
-            skipped.append(Skipped(case, str(error).rstrip(".")))
+            skipped.append(SkippedCase(case, str(error).rstrip(".")))
             continue
         if row is not None:
             rows.append(row)
@@ -120,7 +120,9 @@ def measure_cases(
 
 
 @contextmanager
-def _bench(subject: Subject, options: EngineKeywords, rounds: int, stop: Callable[[], bool]) -> Iterator[PhaseBench]:
+def _bench(
+    subject: MeasuredModel, options: EngineKeywords, rounds: int, stop: Callable[[], bool]
+) -> Iterator[PhaseBench]:
     with LLM(subject.path, tokenizer=subject.tokenizer, build=watched_build, **options) as llm:
         yield PhaseBench(llm, rounds, stop)
 

@@ -13,7 +13,7 @@ from twofold.cost.machine import MachineLimits
 from twofold.cost.roofline import PhaseLimit
 from twofold.phases.cases import Case, Decode, Mixed, Phase, Prefill, Prefix, phase_of
 from twofold.phases.ceilings import Ceilings
-from twofold.phases.rows import DecodeRow, MixedRow, PrefillRow, PrefixRow, Row, Skipped, Spread, StartTimes
+from twofold.phases.rows import DecodeRow, MixedRow, PrefillRow, PrefixRow, Row, SkippedCase, Spread, StartTimes
 from twofold.phases.steps import StepTime
 
 LABEL: Final = 10
@@ -162,7 +162,7 @@ class TablePrinter:
         self._write(found(row, limit, self._prompts.get(row.case.tokens) if isinstance(row, MixedRow) else None))
         self._end_line()
 
-    def skipped(self, skipped: Skipped) -> None:
+    def skipped(self, skipped: SkippedCase) -> None:
         """As ``Listener.skipped``."""
         self._lines([f"{phase_of(skipped.case)} of {_sizes(skipped.case).strip()} was skipped: {skipped.why}."])
 

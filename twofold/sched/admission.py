@@ -6,10 +6,10 @@ from collections.abc import Collection
 
 from twofold.sched.blocks import SequenceBlocks
 from twofold.sched.look_ahead import LookAhead
-from twofold.sched.sequence import Sequence, State
+from twofold.sched.sequence import Sequence, SequenceState
 
 
-class Admission:
+class LookAheadAdmission:
     """The rule of ``LookAhead``, applied to sequences at the head of the line."""
 
     def __init__(self, blocks: SequenceBlocks, look_ahead: LookAhead) -> None:
@@ -27,7 +27,7 @@ class Admission:
 
     def _take_blocks(self, sequence: Sequence, running: Collection[Sequence], now: float) -> bool:
         """Looks ahead before, and after, when it is known what cached blocks it took."""
-        swapped = sequence.state is State.SWAPPED
+        swapped = sequence.state is SequenceState.SWAPPED
         if not self._look_ahead.lasts(sequence, running, self._blocks.shareable(sequence)):
             return False
         if not self._blocks.start(sequence, now):

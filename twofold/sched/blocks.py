@@ -13,7 +13,7 @@ from twofold.core.request import CachePin
 from twofold.kv.holding import Holding
 from twofold.kv.manager import BlockManager
 from twofold.kv.reach import Reach
-from twofold.sched.sequence import Sequence, State
+from twofold.sched.sequence import Sequence, SequenceState
 
 
 class SequenceBlocks:
@@ -34,7 +34,7 @@ class SequenceBlocks:
     def start(self, sequence: Sequence, now: float) -> bool:
         """Makes a waiting or swapped sequence run, with all that can be shared of its tokens or comes back from the
         host; False, and nothing changed, if there are too few blocks."""
-        if sequence.state is State.SWAPPED:
+        if sequence.state is SequenceState.SWAPPED:
             return self._swap_in(sequence, now)
         if not self._share(sequence, now):
             most = sequence.most_cached
@@ -95,7 +95,7 @@ class SequenceBlocks:
         parent, computed = sequence.parent, sequence.prompt_length - 1
         return (
             parent is not None
-            and sequence.state is State.WAITING
+            and sequence.state is SequenceState.WAITING
             and parent.holding is not None
             and self._has_all(parent.holding, computed)
             and computed <= min(parent.computed, sequence.most_cached)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from twofold.core.step import SequenceOutcome, TokenEvent
-from twofold.sched.sequence import Sequence, State
+from twofold.sched.sequence import Sequence, SequenceState
 
 
 def event_of(sequence: Sequence, tokens: tuple[int, ...], result: SequenceOutcome) -> TokenEvent | None:
     """The event of a sequence that took ``tokens`` from its outcome; None if there is nothing to tell."""
     tells = tokens or result.prompt_logprobs or result.candidates or result.hidden is not None
-    if not tells and sequence.state is not State.FINISHED:
+    if not tells and sequence.state is not SequenceState.FINISHED:
         return None
     return TokenEvent(
         sequence.sequence_id,

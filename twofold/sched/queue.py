@@ -29,7 +29,7 @@ KEPT_ACCOUNTS: Final = 1024
 
 
 @dataclass(slots=True)
-class Account:
+class TenantQueue:
     """A tenant in one class: the service it received, in weighted tokens, and those of it that wait."""
 
     service: float = 0.0
@@ -43,16 +43,16 @@ class _Class:
         self.oldest: Heap[int] = Heap()
         self.returning: Heap[int] = Heap()
         self._tenants: Heap[str] = Heap()
-        self._accounts: dict[str, Account] = {}
+        self._accounts: dict[str, TenantQueue] = {}
         self._floor = 0.0
         self._most_accounts = KEPT_ACCOUNTS
 
-    def account(self, tenant: str) -> Account:
+    def account(self, tenant: str) -> TenantQueue:
         account = self._accounts.get(tenant)
         if account is None:
             if len(self._accounts) >= self._most_accounts:
                 self._forget_accounts()
-            account = self._accounts[tenant] = Account(self._floor)
+            account = self._accounts[tenant] = TenantQueue(self._floor)
         return account
 
     def add(self, sequence: Sequence) -> None:
@@ -124,7 +124,7 @@ class WaitingLine:
     def __contains__(self, sequence: Sequence) -> bool:
         return sequence.sequence_id in self._sequences
 
-    def account(self, sequence: Sequence) -> Account:
+    def account(self, sequence: Sequence) -> TenantQueue:
         """What its tenant received in its class."""
         return self._class(sequence).account(sequence.options.tenant)
 

@@ -28,15 +28,15 @@ from twofold.core.record import Stall
 from twofold.core.step import FinishReason, SequenceOutcome, SequenceStep, StepOutcome, StepPlan, TokenEvent
 from twofold.kv.manager import BlockManager
 from twofold.kv.reach import Reach
-from twofold.sched.admission import Admission
+from twofold.sched.admission import LookAheadAdmission
 from twofold.sched.blocks import SequenceBlocks
 from twofold.sched.budget import Budget
 from twofold.sched.events import event_of
 from twofold.sched.limits import TimeLimits
 from twofold.sched.look_ahead import LookAhead
 from twofold.sched.preempt import PreemptionCost, least_urgent
-from twofold.sched.queue import ANSWER_WEIGHT, PROMPT_WEIGHT, Account, WaitingLine
-from twofold.sched.sequence import Sequence, State
+from twofold.sched.queue import ANSWER_WEIGHT, PROMPT_WEIGHT, TenantQueue, WaitingLine
+from twofold.sched.sequence import Sequence, SequenceState
 from twofold.sched.siblings import Siblings, is_coming
 from twofold.sched.stalls import Stalls, StepWork
 from twofold.sched.step_builder import StepBuilder, StepLimits, StepPace
@@ -72,7 +72,7 @@ class Scheduler:
         self._line = WaitingLine(ageing_s)
         self._live: dict[int, Sequence] = {}
         self._running: dict[int, Sequence] = {}
-        self._accounts: dict[int, Account] = {}
+        self._accounts: dict[int, TenantQueue] = {}
         self._parked: dict[int, Sequence] = {}
         self._siblings = Siblings()
         self._times = TimeLimits()
@@ -81,7 +81,7 @@ class Scheduler:
         assert len(reaches) == len(manager.held), "every KV group has a window, or None"
         self._blocks = SequenceBlocks(manager, reaches)
         self._look_ahead = LookAhead(manager, reaches, limits.rows)
-        self._admission = Admission(self._blocks, self._look_ahead)
+        self._admission = LookAheadAdmission(self._blocks, self._look_ahead)
         self._cost = PreemptionCost(manager, step_time)
         self._stalls = Stalls()
         self.preemptions = 0
@@ -218,7 +218,7 @@ class Scheduler:
         if sequence is None or sequence.held:
             return
         sequence.held = True
-        if sequence.state is State.RUNNING:
+        if sequence.state is SequenceState.RUNNING:
             self._displace(sequence, now)
         elif sequence in self._line:
             self._line.remove(sequence)
@@ -249,12 +249,12 @@ class Scheduler:
 
     def _place_decodes(self, step: StepBuilder, decoding: list[Sequence], now: float) -> None:
         for sequence in decoding:
-            room = step.rows and step.logit_rows and sequence.state is State.RUNNING
+            room = step.rows and step.logit_rows and sequence.state is SequenceState.RUNNING
             if room and self._grow(step, sequence, 1, now):
                 step.add(sequence, 1)
 
     def _place_prompt(self, step: StepBuilder, sequence: Sequence, pace: StepPace, now: float) -> None:
-        if sequence.state is not State.RUNNING:
+        if sequence.state is not SequenceState.RUNNING:
             return
         rows = pace.rows(step, sequence)
         while rows > 1 and not self._blocks.grow(sequence, rows, now):
@@ -388,7 +388,7 @@ class Scheduler:
         if sequence.first_token_at is None and (tokens or result.candidates):
             sequence.first_token_at = now
             self._stalls.begin_decode(sequence)
-        if sequence.state is State.FINISHED:
+        if sequence.state is SequenceState.FINISHED:
             self._retire(sequence, now)
         return event_of(sequence, tokens, result)
 

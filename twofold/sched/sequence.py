@@ -45,7 +45,7 @@ from twofold.core.step import (
 from twofold.kv.holding import Holding, Swapped
 
 
-class State(Enum):
+class SequenceState(Enum):
     WAITING = "waiting"
     RUNNING = "running"
     SWAPPED = "swapped"
@@ -53,10 +53,10 @@ class State(Enum):
 
 
 TRANSITIONS: Final = {
-    State.WAITING: (State.RUNNING, State.FINISHED),
-    State.RUNNING: (State.WAITING, State.SWAPPED, State.FINISHED),
-    State.SWAPPED: (State.RUNNING, State.FINISHED),
-    State.FINISHED: (),
+    SequenceState.WAITING: (SequenceState.RUNNING, SequenceState.FINISHED),
+    SequenceState.RUNNING: (SequenceState.WAITING, SequenceState.SWAPPED, SequenceState.FINISHED),
+    SequenceState.SWAPPED: (SequenceState.RUNNING, SequenceState.FINISHED),
+    SequenceState.FINISHED: (),
 }
 
 Tokens: TypeAlias = "array[int] | tuple[int, ...]"
@@ -110,7 +110,7 @@ class Sequence:
         self.candidates = candidates
         self.tokens = array("i", prompt)
         self.prompt_length = len(self.tokens)
-        self.state = State.WAITING
+        self.state = SequenceState.WAITING
         self.cached = 0
         self.computed = 0
         self.resting = False
@@ -187,25 +187,25 @@ class Sequence:
 
     def admit(self, holding: Holding, computed: int) -> None:
         """WAITING → RUNNING; the holding's blocks have the keys and values of its first ``computed`` tokens."""
-        self._become(State.RUNNING)
+        self._become(SequenceState.RUNNING)
         self.holding = holding
         self.cached = self.computed = computed
         self._check()
 
     def resume(self, holding: Holding) -> None:
         """SWAPPED → RUNNING, where it stopped."""
-        self._become(State.RUNNING)
+        self._become(SequenceState.RUNNING)
         self.holding, self.swapped = holding, None
 
     def preempt(self) -> None:
         """RUNNING → WAITING: all will be computed again."""
-        self._become(State.WAITING)
+        self._become(SequenceState.WAITING)
         self.holding = None
         self.cached = self.computed = 0
 
     def swap_out(self, swapped: Swapped) -> None:
         """RUNNING → SWAPPED."""
-        self._become(State.SWAPPED)
+        self._become(SequenceState.SWAPPED)
         self.holding, self.swapped = None, swapped
 
     def next_step(self, rows: int) -> SequenceStep:
@@ -281,7 +281,7 @@ class Sequence:
 
     def finish(self, reason: FinishReason) -> None:
         """→ FINISHED. Whoever holds blocks for it gives them back."""
-        self._become(State.FINISHED)
+        self._become(SequenceState.FINISHED)
         self.finish_reason = reason
 
     def _ending(self, token: int) -> FinishReason | None:
@@ -311,7 +311,7 @@ class Sequence:
         known = len(self.tokens)
         return DrawRequest(params, self.seed, known, prompt, answer, suppressed, self.constraint, self.candidates)
 
-    def _become(self, state: State) -> None:
+    def _become(self, state: SequenceState) -> None:
         assert state in TRANSITIONS[self.state], f"a {self.state.value} sequence cannot become {state.value}"
         self.state = state
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from twofold.sched.sequence import Sequence, State
+from twofold.sched.sequence import Sequence, SequenceState
 
 
 def is_coming(parent: Sequence) -> bool:
     """Whether the prompt's blocks are on their way, so that it is worth waiting for them."""
-    if parent.state is State.RUNNING:
+    if parent.state is SequenceState.RUNNING:
         return parent.computed < parent.prompt_length - 1
-    return parent.state is State.WAITING and parent.admitted_at is None
+    return parent.state is SequenceState.WAITING and parent.admitted_at is None
 
 
 class Siblings:

@@ -20,7 +20,7 @@ from twofold.core.params import SamplingParams
 from twofold.core.request import RequestOptions
 from twofold.dialects.base import DialectRequest, Job
 from twofold.serve.base import ServedModel
-from twofold.serve.exchange import Exchange
+from twofold.serve.exchange import RequestContext
 from twofold.serve.tiers import Tier, Tiers
 
 RATE_WINDOW_S: Final = 60.0
@@ -56,7 +56,7 @@ class Admission:
         self._tokens: dict[str, int] = {}
         self._under_way: dict[str, Counter[str]] = {}
 
-    def tiered(self, exchange: Exchange, request: DialectRequest, jobs: Sequence[Job]) -> Sequence[Job]:
+    def tiered(self, exchange: RequestContext, request: DialectRequest, jobs: Sequence[Job]) -> Sequence[Job]:
         """The jobs as their tier and their caller have them. Raises ForbiddenError for a tier that the key may not
         have, ParameterError for a priority outside of it."""
         if exchange.forced is None:
@@ -67,7 +67,7 @@ class Admission:
         return [replace(job, options=self._options(exchange, tier, job.options)) for job in jobs]
 
     @contextmanager
-    def admit(self, exchange: Exchange, jobs: Sequence[Job], model: ServedModel) -> Iterator[None]:
+    def admit(self, exchange: RequestContext, jobs: Sequence[Job], model: ServedModel) -> Iterator[None]:
         """Lets the jobs run. Raises QuotaError where the key's share is used up, BusyError where the line is full."""
         prompt = sum(len(job.prompt.token_ids or ()) for job in jobs)
         tenants = self._under_way.setdefault(model.name, Counter())
@@ -86,7 +86,7 @@ class Admission:
             self._tokens[model.name] -= prompt
             self._ended.append(time.monotonic())
 
-    def _options(self, exchange: Exchange, tier: Tier, asked: RequestOptions) -> RequestOptions:
+    def _options(self, exchange: RequestContext, tier: Tier, asked: RequestOptions) -> RequestOptions:
         """What the caller asked for, in its tier; caches are the tenant's own."""
         salt = blake2b(f"{exchange.caller.cache_salt}\n{asked.cache_salt}".encode(), digest_size=16).hexdigest()
         deadline = self._limits.seconds if asked.deadline_s is None else min(asked.deadline_s, self._limits.seconds)

@@ -26,14 +26,14 @@ from twofold.serve.gate.request_id import new_reply_id
 from twofold.serve.pool import ByteBudget
 from twofold.serve.replay.cache import HIT_HEADER
 
-Keep: TypeAlias = Callable[["Exchange", Any, ReplyHead, dict[str, Any]], Awaitable[None]]
+Keep: TypeAlias = Callable[["RequestContext", Any, ReplyHead, dict[str, Any]], Awaitable[None]]
 """Keeps the reply, given as its body, to a request."""
 CLIENT_GONE = 499
 """The status, in logs and metrics, of requests whose client went away; nobody gets it."""
 
 
 @dataclass(slots=True)
-class Exchange:
+class RequestContext:
     """Times are of the monotonic clock; ``arrived_at`` is in seconds since 1970. ``size`` is the body's, in bytes.
     ``source`` is who it comes from, for fairness: a key, or an address.
 

@@ -12,7 +12,7 @@ from twofold.observe.served import ServedObserver, ServedRequest
 from twofold.serve.accounts.recent import RecentRequests
 from twofold.serve.accounts.record import RequestAccount
 from twofold.serve.accounts.usage import UsageBook
-from twofold.serve.exchange import Exchange
+from twofold.serve.exchange import RequestContext
 
 
 class Ledger:
@@ -30,11 +30,11 @@ class Ledger:
         self.usage = usage
         self._observers = observers
 
-    def explained(self, exchange: Exchange) -> dict[str, Any]:
+    def explained(self, exchange: RequestContext) -> dict[str, Any]:
         """The record of an exchange whose answer is whole, and that ends now."""
         return self._account(exchange).data()
 
-    def close(self, exchange: Exchange) -> None:
+    def close(self, exchange: RequestContext) -> None:
         """Writes down an exchange that has ended."""
         account = self._account(exchange)
         if exchange.facts is not None:
@@ -43,7 +43,7 @@ class Ledger:
         for observer in self._observers:
             observer.on_served(account.served)
 
-    def _account(self, exchange: Exchange) -> RequestAccount:
+    def _account(self, exchange: RequestContext) -> RequestAccount:
         served = exchange.served()
         exchange.bill = bill = self._bill(served)
         if bill is not None:

@@ -14,12 +14,12 @@ from twofold.dialects.base import DialectRequest
 from twofold.dialects.fields import leaving_out
 from twofold.dialects.openai.errors import OpenAIDialect
 from twofold.serve.batches.run import LineCall
-from twofold.serve.exchange import Exchange
+from twofold.serve.exchange import RequestContext
 from twofold.serve.gate.keys import Caller
 from twofold.serve.gate.limits import KIB
 from twofold.serve.gate.quotas import Quotas
 from twofold.serve.pool import WorkPool
-from twofold.serve.runner import Runner
+from twofold.serve.runner import RequestRunner
 
 LINE_BYTES: Final = 128 * KIB
 """What a line counts for beside requests: it is long work, for it may be."""
@@ -32,7 +32,7 @@ class LineRunner:
 
     def __init__(
         self,
-        runner: Runner,
+        runner: RequestRunner,
         readers: Mapping[str, Callable[[object], DialectRequest]],
         caller_of: Callable[[str, str], Caller],
         quotas: Quotas,
@@ -50,7 +50,7 @@ class LineRunner:
 
     async def __call__(self, line: LineCall) -> tuple[int, Mapping[str, Any]]:
         caller = self._caller_of(line.tenant, line.key)
-        exchange = Exchange(
+        exchange = RequestContext(
             line.request_id,
             line.endpoint,
             self._dialect,

@@ -16,7 +16,7 @@ from twofold.dialects.openai.responses.request import ResponsesRequest
 from twofold.dialects.openai.scores import RerankRequest, ScoreRequest
 from twofold.serve.app import Routes
 from twofold.serve.base import ModelHub
-from twofold.serve.exchange import Exchange
+from twofold.serve.exchange import RequestContext
 from twofold.serve.gate.limits import MIB
 from twofold.serve.http.admin import AdminEndpoint
 from twofold.serve.http.endpoints import Generating
@@ -38,7 +38,7 @@ LONG_HISTORY: Final = MIB
 
 def generating(stores: Stores) -> dict[str, Generating]:
     """The endpoints whose replies a model makes."""
-    kept = _Kept(stores.responses)
+    kept = _ResponseStore(stores.responses)
     return {
         **{path: Generating(read) for path, read in ENDPOINTS.items()},
         "/v1/messages": Generating(MessagesRequest.read),
@@ -109,7 +109,7 @@ def _stored(hub: ModelHub, stores: Stores) -> Routes:
     }
 
 
-async def _kept_alive(exchange: Exchange, request: OllamaRequest | EmbedRequest) -> OllamaRequest | EmbedRequest:
+async def _kept_alive(exchange: RequestContext, request: OllamaRequest | EmbedRequest) -> OllamaRequest | EmbedRequest:
     """Says how long the model stays loaded: that concerns all callers, so it is for keys that may administer."""
     if exchange.caller.admin:
         exchange.keep_alive_s = request.keep_alive_s
@@ -117,16 +117,18 @@ async def _kept_alive(exchange: Exchange, request: OllamaRequest | EmbedRequest)
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _ResponseStore:
     """What responses go on from, and where they are kept."""
 
     responses: ResponsesEndpoint
 
-    async def complete(self, exchange: Exchange, request: ResponsesRequest) -> ResponsesRequest:
+    async def complete(self, exchange: RequestContext, request: ResponsesRequest) -> ResponsesRequest:
         if request.previous is not None:
             exchange.size = max(exchange.size, LONG_HISTORY)  # what it goes on from may be long
         return await self.responses.known(exchange.caller.tenant, request)
 
-    async def keep(self, exchange: Exchange, request: DialectRequest, head: ReplyHead, body: dict[str, Any]) -> None:
+    async def keep(
+        self, exchange: RequestContext, request: DialectRequest, head: ReplyHead, body: dict[str, Any]
+    ) -> None:
         assert isinstance(request, ResponsesRequest)
         await self.responses.keep(exchange.caller.tenant, request, head, body)

@@ -27,7 +27,7 @@ from twofold.dialects.base import DialectRequest, Job, ModelFacts, ReplyHead
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.serve.admission import Admission
 from twofold.serve.base import ModelHub, Passage, ServedModel
-from twofold.serve.exchange import Exchange
+from twofold.serve.exchange import RequestContext
 from twofold.serve.gate.limits import KIB
 from twofold.serve.ledger import Ledger
 from twofold.serve.pool import WorkPool
@@ -53,24 +53,24 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class StoredOutputs:
     """``kept`` outputs, None where the jobs must be run; ``keep`` takes what they gave, before all of it is told."""
 
     kept: Sequence[RequestOutput] | None = None
     keep: Callable[[Sequence[RequestOutput]], Awaitable[None]] | None = None
 
 
-class Run:
+class RequestRun:
     """A request that was admitted. ``outputs`` is complete once ``deltas`` has ended; what ended early is in it once
     the run is settled."""
 
     def __init__(
         self,
-        exchange: Exchange,
+        exchange: RequestContext,
         request: DialectRequest,
         model: ServedModel,
         jobs: Sequence[Job],
-        replay: Replay,
+        replay: StoredOutputs,
         numbers: Iterator[int],
     ) -> None:
         self.exchange = exchange
@@ -180,7 +180,7 @@ class Run:
                 await asyncio.gather(*part, return_exceptions=True)
 
 
-class Runner:
+class RequestRunner:
     """Runs requests over the models of ``hub``. While ``closing``, new ones are refused."""
 
     def __init__(
@@ -191,7 +191,7 @@ class Runner:
         self._ledger = ledger
         self._kept = kept
         self._pool = pool
-        self._open: dict[int, Exchange] = {}
+        self._open: dict[int, RequestContext] = {}
         self._numbers = count()
         self.closing = False
 
@@ -210,7 +210,7 @@ class Runner:
             raise BusyError("The server is shutting down.", retry_after_s=5, hint="Retry in a moment.")
 
     @contextmanager
-    def track(self, exchange: Exchange, *, waits: bool = True) -> Iterator[None]:
+    def track(self, exchange: RequestContext, *, waits: bool = True) -> Iterator[None]:
         """Tells the observers how an exchange ended. ``waits``: the server does not end before it has."""
         if waits:
             self._open[id(exchange)] = exchange
@@ -221,7 +221,7 @@ class Runner:
             self._ledger.close(exchange)
 
     @asynccontextmanager
-    async def open(self, exchange: Exchange, request: DialectRequest) -> AsyncIterator[Run]:
+    async def open(self, exchange: RequestContext, request: DialectRequest) -> AsyncIterator[RequestRun]:
         """Admits a request. Raises TwofoldError where it cannot be."""
         exchange.begin(request)
         async with self._hub.lease(request.model, keep_s=exchange.keep_alive_s) as model:
@@ -233,24 +233,24 @@ class Runner:
             replay = await self._replayed(exchange, model, jobs)
             admitted = nullcontext() if replay.kept is not None else self._admission.admit(exchange, jobs, model)
             with admitted:
-                run = Run(exchange, request, model, jobs, replay, self._numbers)
+                run = RequestRun(exchange, request, model, jobs, replay, self._numbers)
                 try:
                     yield run
                 finally:
                     await run.settle()
 
-    async def _replayed(self, exchange: Exchange, model: ServedModel, jobs: Sequence[Job]) -> Replay:
+    async def _replayed(self, exchange: RequestContext, model: ServedModel, jobs: Sequence[Job]) -> StoredOutputs:
         """What the response cache has for these jobs, and what it does with their outputs."""
         cache = self._kept
         key = None if cache is None else cache.key(exchange.caller.tenant, model.identity, jobs, exchange.replay)
         if cache is None or key is None:
-            return Replay()
+            return StoredOutputs()
         exchange.cache_asked = True
         kept = await cache.get(key, exchange.request_id)
         exchange.cached_answer = kept is not None
-        return Replay(kept) if kept is not None else Replay(keep=partial(cache.put, key))
+        return StoredOutputs(kept) if kept is not None else StoredOutputs(keep=partial(cache.put, key))
 
-    async def reply(self, exchange: Exchange, request: DialectRequest) -> dict[str, Any]:
+    async def reply(self, exchange: RequestContext, request: DialectRequest) -> dict[str, Any]:
         """The whole reply's body. Raises TwofoldError."""
         async with self.open(exchange, request) as run:
             await run.whole()
@@ -258,11 +258,11 @@ class Runner:
             extra = self.explained(run)
             return body if extra is None else body | {"twofold": extra}
 
-    async def body(self, run: Run) -> dict[str, Any]:
+    async def body(self, run: RequestRun) -> dict[str, Any]:
         """The body of a reply that is whole."""
         return await self.beside(run, reply_size(run), partial(run.request.reply, run.head, run.outputs, run.facts))
 
-    async def beside(self, run: Run, size: int, work: Callable[[], T]) -> T:
+    async def beside(self, run: RequestRun, size: int, work: Callable[[], T]) -> T:
         """What ``work`` makes of a reply of about ``size`` bytes: beside the event loop where that may take long,
         because it is much, or because the chat template is asked how the model thinks."""
         thinking, source = run.facts.format.thinking, run.exchange.source
@@ -272,7 +272,7 @@ class Runner:
             return work()
         return await self._pool.prepare(run.model, source, size, work)
 
-    def explained(self, run: Run) -> dict[str, Any] | None:
+    def explained(self, run: RequestRun) -> dict[str, Any] | None:
         """What goes under ``twofold`` in a reply that was asked to carry it; to be asked for once it is whole."""
         return self._ledger.explained(run.exchange) if run.request.explain else None
 
@@ -284,7 +284,7 @@ def _check_begun(output: RequestOutput) -> None:
         raise TimeLimitError("The request timed out before its first token.", hint="Retry later, or lower max_tokens.")
 
 
-def reply_size(run: Run) -> int:
+def reply_size(run: RequestRun) -> int:
     """About how many bytes of JSON the answers become."""
     size = 0
     for output in run.outputs:

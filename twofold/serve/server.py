@@ -58,7 +58,7 @@ from twofold.serve.openapi.endpoint import DocumentEndpoint
 from twofold.serve.pool import ByteBudget, WorkPool
 from twofold.serve.replay.cache import ReplayCache
 from twofold.serve.routes import generating, plain
-from twofold.serve.runner import Runner
+from twofold.serve.runner import RequestRunner
 from twofold.serve.stores import Stores, open_stores
 
 log = logging.getLogger("twofold.serve")
@@ -110,7 +110,9 @@ class Server:
             else ReplayCache(self._folder.path / "answers.sqlite", config.replay, time.time)
         )
         self._pool = WorkPool()
-        self._runner = Runner(self._hub, Admission(config.tiers, config.queue), self._ledger, self._pool, self._kept)
+        self._runner = RequestRunner(
+            self._hub, Admission(config.tiers, config.queue), self._ledger, self._pool, self._kept
+        )
         self._refusals = Refusals(dialect_of)
         self._quotas = Quotas()
         self._ready = False

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from twofold.bench.base import AnswerReader
-from twofold.bench.client.client import Client, ClientOptions, Target
-from twofold.bench.record import Answer, RunRecord, Sample
-from twofold.load.base import Ask, Ended
+from twofold.bench.base import BodyReader
+from twofold.bench.client.client import ClientOptions, LoadClient, ServerTarget
+from twofold.bench.record import RecordedResponse, RequestSample, RunRecord
+from twofold.load.base import Ask, EndedRequest
 
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 LAST = b"0\r\n\r\n"
@@ -38,7 +38,7 @@ def whole(status: int, body: bytes, *headers: str) -> bytes:
 class PlainReader:
     """An event is its text; ``[DONE]`` ends, ``!…`` is an error, and ``?`` is what no dialect says."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: RecordedResponse) -> None:
         self._answer = answer
 
     def event(self, name: str | None, data: bytes, moment: float) -> None:  # noqa: ARG002 - no event has one
@@ -68,7 +68,7 @@ class PlainEndpoint:
     def body(self, ask: Ask) -> bytes:
         return json.dumps({"index": ask.index, "pad": "x" * ask.input_tokens}).encode()
 
-    def reader(self, answer: Answer) -> AnswerReader:
+    def reader(self, answer: RecordedResponse) -> BodyReader:
         return PlainReader(answer)
 
     def error(self, body: bytes) -> str:
@@ -83,7 +83,7 @@ class PlainLoad:
     most_open: int | None = None
     pad: int = 0
     told: dict[str, Any] = field(default_factory=lambda: {"kind": "plain"})
-    next_one: Callable[[Ended, float], Ask | None] = lambda _sample, _now_s: None
+    next_one: Callable[[EndedRequest, float], Ask | None] = lambda _sample, _now_s: None
 
     def describe(self) -> Mapping[str, Any]:
         return self.told
@@ -91,7 +91,7 @@ class PlainLoad:
     def begin(self) -> Iterator[Ask]:
         return (Ask(index, due_s, self.pad, 4) for index, due_s in enumerate(self.due))
 
-    def follow(self, sample: Ended, now_s: float) -> Ask | None:
+    def follow(self, sample: EndedRequest, now_s: float) -> Ask | None:
         return self.next_one(sample, now_s)
 
 
@@ -192,14 +192,14 @@ def asked(
     options: ClientOptions | None = None,
     *,
     tls: ssl.SSLContext | None = None,
-    target: Callable[[str], Target] = Target.of,
+    target: Callable[[str], ServerTarget] = ServerTarget.of,
 ) -> RunRecord:
     """What comes of ``load`` at such a server."""
-    with serving(serve, tls) as authority, Client(target(authority), PlainEndpoint(), options) as client:
+    with serving(serve, tls) as authority, LoadClient(target(authority), PlainEndpoint(), options) as client:
         return client.run(load)
 
 
-def only(record: RunRecord) -> Sample:
+def only(record: RunRecord) -> RequestSample:
     (sample,) = record.samples
     return sample
 

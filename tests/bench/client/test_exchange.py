@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from tests.bench.client.support import PlainEndpoint, PlainLoad, Talk, asked, each, serving, streamed, whole
-from twofold.bench.client.client import Client, Target
+from twofold.bench.client.client import LoadClient, ServerTarget
 from twofold.core.errors import NetworkError
-from twofold.load.base import Ask, Ended
+from twofold.load.base import Ask, EndedRequest
 
-Trust = Callable[[str], Target]
+Trust = Callable[[str], ServerTarget]
 
 
-def client(target: Target) -> Client:
-    return Client(target, PlainEndpoint(key="k7"))
+def client(target: ServerTarget) -> LoadClient:
+    return LoadClient(target, PlainEndpoint(key="k7"))
 
 
 def test_a_probe_gets_status_headers_and_body() -> None:
@@ -31,7 +31,7 @@ def test_a_probe_gets_status_headers_and_body() -> None:
             told.append(request)
             talk.send(whole(404, b"nothing here", "X-Told: yes"))
 
-    with serving(serve) as authority, client(Target.of(f"http://{authority}/base/v1")) as asker:
+    with serving(serve) as authority, client(ServerTarget.of(f"http://{authority}/base/v1")) as asker:
         status, headers, body = asker.exchange("POST", "/tokenize", b'{"a": 1}')
         asker.exchange("GET", "/v1/models", headers={})
     assert (status, headers["x-told"], body) == (404, "yes", b"nothing here")
@@ -46,9 +46,9 @@ def test_a_probe_of_a_stream_and_of_a_body_without_length() -> None:
         if talk.request() is not None:
             talk.send(b"HTTP/1.1 200 OK\r\n\r\nhello")
 
-    with serving(serve) as authority, client(Target.of(authority)) as asker:
+    with serving(serve) as authority, client(ServerTarget.of(authority)) as asker:
         assert asker.exchange("GET", "/")[2] == b"hello"
-    with serving(each(streamed("a"))) as authority, client(Target.of(authority)) as asker:
+    with serving(each(streamed("a"))) as authority, client(ServerTarget.of(authority)) as asker:
         assert asker.exchange("GET", "/")[2] == b"data: a\n\ndata: [DONE]\n\n"
 
 
@@ -73,7 +73,7 @@ def wait(talk: Talk, _number: int) -> None:
 def test_a_probe_says_why_nothing_came(serve: Callable[[Talk, int], None], why: str) -> None:
     with (
         serving(serve) as authority,
-        client(Target.of(authority)) as asker,
+        client(ServerTarget.of(authority)) as asker,
         pytest.raises(NetworkError, match=why) as raised,
     ):
         asker.exchange("GET", "/", timeout_s=0.2)
@@ -83,7 +83,7 @@ def test_a_probe_says_why_nothing_came(serve: Callable[[Talk, int], None], why: 
 def test_a_server_that_is_not_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with client(Target.of(f"http://127.0.0.1:{port}")) as asker, pytest.raises(NetworkError, match="refused"):
+    with client(ServerTarget.of(f"http://127.0.0.1:{port}")) as asker, pytest.raises(NetworkError, match="refused"):
         asker.exchange("GET", "/")
 
 
@@ -107,10 +107,10 @@ def certificate(folder: Path, name: str, *, expired: bool = False) -> tuple[Path
 def test_a_load_over_tls(tmp_path: Path, verify: bool) -> None:
     pem, context = certificate(tmp_path, "IP:127.0.0.1")
 
-    def target(authority: str) -> Target:
-        return Target.of(f"https://{authority}", verify=verify, ca_file=pem if verify else None)
+    def target(authority: str) -> ServerTarget:
+        return ServerTarget.of(f"https://{authority}", verify=verify, ca_file=pem if verify else None)
 
-    def next_one(sample: Ended, now_s: float) -> Ask | None:
+    def next_one(sample: EndedRequest, now_s: float) -> Ask | None:
         return Ask(2, now_s, 6_000_000, 1) if sample.ask.index == 1 else None
 
     load = PlainLoad((0.0, 0.0), pad=6_000_000, next_one=next_one)
@@ -124,7 +124,7 @@ def test_a_probe_over_tls(tmp_path: Path) -> None:
     pem, context = certificate(tmp_path, "IP:127.0.0.1")
     with (
         serving(each(whole(200, b"hello")), context) as authority,
-        client(Target.of(f"https://{authority}", ca_file=pem)) as asker,
+        client(ServerTarget.of(f"https://{authority}", ca_file=pem)) as asker,
     ):
         assert asker.exchange("GET", "/")[2] == b"hello"
 
@@ -140,8 +140,8 @@ def test_a_probe_over_tls(tmp_path: Path) -> None:
 def test_a_certificate_that_is_not_accepted(tmp_path: Path, name: str, trusted: bool, expired: bool, why: str) -> None:
     pem, context = certificate(tmp_path, name, expired=expired)
 
-    def target(authority: str) -> Target:
-        return Target.of(f"https://{authority}", ca_file=pem if trusted else None)
+    def target(authority: str) -> ServerTarget:
+        return ServerTarget.of(f"https://{authority}", ca_file=pem if trusted else None)
 
     with serving(each(whole(200, b"hello")), context) as authority, client(target(authority)) as asker:
         with pytest.raises(NetworkError, match=why) as raised:
@@ -155,8 +155,8 @@ def test_a_certificate_that_is_not_accepted(tmp_path: Path, name: str, trusted: 
 
 
 def test_tls_where_there_is_none() -> None:
-    def target(authority: str) -> Target:
-        return Target.of(f"https://{authority}")
+    def target(authority: str) -> ServerTarget:
+        return ServerTarget.of(f"https://{authority}")
 
     def greet(talk: Talk, _number: int) -> None:
         talk.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")

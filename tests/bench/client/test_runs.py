@@ -27,10 +27,10 @@ from tests.bench.client.support import (
     serving,
     streamed,
 )
-from twofold.bench.client.client import Client, ClientOptions, Target
-from twofold.bench.record import Sample
+from twofold.bench.client.client import ClientOptions, LoadClient, ServerTarget
+from twofold.bench.record import RequestSample
 from twofold.core.errors import NetworkError, ParameterError, ResourceError
-from twofold.load.base import Ask, Ended
+from twofold.load.base import Ask, EndedRequest
 
 
 def test_no_more_requests_are_open_than_may_be() -> None:
@@ -48,7 +48,7 @@ def test_no_more_requests_are_open_than_may_be() -> None:
 
 
 def test_the_end_of_a_request_calls_for_the_next() -> None:
-    def next_one(sample: Ended, now_s: float) -> Ask | None:
+    def next_one(sample: EndedRequest, now_s: float) -> Ask | None:
         assert sample.ended_s is not None
         assert now_s >= sample.ended_s
         return Ask(sample.ask.index + 1, now_s + 0.02, 0, 1) if sample.ask.index < 3 else None
@@ -92,7 +92,7 @@ class Stopper:
     def __init__(self, stop: Callable[[], None]) -> None:
         self._stop = stop
 
-    def look(self, now_s: float, _samples: list[Sample], _open_requests: int) -> None:
+    def look(self, now_s: float, _samples: list[RequestSample], _open_requests: int) -> None:
         if now_s > 0.2:
             self._stop()
 
@@ -100,7 +100,7 @@ class Stopper:
 @pytest.mark.parametrize("by_signal", [False, True])
 def test_a_run_that_is_stopped_gives_what_there_is(by_signal: bool) -> None:
     load = PlainLoad((0.0, 0.0, 0.1, 50.0), most_open=2, told={"duration_s": 60.0})
-    with serving(silent) as authority, Client(Target.of(authority), PlainEndpoint()) as client:
+    with serving(silent) as authority, LoadClient(ServerTarget.of(authority), PlainEndpoint()) as client:
         stop = (lambda: os.kill(os.getpid(), signal.SIGINT)) if by_signal else client.stop
         record = client.run(load, Stopper(stop))
     assert record.interrupted
@@ -111,7 +111,7 @@ def test_a_run_that_is_stopped_gives_what_there_is(by_signal: bool) -> None:
 
 
 def test_a_client_that_was_stopped_sends_nothing() -> None:
-    with serving(each(streamed("a"))) as authority, Client(Target.of(authority), PlainEndpoint()) as client:
+    with serving(each(streamed("a"))) as authority, LoadClient(ServerTarget.of(authority), PlainEndpoint()) as client:
         client.stop()
         record = client.run(PlainLoad((0.0,)))
     assert record.interrupted
@@ -119,7 +119,7 @@ def test_a_client_that_was_stopped_sends_nothing() -> None:
 
 
 def test_another_thread_can_stop_a_run() -> None:
-    with serving(silent) as authority, Client(Target.of(authority), PlainEndpoint()) as client:
+    with serving(silent) as authority, LoadClient(ServerTarget.of(authority), PlainEndpoint()) as client:
         timer = threading.Timer(0.4, client.stop)
         timer.start()
         began = time.perf_counter()
@@ -140,7 +140,7 @@ class Looks:
     def __init__(self) -> None:
         self.seen: list[tuple[float, int, int]] = []
 
-    def look(self, now_s: float, samples: list[Sample], open_requests: int) -> None:
+    def look(self, now_s: float, samples: list[RequestSample], open_requests: int) -> None:
         self.seen.append((now_s, len(samples), open_requests))
 
 
@@ -148,7 +148,7 @@ def test_a_watcher_hears_what_happens() -> None:
     watcher = Looks()
     with (
         serving(lambda talk, _: paced(talk, 0.5)) as authority,
-        Client(Target.of(authority), PlainEndpoint()) as client,
+        LoadClient(ServerTarget.of(authority), PlainEndpoint()) as client,
     ):
         client.run(PlainLoad((0.0, 0.25)), watcher)
     assert 4 <= len(watcher.seen) <= 9
@@ -158,7 +158,7 @@ def test_a_watcher_hears_what_happens() -> None:
 def test_a_server_that_is_not_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with Client(Target.of(f"http://127.0.0.1:{port}"), PlainEndpoint()) as client:
+    with LoadClient(ServerTarget.of(f"http://127.0.0.1:{port}"), PlainEndpoint()) as client:
         with pytest.raises(NetworkError, match="refused the connection") as raised:
             client.run(PlainLoad((0.0,)))
         assert raised.value.hint == "Is it running, and on this port?"
@@ -173,7 +173,7 @@ def test_a_server_that_goes_away_breaks_requests_only() -> None:
 
         thread = threading.Thread(target=look)
         thread.start()
-        with Client(Target.of(f"http://127.0.0.1:{listener.getsockname()[1]}"), PlainEndpoint()) as client:
+        with LoadClient(ServerTarget.of(f"http://127.0.0.1:{listener.getsockname()[1]}"), PlainEndpoint()) as client:
             sample = only(client.run(PlainLoad((0.1,))))
         thread.join()
     assert sample.outcome == "broken"
@@ -184,7 +184,7 @@ def test_a_server_that_goes_away_breaks_requests_only() -> None:
 def test_too_few_files_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))
     monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
-    with serving(each(streamed("a"))) as authority, Client(Target.of(authority), PlainEndpoint()) as client:
+    with serving(each(streamed("a"))) as authority, LoadClient(ServerTarget.of(authority), PlainEndpoint()) as client:
         with pytest.raises(ResourceError, match="500 requests at once need more connections than the 192"):
             client.run(PlainLoad((0.0,), most_open=500))
         assert only(client.run(PlainLoad((0.0,)))).outcome == "ok"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twofold.bench.client.schedule import AHEAD_S, LOOK_AHEAD, Schedule
+from twofold.bench.client.schedule import AHEAD_S, LOOK_AHEAD, RequestSchedule
 from twofold.load.base import Ask
 
 
@@ -27,7 +27,7 @@ def asks(*due: float) -> Iterator[Ask]:
     return (Ask(index, due_s, 1, 1) for index, due_s in enumerate(due))
 
 
-def take_all(schedule: Schedule, now_s: float = math.inf) -> list[int]:
+def take_all(schedule: RequestSchedule, now_s: float = math.inf) -> list[int]:
     taken = []
     while (one := schedule.take(now_s)) is not None:
         ask, data = one
@@ -44,7 +44,7 @@ def take_all(schedule: Schedule, now_s: float = math.inf) -> list[int]:
 @settings(max_examples=60, deadline=None)
 def test_what_is_due_leaves_in_order(known: list[float], followers: list[float], ahead: int) -> None:
     maker = Maker()
-    schedule = Schedule(asks(*known), maker)
+    schedule = RequestSchedule(asks(*known), maker)
     due = dict(enumerate(known)) | {100 + index: due_s for index, due_s in enumerate(followers)}
     for index, due_s in enumerate(followers):
         schedule.add(Ask(100 + index, due_s, 1, 1))
@@ -57,7 +57,7 @@ def test_what_is_due_leaves_in_order(known: list[float], followers: list[float],
 
 
 def test_nothing_leaves_before_it_is_due() -> None:
-    schedule = Schedule(asks(1.0, 2.0), Maker())
+    schedule = RequestSchedule(asks(1.0, 2.0), Maker())
     assert schedule.take(0.5) is None
     assert schedule.next_due_s == 1.0
     assert take_all(schedule, 1.0) == [0]
@@ -68,11 +68,11 @@ def test_nothing_leaves_before_it_is_due() -> None:
 
 def test_only_the_next_ones_are_prepared() -> None:
     maker = Maker()
-    schedule = Schedule(asks(*(index * 0.01 for index in range(1000))), maker)
+    schedule = RequestSchedule(asks(*(index * 0.01 for index in range(1000))), maker)
     while schedule.work_ahead(0.0):
         pass
     assert sorted(maker.made) == list(range(LOOK_AHEAD))
-    later = Schedule(asks(AHEAD_S + 1.0), maker)
+    later = RequestSchedule(asks(AHEAD_S + 1.0), maker)
     maker.made.clear()
     while later.work_ahead(0.0):
         pass
@@ -90,13 +90,13 @@ def test_a_load_is_taken_one_by_one() -> None:
             taken.append(index)
             yield Ask(index, index * 1.0, 1, 1)
 
-    schedule = Schedule(endless(), Maker())
+    schedule = RequestSchedule(endless(), Maker())
     assert take_all(schedule, 5.0) == list(range(6))
     assert len(taken) == 7
 
 
 def test_what_was_due_and_never_left_is_told() -> None:
-    schedule = Schedule(asks(0.0, 1.0, 2.0, 3.0), Maker())
+    schedule = RequestSchedule(asks(0.0, 1.0, 2.0, 3.0), Maker())
     assert take_all(schedule, 0.0) == [0]
     schedule.add(Ask(9, 1.5, 1, 1))
     assert not schedule.all_due(2.5)

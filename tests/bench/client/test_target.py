@@ -8,7 +8,7 @@ import pytest
 
 from tests.bench.client.support import PlainEndpoint
 from twofold.bench.client.request import RequestWriter, head
-from twofold.bench.client.target import Target
+from twofold.bench.client.target import ServerTarget
 from twofold.core.errors import NetworkError, ParameterError
 from twofold.load.base import Ask
 
@@ -16,16 +16,16 @@ from twofold.load.base import Ask
 @pytest.mark.parametrize(
     ("url", "expected", "authority"),
     [
-        ("http://localhost:8000", Target("http", "localhost", 8000), "localhost:8000"),
-        ("localhost:8000/v1/", Target("http", "localhost", 8000), "localhost:8000"),
-        ("https://Host.example/v1", Target("https", "host.example", 443), "host.example"),
-        ("https://host/api/openai/v1", Target("https", "host", 443, "/api/openai"), "host"),
-        ("http://[::1]:9/", Target("http", "::1", 9), "[::1]:9"),
-        ("http://host:80", Target("http", "host", 80), "host"),
+        ("http://localhost:8000", ServerTarget("http", "localhost", 8000), "localhost:8000"),
+        ("localhost:8000/v1/", ServerTarget("http", "localhost", 8000), "localhost:8000"),
+        ("https://Host.example/v1", ServerTarget("https", "host.example", 443), "host.example"),
+        ("https://host/api/openai/v1", ServerTarget("https", "host", 443, "/api/openai"), "host"),
+        ("http://[::1]:9/", ServerTarget("http", "::1", 9), "[::1]:9"),
+        ("http://host:80", ServerTarget("http", "host", 80), "host"),
     ],
 )
-def test_urls(url: str, expected: Target, authority: str) -> None:
-    target = Target.of(url)
+def test_urls(url: str, expected: ServerTarget, authority: str) -> None:
+    target = ServerTarget.of(url)
     assert target == expected
     assert target.authority == authority
 
@@ -45,33 +45,33 @@ def test_urls(url: str, expected: Target, authority: str) -> None:
 )
 def test_what_is_no_base_url(url: str, why: str) -> None:
     with pytest.raises(ParameterError, match=why) as raised:
-        Target.of(url)
+        ServerTarget.of(url)
     assert raised.value.hint
 
 
 def test_an_error_does_not_show_a_key() -> None:
     with pytest.raises(ParameterError) as raised:
-        Target.of("http://user:sk-secret@host")
+        ServerTarget.of("http://user:sk-secret@host")
     assert "secret" not in f"{raised.value} {raised.value.hint}"
 
 
 def test_an_unknown_host_is_a_network_error() -> None:
     with pytest.raises(NetworkError, match=r"No address is known for the host 'no-such-host\.invalid'"):
-        Target.of("http://no-such-host.invalid").addresses()
+        ServerTarget.of("http://no-such-host.invalid").addresses()
 
 
 def test_a_file_of_certificates_that_is_none(tmp_path: Path) -> None:
     path = tmp_path / "ca.pem"
     with pytest.raises(ParameterError, match="cannot be used"):
-        _ = Target.of("https://host", ca_file=path).tls
+        _ = ServerTarget.of("https://host", ca_file=path).tls
     path.write_text("no certificate")
     with pytest.raises(ParameterError, match="cannot be used"):
-        _ = Target.of("https://host", ca_file=path).tls
-    assert Target.of("http://host").tls is None
+        _ = ServerTarget.of("https://host", ca_file=path).tls
+    assert ServerTarget.of("http://host").tls is None
 
 
 def test_a_head_has_every_header_once() -> None:
-    told = head(Target.of("http://host:81/api"), "GET", "/v1/models", {"User-Agent": "me", "X-Key": "k"})
+    told = head(ServerTarget.of("http://host:81/api"), "GET", "/v1/models", {"User-Agent": "me", "X-Key": "k"})
     lines = told.decode().split("\r\n")
     assert lines[0] == "GET /api/v1/models HTTP/1.1"
     assert lines[1:] == [
@@ -86,12 +86,12 @@ def test_a_head_has_every_header_once() -> None:
 @pytest.mark.parametrize("header", [("key", "secret\r\nb: c"), ("key", "secret…"), ("a b", "secret"), ("", "secret")])
 def test_a_header_that_would_be_something_else_is_refused(header: tuple[str, str]) -> None:
     with pytest.raises(ParameterError, match="cannot be sent") as raised:
-        head(Target.of("host"), "GET", "/", dict([header]))
+        head(ServerTarget.of("host"), "GET", "/", dict([header]))
     assert "secret" not in str(raised.value)
 
 
 def test_requests_are_written() -> None:
-    request = RequestWriter(Target.of("host"), PlainEndpoint(Authorization="Bearer k")).write(Ask(3, 0.0, 2, 1))
+    request = RequestWriter(ServerTarget.of("host"), PlainEndpoint(Authorization="Bearer k")).write(Ask(3, 0.0, 2, 1))
     start, _, body = request.partition(b"\r\n\r\n")
     assert body == b'{"index": 3, "pad": "xx"}'
     assert start.endswith(b"content-type: application/json\r\nauthorization: Bearer k\r\ncontent-length: 25")

@@ -10,9 +10,9 @@ import numpy as np
 
 from tests.bench.metrics.samples import record, sample
 from twofold.bench.metrics.objectives import Objectives
-from twofold.bench.metrics.rule import Rule
+from twofold.bench.metrics.rule import MeasurementRule
 from twofold.bench.metrics.summary import summarise
-from twofold.bench.record import RunRecord, Sample
+from twofold.bench.record import RequestSample, RunRecord
 from twofold.bench.report.document import SCHEMA, Document, Machine, Run, Target
 from twofold.bench.report.gather import run_of
 
@@ -23,7 +23,7 @@ MACHINE = Machine(
 
 def served(
     seed: int, n: int = 400, *, rate: float = 6.0, slower: float = 1.0, failing: float = 0.0, chunks: int = 4
-) -> list[Sample]:
+) -> list[RequestSample]:
     """Poisson arrivals at one line that takes 0.1 s each; every time is ``slower`` times as long."""
     rng = np.random.default_rng(seed)
     due, service = np.cumsum(rng.exponential(1 / rate, n)), rng.exponential(0.1 * slower, n)
@@ -40,18 +40,18 @@ def served(
 
 
 def run(
-    samples: Sequence[Sample],
+    samples: Sequence[RequestSample],
     load: Mapping[str, Any] | None = None,
     objectives: Objectives | None = None,
     *,
-    rule: Rule | None = None,
+    rule: MeasurementRule | None = None,
     chunks: bool = True,
     **stopped: Any,
 ) -> Run:
     said = {"kind": "open", "arrivals": {"kind": "poisson", "rate": 6.0}, "seed": 1}
     found: RunRecord = record(samples, samples[-1].ask.due_s if samples else 0.0, **stopped)
     found = replace(found, load=said if load is None else load)
-    rule = rule or Rule()
+    rule = rule or MeasurementRule()
     return run_of(found, rule, summarise(found, rule, objectives).to_json(), chunks=chunks)
 
 

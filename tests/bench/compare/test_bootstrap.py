@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twofold.bench.compare.bootstrap import CELLS, Draws, block_length, nearest_rank, ratio_interval
+from twofold.bench.compare.bootstrap import CELLS, BootstrapSamples, block_length, nearest_rank, ratio_interval
 from twofold.bench.metrics.distribution import Floats, percentile
 
 
@@ -15,7 +15,7 @@ from twofold.bench.metrics.distribution import Floats, percentile
 @given(st.integers(1, 60), st.integers(0, 5))
 def test_every_draw_holds_whole_blocks_of_all(n: int, seed: int) -> None:
     values = np.random.default_rng(seed).normal(size=n)
-    counts = Draws.of(values, seed).counts
+    counts = BootstrapSamples.of(values, seed).counts
     block = block_length(values)
     assert counts.shape[1] == n
     assert counts.min() >= 0
@@ -23,14 +23,14 @@ def test_every_draw_holds_whole_blocks_of_all(n: int, seed: int) -> None:
 
 
 def test_every_value_is_drawn_as_often() -> None:
-    counts = Draws.of(np.random.default_rng(1).normal(size=50), 3).counts
+    counts = BootstrapSamples.of(np.random.default_rng(1).normal(size=50), 3).counts
     assert np.abs(counts.mean(axis=0) / counts.mean() - 1).max() < 0.15
 
 
 def test_quantiles_of_a_draw_are_those_of_its_values() -> None:
     rng = np.random.default_rng(2)
     values, owner = rng.exponential(size=90), np.array([at for at in range(100) if at % 10])
-    draws = Draws.of(rng.normal(size=100), 1)
+    draws = BootstrapSamples.of(rng.normal(size=100), 1)
     found = draws.quantiles(values, owner, (0.5, 0.9))
     for at in (0, 7, 99):
         drawn = np.sort(np.repeat(values, draws.counts[at][owner]))
@@ -41,7 +41,7 @@ def test_quantiles_of_a_draw_are_those_of_its_values() -> None:
 def test_quantiles_of_several_values_a_request() -> None:
     rng = np.random.default_rng(3)
     values, owner = rng.exponential(size=300), np.repeat(np.arange(60), 5)
-    draws = Draws.of(rng.normal(size=60), 1)
+    draws = BootstrapSamples.of(rng.normal(size=60), 1)
     found = draws.quantiles(values, owner, (0.5, 0.99))
     for at in (0, 50):
         drawn = np.sort(np.repeat(values, draws.counts[at][owner]))
@@ -51,7 +51,7 @@ def test_quantiles_of_several_values_a_request() -> None:
 def test_a_grid_of_many_values_is_close_and_never_below() -> None:
     rng = np.random.default_rng(4)
     values, owner = rng.exponential(size=20 * CELLS), np.repeat(np.arange(2 * CELLS), 10)
-    draws = Draws.of(rng.normal(size=2 * CELLS), 1)
+    draws = BootstrapSamples.of(rng.normal(size=2 * CELLS), 1)
     found = draws.quantiles(values, owner, (0.5, 0.99))
     drawn = np.sort(np.repeat(values, draws.counts[5][owner]))
     for at, share in enumerate((0.5, 0.99)):
@@ -61,13 +61,13 @@ def test_a_grid_of_many_values_is_close_and_never_below() -> None:
 
 def test_failures_are_in_the_quantiles() -> None:
     values = np.array([1.0] * 90 + [math.inf] * 10)
-    found = Draws.of(values, 1).quantiles(values, np.arange(100), (0.5, 0.99))
+    found = BootstrapSamples.of(values, 1).quantiles(values, np.arange(100), (0.5, 0.99))
     assert (found[0] == 1.0).mean() > 0.95
     assert np.isinf(found[1]).mean() > 0.5
 
 
 def test_no_values_have_no_quantile() -> None:
-    draws = Draws.of(np.ones(10), 1)
+    draws = BootstrapSamples.of(np.ones(10), 1)
     assert np.isnan(draws.quantiles(np.empty(0), np.empty(0, np.int64), (0.5,))).all()
     assert ratio_interval(np.array([math.nan]), np.array([1.0]), 0.99) is None
 
@@ -109,7 +109,7 @@ def test_the_interval_of_a_mean_covers_where_neighbours_depend_on_one_another() 
     held = 0
     for seed in range(100):
         pair = [_autoregression(2 * seed + at, 400, 10.0) for at in (0, 1)]
-        drawn = [Draws.of(values, seed).means(values, np.arange(400)) for values in pair]
+        drawn = [BootstrapSamples.of(values, seed).means(values, np.arange(400)) for values in pair]
         interval = ratio_interval(drawn[0], drawn[1], 0.95)
         assert interval is not None
         held += interval[0] <= 1 <= interval[1]

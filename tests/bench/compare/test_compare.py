@@ -6,14 +6,14 @@ import math
 import pytest
 
 from tests.bench.compare.documents import document, run, served
-from twofold.bench.compare.compare import Comparison, Row, compare
+from twofold.bench.compare.compare import ComparedFigure, Comparison, compare
 from twofold.bench.metrics.objectives import Objectives
-from twofold.bench.metrics.rule import Rule
+from twofold.bench.metrics.rule import MeasurementRule
 from twofold.bench.report.document import read
 from twofold.core.errors import ParameterError
 
 
-def _rows(found: Comparison) -> dict[str, Row]:
+def _rows(found: Comparison) -> dict[str, ComparedFigure]:
     return {f"{row.measure} {row.statistic}": row for row in found.pairs[0].rows}
 
 
@@ -85,7 +85,7 @@ def test_chunks_that_were_left_out_leave_out_their_rows() -> None:
 def test_settings_that_differ_come_first() -> None:
     one, two = served(1), served(2)
     a = document(run(one), seed=1, warmup=0)
-    b = document(run(two, rule=Rule(2.0)), model="b-model", version="2", seed=2, warmup=2)
+    b = document(run(two, rule=MeasurementRule(2.0)), model="b-model", version="2", seed=2, warmup=2)
     found = [(each.path, each.expected) for each in compare(a, b).differences]
     assert found == [
         ("rule.warmup_s", False),

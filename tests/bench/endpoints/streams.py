@@ -8,14 +8,14 @@ import orjson
 
 from twofold.bench.endpoints.choose import endpoint_of
 from twofold.bench.endpoints.options import EndpointOptions
-from twofold.bench.record import Answer
-from twofold.load.base import Ask, Message
+from twofold.bench.record import RecordedResponse
+from twofold.load.base import Ask, PromptMessage
 
 DONE: Final = b"[DONE]"
 
 
-def no_prompts(ask: Ask) -> tuple[Message, ...]:
-    return ask.messages or (Message("user", "hello"),)
+def no_prompts(ask: Ask) -> tuple[PromptMessage, ...]:
+    return ask.messages or (PromptMessage("user", "hello"),)
 
 
 def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> dict[str, Any]:
@@ -32,9 +32,9 @@ def piece(text: str, finish: str | None = None, **more: Any) -> dict[str, Any]:
     return {"id": "c1", "object": "text_completion", "choices": [choice], **more}
 
 
-def read(name: str, *events: dict[str, Any] | bytes) -> Answer:
+def read(name: str, *events: dict[str, Any] | bytes) -> RecordedResponse:
     """What the endpoint ``name`` makes of these events, the first of which came at 1.0, the next at 2.0."""
-    answer = Answer()
+    answer = RecordedResponse()
     reader = endpoint_of(name, EndpointOptions("m"), no_prompts).reader(answer)
     for moment, event in enumerate(events, 1):
         if isinstance(event, bytes):
@@ -44,7 +44,7 @@ def read(name: str, *events: dict[str, Any] | bytes) -> Answer:
     return answer
 
 
-def read_whole(name: str, body: dict[str, Any]) -> Answer:
-    answer = Answer()
+def read_whole(name: str, body: dict[str, Any]) -> RecordedResponse:
+    answer = RecordedResponse()
     endpoint_of(name, EndpointOptions("m"), no_prompts).reader(answer).whole(orjson.dumps(body), 5.0)
     return answer

@@ -12,7 +12,7 @@ from twofold.bench.endpoints.choose import ENDPOINTS, endpoint_of
 from twofold.bench.endpoints.failures import MOST_CHARS, sentence
 from twofold.bench.endpoints.options import EndpointOptions
 from twofold.core.errors import ParameterError
-from twofold.load.base import Ask, Message
+from twofold.load.base import Ask, PromptMessage
 
 ASK = Ask(0, 0.0, input_tokens=8, output_tokens=16)
 
@@ -30,7 +30,13 @@ def test_the_body_of_a_chat() -> None:
 
 
 def test_the_body_of_a_completion_joins_all_messages() -> None:
-    ask = Ask(0, 0.0, 8, 16, messages=(Message("user", "a"), Message("assistant", " b"), Message("user", " c")))
+    ask = Ask(
+        0,
+        0.0,
+        8,
+        16,
+        messages=(PromptMessage("user", "a"), PromptMessage("assistant", " b"), PromptMessage("user", " c")),
+    )
     body = orjson.loads(endpoint_of("completions", EndpointOptions("m"), no_prompts).body(ask))
     assert body["prompt"] == "a b c"
     assert "messages" not in body

@@ -15,9 +15,9 @@ from tests.bench.endpoints.streams import no_prompts, read, read_whole
 from tests.bench.endpoints.test_openai import JSON
 from twofold.bench.endpoints.messages import MessagesEndpoint, MessagesReader
 from twofold.bench.endpoints.options import EndpointOptions
-from twofold.bench.record import UNKNOWN, Answer
+from twofold.bench.record import UNKNOWN, RecordedResponse
 from twofold.core.errors import ParameterError
-from twofold.load.base import Ask, Message
+from twofold.load.base import Ask, PromptMessage
 
 START = {"type": "message_start", "message": {"usage": {"input_tokens": 10, "output_tokens": 1}}}
 KINDS = ("content_block_delta", "content_block_start", "message_start", "message_delta")
@@ -91,7 +91,7 @@ def test_a_whole_answer_may_be_an_error_or_nothing() -> None:
 
 def test_the_body_has_the_system_prompt_apart() -> None:
     endpoint = MessagesEndpoint(EndpointOptions("m", api_key="k"), no_prompts)
-    messages = (Message("system", "Be brief."), Message("user", "Hello"))
+    messages = (PromptMessage("system", "Be brief."), PromptMessage("user", "Hello"))
     body = orjson.loads(endpoint.body(Ask(0, 0.0, 8, 16, messages=messages)))
     assert body["system"] == "Be brief."
     assert body["messages"] == [{"role": "user", "content": "Hello"}]
@@ -111,7 +111,7 @@ def test_what_the_dialect_has_no_words_for_is_refused(options: EndpointOptions) 
     said=JSON, kind=st.sampled_from(["content_block_delta", "content_block_start", "message_start", "message_delta"])
 )
 def test_no_json_brings_the_reader_down(said: object, kind: str) -> None:
-    reader = MessagesReader(Answer())
+    reader = MessagesReader(RecordedResponse())
     for body in (said, {"type": kind, "delta": said, "content_block": said, "message": said, "usage": said}):
         with contextlib.suppress(ValueError):
             reader.event(kind, json.dumps(body).encode(), 1.0)

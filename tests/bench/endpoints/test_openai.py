@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.bench.endpoints.streams import DONE, chunk, piece, read, read_whole
 from twofold.bench.endpoints.openai import OpenAIReader
-from twofold.bench.record import UNKNOWN, Answer
+from twofold.bench.record import UNKNOWN, RecordedResponse
 
 USAGE = {
     "prompt_tokens": 12,
@@ -173,7 +173,7 @@ JSON = st.recursive(
 @settings(max_examples=150, deadline=None)
 @given(said=JSON, whole=st.booleans())
 def test_no_json_brings_a_reader_down(said: object, whole: bool) -> None:
-    reader = OpenAIReader(Answer())
+    reader = OpenAIReader(RecordedResponse())
     data = json.dumps(said).encode()
     with contextlib.suppress(ValueError):
         reader.whole(data, 1.0) if whole else reader.event(None, data, 1.0)

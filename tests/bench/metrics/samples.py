@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from twofold.bench.record import Answer, ClientLoad, RunRecord, Sample
+from twofold.bench.record import ClientLoad, RecordedResponse, RequestSample, RunRecord
 from twofold.load.base import Ask, Outcome
 
 QUIET = ClientLoad(wall_s=0.0, cpu_s=0.0, lag_p50_s=0.0, lag_p99_s=0.0, stamps="kernel", events=0)
@@ -25,24 +25,26 @@ def sample(
     asked: tuple[int, int] = (8, 4),
     answer: dict[str, Any] | None = None,
     **rest: Any,
-) -> Sample:
+) -> RequestSample:
     """A request due and started at ``due``, with chunks of one token at ``moments``, that ended with the last."""
     told = [1] * len(moments) if tokens is None else list(tokens)
     chars = array("i", [1] * len(moments))
-    reply = Answer(array("d", moments), array("i", told), chars, ["a"] * len(moments), completion_tokens=usage)
+    reply = RecordedResponse(
+        array("d", moments), array("i", told), chars, ["a"] * len(moments), completion_tokens=usage
+    )
     for name, value in (answer or {}).items():
         setattr(reply, name, value)
-    made = Sample(Ask(index, due, *asked), reply, outcome, started_s=due if started is None else started, **rest)
+    made = RequestSample(Ask(index, due, *asked), reply, outcome, started_s=due if started is None else started, **rest)
     made.ended_s = ended if ended is not None or not moments else moments[-1]
     return made
 
 
-def record(samples: Sequence[Sample], duration: float, *, interrupted: bool = False, **client: Any) -> RunRecord:
+def record(samples: Sequence[RequestSample], duration: float, *, interrupted: bool = False, **client: Any) -> RunRecord:
     load = ClientLoad(**{**{name: getattr(QUIET, name) for name in QUIET.__slots__}, **client})
     return RunRecord({"kind": "test"}, tuple(samples), duration, load, began_unix=0.0, interrupted=interrupted)
 
 
-def steady(n: int, gap: float, latency: float, *, tokens: int = 4, itl: float = 0.1) -> list[Sample]:
+def steady(n: int, gap: float, latency: float, *, tokens: int = 4, itl: float = 0.1) -> list[RequestSample]:
     """``n`` requests, one each ``gap`` seconds, whose first token takes ``latency``."""
     starts = [at * gap for at in range(n)]
     return [

@@ -7,25 +7,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twofold.bench.metrics.distribution import NOTHING, PER_MILLE, Distribution, percentile, rank
+from twofold.bench.metrics.distribution import NOTHING, PER_MILLE, MeasureDistribution, percentile, rank
 from twofold.bench.metrics.interval import needed, wilson
 
 
 def test_percentiles_are_values_by_nearest_rank() -> None:
-    found = Distribution.of([float(value) for value in range(1, 101)])
+    found = MeasureDistribution.of([float(value) for value in range(1, 101)])
     assert (found.p50, found.p90, found.p95, found.p99, found.p99_9) == (50, 90, 95, 99, 100)
     assert (found.n, found.failed, found.min, found.max, found.mean) == (100, 0, 1, 100, 50.5)
     assert found.std == pytest.approx(math.sqrt((100**2 - 1) / 12))
 
 
 def test_failures_are_infinite_and_out_of_the_mean() -> None:
-    found = Distribution.of([1.0, 3.0, math.inf, math.inf])
+    found = MeasureDistribution.of([1.0, 3.0, math.inf, math.inf])
     assert (found.n, found.failed, found.mean, found.p50, found.p90) == (4, 2, 2.0, 3.0, math.inf)
 
 
 def test_nothing_and_only_failures() -> None:
-    assert Distribution.of([None, None]) == NOTHING
-    found = Distribution.of([math.inf])
+    assert MeasureDistribution.of([None, None]) == NOTHING
+    found = MeasureDistribution.of([math.inf])
     assert (found.n, found.failed, found.mean, found.std, found.p50) == (1, 1, None, None, math.inf)
 
 
@@ -40,8 +40,8 @@ def test_a_percentile_is_the_least_value_that_the_share_does_not_exceed(values: 
 @given(st.lists(st.tuples(st.floats(0, 10), st.integers(1, 5)), min_size=1, max_size=40))
 def test_weights_are_repetitions(pairs: list[tuple[float, int]]) -> None:
     values, weights = (np.array(column, np.float64) for column in zip(*pairs, strict=True))
-    weighted = Distribution.weighted(values, weights)
-    repeated = Distribution.of(np.repeat(values, weights.astype(int)))
+    weighted = MeasureDistribution.weighted(values, weights)
+    repeated = MeasureDistribution.of(np.repeat(values, weights.astype(int)))
     assert (weighted.n, weighted.p50, weighted.p99, weighted.max) == (
         repeated.n,
         repeated.p50,

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from tests.bench.metrics.samples import record, sample, steady
 from twofold.bench.metrics.summary import Summary, summarise
-from twofold.bench.record import UNKNOWN, Sample
-from twofold.load.base import Message, Shared
+from twofold.bench.record import UNKNOWN, RequestSample
+from twofold.load.base import PromptMessage, Shared
 
 
 def kinds(summary: Summary) -> dict[str, str]:
@@ -34,7 +34,7 @@ def test_as_many_chunks_as_tokens_are_one_each() -> None:
         assert "100%" in kinds(parts)["assumed_tokens"]
 
 
-def cached(tokens: int) -> Sample:
+def cached(tokens: int) -> RequestSample:
     return sample(0.0, [1.0, 1.1], asked=(100, 4), answer={"prompt_tokens": 100, "cached_tokens": tokens})
 
 
@@ -58,8 +58,8 @@ def test_what_prompts_share_may_be_cached() -> None:
     ask = cached(80).ask
     for common in (
         {"shared": (Shared(0, 8),)},
-        {"history": (Message("user", "a"),)},
-        {"messages": (Message("user", "a"),)},
+        {"history": (PromptMessage("user", "a"),)},
+        {"messages": (PromptMessage("user", "a"),)},
     ):
         given = cached(80)
         given.ask = replace(ask, **common)

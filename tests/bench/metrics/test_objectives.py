@@ -5,8 +5,8 @@ import math
 import pytest
 
 from tests.bench.metrics.samples import record, sample, steady
-from twofold.bench.metrics.distribution import Distribution
-from twofold.bench.metrics.goodput import Goodput, Misses, misses, mlperf
+from twofold.bench.metrics.distribution import MeasureDistribution
+from twofold.bench.metrics.goodput import MeasuredGoodput, Misses, misses, mlperf
 from twofold.bench.metrics.objectives import Objectives, share
 from twofold.bench.metrics.requests import RequestFigures, request_figures
 from twofold.core.errors import ParameterError
@@ -53,7 +53,7 @@ def test_goodput_counts_requests_that_meet_every_objective() -> None:
     good, slow_start, slow_all = steady(1, 1.0, 0.1), steady(1, 1.0, 2.0), steady(1, 1.0, 2.0, itl=1.0)
     failed = [sample(0.0, [0.1], outcome="failed"), sample(0.0, [], ended=1.0)]
     figures = request_figures(record([*good, *slow_start, *slow_all, *failed], 10.0))
-    found = Goodput.of(figures, Objectives(ttft=0.5, tpot=0.5), 10.0)
+    found = MeasuredGoodput.of(figures, Objectives(ttft=0.5, tpot=0.5), 10.0)
     assert (found.judged, found.met, found.attainment, found.requests_per_s) == (5, 1, 0.2, 0.1)
     assert found.misses == Misses(failed=1, empty=1, ttft=2, tpot=1)
     assert found.output_tokens_per_s == 0.4
@@ -73,17 +73,17 @@ def test_what_a_stopped_run_left_open_misses_only_what_it_has_missed() -> None:
     assert misses(waiting, Objectives(ttft=3.0, e2e=1.0)) == ("e2e",)
     answering = RequestFigures.of(sample(0.0, [0.5], outcome="unfinished"), stopped_s=2.0)
     assert misses(answering, Objectives(ttft=1.0, tpot=1.0)) is None
-    found = Goodput.of([waiting, answering], Objectives(ttft=1.0), 2.0)
+    found = MeasuredGoodput.of([waiting, answering], Objectives(ttft=1.0), 2.0)
     assert (found.judged, found.met, found.attainment) == (1, 0, 0.0)
 
 
 def test_no_requests_attain_nothing_that_is_known() -> None:
-    found = Goodput.of([], Objectives(ttft=1.0), 0.0)
+    found = MeasuredGoodput.of([], Objectives(ttft=1.0), 0.0)
     assert (found.attainment, found.requests_per_s, found.interval.low, found.interval.high) == (None, None, 0.0, 1.0)
 
 
 def test_mlperf_limits_are_of_p99() -> None:
-    verdicts = mlperf(Distribution.of([0.1] * 99 + [9.0]), Distribution.of([0.05] * 100))
+    verdicts = mlperf(MeasureDistribution.of([0.1] * 99 + [9.0]), MeasureDistribution.of([0.05] * 100))
     met = {verdict.scenario.name: verdict.met for verdict in verdicts}
     assert met == {
         "llama2-70b": True,
@@ -91,8 +91,8 @@ def test_mlperf_limits_are_of_p99() -> None:
         "llama3.1-405b": True,
         "llama3.1-8b": True,
     }
-    at_the_limit = mlperf(Distribution.of([0.45]), Distribution.of([0.04]))
+    at_the_limit = mlperf(MeasureDistribution.of([0.45]), MeasureDistribution.of([0.04]))
     assert all(verdict.met for verdict in at_the_limit)
-    failing = mlperf(Distribution.of([0.1] * 98 + [math.inf] * 2), Distribution.of([0.01]))
+    failing = mlperf(MeasureDistribution.of([0.1] * 98 + [math.inf] * 2), MeasureDistribution.of([0.01]))
     assert not any(verdict.met for verdict in failing)
-    assert not any(verdict.met for verdict in mlperf(Distribution.of([]), Distribution.of([])))
+    assert not any(verdict.met for verdict in mlperf(MeasureDistribution.of([]), MeasureDistribution.of([])))

@@ -8,11 +8,11 @@ import pytest
 from tests.bench.metrics.samples import record, sample, steady
 from twofold.bench.metrics.objectives import Objectives
 from twofold.bench.metrics.rates import Concurrency
-from twofold.bench.metrics.rule import Rule, Window
+from twofold.bench.metrics.rule import MeasurementRule, Window
 from twofold.bench.metrics.summary import Summary, summarise
-from twofold.bench.record import Sample
+from twofold.bench.record import RequestSample
 from twofold.core.errors import ParameterError
-from twofold.load.base import Message
+from twofold.load.base import PromptMessage
 
 
 def _kinds(summary: Summary) -> set[str]:
@@ -21,18 +21,18 @@ def _kinds(summary: Summary) -> set[str]:
 
 def test_a_rule_chooses_by_when_requests_are_due() -> None:
     samples = steady(10, 1.0, 0.5)
-    assert len(Rule().measured(record(samples, 9.0))) == 10
-    measured = Rule(warmup_s=2.0, cooldown_s=3.0).measured(record(samples, 10.0))
+    assert len(MeasurementRule().measured(record(samples, 9.0))) == 10
+    measured = MeasurementRule(warmup_s=2.0, cooldown_s=3.0).measured(record(samples, 10.0))
     assert [each.ask.due_s for each in measured] == [2.0, 3.0, 4.0, 5.0, 6.0]
-    assert Rule(8.0, 8.0).measured(record(samples, 10.0)) == ()
+    assert MeasurementRule(8.0, 8.0).measured(record(samples, 10.0)) == ()
 
 
 def test_a_rule_in_words() -> None:
-    assert Rule().words(60) == "every request is measured"
-    assert Rule(10, 5).words(60) == "measured are the requests that were due from 10 s on and before 55 s"
-    assert Rule(0, 5).words(60) == "measured are the requests that were due before 55 s"
+    assert MeasurementRule().words(60) == "every request is measured"
+    assert MeasurementRule(10, 5).words(60) == "measured are the requests that were due from 10 s on and before 55 s"
+    assert MeasurementRule(0, 5).words(60) == "measured are the requests that were due before 55 s"
     with pytest.raises(ParameterError, match="warmup"):
-        Rule(-1)
+        MeasurementRule(-1)
 
 
 def test_rates_of_a_server_that_keeps_up() -> None:
@@ -51,7 +51,7 @@ def test_rates_of_a_server_that_keeps_up() -> None:
 
 
 def test_after_the_warm_up_the_steady_rate_is_the_rate() -> None:
-    rates = summarise(record(steady(200, 0.1, 0.5), 20.0), Rule(warmup_s=5.0, cooldown_s=5.0)).rates
+    rates = summarise(record(steady(200, 0.1, 0.5), 20.0), MeasurementRule(warmup_s=5.0, cooldown_s=5.0)).rates
     assert rates.steady is not None
     assert rates.steady.requests_per_s == pytest.approx(10.0, abs=0.11)
     assert rates.steady.output_tokens_per_s == pytest.approx(40.0, abs=0.41)
@@ -112,8 +112,8 @@ def test_prompts_that_nobody_asked_a_length_of_are_not_held_against_it() -> None
     later = sample(0.0, [1.0], answer=told)
     texts = sample(0.0, [1.0], answer=told)
     ask = {"due_s": 0.0, "input_tokens": 8, "output_tokens": 1}
-    later.ask = type(later.ask)(0, **ask, history=(Message("user", "a"),))  # type: ignore[arg-type]
-    texts.ask = type(texts.ask)(1, **ask, messages=(Message("user", "a"),))  # type: ignore[arg-type]
+    later.ask = type(later.ask)(0, **ask, history=(PromptMessage("user", "a"),))  # type: ignore[arg-type]
+    texts.ask = type(texts.ask)(1, **ask, messages=(PromptMessage("user", "a"),))  # type: ignore[arg-type]
     assert summarise(record([later, texts], 1.0)).tokens.prompt.told == 0
 
 
@@ -156,7 +156,7 @@ def test_waiting_at_the_client_is_told() -> None:
 
 
 def test_a_sound_run_has_no_notes() -> None:
-    samples: list[Sample] = steady(3000, 0.01, 0.5)
+    samples: list[RequestSample] = steady(3000, 0.01, 0.5)
     summary = summarise(record(samples, 30.0, wall_s=30.0, cpu_s=3.0), objectives=Objectives.parse("ttft=1s,tpot=1s"))
     assert summary.notes == ()
     assert summary.goodput is not None

@@ -21,9 +21,9 @@ from tests.bench.stub.live import stub_server
 from tests.bench.stub.script import Script
 from tests.bench.truth.runs import at_best
 from twofold.bench.client.options import ClientOptions
-from twofold.bench.client.target import Target
+from twofold.bench.client.target import ServerTarget
 from twofold.bench.endpoints.options import EndpointOptions
-from twofold.bench.metrics.distribution import Distribution
+from twofold.bench.metrics.distribution import MeasureDistribution
 from twofold.bench.metrics.summary import Summary, summarise
 from twofold.bench.session import Setup, opened
 from twofold.load.lengths import Fixed
@@ -42,7 +42,7 @@ moment as long as answers take equally long, and each waits for aiperf to build 
 
 
 def ours(url: str, plan: LoadPlan) -> Summary:
-    setup = Setup(Target.of(url), "chat", None, EndpointOptions("", extra=ANSWER.fields), ClientOptions())
+    setup = Setup(ServerTarget.of(url), "chat", None, EndpointOptions("", extra=ANSWER.fields), ClientOptions())
     with opened(setup) as session:
         return summarise(session.run(plan.load))
 
@@ -109,9 +109,9 @@ def unequal(summary: Summary, found: Found) -> list[str]:
     return [unit for unit, own, other in rows if own != pytest.approx(other, rel=0.03)]
 
 
-def difference(name: str, own: Distribution, other: Sequence[float], p50: float, p99: float) -> bool:
+def difference(name: str, own: MeasureDistribution, other: Sequence[float], p50: float, p99: float) -> bool:
     """Whether P50 or P99 are further apart than that."""
-    second = Distribution.of(list(other))
+    second = MeasureDistribution.of(list(other))
     assert own.p50 is not None
     assert own.p99 is not None
     assert second.p50 is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from twofold.load.base import Message
+from twofold.load.base import PromptMessage
 
 AROUND, END = 4, 3
 
@@ -20,10 +20,10 @@ class ToyCounter:
     chat: bool = True
     split: frozenset[str] = frozenset()
     most: int | None = None
-    asked: list[tuple[Message, ...]] = field(default_factory=list)
+    asked: list[tuple[PromptMessage, ...]] = field(default_factory=list)
     source: str = "a toy"
 
-    def count(self, messages: tuple[Message, ...]) -> int | None:
+    def count(self, messages: tuple[PromptMessage, ...]) -> int | None:
         self.asked.append(messages)
         if self.chat:
             total = END + sum(AROUND + self.of(message.text) for message in messages)

@@ -18,7 +18,7 @@ from twofold.bench.prompts.choose import first_that_counts
 from twofold.bench.prompts.local import local_counter
 from twofold.bench.prompts.prompter import make_prompter
 from twofold.bench.prompts.remote import remote_counters
-from twofold.load.base import Ask, Message
+from twofold.load.base import Ask, PromptMessage
 
 TINY = TinyOptions("llama", vocab=300, context=512)
 
@@ -57,7 +57,7 @@ def test_prompts_are_as_long_as_asked(exchange: Exchange, name: str, stream: boo
     prompter = make_prompter(counter, chat=name != "completions", seed=4)
     assert prompter.recipe.exact
     endpoint = endpoint_of(name, options, prompter)
-    history: tuple[Message, ...] = ()
+    history: tuple[PromptMessage, ...] = ()
     before = 0
     for turn, tokens in enumerate((90, 60)):
         ask = Ask(turn, 0.0, tokens, 5, history=history, turn=turn)
@@ -65,7 +65,7 @@ def test_prompts_are_as_long_as_asked(exchange: Exchange, name: str, stream: boo
         assert (answer.prompt_tokens, answer.done, answer.streamed) == (before + tokens, True, stream)
         if spoken:
             assert (answer.completion_tokens, sum(answer.tokens)) == (5, 5)
-        history = (*prompter(ask), Message("assistant", "XYZ"))
+        history = (*prompter(ask), PromptMessage("assistant", "XYZ"))
         before += tokens + 3
 
 
@@ -74,5 +74,5 @@ def test_the_usage_and_the_model_file_agree_with_the_server(
 ) -> None:
     *_, usage = remote_counters(exchange, "chat", EndpointOptions("tiny"))
     local = local_counter(str(tiny_gguf(TINY).path), chat=True, models=tmp_path)
-    asked = (Message("user", "Hello there"), Message("assistant", "Hi"), Message("user", "Go on"))
+    asked = (PromptMessage("user", "Hello there"), PromptMessage("assistant", "Hi"), PromptMessage("user", "Go on"))
     assert usage.count(asked) == local.count(asked)

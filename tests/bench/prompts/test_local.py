@@ -20,7 +20,7 @@ from twofold.bench.prompts.units import START
 from twofold.bench.prompts.words import WORDS
 from twofold.core.errors import ModelNotFoundError, UnsupportedModelError
 from twofold.host.paths import CacheFolders
-from twofold.load.base import Ask, Message, Shared
+from twofold.load.base import Ask, PromptMessage, Shared
 
 CHAT = "{{ bos_token }}{% for m in messages %}{{ ' ' + m['role'] + m['content'] }}{% endfor %} assistant"
 
@@ -40,12 +40,12 @@ def hub_folder(tmp_path: Path) -> Path:
 def test_a_tokenizer_json_counts_texts(hub_folder: Path) -> None:
     for name in (hub_folder, hub_folder / "tokenizer.json"):
         counter = local_counter(str(name), chat=False, models=hub_folder)
-        assert counter.count((Message("user", f"{START} time day"),)) == 4
+        assert counter.count((PromptMessage("user", f"{START} time day"),)) == 4
     assert make_prompter(counter, chat=False, seed=0).recipe.exact
 
 
 def test_a_chat_needs_the_template_beside_it(hub_folder: Path) -> None:
-    messages = (Message("user", " time day"),)
+    messages = (PromptMessage("user", " time day"),)
     assert local_counter(str(hub_folder), chat=True, models=hub_folder).count(messages) is None
     for template in (CHAT, [{"name": "tool_use", "template": "x"}, {"name": "default", "template": CHAT}]):
         config = {"chat_template": template, "bos_token": {"content": "<s>"}}
@@ -92,11 +92,11 @@ def test_prompts_are_exact_for_real_models(model_path: Callable[[str], Path], al
 def _check_turns(counter: LocalCounter, *, chat: bool) -> None:
     prompter = make_prompter(counter, chat=chat, seed=11)
     assert prompter.recipe.exact
-    history: tuple[Message, ...] = ()
+    history: tuple[PromptMessage, ...] = ()
     before = 0
     for turn, tokens in enumerate((40, 100, 700)):
         ask = Ask(turn, 0.0, tokens, 1, shared=(Shared(1, 20),), history=history, turn=turn)
         messages = prompter(ask)
         assert counter.count(messages) == before + tokens
-        history = (*messages, Message("assistant", "and so on" if chat else " and so on"))
+        history = (*messages, PromptMessage("assistant", "and so on" if chat else " and so on"))
         before += tokens + 3

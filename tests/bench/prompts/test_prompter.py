@@ -11,7 +11,7 @@ from tests.bench.prompts.counters import AROUND, END, CharacterCounter, PairCoun
 from twofold.bench.prompts.prompter import Prompter, make_prompter
 from twofold.bench.prompts.units import MOST_CALLS, START, find_units
 from twofold.bench.prompts.words import WORDS
-from twofold.load.base import Ask, Message, Shared
+from twofold.load.base import Ask, PromptMessage, Shared
 
 TOY = make_prompter(ToyCounter(), chat=True, seed=1)
 
@@ -30,13 +30,13 @@ def own_words(prompter: Prompter, ask: Ask) -> list[str]:
 def test_prompts_have_as_many_tokens_as_asked(index: int, tokens: int, shares: list[int], turns: int) -> None:
     counter = ToyCounter()
     shared = tuple(Shared(key, share) for key, share in enumerate(shares))
-    history: tuple[Message, ...] = ()
+    history: tuple[PromptMessage, ...] = ()
     before = 0
     for turn in range(turns + 1):
         ask = Ask(index + turn, 0.0, tokens, 1, shared=shared, history=history, turn=turn)
         messages = TOY(ask)
         assert counter.count(messages) == before + tokens
-        history = (*messages, Message("assistant", "the answer said this"))
+        history = (*messages, PromptMessage("assistant", "the answer said this"))
         before += tokens + 4
 
 
@@ -70,21 +70,21 @@ def test_another_seed_makes_other_prompts() -> None:
 
 
 def test_what_a_trace_gives_is_sent_as_it_stands() -> None:
-    given_messages = (Message("system", "a"), Message("user", "b"))
-    history = (Message("user", "before"),)
+    given_messages = (PromptMessage("system", "a"), PromptMessage("user", "b"))
+    history = (PromptMessage("user", "before"),)
     assert TOY(Ask(0, 0.0, 999, 1, messages=given_messages, history=history)) == (*history, *given_messages)
 
 
 def test_a_prompt_too_short_for_the_template_is_the_shortest() -> None:
     assert TOY.least_tokens == AROUND + END + 2
-    assert TOY(Ask(0, 0.0, 1, 1, shared=(Shared(0, 1),))) == (Message("user", START),)
+    assert TOY(Ask(0, 0.0, 1, 1, shared=(Shared(0, 1),))) == (PromptMessage("user", START),)
 
 
 def test_a_plain_text_goes_on_without_a_template() -> None:
     counter = ToyCounter(chat=False)
     prompter = make_prompter(counter, chat=False, seed=0)
     first = prompter(Ask(0, 0.0, 30, 1))
-    later = prompter(Ask(1, 0.0, 20, 1, history=(*first, Message("assistant", " so it is")), turn=1))
+    later = prompter(Ask(1, 0.0, 20, 1, history=(*first, PromptMessage("assistant", " so it is")), turn=1))
     assert counter.count(first) == 30
     assert counter.count(later) == 30 + 3 + 20
     assert later[-1].text[0] == " "

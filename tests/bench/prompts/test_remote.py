@@ -17,7 +17,7 @@ from twofold.bench.prompts.choose import first_that_counts
 from twofold.bench.prompts.prompter import make_prompter
 from twofold.bench.prompts.remote import remote_counters
 from twofold.core.errors import NetworkError
-from twofold.load.base import Ask, Message
+from twofold.load.base import Ask, PromptMessage
 
 OPTIONS = EndpointOptions("m", api_key="k", ignore_eos=True, token_ids=True)
 
@@ -75,7 +75,7 @@ class FakeServer:
 def _count(said: dict[str, Any]) -> int:
     if "prompt" in said:
         return ToyCounter().of(said["prompt"])
-    count = ToyCounter().count(tuple(Message(m["role"], m["content"]) for m in said["messages"]))
+    count = ToyCounter().count(tuple(PromptMessage(m["role"], m["content"]) for m in said["messages"]))
     assert count is not None
     return count
 

@@ -7,9 +7,9 @@ from array import array
 from collections.abc import Sequence
 
 from twofold.bench.metrics.objectives import Objectives
-from twofold.bench.metrics.rule import Rule
+from twofold.bench.metrics.rule import MeasurementRule
 from twofold.bench.metrics.summary import summarise
-from twofold.bench.record import Answer, ClientLoad, RunRecord, Sample
+from twofold.bench.record import ClientLoad, RecordedResponse, RequestSample, RunRecord
 from twofold.bench.report.document import SCHEMA, Document, Machine, Target
 from twofold.bench.report.gather import run_of
 from twofold.load.base import Ask, Outcome, Shared
@@ -19,28 +19,32 @@ HOSTILE = '=HYPERLINK("http://evil.example")<script>alert(1)</script>'
 MACHINE = Machine(processor="p", cores=2, usable_threads=2, memory_bytes=8 << 30, system="s", python="3.11")
 
 
-def answer(first_s: float, gaps: Sequence[float], *, tokens: int = 1) -> Answer:
+def answer(first_s: float, gaps: Sequence[float], *, tokens: int = 1) -> RecordedResponse:
     moments = array("d", [first_s])
     for gap in gaps:
         moments.append(moments[-1] + gap)
     n = len(moments)
-    return Answer(moments, array("i", [tokens] * n), array("i", [4] * n), [], prompt_tokens=64, done=True)
+    return RecordedResponse(moments, array("i", [tokens] * n), array("i", [4] * n), [], prompt_tokens=64, done=True)
 
 
-def answered(index: int, due_s: float, *, ttft_s: float = 0.1, gaps: Sequence[float] = (0.02, 0.03)) -> Sample:
+def answered(index: int, due_s: float, *, ttft_s: float = 0.1, gaps: Sequence[float] = (0.02, 0.03)) -> RequestSample:
     given = answer(due_s + ttft_s, gaps)
     given.completion_tokens, given.cached_tokens, given.finish = len(given.moments), 16, "length"
     ask = Ask(index, due_s, 64, len(given.moments), shared=(Shared(0, 16),))
     last = given.moments[-1]
-    return Sample(ask, given, "ok", due_s + 0.001, due_s + 0.002, last + 0.001, 0.0005, 200, request_id=f"r{index}")
+    return RequestSample(
+        ask, given, "ok", due_s + 0.001, due_s + 0.002, last + 0.001, 0.0005, 200, request_id=f"r{index}"
+    )
 
 
-def failed(index: int, due_s: float, outcome: Outcome = "refused", error: str = HOSTILE) -> Sample:
+def failed(index: int, due_s: float, outcome: Outcome = "refused", error: str = HOSTILE) -> RequestSample:
     ended = None if outcome == "unfinished" else due_s + 0.01
-    return Sample(Ask(index, due_s, 64, 3), Answer(), outcome, due_s, due_s, ended, status=429, error=error)
+    return RequestSample(
+        Ask(index, due_s, 64, 3), RecordedResponse(), outcome, due_s, due_s, ended, status=429, error=error
+    )
 
 
-def record(samples: Sequence[Sample], *, duration_s: float = 10.0, interrupted: bool = False) -> RunRecord:
+def record(samples: Sequence[RequestSample], *, duration_s: float = 10.0, interrupted: bool = False) -> RunRecord:
     client = ClientLoad(duration_s, 1.0, 1e-4, 1e-3, "kernel", 100)
     return RunRecord({"kind": "open", "rate": 2.0}, tuple(samples), duration_s, client, 1.7e9, interrupted)
 
@@ -57,8 +61,10 @@ def mixed(requests: int = 40, *, rate: float = 4.0, seed: int = 0) -> RunRecord:
     return record(samples, duration_s=requests / rate)
 
 
-def document(*records: RunRecord, rule: Rule | None = None, chunks: bool = True, model: str = "a/model") -> Document:
-    rule = rule or Rule()
+def document(
+    *records: RunRecord, rule: MeasurementRule | None = None, chunks: bool = True, model: str = "a/model"
+) -> Document:
+    rule = rule or MeasurementRule()
     return Document(
         schema=SCHEMA,
         version="1.2.3",

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.bench.report.runs import answer, answered, document, failed, mixed, record
-from twofold.bench.metrics.rule import Rule
-from twofold.bench.record import UNKNOWN, Answer, Sample
+from twofold.bench.metrics.rule import MeasurementRule
+from twofold.bench.record import UNKNOWN, RecordedResponse, RequestSample
 from twofold.bench.report.document import json_schema, read, read_file
 from twofold.bench.report.gather import chunk_tokens, gaps_us, machine_of_this, moments_of, public_url
 from twofold.bench.report.schema import main, schema_file
@@ -61,7 +61,7 @@ def test_what_was_open_when_someone_stopped_is_not_infinite() -> None:
 
 def test_requests_stand_in_the_order_in_which_they_were_due_and_say_whether_they_count() -> None:
     samples = [answered(0, 3.0), answered(1, 1.0), answered(2, 2.0)]
-    run = document(record(samples), rule=Rule(warmup_s=2.0)).runs[0]
+    run = document(record(samples), rule=MeasurementRule(warmup_s=2.0)).runs[0]
     assert [(request.index, request.measured) for request in run.requests] == [(1, False), (2, True), (0, True)]
     assert len(run.figures("ttft_s")) == 2
 
@@ -75,21 +75,21 @@ def test_chunks_can_be_left_out() -> None:
 @given(st.floats(0, 1e4), st.lists(st.floats(0, 100), max_size=50))
 def test_moments_come_back_to_the_microsecond(first_s: float, gaps: list[float]) -> None:
     given = answer(first_s, gaps)
-    sample = Sample(answered(0, 0.0).ask, given, "ok", 0.0, 0.0, given.moments[-1])
+    sample = RequestSample(answered(0, 0.0).ask, given, "ok", 0.0, 0.0, given.moments[-1])
     (request,) = read(document(record([sample])).to_json()).runs[0].requests
     assert list(moments_of(request)) == pytest.approx(list(given.moments), abs=1.1e-6)
 
 
 def test_gaps_are_never_negative() -> None:
-    assert list(gaps_us(Answer(array("d", [1.0, 0.5, 2.0])))) == [0, 1_000_000]
-    assert list(gaps_us(Answer())) == []
+    assert list(gaps_us(RecordedResponse(array("d", [1.0, 0.5, 2.0])))) == [0, 1_000_000]
+    assert list(gaps_us(RecordedResponse())) == []
 
 
 @pytest.mark.parametrize(
     ("tokens", "told"), [([], None), ([2, 2], 2), ([2, 1], [2, 1]), ([1, UNKNOWN], None), ([UNKNOWN], None)]
 )
 def test_tokens_of_chunks_are_short_where_they_are_alike(tokens: list[int], told: object) -> None:
-    assert chunk_tokens(Answer(tokens=array("i", tokens))) == told
+    assert chunk_tokens(RecordedResponse(tokens=array("i", tokens))) == told
 
 
 def test_texts_of_a_server_are_cut_and_made_sound() -> None:

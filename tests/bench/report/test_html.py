@@ -13,7 +13,7 @@ from twofold.bench.report.charts import MOST_ROWS, cdf, charts_of, timeline
 from twofold.bench.report.curves import curves_of, front
 from twofold.bench.report.document import Document
 from twofold.bench.report.html import html
-from twofold.draw import Guide, Spans, Steps
+from twofold.draw import Guide, Spans, StepLine
 
 VOID = {"meta", "br"}
 
@@ -121,7 +121,7 @@ def test_a_search_says_its_rate_and_shows_its_trials() -> None:
 
 def test_a_curve_counts_failures_and_so_ends_below_one() -> None:
     (chart, *_) = charts_of(document(mixed(40)).runs[0])
-    due = next(mark for mark in chart.marks if isinstance(mark, Steps))
+    due = next(mark for mark in chart.marks if isinstance(mark, StepLine))
     assert due.points[-1][1] == pytest.approx(0.9)
     assert any(isinstance(mark, Guide) and mark.value == 0.5 for mark in chart.marks)
     assert "4 failed requests" in chart.note

@@ -8,14 +8,14 @@ import pytest
 from rich.console import Console
 
 from tests.bench.report.runs import answered, failed, mixed
-from twofold.bench.record import Answer, Sample
+from twofold.bench.record import RecordedResponse, RequestSample
 from twofold.bench.report.live import Goal, LiveLines, LiveTable, live
-from twofold.bench.report.tally import MOST_GAPS, WINDOW_S, RecentCount, RecentValues, Tally
+from twofold.bench.report.tally import MOST_GAPS, WINDOW_S, ProgressTally, RecentCount, RecentValues
 from twofold.load.base import Ask
 
 
-def opened(index: int, due_s: float, moments: list[float]) -> Sample:
-    return Sample(Ask(index, due_s, 8, 8), Answer(array("d", moments)), "unfinished", due_s, due_s)
+def opened(index: int, due_s: float, moments: list[float]) -> RequestSample:
+    return RequestSample(Ask(index, due_s, 8, 8), RecordedResponse(array("d", moments)), "unfinished", due_s, due_s)
 
 
 def test_percentiles_are_at_most_five_percent_too_high() -> None:
@@ -50,7 +50,7 @@ def test_what_is_old_is_forgotten() -> None:
 
 def test_every_request_and_chunk_is_counted_once() -> None:
     record = mixed(40)
-    tally, samples = Tally(), list(record.samples)
+    tally, samples = ProgressTally(), list(record.samples)
     for began in range(1, 41):
         tally.look(began / 4, samples[:began])
     assert (tally.began, tally.done, tally.failed) == (40, 36, 4)
@@ -59,7 +59,7 @@ def test_every_request_and_chunk_is_counted_once() -> None:
 
 def test_chunks_of_open_requests_are_counted_as_they_come() -> None:
     sample = opened(0, 0.0, [])
-    tally = Tally()
+    tally = ProgressTally()
     tally.look(0.1, [sample])
     assert tally.ttft.percentiles(0.5) == [None]
     sample.answer.moments.extend((0.2, 0.25))
@@ -73,7 +73,7 @@ def test_chunks_of_open_requests_are_counted_as_they_come() -> None:
 
 def test_a_look_goes_through_a_part_of_very_many_and_all_have_their_turn() -> None:
     samples = [opened(index, 0.0, [0.1, 0.2]) for index in range(4000)]
-    tally = Tally()
+    tally = ProgressTally()
     tally.look(0.1, samples)
     assert 0 < tally.chunks < 8000
     for step in range(10):

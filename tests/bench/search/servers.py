@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.bench.metrics.samples import record, sample
 from twofold.bench.metrics.distribution import Floats
-from twofold.bench.record import RunRecord, Sample
+from twofold.bench.record import RequestSample, RunRecord
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class Line:
         rows = [self._sample(at, *moments) for at, moments in enumerate(zip(due, done, strict=True))]
         return record(rows, seconds)
 
-    def _sample(self, at: int, due: float, done: float) -> Sample:
+    def _sample(self, at: int, due: float, done: float) -> RequestSample:
         if self.failing_from is not None and done - due > self.failing_from:
             return sample(due, [], index=at, outcome="refused", status=503, error="full")
         return sample(due, [done, done + 0.01 + self.decode_growth * due], index=at)

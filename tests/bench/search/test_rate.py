@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.bench.metrics.samples import record, sample
 from tests.bench.search.servers import Line, capacity, exponential, fixed
 from twofold.bench.metrics.objectives import Objectives
-from twofold.bench.metrics.rule import Rule
+from twofold.bench.metrics.rule import MeasurementRule
 from twofold.bench.record import RunRecord
 from twofold.bench.search.rate import SearchOptions, SearchResult, find_rate
 from twofold.bench.search.trial import Aim, Rounds, Trial, requests_to_be_sure
@@ -29,7 +29,7 @@ def _covered(found: SearchResult, true: float) -> bool:
 @pytest.mark.parametrize("make", [fixed, exponential])
 def test_the_capacity_of_a_line_is_found(make: Callable[[float], Line], limit: float) -> None:
     true = capacity(make(0.1), limit, 0.9)
-    found = find_rate(make(0.1), Aim(Objectives(ttft=limit), 0.9, Rule(5.0)))
+    found = find_rate(make(0.1), Aim(Objectives(ttft=limit), 0.9, MeasurementRule(5.0)))
     assert found.rate is not None
     assert found.rate == pytest.approx(true, rel=0.15)
     assert _covered(found, true)
@@ -65,7 +65,7 @@ def test_laws_of_every_search(seed: int) -> None:
 
 
 def test_a_queue_that_grows_is_not_sustained_however_loose_the_objective() -> None:
-    found = find_rate(fixed(0.1), Aim(Objectives(ttft=3600.0), 0.9, Rule(5.0)), SearchOptions(start=4.0))
+    found = find_rate(fixed(0.1), Aim(Objectives(ttft=3600.0), 0.9, MeasurementRule(5.0)), SearchOptions(start=4.0))
     assert found.rate is not None
     assert found.rate < 11.5
     failed = [trial for trial in found.trials if trial.rate > 12.5]

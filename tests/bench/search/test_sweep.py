@@ -8,7 +8,7 @@ import pytest
 from tests.bench.search.servers import fixed
 from twofold.bench.metrics.objectives import Objectives
 from twofold.bench.record import RunRecord
-from twofold.bench.search.sweep import Point, parse_rates, sweep
+from twofold.bench.search.sweep import SweepPoint, parse_rates, sweep
 from twofold.core.errors import ParameterError
 
 
@@ -38,7 +38,7 @@ def test_what_is_no_rate(text: str) -> None:
 
 
 def test_a_curve_over_rates() -> None:
-    line, heard = fixed(0.1), list[Point]()
+    line, heard = fixed(0.1), list[SweepPoint]()
     curve = sweep(line, (1.0, 5.0, 20.0), 20.0, objectives=Objectives(ttft=0.5), tell=heard.append)
     points = curve.to_json()["points"]
     assert [point["rate"] for point in points] == [1.0, 5.0, 20.0]

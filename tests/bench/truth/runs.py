@@ -17,13 +17,13 @@ from typing import Any, Final
 from tests.bench.stub.live import LiveStub
 from tests.bench.stub.script import Script
 from tests.bench.stub.truth import Truth
-from twofold.bench.client.client import Client
+from twofold.bench.client.client import LoadClient
 from twofold.bench.client.options import ClientOptions
-from twofold.bench.client.target import Target
+from twofold.bench.client.target import ServerTarget
 from twofold.bench.endpoints.choose import endpoint_of
 from twofold.bench.endpoints.options import EndpointOptions
-from twofold.bench.record import RunRecord, Sample
-from twofold.load.base import Ask, Ended, Message
+from twofold.bench.record import RequestSample, RunRecord
+from twofold.load.base import Ask, EndedRequest, PromptMessage
 
 CLOSE_S: Final = 0.002
 """What the issue allows."""
@@ -45,7 +45,7 @@ class Scripted:
     def begin(self) -> Iterator[Ask]:
         return iter(self.asks)
 
-    def follow(self, sample: Ended, now_s: float) -> Ask | None:
+    def follow(self, sample: EndedRequest, now_s: float) -> Ask | None:
         del sample, now_s
         return None
 
@@ -81,7 +81,7 @@ class Row:
     """A request as the client saw it and as it was; ``truth`` is on the clock of the run."""
 
     play: Play
-    sample: Sample
+    sample: RequestSample
     truth: Truth
 
     def chunk(self, place: int) -> Bounds:
@@ -149,7 +149,7 @@ def play(
         for index, (each, script) in enumerate(zip(plays, scripts, strict=True))
     )
     spoken = endpoint_of(endpoint, options or EndpointOptions("stub"), _prompt)
-    with Client(Target.of(stub.url), spoken, client) as sender:
+    with LoadClient(ServerTarget.of(stub.url), spoken, client) as sender:
         record = sender.run(Scripted(asks, most_open))
     began = record.began_unix - _wall_ahead()
     samples = {sample.ask.index: sample for sample in record.samples}
@@ -169,8 +169,8 @@ def at_best(check: Callable[[], None], tries: int = TRIES) -> None:
                 raise
 
 
-def _prompt(ask: Ask) -> tuple[Message, ...]:
-    return (Message("user", "w " * (ask.input_tokens - TEMPLATE_TOKENS)),)
+def _prompt(ask: Ask) -> tuple[PromptMessage, ...]:
+    return (PromptMessage("user", "w " * (ask.input_tokens - TEMPLATE_TOKENS)),)
 
 
 def _shifted(truth: Truth, began: float) -> Truth:

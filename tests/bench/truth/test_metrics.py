@@ -22,7 +22,7 @@ from tests.bench.truth.runs import (
     share,
     since,
 )
-from twofold.bench.metrics.distribution import Distribution
+from twofold.bench.metrics.distribution import MeasureDistribution
 from twofold.bench.metrics.objectives import Objectives
 from twofold.bench.metrics.requests import request_figures
 from twofold.bench.metrics.summary import Summary, summarise
@@ -152,7 +152,7 @@ def true_to(measured: float | None, truth: Bounds) -> None:
     assert truth.error(measured) < CLOSE_S
 
 
-def same(measured: Distribution, truth: list[Bounds]) -> None:
+def same(measured: MeasureDistribution, truth: list[Bounds]) -> None:
     assert (measured.n, measured.failed) == (len(truth), 0)
     for name, of_hundred in PERCENTILES.items():
         true_to(measured.at(name), percentile_bounds(truth, of_hundred))

@@ -17,7 +17,7 @@ from twofold.bench.client.options import ClientOptions
 from twofold.bench.endpoints.options import EndpointOptions
 from twofold.bench.metrics.requests import request_figures
 from twofold.bench.metrics.summary import summarise
-from twofold.bench.record import UNKNOWN, Sample
+from twofold.bench.record import UNKNOWN, RequestSample
 from twofold.load.base import Outcome
 
 ENDPOINTS: Final = ("chat", "completions", "messages")
@@ -282,5 +282,5 @@ def prompt(endpoint: str) -> int:
     return 7 if endpoint == "completions" else 12
 
 
-def in_order(run: Run) -> list[Sample]:
+def in_order(run: Run) -> list[RequestSample]:
     return sorted(run.record.samples, key=lambda sample: sample.ask.index)

@@ -12,7 +12,7 @@ import pytest
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.cli.doctor import doctor
 from twofold.cost.calibrate import run
-from twofold.cost.calibrate.store import Calibration, Subject
+from twofold.cost.calibrate.store import Calibration, CalibrationSubject
 from twofold.cost.hardware.machine import Cited
 from twofold.cost.predict.known import CPU
 
@@ -27,7 +27,7 @@ def model(
 
     def calibrated(error: float) -> str:
         constants = replace(CPU, error=Cited(error, "held out"))
-        subject = Subject("a processor", "avx2", 2, "tiny-1-abc")
+        subject = CalibrationSubject("a processor", "avx2", 2, "tiny-1-abc")
         found = Calibration(subject, constants, 1, 2e10, {"fp32": 1e11}, 205, 19, 31.0, "2026-01-01T00:00:00+00:00")
         monkeypatch.setattr(run, "calibrate", lambda *_, **__: found)
         return str(path)

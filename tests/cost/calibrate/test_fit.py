@@ -11,16 +11,16 @@ import pytest
 from tests.sched.test_step_time import DECODE, MIXED, PREFILL
 from twofold.core.errors import ResourceError
 from twofold.core.values import FP16, FP32, find_format
-from twofold.cost.calibrate.fit import Sample, error_of, fit_constants, lessons, samples
-from twofold.cost.calibrate.probes import Point
-from twofold.cost.calibrate.store import Calibration, Subject, load, read_constants, save, write_constants
+from twofold.cost.calibrate.fit import CalibrationSample, error_of, fit_constants, lessons, samples
+from twofold.cost.calibrate.probes import ProbePoint
+from twofold.cost.calibrate.store import Calibration, CalibrationSubject, load, read_constants, save, write_constants
 from twofold.cost.calibrate.watch import Spans
 from twofold.cost.count.setting import Setting
-from twofold.cost.count.step import Span
+from twofold.cost.count.step import SequenceRows
 from twofold.cost.hardware.machine import Cited, Machine
 from twofold.cost.predict.constants import BARE, Constants
 from twofold.cost.predict.known import CPU
-from twofold.cost.predict.steps import Steps
+from twofold.cost.predict.steps import StepPredictor
 from twofold.cost.shapes.known import find_shape
 from twofold.sched.step_time import StepShape, StepTimeModel
 
@@ -31,7 +31,7 @@ MACHINE = Machine(
     bandwidth=Cited(27.5e9, "test"),
     peaks={"fp32": Cited(352e9, "test"), "int8": Cited(1314e9, "test")},
 )
-STEPS = Steps.of(
+STEPS = StepPredictor.of(
     find_shape("smollm2-135m").stored_as(find_format("q4_1"), embedding=find_format("q4_1")),
     MACHINE,
     Setting(kv=FP16, activations=FP32),
@@ -41,17 +41,17 @@ TRUE = BARE.having({"eta_m": 0.7, "eta_c": 0.45, "eta_k": 0.5, "t_step": 4e-4, "
 
 def kinds() -> list[Spans]:
     """Rows of steps of all sorts."""
-    decodes = [((batch, Span(1, context)),) for batch in (1, 2, 4, 8, 16, 24) for context in (20, 300, 900)]
-    prompts = [((1, Span(rows, start)),) for rows in (8, 16, 64, 128, 256, 512) for start in (0, 300)]
+    decodes = [((batch, SequenceRows(1, context)),) for batch in (1, 2, 4, 8, 16, 24) for context in (20, 300, 900)]
+    prompts = [((1, SequenceRows(rows, start)),) for rows in (8, 16, 64, 128, 256, 512) for start in (0, 300)]
     return [*decodes, *prompts]
 
 
-def made(by: Constants, noise: float = 0.0) -> list[Point]:
+def made(by: Constants, noise: float = 0.0) -> list[ProbePoint]:
     rng = random.Random(0)
     found = []
     for number, spans in enumerate(kinds()):
         seconds = STEPS.demand(spans).seconds(by)
-        found += [Point(number, spans, seconds * rng.lognormvariate(0, noise), 0.0) for _ in range(5)]
+        found += [ProbePoint(number, spans, seconds * rng.lognormvariate(0, noise), 0.0) for _ in range(5)]
     return found
 
 
@@ -78,11 +78,11 @@ def test_busy_moments_do_not_count() -> None:
 def test_steps_that_were_measured_on_two_cores() -> None:
     """The steps of SmolLM2-135M that the live model's tests have: within 10% where held out."""
     measured = [
-        *((((rows, Span(1, 199)),), ms) for rows, ms in DECODE),
-        *((((8, Span(1, 199)), (1, Span(rows, 500, 0))), ms) for rows, ms in MIXED),
-        *((((1, Span(rows, start)),), ms) for rows, start, ms in PREFILL),
+        *((((rows, SequenceRows(1, 199)),), ms) for rows, ms in DECODE),
+        *((((8, SequenceRows(1, 199)), (1, SequenceRows(rows, 500, 0))), ms) for rows, ms in MIXED),
+        *((((1, SequenceRows(rows, start)),), ms) for rows, start, ms in PREFILL),
     ]
-    found = [Sample(number, STEPS.demand(spans), ms / 1e3) for number, (spans, ms) in enumerate(measured)]
+    found = [CalibrationSample(number, STEPS.demand(spans), ms / 1e3) for number, (spans, ms) in enumerate(measured)]
     constants = fit_constants(found, "test")
     assert constants.error is not None
     assert constants.error <= 0.10
@@ -109,7 +109,7 @@ def test_constants_are_kept_with_their_sources(tmp_path: Path) -> None:
     constants = replace(CPU, error=Cited(0.07, "held out"), overlap=False)
     assert read_constants(write_constants(constants)) == constants
     assert read_constants(write_constants(constants)).eta_m.source == CPU.eta_m.source
-    subject = Subject("a processor", "avx2", 2, "model-1-abc")
+    subject = CalibrationSubject("a processor", "avx2", 2, "model-1-abc")
     kept = Calibration(subject, constants, 100, 1e9, {"fp32": 2e9}, 10, 5, 3.0, "2026-01-01T00:00:00+00:00")
     assert save(kept, tmp_path) is not None
     assert load(subject, tmp_path) == kept
@@ -117,7 +117,7 @@ def test_constants_are_kept_with_their_sources(tmp_path: Path) -> None:
 
 
 def test_what_was_calibrated_elsewhere_is_nothing(tmp_path: Path) -> None:
-    subject = Subject("a processor", "avx2", 2, "model-1-abc")
+    subject = CalibrationSubject("a processor", "avx2", 2, "model-1-abc")
     assert load(subject, tmp_path) is None
     kept = Calibration(subject, CPU, 100, 1e9, {"fp32": 2e9}, 10, 5, 3.0, "2026-01-01T00:00:00+00:00")
     path = save(kept, tmp_path)

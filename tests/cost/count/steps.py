@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from twofold.cost.count.step import Span
+from twofold.cost.count.step import SequenceRows
 from twofold.ops.base import Batch
 
 
-def batch_of(spans: Sequence[Span]) -> Batch:
+def batch_of(spans: Sequence[SequenceRows]) -> Batch:
     """The batch of these spans: the last ``logits`` rows of each have logits."""
     starts = np.cumsum([0, *(span.new for span in spans)]).astype(np.int32)
     positions = np.concatenate([np.arange(span.cached, span.cached + span.new) for span in spans]).astype(np.int32)

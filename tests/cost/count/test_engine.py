@@ -14,7 +14,7 @@ from twofold.core.model import ModelSpec
 from twofold.core.values import FP16, FP32
 from twofold.cost.count.memory import kv_bytes_per_token, parameters, streamed_bytes
 from twofold.cost.count.setting import Setting
-from twofold.cost.count.step import Span, step
+from twofold.cost.count.step import SequenceRows, step
 from twofold.cost.count.work import Work
 from twofold.cost.model import ModelCost
 from twofold.cost.shapes.gguf import shape_of_file
@@ -25,11 +25,11 @@ from twofold.ops.meter import Meter, MeterOps, meter_step
 
 ENGINE = Setting(kv=FP16, activations=FP32)
 SPANS = (
-    (Span(7),),
-    (Span(40), Span(1, 63)),
-    (Span(1, 9), Span(1, 30), Span(1, 0)),
-    (Span(5, 20, 5), Span(1, 100), Span(3, 2, 0)),
-    (Span(9, 30, 0),),
+    (SequenceRows(7),),
+    (SequenceRows(40), SequenceRows(1, 63)),
+    (SequenceRows(1, 9), SequenceRows(1, 30), SequenceRows(1, 0)),
+    (SequenceRows(5, 20, 5), SequenceRows(1, 100), SequenceRows(3, 2, 0)),
+    (SequenceRows(9, 30, 0),),
 )
 MODELS = (
     TinyOptions("llama", tied=False),
@@ -44,7 +44,7 @@ MODELS = (
 )
 
 
-def metered(file: GGUFFile, spans: tuple[Span, ...]) -> MeterOps:
+def metered(file: GGUFFile, spans: tuple[SequenceRows, ...]) -> MeterOps:
     spec, weights = read_model(file.metadata, file.tensors, file.data)
     return meter_step(lambda ops: forward(ops, spec, weights), file.tensors, batch_of(spans))
 
@@ -80,7 +80,7 @@ def measured(meter: Meter) -> tuple[int, ...]:
 @pytest.mark.parametrize("options", MODELS, ids=lambda options: f"{options.architecture}-{options.format}")
 @pytest.mark.parametrize("spans", SPANS, ids=["prompt", "mixed", "decode", "chunks", "silent"])
 def test_every_operator_of_a_step(
-    tiny_gguf: Callable[[TinyOptions], TinyModel], options: TinyOptions, spans: tuple[Span, ...]
+    tiny_gguf: Callable[[TinyOptions], TinyModel], options: TinyOptions, spans: tuple[SequenceRows, ...]
 ) -> None:
     with GGUFFile.open(tiny_gguf(options).path) as file:
         work = step(shape_of_file(file), spans, how=ENGINE)
@@ -89,7 +89,7 @@ def test_every_operator_of_a_step(
         agrees_with_its_own_count(file, work, ops, spans)
 
 
-def agrees_with_its_own_count(file: GGUFFile, work: Work, ops: MeterOps, spans: tuple[Span, ...]) -> None:
+def agrees_with_its_own_count(file: GGUFFile, work: Work, ops: MeterOps, spans: tuple[SequenceRows, ...]) -> None:
     """``ModelCost``, by which the engine prices requests, says the same."""
     spec, _ = read_model(file.metadata, file.tensors, file.data)
     cost = ModelCost.of(spec, file.tensors)
@@ -126,7 +126,7 @@ def test_every_tensor_of_a_file(tiny_gguf: Callable[[TinyOptions], TinyModel], o
 @pytest.mark.model
 @pytest.mark.parametrize("alias", ["smollm2-135m", "gemma3-270m", "qwen2.5-coder-1.5b"])
 def test_real_files(model_path: Callable[[str], Path], alias: str) -> None:
-    spans = (Span(600, 100), Span(1, 1000), Span(1, 40))
+    spans = (SequenceRows(600, 100), SequenceRows(1, 1000), SequenceRows(1, 40))
     with GGUFFile.open(model_path(alias)) as file:
         shape = shape_of_file(file)
         work, ops = step(shape, spans, how=ENGINE), metered(file, spans)

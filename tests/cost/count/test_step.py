@@ -14,7 +14,7 @@ from twofold.core.values import FP8, FP32, INT4, INT8, W8A8, ValueFormat
 from twofold.cost.count.linear import StepCost
 from twofold.cost.count.memory import fit, kv_bytes, kv_bytes_per_token, parameters, streamed_bytes, weight_bytes
 from twofold.cost.count.setting import Setting
-from twofold.cost.count.step import Span, decode_step, mixed_step, prefill, read_positions, step, visible
+from twofold.cost.count.step import SequenceRows, decode_step, mixed_step, prefill, read_positions, step, visible
 from twofold.cost.count.work import Operator, Work
 from twofold.cost.shapes.known import find_shape, known_shapes
 
@@ -166,19 +166,19 @@ def test_work_joins_operators_of_one_name() -> None:
     assert (work + work).flops == 20
 
 
-spans = st.builds(Span, st.integers(1, 40), st.integers(0, 60), st.integers(0, 1))
+spans = st.builds(SequenceRows, st.integers(1, 40), st.integers(0, 60), st.integers(0, 1))
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(EVERY), st.lists(spans, min_size=1, max_size=5), st.sampled_from([(1, 1), (2, 1), (2, 2)]))
-def test_coefficients_say_what_steps_do(name: str, batch: list[Span], devices: tuple[int, int]) -> None:
+def test_coefficients_say_what_steps_do(name: str, batch: list[SequenceRows], devices: tuple[int, int]) -> None:
     """Also of mixed windows, experts, several devices, and latent attention of prompts."""
     shape = find_shape(name)
     even = all(layer.attention.heads % 2 == 0 for _, layer in shape.runs)
     how = Setting(*devices) if even else Setting()
     cost = StepCost.of(shape, how)
     if isinstance(shape.runs[0][1].attention, LatentAttention):
-        batch += [Span(1, 5000), Span(3000, 900), Span(2, 7000)]
+        batch += [SequenceRows(1, 5000), SequenceRows(3000, 900), SequenceRows(2, 7000)]
     work = step(shape, batch, how=how)
     rows, logits = sum(span.new for span in batch), sum(span.logits for span in batch)
     attended = {w: sum(visible(s.cached, s.new, w) for s in batch) for w in cost.windows}
@@ -194,7 +194,7 @@ def test_a_prompt_in_chunks_is_the_whole(name: str, first: int, second: int, cac
     """FLOPs and bytes written add up; what chunks cost is weights and the cache again."""
     shape = find_shape(name)
     whole = prefill(shape, first + second, cached)
-    parts = step(shape, [Span(first, cached, 0)]) + prefill(shape, second, cached + first)
+    parts = step(shape, [SequenceRows(first, cached, 0)]) + prefill(shape, second, cached + first)
     assert parts.kv_written == whole.kv_written
     assert parts.kv_read >= whole.kv_read
     assert parts.weight_bytes >= whole.weight_bytes

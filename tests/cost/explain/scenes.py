@@ -8,7 +8,7 @@ from twofold.cost.count.setting import Setting
 from twofold.cost.explain.explanation import scenario_of
 from twofold.cost.explain.levers.base import Assumptions
 from twofold.cost.explain.levers.rank import Outcome, turn_all
-from twofold.cost.explain.scenario import Goal, Scenario
+from twofold.cost.explain.scenario import Goal, UniformScenario
 from twofold.cost.hardware.known import find_machine
 from twofold.cost.predict.constants import Constants
 from twofold.cost.predict.request import Case
@@ -25,11 +25,11 @@ def scene(
     *,
     tp: int = 1,
     by: Constants | None = None,
-) -> Scenario:
+) -> UniformScenario:
     return scenario_of(find_shape(model), find_machine(machine), case, Setting(tp=tp), by)
 
 
-def lever(name: str, scenario: Scenario, goal: Goal = "e2e", given: Assumptions | None = None) -> Outcome:
+def lever(name: str, scenario: UniformScenario, goal: Goal = "e2e", given: Assumptions | None = None) -> Outcome:
     """One lever's outcome."""
     found = [each for each in turn_all(scenario, goal, given) if each.lever == name]
     assert len(found) == 1, f"{len(found)} levers are called {name}"

@@ -14,7 +14,7 @@ from twofold.cost.count.setting import Setting
 from twofold.cost.hardware.known import find_machine
 from twofold.cost.plan.document import answer_document
 from twofold.cost.plan.fitting import Question, answer, ways
-from twofold.cost.plan.memory import BLOCK, Memory, activation_bytes
+from twofold.cost.plan.memory import BLOCK, ReplicaMemory, activation_bytes
 from twofold.cost.plan.tell import tell_answer
 from twofold.cost.shapes.known import find_shape
 
@@ -65,7 +65,7 @@ def test_lines_are_the_whole_memory() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(["llama-3-8b", "gemma-3-4b", "deepseek-v3", "mixtral-8x7b"]), st.integers(1, 64))
 def test_longest_and_sequences_are_each_others_inverse(model: str, sequences: int) -> None:
-    memory = Memory(find_shape(model), find_machine("mi300x"), Setting(tp=8))
+    memory = ReplicaMemory(find_shape(model), find_machine("mi300x"), Setting(tp=8))
     longest = memory.longest(sequences, 1 << 20)
     if longest:
         assert memory.sequences(longest) >= sequences

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cost.plan.support import configuration, model_of, steady
-from twofold.cost.count.step import Span
+from twofold.cost.count.step import SequenceRows
 from twofold.cost.plan.choices import Speculation
 from twofold.cost.plan.replica import FULL, decoding, mixed
 from twofold.cost.plan.traffic import Kind, Traffic
@@ -25,7 +25,7 @@ def test_first_and_last_chunks_stand_for_all(new: int, cached: int, rows: int) -
     kind = Kind(1.0, cached + new, cached, 10)
     starts = range(cached, cached + new, rows)
     whole = sum(
-        model.step_s((1, Span(min(rows, kind.prompt - start), start, int(start + rows >= kind.prompt))))
+        model.step_s((1, SequenceRows(min(rows, kind.prompt - start), start, int(start + rows >= kind.prompt))))
         for start in starts
     )
     steps, seconds = model.prompt_s(kind, rows)

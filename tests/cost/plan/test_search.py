@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tests.cost.plan.support import FACTS, candidate, choices, configuration, steady
 from twofold.core.errors import ParameterError
 from twofold.core.values import BF16, FP8
-from twofold.cost.plan.plan import Count, Plan
-from twofold.cost.plan.search import Facts, Point, frontier, least, search
+from twofold.cost.plan.plan import CapacityPlan, Count
+from twofold.cost.plan.search import Facts, SearchPoint, frontier, least, search
 from twofold.cost.plan.slo import Slo
 from twofold.cost.plan.traffic import Traffic
-from twofold.cost.predict.steps import Steps
+from twofold.cost.predict.steps import StepPredictor
 
 SLO = Slo(ttft=1.0, tpot=0.05)
 
@@ -36,7 +36,7 @@ def test_one_replica_fewer_is_too_few(
     slo = Slo(ttft=ttft, tpot=tpot, attainment=0.9)
     asked = candidate(configuration(split=split), steady(rate, prompt, output), slo)
     found = least(asked, 4096)
-    if not isinstance(found, Plan):
+    if not isinstance(found, CapacityPlan):
         assert found.why
         return
     assert asked.meets(found)
@@ -157,7 +157,7 @@ def test_every_bound_is_a_reason() -> None:
 @settings(max_examples=100)
 @given(st.lists(st.tuples(st.floats(0.001, 1), st.floats(1, 100)), min_size=1, max_size=40))
 def test_nothing_on_the_frontier_is_beaten(places: list[tuple[float, float]]) -> None:
-    points = [Point("x", Count(1), tpot, cost, True) for tpot, cost in places]
+    points = [SearchPoint("x", Count(1), tpot, cost, True) for tpot, cost in places]
     kept = frontier(points)
     for point in kept:
         assert not any(other.tpot < 0.99 * point.tpot and other.cost <= point.cost for other in points)
@@ -168,14 +168,14 @@ def test_nothing_on_the_frontier_is_beaten(places: list[tuple[float, float]]) ->
 def _counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """How many steps are predicted while somebody takes from this."""
     steps = 0
-    demand = Steps.demand
+    demand = StepPredictor.demand
 
-    def counting(self: Steps, spans: object) -> object:
+    def counting(self: StepPredictor, spans: object) -> object:
         nonlocal steps
         steps += 1
         return demand(self, spans)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Steps, "demand", counting)
+    monkeypatch.setattr(StepPredictor, "demand", counting)
     while True:
         yield steps
 

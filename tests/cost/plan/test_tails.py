@@ -6,8 +6,8 @@ import pytest
 
 from tests.cost.plan.support import FACTS, candidate, choices, configuration
 from twofold.core.values import BF16
-from twofold.cost.plan.plan import Count, Plan
-from twofold.cost.plan.search import Study, search
+from twofold.cost.plan.plan import CapacityPlan, Count
+from twofold.cost.plan.search import PlanStudy, search
 from twofold.cost.plan.slo import Slo
 from twofold.cost.plan.tails import BEST, MakeLoad, look, simulated
 from twofold.cost.plan.traffic import Traffic
@@ -72,9 +72,9 @@ def test_what_fails_in_the_simulation_gets_more_replicas() -> None:
     study = search(asked, traffic, slo, FACTS)
     own = candidate(study.plans[0].configuration, traffic, slo)
     fewer = own.plan(Count(study.plans[0].count.both - 1))
-    assert isinstance(fewer, Plan)
+    assert isinstance(fewer, CapacityPlan)
     assert (look(own, fewer, make).attained or 0.0) < slo.attainment
-    wrong = Study((fewer,), (), (), 1)
+    wrong = PlanStudy((fewer,), (), (), 1)
     (found,) = simulated(wrong, asked, traffic, slo, FACTS, make).plans
     assert found.attained is not None
     assert found.attained >= slo.attainment

@@ -7,22 +7,24 @@ import pytest
 from tests.cost.plan.support import FACTS, choices, steady
 from twofold.core.values import FP8
 from twofold.cost.count.setting import Setting
-from twofold.cost.count.step import Span, step
+from twofold.cost.count.step import SequenceRows, step
 from twofold.cost.hardware.known import find_machine
 from twofold.cost.plan.search import search
 from twofold.cost.plan.slo import Slo
 from twofold.cost.predict.demand import Demand
-from twofold.cost.predict.steps import Steps
+from twofold.cost.predict.steps import StepPredictor
 from twofold.cost.shapes.known import find_shape
 
 TP8 = Setting(tp=8)
 
 
-@pytest.mark.parametrize("span", [Span(32_000), Span(512, 31_488), Span(8, 31_000), Span(1, 31_999)])
-def test_steps_are_those_that_are_counted(span: Span) -> None:
+@pytest.mark.parametrize(
+    "span", [SequenceRows(32_000), SequenceRows(512, 31_488), SequenceRows(8, 31_000), SequenceRows(1, 31_999)]
+)
+def test_steps_are_those_that_are_counted(span: SequenceRows) -> None:
     shape, machine = find_shape("deepseek-v3").stored_as(FP8), find_machine("h200")
     counted = Demand.of(step(shape, [span], how=TP8), machine, layers=len(shape.layers), sequences=1, how=TP8)
-    found = Steps.of(shape, machine, TP8).demand([(1, span)])
+    found = StepPredictor.of(shape, machine, TP8).demand([(1, span)])
     assert found.matrices == pytest.approx(counted.matrices, rel=1e-9)
     assert found.attention == pytest.approx(counted.attention, rel=1e-9)
     assert found.floor == pytest.approx(counted.floor, rel=1e-9)
@@ -32,7 +34,7 @@ def test_a_long_prompt_is_expanded() -> None:
     """640 FLOPs a pair and head, of 128 nope, 64 rope and 128 value dimensions: absorbed it would be 2,176."""
     shape, machine = find_shape("deepseek-v3"), find_machine("h200")
     pairs = 32_000 * 32_001 // 2
-    found = Steps.of(shape, machine, TP8).prefill(32_000)
+    found = StepPredictor.of(shape, machine, TP8).prefill(32_000)
     assert found.attention == pytest.approx(640 * pairs * 61 * 16 / machine.peak("bf16"), rel=1e-9)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from twofold.core.errors import ParameterError
 from twofold.cost.count.setting import Setting
-from twofold.cost.count.step import Span, step
+from twofold.cost.count.step import SequenceRows, step
 from twofold.cost.hardware.known import find_machine, known_machines
 from twofold.cost.hardware.machine import Cited
 from twofold.cost.predict.constants import BARE, Constants
@@ -17,12 +17,14 @@ from twofold.cost.predict.known import CPU, GPU, LOOP, constants_for
 from twofold.cost.predict.request import Case, Predictor
 from twofold.cost.predict.serving import disaggregated_rate, mean_wait, most_tokens_per_s
 from twofold.cost.predict.speculation import check_ratio, least_acceptance, speed_up, tokens_a_turn
-from twofold.cost.predict.steps import Steps
+from twofold.cost.predict.steps import StepPredictor
 from twofold.cost.shapes.known import find_shape, known_shapes
 
 MODELS = ("llama-3-8b", "qwen3-32b", "mixtral-8x7b", "gemma-3-4b", "smollm2-135m", "mistral-7b", "gpt-oss-20b")
 SPANS = st.lists(
-    st.tuples(st.integers(1, 64), st.builds(Span, st.integers(1, 600), st.integers(0, 9_000), st.integers(0, 1))),
+    st.tuples(
+        st.integers(1, 64), st.builds(SequenceRows, st.integers(1, 600), st.integers(0, 9_000), st.integers(0, 1))
+    ),
     min_size=1,
     max_size=4,
 )
@@ -43,22 +45,24 @@ CONSTANTS = st.builds(
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(MODELS), st.sampled_from(("h100", "a100-80", "l4", "epyc-9654")), SPANS, CONSTANTS)
 def test_no_prediction_is_below_the_speed_of_light(
-    model: str, machine: str, spans: list[tuple[int, Span]], by: Constants
+    model: str, machine: str, spans: list[tuple[int, SequenceRows]], by: Constants
 ) -> None:
-    demand = Steps.of(find_shape(model), find_machine(machine)).demand(spans)
+    demand = StepPredictor.of(find_shape(model), find_machine(machine)).demand(spans)
     assert demand.seconds(by) >= demand.floor * (1 - 1e-12)
     assert demand.parts(by).seconds == pytest.approx(demand.seconds(by))
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(MODELS), SPANS, st.sampled_from((1, 2, 4)))
-def test_coefficients_demand_what_the_counted_step_does(model: str, spans: list[tuple[int, Span]], tp: int) -> None:
+def test_coefficients_demand_what_the_counted_step_does(
+    model: str, spans: list[tuple[int, SequenceRows]], tp: int
+) -> None:
     shape, machine, how = find_shape(model), find_machine("h100"), Setting(tp=tp)
     assume(shape.runs[0][1].attention.heads % tp == 0)
     work = step(shape, [span for count, span in spans for _ in range(count)], how=how)
     sequences = sum(count for count, _ in spans)
     counted = Demand.of(work, machine, layers=len(shape.layers), sequences=sequences, how=how)
-    quick = Steps.of(shape, machine, how).demand(spans)
+    quick = StepPredictor.of(shape, machine, how).demand(spans)
     for name in Demand._fields:
         assert getattr(quick, name) == pytest.approx(getattr(counted, name), rel=1e-6), name
 
@@ -80,12 +84,12 @@ def test_little_bounds_every_prediction(case: Case, by: Constants) -> None:
 def test_every_model_and_machine_of_the_tables_is_predicted() -> None:
     for shape in known_shapes().values():
         for machine in known_machines().values():
-            demand = Steps.of(shape, machine).decode(1, 128)
+            demand = StepPredictor.of(shape, machine).decode(1, 128)
             assert demand.seconds(constants_for(machine, shape)) > demand.floor > 0
 
 
 def test_more_work_takes_longer() -> None:
-    steps = Steps.of(find_shape("llama-3-8b"), find_machine("h100"))
+    steps = StepPredictor.of(find_shape("llama-3-8b"), find_machine("h100"))
     assert steps.decode(1, 128).seconds(GPU) < steps.decode(8, 128).seconds(GPU) < steps.decode(8, 8_000).seconds(GPU)
     assert steps.prefill(100).seconds(GPU) < steps.prefill(1_000).seconds(GPU)
     assert steps.prefill(1_000, 3_000).seconds(GPU) < steps.prefill(4_000).seconds(GPU)
@@ -124,7 +128,7 @@ def test_a_model_that_does_not_fit_is_refused_with_its_bytes() -> None:
 
 def test_one_machine_without_links_cannot_be_two() -> None:
     with pytest.raises(ParameterError, match="link"):
-        Steps.of(find_shape("llama-3-8b"), find_machine("m4-max"), Setting(tp=2))
+        StepPredictor.of(find_shape("llama-3-8b"), find_machine("m4-max"), Setting(tp=2))
 
 
 def test_constants_that_would_beat_the_data_sheet_are_refused() -> None:
@@ -156,7 +160,7 @@ def test_bound_by_arithmetic_guesses_never_pay(acceptance: float, guesses: int, 
 
 
 def test_checking_guesses_is_free_only_in_small_batches() -> None:
-    steps = Steps.of(find_shape("llama-3-8b"), find_machine("h100"))
+    steps = StepPredictor.of(find_shape("llama-3-8b"), find_machine("h100"))
     assert check_ratio(steps, GPU, 1, 500, 4) < 1.05
     assert check_ratio(steps, GPU, 512, 500, 4) > 2
 

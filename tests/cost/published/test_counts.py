@@ -7,7 +7,7 @@ import pytest
 from twofold.core.values import BF16, FP8
 from twofold.cost.count.crossover import batch_tokens_crossover, context_crossover, knee_rows, latency_floor
 from twofold.cost.count.memory import fit, kv_bytes, kv_bytes_per_token, parameters, streamed_bytes, weight_bytes
-from twofold.cost.count.step import Span, decode_step, prefill, step, visible
+from twofold.cost.count.step import SequenceRows, decode_step, prefill, step, visible
 from twofold.cost.hardware.known import find_machine
 from twofold.cost.predict.constants import Constants
 from twofold.cost.predict.known import LOOP
@@ -112,7 +112,7 @@ def test_at_the_knee_reading_and_computing_take_as_long() -> None:
     rows = round(knee_rows(h100, BF16))
 
     def bound(by: Constants, count: int) -> bool:
-        work = step(shape, [Span(count, 0, 0)])
+        work = step(shape, [SequenceRows(count, 0, 0)])
         products = work.flops - work.named("attention").flops
         return products / (h100.peak("bf16") * by.eta_c) > work.weight_bytes / (h100.bandwidth * by.eta_m)
 

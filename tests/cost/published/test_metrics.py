@@ -8,7 +8,7 @@ import pytest
 
 from tests.bench.metrics.samples import record, sample
 from twofold.bench.metrics.chunks import Chunks, InterTokenLatency
-from twofold.bench.metrics.distribution import Distribution
+from twofold.bench.metrics.distribution import MeasureDistribution
 from twofold.bench.metrics.goodput import SCENARIOS
 from twofold.bench.metrics.requests import RequestFigures
 from twofold.bench.metrics.summary import summarise
@@ -49,8 +49,8 @@ def test_an_itl_is_every_gap_and_no_mean_of_an_answer() -> None:
 
 def test_a_hundredth_of_failures_is_the_p99() -> None:
     """Failures are infinitely slow: with two of a hundred there is no P99."""
-    assert Distribution.of([0.1] * 99 + [math.inf]).p99 == 0.1
-    assert Distribution.of([0.1] * 98 + [math.inf] * 2).p99 == math.inf
+    assert MeasureDistribution.of([0.1] * 99 + [math.inf]).p99 == 0.1
+    assert MeasureDistribution.of([0.1] * 98 + [math.inf] * 2).p99 == math.inf
 
 
 def test_limits_of_mlperf() -> None:

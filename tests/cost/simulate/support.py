@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from twofold.cost.simulate.exact import ExactReplica
 from twofold.cost.simulate.fast.replica import FastReplica
-from twofold.cost.simulate.jobs import Job
+from twofold.cost.simulate.jobs import SimulatedJob
 from twofold.cost.simulate.records import Done
 from twofold.cost.simulate.setting import Blocks, EngineSetting
 from twofold.cost.simulate.steps import StepSize
@@ -38,13 +38,13 @@ class Listed:
 
     follows = False
 
-    def __init__(self, jobs: Sequence[Job], most_open: int | None = None) -> None:
+    def __init__(self, jobs: Sequence[SimulatedJob], most_open: int | None = None) -> None:
         self._jobs, self.most_open = jobs, most_open
 
-    def begin(self) -> Iterator[Job]:
+    def begin(self) -> Iterator[SimulatedJob]:
         return iter(self._jobs)
 
-    def ended(self, job: Job, outcome: Outcome, ended_s: float) -> Job | None:
+    def ended(self, job: SimulatedJob, outcome: Outcome, ended_s: float) -> SimulatedJob | None:
         del job, outcome, ended_s
         return None
 
@@ -64,7 +64,7 @@ def random_setting(rng: random.Random, context: int = 900) -> EngineSetting:
     )
 
 
-def random_jobs(rng: random.Random, count: int, *, shares: bool = False, even: bool = True) -> list[Job]:
+def random_jobs(rng: random.Random, count: int, *, shares: bool = False, even: bool = True) -> list[SimulatedJob]:
     """Jobs of up to 250 + 600 tokens; those that share have pieces of a length that goes with their key, or, not
     ``even``, of any length."""
     now, jobs = 0.0, []
@@ -75,11 +75,11 @@ def random_jobs(rng: random.Random, count: int, *, shares: bool = False, even: b
         if shares and rng.random() < 0.7:
             key = rng.randint(0, 2)
             pieces = (Shared(key, min(prompt, 37 + 20 * key if even else rng.randint(1, 250))),)
-        jobs.append(Job(number, now, prompt, rng.randint(1, rng.choice([20, 150, 600])), pieces, number))
+        jobs.append(SimulatedJob(number, now, prompt, rng.randint(1, rng.choice([20, 150, 600])), pieces, number))
     return jobs
 
 
-def ran(replica: ExactReplica | FastReplica, jobs: Sequence[Job]) -> dict[int, Done]:
+def ran(replica: ExactReplica | FastReplica, jobs: Sequence[SimulatedJob]) -> dict[int, Done]:
     """All jobs to their ends, by their numbers; asserts that nothing is left."""
     for job in jobs:
         replica.submit(job, job.due_s)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.cost.simulate.support import bent, linear, ran, random_jobs, random_setting, setting_with
 from twofold.cost.simulate.exact import ExactReplica
 from twofold.cost.simulate.fast.replica import FastReplica
-from twofold.cost.simulate.jobs import Job
+from twofold.cost.simulate.jobs import SimulatedJob
 from twofold.cost.simulate.records import Done
 from twofold.cost.simulate.setting import Blocks, EngineSetting
 
@@ -70,7 +70,7 @@ def test_windows(seed: int, window: int) -> None:
 def test_preemptions_agree() -> None:
     """Answers that outlast the look-ahead beside too few blocks: somebody has to go."""
     setting = setting_with(blocks=80, sequences=8, rows=128, context=900)
-    jobs = [Job(number, 0.01 * number, 60, 700, stream=number) for number in range(6)]
+    jobs = [SimulatedJob(number, 0.01 * number, 60, 700, stream=number) for number in range(6)]
     exact, fast = (ran(kind(setting, linear), jobs) for kind in (ExactReplica, FastReplica))
     assert sum(done.preemptions for done in exact.values()) > 3
     assert agree(exact, fast)
@@ -79,8 +79,8 @@ def test_preemptions_agree() -> None:
 def test_a_prompt_that_outlasts_the_look_ahead() -> None:
     """Those that generate take the blocks that a long prompt would need in the end: its chunks shrink, then all do."""
     setting = setting_with(blocks=4803, sequences=8, rows=12, block_size=1, context=4000)
-    jobs = [Job(number, 0.01 * number, 20, 900, stream=number) for number in range(6)]
-    jobs.append(Job(6, 0.5, 2500, 40, stream=6))
+    jobs = [SimulatedJob(number, 0.01 * number, 20, 900, stream=number) for number in range(6)]
+    jobs.append(SimulatedJob(6, 0.5, 2500, 40, stream=6))
     exact, fast = (ran(kind(setting, linear), jobs) for kind in (ExactReplica, FastReplica))
     assert exact[6].preemptions > 0
     assert agree(exact, fast)
@@ -94,7 +94,7 @@ def test_a_refused_head_is_looked_at_again_when_blocks_came_free(seed: int) -> N
         blocks=rng.randint(200, 500), sequences=24, rows=rng.choice([24, 64, 128]), block_size=1, context=200
     )
     lengths = [(0.02 * n * rng.random(), rng.choice([2, 5, 60, 100]), rng.choice([2, 3, 20, 60])) for n in range(40)]
-    jobs = [Job(number, *each, stream=number) for number, each in enumerate(sorted(lengths))]
+    jobs = [SimulatedJob(number, *each, stream=number) for number, each in enumerate(sorted(lengths))]
     assert agree(*(ran(kind(setting, linear), jobs) for kind in (ExactReplica, FastReplica)))
 
 
@@ -124,7 +124,11 @@ def test_shared_prefixes_are_counted_to_the_token_where_blocks_last(even: bool) 
 
 
 def test_sessions_find_their_own_history() -> None:
-    turns = [Job(0, 0.0, 100, 60, stream=-1), Job(1, 5.0, 200, 40, stream=-1), Job(2, 10.0, 300, 20, stream=-1)]
+    turns = [
+        SimulatedJob(0, 0.0, 100, 60, stream=-1),
+        SimulatedJob(1, 5.0, 200, 40, stream=-1),
+        SimulatedJob(2, 10.0, 300, 20, stream=-1),
+    ]
     setting = setting_with(sequences=4, rows=64, context=1000)
     for kind in (ExactReplica, FastReplica):
         done = ran(kind(setting, linear), turns)
@@ -150,6 +154,6 @@ def test_running_to_a_time_and_on_is_the_same() -> None:
 def test_what_can_never_run_is_refused() -> None:
     setting = setting_with(blocks=10, context=10_000, sequences=2, rows=64)
     for kind in (ExactReplica, FastReplica):
-        done = ran(kind(setting, linear), [Job(0, 0.0, 500, 10), Job(1, 1.0, 50, 10, stream=1)])
+        done = ran(kind(setting, linear), [SimulatedJob(0, 0.0, 500, 10), SimulatedJob(1, 1.0, 50, 10, stream=1)])
         assert done[0].last_s is None
         assert done[1].last_s is not None

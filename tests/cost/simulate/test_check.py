@@ -14,7 +14,7 @@ from twofold.cost.simulate.check import check, read_bench
 from twofold.cost.simulate.exact import ExactReplica
 from twofold.cost.simulate.fast.replica import FastReplica
 from twofold.cost.simulate.fleet import simulate
-from twofold.cost.simulate.jobs import Job
+from twofold.cost.simulate.jobs import SimulatedJob
 from twofold.cost.simulate.route import RoundRobin
 
 SETTING = setting_with(sequences=8, rows=256, context=4000)
@@ -22,7 +22,7 @@ SETTING = setting_with(sequences=8, rows=256, context=4000)
 
 def measured(slower: float = 1.0) -> dict[str, Any]:
     """What a server that is the simulation itself would have been measured at."""
-    jobs = [Job(number, 0.05 * number, 100 + 7 * number % 90, 20, stream=number) for number in range(60)]
+    jobs = [SimulatedJob(number, 0.05 * number, 100 + 7 * number % 90, 20, stream=number) for number in range(60)]
     found = simulate(Listed(jobs), [ExactReplica(SETTING, linear)], RoundRobin()).jobs
     requests = [
         {

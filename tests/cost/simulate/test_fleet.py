@@ -15,7 +15,7 @@ from twofold.cost.simulate.exact import ExactReplica
 from twofold.cost.simulate.fast.replica import FastReplica
 from twofold.cost.simulate.figures import figures
 from twofold.cost.simulate.fleet import Handover, Simulated, Source, simulate
-from twofold.cost.simulate.jobs import Job, Jobs, Repeated, said_nothing
+from twofold.cost.simulate.jobs import Jobs, Repeated, SimulatedJob, said_nothing
 from twofold.cost.simulate.route import make_router
 from twofold.load.lengths import Fixed
 from twofold.load.plan import LoadPlan
@@ -36,8 +36,8 @@ def plan(**flags: object) -> Jobs:
     return Jobs(LoadPlan(**flags).load(said_nothing, 0))  # type: ignore[arg-type]
 
 
-def equal_jobs(count: int, gap: float = 0.1) -> list[Job]:
-    return [Job(number, gap * number, 64, 16, stream=number) for number in range(count)]
+def equal_jobs(count: int, gap: float = 0.1) -> list[SimulatedJob]:
+    return [SimulatedJob(number, gap * number, 64, 16, stream=number) for number in range(count)]
 
 
 def by_number(values: Sequence[float], found: Simulated) -> list[float]:
@@ -59,8 +59,8 @@ def test_round_robin_takes_turns() -> None:
 
 def test_the_least_loaded_replica_is_chosen() -> None:
     """One replica has a long answer; the short ones that come later go past it."""
-    long = Job(0, 0.0, 64, 2000, stream=0)
-    short = [Job(number, float(number), 64, 2, stream=number) for number in range(1, 6)]
+    long = SimulatedJob(0, 0.0, 64, 2000, stream=0)
+    short = [SimulatedJob(number, float(number), 64, 2, stream=number) for number in range(1, 6)]
     found = run(Listed([long, *short]), 2, "least-loaded")
     assert by_number(found.jobs.replica, found) == [0, 1, 1, 1, 1, 1]
 
@@ -130,7 +130,7 @@ def test_phases_apart() -> None:
 
 
 def test_answers_of_one_token_do_not_travel() -> None:
-    jobs = [Job(0, 0.0, 64, 1)]
+    jobs = [SimulatedJob(0, 0.0, 64, 1)]
     decode = [FastReplica(SETTING, linear)]
     found = simulate(
         Listed(jobs), [FastReplica(SETTING, linear)], make_router("round-robin", 1), Handover(decode, lambda _: 9.0)
@@ -162,7 +162,7 @@ def test_an_unknown_router_gets_the_nearest() -> None:
 
 
 def test_figures_count_what_could_not_run_as_infinitely_slow() -> None:
-    jobs = [*equal_jobs(3), Job(3, 0.3, 5000, 10, stream=3)]
+    jobs = [*equal_jobs(3), SimulatedJob(3, 0.3, 5000, 10, stream=3)]
     found = figures(run(Listed(jobs)), SETTING.blocks)
     assert (found.requests, found.refused) == (4, 1)
     assert found.ttft.p99 == math.inf

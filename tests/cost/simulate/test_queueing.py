@@ -10,7 +10,7 @@ import pytest
 from tests.cost.simulate.support import linear, ran, setting_with
 from twofold.cost.plan.queueing import Queue
 from twofold.cost.simulate.fast.replica import FastReplica
-from twofold.cost.simulate.jobs import Job
+from twofold.cost.simulate.jobs import SimulatedJob
 from twofold.cost.simulate.steps import StepSize
 
 
@@ -24,7 +24,7 @@ def test_pollaczek_khinchine(busy: float) -> None:
     now, jobs = 0.0, []
     for number, length in enumerate(lengths):
         now += rng.expovariate(rate)
-        jobs.append(Job(number, now, length, 1, stream=number))
+        jobs.append(SimulatedJob(number, now, length, 1, stream=number))
     replica = FastReplica(setting_with(sequences=1, rows=1024), linear)
     waits = [(done.admitted_s or 0) - done.job.due_s for done in ran(replica, jobs).values()]
     queue = Queue(rate, float(np.mean(services)), float(np.mean(np.square(services))))
@@ -33,7 +33,7 @@ def test_pollaczek_khinchine(busy: float) -> None:
 
 def test_equal_prompts_at_once_wait_for_each_other() -> None:
     """b equal arrivals whose prompts take T each: the mean TTFT is T · (b + 1) / 2, each step holding one prompt."""
-    jobs = [Job(number, 0.0, 100, 1, stream=number) for number in range(8)]
+    jobs = [SimulatedJob(number, 0.0, 100, 1, stream=number) for number in range(8)]
     done = ran(FastReplica(setting_with(sequences=8, rows=100), linear), jobs)
     each = linear(StepSize(100, 1, 1, (5050,), (100,)))
     assert np.mean([one.first_s for one in done.values()]) == pytest.approx(each * 9 / 2)
@@ -41,7 +41,7 @@ def test_equal_prompts_at_once_wait_for_each_other() -> None:
 
 def test_a_closed_loop_keeps_littles_law() -> None:
     """So many places, all taken from the start: requests in it = rate · time in it."""
-    jobs = [Job(number, 0.0, 64, 32, stream=number) for number in range(400)]
+    jobs = [SimulatedJob(number, 0.0, 64, 32, stream=number) for number in range(400)]
     done = ran(FastReplica(setting_with(sequences=16, rows=256), linear), jobs).values()
     last = max(one.last_s or 0 for one in done)
     inside = sum((one.last_s or 0) - (one.admitted_s or 0) for one in done) / last

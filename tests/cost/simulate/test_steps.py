@@ -7,15 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twofold.cost.count.setting import Setting
-from twofold.cost.count.step import Span, read_positions, visible
+from twofold.cost.count.step import SequenceRows, read_positions, visible
 from twofold.cost.hardware.known import find_machine
 from twofold.cost.predict.known import constants_for
-from twofold.cost.predict.steps import Steps
+from twofold.cost.predict.steps import StepPredictor
 from twofold.cost.shapes.find import resolve_shape
 from twofold.cost.simulate.steps import PredictedSteps, StepSize
 
 SPANS = st.lists(
-    st.tuples(st.integers(0, 6000), st.integers(1, 700), st.integers(0, 1)).map(lambda at: Span(at[1], at[0], at[2])),
+    st.tuples(st.integers(0, 6000), st.integers(1, 700), st.integers(0, 1)).map(
+        lambda at: SequenceRows(at[1], at[0], at[2])
+    ),
     min_size=1,
     max_size=6,
 )
@@ -29,7 +31,7 @@ SPANS = st.lists(
     st.sampled_from(["h100", "h200", "a100-80"]),
     SPANS,
 )
-def test_sums_predict_what_sequences_do(model: tuple[str, int], hardware: str, spans: list[Span]) -> None:
+def test_sums_predict_what_sequences_do(model: tuple[str, int], hardware: str, spans: list[SequenceRows]) -> None:
     shape, machine, how = resolve_shape(model[0]), find_machine(hardware), Setting(tp=model[1])
     predicted = PredictedSteps(shape, machine, None, how)
     size = StepSize(
@@ -40,7 +42,7 @@ def test_sums_predict_what_sequences_do(model: tuple[str, int], hardware: str, s
         tuple(sum(read_positions(span.cached, span.new, window) for span in spans) for window in predicted.windows),
         tuple((1, span) for span in spans),
     )
-    demand = Steps.of(shape, machine, how).demand([(1, span) for span in spans])
+    demand = StepPredictor.of(shape, machine, how).demand([(1, span) for span in spans])
     by = constants_for(machine, shape)
     assert predicted(size) == pytest.approx(demand.seconds(by), rel=1e-12)
     assert predicted(size) == pytest.approx(demand.parts(by).seconds, rel=1e-9)

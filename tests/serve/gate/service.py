@@ -25,7 +25,7 @@ from twofold.serve.gate.door import Door, arrival_of
 from twofold.serve.gate.keys import KeyRing
 from twofold.serve.gate.limits import BodyLimits, ConnectionLimits
 from twofold.serve.gate.protocol import uvicorn_config
-from twofold.serve.gate.refusals import Answer, Refusals
+from twofold.serve.gate.refusals import RawResponse, Refusals
 
 PATIENCE_S = 10.0
 CHUNK = b"x" * 16384
@@ -74,7 +74,7 @@ class Service:
                 await self._wait(receive)
                 flood.cancel()
             case "/large":
-                await Answer(200, (), b"y" * 3_000_000).send(send)
+                await RawResponse(200, (), b"y" * 3_000_000).send(send)
             case _:
                 raise NotFoundError("There is no such path.")
 
@@ -102,7 +102,7 @@ async def serve_lifespan(receive: Receive, send: Send) -> None:
 async def reply(content: Any, send: Send) -> None:
     body = orjson.dumps(content)
     headers = ((b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)))
-    await Answer(200, headers, body).send(send)
+    await RawResponse(200, headers, body).send(send)
 
 
 @dataclass(frozen=True)

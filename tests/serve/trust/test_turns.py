@@ -19,7 +19,7 @@ from tests.serve.trust.client import CHAT, Client, chat, percentile, watched
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.serve.http.asgi import json_bytes
 from twofold.serve.pool import WorkPool
-from twofold.serve.runner import Runner
+from twofold.serve.runner import RequestRunner
 
 HOSTILE = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 
@@ -97,7 +97,7 @@ async def _thread_of(size: int, switch: str | None) -> bool:
         facts=SimpleNamespace(format=SimpleNamespace(thinking=thinking)),
     )
     try:
-        thread = await Runner(unused, unused, unused, pool).beside(run, size, threading.get_ident)
+        thread = await RequestRunner(unused, unused, unused, pool).beside(run, size, threading.get_ident)
     finally:
         pool.close()
     return thread != threading.get_ident()

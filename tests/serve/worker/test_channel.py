@@ -10,11 +10,11 @@ import pytest
 from twofold.engine.outputs import OutputDelta
 from twofold.serve.worker import channel
 from twofold.serve.worker.channel import Channel
-from twofold.serve.worker.messages import Abort, Ping, Pong, Step, Unframer, server_codec
+from twofold.serve.worker.messages import Abort, Ping, Pong, StepOutputs, Unframer, server_codec
 
 
-def a_step(text: str) -> Step:
-    return Step([OutputDelta("r", 0, text, ())], [], None)
+def a_step(text: str) -> StepOutputs:
+    return StepOutputs([OutputDelta("r", 0, text, ())], [], None)
 
 
 def read_texts(ours: socket.socket, count: int) -> list[str]:

@@ -19,7 +19,7 @@ from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
 from twofold.serve.models.reading import ModelReading
 from twofold.serve.worker.client import WorkerModel
-from twofold.serve.worker.streams import Stream
+from twofold.serve.worker.streams import WorkerStream
 
 SOON_S = 1.0
 """Streams hear of a crash within this time, and a new process is there by its load time and twice this."""
@@ -74,7 +74,7 @@ class Doomed(WorkerModel):
 
     gave = 0
 
-    def _give(self, stream: Stream) -> None:
+    def _give(self, stream: WorkerStream) -> None:
         super()._give(stream)
         self.gave += 1
         os.kill(pid_of(self), signal.SIGKILL)

@@ -23,19 +23,19 @@ from twofold.serve.worker.messages import (
     Abort,
     Check,
     Checked,
-    Embed,
     Failed,
     Generate,
     Gone,
     Hold,
-    Load,
-    Message,
+    LoadModel,
     Ping,
     Pong,
     Ready,
-    Step,
+    RunPooling,
+    StepOutputs,
     Unframer,
     Unloadable,
+    WorkerMessage,
     server_codec,
     worker_codec,
 )
@@ -50,10 +50,10 @@ PARAMS = SamplingParams(
 )
 OPTIONS = RequestOptions(tenant="t", deadline_s=1.5, queue_limit_s=2, cache_pins=(CachePin(tokens=4, ttl="1h"),))
 COMMANDS = (
-    Load("/models/a.gguf", {"max_num_seqs": 4, "kv_cache_dtype": "auto", "tpot_target_ms": None}),
+    LoadModel("/models/a.gguf", {"max_num_seqs": 4, "kv_cache_dtype": "auto", "tpot_target_ms": None}),
     Generate("g", (1, 2, 3), PARAMS, OPTIONS, 12.5),
     Generate("plain", (1,), SamplingParams(), RequestOptions(), 0.0),
-    Embed("e", (1, 2), PoolingParams("last"), OPTIONS),
+    RunPooling("e", (1, 2), PoolingParams("last"), OPTIONS),
     Abort("a"),
     Hold("h", True),
     Ping(3),
@@ -85,7 +85,9 @@ SNAPSHOT = EngineSnapshot(1, 2, BlockCounts(1, 2, 3), 4, 16, 100, 50, 2, (PinCou
 ANSWERS = (
     Ready(512, 64, 1 << 33, 0.5, 0.1, MachineLimits("cpu", "avx2", 2, (ReadSpeed(1, 2.0),), 1e9, 1e8, "2026-01-01"), 2),
     Ready(512, 64, 1 << 33, 0.5, 0.1, None, 2),
-    Step([OutputDelta("r", 0, "x", (5,)), OutputDelta("r", 0, "", (), None, "stop", 7, an_output())], [STEP], SNAPSHOT),
+    StepOutputs(
+        [OutputDelta("r", 0, "x", (5,)), OutputDelta("r", 0, "", (), None, "stop", 7, an_output())], [STEP], SNAPSHOT
+    ),
     Gone("r", None),
     Pong(3, None),
     Checked("2 blocks"),
@@ -93,13 +95,13 @@ ANSWERS = (
 
 
 @pytest.mark.parametrize("message", COMMANDS, ids=lambda message: type(message).__name__)
-def test_commands_arrive_as_they_were(message: Message) -> None:
+def test_commands_arrive_as_they_were(message: WorkerMessage) -> None:
     (payload,) = Unframer().feed(bytes(server_codec().frame(message)))
     assert worker_codec().message(payload) == message
 
 
 @pytest.mark.parametrize("message", ANSWERS, ids=lambda message: type(message).__name__)
-def test_answers_arrive_as_they_were(message: Message) -> None:
+def test_answers_arrive_as_they_were(message: WorkerMessage) -> None:
     (payload,) = Unframer().feed(bytes(worker_codec().frame(message)))
     assert server_codec().message(payload) == message
 

@@ -18,7 +18,6 @@ from twofold.serve.worker.messages import (
     Abort,
     Check,
     Checked,
-    Embed,
     Failed,
     FromWorker,
     Generate,
@@ -26,7 +25,8 @@ from twofold.serve.worker.messages import (
     Hold,
     Ping,
     Pong,
-    Step,
+    RunPooling,
+    StepOutputs,
 )
 from twofold.serve.worker.service import Service
 
@@ -58,7 +58,9 @@ class Opened:
     def ended(self, request_id: str) -> None:
         until = time.perf_counter() + 5
         while not any(
-            delta.request_id == request_id and delta.request for step in self.until(Step) for delta in step.deltas
+            delta.request_id == request_id and delta.request
+            for step in self.until(StepOutputs)
+            for delta in step.deltas
         ):
             assert time.perf_counter() < until
             time.sleep(0.001)
@@ -78,7 +80,7 @@ def test_a_step_is_one_message_with_the_deltas_of_all(opened: Opened) -> None:
         opened.generate(f"request-{number}", SamplingParams(temperature=0, max_tokens=30, ignore_eos=True))
     for number in range(8):
         opened.ended(f"request-{number}")
-    steps = opened.until(Step)
+    steps = opened.until(StepOutputs)
     reports = [report for step in steps for report in step.reports]
     assert len(steps) <= len(reports) + 2
     assert max(len(step.deltas) for step in steps) == 8
@@ -88,7 +90,7 @@ def test_a_step_is_one_message_with_the_deltas_of_all(opened: Opened) -> None:
 def test_the_whole_travels_without_its_prompt(opened: Opened) -> None:
     opened.generate("one")
     opened.ended("one")
-    output = opened.until(Step)[-1].deltas[-1].request
+    output = opened.until(StepOutputs)[-1].deltas[-1].request
     assert (output.prompt_token_ids, output.metrics.prompt_tokens) == ((), len(job_of(3).prompt.token_ids or ()))
 
 
@@ -96,7 +98,7 @@ def test_it_tells_how_it_stands_now_and_then_and_when_it_is_done(opened: Opened)
     began = time.perf_counter()
     opened.generate("one", SamplingParams(temperature=0, max_tokens=200, ignore_eos=True))
     opened.ended("one")
-    steps = opened.until(Step)
+    steps = opened.until(StepOutputs)
     snapshots = [step.snapshot for step in steps if step.snapshot is not None]
     assert len(snapshots) <= 3 + 4 * (time.perf_counter() - began)
     assert (snapshots[-1].running, snapshots[-1].waiting, snapshots[-1].blocks.held) == (0, 0, 0)
@@ -105,7 +107,7 @@ def test_it_tells_how_it_stands_now_and_then_and_when_it_is_done(opened: Opened)
 
 def test_an_abort_frees_all_and_says_so(opened: Opened) -> None:
     opened.generate("one", LONG)
-    opened.until(Step)
+    opened.until(StepOutputs)
     opened.service.obey(Abort("one"))
     opened.service.obey(Abort("never seen"))
     assert [gone.request_id for gone in opened.until(Gone, 2)] == ["one", "never seen"]
@@ -133,7 +135,7 @@ def test_a_request_that_is_held_goes_on_where_it_was(opened: Opened) -> None:
 
 def test_an_impossible_request_fails_with_its_own_error(opened: Opened) -> None:
     opened.generate("form", SamplingParams(structured_outputs=StructuredOutputsParams(regex="((")))
-    opened.service.obey(Embed("text", (4000,), PoolingParams(), job_of(1).options))
+    opened.service.obey(RunPooling("text", (4000,), PoolingParams(), job_of(1).options))
     failed = {said.request_id: said.error for said in opened.until(Failed, 2)}
     assert {name: type(error) for name, error in failed.items()} == {"form": ParameterError, "text": ParameterError}
 

@@ -14,7 +14,7 @@ from twofold.engine.outputs import Logprob, OutputDelta
 from twofold.serve.base import Passage
 from twofold.serve.worker import streams
 from twofold.serve.worker.messages import Generate
-from twofold.serve.worker.streams import Stream, weight
+from twofold.serve.worker.streams import WorkerStream, weight
 
 COMMAND = Generate("r", (1,), SamplingParams(), RequestOptions(), 0.0)
 
@@ -23,8 +23,8 @@ def a_delta(text: str = "") -> OutputDelta:
     return OutputDelta("r", 0, text, (1,))
 
 
-def a_stream(tell: Callable[[bool], None] = lambda _: None) -> Stream:
-    return Stream(COMMAND, Passage(), tell)
+def a_stream(tell: Callable[[bool], None] = lambda _: None) -> WorkerStream:
+    return WorkerStream(COMMAND, Passage(), tell)
 
 
 def test_deltas_come_in_order_before_an_error() -> None:

@@ -13,19 +13,19 @@ from twofold.bench.client.conditions import no_collection, room_for_connections
 from twofold.bench.client.loop import Loop
 from twofold.bench.client.options import ClientOptions
 from twofold.bench.client.request import JSON, lowered
-from twofold.bench.client.target import Target
-from twofold.bench.record import ClientLoad, RunRecord, Sample
+from twofold.bench.client.target import ServerTarget
+from twofold.bench.record import ClientLoad, RequestSample, RunRecord
 from twofold.load.base import Load
 
-__all__ = ["Client", "ClientOptions", "Target"]
+__all__ = ["ClientOptions", "LoadClient", "ServerTarget"]
 
 PROBE_S = 60.0
 
 
-class Client:
+class LoadClient:
     """Sends loads to one server, in one thread. Proxies are not used: they would be measured too."""
 
-    def __init__(self, target: Target, endpoint: Endpoint, options: ClientOptions | None = None) -> None:
+    def __init__(self, target: ServerTarget, endpoint: Endpoint, options: ClientOptions | None = None) -> None:
         self._target = target
         self._endpoint = endpoint
         self._options = options if options is not None else ClientOptions()
@@ -34,7 +34,7 @@ class Client:
         for end in (self._listen, self._call):
             end.setblocking(False)
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> LoadClient:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -108,7 +108,7 @@ class Client:
         return self._stopped
 
 
-def _client_load(loop: Loop, wall_s: float, cpu_s: float, samples: tuple[Sample, ...]) -> ClientLoad:
+def _client_load(loop: Loop, wall_s: float, cpu_s: float, samples: tuple[RequestSample, ...]) -> ClientLoad:
     answers = [sample.answer for sample in samples]
     events = sum(len(answer.moments) + answer.empty + answer.pings for answer in answers)
     stamps = loop.stamps

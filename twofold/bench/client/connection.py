@@ -15,7 +15,7 @@ import ssl
 
 from twofold.bench.client.flight import Flight
 from twofold.bench.client.stamps import Stamps
-from twofold.bench.client.target import Address, Target
+from twofold.bench.client.target import Address, ServerTarget
 
 PENDING = frozenset({errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY})
 RECORD = 1 << 16
@@ -85,7 +85,7 @@ class Connection:
         "watches_room",
     )
 
-    def __init__(self, address: Address, target: Target) -> None:
+    def __init__(self, address: Address, target: ServerTarget) -> None:
         """Begins to connect. Raises OSError where that fails at once."""
         self.flight: Flight | None = None
         self.began_s = 0.0

@@ -11,7 +11,7 @@ from typing import Final
 from twofold.bench.client.failures import network_error
 from twofold.bench.client.request import head
 from twofold.bench.client.response import ProtocolError, ResponseReader
-from twofold.bench.client.target import Address, Target
+from twofold.bench.client.target import Address, ServerTarget
 
 CONNECT_S: Final = 10.0
 MOST_BODY: Final = 64 * 1024 * 1024
@@ -20,7 +20,7 @@ Reply = tuple[int, Mapping[str, str], bytes]
 """Status, headers with names in lower case, and body."""
 
 
-def reachable(target: Target) -> Address:
+def reachable(target: ServerTarget) -> Address:
     """The first of the host's addresses that takes a connection. Raises NetworkError where none does."""
     failure: OSError = TimeoutError()
     for address in target.addresses():
@@ -34,7 +34,7 @@ def reachable(target: Target) -> Address:
 
 
 def exchange(
-    target: Target, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout_s: float
+    target: ServerTarget, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout_s: float
 ) -> Reply:
     """Asks once, on a connection of its own. Raises NetworkError where no response came, and says why."""
     start = head(target, method, path, {**headers, "connection": "close"})

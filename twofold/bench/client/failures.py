@@ -6,7 +6,7 @@ import errno
 import ssl
 
 from twofold.bench.client.response import ProtocolError
-from twofold.bench.client.target import Target
+from twofold.bench.client.target import ServerTarget
 from twofold.core.errors import NetworkError
 
 REASONS = {
@@ -31,7 +31,7 @@ NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_L
 """What OpenSSL calls bytes that are no TLS."""
 
 
-def sentence(error: Exception, target: Target) -> str:
+def sentence(error: Exception, target: ServerTarget) -> str:
     """One sentence about why a connection to ``target`` failed."""
     if isinstance(error, ProtocolError):
         return str(error)
@@ -40,7 +40,7 @@ def sentence(error: Exception, target: Target) -> str:
     return f"The server at {target} {_reason(error)}."
 
 
-def network_error(error: Exception, target: Target) -> NetworkError:
+def network_error(error: Exception, target: ServerTarget) -> NetworkError:
     """The error of a probe that failed so, with the way out."""
     return NetworkError(sentence(error, target), hint=_hint(error))
 

@@ -7,7 +7,7 @@ from typing import Final
 from twofold.bench.base import Endpoint
 from twofold.bench.client.events import EventReader
 from twofold.bench.client.response import ProtocolError, ResponseReader
-from twofold.bench.record import Sample
+from twofold.bench.record import RequestSample
 from twofold.load.base import Outcome
 
 REFUSALS: Final = frozenset({429, 503, 529})
@@ -24,7 +24,7 @@ class Flight:
 
     __slots__ = ("_body", "_endpoint", "_events", "_reader", "_size", "file", "request", "resent", "response", "sample")
 
-    def __init__(self, sample: Sample, request: bytes, endpoint: Endpoint) -> None:
+    def __init__(self, sample: RequestSample, request: bytes, endpoint: Endpoint) -> None:
         self.sample = sample
         self.request = request
         self.file: int | None = None

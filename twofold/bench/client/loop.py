@@ -25,10 +25,10 @@ from twofold.bench.client.options import ClientOptions
 from twofold.bench.client.pool import Pool
 from twofold.bench.client.readiness import IN, OUT, Readiness
 from twofold.bench.client.request import RequestWriter
-from twofold.bench.client.schedule import Schedule
+from twofold.bench.client.schedule import RequestSchedule
 from twofold.bench.client.stamps import Stamps
-from twofold.bench.client.target import Address, Target
-from twofold.bench.record import Sample
+from twofold.bench.client.target import Address, ServerTarget
+from twofold.bench.record import RequestSample
 from twofold.load.base import Ask, Load
 
 TICK_S: Final = 0.1
@@ -42,7 +42,7 @@ class Loop:
 
     def __init__(
         self,
-        target: Target,
+        target: ServerTarget,
         address: Address,
         endpoint: Endpoint,
         load: Load,
@@ -61,11 +61,11 @@ class Loop:
         self._ahead, self._work_s = True, 0.0
         self._next_tick_s, self._looked_s = TICK_S, 0.0
         self._stopped = self._drained = False
-        self.samples: list[Sample] = []
+        self.samples: list[RequestSample] = []
         self.last_sent_s = 0.0
         self._began = time.perf_counter()
         self.stamps = Stamps(self._began)
-        self._schedule = Schedule(load.begin(), RequestWriter(target, endpoint).write)
+        self._schedule = RequestSchedule(load.begin(), RequestWriter(target, endpoint).write)
 
     def now(self) -> float:
         """Seconds after the start."""
@@ -83,14 +83,14 @@ class Loop:
             if self.now() >= self._next_tick_s:
                 self._tick(max((lag for _, _, _, lag in reads), default=0.0))
 
-    def finish(self, interrupted: bool) -> tuple[Sample, ...]:
+    def finish(self, interrupted: bool) -> tuple[RequestSample, ...]:
         """Ends what is open; every request that became due, those that never began last."""
         why = "The run was stopped before it ended." if interrupted else "The time to drain was over before it ended."
         for flight in self._flights:
             if flight.file is not None:
                 flight.settle("unfinished", why)
         never = "The run was over before it could begin."
-        rest = [Sample(ask, error=never) for ask in self._schedule.rest(self.now())]
+        rest = [RequestSample(ask, error=never) for ask in self._schedule.rest(self.now())]
         return (*self.samples, *rest)
 
     def close(self) -> None:
@@ -179,7 +179,7 @@ class Loop:
             self._start(*taken)
 
     def _start(self, ask: Ask, request: bytes) -> None:
-        sample = Sample(ask, started_s=self.now())
+        sample = RequestSample(ask, started_s=self.now())
         flight = Flight(sample, request, self._endpoint)
         self.samples.append(sample)
         self._flights.append(flight)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from twofold.bench.base import Endpoint
-from twofold.bench.client.target import Target
+from twofold.bench.client.target import ServerTarget
 from twofold.core.errors import ParameterError
 from twofold.load.base import Ask
 
@@ -19,7 +19,7 @@ VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 JSON: Final = {"content-type": "application/json"}
 
 
-def head(target: Target, method: str, path: str, headers: Mapping[str, str]) -> bytes:
+def head(target: ServerTarget, method: str, path: str, headers: Mapping[str, str]) -> bytes:
     """The head of a request, but for its length. Raises ParameterError where a header cannot be sent."""
     fields = {
         "host": target.authority,
@@ -44,7 +44,7 @@ def lowered(headers: Mapping[str, str]) -> dict[str, str]:
 class RequestWriter:
     """Makes the bytes of every request of a load; all but body and length are made once."""
 
-    def __init__(self, target: Target, endpoint: Endpoint) -> None:
+    def __init__(self, target: ServerTarget, endpoint: Endpoint) -> None:
         self._head = head(target, "POST", endpoint.path, JSON | lowered(endpoint.headers)) + b"\r\ncontent-length: "
         self._endpoint = endpoint
 

@@ -33,7 +33,7 @@ class Planned:
     known: bool = field(default=True, compare=False)
 
 
-class Schedule:
+class RequestSchedule:
     """Law: the heap holds the earliest request that there is, because what is known comes in ascending order."""
 
     def __init__(self, asks: Iterator[Ask], prepare: Callable[[Ask], bytes]) -> None:

@@ -13,7 +13,7 @@ from twofold.bench.client.exchange import CONNECT_S, MOST_BODY, connect, reachab
 from twofold.bench.client.failures import network_error
 from twofold.bench.client.request import JSON, head, lowered
 from twofold.bench.client.response import ProtocolError, ResponseReader
-from twofold.bench.client.target import Target
+from twofold.bench.client.target import ServerTarget
 
 LOOK_S: Final = 0.1
 """How often a silent connection is left to see whether the caller still wants the answer."""
@@ -82,7 +82,7 @@ class Streamed:
 
 @contextmanager
 def streamed(
-    target: Target, path: str, body: bytes, headers: Mapping[str, str], stopped: Callable[[], bool]
+    target: ServerTarget, path: str, body: bytes, headers: Mapping[str, str], stopped: Callable[[], bool]
 ) -> Iterator[Streamed]:
     """Posts ``body``, and closes the connection in the end, which ends the request.
 

@@ -19,7 +19,7 @@ Address: TypeAlias = tuple[socket.AddressFamily, Any]
 
 
 @dataclass(frozen=True)
-class Target:
+class ServerTarget:
     """A server. ``base_path`` stands before every path, and is empty or begins with a slash.
 
     verify   whether the certificate of an https server must be one that this machine trusts
@@ -34,7 +34,7 @@ class Target:
     ca_file: Path | None = None
 
     @classmethod
-    def of(cls, url: str, *, verify: bool = True, ca_file: Path | None = None) -> Target:
+    def of(cls, url: str, *, verify: bool = True, ca_file: Path | None = None) -> ServerTarget:
         """Parses a base URL as clients of OpenAI's take it: with or without ``/v1`` at its end, with or without http://.
 
         Raises ParameterError where it is none.

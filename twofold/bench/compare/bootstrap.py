@@ -35,13 +35,13 @@ REQUESTS_AT_ONCE: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Draws:
+class BootstrapSamples:
     """How often each of n values, in their order, is in each draw: counts[draws, n]."""
 
     counts: Counts
 
     @classmethod
-    def of(cls, values: Floats, seed: int) -> Draws:
+    def of(cls, values: Floats, seed: int) -> BootstrapSamples:
         """For values, in the order in which they came, and others that belong to the same requests; at least one."""
         n = len(values)
         block = block_length(values)

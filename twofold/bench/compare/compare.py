@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
-from twofold.bench.compare.bootstrap import Draws, nearest_rank, ratio_interval
+from twofold.bench.compare.bootstrap import BootstrapSamples, nearest_rank, ratio_interval
 from twofold.bench.compare.series import MEASURES, Point, Series, Side, objectives_of, point_of, points, side_of
 from twofold.bench.compare.settings import Difference, differences
 from twofold.bench.metrics.distribution import Floats
@@ -47,7 +47,7 @@ Verdict: TypeAlias = Literal["better", "worse", "noise", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparedFigure:
     """One figure in both: ``b`` against ``a``.
 
     measure   as a document calls it, with its unit; ``statistic`` is a percentile, or the mean
@@ -86,7 +86,7 @@ class Pair:
 
     point: Point
     n: tuple[int, int]
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedFigure, ...]
 
     def words(self) -> str:
         """What is beyond chance, in a sentence."""
@@ -162,7 +162,7 @@ def _side(runs: list[Run], name: str, objectives: Objectives | None) -> Side:
     return side_of(runs, objectives)
 
 
-def _rows(a: Side, b: Side, seed: int, confidence: float) -> Iterator[Row]:
+def _rows(a: Side, b: Side, seed: int, confidence: float) -> Iterator[ComparedFigure]:
     draws = _draws(a, 2 * seed), _draws(b, 2 * seed + 1)
     for name in MEASURES:
         yield from _percentiles(name, (a.measures[name], b.measures[name]), draws, confidence)
@@ -170,22 +170,24 @@ def _rows(a: Side, b: Side, seed: int, confidence: float) -> Iterator[Row]:
         yield from _percentiles("itl_s", (a.gaps, b.gaps), draws, confidence)
     for flow in a.flows:
         slices = a.flows[flow], b.flows[flow]
-        own = Draws.of(slices[0].values, 2 * seed), Draws.of(slices[1].values, 2 * seed + 1)
+        own = BootstrapSamples.of(slices[0].values, 2 * seed), BootstrapSamples.of(slices[1].values, 2 * seed + 1)
         yield _mean(flow, slices, own, confidence)
     yield _mean("answered_share", (a.answered, b.answered), draws, confidence)
     if a.met is not None and b.met is not None and len(a.met.values) and len(b.met.values):
         yield _mean("attainment", (a.met, b.met), draws, confidence)
 
 
-def _mean(name: str, series: tuple[Series, Series], draws: tuple[Draws, Draws], confidence: float) -> Row:
+def _mean(
+    name: str, series: tuple[Series, Series], draws: tuple[BootstrapSamples, BootstrapSamples], confidence: float
+) -> ComparedFigure:
     drawn = [each.means(of.values, of.owner) for each, of in zip(draws, series, strict=True)]
     seen = float(series[0].values.mean()), float(series[1].values.mean())
     return _row(name, "mean", seen, (drawn[0], drawn[1]), confidence)
 
 
 def _percentiles(
-    name: str, series: tuple[Series, Series], draws: tuple[Draws, Draws], confidence: float
-) -> Iterator[Row]:
+    name: str, series: tuple[Series, Series], draws: tuple[BootstrapSamples, BootstrapSamples], confidence: float
+) -> Iterator[ComparedFigure]:
     least = min(len(np.unique(each.owner)) for each in series)
     shares = {statistic: share for statistic, share, needed in SHARES if least >= needed}
     ascending = [np.sort(each.values) for each in series]
@@ -199,11 +201,11 @@ def _percentiles(
 
 def _row(
     measure: str, statistic: str, seen: tuple[float, float], drawn: tuple[Floats, Floats], confidence: float
-) -> Row:
+) -> ComparedFigure:
     found = ratio_interval(*drawn, confidence)
     ratio = _ratio(*seen)
     interval = None if found is None or ratio is None else Interval(*found)
-    return Row(measure, statistic, *seen, ratio, interval, _verdict(measure, interval))
+    return ComparedFigure(measure, statistic, *seen, ratio, interval, _verdict(measure, interval))
 
 
 def _verdict(measure: str, interval: Interval | None) -> Verdict:
@@ -216,12 +218,12 @@ def _verdict(measure: str, interval: Interval | None) -> Verdict:
     return "better" if less == (measure.endswith("_s") and not measure.endswith("per_s")) else "worse"
 
 
-def _draws(side: Side, seed: int) -> Draws:
+def _draws(side: Side, seed: int) -> BootstrapSamples:
     """Blocks as long as the dependence of TTFT asks for; what failed is infinitely slow there."""
     ttft = side.measures["ttft_s"]
     values = np.full(side.n, np.median(ttft.values) if len(ttft.values) else 0.0)
     values[ttft.owner] = ttft.values
-    return Draws.of(values, seed)
+    return BootstrapSamples.of(values, seed)
 
 
 def _ratio(a: float, b: float) -> float | None:
@@ -230,7 +232,7 @@ def _ratio(a: float, b: float) -> float | None:
     return b / a if a else None
 
 
-def _sure(row: Row) -> bool:
+def _sure(row: ComparedFigure) -> bool:
     return row.verdict in ("better", "worse")
 
 

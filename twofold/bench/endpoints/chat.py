@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from twofold.bench.endpoints.openai import OpenAIEndpoint
-from twofold.load.base import Message
+from twofold.load.base import PromptMessage
 
 
 class ChatEndpoint(OpenAIEndpoint):
     name = "chat"
     path = "/v1/chat/completions"
 
-    def prompt(self, messages: tuple[Message, ...]) -> dict[str, Any]:
+    def prompt(self, messages: tuple[PromptMessage, ...]) -> dict[str, Any]:
         return {"messages": [{"role": message.role, "content": message.text} for message in messages]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from twofold.bench.endpoints.openai import OpenAIEndpoint
-from twofold.load.base import Message
+from twofold.load.base import PromptMessage
 
 
 class CompletionsEndpoint(OpenAIEndpoint):
@@ -14,5 +14,5 @@ class CompletionsEndpoint(OpenAIEndpoint):
     name = "completions"
     path = "/v1/completions"
 
-    def prompt(self, messages: tuple[Message, ...]) -> dict[str, Any]:
+    def prompt(self, messages: tuple[PromptMessage, ...]) -> dict[str, Any]:
         return {"prompt": "".join(message.text for message in messages)}

@@ -15,7 +15,7 @@ from twofold.bench.client.events import EventReader
 from twofold.bench.endpoints.exchange import Exchange
 from twofold.bench.endpoints.failures import sentence, short
 from twofold.bench.endpoints.values import count_at, object_at, objects_at, read_object, text_at
-from twofold.bench.record import Answer
+from twofold.bench.record import RecordedResponse
 from twofold.core.errors import (
     AccessError,
     BusyError,
@@ -137,7 +137,7 @@ def check_lengths(facts: ServerFacts, input_tokens: int, output_tokens: int) -> 
         )
 
 
-def first_answer(exchange: Exchange, endpoint: Endpoint, ask: Ask) -> Answer:
+def first_answer(exchange: Exchange, endpoint: Endpoint, ask: Ask) -> RecordedResponse:
     """Asks once, to see that the endpoint answers; the server is warm afterwards. Moments of the answer mean nothing.
 
     Raises AccessError or ForbiddenError, NotFoundError where there is no such endpoint or model, BusyError,
@@ -146,7 +146,7 @@ def first_answer(exchange: Exchange, endpoint: Endpoint, ask: Ask) -> Answer:
     status, headers, body = exchange("POST", endpoint.path, endpoint.body(ask), endpoint.headers)
     if status != 200:
         raise _refusal(status, body, endpoint)
-    answer = Answer()
+    answer = RecordedResponse()
     try:
         _read(endpoint, answer, headers.get("content-type", ""), body)
     except ValueError as error:
@@ -157,7 +157,7 @@ def first_answer(exchange: Exchange, endpoint: Endpoint, ask: Ask) -> Answer:
     return answer
 
 
-def _read(endpoint: Endpoint, answer: Answer, kind: str, body: bytes) -> None:
+def _read(endpoint: Endpoint, answer: RecordedResponse, kind: str, body: bytes) -> None:
     reader = endpoint.reader(answer)
     if "event-stream" not in kind.lower():
         reader.whole(body, 0.0)

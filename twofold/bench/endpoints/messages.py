@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import orjson
 
-from twofold.bench.base import AnswerReader
+from twofold.bench.base import BodyReader
 from twofold.bench.endpoints.failures import UNNAMED, said_error, sentence
 from twofold.bench.endpoints.options import EndpointOptions, Prompts
 from twofold.bench.endpoints.values import count_at, object_at, objects_at, read_object, text_at
-from twofold.bench.record import UNKNOWN, Answer
+from twofold.bench.record import UNKNOWN, RecordedResponse
 from twofold.core.errors import ParameterError
 from twofold.load.base import Ask
 
@@ -53,7 +53,7 @@ class MessagesEndpoint:
             told["system"] = system
         return orjson.dumps(told | self._extra | dict(ask.fields))
 
-    def reader(self, answer: Answer) -> AnswerReader:
+    def reader(self, answer: RecordedResponse) -> BodyReader:
         return MessagesReader(answer)
 
     def error(self, body: bytes) -> str:
@@ -65,7 +65,7 @@ class MessagesReader:
 
     __slots__ = ("_answer", "_usage")
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: RecordedResponse) -> None:
         self._answer = answer
         self._usage: dict[str, Any] = {}
 

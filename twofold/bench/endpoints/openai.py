@@ -19,12 +19,12 @@ from typing import Any, Final
 
 import orjson
 
-from twofold.bench.base import AnswerReader
+from twofold.bench.base import BodyReader
 from twofold.bench.endpoints.failures import UNNAMED, said_error, sentence
 from twofold.bench.endpoints.options import EndpointOptions, Prompts
 from twofold.bench.endpoints.values import count_at, length_at, object_at, objects_at, read_object, text_at
-from twofold.bench.record import UNKNOWN, Answer
-from twofold.load.base import Ask, Message
+from twofold.bench.record import UNKNOWN, RecordedResponse
+from twofold.load.base import Ask, PromptMessage
 
 DONE: Final = b"[DONE]"
 
@@ -55,10 +55,10 @@ class OpenAIEndpoint(ABC):
         return orjson.dumps(told | self._extra | dict(ask.fields))
 
     @abstractmethod
-    def prompt(self, messages: tuple[Message, ...]) -> dict[str, Any]:
+    def prompt(self, messages: tuple[PromptMessage, ...]) -> dict[str, Any]:
         """The field of the body that holds the prompt."""
 
-    def reader(self, answer: Answer) -> AnswerReader:
+    def reader(self, answer: RecordedResponse) -> BodyReader:
         return OpenAIReader(answer)
 
     def error(self, body: bytes) -> str:
@@ -70,7 +70,7 @@ class OpenAIReader:
 
     __slots__ = ("_answer", "_counted")
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: RecordedResponse) -> None:
         self._answer = answer
         self._counted: int | None = 0
         """Tokens that the usage has told of so far; None once an event with output came without a usage."""
@@ -186,14 +186,14 @@ def _opens(choice: Mapping[str, Any]) -> bool:
     return "role" in object_at(choice, "delta")
 
 
-def _note(answer: Answer, moment: float, content: str, chars: int, tokens: int) -> None:
+def _note(answer: RecordedResponse, moment: float, content: str, chars: int, tokens: int) -> None:
     """Notes output. Characters of thoughts and calls count, but are not kept."""
     answer.chunk(moment, content, tokens)
     if chars != len(content):
         answer.chars[-1] = chars
 
 
-def read_usage(usage: object, answer: Answer) -> None:
+def read_usage(usage: object, answer: RecordedResponse) -> None:
     """What was spent. ``prompt_tokens`` holds those that came from the cache."""
     if type(usage) is not dict:
         return

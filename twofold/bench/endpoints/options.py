@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
 from twofold.core.errors import ParameterError
-from twofold.load.base import Ask, Message
+from twofold.load.base import Ask, PromptMessage
 
-Prompts: TypeAlias = Callable[[Ask], tuple[Message, ...]]
+Prompts: TypeAlias = Callable[[Ask], tuple[PromptMessage, ...]]
 """Makes all messages of a request, those of the turns before included."""
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})

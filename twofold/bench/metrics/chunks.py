@@ -16,8 +16,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from twofold.bench.metrics.distribution import Distribution, Floats
-from twofold.bench.record import UNKNOWN, Sample
+from twofold.bench.metrics.distribution import Floats, MeasureDistribution
+from twofold.bench.record import UNKNOWN, RequestSample
 from twofold.load.base import FAILURES
 
 _Rows: TypeAlias = npt.NDArray[np.int64]
@@ -40,7 +40,7 @@ class Chunks:
     told: _Mask
 
     @classmethod
-    def of(cls, samples: Sequence[Sample]) -> Chunks:
+    def of(cls, samples: Sequence[RequestSample]) -> Chunks:
         lengths = np.fromiter((len(sample.answer.moments) for sample in samples), np.int64, len(samples))
         owner = np.repeat(np.arange(len(samples), dtype=np.int64), lengths)
         moments = _joined([np.frombuffer(sample.answer.moments, np.float64) for sample in samples if _has(sample)])
@@ -77,9 +77,9 @@ class InterTokenLatency:
     empty, pings      events without output, and keep-alives
     """
 
-    gap_s: Distribution
-    token_s: Distribution
-    chunk_tokens: Distribution
+    gap_s: MeasureDistribution
+    token_s: MeasureDistribution
+    chunk_tokens: MeasureDistribution
     several_share: float | None
     assumed_share: float | None
     merged: int
@@ -87,16 +87,16 @@ class InterTokenLatency:
     pings: int
 
     @classmethod
-    def of(cls, samples: Sequence[Sample], chunks: Chunks) -> InterTokenLatency:
+    def of(cls, samples: Sequence[RequestSample], chunks: Chunks) -> InterTokenLatency:
         """``chunks`` are those of ``samples``."""
         gaps, _ = chunks.gaps()
         broken = sum(1 for sample in samples if sample.outcome in FAILURES and _has(sample))
         token_gaps, tokens = chunks.gaps(chunks.holding())
         count = len(chunks.owner)
         return cls(
-            gap_s=Distribution.of(np.append(gaps, np.full(broken, np.inf))),
-            token_s=Distribution.weighted(token_gaps / tokens, tokens),
-            chunk_tokens=Distribution.of(chunks.tokens),
+            gap_s=MeasureDistribution.of(np.append(gaps, np.full(broken, np.inf))),
+            token_s=MeasureDistribution.weighted(token_gaps / tokens, tokens),
+            chunk_tokens=MeasureDistribution.of(chunks.tokens),
             several_share=float((chunks.tokens > 1).sum()) / count if count else None,
             assumed_share=float((~chunks.told).sum()) / count if count else None,
             merged=sum(sample.merged for sample in samples),
@@ -105,7 +105,7 @@ class InterTokenLatency:
         )
 
 
-def _has(sample: Sample) -> bool:
+def _has(sample: RequestSample) -> bool:
     return len(sample.answer.moments) > 0
 
 
@@ -113,7 +113,7 @@ def _joined(parts: list[npt.NDArray[np.float64]] | list[npt.NDArray[np.int32]]) 
     return np.concatenate([*parts, np.empty(0)])
 
 
-def _parts(samples: Sequence[Sample], owner: _Rows, said: Floats, told: _Mask) -> tuple[Floats, _Mask]:
+def _parts(samples: Sequence[RequestSample], owner: _Rows, said: Floats, told: _Mask) -> tuple[Floats, _Mask]:
     """[samples] each: tokens of a chunk that does not tell its own, and whether the usage has just one for it."""
     n = len(samples)
     usage = np.fromiter((_usage(sample) for sample in samples), np.float64, n)
@@ -123,6 +123,6 @@ def _parts(samples: Sequence[Sample], owner: _Rows, said: Floats, told: _Mask) -
     return np.where(np.isnan(usage), 1.0, left / np.maximum(silent, 1)), left == silent
 
 
-def _usage(sample: Sample) -> float:
+def _usage(sample: RequestSample) -> float:
     told = sample.answer.completion_tokens
     return float("nan") if told is None else float(told)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, get_args
 
-from twofold.bench.record import Sample
+from twofold.bench.record import RequestSample
 from twofold.load.base import Outcome
 
 MOST_ERRORS: Final = 50
@@ -23,7 +23,7 @@ class ErrorCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Requests:
+class RequestCounts:
     """Those that are measured, by what became of them.
 
     sent      of the whole run, measured or not
@@ -43,7 +43,7 @@ class Requests:
     empty: int
 
     @classmethod
-    def of(cls, samples: Sequence[Sample], measured: Sequence[Sample]) -> Requests:
+    def of(cls, samples: Sequence[RequestSample], measured: Sequence[RequestSample]) -> RequestCounts:
         outcomes = Counter(sample.outcome for sample in measured)
         done = [sample for sample in measured if sample.outcome == "ok"]
         return cls(
@@ -107,7 +107,7 @@ class Tokens:
     reasoning_tokens: int
 
     @classmethod
-    def of(cls, measured: Sequence[Sample]) -> Tokens:
+    def of(cls, measured: Sequence[RequestSample]) -> Tokens:
         done = [sample for sample in measured if sample.outcome == "ok"]
         known = [sample.answer for sample in done if sample.answer.cached_tokens is not None]
         cached = sum(answer.cached_tokens or 0 for answer in known)
@@ -122,14 +122,14 @@ class Tokens:
         )
 
 
-def _prompts(done: Iterable[Sample]) -> Iterable[tuple[int, int]]:
+def _prompts(done: Iterable[RequestSample]) -> Iterable[tuple[int, int]]:
     for sample in done:
         told = sample.answer.prompt_tokens
         if told is not None and sample.ask.messages is None and not sample.ask.history:
             yield sample.ask.input_tokens, told
 
 
-def _outputs(done: Iterable[Sample]) -> Iterable[tuple[int, int]]:
+def _outputs(done: Iterable[RequestSample]) -> Iterable[tuple[int, int]]:
     for sample in done:
         told = sample.output_tokens
         if told is not None:
@@ -141,7 +141,7 @@ def _words(values: Iterable[object | None]) -> Mapping[str, int]:
     return dict(Counter(str(value) for value in values if value is not None).most_common())
 
 
-def _errors(measured: Iterable[Sample]) -> tuple[ErrorCount, ...]:
+def _errors(measured: Iterable[RequestSample]) -> tuple[ErrorCount, ...]:
     found = Counter(
         (sample.outcome, sample.status, sample.error)
         for sample in measured

@@ -18,11 +18,11 @@ import numpy.typing as npt
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 PER_MILLE: Final = (500, 900, 950, 990, 999)
-"""The percentiles of a ``Distribution``; whole numbers, so that ranks are exact."""
+"""The percentiles of a ``MeasureDistribution``; whole numbers, so that ranks are exact."""
 
 
 @dataclass(frozen=True, slots=True)
-class Distribution:
+class MeasureDistribution:
     """Of one measure; seconds, or what its name says.
 
     n          values, with those of failures
@@ -44,7 +44,7 @@ class Distribution:
     max: float | None
 
     @classmethod
-    def of(cls, values: Iterable[float | None] | Floats) -> Distribution:
+    def of(cls, values: Iterable[float | None] | Floats) -> MeasureDistribution:
         """Of all values but None, which is no value."""
         found = values if isinstance(values, np.ndarray) else _floats(values)
         n = len(found)
@@ -56,7 +56,7 @@ class Distribution:
         return cls._made(n, n - len(finite), finite, None, [ascending[0], *ranks, ascending[-1]])
 
     @classmethod
-    def weighted(cls, values: Floats, weights: Floats) -> Distribution:
+    def weighted(cls, values: Floats, weights: Floats) -> MeasureDistribution:
         """Of values that stand for ``weights`` each, all above 0; n is the sum of the weights, rounded."""
         if len(values) == 0:
             return NOTHING
@@ -73,7 +73,7 @@ class Distribution:
     @classmethod
     def _made(
         cls, n: int, failed: int, finite: Floats, weights: Floats | None, ranks: list[np.float64]
-    ) -> Distribution:
+    ) -> MeasureDistribution:
         mean = float(np.average(finite, weights=weights)) if len(finite) else None
         std = None if mean is None else math.sqrt(float(np.average((finite - mean) ** 2, weights=weights)))
         names = ("min", "p50", "p90", "p95", "p99", "p99_9", "max")
@@ -86,7 +86,7 @@ class Distribution:
         return None if value is None else float(value)
 
 
-NOTHING: Final = Distribution(0, 0, None, None, None, None, None, None, None, None, None)
+NOTHING: Final = MeasureDistribution(0, 0, None, None, None, None, None, None, None, None, None)
 """Of no values."""
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from twofold.bench.metrics.distribution import Distribution
+from twofold.bench.metrics.distribution import MeasureDistribution
 from twofold.bench.metrics.interval import Interval, wilson
 from twofold.bench.metrics.objectives import Objectives
 from twofold.bench.metrics.requests import RequestFigures
@@ -31,7 +31,7 @@ class Misses:
 
 
 @dataclass(frozen=True, slots=True)
-class Goodput:
+class MeasuredGoodput:
     """Against some objectives.
 
     judged       requests of which it is known whether they meet every objective: all but some of those that were open
@@ -50,7 +50,7 @@ class Goodput:
     misses: Misses
 
     @classmethod
-    def of(cls, figures: Sequence[RequestFigures], objectives: Objectives, length_s: float) -> Goodput:
+    def of(cls, figures: Sequence[RequestFigures], objectives: Objectives, length_s: float) -> MeasuredGoodput:
         missed = [misses(each, objectives) for each in figures]
         good = [each for each, names in zip(figures, missed, strict=True) if names == ()]
         judged = sum(1 for names in missed if names is not None)
@@ -68,7 +68,7 @@ class Goodput:
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class MlperfScenario:
     """MLPerf Inference, server scenario: limits of P99, seconds."""
 
     name: str
@@ -80,15 +80,15 @@ class Scenario:
 class Verdict:
     """Whether a run is within the limits of a scenario; its model and lengths are not looked at."""
 
-    scenario: Scenario
+    scenario: MlperfScenario
     met: bool
 
 
 SCENARIOS: Final = (
-    Scenario("llama2-70b", 2.0, 0.2),
-    Scenario("llama2-70b-interactive", 0.45, 0.04),
-    Scenario("llama3.1-405b", 6.0, 0.175),
-    Scenario("llama3.1-8b", 2.0, 0.1),
+    MlperfScenario("llama2-70b", 2.0, 0.2),
+    MlperfScenario("llama2-70b-interactive", 0.45, 0.04),
+    MlperfScenario("llama3.1-405b", 6.0, 0.175),
+    MlperfScenario("llama3.1-8b", 2.0, 0.1),
 )
 
 
@@ -118,7 +118,7 @@ def measures(figures: RequestFigures) -> dict[str, float | None]:
     }
 
 
-def mlperf(ttft: Distribution, tpot: Distribution) -> tuple[Verdict, ...]:
+def mlperf(ttft: MeasureDistribution, tpot: MeasureDistribution) -> tuple[Verdict, ...]:
     """Every scenario; none is met by a run without TTFT or TPOT."""
     return tuple(
         Verdict(each, _below(ttft.p99, each.ttft_p99_s) and _below(tpot.p99, each.tpot_p99_s)) for each in SCENARIOS

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from twofold.bench.metrics.chunks import InterTokenLatency
-from twofold.bench.metrics.counts import Requests, Tokens
-from twofold.bench.metrics.distribution import Distribution
+from twofold.bench.metrics.counts import RequestCounts, Tokens
+from twofold.bench.metrics.distribution import MeasureDistribution
 from twofold.bench.metrics.interval import needed
-from twofold.bench.record import ClientLoad, RunRecord, Sample
+from twofold.bench.record import ClientLoad, RequestSample, RunRecord
 
 MOST_CPU: Final = 0.8
 """Share of one core above which the client is taken for the bottleneck."""
@@ -39,7 +39,7 @@ class Note:
     text: str
 
 
-def run_notes(record: RunRecord, requests: Requests) -> Iterator[Note]:
+def run_notes(record: RunRecord, requests: RequestCounts) -> Iterator[Note]:
     """About what was measured at all."""
     if not requests.measured:
         yield Note("nothing_measured", "no request was measured: warm-up and cool-down exclude all, or none became due")
@@ -59,7 +59,7 @@ def run_notes(record: RunRecord, requests: Requests) -> Iterator[Note]:
         yield Note("empty", f"{requests.empty} of {done} responses are complete but empty")
 
 
-def size_notes(ttft: Distribution) -> Iterator[Note]:
+def size_notes(ttft: MeasureDistribution) -> Iterator[Note]:
     """About percentiles that have too few requests under them."""
     short = [(name, needed(share)) for share, name in PERCENTILES if 0 < ttft.n < needed(share)]
     if short:
@@ -84,7 +84,7 @@ def client_notes(client: ClientLoad) -> Iterator[Note]:
 
 
 def measure_notes(
-    ttft: Distribution, schedule_delay: Distribution, itl: InterTokenLatency, tokens: Tokens
+    ttft: MeasureDistribution, schedule_delay: MeasureDistribution, itl: InterTokenLatency, tokens: Tokens
 ) -> Iterator[Note]:
     """About single measures."""
     yield from _delay_notes(ttft, schedule_delay)
@@ -109,7 +109,7 @@ def measure_notes(
         )
 
 
-def prompt_notes(measured: Iterable[Sample], template: int = 0) -> Iterator[Note]:
+def prompt_notes(measured: Iterable[RequestSample], template: int = 0) -> Iterator[Note]:
     """About prompts that should have been new to the server, but for the ``template`` tokens that all of them share.
 
     Where the server counts more tokens in every prompt than were sent, these are the template's too.
@@ -137,7 +137,7 @@ def cpu_share(client: ClientLoad) -> float:
     return client.cpu_s / client.wall_s if client.wall_s else 0.0
 
 
-def _delay_notes(ttft: Distribution, schedule_delay: Distribution) -> Iterator[Note]:
+def _delay_notes(ttft: MeasureDistribution, schedule_delay: MeasureDistribution) -> Iterator[Note]:
     delay, first = schedule_delay.p99, ttft.p99
     if delay is None or first is None or delay <= MOST_DELAY * first or delay < 1e-3:
         return

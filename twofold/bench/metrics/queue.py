@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from twofold.bench.record import Sample
+from twofold.bench.record import RequestSample
 
 FEWEST: Final = 20
 """Answers that an envelope is made of at least."""
@@ -32,7 +32,7 @@ class Envelope:
     seconds: tuple[float, ...]
 
     @classmethod
-    def of(cls, samples: Iterable[Sample]) -> Envelope | None:
+    def of(cls, samples: Iterable[RequestSample]) -> Envelope | None:
         """Of the answers that are complete; None where they are fewer than ``FEWEST``."""
         points = [point for point in map(_point, samples) if point is not None]
         if len(points) < FEWEST:
@@ -49,19 +49,19 @@ class Envelope:
         part = (tokens - left) / (right - left)
         return self.seconds[after - 1] + part * (self.seconds[after] - self.seconds[after - 1])
 
-    def queue(self, sample: Sample) -> float | None:
+    def queue(self, sample: RequestSample) -> float | None:
         """Seconds that a request waited beyond its prefill; None where its answer is not complete."""
         point = _point(sample)
         return None if point is None else max(0.0, point[1] - self.at(point[0]))
 
 
-def prompt_tokens(sample: Sample) -> int:
+def prompt_tokens(sample: RequestSample) -> int:
     """As the server counts them; else as they were asked for."""
     told = sample.answer.prompt_tokens
     return sample.ask.input_tokens if told is None else told
 
 
-def _point(sample: Sample) -> _Point | None:
+def _point(sample: RequestSample) -> _Point | None:
     """An answer that came whole says nothing of its first token."""
     if sample.outcome != "ok" or sample.started_s is None or sample.first_s is None or not sample.answer.streamed:
         return None

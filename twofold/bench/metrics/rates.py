@@ -18,8 +18,8 @@ from twofold.bench.metrics.chunks import Chunks
 from twofold.bench.metrics.distribution import Floats
 from twofold.bench.metrics.queue import prompt_tokens
 from twofold.bench.metrics.requests import output_tokens
-from twofold.bench.metrics.rule import Rule, Window, ended_s
-from twofold.bench.record import RunRecord, Sample
+from twofold.bench.metrics.rule import MeasurementRule, Window, ended_s
+from twofold.bench.record import RequestSample, RunRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Rates:
     steady: Throughput | None
 
     @classmethod
-    def of(cls, record: RunRecord, measured: Sequence[Sample], rule: Rule, chunks: Chunks) -> Rates:
+    def of(cls, record: RunRecord, measured: Sequence[RequestSample], rule: MeasurementRule, chunks: Chunks) -> Rates:
         """``chunks`` are those of all samples of ``record``."""
         window = due_window(record, rule)
         achieved = _achieved(span(window, measured), measured)
@@ -68,31 +68,31 @@ class Concurrency:
     max: int
 
     @classmethod
-    def of(cls, samples: Sequence[Sample], window: Window) -> Concurrency:
+    def of(cls, samples: Sequence[RequestSample], window: Window) -> Concurrency:
         started, ended = _opened(samples)
         inside = np.minimum(ended, window.until_s) - np.maximum(started, window.from_s)
         length = window.length_s
         return cls(float(np.maximum(inside, 0.0).sum()) / length if length else None, _most_open(started, ended))
 
 
-def due_window(record: RunRecord, rule: Rule) -> Window:
+def due_window(record: RunRecord, rule: MeasurementRule) -> Window:
     """In which what is measured is due; of a run that was stopped, no longer than it lasted."""
     end = min(record.duration_s, ended_s(record.samples)) if record.interrupted else record.duration_s
     return rule.window(end)
 
 
-def span(window: Window, measured: Sequence[Sample]) -> Window:
+def span(window: Window, measured: Sequence[RequestSample]) -> Window:
     """From the start of a window until the last of its requests ended."""
     return Window(window.from_s, max(window.from_s, ended_s(measured)))
 
 
-def _asked(window: Window, measured: Sequence[Sample]) -> Throughput | None:
+def _asked(window: Window, measured: Sequence[RequestSample]) -> Throughput | None:
     inputs = sum(sample.ask.input_tokens for sample in measured)
     outputs = sum(sample.ask.output_tokens for sample in measured)
     return Throughput.of(window, len(measured), inputs, outputs)
 
 
-def _achieved(window: Window, measured: Sequence[Sample]) -> Throughput | None:
+def _achieved(window: Window, measured: Sequence[RequestSample]) -> Throughput | None:
     done = [sample for sample in measured if sample.outcome == "ok"]
     inputs, outputs = sum(map(prompt_tokens, done)), sum(output_tokens(sample)[0] for sample in done)
     return Throughput.of(window, len(done), inputs, outputs)
@@ -110,7 +110,7 @@ def _within(moment: float | None, window: Window) -> bool:
     return moment is not None and window.from_s <= moment < window.until_s
 
 
-def _opened(samples: Sequence[Sample]) -> tuple[Floats, Floats]:
+def _opened(samples: Sequence[RequestSample]) -> tuple[Floats, Floats]:
     """When each request was opened and ended; those that never ended did with the run."""
     opened = [(sample.started_s, sample.ended_s) for sample in samples if sample.started_s is not None]
     last = ended_s(samples)

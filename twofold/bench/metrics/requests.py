@@ -22,7 +22,7 @@ import numpy as np
 
 from twofold.bench.metrics.queue import Envelope
 from twofold.bench.metrics.rule import ended_s
-from twofold.bench.record import RunRecord, Sample
+from twofold.bench.record import RequestSample, RunRecord
 from twofold.load.base import FAILURES, Outcome
 
 
@@ -53,7 +53,9 @@ class RequestFigures:
     chunks: int
 
     @classmethod
-    def of(cls, sample: Sample, envelope: Envelope | None = None, stopped_s: float | None = None) -> RequestFigures:
+    def of(
+        cls, sample: RequestSample, envelope: Envelope | None = None, stopped_s: float | None = None
+    ) -> RequestFigures:
         """``stopped_s``: when someone stopped the run, if anyone did."""
         due, answer = sample.ask.due_s, sample.answer
         missing = absent(sample, stopped_s is not None)
@@ -83,40 +85,40 @@ def request_figures(record: RunRecord) -> tuple[RequestFigures, ...]:
     return figures_of(record.samples, record)
 
 
-def figures_of(samples: Sequence[Sample], record: RunRecord) -> tuple[RequestFigures, ...]:
+def figures_of(samples: Sequence[RequestSample], record: RunRecord) -> tuple[RequestFigures, ...]:
     """Of some requests of ``record``; all of its requests tell how long a prompt takes."""
     envelope = Envelope.of(record.samples)
     stopped = max(ended_s(record.samples), record.client.wall_s) if record.interrupted else None
     return tuple(RequestFigures.of(sample, envelope, stopped) for sample in samples)
 
 
-def absent(sample: Sample, stopped: bool) -> float | None:
+def absent(sample: RequestSample, stopped: bool) -> float | None:
     """What a figure is that a request did not come to: infinite, or no value where it could still have."""
     if sample.outcome in FAILURES:
         return math.inf
     return math.inf if sample.outcome == "unfinished" and not stopped else None
 
 
-def output_tokens(sample: Sample) -> tuple[int, bool]:
+def output_tokens(sample: RequestSample) -> tuple[int, bool]:
     """Tokens of an answer, and whether the server told them; else one for each chunk."""
     told = sample.output_tokens
     return (len(sample.answer.moments), False) if told is None else (told, True)
 
 
-def _tpot(sample: Sample, tokens: int) -> float | None:
+def _tpot(sample: RequestSample, tokens: int) -> float | None:
     moments = sample.answer.moments
     if len(moments) < 2 or tokens < 2:
         return None
     return (moments[-1] - moments[0]) / (tokens - 1)
 
 
-def _e2e(sample: Sample) -> float | None:
+def _e2e(sample: RequestSample) -> float | None:
     """An answer without output ends when its reply does."""
     end = sample.ended_s if sample.last_s is None else sample.last_s
     return None if end is None else end - sample.ask.due_s
 
 
-def _longest_gap(sample: Sample) -> float | None:
+def _longest_gap(sample: RequestSample) -> float | None:
     if len(sample.answer.moments) < 2:
         return None
     return float(np.diff(np.frombuffer(sample.answer.moments, np.float64)).max())

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from twofold.bench.record import RunRecord, Sample
+from twofold.bench.record import RequestSample, RunRecord
 from twofold.core.errors import ParameterError
 
 
@@ -23,7 +23,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class MeasurementRule:
     """Requests are measured that are due in [warm-up, duration − cool-down); with no cool-down, to the very last.
 
     By when a request was due, not by when it ended: a choice by its end would leave out just the slow ones.
@@ -41,7 +41,7 @@ class Rule:
         """When what is measured is due; empty where warm-up and cool-down leave nothing."""
         return Window(self.warmup_s, max(self.warmup_s, duration_s - self.cooldown_s))
 
-    def measured(self, record: RunRecord) -> tuple[Sample, ...]:
+    def measured(self, record: RunRecord) -> tuple[RequestSample, ...]:
         window = self.window(record.duration_s)
         end = window.until_s if self.cooldown_s else math.inf
         return tuple(sample for sample in record.samples if window.from_s <= sample.ask.due_s < end)
@@ -56,12 +56,12 @@ class Rule:
         return f"measured are the requests that were due {' and '.join(part for part in (start, end) if part)}"
 
 
-def ended_s(samples: Sequence[Sample]) -> float:
+def ended_s(samples: Sequence[RequestSample]) -> float:
     """When the last that is known of some requests happened; 0 where nothing did."""
     return max((_known_s(sample) for sample in samples), default=0.0)
 
 
-def _known_s(sample: Sample) -> float:
+def _known_s(sample: RequestSample) -> float:
     for moment in (sample.ended_s, sample.last_s, sample.sent_s, sample.started_s):
         if moment is not None:
             return moment

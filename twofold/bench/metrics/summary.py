@@ -8,16 +8,16 @@ from typing import Any
 
 from twofold.bench.metrics import notes
 from twofold.bench.metrics.chunks import Chunks, InterTokenLatency
-from twofold.bench.metrics.counts import Requests, Tokens
-from twofold.bench.metrics.distribution import Distribution
-from twofold.bench.metrics.goodput import Goodput, Verdict, mlperf
+from twofold.bench.metrics.counts import RequestCounts, Tokens
+from twofold.bench.metrics.distribution import MeasureDistribution
+from twofold.bench.metrics.goodput import MeasuredGoodput, Verdict, mlperf
 from twofold.bench.metrics.notes import Note, cpu_share
 from twofold.bench.metrics.objectives import Objectives
 from twofold.bench.metrics.plain import plain
 from twofold.bench.metrics.queue import METHOD
 from twofold.bench.metrics.rates import Concurrency, Rates, due_window, span
 from twofold.bench.metrics.requests import RequestFigures, figures_of
-from twofold.bench.metrics.rule import Rule
+from twofold.bench.metrics.rule import MeasurementRule
 from twofold.bench.record import ClientLoad, RunRecord
 
 
@@ -25,22 +25,24 @@ from twofold.bench.record import ClientLoad, RunRecord
 class Latency:
     """Distributions over requests; seconds."""
 
-    ttft_s: Distribution
-    ttft_sent_s: Distribution
-    schedule_delay_s: Distribution
-    connect_s: Distribution
-    queue_s: Distribution
-    tpot_s: Distribution
-    e2e_s: Distribution
-    longest_gap_s: Distribution
+    ttft_s: MeasureDistribution
+    ttft_sent_s: MeasureDistribution
+    schedule_delay_s: MeasureDistribution
+    connect_s: MeasureDistribution
+    queue_s: MeasureDistribution
+    tpot_s: MeasureDistribution
+    e2e_s: MeasureDistribution
+    longest_gap_s: MeasureDistribution
 
     @classmethod
     def of(cls, figures: Sequence[RequestFigures]) -> Latency:
-        return cls(*(Distribution.of(getattr(each, measure.name) for each in figures) for measure in fields(cls)))
+        return cls(
+            *(MeasureDistribution.of(getattr(each, measure.name) for each in figures) for measure in fields(cls))
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredWindow:
     """The rule, what it says of this run, and when the requests that it measures were due."""
 
     warmup_s: float
@@ -53,14 +55,14 @@ class Measured:
     queue: str = METHOD
 
     @classmethod
-    def of(cls, record: RunRecord, rule: Rule) -> Measured:
+    def of(cls, record: RunRecord, rule: MeasurementRule) -> MeasuredWindow:
         window = due_window(record, rule)
         words = rule.words(record.duration_s)
         return cls(rule.warmup_s, rule.cooldown_s, window.from_s, window.until_s, words)
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class ClientUsage:
     """What the client itself used; ``cpu_share`` is of one core."""
 
     cpu_share: float
@@ -71,16 +73,16 @@ class Client:
 class Summary:
     """A run under a rule. ``goodput`` is None without objectives."""
 
-    measured: Measured
-    requests: Requests
+    measured: MeasuredWindow
+    requests: RequestCounts
     latency: Latency
     itl: InterTokenLatency
     rates: Rates
     concurrency: Concurrency
-    goodput: Goodput | None
+    goodput: MeasuredGoodput | None
     mlperf: tuple[Verdict, ...]
     tokens: Tokens
-    client: Client
+    client: ClientUsage
     notes: tuple[Note, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -90,37 +92,37 @@ class Summary:
 
 
 def summarise(
-    record: RunRecord, rule: Rule | None = None, objectives: Objectives | None = None, *, template: int = 0
+    record: RunRecord, rule: MeasurementRule | None = None, objectives: Objectives | None = None, *, template: int = 0
 ) -> Summary:
     """Figures of the requests that ``rule`` measures; all of them without one.
 
     ``template`` tokens are at the start of all prompts, and cached for good reason.
     """
-    rule = rule or Rule()
+    rule = rule or MeasurementRule()
     measured = rule.measured(record)
     figures = figures_of(measured, record)
     window = span(due_window(record, rule), measured)
     chunks = Chunks.of(record.samples)
     ours = chunks if len(measured) == len(record.samples) else Chunks.of(measured)
     latency, itl = Latency.of(figures), InterTokenLatency.of(measured, ours)
-    requests, tokens = Requests.of(record.samples, measured), Tokens.of(measured)
+    requests, tokens = RequestCounts.of(record.samples, measured), Tokens.of(measured)
     return Summary(
-        measured=Measured.of(record, rule),
+        measured=MeasuredWindow.of(record, rule),
         requests=requests,
         latency=latency,
         itl=itl,
         rates=Rates.of(record, measured, rule, chunks),
         concurrency=Concurrency.of(record.samples, window),
-        goodput=None if objectives is None else Goodput.of(figures, objectives, window.length_s),
+        goodput=None if objectives is None else MeasuredGoodput.of(figures, objectives, window.length_s),
         mlperf=mlperf(latency.ttft_s, latency.tpot_s),
         tokens=tokens,
-        client=Client(cpu_share(record.client), record.client),
+        client=ClientUsage(cpu_share(record.client), record.client),
         notes=(*_notes(record, requests, latency, itl, tokens), *notes.prompt_notes(measured, template)),
     )
 
 
 def _notes(
-    record: RunRecord, requests: Requests, latency: Latency, itl: InterTokenLatency, tokens: Tokens
+    record: RunRecord, requests: RequestCounts, latency: Latency, itl: InterTokenLatency, tokens: Tokens
 ) -> tuple[Note, ...]:
     return (
         *notes.run_notes(record, requests),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from twofold.load.base import Message
+from twofold.load.base import PromptMessage
 
 
-class Counter(Protocol):
+class TokenCounter(Protocol):
     """Knows how many tokens a prompt has for the server that is measured."""
 
     @property
@@ -15,6 +15,6 @@ class Counter(Protocol):
         """Where its counts come from, for the report."""
         ...
 
-    def count(self, messages: tuple[Message, ...]) -> int | None:
+    def count(self, messages: tuple[PromptMessage, ...]) -> int | None:
         """Tokens of the whole prompt, all that a chat template adds included; None where it cannot say."""
         ...

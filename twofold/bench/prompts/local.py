@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as HubTokenizer
 from twofold.core.errors import ModelNotFoundError, TemplateError, UnsupportedModelError
 from twofold.formats.gguf import GGUFFile
 from twofold.formats.sources import locate
-from twofold.load.base import Message
+from twofold.load.base import PromptMessage
 from twofold.text.chat import ChatTemplate
 from twofold.text.tokenizer import Tokenizer
 
@@ -34,7 +34,7 @@ class LocalCounter:
     encode: Callable[[str], list[int]]
     render: Callable[[list[dict[str, str]]], list[int]] | None
 
-    def count(self, messages: tuple[Message, ...]) -> int | None:
+    def count(self, messages: tuple[PromptMessage, ...]) -> int | None:
         if not self.chat:
             return len(self.encode("".join(message.text for message in messages)))
         if self.render is None:

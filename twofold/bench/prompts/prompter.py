@@ -19,9 +19,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from twofold.bench.prompts.base import Counter
+from twofold.bench.prompts.base import TokenCounter
 from twofold.bench.prompts.units import START, Units, find_units
-from twofold.load.base import Ask, Message, Shared
+from twofold.load.base import Ask, PromptMessage, Shared
 
 INDEXES: Final = 1 << 24
 """So many prompts are told apart by how they begin."""
@@ -87,7 +87,7 @@ class Prompter:
             "units": len(recipe.units.texts),
         }
 
-    def __call__(self, ask: Ask) -> tuple[Message, ...]:
+    def __call__(self, ask: Ask) -> tuple[PromptMessage, ...]:
         if ask.messages is not None:
             return (*ask.history, *ask.messages)
         goes_on = bool(ask.history)
@@ -100,7 +100,7 @@ class Prompter:
             parts.append(self._shared(piece.key, count))
             room -= count
         parts.append(self._own(ask.index, room))
-        return (*ask.history, Message("user", "".join(parts)))
+        return (*ask.history, PromptMessage("user", "".join(parts)))
 
     def _room(self, tokens: int) -> int:
         """How many units have so many tokens."""
@@ -131,7 +131,7 @@ class Prompter:
         return drawn
 
 
-def make_prompter(counter: Counter | None, *, chat: bool, seed: int) -> Prompter:
+def make_prompter(counter: TokenCounter | None, *, chat: bool, seed: int) -> Prompter:
     """Looks at how ``counter`` counts, and checks what comes of it. Without one, a word is taken for a token.
 
     chat  whether the endpoint takes messages; else one text
@@ -146,17 +146,17 @@ def make_prompter(counter: Counter | None, *, chat: bool, seed: int) -> Prompter
     return Prompter(recipe, seed)
 
 
-def _later(counter: Counter, units: Units) -> int | None:
+def _later(counter: TokenCounter, units: Units) -> int | None:
     """What a second turn adds beside its units and the answer before: None where the chat is refused."""
     text = START + "".join(units.texts[:8])
-    once = (Message("user", text),)
-    first, second = counter.count(once), counter.count((*once, Message("assistant", text), *once))
+    once = (PromptMessage("user", text),)
+    first, second = counter.count(once), counter.count((*once, PromptMessage("assistant", text), *once))
     if first is None or second is None:
         return None
     return max(second - first - 1 - round(16 * units.each), 0)
 
 
-def _keeps_promise(prompter: Prompter, counter: Counter) -> bool:
+def _keeps_promise(prompter: Prompter, counter: TokenCounter) -> bool:
     """Whether trials have as many tokens as asked; those are left out that the server has no room for."""
     asks = [ask for ask in TRIALS if ask.input_tokens >= prompter.least_tokens]
     counts = [(counter.count(prompter(ask)), ask.input_tokens) for ask in asks]

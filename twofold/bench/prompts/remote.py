@@ -21,14 +21,14 @@ from twofold.bench.endpoints.choose import endpoint_of
 from twofold.bench.endpoints.exchange import Exchange
 from twofold.bench.endpoints.options import EndpointOptions
 from twofold.bench.endpoints.values import count_at, text_at
-from twofold.bench.prompts.base import Counter
-from twofold.bench.record import Answer
-from twofold.load.base import Ask, Message
+from twofold.bench.prompts.base import TokenCounter
+from twofold.bench.record import RecordedResponse
+from twofold.load.base import Ask, PromptMessage
 
 Post: TypeAlias = Callable[[str, Mapping[str, Any]], Any]
 """Sends JSON to a path and gives the JSON that comes back; None where it is refused."""
 
-CountBy: TypeAlias = Callable[[Post, tuple[Message, ...]], int | None]
+CountBy: TypeAlias = Callable[[Post, tuple[PromptMessage, ...]], int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ServerCounter:
     post: Post
     by: CountBy
 
-    def count(self, messages: tuple[Message, ...]) -> int | None:
+    def count(self, messages: tuple[PromptMessage, ...]) -> int | None:
         return self.by(self.post, messages)
 
 
@@ -52,12 +52,12 @@ class UsageCounter:
     options: EndpointOptions
     source: str = "the usage of answers"
 
-    def count(self, messages: tuple[Message, ...]) -> int | None:
+    def count(self, messages: tuple[PromptMessage, ...]) -> int | None:
         options = dataclasses.replace(self.options, stream=False, ignore_eos=False, token_ids=False)
         endpoint = endpoint_of(self.endpoint, options, lambda ask: ask.messages or ())
         body = endpoint.body(Ask(0, 0.0, 1, 1, messages=messages))
         status, _, reply = self.exchange("POST", endpoint.path, body, endpoint.headers)
-        answer = Answer()
+        answer = RecordedResponse()
         if status != 200:
             return None
         try:
@@ -67,13 +67,13 @@ class UsageCounter:
         return answer.prompt_tokens or None
 
 
-def remote_counters(exchange: Exchange, endpoint: str, options: EndpointOptions) -> list[Counter]:
+def remote_counters(exchange: Exchange, endpoint: str, options: EndpointOptions) -> list[TokenCounter]:
     """Every way in which a server may count prompts for ``endpoint``, the cheapest first; few servers know more than
     one, and the usage comes last."""
     headers = endpoint_of(endpoint, dataclasses.replace(options, ignore_eos=False, token_ids=False), _nobody).headers
     post = partial(_post, exchange, headers)
     model = options.model
-    found: list[Counter] = []
+    found: list[TokenCounter] = []
     if endpoint == "messages":
         found.append(ServerCounter("the server's /v1/messages/count_tokens", post, partial(_anthropic, model)))
     chat = endpoint != "completions"
@@ -86,7 +86,7 @@ def remote_counters(exchange: Exchange, endpoint: str, options: EndpointOptions)
     return [*found, UsageCounter(exchange, endpoint, options)]
 
 
-def _nobody(ask: Ask) -> tuple[Message, ...]:
+def _nobody(ask: Ask) -> tuple[PromptMessage, ...]:
     return ask.messages or ()
 
 
@@ -100,20 +100,20 @@ def _post(exchange: Exchange, headers: Mapping[str, str], path: str, body: Mappi
         return None
 
 
-def _joined(messages: tuple[Message, ...]) -> str:
+def _joined(messages: tuple[PromptMessage, ...]) -> str:
     return "".join(message.text for message in messages)
 
 
-def _roles(messages: tuple[Message, ...]) -> list[dict[str, str]]:
+def _roles(messages: tuple[PromptMessage, ...]) -> list[dict[str, str]]:
     return [{"role": message.role, "content": message.text} for message in messages]
 
 
-def _vllm(model: str, chat: bool, post: Post, messages: tuple[Message, ...]) -> int | None:
+def _vllm(model: str, chat: bool, post: Post, messages: tuple[PromptMessage, ...]) -> int | None:
     asked = {"messages": _roles(messages)} if chat else {"prompt": _joined(messages)}
     return _counted(post("/tokenize", {"model": model, **asked}))
 
 
-def _llama_cpp(chat: bool, post: Post, messages: tuple[Message, ...]) -> int | None:
+def _llama_cpp(chat: bool, post: Post, messages: tuple[PromptMessage, ...]) -> int | None:
     text = _joined(messages)
     if chat:
         rendered = post("/apply-template", {"messages": _roles(messages)})
@@ -121,14 +121,14 @@ def _llama_cpp(chat: bool, post: Post, messages: tuple[Message, ...]) -> int | N
     return _counted(post("/tokenize", {"content": text, "add_special": True})) if text else None
 
 
-def _tgi(model: str, chat: bool, post: Post, messages: tuple[Message, ...]) -> int | None:
+def _tgi(model: str, chat: bool, post: Post, messages: tuple[PromptMessage, ...]) -> int | None:
     if not chat:
         return _length(post("/tokenize", {"inputs": _joined(messages)}))
     told = post("/chat_tokenize", {"model": model, "messages": _roles(messages)})
     return _length(told.get("tokenize_response")) if isinstance(told, dict) else None
 
 
-def _anthropic(model: str, post: Post, messages: tuple[Message, ...]) -> int | None:
+def _anthropic(model: str, post: Post, messages: tuple[PromptMessage, ...]) -> int | None:
     told = post("/v1/messages/count_tokens", {"model": model, "messages": _roles(messages)})
     return count_at(told, "input_tokens") or None if isinstance(told, dict) else None
 

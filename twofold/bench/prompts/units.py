@@ -14,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from twofold.bench.prompts.base import Counter
+from twofold.bench.prompts.base import TokenCounter
 from twofold.bench.prompts.words import WORDS
-from twofold.load.base import Message
+from twofold.load.base import PromptMessage
 
 START: Final = "A"
 """How every message begins: one token in any vocabulary, and no space, which templates would cut off."""
@@ -43,7 +43,7 @@ class Units:
     exact: bool
 
 
-def find_units(counter: Counter | None) -> Units:
+def find_units(counter: TokenCounter | None) -> Units:
     """The units of a server's vocabulary, found with at most some tens of counts; with four where all words will do."""
     words = tuple(f" {word}" for word in WORDS)
     start = None if counter is None else counter.count(said(START))
@@ -59,14 +59,14 @@ def find_units(counter: Counter | None) -> Units:
     return Units(words, 1.0 if excess is None else 1.0 + excess / len(words), start, exact=False)
 
 
-def said(text: str) -> tuple[Message, ...]:
-    return (Message("user", text),)
+def said(text: str) -> tuple[PromptMessage, ...]:
+    return (PromptMessage("user", text),)
 
 
 class _Probe:
     """Tells which texts are units, with a limited number of counts."""
 
-    def __init__(self, counter: Counter, start: int) -> None:
+    def __init__(self, counter: TokenCounter, start: int) -> None:
         self._counter = counter
         self._start = start
         self._left = MOST_CALLS

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from twofold.bench.report import figures
 from twofold.bench.report.document import Request, Run
 from twofold.bench.report.gather import moments_of
-from twofold.draw import Axis, Chart, Dots, Guide, Mark, Span, Spans, Steps, duration, number, share
+from twofold.draw import Axis, Chart, Dots, Guide, Mark, Span, Spans, StepLine, duration, number, share
 from twofold.draw.marks import Point
 from twofold.draw.scale import nice_step
 from twofold.load.base import FAILURES
@@ -44,15 +44,15 @@ def charts_of(run: Run) -> Iterator[Chart]:
 def ttft(run: Run) -> Chart | None:
     due, sent = _values(run, "ttft_s"), _values(run, "ttft_sent_s")
     marks = (
-        Steps(cdf(due), "from due time", _BLUE),
-        Steps(cdf(sent), "from send", _ORANGE, dashed=True),
+        StepLine(cdf(due), "from due time", _BLUE),
+        StepLine(cdf(sent), "from send", _ORANGE, dashed=True),
     )
     return _distribution("Time to first token", marks, (due, sent), run, "ttft")
 
 
 def tpot(run: Run) -> Chart | None:
     values = _values(run, "tpot_s")
-    return _distribution("Time per output token", (Steps(cdf(values), "", _GREEN),), (values,), run, "tpot")
+    return _distribution("Time per output token", (StepLine(cdf(values), "", _GREEN),), (values,), run, "tpot")
 
 
 def itl(run: Run) -> Chart | None:
@@ -63,7 +63,7 @@ def itl(run: Run) -> Chart | None:
     values = np.asarray(np.concatenate(gaps) * 1e-6, np.float64)
     floor = _time_axis((values,)).low or 0.0
     shown = [(max(x, floor), y) for x, y in cdf(values)]  # gaps below the axis lie on its left end
-    marks = (Steps(shown, "", _PINK),)
+    marks = (StepLine(shown, "", _PINK),)
     return _distribution("Inter-token latency: gaps between chunks", marks, (values,), run, "itl")
 
 
@@ -97,7 +97,7 @@ def throughput(run: Run) -> Chart | None:
     points = [(index * width, float(total) / width) for index, total in enumerate(sums)]
     points.append((len(sums) * width, 0.0))
     note = f"In steps of {duration(width)}."
-    return Chart("Output", (Steps(points, "", _GREEN),), _TIME, Axis("tokens/s", low=0.0), note)
+    return Chart("Output", (StepLine(points, "", _GREEN),), _TIME, Axis("tokens/s", low=0.0), note)
 
 
 def open_requests(run: Run) -> Chart | None:
@@ -107,9 +107,9 @@ def open_requests(run: Run) -> Chart | None:
     waiting = [(due, start) for due, start in delays if start > due + _NO_WAIT_S]
     if not sent:
         return None
-    marks = [Steps(_level(sent), "at the server", _BLUE)]
+    marks = [StepLine(_level(sent), "at the server", _BLUE)]
     if waiting:
-        marks.append(Steps(_level(waiting), "waiting in the client", _ORANGE))
+        marks.append(StepLine(_level(waiting), "waiting in the client", _ORANGE))
     return Chart("Open requests", tuple(marks), _TIME, Axis("requests", low=0.0))
 
 
@@ -172,7 +172,9 @@ def cdf(values: Floats) -> list[Point]:
     return [(points[0][0], 0.0), *points]
 
 
-def _distribution(title: str, marks: tuple[Steps, ...], values: Sequence[Floats], run: Run, name: str) -> Chart | None:
+def _distribution(
+    title: str, marks: tuple[StepLine, ...], values: Sequence[Floats], run: Run, name: str
+) -> Chart | None:
     if not any(mark.points for mark in marks):
         return None
     limit = figures.objectives(run).get(name)

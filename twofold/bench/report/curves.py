@@ -7,7 +7,7 @@ from typing import Final
 
 from twofold.bench.report import figures
 from twofold.bench.report.document import Document, Run
-from twofold.bench.report.figures import Measure, Step
+from twofold.bench.report.figures import Measure, SweepParameter
 from twofold.draw import Axis, Chart, Dots, Guide, Line, Mark, duration, number
 from twofold.draw.marks import Point
 
@@ -103,7 +103,7 @@ def front(points: Sequence[Point]) -> list[Point]:
     return kept
 
 
-def _points(runs: Sequence[Run], step: Step, measure: Measure, name: str) -> list[Point]:
+def _points(runs: Sequence[Run], step: SweepParameter, measure: Measure, name: str) -> list[Point]:
     pairs = [(step.of(run), figures.of(run, measure).at(name)) for run in runs]
     return sorted((across, value) for across, value in pairs if across is not None and value is not None)
 
@@ -112,5 +112,5 @@ def _endless(runs: Sequence[Run], measure: Measure) -> bool:
     return any(figures.of(run, measure).p99 == float("inf") for run in runs)
 
 
-def _axis(step: Step) -> Axis:
+def _axis(step: SweepParameter) -> Axis:
     return Axis(step.axis, low=0.0, tight=True)

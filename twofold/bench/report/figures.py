@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from twofold.bench.metrics.distribution import NOTHING, Distribution
+from twofold.bench.metrics.distribution import NOTHING, MeasureDistribution
 from twofold.bench.report.document import Run
 
 _FINITE: Final = frozenset({"n", "failed", "mean", "std"})
@@ -90,17 +90,17 @@ def count(summary: Mapping[str, Any], *path: str) -> int:
     return int(figure(summary, *path) or 0)
 
 
-def distribution(summary: Mapping[str, Any], *path: str) -> Distribution:
+def distribution(summary: Mapping[str, Any], *path: str) -> MeasureDistribution:
     """With what JSON cannot say: a percentile that is null, of values that there are, is infinite."""
     found = look(summary, *path)
     if not isinstance(found, Mapping) or not figure(found, "n"):
         return NOTHING
-    values = {field.name: figure(found, field.name) for field in fields(Distribution)}
+    values = {field.name: figure(found, field.name) for field in fields(MeasureDistribution)}
     bounds = {name: math.inf if value is None and name not in _FINITE else value for name, value in values.items()}
-    return Distribution(**{**bounds, "n": count(found, "n"), "failed": count(found, "failed")})  # type: ignore[arg-type]
+    return MeasureDistribution(**{**bounds, "n": count(found, "n"), "failed": count(found, "failed")})  # type: ignore[arg-type]
 
 
-def of(run: Run, measure: Measure) -> Distribution:
+def of(run: Run, measure: Measure) -> MeasureDistribution:
     return distribution(run.summary, *measure.path)
 
 
@@ -138,7 +138,7 @@ def achieved(run: Run, name: str) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SweepParameter:
     """What differs between the runs of a sweep: ``of`` a run, in words for a table and for an axis."""
 
     title: str
@@ -152,22 +152,22 @@ def clients(run: Run) -> float | None:
     return figure(run.load, "concurrency") if look(run.load, "kind") == "closed" else None
 
 
-RATE: Final = Step("rate", "requested rate (requests/s)", "rate", offered_rate)
-CLIENTS: Final = Step("concurrency", "concurrency", "concurrency", clients)
+RATE: Final = SweepParameter("rate", "requested rate (requests/s)", "rate", offered_rate)
+CLIENTS: Final = SweepParameter("concurrency", "concurrency", "concurrency", clients)
 
 
-def step_of(runs: Sequence[Run]) -> Step:
+def step_of(runs: Sequence[Run]) -> SweepParameter:
     """Clients where all runs are closed loops, else the rate."""
     return CLIENTS if runs and all(clients(run) is not None for run in runs) else RATE
 
 
-def run_titles(step: Step) -> tuple[str, ...]:
+def run_titles(step: SweepParameter) -> tuple[str, ...]:
     """Of a table with a row for each run."""
     latency = ("TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99")
     return ("run", step.title, "offered/s", "achieved/s", "tokens/s", *latency, "met")
 
 
-def by_step(runs: Sequence[Run], step: Step) -> list[tuple[int, Run]]:
+def by_step(runs: Sequence[Run], step: SweepParameter) -> list[tuple[int, Run]]:
     """Runs with their places, by rising rate or concurrency."""
     return sorted(enumerate(runs), key=lambda each: (step.of(each[1]) or 0.0, each[0]))
 

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit, urlunsplit
 import numpy as np
 
 from twofold.bench.metrics.requests import RequestFigures, request_figures
-from twofold.bench.metrics.rule import Rule
-from twofold.bench.record import UNKNOWN, Answer, ClientLoad, RunRecord, Sample
+from twofold.bench.metrics.rule import MeasurementRule
+from twofold.bench.record import UNKNOWN, ClientLoad, RecordedResponse, RequestSample, RunRecord
 from twofold.bench.report.document import Client, Machine, Microseconds, Request, Run
 from twofold.host.cpu import read_cpu
 from twofold.host.memory import read_memory
@@ -22,7 +22,7 @@ _DIGITS: Final = 6
 _DIGITS_OF_TPOT: Final = 9
 
 
-def run_of(record: RunRecord, rule: Rule, summary: Mapping[str, Any], *, chunks: bool = True) -> Run:
+def run_of(record: RunRecord, rule: MeasurementRule, summary: Mapping[str, Any], *, chunks: bool = True) -> Run:
     """One run of the document, with the figures that ``summary`` has of what ``rule`` measures.
 
     Without ``chunks`` the gaps between chunks are left out, which are most of its size: about 8 bytes a chunk.
@@ -44,7 +44,7 @@ def run_of(record: RunRecord, rule: Rule, summary: Mapping[str, Any], *, chunks:
     )
 
 
-def request_of(sample: Sample, figures: RequestFigures, *, measured: bool, chunks: bool = True) -> Request:
+def request_of(sample: RequestSample, figures: RequestFigures, *, measured: bool, chunks: bool = True) -> Request:
     ask, answer = sample.ask, sample.answer
     return Request(
         index=ask.index,
@@ -116,7 +116,7 @@ def public_url(url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
-def gaps_us(answer: Answer) -> Microseconds:
+def gaps_us(answer: RecordedResponse) -> Microseconds:
     """Whole microseconds between the chunks: their sums stay within one microsecond of the moments."""
     if not answer.moments:
         return Microseconds()
@@ -124,7 +124,7 @@ def gaps_us(answer: Answer) -> Microseconds:
     return Microseconds(np.diff(moments).astype(np.int64).tobytes())
 
 
-def chunk_tokens(answer: Answer) -> int | list[int] | None:
+def chunk_tokens(answer: RecordedResponse) -> int | list[int] | None:
     """Tokens of each chunk; one number where all hold as many; None where the server does not say it of each."""
     if not answer.tokens or UNKNOWN in answer.tokens:
         return None

@@ -13,7 +13,7 @@ from twofold.bench.report import figures, words
 from twofold.bench.report.charts import charts_of, timeline
 from twofold.bench.report.curves import curves_of
 from twofold.bench.report.document import Document, Run
-from twofold.bench.report.figures import COLUMNS, MEASURES, RATES, WINDOWS, Step
+from twofold.bench.report.figures import COLUMNS, MEASURES, RATES, WINDOWS, SweepParameter
 from twofold.bench.report.page import CSS
 from twofold.draw import STYLE, Chart, number, share, svg
 from twofold.draw.svg import text
@@ -99,12 +99,12 @@ def _rate_rows(run: Run) -> Iterator[tuple[str, ...]]:
             yield (window, *(number(figures.figure(run.summary, "rates", name, rate)) for _, rate in RATES))
 
 
-def _runs_table(runs: Sequence[Run], step: Step) -> str:
+def _runs_table(runs: Sequence[Run], step: SweepParameter) -> str:
     rows = (_run_row(run, place, step) for place, run in figures.by_step(runs, step))
     return _table("Runs", figures.run_titles(step), rows)
 
 
-def _run_row(run: Run, place: int, step: Step) -> tuple[str, ...]:
+def _run_row(run: Run, place: int, step: SweepParameter) -> tuple[str, ...]:
     ttft, tpot = figures.of(run, figures.TTFT), figures.of(run, figures.TPOT)
     return (
         str(place + 1),

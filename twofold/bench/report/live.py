@@ -18,8 +18,8 @@ from rich.live import Live
 from rich.text import Text
 
 from twofold.bench.base import Watcher
-from twofold.bench.record import Sample
-from twofold.bench.report.tally import WINDOW_S, Tally
+from twofold.bench.record import RequestSample
+from twofold.bench.report.tally import WINDOW_S, ProgressTally
 from twofold.draw.form import duration, number, share
 
 _DRAW_EVERY_S: Final = 0.5
@@ -77,7 +77,7 @@ class LiveTable:
         self._console = console
         self._goal = goal
         self._clock = clock
-        self._tally = Tally()
+        self._tally = ProgressTally()
         self._client = _Clock()
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._drawn = -1.0
@@ -93,7 +93,7 @@ class LiveTable:
     ) -> None:
         self._live.stop()
 
-    def look(self, now_s: float, samples: list[Sample], open_requests: int) -> None:
+    def look(self, now_s: float, samples: list[RequestSample], open_requests: int) -> None:
         self._tally.look(now_s, samples)
         if self._clock() - self._drawn >= _DRAW_EVERY_S:
             self._drawn = self._clock()
@@ -121,7 +121,7 @@ class LiveLines:
     def __init__(self, console: Console, goal: Goal) -> None:
         self._console = console
         self._goal = goal
-        self._tally = Tally()
+        self._tally = ProgressTally()
         self._client = _Clock()
         self._told = 0
 
@@ -135,7 +135,7 @@ class LiveLines:
     ) -> None:
         return
 
-    def look(self, now_s: float, samples: list[Sample], open_requests: int) -> None:
+    def look(self, now_s: float, samples: list[RequestSample], open_requests: int) -> None:
         tally = self._tally
         tally.look(now_s, samples)
         reached = self._goal.reached(now_s, sum(tally.outcomes.values()))
@@ -163,7 +163,7 @@ def _bar(reached: float | None, width: int) -> str:
     return "" if reached is None else "━" * full + "╌" * (width - full)
 
 
-def _latencies(tally: Tally) -> Iterator[tuple[str, tuple[str, str]]]:
+def _latencies(tally: ProgressTally) -> Iterator[tuple[str, tuple[str, str]]]:
     """P50 and P99 of each measure."""
     for name, values in (("TTFT", tally.ttft), ("TPOT", tally.tpot), ("ITL", tally.itl)):
         middle, slow = values.percentiles(0.5, 0.99)

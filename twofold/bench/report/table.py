@@ -13,7 +13,7 @@ from rich.text import Text
 from twofold.bench.report import figures, words
 from twofold.bench.report.curves import curves_of
 from twofold.bench.report.document import Document, Run
-from twofold.bench.report.figures import COLUMNS, MEASURES, RATES, WINDOWS, Step
+from twofold.bench.report.figures import COLUMNS, MEASURES, RATES, WINDOWS, SweepParameter
 from twofold.draw import number, plot, share
 
 _WIDE: Final = 100
@@ -116,7 +116,7 @@ def runs_table(document: Document, width: int) -> Table:
     return table
 
 
-def _run_cells(run: Run, step: Step) -> Iterator[str]:
+def _run_cells(run: Run, step: SweepParameter) -> Iterator[str]:
     ttft, tpot = figures.of(run, figures.TTFT), figures.of(run, figures.TPOT)
     yield number(step.of(run))
     yield number(figures.asked_rate(run))

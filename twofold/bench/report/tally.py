@@ -12,7 +12,7 @@ import math
 from collections import Counter, deque
 from typing import Final
 
-from twofold.bench.record import Sample
+from twofold.bench.record import RequestSample
 from twofold.load.base import FAILURES, Outcome
 
 WINDOW_S: Final = 10
@@ -87,7 +87,7 @@ class RecentCount:
         return self._sum / max(min(now_s, WINDOW_S), 1e-9)
 
 
-class Tally:
+class ProgressTally:
     """What happened so far. ``outcomes`` are those of the requests that ended."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Tally:
         self.outcomes: Counter[Outcome] = Counter()
         self.ttft, self.tpot, self.itl = RecentValues(), RecentValues(), RecentValues()
         self.started, self.answered, self.output = RecentCount(), RecentCount(), RecentCount()
-        self._open: deque[_Open] = deque()
+        self._open: deque[_OpenRequest] = deque()
 
     @property
     def done(self) -> int:
@@ -106,10 +106,10 @@ class Tally:
     def failed(self) -> int:
         return sum(count for outcome, count in self.outcomes.items() if outcome in FAILURES)
 
-    def look(self, now_s: float, samples: list[Sample]) -> None:
+    def look(self, now_s: float, samples: list[RequestSample]) -> None:
         """``samples`` are all that began, in the order in which they did: what was there at the last look still is."""
         began = len(samples)
-        self._open.extend(_Open(samples[place]) for place in range(self.began, began))
+        self._open.extend(_OpenRequest(samples[place]) for place in range(self.began, began))
         self.started.note(now_s, began - self.began)
         self.began = began
         chunks, done = self.chunks, self.done
@@ -123,7 +123,7 @@ class Tally:
         for values in (self.ttft, self.tpot, self.itl):
             values.forget(now_s)
 
-    def _ended(self, each: _Open, now_s: float, *, gap: bool) -> bool:
+    def _ended(self, each: _OpenRequest, now_s: float, *, gap: bool) -> bool:
         """Notes what is new of a request, its latest ``gap`` if that is wanted, and whether it is over."""
         sample = each.sample
         outcome, moments = sample.outcome, sample.answer.moments
@@ -141,7 +141,7 @@ class Tally:
         self._note_end(sample, now_s)
         return True
 
-    def _note_end(self, sample: Sample, now_s: float) -> None:
+    def _note_end(self, sample: RequestSample, now_s: float) -> None:
         moments = sample.answer.moments
         if sample.outcome in FAILURES:
             self.tpot.note(now_s, math.inf)
@@ -153,11 +153,11 @@ class Tally:
             self.tpot.note(now_s, (moments[-1] - moments[0]) / (tokens - 1))
 
 
-class _Open:
+class _OpenRequest:
     """A request, and how many of its chunks were counted."""
 
     __slots__ = ("chunks", "sample")
 
-    def __init__(self, sample: Sample) -> None:
+    def __init__(self, sample: RequestSample) -> None:
         self.sample = sample
         self.chunks = 0

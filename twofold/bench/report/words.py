@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from twofold.bench.metrics.distribution import Distribution
+from twofold.bench.metrics.distribution import MeasureDistribution
 from twofold.bench.report import figures
 from twofold.bench.report.document import Document, Run
-from twofold.bench.report.figures import Step
+from twofold.bench.report.figures import SweepParameter
 from twofold.draw.form import duration, number, share
 
 TRIALS: Final = ("rate", "runs", "time", "requests", "met", "verdict", "reason")
@@ -89,13 +89,13 @@ def notes(run: Run) -> Iterator[str]:
             yield words[:1].upper() + words[1:] + "."
 
 
-def run_name(run: Run, place: int, step: Step) -> str:
+def run_name(run: Run, place: int, step: SweepParameter) -> str:
     """How reports of several runs call one: by its number, and by what differs."""
     value = step.of(run)
     return f"run {place + 1}" if value is None else f"run {place + 1}: {number(value)} {step.axis}"
 
 
-def cell(found: Distribution, name: str) -> str:
+def cell(found: MeasureDistribution, name: str) -> str:
     return duration(found.at(name)) if found.n else duration(None)
 
 

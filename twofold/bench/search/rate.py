@@ -23,7 +23,7 @@ CALM: Final = 20
 """Requests that know nothing of each other and all pass: on the way up to the first rate that fails, that will do."""
 
 
-class Runner(Protocol):
+class LoadRunner(Protocol):
     """Sends an open-loop load and waits for its answers."""
 
     def __call__(self, rate: float, seconds: float, seed: int) -> RunRecord:
@@ -118,7 +118,7 @@ class SearchResult:
 
 
 def find_rate(
-    run: Runner, aim: Aim, options: SearchOptions | None = None, tell: Callable[[Trial], None] | None = None
+    run: LoadRunner, aim: Aim, options: SearchOptions | None = None, tell: Callable[[Trial], None] | None = None
 ) -> SearchResult:
     """The highest rate that reaches ``aim``. ``tell`` hears of every trial when it is over.
 
@@ -135,7 +135,7 @@ def _calm(trial: Trial) -> bool:
 class _Search:
     """Law: every rate up to ``_low`` counts as passing, every rate from ``_high`` on as failing, and _low < _high."""
 
-    def __init__(self, run: Runner, aim: Aim, options: SearchOptions, tell: Callable[[Trial], None] | None) -> None:
+    def __init__(self, run: LoadRunner, aim: Aim, options: SearchOptions, tell: Callable[[Trial], None] | None) -> None:
         self._run = run
         self._aim = aim
         self._options = options

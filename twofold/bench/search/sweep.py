@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from twofold.bench.metrics.objectives import Objectives
 from twofold.bench.metrics.plain import plain
-from twofold.bench.metrics.rule import Rule
+from twofold.bench.metrics.rule import MeasurementRule
 from twofold.bench.metrics.summary import Summary, summarise
-from twofold.bench.search.rate import Runner
+from twofold.bench.search.rate import LoadRunner
 from twofold.core.errors import ParameterError, named
 
 MOST_RATES: Final = 100
@@ -23,7 +23,7 @@ _HINT: Final = "write 1,2,4 or 1..16x2, each twice the one before, or 2..10+2, e
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SweepPoint:
     """A rate of a sweep, and what was measured at it."""
 
     rate: float
@@ -46,7 +46,7 @@ class Point:
 class Sweep:
     """The rates that were run, in order; of the last not all where someone stopped it."""
 
-    points: tuple[Point, ...]
+    points: tuple[SweepPoint, ...]
     interrupted: bool
 
     def to_json(self) -> dict[str, Any]:
@@ -54,18 +54,18 @@ class Sweep:
 
 
 def sweep(
-    run: Runner,
+    run: LoadRunner,
     rates: Sequence[float],
     seconds: float,
-    rule: Rule | None = None,
+    rule: MeasurementRule | None = None,
     objectives: Objectives | None = None,
-    tell: Callable[[Point], None] | None = None,
+    tell: Callable[[SweepPoint], None] | None = None,
 ) -> Sweep:
     """Runs each rate for ``seconds``, ends with the first that someone stops, and tells ``tell`` of each."""
-    points: list[Point] = []
+    points: list[SweepPoint] = []
     for seed, rate in enumerate(rates):
         record = run(rate, seconds, seed)
-        points.append(Point(rate, summarise(record, rule, objectives)))
+        points.append(SweepPoint(rate, summarise(record, rule, objectives)))
         if tell is not None:
             tell(points[-1])
         if record.interrupted:

@@ -20,7 +20,7 @@ from twofold.bench.metrics.objectives import Objectives
 from twofold.bench.metrics.plain import plain
 from twofold.bench.metrics.rates import due_window
 from twofold.bench.metrics.requests import RequestFigures, figures_of
-from twofold.bench.metrics.rule import Rule
+from twofold.bench.metrics.rule import MeasurementRule
 from twofold.bench.record import RunRecord
 from twofold.bench.search.trend import Trend, correlation_time, joined, trend
 
@@ -34,7 +34,7 @@ class Aim:
 
     objectives: Objectives
     attainment: float
-    rule: Rule = field(default_factory=Rule)
+    rule: MeasurementRule = field(default_factory=MeasurementRule)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from twofold.cli.options import FLAG, ModelOptions
 from twofold.phases.cases import BATCHES, CONTEXTS, INPUT_TOKENS, OUTPUT_TOKENS, ROUNDS, Sizes, parse_sizes
 
 if TYPE_CHECKING:
-    from twofold.phases.run import Subject
+    from twofold.phases.run import MeasuredModel
 
 INTERRUPTED: Final = 130
 
@@ -69,18 +69,18 @@ def engine(
     return INTERRUPTED if report.interrupted else 0
 
 
-def _subject(options: ModelOptions) -> Subject:
+def _subject(options: ModelOptions) -> MeasuredModel:
     """The model and the tokenizer that are asked for, fetched if need be."""
     from twofold.formats import sources  # noqa: PLC0415
     from twofold.host.paths import CacheFolders  # noqa: PLC0415
-    from twofold.phases.run import Subject  # noqa: PLC0415
+    from twofold.phases.run import MeasuredModel  # noqa: PLC0415
 
     folder, progress = CacheFolders.of().create().models, LazyProgress()
     found = sources.resolve(options.model, cache=folder, progress=progress)
     tokenizer = None
     if options.tokenizer is not None:
         tokenizer = sources.resolve(options.tokenizer, cache=folder, progress=progress).path
-    return Subject(found.path, found.name, tokenizer)
+    return MeasuredModel(found.path, found.name, tokenizer)
 
 
 def _silent(_text: str) -> None:

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from twofold.cli.bench.applies import Mode, check_all_apply
-from twofold.cli.bench.options import LoadOptions, MeasureOptions, OutputOptions, RequestOptions, TraceOptions
+from twofold.cli.bench.options import BenchRequestOptions, LoadOptions, MeasureOptions, OutputOptions, TraceOptions
 from twofold.cli.console import answer, note, rich_console
 from twofold.cli.loads import load_plan, replay_of
 from twofold.core.errors import ParameterError, ResourceError
 
 if TYPE_CHECKING:
     from twofold.bench.base import Watcher
-    from twofold.bench.client.client import Target
-    from twofold.bench.prompts.base import Counter
+    from twofold.bench.client.client import ServerTarget
+    from twofold.bench.prompts.base import TokenCounter
     from twofold.bench.report.live import Goal
     from twofold.bench.search.trial import Trial
     from twofold.bench.session import MakeLoad, Setup
@@ -38,7 +38,7 @@ class Measuring:
 
     def __init__(
         self,
-        request: RequestOptions,
+        request: BenchRequestOptions,
         load: LoadOptions,
         trace: TraceOptions,
         measure: MeasureOptions,
@@ -47,12 +47,12 @@ class Measuring:
         ignore_eos: bool,
     ) -> None:
         from twofold.bench.metrics.objectives import Objectives  # noqa: PLC0415 - start-up time
-        from twofold.bench.metrics.rule import Rule  # noqa: PLC0415
+        from twofold.bench.metrics.rule import MeasurementRule  # noqa: PLC0415
         from twofold.bench.search.sweep import parse_rates  # noqa: PLC0415
 
         self.request, self.load, self.trace, self.options, self.output = request, load, trace, measure, output
         self.ignore_eos = ignore_eos if request.ignore_eos is None else request.ignore_eos
-        self.rule = Rule(measure.warmup, measure.cooldown)
+        self.rule = MeasurementRule(measure.warmup, measure.cooldown)
         self.objectives = None if measure.slo is None else Objectives.parse(measure.slo)
         self.rates = None if measure.rates is None else parse_rates(measure.rates)
         self.concurrencies = None if measure.concurrencies is None else _whole(parse_rates(measure.concurrencies))
@@ -60,7 +60,7 @@ class Measuring:
         self._check()
         self.replay = None if trace.trace is None else _seeded(replay_of(trace, load))
 
-    def setup(self, target: Target, model: str | None, api_key: str | None) -> Setup:
+    def setup(self, target: ServerTarget, model: str | None, api_key: str | None) -> Setup:
         from twofold.bench.client.client import ClientOptions  # noqa: PLC0415
         from twofold.bench.endpoints.options import EndpointOptions  # noqa: PLC0415
         from twofold.bench.session import Setup  # noqa: PLC0415
@@ -84,7 +84,7 @@ class Measuring:
         prompts = secrets.randbits(SEED_BITS) if self.load.seed is None else self.load.seed
         return Setup(target, request.endpoint, model, options, client, self.load.seed or 0, prompts)
 
-    def counter(self) -> Counter | None:
+    def counter(self) -> TokenCounter | None:
         """The tokenizer that was named, if one was."""
         from twofold.bench.prompts.local import local_counter  # noqa: PLC0415
         from twofold.host.paths import CacheFolders  # noqa: PLC0415

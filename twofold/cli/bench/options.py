@@ -17,7 +17,7 @@ TraceFormat: TypeAlias = Literal["azure", "mooncake", "twofold"]
 
 @Parameter(name="*", group="Request")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestOptions:
+class BenchRequestOptions:
     """What each request says."""
 
     endpoint: Annotated[

@@ -8,12 +8,12 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from twofold.cli.bench.measure import Measuring
-from twofold.cli.bench.options import LoadOptions, MeasureOptions, OutputOptions, RequestOptions, TraceOptions
+from twofold.cli.bench.options import BenchRequestOptions, LoadOptions, MeasureOptions, OutputOptions, TraceOptions
 from twofold.cli.console import note
 from twofold.cli.options import FLAG
 from twofold.formats.names import DEFAULT_MODEL
 
-REQUEST, LOAD, TRACE = RequestOptions(), LoadOptions(), TraceOptions()
+REQUEST, LOAD, TRACE = BenchRequestOptions(), LoadOptions(), TraceOptions()
 MEASURE, OUTPUT = MeasureOptions(), OutputOptions()
 
 
@@ -28,7 +28,7 @@ def serve(
     api_key: Annotated[str | None, Parameter(help="API key; never printed.")] = None,
     ca_file: Annotated[Path | None, Parameter(help="CA certificates (PEM) to trust instead of the system's.")] = None,
     insecure: Annotated[bool, FLAG, Parameter(help="Do not verify the server's certificate.")] = False,
-    request: RequestOptions = REQUEST,
+    request: BenchRequestOptions = REQUEST,
     load: LoadOptions = LOAD,
     trace: TraceOptions = TRACE,
     measure: MeasureOptions = MEASURE,
@@ -39,10 +39,10 @@ def serve(
     --rate sends requests as they come; --concurrency has so many clients that wait; --trace replays what was; --rates
     draws a curve; --slo alone finds the highest rate that meets it.
     """
-    from twofold.bench.client.client import Target  # noqa: PLC0415 - start-up time
+    from twofold.bench.client.client import ServerTarget  # noqa: PLC0415 - start-up time
 
     measuring = Measuring(request, load, trace, measure, output, ignore_eos=False)
-    target = Target.of(url, verify=not insecure, ca_file=ca_file)
+    target = ServerTarget.of(url, verify=not insecure, ca_file=ca_file)
     return measuring.study(measuring.setup(target, model, api_key), "serve")
 
 
@@ -51,7 +51,7 @@ def run(
     model: Annotated[
         str, Parameter(name=("--model", "-m"), help="A path, an alias, hf.co/user/model[:QUANT] or pypi:package.")
     ] = DEFAULT_MODEL,
-    request: RequestOptions = REQUEST,
+    request: BenchRequestOptions = REQUEST,
     load: LoadOptions = LOAD,
     trace: TraceOptions = TRACE,
     measure: MeasureOptions = MEASURE,
@@ -61,10 +61,10 @@ def run(
 
     Flags behind -- are the server's: twofold bench run --rate 2 -- --max-num-seqs 16
     """
-    from twofold.bench.client.client import Target  # noqa: PLC0415
+    from twofold.bench.client.client import ServerTarget  # noqa: PLC0415
     from twofold.bench.own_server import own_server  # noqa: PLC0415
 
     measuring = Measuring(request, load, trace, measure, output, ignore_eos=request.endpoint != "messages")
     note(f"Starting twofold serve {' '.join((model, *flags))}")
     with own_server(model, flags) as server:
-        return measuring.study(measuring.setup(Target.of(server.url), None, None), "run")
+        return measuring.study(measuring.setup(ServerTarget.of(server.url), None, None), "run")

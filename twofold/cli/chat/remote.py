@@ -13,7 +13,7 @@ import orjson
 from twofold.bench.client.events import Event
 from twofold.bench.client.exchange import exchange
 from twofold.bench.client.stream import Streamed, streamed
-from twofold.bench.client.target import Target
+from twofold.bench.client.target import ServerTarget
 from twofold.bench.endpoints.discover import MODELS, ServerFacts, find_server
 from twofold.bench.endpoints.exchange import Reply
 from twofold.bench.endpoints.failures import said_error, sentence
@@ -71,7 +71,7 @@ class RemoteModel:
 
     def __init__(self, options: RemoteOptions, model: str | None) -> None:
         assert options.url is not None
-        self._target = Target.of(options.url)
+        self._target = ServerTarget.of(options.url)
         self._headers = {"user-agent": "twofold"}
         if options.api_key is not None:
             self._headers["authorization"] = f"Bearer {options.api_key}"

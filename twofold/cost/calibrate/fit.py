@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from twofold.core.errors import ResourceError
-from twofold.cost.calibrate.probes import Point
+from twofold.cost.calibrate.probes import ProbePoint
 from twofold.cost.hardware.machine import Cited
 from twofold.cost.predict.constants import BARE, Constants
 from twofold.cost.predict.demand import Demand
 from twofold.cost.predict.fit import Values, mean_error, search
-from twofold.cost.predict.steps import Steps
+from twofold.cost.predict.steps import StepPredictor
 from twofold.sched.step_time import StepShape
 
 START: Final = {"eta_m": 0.5, "eta_c": 0.4, "eta_k": 0.3, "t_step": 3e-4, "t_req": 1e-4}
@@ -28,7 +28,7 @@ LEAST_PROBES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class CalibrationSample:
     """The median of a probe's equal steps: what it asked for, and the seconds it took, the engine's own included."""
 
     probe: int
@@ -36,28 +36,28 @@ class Sample:
     seconds: float
 
 
-def samples(points: Iterable[Point], steps: Steps) -> list[Sample]:
+def samples(points: Iterable[ProbePoint], steps: StepPredictor) -> list[CalibrationSample]:
     """One for each kind of step of each probe."""
     return [
-        Sample(point.probe, steps.demand(point.spans), point.whole_s)
+        CalibrationSample(point.probe, steps.demand(point.spans), point.whole_s)
         for point in medians(points, lambda point: point.whole_s)
     ]
 
 
-def lessons(points: Iterable[Point]) -> list[tuple[StepShape, float]]:
+def lessons(points: Iterable[ProbePoint]) -> list[tuple[StepShape, float]]:
     """The same for the engine's own model, which knows steps by their shape and times their rows alone."""
     return [(_shape(point), point.seconds) for point in medians(points, lambda point: point.seconds)]
 
 
-def medians(points: Iterable[Point], seconds: Callable[[Point], float]) -> list[Point]:
+def medians(points: Iterable[ProbePoint], seconds: Callable[[ProbePoint], float]) -> list[ProbePoint]:
     """The median of each probe's equal steps: those where as many sequences have as many new rows."""
-    kinds: dict[tuple[int, Counts], list[Point]] = {}
+    kinds: dict[tuple[int, Counts], list[ProbePoint]] = {}
     for point in points:
         kinds.setdefault((point.probe, _counts(point)), []).append(point)
     return [sorted(equal, key=seconds)[len(equal) // 2] for equal in kinds.values()]
 
 
-def fit_constants(found: Sequence[Sample], source: str) -> Constants:
+def fit_constants(found: Sequence[CalibrationSample], source: str) -> Constants:
     """The constants that err least, with their error. ResourceError where too few probes were run."""
     probes = sorted({sample.probe for sample in found})
     if len(probes) < LEAST_PROBES:
@@ -74,7 +74,7 @@ def fit_constants(found: Sequence[Sample], source: str) -> Constants:
     return replace(form.having(values, source), error=Cited(error, f"{source}; probes it was not fitted on"))
 
 
-def held_out_error(halves: Sequence[Sequence[Sample]], form: Constants) -> float:
+def held_out_error(halves: Sequence[Sequence[CalibrationSample]], form: Constants) -> float:
     """Mean error on the half that was not fitted on, both ways."""
     first, second = halves
     errors = []
@@ -84,16 +84,16 @@ def held_out_error(halves: Sequence[Sequence[Sample]], form: Constants) -> float
     return sum(errors) / len(errors)
 
 
-def error_of(found: Iterable[Sample], by: Constants) -> float:
+def error_of(found: Iterable[CalibrationSample], by: Constants) -> float:
     """Mean of |predicted − measured| / measured."""
     return mean_error((sample.demand.seconds(by), sample.seconds) for sample in found)
 
 
-def _fit(found: Sequence[Sample], form: Constants) -> tuple[Values, float]:
+def _fit(found: Sequence[CalibrationSample], form: Constants) -> tuple[Values, float]:
     return search(lambda values: error_of(found, form.having(values, "tried")), START)
 
 
-def _counts(point: Point) -> Counts:
+def _counts(point: ProbePoint) -> Counts:
     """How many sequences had how many rows, whatever their contexts."""
     counts = Counter[int]()
     for count, span in point.spans:
@@ -101,7 +101,7 @@ def _counts(point: Point) -> Counts:
     return tuple(sorted(counts.items()))
 
 
-def _shape(point: Point) -> StepShape:
+def _shape(point: ProbePoint) -> StepShape:
     shape = StepShape()
     for count, span in point.spans:
         for _ in range(count):

@@ -62,7 +62,7 @@ PROBES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ProbePoint:
     """One step: of which probe, what was in it, how long its rows took, and what the engine needed around them."""
 
     probe: int
@@ -87,14 +87,14 @@ class Prober:
         self._tokens = range(min(100, vocabulary // 3), min(vocabulary, MOST_TOKEN))
         self._random, self._salts = random.Random(0), count()
         self._probe = 0
-        self.points: list[Point] = []
+        self.points: list[ProbePoint] = []
         engine.observe(self)
 
     def on_step(self, report: StepReport) -> None:
         """Notes a step that had rows."""
         spans = self._forward.take()
         if spans:
-            self.points.append(Point(self._probe, spans, report.seconds + report.moves_s, report.host_s))
+            self.points.append(ProbePoint(self._probe, spans, report.seconds + report.moves_s, report.host_s))
 
     def on_request(self, report: RequestReport) -> None:
         """Nothing is noted of requests."""

@@ -14,8 +14,8 @@ from typing import Final
 from twofold.core.model import ModelSpec
 from twofold.core.values import FP16, FP32
 from twofold.cost.calibrate.fit import fit_constants, lessons, samples
-from twofold.cost.calibrate.probes import PROBES, Point, Prober, affordable
-from twofold.cost.calibrate.store import Calibration, Subject, load, save
+from twofold.cost.calibrate.probes import PROBES, ProbePoint, Prober, affordable
+from twofold.cost.calibrate.store import Calibration, CalibrationSubject, load, save
 from twofold.cost.calibrate.watch import SpanForward, watched_build
 from twofold.cost.count.memory import streamed_bytes
 from twofold.cost.count.setting import Setting
@@ -23,7 +23,7 @@ from twofold.cost.hardware.local import local_machine
 from twofold.cost.hardware.machine import Machine
 from twofold.cost.machine import FULL_RUNS, FULL_SIZES, MachineLimits, probe_size, remeasured
 from twofold.cost.predict.request import Predictor
-from twofold.cost.predict.steps import Steps
+from twofold.cost.predict.steps import StepPredictor
 from twofold.cost.shapes.gguf import read_gguf
 from twofold.engine.lessons import model_key, write_lessons
 from twofold.engine.llm import LLM
@@ -31,7 +31,7 @@ from twofold.host.cpu import read_cpu
 from twofold.host.memory import read_memory
 from twofold.host.paths import CacheFolders
 from twofold.kernels.isa import choose
-from twofold.kernels.jit import Compiler, Target, host_features
+from twofold.kernels.jit import CodegenTarget, Compiler, host_features
 
 PROBES_S: Final = 40.0
 CONTEXT: Final = 1_100
@@ -61,7 +61,7 @@ def calibrate(
     points = measure(path, shape, isa, subject.threads, seconds, stop)
     machine = machine_of(shape, _ceilings(subject, isa, read))
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    found = samples(points, Steps.of(shape, machine, ENGINE))
+    found = samples(points, StepPredictor.of(shape, machine, ENGINE))
     constants = fit_constants(
         found, f"fitted {now} on {len(points)} steps of {path.name} with {subject.threads} threads"
     )
@@ -81,17 +81,17 @@ def calibrate(
     return calibration
 
 
-def _ceilings(subject: Subject, isa: str | None, working_set: int) -> MachineLimits:
+def _ceilings(subject: CalibrationSubject, isa: str | None, working_set: int) -> MachineLimits:
     """The best of now and of the week: asked before and after, for whatever else runs can only slow a probe down."""
     folders = CacheFolders.of()
-    compiler = Compiler(Target.of(choose(host_features(), isa)), folders.kernels)
+    compiler = Compiler(CodegenTarget.of(choose(host_features(), isa)), folders.kernels)
     sizes = sorted({*FULL_SIZES, probe_size(working_set)})
     return remeasured(compiler, subject.threads, folders.root, sizes, FULL_RUNS)
 
 
 def measure(
     path: Path, shape: ModelSpec, isa: str | None, threads: int, seconds: float, stop: Callable[[], bool]
-) -> list[Point]:
+) -> list[ProbePoint]:
     """Steps of all probes that the model has room for and that fit into the time."""
     context = min(CONTEXT, shape.context_length)
     with LLM(
@@ -111,10 +111,10 @@ def measure(
         return prober.points
 
 
-def subject_of(path: Path, isa: str | None = None, threads: int | None = None) -> Subject:
+def subject_of(path: Path, isa: str | None = None, threads: int | None = None) -> CalibrationSubject:
     """What a calibration of this model on this machine is filed under."""
     cpu = read_cpu()
-    return Subject(cpu.name, choose(host_features(), isa).name, threads or cpu.usable_cores, model_key(path))
+    return CalibrationSubject(cpu.name, choose(host_features(), isa).name, threads or cpu.usable_cores, model_key(path))
 
 
 def machine_of(shape: ModelSpec, limits: MachineLimits) -> Machine:

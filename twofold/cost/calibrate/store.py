@@ -22,7 +22,7 @@ VERSION: Final = "twofold.calibration/1"
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class CalibrationSubject:
     """What a calibration holds for. ``model`` names a file's content: its name, size and first bytes."""
 
     cpu: str
@@ -41,7 +41,7 @@ class Calibration:
     took_s           seconds it took
     """
 
-    subject: Subject
+    subject: CalibrationSubject
     constants: Constants
     working_set: int
     bandwidth: float
@@ -78,7 +78,7 @@ def save(calibration: Calibration, cache: Path) -> Path | None:
     return None
 
 
-def load(subject: Subject, cache: Path) -> Calibration | None:
+def load(subject: CalibrationSubject, cache: Path) -> Calibration | None:
     """What was calibrated for it; None where nothing was, or what there is cannot be read."""
     try:
         document = json.loads(_path(subject, cache).read_text("utf-8"))
@@ -109,11 +109,11 @@ def _cited(entry: Mapping[str, Any]) -> Cited:
     return Cited(float(entry["value"]), str(entry["source"]))
 
 
-def _read(document: dict[str, Any], subject: Subject) -> Calibration | None:
-    if document.pop("version") != VERSION or Subject(**document.pop("subject")) != subject:
+def _read(document: dict[str, Any], subject: CalibrationSubject) -> Calibration | None:
+    if document.pop("version") != VERSION or CalibrationSubject(**document.pop("subject")) != subject:
         return None
     return Calibration(subject=subject, constants=read_constants(document.pop("constants")), **document)
 
 
-def _path(subject: Subject, cache: Path) -> Path:
+def _path(subject: CalibrationSubject, cache: Path) -> Path:
     return cache / "calibration" / f"{subject.isa}-{subject.threads}-{subject.model}.json"

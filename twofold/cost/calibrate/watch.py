@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from twofold.core.model import ModelSpec
-from twofold.cost.count.step import Span
+from twofold.cost.count.step import SequenceRows
 from twofold.engine.config import EngineConfig
 from twofold.engine.cpu import build_cpu
 from twofold.engine.load import BuiltForward
@@ -19,7 +19,7 @@ from twofold.models.bind import ModelWeights
 from twofold.ops.base import Batch, Forward
 from twofold.sampling.base import F32
 
-Spans: TypeAlias = tuple[tuple[int, Span], ...]
+Spans: TypeAlias = tuple[tuple[int, SequenceRows], ...]
 """Rows of a step: so many sequences of each kind."""
 
 
@@ -43,10 +43,10 @@ class SpanForward(WrappedForward):
 
 def spans_of(batch: Batch) -> Spans:
     """What the rows of a batch are, equal sequences counted together."""
-    counts: dict[Span, int] = {}
+    counts: dict[SequenceRows, int] = {}
     logits = np.diff(np.searchsorted(batch.logit_rows, batch.row_starts))
     for number, (first, end) in enumerate(zip(batch.row_starts[:-1], batch.row_starts[1:], strict=True)):
-        span = Span(int(end - first), int(batch.positions[first]), int(logits[number]))
+        span = SequenceRows(int(end - first), int(batch.positions[first]), int(logits[number]))
         counts[span] = counts.get(span, 0) + 1
     return tuple((n, span) for span, n in counts.items())
 

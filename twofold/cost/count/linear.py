@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from twofold.core.model import ExpertFFN, GroupedAttention, ModelSpec
 from twofold.core.values import Arithmetic
 from twofold.cost.count.setting import PLAIN, Setting
-from twofold.cost.count.step import Span, step, visible
+from twofold.cost.count.step import SequenceRows, step, visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class StepCost:
     @classmethod
     def of(cls, shape: ModelSpec, how: Setting = PLAIN) -> StepCost:
         """Counted from two small steps, one with logits and one without."""
-        silent, loud = step(shape, [Span(1, 0, 0)], how=how), step(shape, [Span(1)], how=how)
+        silent, loud = step(shape, [SequenceRows(1, 0, 0)], how=how), step(shape, [SequenceRows(1)], how=how)
         experts = _experts(shape, how)
         matrices = silent.flops - silent.named("attention").flops
         return cls(
@@ -94,7 +94,9 @@ class StepCost:
         picked = sum(each.picked_bytes(rows) for each in self.experts)
         return self.fixed_bytes + picked + (self.head_bytes if logits else 0)
 
-    def flops(self, rows: int, logit_rows: int, attended: Mapping[int | None, int], spans: Iterable[Span] = ()) -> int:
+    def flops(
+        self, rows: int, logit_rows: int, attended: Mapping[int | None, int], spans: Iterable[SequenceRows] = ()
+    ) -> int:
         """FLOPs of a step; ``attended`` positions by window, summed over its rows.
 
         ``spans`` are those that may be cheaper expanded; rows that decode never are.
@@ -103,7 +105,7 @@ class StepCost:
         changed = sum(again - saved for _, again, saved in self.expanded((1, span) for span in spans))
         return self.row_flops * rows + self.logit_row_flops * logit_rows + attention + changed
 
-    def expanded(self, spans: Iterable[tuple[int, Span]]) -> Iterator[tuple[Arithmetic, int, int]]:
+    def expanded(self, spans: Iterable[tuple[int, SequenceRows]]) -> Iterator[tuple[Arithmetic, int, int]]:
         """Of so many spans of each kind those that are cheaper expanded: in which arithmetic how many FLOPs more the
         matrices take, and how many less attention."""
         if not self.latent:

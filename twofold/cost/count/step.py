@@ -24,7 +24,7 @@ from twofold.cost.shapes.weights import EMBEDDING, HEAD, Weight, layer_weights, 
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class SequenceRows:
     """Rows of one sequence in a step: ``new`` tokens after ``cached`` ones, with logits of ``logits`` of them."""
 
     new: int
@@ -34,12 +34,12 @@ class Span:
 
 def prefill(shape: ModelSpec, new: int, cached: int = 0, batch: int = 1, *, how: Setting = PLAIN) -> Work:
     """``batch`` prompts of ``new`` tokens after ``cached`` ones in one step, each with the logits of its last token."""
-    return step(shape, [Span(new, cached)] * batch, how=how)
+    return step(shape, [SequenceRows(new, cached)] * batch, how=how)
 
 
 def decode_step(shape: ModelSpec, contexts: Iterable[int], *, how: Setting = PLAIN) -> Work:
     """One row for each sequence; a context is what the row sees, itself included."""
-    return step(shape, [Span(1, context - 1) for context in contexts], how=how)
+    return step(shape, [SequenceRows(1, context - 1) for context in contexts], how=how)
 
 
 def mixed_step(
@@ -52,11 +52,11 @@ def mixed_step(
     how: Setting = PLAIN,
 ) -> Work:
     """A decode step with a ``chunk`` of a prompt beside it, after ``cached`` tokens; ``last`` where it ends there."""
-    spans = [Span(1, context - 1) for context in contexts]
-    return step(shape, [*spans, Span(chunk, cached, int(last))], how=how)
+    spans = [SequenceRows(1, context - 1) for context in contexts]
+    return step(shape, [*spans, SequenceRows(chunk, cached, int(last))], how=how)
 
 
-def step(shape: ModelSpec, spans: Sequence[Span], *, how: Setting = PLAIN) -> Work:
+def step(shape: ModelSpec, spans: Sequence[SequenceRows], *, how: Setting = PLAIN) -> Work:
     """The work of one step on one device. Raises ParameterError where the devices cannot share the model."""
     rows = sum(span.new for span in spans)
     logit_rows = sum(span.logits for span in spans)
@@ -97,7 +97,7 @@ class _Counter:
 
     hidden: int
     rows: int
-    spans: tuple[Span, ...]
+    spans: tuple[SequenceRows, ...]
     how: Setting
 
     def embed(self, shape: ModelSpec) -> Operator:
@@ -205,26 +205,26 @@ class _Counter:
         return self.how.activations.nbytes(self.rows, sum(widths))
 
 
-def _latent_passes(attention: LatentAttention, span: Span) -> int:
+def _latent_passes(attention: LatentAttention, span: SequenceRows) -> int:
     """Rows that the matrices from the latent vector to keys and values multiply."""
     return span.new if _absorbed(attention, span) else span.cached + span.new
 
 
-def _latent_flops(attention: LatentAttention, span: Span) -> int:
+def _latent_flops(attention: LatentAttention, span: SequenceRows) -> int:
     """FLOPs of one head's attention."""
     return (_absorbed_flops if _absorbed(attention, span) else _expanded_flops)(attention, span)
 
 
-def _absorbed(attention: LatentAttention, span: Span) -> bool:
+def _absorbed(attention: LatentAttention, span: SequenceRows) -> bool:
     expanded = 2 * span.cached * attention.kv_rank * (attention.nope_dim + attention.v_dim)
     return _absorbed_flops(attention, span) <= _expanded_flops(attention, span) + expanded
 
 
-def _absorbed_flops(attention: LatentAttention, span: Span) -> int:
+def _absorbed_flops(attention: LatentAttention, span: SequenceRows) -> int:
     return 2 * (2 * attention.kv_rank + attention.rope_dim) * visible(span.cached, span.new, attention.window)
 
 
-def _expanded_flops(attention: LatentAttention, span: Span) -> int:
+def _expanded_flops(attention: LatentAttention, span: SequenceRows) -> int:
     width = attention.nope_dim + attention.rope_dim + attention.v_dim
     return 2 * width * visible(span.cached, span.new, attention.window)
 

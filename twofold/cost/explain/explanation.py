@@ -15,7 +15,7 @@ from twofold.cost.count.setting import Setting
 from twofold.cost.explain.levers.base import Assumptions
 from twofold.cost.explain.levers.rank import Outcome, turn_all
 from twofold.cost.explain.observed import Observed
-from twofold.cost.explain.scenario import Figures, Goal, Scenario
+from twofold.cost.explain.scenario import Goal, ScenarioFigures, UniformScenario
 from twofold.cost.explain.waterfall import Waterfall, waterfall
 from twofold.cost.explain.words import listed, size
 from twofold.cost.hardware.machine import Machine
@@ -34,8 +34,8 @@ class Explanation:
     title: str
     goal: Goal
     waterfall: Waterfall
-    scenario: Scenario | None
-    figures: Figures | None
+    scenario: UniformScenario | None
+    figures: ScenarioFigures | None
     levers: tuple[Outcome, ...]
     observed: Observed | None = None
     notes: tuple[str, ...] = ()
@@ -47,9 +47,9 @@ def scenario_of(
     case: Case,
     how: Setting,
     constants: Constants | None = None,
-) -> Scenario:
+) -> UniformScenario:
     """A hypothetical. Raises ParameterError where the memory does not hold one request, and says what would fit."""
-    found = Scenario(Predictor(shape, machine, constants or constants_for(machine, shape), how), case)
+    found = UniformScenario(Predictor(shape, machine, constants or constants_for(machine, shape), how), case)
     try:
         found.predictor.batch(case)
     except ParameterError as error:
@@ -59,7 +59,9 @@ def scenario_of(
     return found
 
 
-def explain_hypothetical(scenario: Scenario, goal: Goal = "e2e", assumptions: Assumptions | None = None) -> Explanation:
+def explain_hypothetical(
+    scenario: UniformScenario, goal: Goal = "e2e", assumptions: Assumptions | None = None
+) -> Explanation:
     """Everything predicted."""
     return Explanation(
         describe(scenario),
@@ -73,7 +75,7 @@ def explain_hypothetical(scenario: Scenario, goal: Goal = "e2e", assumptions: As
 
 
 def explain_observed(
-    seen: Observed, scenario: Scenario | None, goal: Goal = "e2e", assumptions: Assumptions | None = None
+    seen: Observed, scenario: UniformScenario | None, goal: Goal = "e2e", assumptions: Assumptions | None = None
 ) -> Explanation:
     """What was measured. With a ``scenario`` (as ``like`` makes it) predictions stand beside, and levers are ranked."""
     title = f"{seen.title}: {seen.prompt:,} prompt tokens"
@@ -106,7 +108,7 @@ def like(seen: Observed, chunk: int | None = None) -> Case:
     )
 
 
-def describe(scenario: Scenario) -> str:
+def describe(scenario: UniformScenario) -> str:
     """llama-3-70b (bf16, KV bf16) on 4 × h100: 2,000 prompt tokens, 300 output tokens, concurrency 16."""
     case, how = scenario.case, scenario.how
     devices = f"{how.tp} × " if how.tp > 1 else ""
@@ -117,12 +119,12 @@ def describe(scenario: Scenario) -> str:
     return f"{stored} on {devices}{scenario.predictor.machine.name}: {asked}{chunk}"
 
 
-def _doubts(scenario: Scenario) -> list[str]:
+def _doubts(scenario: UniformScenario) -> list[str]:
     predictor = scenario.predictor
     return [error_words(errors_for(predictor.shape, predictor.machine, predictor.constants))]
 
 
-def _ways_to_fit(scenario: Scenario) -> list[str]:
+def _ways_to_fit(scenario: UniformScenario) -> list[str]:
     """What makes room, each alone."""
     shape, how = scenario.shape, scenario.how
     tried: list[tuple[str, ModelSpec, Setting]] = [
@@ -143,7 +145,7 @@ def _ways_to_fit(scenario: Scenario) -> list[str]:
     return fitting
 
 
-def _fits(scenario: Scenario, shape: ModelSpec, how: Setting) -> bool:
+def _fits(scenario: UniformScenario, shape: ModelSpec, how: Setting) -> bool:
     try:
         return scenario.having(shape=shape, how=how).room.fits
     except ParameterError:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from twofold.core.values import Arithmetic
-from twofold.cost.count.step import Span, step
+from twofold.cost.count.step import SequenceRows, step
 from twofold.cost.count.work import Work
 from twofold.cost.explain.observed import Observed
-from twofold.cost.explain.scenario import Scenario
+from twofold.cost.explain.scenario import UniformScenario
 from twofold.cost.explain.waterfall import Waterfall
 from twofold.cost.explain.words import scaled
 from twofold.draw.chart import Axis, Chart
@@ -34,7 +34,7 @@ class Place:
     speed: float
 
 
-def places(scenario: Scenario, fall: Waterfall, seen: Observed | None = None) -> tuple[Place, ...]:
+def places(scenario: UniformScenario, fall: Waterfall, seen: Observed | None = None) -> tuple[Place, ...]:
     """Where the phases stand, with measured seconds where they were."""
     found = []
     for name, work in (("prefill", prefill_work(scenario)), ("decode", decode_work(scenario))):
@@ -50,24 +50,26 @@ def places(scenario: Scenario, fall: Waterfall, seen: Observed | None = None) ->
     return tuple(found)
 
 
-def prefill_work(scenario: Scenario) -> Work:
+def prefill_work(scenario: UniformScenario) -> Work:
     """All steps of one prompt on one device."""
     case = scenario.case
     chunk = case.chunk or scenario.fresh
     whole = Work(())
     for start in range(case.cached, case.prompt, chunk):
         rows = min(chunk, case.prompt - start)
-        whole = whole + step(scenario.shape, [Span(rows, start, int(start + rows == case.prompt))], how=scenario.how)
+        whole = whole + step(
+            scenario.shape, [SequenceRows(rows, start, int(start + rows == case.prompt))], how=scenario.how
+        )
     return whole
 
 
-def decode_work(scenario: Scenario, batch: int | None = None) -> Work:
+def decode_work(scenario: UniformScenario, batch: int | None = None) -> Work:
     """One step on one device, halfway through the answers."""
     running = batch or scenario.predictor.batch(scenario.case)
-    return step(scenario.shape, [Span(1, scenario.halfway - 1)] * running, how=scenario.how)
+    return step(scenario.shape, [SequenceRows(1, scenario.halfway - 1)] * running, how=scenario.how)
 
 
-def roofline(scenario: Scenario, fall: Waterfall, seen: Observed | None = None) -> Chart:
+def roofline(scenario: UniformScenario, fall: Waterfall, seen: Observed | None = None) -> Chart:
     """The picture; both axes are logarithmic."""
     machine = scenario.predictor.machine
     dots = places(scenario, fall, seen)
@@ -99,7 +101,7 @@ def roofline(scenario: Scenario, fall: Waterfall, seen: Observed | None = None) 
     )
 
 
-def _words(scenario: Scenario, dots: tuple[Place, ...]) -> str:
+def _words(scenario: UniformScenario, dots: tuple[Place, ...]) -> str:
     machine = scenario.predictor.machine
     said = []
     for place in dots:
@@ -108,7 +110,7 @@ def _words(scenario: Scenario, dots: tuple[Place, ...]) -> str:
     return "; ".join(said)
 
 
-def _arithmetics(scenario: Scenario) -> tuple[Arithmetic, ...]:
+def _arithmetics(scenario: UniformScenario) -> tuple[Arithmetic, ...]:
     """In which numbers the products are made, the most first; those that become the same here count once."""
     machine = scenario.predictor.machine
     sums: dict[Arithmetic, float] = {}
@@ -120,7 +122,7 @@ def _arithmetics(scenario: Scenario) -> tuple[Arithmetic, ...]:
     return tuple(kind for kind in ordered if sums[kind] >= LEAST_SHARE)
 
 
-def _way(scenario: Scenario) -> Iterator[tuple[float, float]]:
+def _way(scenario: UniformScenario) -> Iterator[tuple[float, float]]:
     """Decode steps of 1, 2, 4 … sequences, as far as memory holds them."""
     batch, most = 1, max(1, scenario.room.sequences)
     while batch <= most and batch <= 4096:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from twofold.cost.explain.explanation import Explanation, describe
 from twofold.cost.explain.levers.rank import LEAST_GAIN, Outcome, Status
 from twofold.cost.explain.picture import places
-from twofold.cost.explain.scenario import GOAL_WORDS, GOALS, Figures, Goal
+from twofold.cost.explain.scenario import GOAL_WORDS, GOALS, Goal, ScenarioFigures
 from twofold.cost.explain.waterfall import Phase, Waterfall
 from twofold.cost.explain.words import factor, listed, size
 from twofold.cost.predict.demand import StepParts
@@ -128,7 +128,7 @@ def _bar(begin: float, seconds: float, whole: float) -> str:
     return "".join(cells)
 
 
-def _figures(found: Figures) -> str:
+def _figures(found: ScenarioFigures) -> str:
     return (
         f"TTFT {duration(found.ttft)} · TPOT {duration(found.tpot)} · longest gap {duration(found.gap)} · "
         f"{found.throughput:,.3g} tokens/s per device · {size(found.memory)} of memory, "

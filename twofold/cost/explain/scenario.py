@@ -10,7 +10,7 @@ from twofold.core.model import ModelSpec
 from twofold.core.values import ValueFormat
 from twofold.cost.count.memory import Fit, fit, kv_bytes, weight_bytes
 from twofold.cost.count.setting import Setting
-from twofold.cost.count.step import Span
+from twofold.cost.count.step import SequenceRows
 from twofold.cost.predict.demand import StepParts
 from twofold.cost.predict.request import Case, Prediction, Predictor
 from twofold.cost.shapes.weights import main_format
@@ -27,7 +27,7 @@ GOAL_WORDS: dict[Goal, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ScenarioFigures:
     """What a scenario gives its users and its owner. Times are seconds.
 
     gap         the longest between two tokens: of a step that holds another request's prompt, or a chunk of it
@@ -44,7 +44,7 @@ class Figures:
     memory: float
     sequences: int
 
-    def gain(self, before: Figures, goal: Goal) -> float:
+    def gain(self, before: ScenarioFigures, goal: Goal) -> float:
         """How many times better than ``before``: above 1 is better, whatever the goal."""
         now, then = getattr(self, goal), getattr(before, goal)
         if now <= 0 or then <= 0:
@@ -53,7 +53,7 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Scenario:
+class UniformScenario:
     """Equal requests (``case``) to a model on a machine (``predictor``)."""
 
     predictor: Predictor
@@ -117,16 +117,16 @@ class Scenario:
     def longest_gap(self, batch: int, *, prompts: bool = True) -> float:
         """Seconds of the worst step: a prompt's last chunk beside the others' tokens; any, without ``prompts``."""
         steps, by = self.predictor.steps, self.predictor.constants
-        alone = Span(1, self.halfway - 1)
+        alone = SequenceRows(1, self.halfway - 1)
         if batch == 1 or not prompts:
             return steps.demand([(batch, alone)]).seconds(by)
         chunk = min(self.case.chunk or self.fresh, self.fresh)
-        return steps.demand([(batch - 1, alone), (1, Span(chunk, self.case.prompt - chunk))]).seconds(by)
+        return steps.demand([(batch - 1, alone), (1, SequenceRows(chunk, self.case.prompt - chunk))]).seconds(by)
 
-    def figures(self, prediction: Prediction | None = None, devices: float | None = None) -> Figures:
+    def figures(self, prediction: Prediction | None = None, devices: float | None = None) -> ScenarioFigures:
         """Of this scenario as it is predicted, or as a changed ``prediction`` says, on so many ``devices``."""
         found = prediction or self.prediction
-        return Figures(
+        return ScenarioFigures(
             ttft=found.ttft,
             tpot=found.tpot,
             e2e=found.e2e,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from twofold.cost.explain.observed import Observed, Spent
-from twofold.cost.explain.scenario import Scenario, times
+from twofold.cost.explain.scenario import UniformScenario, times
 from twofold.cost.predict.demand import StepParts
 from twofold.cost.predict.request import Prediction
 
@@ -83,7 +83,7 @@ class Waterfall:
         return sum(phase.floor or 0.0 for phase in self.phases)
 
 
-def waterfall(scenario: Scenario | None, seen: Observed | None = None) -> Waterfall:
+def waterfall(scenario: UniformScenario | None, seen: Observed | None = None) -> Waterfall:
     """Predicted, measured, or both beside each other."""
     foreseen = {} if scenario is None else _foreseen(scenario, scenario.prediction)
     return Waterfall(tuple(_joined(name, foreseen.get(name), seen) for name in NAMES))
@@ -100,20 +100,20 @@ def limit_of(parts: StepParts) -> Limit:
     return max(sums, key=lambda name: sums[name])
 
 
-def prefill_parts(scenario: Scenario, prediction: Prediction) -> StepParts:
+def prefill_parts(scenario: UniformScenario, prediction: Prediction) -> StepParts:
     """With what a request takes outside of its steps."""
     first = float(scenario.predictor.constants.t_first)
     own = prediction.prefill
     return StepParts(own.weights, own.arithmetic, own.kv, own.links, own.overhead + first)
 
 
-def queue_of(scenario: Scenario, found: Prediction) -> float:
+def queue_of(scenario: UniformScenario, found: Prediction) -> float:
     """Seconds to the first token beside those of its own prompt; rounding leaves none where nobody waits."""
     seconds = found.ttft - prefill_parts(scenario, found).seconds
     return seconds if seconds > ROUNDING * found.ttft else 0.0
 
 
-def _foreseen(scenario: Scenario, found: Prediction) -> dict[PhaseName, Phase]:
+def _foreseen(scenario: UniformScenario, found: Prediction) -> dict[PhaseName, Phase]:
     further = scenario.further
     first, rest = prefill_parts(scenario, found), times(found.decode, further)
     queue = queue_of(scenario, found)
@@ -130,7 +130,7 @@ def _foreseen(scenario: Scenario, found: Prediction) -> dict[PhaseName, Phase]:
     }
 
 
-def _queue_words(scenario: Scenario, found: Prediction) -> str:
+def _queue_words(scenario: UniformScenario, found: Prediction) -> str:
     if found.queue > 0:
         return f"{found.concurrency} open requests, of which {found.batch} fit in memory"
     if found.batch == 1:

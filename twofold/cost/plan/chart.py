@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from twofold.cost.plan.search import Study
+from twofold.cost.plan.search import PlanStudy
 from twofold.cost.plan.slo import Slo
-from twofold.draw import Axis, Chart, Dots, Guide, Label, Mark, Steps, duration, number
+from twofold.draw import Axis, Chart, Dots, Guide, Label, Mark, StepLine, duration, number
 
 
-def frontier_chart(study: Study, slo: Slo, *, priced: bool = True) -> Chart:
+def frontier_chart(study: PlanStudy, slo: Slo, *, priced: bool = True) -> Chart:
     """Nothing is below and left of the line. ``priced``: cost is dollars an hour, else devices."""
     points = [(point.cost, point.tpot) for point in study.frontier]
     titles = [f"{point.name}, {point.count}" for point in study.frontier]
     marks: list[Mark] = [
-        Steps(points, "Pareto front: nothing is cheaper and faster"),
+        StepLine(points, "Pareto front: nothing is cheaper and faster"),
         Dots(
             [place for place, point in zip(points, study.frontier, strict=True) if point.met],
             "meets the SLO",

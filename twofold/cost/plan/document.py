@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from twofold.cost.plan.choices import Configuration
-from twofold.cost.plan.fitting import Answer
+from twofold.cost.plan.fitting import FitResult
 from twofold.cost.plan.memory import DeviceMemory
-from twofold.cost.plan.plan import Estimate, Plan, Refusal
-from twofold.cost.plan.search import Study
+from twofold.cost.plan.plan import CapacityPlan, Estimate, PlanRefusal
+from twofold.cost.plan.search import PlanStudy
 from twofold.cost.plan.slo import Slo
 from twofold.cost.plan.traffic import Traffic
 
@@ -19,7 +19,7 @@ SCHEMA: Final = "twofold.plan/1"
 FIT_SCHEMA: Final = "twofold.plan-fit/1"
 
 
-def study_document(study: Study, traffic: Traffic, slo: Slo, shown: int) -> Mapping[str, Any]:
+def study_document(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> Mapping[str, Any]:
     """The ``shown`` cheapest plans, and why the others are none."""
     return {
         "schema": SCHEMA,
@@ -45,7 +45,7 @@ def traffic_document(traffic: Traffic) -> Mapping[str, Any]:
     }
 
 
-def plan_document(plan: Plan) -> Mapping[str, Any]:
+def plan_document(plan: CapacityPlan) -> Mapping[str, Any]:
     return {
         **_configuration(plan.configuration),
         **asdict(plan.count),
@@ -69,12 +69,12 @@ def room_document(room: DeviceMemory) -> dict[str, int]:
     return {f"{name}_bytes": size for name, size in asdict(room).items()}
 
 
-def fit_document(found: Answer, others: Iterable[Answer]) -> Mapping[str, Any]:
+def fit_document(found: FitResult, others: Iterable[FitResult]) -> Mapping[str, Any]:
     """An answer, and the same question asked of other ways."""
     return {"schema": FIT_SCHEMA, **answer_document(found), "ways": [answer_document(each) for each in others]}
 
 
-def answer_document(found: Answer) -> Mapping[str, Any]:
+def answer_document(found: FitResult) -> Mapping[str, Any]:
     asked = found.question
     return {
         "model": asked.shape.name,
@@ -123,7 +123,7 @@ def _estimate(found: Estimate) -> Mapping[str, Any]:
     }
 
 
-def _refusal(refusal: Refusal) -> Mapping[str, Any]:
+def _refusal(refusal: PlanRefusal) -> Mapping[str, Any]:
     found = {**_configuration(refusal.configuration), "bound": refusal.bound, "why": refusal.why}
     if refusal.measure:
         found |= {"measure": refusal.measure, "value_s": refusal.value, "limit_s": refusal.limit}

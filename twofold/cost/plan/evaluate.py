@@ -10,10 +10,10 @@ from typing import Final
 
 from twofold.core.errors import ParameterError
 from twofold.cost.plan.choices import Configuration
-from twofold.cost.plan.memory import Memory
-from twofold.cost.plan.plan import Count, Estimate, Plan, Refusal
+from twofold.cost.plan.memory import ReplicaMemory
+from twofold.cost.plan.plan import CapacityPlan, Count, Estimate, PlanRefusal
 from twofold.cost.plan.queueing import Queue, quantile
-from twofold.cost.plan.replica import BATCHES, Curve, Model, State, decoding, mixed
+from twofold.cost.plan.replica import BATCHES, Curve, Model, ReplicaState, decoding, mixed
 from twofold.cost.plan.slo import Slo
 from twofold.cost.plan.traffic import Kind, Traffic
 from twofold.cost.predict.constants import Constants
@@ -56,10 +56,10 @@ class Candidate:
         return cls(configuration, traffic, slo, constants, errors, price, model)
 
     @cached_property
-    def memory(self) -> Memory:
+    def memory(self) -> ReplicaMemory:
         c = self.configuration
         draft = c.speculation.draft if c.speculation else None
-        return Memory(c.shape, c.machine, c.how, rows=c.chunk, draft=draft)
+        return ReplicaMemory(c.shape, c.machine, c.how, rows=c.chunk, draft=draft)
 
     @cached_property
     def sequences(self) -> int:
@@ -82,11 +82,11 @@ class Candidate:
                 break
         return kind
 
-    def refusal(self) -> Refusal | None:
+    def refusal(self) -> PlanRefusal | None:
         """What forbids it at any number of replicas: the hardest bound."""
         return self._below_floor() or self._no_room() or self._slow_alone()
 
-    def state(self, count: Count) -> tuple[State, Queue, tuple[float, ...]] | None:
+    def state(self, count: Count) -> tuple[ReplicaState, Queue, tuple[float, ...]] | None:
         """A decoding replica's state, the queue of prompts, and seconds of each kind's prompt once it is its turn.
 
         None where it is too much for so many, or more sequences than there is room for.
@@ -99,7 +99,7 @@ class Candidate:
         queue = self._prefill_queue(count.prefill)
         return None if queue.busy >= 1 else (state, queue, self.prompt_s)
 
-    def plan(self, count: Count) -> Plan | None:
+    def plan(self, count: Count) -> CapacityPlan | None:
         """What so many replicas give; None where that is too few."""
         found = self.state(count)
         if found is None:
@@ -109,7 +109,7 @@ class Candidate:
         e2e = self._e2e(ttft, tpot)
         hourly = None if self.price is None else self.price * count.replicas * self.configuration.tp
         tokens = 3600 * self.traffic.rate * self.traffic.mean(kind.output for kind in self.traffic.kinds)
-        return Plan(
+        return CapacityPlan(
             self.configuration,
             count,
             ttft,
@@ -126,34 +126,34 @@ class Candidate:
             self.sure({"ttft": ttft, "tpot": tpot, "e2e": e2e}),
         )
 
-    def meets(self, plan: Plan) -> bool:
+    def meets(self, plan: CapacityPlan) -> bool:
         """Whether a plan keeps the limits, by its estimates."""
         return all(plan.estimates()[name].at <= limit for name, limit in self.slo.limits())
 
     @staticmethod
-    def crowd(state: State, deviations: float) -> float:
+    def crowd(state: ReplicaState, deviations: float) -> float:
         """Sequences that are there at a busy moment."""
         return state.batch + deviations * math.sqrt(state.variance)
 
-    def _batch_limit(self, state: State, prompt_s: float) -> int:
+    def _batch_limit(self, state: ReplicaState, prompt_s: float) -> int:
         """Room for a crowd, and for those whose prompts are computed, which take so many seconds."""
         return min(self.sequences, 1 + math.ceil(self.crowd(state, MARGIN_DEVIATIONS) + state.rate * prompt_s))
 
-    def _ttft(self, state: State, queue: Queue, prompts: tuple[float, ...]) -> Estimate:
+    def _ttft(self, state: ReplicaState, queue: Queue, prompts: tuple[float, ...]) -> Estimate:
         fixed, kinds = self._entry(state), self.traffic.kinds
         after = [(kind.share, seconds) for kind, seconds in zip(kinds, prompts, strict=True)]
         mean = fixed + queue.mean_wait + self.traffic.mean(prompts)
         at = fixed + quantile(self.slo.attainment, queue, after)
         return Estimate(mean, at, self.model.prompt_floor_s(self.slowest), self.errors.ttft)
 
-    def _entry(self, state: State) -> float:
+    def _entry(self, state: ReplicaState) -> float:
         """Seconds before a prompt may queue: outside of steps, and for the step that runs."""
         if self.configuration.split:
             return float(self.constants.t_first)
         there = min(1.0, state.batch)
         return float(self.constants.t_first) + ENTRY_STEPS * there * state.step_s
 
-    def _tpot(self, state: State, queue: Queue) -> Estimate:
+    def _tpot(self, state: ReplicaState, queue: Queue) -> Estimate:
         """Its spread is that of the number of sequences, and of the prompts that come during an answer."""
         crowd = (state.slope_s * state.token_s / state.step_s) ** 2 * state.variance
         square = 0.0 if self.configuration.split else queue.square
@@ -198,7 +198,7 @@ class Candidate:
             return None
         return all(band is not None and band[1] <= limit for band, limit in ends)
 
-    def _below_floor(self) -> Refusal | None:
+    def _below_floor(self) -> PlanRefusal | None:
         floors: dict[str, Callable[[], float]] = {
             "tpot": self.model.floor_s,
             "ttft": lambda: self.model.prompt_floor_s(self.slowest),
@@ -208,7 +208,7 @@ class Candidate:
             floor = floors[name]()
             if floor > limit:
                 why = f"the floor of {name.upper()} is {floor * 1e3:,.1f} ms: {self._floor_reason(name)}"
-                return Refusal(self.configuration, "floor", why, name, floor, limit)
+                return PlanRefusal(self.configuration, "floor", why, name, floor, limit)
         return None
 
     def _floor_reason(self, name: str) -> str:
@@ -218,7 +218,7 @@ class Candidate:
             return f"{read:,.1f} GB of weights at {c.tp} × {c.machine.bandwidth / 1e12:,.2f} TB/s"
         return f"a prompt of {self.slowest.new:,} tokens at the peak of {c.tp} {c.machine.name}"
 
-    def _no_room(self) -> Refusal | None:
+    def _no_room(self) -> PlanRefusal | None:
         room = self.memory.room()
         if room.kv >= self.memory.sequence_bytes(self.traffic.longest):
             return None
@@ -233,9 +233,9 @@ class Candidate:
                 f"{room.kv / 1e9:,.1f} GB are left for keys and values, and a request of {self.traffic.longest:,} "
                 f"tokens needs {self.memory.sequence_bytes(self.traffic.longest) / 1e9:,.1f} GB"
             )
-        return Refusal(c, "memory", why)
+        return PlanRefusal(c, "memory", why)
 
-    def _slow_alone(self) -> Refusal | None:
+    def _slow_alone(self) -> PlanRefusal | None:
         """An idle replica is the fastest there is."""
         c = self.configuration
         alone = {"tpot": self.model.decode_s(1), "ttft": self._alone_s()}
@@ -245,7 +245,7 @@ class Candidate:
         for name, limit in self.slo.limits():
             if alone[name] > limit:
                 why = f"{name.upper()} is {alone[name] * 1e3:,.1f} ms on an idle replica"
-                return Refusal(c, "alone", why, name, alone[name], limit)
+                return PlanRefusal(c, "alone", why, name, alone[name], limit)
         return None
 
     def _alone_s(self) -> float:
@@ -261,10 +261,10 @@ def candidates(
     traffic: Traffic,
     slo: Slo,
     facts: Callable[[Configuration], tuple[Constants, Errors, float | None]],
-) -> Iterator[Candidate | Refusal]:
+) -> Iterator[Candidate | PlanRefusal]:
     """Those whose devices can share the model, and why others cannot."""
     for configuration in configurations:
         try:
             yield Candidate.of(configuration, traffic, slo, *facts(configuration))
         except ParameterError as error:
-            yield Refusal(configuration, "shape", str(error))
+            yield PlanRefusal(configuration, "shape", str(error))

@@ -13,7 +13,7 @@ from twofold.core.values import BF16, FP8, INT4, ValueFormat
 from twofold.cost.count.setting import Setting
 from twofold.cost.hardware.machine import Machine
 from twofold.cost.plan.choices import stored_as
-from twofold.cost.plan.memory import DeviceMemory, Memory
+from twofold.cost.plan.memory import DeviceMemory, ReplicaMemory
 from twofold.cost.shapes.weights import main_format
 
 DEVICES: Final = (1, 2, 4, 8)
@@ -47,7 +47,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FitResult:
     """Bytes are those of each device.
 
     needed     of keys and values, for all that is asked for
@@ -73,13 +73,15 @@ class Answer:
         return max(0, self.needed - self.room.kv)
 
 
-def answer(question: Question) -> Answer:
+def answer(question: Question) -> FitResult:
     """Counts it. ParameterError where the devices cannot share the model."""
     how = Setting(tp=question.tp, kv=question.kv)
     how.check(question.shape)
     shape = question.shape if question.weights is None else question.shape.stored_as(question.weights)
-    memory = Memory(shape, question.machine, how, question.rows, logit_rows=question.concurrency, share=question.share)
-    return Answer(
+    memory = ReplicaMemory(
+        shape, question.machine, how, question.rows, logit_rows=question.concurrency, share=question.share
+    )
+    return FitResult(
         question,
         main_format(shape).name,
         memory.room(),
@@ -89,7 +91,7 @@ def answer(question: Question) -> Answer:
     )
 
 
-def ways(question: Question) -> Iterator[Answer]:
+def ways(question: Question) -> Iterator[FitResult]:
     """The same question with more devices, smaller weights, smaller keys and values: fewest devices first."""
     shapes = tuple(stored_as(question.shape, FORMATS))
     for tp, shape, kv in product(sorted({question.tp, *DEVICES}), shapes, KV_FORMATS):

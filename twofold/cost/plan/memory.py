@@ -62,7 +62,7 @@ class DeviceMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class ReplicaMemory:
     """The memory of ``how.tp`` machines that serve a model together, in steps of at most ``rows``."""
 
     shape: ModelSpec

@@ -49,7 +49,7 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CapacityPlan:
     """``source`` of the estimates: the analytic bounds of ``replica``, or a simulation.
 
     batch        sequences that decode together on a replica, in the mean
@@ -97,7 +97,7 @@ fast, it does not fit, it is too slow even when idle, it takes too many devices.
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class PlanRefusal:
     """A configuration that cannot do it, and what forbids it: where it is a time, of ``measure``."""
 
     configuration: Configuration

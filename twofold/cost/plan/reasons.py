@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from twofold.cost.count.step import Span
+from twofold.cost.count.step import SequenceRows
 from twofold.cost.plan.evaluate import Candidate
-from twofold.cost.plan.plan import Count, Plan
+from twofold.cost.plan.plan import CapacityPlan, Count
 from twofold.cost.predict.demand import Bound
 
 BOUNDS: Final[dict[Bound, str]] = {
@@ -19,7 +19,7 @@ BOUNDS: Final[dict[Bound, str]] = {
 }
 
 
-def reasons(candidate: Candidate, plan: Plan) -> Iterator[str]:
+def reasons(candidate: Candidate, plan: CapacityPlan) -> Iterator[str]:
     """In the order of what matters."""
     yield _number(candidate, plan)
     yield _decode(candidate, plan)
@@ -32,7 +32,7 @@ def reasons(candidate: Candidate, plan: Plan) -> Iterator[str]:
     yield from _quality(candidate)
 
 
-def _number(candidate: Candidate, plan: Plan) -> str:
+def _number(candidate: Candidate, plan: CapacityPlan) -> str:
     """Which limit one replica fewer would miss."""
     count = plan.count
     if not count.both:
@@ -50,15 +50,15 @@ def _number(candidate: Candidate, plan: Plan) -> str:
     return f"{count.both} replicas are enough."
 
 
-def _decode(candidate: Candidate, plan: Plan) -> str:
+def _decode(candidate: Candidate, plan: CapacityPlan) -> str:
     batch = max(1, round(plan.batch))
     model = candidate.model
-    parts = model.steps.demand([(batch, Span(1, candidate.traffic.context - 1))]).parts(model.constants)
+    parts = model.steps.demand([(batch, SequenceRows(1, candidate.traffic.context - 1))]).parts(model.constants)
     share = getattr(parts, parts.bound) / parts.seconds
     return f"A decode step of {batch} sequences is dominated by {BOUNDS[parts.bound]} ({share:.0%})."
 
 
-def _memory(candidate: Candidate, plan: Plan) -> str:
+def _memory(candidate: Candidate, plan: CapacityPlan) -> str:
     return (
         f"{plan.room.weights / 1e9:,.1f} GB of weights on each device leave {plan.room.kv / 1e9:,.1f} GB: room for "
         f"{plan.sequences:,} sequences of {candidate.traffic.context:,} tokens."

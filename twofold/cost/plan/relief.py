@@ -12,8 +12,8 @@ from twofold.core.values import BF16, FP8, INT4
 from twofold.cost.hardware.known import known_machines
 from twofold.cost.plan.choices import Choices, Configuration, stored_as
 from twofold.cost.plan.evaluate import Candidate, candidates
-from twofold.cost.plan.plan import Bound, Refusal
-from twofold.cost.plan.search import Facts, Study, least
+from twofold.cost.plan.plan import Bound, PlanRefusal
+from twofold.cost.plan.search import Facts, PlanStudy, least
 from twofold.cost.plan.slo import Slo
 from twofold.cost.plan.traffic import Traffic
 from twofold.cost.shapes.weights import main_format
@@ -30,7 +30,7 @@ WORDS: Final[dict[Bound, str]] = {
 }
 
 
-def nothing_found(study: Study, choices: Choices, traffic: Traffic, slo: Slo, facts: Facts) -> ParameterError:
+def nothing_found(study: PlanStudy, choices: Choices, traffic: Traffic, slo: Slo, facts: Facts) -> ParameterError:
     """The error to raise for a study without plans."""
     nearest = closest(study.refusals)
     counts = {bound: sum(each.bound == bound for each in study.refusals) for bound in WORDS}
@@ -51,12 +51,12 @@ def nothing_found(study: Study, choices: Choices, traffic: Traffic, slo: Slo, fa
 def _enough(configuration: Configuration, traffic: Traffic, slo: Slo, facts: Facts) -> str:
     """How many devices it would take."""
     plan = least(Candidate.of(configuration, traffic, slo, *facts.of(configuration)), MOST_DEVICES)
-    if isinstance(plan, Refusal):
+    if isinstance(plan, PlanRefusal):
         return f"Not even {MOST_DEVICES:,} devices would do: allow more time, or other configurations."
     return f"It would take {plan.devices:,} devices: raise --max-devices, or allow more time."
 
 
-def closest(refusals: Sequence[Refusal]) -> Refusal:
+def closest(refusals: Sequence[PlanRefusal]) -> PlanRefusal:
     """The one with the softest bound, and of these the one that misses its limit by least."""
     order = get_args(Bound)
     return min(refusals, key=lambda each: (-order.index(each.bound), each.value / each.limit if each.limit else 0.0))
@@ -76,7 +76,7 @@ def would_do(choices: Choices, traffic: Traffic, slo: Slo, facts: Facts) -> Iter
         split=False,
     )
     found = candidates(wider.configurations(), traffic, slo, facts.of)
-    good = [each.configuration for each in found if not isinstance(each, Refusal) and each.refusal() is None]
+    good = [each.configuration for each in found if not isinstance(each, PlanRefusal) and each.refusal() is None]
     return _unlike(sorted(good, key=lambda c: (_changes(c, choices), _price(c, facts), c.tp)))
 
 

@@ -19,12 +19,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from twofold.cost.count.step import Span
+from twofold.cost.count.step import SequenceRows
 from twofold.cost.plan.choices import Configuration, Speculation
 from twofold.cost.plan.queueing import Queue
 from twofold.cost.plan.traffic import Kind, Traffic
 from twofold.cost.predict.constants import Constants
-from twofold.cost.predict.steps import Steps
+from twofold.cost.predict.steps import StepPredictor
 
 BATCHES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """At which points of its load a replica is looked at; between them everything is taken as a straight line."""
@@ -37,7 +37,7 @@ NOTHING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ReplicaState:
     """A replica at ``rate`` requests a second.
 
     step_s     of decoding alone
@@ -70,7 +70,7 @@ class State:
         grows = self.slope_s * self.batch / self.step_s
         return self.batch / max(LEAST_PULL, 1 - grows)
 
-    def toward(self, other: State, rate: float) -> State:
+    def toward(self, other: ReplicaState, rate: float) -> ReplicaState:
         """On the straight line between two states."""
         part = (rate - self.rate) / (other.rate - self.rate)
 
@@ -78,7 +78,7 @@ class State:
             return low + part * (high - low)
 
         ours, theirs = self.queue, other.queue
-        return State(
+        return ReplicaState(
             between(self.batch, other.batch),
             rate,
             between(self.step_s, other.step_s),
@@ -93,14 +93,14 @@ class State:
 class Curve:
     """States of a replica by rising rate, the first one idle."""
 
-    states: tuple[State, ...]
+    states: tuple[ReplicaState, ...]
 
     @property
     def most(self) -> float:
         """The highest rate that it can take."""
         return self.states[-1].rate
 
-    def at(self, rate: float) -> State | None:
+    def at(self, rate: float) -> ReplicaState | None:
         """Its state at that rate; None where that is too much for it."""
         if rate > self.most:
             return None
@@ -115,18 +115,20 @@ class Model:
     configuration: Configuration
     traffic: Traffic
     constants: Constants
-    steps: Steps
-    draft: Steps | None = None
+    steps: StepPredictor
+    draft: StepPredictor | None = None
 
     @classmethod
     def of(cls, configuration: Configuration, traffic: Traffic, constants: Constants) -> Model:
         """Raises ParameterError where the devices cannot share the model, or have no link."""
         machine, how, speculation = configuration.machine, configuration.how, configuration.speculation
-        steps = Steps.of(configuration.shape, machine, how)
+        steps = StepPredictor.of(configuration.shape, machine, how)
         guessing = speculation.draft if speculation else None
-        return cls(configuration, traffic, constants, steps, Steps.of(guessing, machine, how) if guessing else None)
+        return cls(
+            configuration, traffic, constants, steps, StepPredictor.of(guessing, machine, how) if guessing else None
+        )
 
-    def step_s(self, *spans: tuple[int, Span]) -> float:
+    def step_s(self, *spans: tuple[int, SequenceRows]) -> float:
         """Seconds of one step."""
         return self.steps.demand(spans).seconds(self.constants)
 
@@ -142,7 +144,7 @@ class Model:
         """Seconds below which no first token can come."""
         return self.steps.prefill(kind.new, kind.cached).floor
 
-    def chunks(self, kind: Kind, rows: int) -> Iterator[tuple[float, Span]]:
+    def chunks(self, kind: Kind, rows: int) -> Iterator[tuple[float, SequenceRows]]:
         """The steps of a prompt in chunks of ``rows``: how many there are of each.
 
         The work of full chunks grows evenly with what they see, so the first and the last stand for all.
@@ -152,9 +154,9 @@ class Model:
             full, rest = full - 1, rows
         if full:
             last = kind.cached + (full - 1) * rows
-            yield full / 2, Span(rows, kind.cached, 0)
-            yield full / 2, Span(rows, last, 0)
-        yield 1, Span(rest, kind.cached + full * rows, 1)
+            yield full / 2, SequenceRows(rows, kind.cached, 0)
+            yield full / 2, SequenceRows(rows, last, 0)
+        yield 1, SequenceRows(rest, kind.cached + full * rows, 1)
 
     def prompt_s(self, kind: Kind, rows: int, beside: int = 0) -> tuple[float, float]:
         """Steps and seconds of a prompt's own steps, in which ``beside`` sequences decode."""
@@ -170,17 +172,17 @@ class Model:
         kinds = self.traffic.kinds
         seen = self.traffic.mean((kind.prompt + kind.cached) / 2 for kind in kinds)
         others = [(beside, self._row())] if beside else []
-        return self.step_s(*others, (1, Span(rows, max(0, round(seen - rows / 2)), 0)))
+        return self.step_s(*others, (1, SequenceRows(rows, max(0, round(seen - rows / 2)), 0)))
 
     @property
     def _tokens(self) -> float:
         speculation = self.configuration.speculation
         return speculation.tokens if speculation else 1.0
 
-    def _row(self) -> Span:
+    def _row(self) -> SequenceRows:
         """What a decoding sequence has in a step: one row, or one for each guess too."""
         new = 1 + (self.configuration.speculation.drafts if self.configuration.speculation else 0)
-        return Span(new, max(0, self.traffic.context - 1), new)
+        return SequenceRows(new, max(0, self.traffic.context - 1), new)
 
     def _decoded(self, step_s: float, batch: int) -> float:
         """A step with the guesses before it."""
@@ -196,7 +198,7 @@ def _drafts(speculation: Speculation | None) -> int:
 
 def mixed(model: Model, most_batch: int) -> Curve:
     """The curve of a replica that does both phases, up to ``most_batch`` sequences."""
-    states: list[State] = []
+    states: list[ReplicaState] = []
     for batch in (0, *_batches(most_batch)):
         state = _mixed_state(model, batch)
         if state is not None:
@@ -213,7 +215,7 @@ def decoding(model: Model, most_batch: int) -> Curve:
         step_s = model.decode_s(max(1, batch))
         rate = batch / (model.traffic.decoded * step_s)
         slope = model.decode_s(batch + 1) - step_s if batch else 0.0
-        states.append(State(batch, rate, step_s, step_s, slope, Queue(rate, 0.0, 0.0), ()))
+        states.append(ReplicaState(batch, rate, step_s, step_s, slope, Queue(rate, 0.0, 0.0), ()))
     return Curve(_rising(states))
 
 
@@ -222,7 +224,7 @@ def _batches(most: int) -> Iterator[int]:
     yield most
 
 
-def _rising(states: list[State]) -> tuple[State, ...]:
+def _rising(states: list[ReplicaState]) -> tuple[ReplicaState, ...]:
     """Without states that more sequences bring to a lower rate: nobody would let so many in."""
     kept = states[:1]
     for state in states[1:]:
@@ -232,7 +234,7 @@ def _rising(states: list[State]) -> tuple[State, ...]:
     return tuple(kept)
 
 
-def _mixed_state(model: Model, batch: int) -> State | None:
+def _mixed_state(model: Model, batch: int) -> ReplicaState | None:
     """With so many sequences, or with those of the highest rate at which prompts do not queue without end.
 
     None where so many leave no rows for prompts.
@@ -253,4 +255,4 @@ def _mixed_state(model: Model, batch: int) -> State | None:
     slope = model.decode_s(batch + 1) - step_s if batch else 0.0
     token_s = step_s / (1 - rate * mean)
     there = min(batch, rate * traffic.decoded * token_s)
-    return State(there, rate, step_s, token_s, slope, queue, tuple(seconds for _, seconds in own))
+    return ReplicaState(there, rate, step_s, token_s, slope, queue, tuple(seconds for _, seconds in own))

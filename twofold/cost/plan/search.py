@@ -16,7 +16,7 @@ from twofold.core.model import ModelSpec
 from twofold.cost.hardware.machine import Machine
 from twofold.cost.plan.choices import Choices, Configuration
 from twofold.cost.plan.evaluate import Candidate, candidates
-from twofold.cost.plan.plan import Count, Plan, Refusal
+from twofold.cost.plan.plan import CapacityPlan, Count, PlanRefusal
 from twofold.cost.plan.reasons import reasons
 from twofold.cost.plan.slo import Slo
 from twofold.cost.plan.traffic import Traffic
@@ -57,7 +57,7 @@ def measured_errors(configuration: Configuration, by: Constants | None = None) -
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SearchPoint:
     """A configuration at some load. ``cost`` an hour, or its devices where nothing has a price."""
 
     name: str
@@ -68,7 +68,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Study:
+class PlanStudy:
     """What a search found.
 
     plans      that keep the limits, cheapest first, one for each way to hold the model
@@ -77,59 +77,59 @@ class Study:
     tried      configurations
     """
 
-    plans: tuple[Plan, ...]
-    refusals: tuple[Refusal, ...]
-    frontier: tuple[Point, ...]
+    plans: tuple[CapacityPlan, ...]
+    refusals: tuple[PlanRefusal, ...]
+    frontier: tuple[SearchPoint, ...]
     tried: int
 
 
-def search(choices: Choices, traffic: Traffic, slo: Slo, facts: Facts) -> Study:
+def search(choices: Choices, traffic: Traffic, slo: Slo, facts: Facts) -> PlanStudy:
     """All that keeps the limits. ParameterError where costs cannot be compared, for want of a price."""
     _check_prices(choices, facts)
-    plans: list[Plan] = []
-    refusals: list[Refusal] = []
-    points: list[Point] = []
+    plans: list[CapacityPlan] = []
+    refusals: list[PlanRefusal] = []
+    points: list[SearchPoint] = []
     found = candidates(choices.configurations(), traffic, slo, facts.of)
     tried = 0
     for candidate in found:
         tried += 1
-        if isinstance(candidate, Refusal):
+        if isinstance(candidate, PlanRefusal):
             refusals.append(candidate)
             continue
         outcome = candidate.refusal() or least(candidate, choices.devices)
-        if isinstance(outcome, Refusal):
+        if isinstance(outcome, PlanRefusal):
             refusals.append(outcome)
         else:
             plans.append(replace(outcome, reasons=tuple(reasons(candidate, outcome))))
-        if not isinstance(outcome, Refusal) or outcome.bound not in ("memory", "shape"):
+        if not isinstance(outcome, PlanRefusal) or outcome.bound not in ("memory", "shape"):
             points += _points(candidate, choices.devices)
-    return Study(tuple(best(plans)), tuple(refusals), tuple(frontier(points)), tried)
+    return PlanStudy(tuple(best(plans)), tuple(refusals), tuple(frontier(points)), tried)
 
 
-def best(plans: Iterable[Plan]) -> list[Plan]:
+def best(plans: Iterable[CapacityPlan]) -> list[CapacityPlan]:
     """Cheapest first; of those that differ in chunks or guesses alone, the cheapest, and of these the fastest."""
-    kept: dict[tuple[object, ...], Plan] = {}
+    kept: dict[tuple[object, ...], CapacityPlan] = {}
     for plan in by_cost(plans):
         c = plan.configuration
         kept.setdefault((c.shape.name, c.machine.name, c.how, c.weights, c.split), plan)
     return list(kept.values())
 
 
-def frontier(points: Iterable[Point]) -> list[Point]:
+def frontier(points: Iterable[SearchPoint]) -> list[SearchPoint]:
     """Those that no other point beats in one of TPOT and cost without losing in the other, by a hundredth at least."""
-    kept: list[Point] = []
+    kept: list[SearchPoint] = []
     for point in sorted(points, key=lambda each: (each.cost, each.tpot)):
         if not kept or point.tpot < (1 - LEAST_GAIN) * kept[-1].tpot:
             kept.append(point)
     return kept
 
 
-def by_cost(plans: Iterable[Plan]) -> list[Plan]:
+def by_cost(plans: Iterable[CapacityPlan]) -> list[CapacityPlan]:
     """Cheapest first; then those with the fewest devices, what costs least quality, and the fastest."""
     return sorted(plans, key=_rank)
 
 
-def _rank(plan: Plan) -> tuple[float, int, int, float, float]:
+def _rank(plan: CapacityPlan) -> tuple[float, int, int, float, float]:
     c = plan.configuration
     risks = (not c.stored) + (c.how.kv.bits < 16)
     return (plan.devices if plan.cost is None else plan.cost), plan.devices, risks, plan.tpot.at, plan.ttft.at
@@ -146,7 +146,7 @@ def _check_prices(choices: Choices, facts: Facts) -> None:
         )
 
 
-def least(candidate: Candidate, devices: int) -> Plan | Refusal:
+def least(candidate: Candidate, devices: int) -> CapacityPlan | PlanRefusal:
     """The plan with the fewest replicas that keeps the limits."""
     most = devices // candidate.configuration.tp
 
@@ -181,25 +181,27 @@ def _first(ok: Callable[[int], bool], most: int) -> int | None:
     return high
 
 
-def _too_few(candidate: Candidate, devices: int) -> Refusal:
+def _too_few(candidate: Candidate, devices: int) -> PlanRefusal:
     """What still fails with all the devices that there may be."""
     configuration = candidate.configuration
     most = devices // configuration.tp
     if not most:
-        return Refusal(configuration, "devices", f"one replica has {configuration.tp} devices, more than {devices:,}")
+        return PlanRefusal(
+            configuration, "devices", f"one replica has {configuration.tp} devices, more than {devices:,}"
+        )
     half = max(1, most // 2)
     count = Count(prefill=half, decode=half) if configuration.split else Count(both=most)
     plan = candidate.plan(count)
     if plan is None:
-        return Refusal(configuration, "devices", f"{devices:,} devices cannot take the load")
+        return PlanRefusal(configuration, "devices", f"{devices:,} devices cannot take the load")
     for name, limit in candidate.slo.limits():
         if (value := plan.estimates()[name].at) > limit:
             why = f"{name} is {value * 1e3:,.1f} ms for {candidate.slo.attainment:.4g} of the requests"
-            return Refusal(configuration, "devices", f"{why} with {devices:,} devices", name, value, limit)
-    return Refusal(configuration, "devices", f"{devices:,} devices are not enough for both phases")
+            return PlanRefusal(configuration, "devices", f"{why} with {devices:,} devices", name, value, limit)
+    return PlanRefusal(configuration, "devices", f"{devices:,} devices are not enough for both phases")
 
 
-def _points(candidate: Candidate, devices: int) -> Iterable[Point]:
+def _points(candidate: Candidate, devices: int) -> Iterable[SearchPoint]:
     """The configuration at the loads of its curve, as far as that many devices go."""
     rate, tp = candidate.traffic.rate, candidate.configuration.tp
     counts = {math.ceil(rate / state.rate) for state in candidate.curve.states[1:]}
@@ -211,7 +213,7 @@ def _points(candidate: Candidate, devices: int) -> Iterable[Point]:
         plan = candidate.plan(count)
         if plan is not None and math.isfinite(plan.ttft.at):
             cost = float(plan.devices) if plan.cost is None else plan.cost
-            yield Point(candidate.configuration.name, count, plan.tpot.mean, cost, candidate.meets(plan))
+            yield SearchPoint(candidate.configuration.name, count, plan.tpot.mean, cost, candidate.meets(plan))
 
 
 def _prefill(candidate: Candidate, most: int) -> int:

@@ -17,9 +17,9 @@ import numpy.typing as npt
 from twofold.core.errors import TwofoldError
 from twofold.cost.plan.choices import Choices
 from twofold.cost.plan.evaluate import Candidate
-from twofold.cost.plan.plan import Count, Estimate, Plan
+from twofold.cost.plan.plan import CapacityPlan, Count, Estimate
 from twofold.cost.plan.reasons import reasons
-from twofold.cost.plan.search import Facts, Study, by_cost
+from twofold.cost.plan.search import Facts, PlanStudy, by_cost
 from twofold.cost.plan.slo import Slo
 from twofold.cost.plan.traffic import Traffic
 from twofold.cost.simulate.fleet import Simulated
@@ -50,13 +50,13 @@ ROUNDS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LatencySamples:
     """(requests,) seconds of those that count, in no order."""
 
     times: Mapping[str, Floats]
 
     @classmethod
-    def of(cls, found: Simulated) -> Seen:
+    def of(cls, found: Simulated) -> LatencySamples:
         jobs = found.jobs
         due, first, last = (np.array(column) for column in (jobs.due_s, jobs.first_s, jobs.last_s))
         low, high = np.quantile(due, (EDGE, 1 - EDGE))
@@ -79,9 +79,11 @@ class Seen:
         return float(met.mean())
 
 
-def simulated(study: Study, choices: Choices, traffic: Traffic, slo: Slo, facts: Facts, make: MakeLoad) -> Study:
+def simulated(
+    study: PlanStudy, choices: Choices, traffic: Traffic, slo: Slo, facts: Facts, make: MakeLoad
+) -> PlanStudy:
     """The study with its best few plans as the simulator sees them; those that it cannot simulate stay estimates."""
-    waiting, looked = list(study.plans), list[Plan]()
+    waiting, looked = list(study.plans), list[CapacityPlan]()
     for number in range(2 * MOST):
         first = by_cost([*looked, *waiting])[: BEST if number < MOST else 1]
         plan = next((each for each in first if each in waiting), None)
@@ -93,12 +95,12 @@ def simulated(study: Study, choices: Choices, traffic: Traffic, slo: Slo, facts:
     return replace(study, plans=tuple(by_cost([*looked, *waiting])))
 
 
-def _settled(candidate: Candidate, plan: Plan, make: MakeLoad, devices: int) -> Iterator[Plan]:
+def _settled(candidate: Candidate, plan: CapacityPlan, make: MakeLoad, devices: int) -> Iterator[CapacityPlan]:
     """The plan with as many replicas as it needs; nothing where too many would be."""
     if plan.configuration.speculation is not None:
         yield plan
         return
-    kept: Plan | None = None
+    kept: CapacityPlan | None = None
     tried: set[Count] = set()
     for _ in range(ROUNDS):
         tried.add(plan.count)
@@ -119,14 +121,14 @@ def _settled(candidate: Candidate, plan: Plan, make: MakeLoad, devices: int) -> 
         yield replace(kept, reasons=tuple(reasons(candidate, kept)))
 
 
-def look(candidate: Candidate, plan: Plan, make: MakeLoad) -> Plan:
+def look(candidate: Candidate, plan: CapacityPlan, make: MakeLoad) -> CapacityPlan:
     """The plan with what a simulation of it shows."""
     count, shown = plan.count, min(REPLICAS, plan.count.replicas)
     whole = bool(count.decode)
     part = 1.0 if whole else shown / count.both
     requests = max(REQUESTS * shown, LEAST, math.ceil(BEYOND / (1 - candidate.slo.attainment)))
     jobs = Jobs(make(candidate.traffic.rate * part, requests))
-    seen = Seen.of(_scenario(candidate, plan, count.both if whole else shown).run(jobs))
+    seen = LatencySamples.of(_scenario(candidate, plan, count.both if whole else shown).run(jobs))
     share = candidate.slo.attainment
     times = {name: seen.estimate(name, share, before) for name, before in plan.estimates().items()}
     return replace(
@@ -140,7 +142,7 @@ def look(candidate: Candidate, plan: Plan, make: MakeLoad) -> Plan:
     )
 
 
-def _scenario(candidate: Candidate, plan: Plan, replicas: int) -> Scenario:
+def _scenario(candidate: Candidate, plan: CapacityPlan, replicas: int) -> Scenario:
     c, count = plan.configuration, plan.count
     rows = max(c.chunk, plan.batch_limit)
     if c.split:
@@ -168,7 +170,7 @@ def _fewer(count: Count) -> Count | None:
     return Count(prefill=count.prefill - 1, decode=count.decode) if count.prefill > 1 else None
 
 
-def _more(candidate: Candidate, plan: Plan) -> Count:
+def _more(candidate: Candidate, plan: CapacityPlan) -> Count:
     """More of what is short."""
     count = plan.count
     if count.both:

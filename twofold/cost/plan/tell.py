@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from twofold.cost.plan.chart import frontier_chart
-from twofold.cost.plan.fitting import Answer
-from twofold.cost.plan.plan import Estimate, Plan
-from twofold.cost.plan.search import Study, measured_errors
+from twofold.cost.plan.fitting import FitResult
+from twofold.cost.plan.plan import CapacityPlan, Estimate
+from twofold.cost.plan.search import PlanStudy, measured_errors
 from twofold.cost.plan.slo import Slo
 from twofold.cost.plan.traffic import Traffic
 from twofold.cost.predict.errors import error_words
@@ -30,7 +30,7 @@ COLUMNS = (
 WAYS = ("TP", "weights", "KV", "weights/device", "free for KV", "sequences", "max context")
 
 
-def tell_study(study: Study, traffic: Traffic, slo: Slo, shown: int) -> Iterator[str]:
+def tell_study(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> Iterator[str]:
     """The cheapest plans in a table, the first one's reasons, and the frontier."""
     kinds = traffic.kinds
     yield (
@@ -58,11 +58,11 @@ def tell_study(study: Study, traffic: Traffic, slo: Slo, shown: int) -> Iterator
     yield plot(frontier_chart(study, slo, priced=best.cost is not None))
 
 
-def several_models(study: Study) -> bool:
+def several_models(study: PlanStudy) -> bool:
     return len({plan.configuration.shape.name for plan in study.plans}) > 1
 
 
-def tell_answer(answer: Answer, others: Sequence[Answer]) -> Iterator[str]:
+def tell_answer(answer: FitResult, others: Sequence[FitResult]) -> Iterator[str]:
     """The bytes line by line, whether it fits, and what would."""
     asked, room = answer.question, answer.room
     yield (
@@ -85,7 +85,7 @@ def tell_answer(answer: Answer, others: Sequence[Answer]) -> Iterator[str]:
     yield from table(WAYS, rows)
 
 
-def _attained(plan: Plan) -> str:
+def _attained(plan: CapacityPlan) -> str:
     return f"the first met the SLO in {plan.attained or 0.0:.1%} of requests"
 
 
@@ -93,7 +93,7 @@ def _counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' if number != 1 else ''}"
 
 
-def _detail(answer: Answer, name: str) -> str:
+def _detail(answer: FitResult, name: str) -> str:
     asked = answer.question
     if name == "keys and values":
         return f"  {asked.concurrency} × {_gb(answer.needed // asked.concurrency)}"
@@ -104,7 +104,7 @@ def _detail(answer: Answer, name: str) -> str:
     return ""
 
 
-def _way(answer: Answer) -> tuple[str, ...]:
+def _way(answer: FitResult) -> tuple[str, ...]:
     longest = f"{answer.longest:,}" if answer.longest else "–"
     return (
         str(answer.question.tp),
@@ -117,7 +117,7 @@ def _way(answer: Answer) -> tuple[str, ...]:
     )
 
 
-def _row(plan: Plan, named: bool) -> tuple[str, ...]:
+def _row(plan: CapacityPlan, named: bool) -> tuple[str, ...]:
     c = plan.configuration
     steps = "split" if c.split else f"{c.chunk} tokens"
     if c.speculation:

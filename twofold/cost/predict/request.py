@@ -23,11 +23,11 @@ from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
 from twofold.cost.count.memory import fit
 from twofold.cost.count.setting import PLAIN, Setting
-from twofold.cost.count.step import Span
+from twofold.cost.count.step import SequenceRows
 from twofold.cost.hardware.machine import Machine
 from twofold.cost.predict.constants import Constants
 from twofold.cost.predict.demand import Demand, StepParts
-from twofold.cost.predict.steps import Steps
+from twofold.cost.predict.steps import StepPredictor
 
 MEMORY_SHARE: Final = 0.9
 """What servers take of a device's memory, if not told otherwise."""
@@ -105,10 +105,10 @@ class Predictor:
     how: Setting = PLAIN
     batch_limit: int | None = None
     memory_share: float = MEMORY_SHARE
-    steps: Steps = field(init=False)
+    steps: StepPredictor = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "steps", Steps.of(self.shape, self.machine, self.how))
+        object.__setattr__(self, "steps", StepPredictor.of(self.shape, self.machine, self.how))
 
     def batch(self, case: Case) -> int:
         """How many of the case's requests run together: those that the memory holds, halfway through their answers.
@@ -161,7 +161,9 @@ class Predictor:
         chunk = case.chunk or case.prompt
         starts = range(case.cached, case.prompt, chunk)
         return tuple(
-            self.steps.demand([(1, Span(min(chunk, case.prompt - start), start, int(start + chunk >= case.prompt)))])
+            self.steps.demand(
+                [(1, SequenceRows(min(chunk, case.prompt - start), start, int(start + chunk >= case.prompt)))]
+            )
             for start in starts
         )
 

@@ -11,9 +11,9 @@ At γ = 1 it pays from α > c + v − 1. Where a step is bound by arithmetic v =
 from __future__ import annotations
 
 from twofold.core.errors import ParameterError
-from twofold.cost.count.step import Span
+from twofold.cost.count.step import SequenceRows
 from twofold.cost.predict.constants import Constants
-from twofold.cost.predict.steps import Steps
+from twofold.cost.predict.steps import StepPredictor
 
 
 def tokens_a_turn(acceptance: float, guesses: int) -> float:
@@ -36,8 +36,8 @@ def least_acceptance(draft: float, check: float) -> float:
     return draft + check - 1
 
 
-def check_ratio(steps: Steps, by: Constants, batch: int, context: int, guesses: int) -> float:
+def check_ratio(steps: StepPredictor, by: Constants, batch: int, context: int, guesses: int) -> float:
     """v: seconds of a step of γ + 1 rows a sequence against one of a single row."""
     rows = guesses + 1
-    checking = steps.demand([(batch, Span(rows, context - 1, rows))])
+    checking = steps.demand([(batch, SequenceRows(rows, context - 1, rows))])
     return checking.seconds(by) / steps.decode(batch, context).seconds(by)

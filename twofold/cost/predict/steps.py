@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from twofold.core.model import ModelSpec
 from twofold.cost.count.linear import StepCost
 from twofold.cost.count.setting import PLAIN, Setting
-from twofold.cost.count.step import Span, read_positions, step, visible
+from twofold.cost.count.step import SequenceRows, read_positions, step, visible
 from twofold.cost.hardware.machine import Machine
 from twofold.cost.predict.demand import Demand, link_seconds, peak
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class StepPredictor:
     """Steps of a model on a machine. ``row_s`` and ``logit_row_s`` are seconds of a row's matrices at peak;
     ``attention_peak`` are the FLOPs a second of its attention.
 
@@ -32,11 +32,11 @@ class Steps:
     bandwidth: float
 
     @classmethod
-    def of(cls, shape: ModelSpec, machine: Machine, how: Setting = PLAIN) -> Steps:
+    def of(cls, shape: ModelSpec, machine: Machine, how: Setting = PLAIN) -> StepPredictor:
         """Raises ParameterError where the devices cannot share the model, or have no link."""
         silent, loud = (
             Demand.of(step(shape, [span], how=how), machine, layers=len(shape.layers), sequences=1, how=how)
-            for span in (Span(1, 0, 0), Span(1, 0, 1))
+            for span in (SequenceRows(1, 0, 0), SequenceRows(1, 0, 1))
         )
         cost = StepCost.of(shape, how)
         link_s = link_seconds(cost.all_reduce_row_bytes, machine, how.tp)
@@ -44,7 +44,7 @@ class Steps:
         row_s, logit_row_s, bandwidth = silent.matrices, loud.matrices - silent.matrices, float(machine.bandwidth)
         return cls(cost, machine, how, len(shape.layers), row_s, logit_row_s, link_s, attention_peak, bandwidth)
 
-    def demand(self, spans: Iterable[tuple[int, Span]]) -> Demand:
+    def demand(self, spans: Iterable[tuple[int, SequenceRows]]) -> Demand:
         """Of one step: so many equal sequences of each kind."""
         spans = tuple(spans)
         windows = self.cost.windows
@@ -64,7 +64,7 @@ class Steps:
         sequences: int,
         attended: Sequence[int],
         read: Sequence[int],
-        prompts: Iterable[tuple[int, Span]] = (),
+        prompts: Iterable[tuple[int, SequenceRows]] = (),
     ) -> Demand:
         """Of one step given as sums. By window, in the order of ``cost.windows``: positions that rows see, and those
         that sequences read, each once a step. ``prompts``: those of its spans that latent attention may expand."""
@@ -89,8 +89,8 @@ class Steps:
 
     def decode(self, batch: int, context: int) -> Demand:
         """Of a step in which ``batch`` sequences get a token; a context counts the row itself."""
-        return self.demand([(batch, Span(1, context - 1))])
+        return self.demand([(batch, SequenceRows(1, context - 1))])
 
     def prefill(self, new: int, cached: int = 0, batch: int = 1) -> Demand:
         """Of ``batch`` whole prompts of ``new`` tokens after ``cached`` ones in one step."""
-        return self.demand([(batch, Span(new, cached))])
+        return self.demand([(batch, SequenceRows(new, cached))])

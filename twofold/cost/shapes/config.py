@@ -18,8 +18,8 @@ from twofold.core.model import (
     LayerSpec,
     ModelSpec,
 )
-from twofold.cost.shapes.families import ARCHITECTURES, BY_NAME, SAME_TEXT, Family
-from twofold.cost.shapes.fields import Fields
+from twofold.cost.shapes.families import ARCHITECTURES, BY_NAME, SAME_TEXT, ModelFamily
+from twofold.cost.shapes.fields import ConfigFields
 from twofold.cost.shapes.quantization import read_formats
 
 MOST_BYTES: Final = 16 << 20
@@ -61,7 +61,7 @@ def read_config(values: Mapping[str, object], *, name: str | None = None, label:
     inner = values.get("text_config")
     text = {**values, **inner} if isinstance(inner, Mapping) else values
     family = _family(text, label)
-    fields = Fields(text, label, family.defaults)
+    fields = ConfigFields(text, label, family.defaults)
     formats = read_formats(fields)
     count = fields.integer("num_hidden_layers")
     if count > MOST_LAYERS:
@@ -89,7 +89,7 @@ def read_config(values: Mapping[str, object], *, name: str | None = None, label:
     )
 
 
-def _family(values: Mapping[str, object], label: str) -> Family:
+def _family(values: Mapping[str, object], label: str) -> ModelFamily:
     kind = values.get("model_type")
     architectures = values.get("architectures")
     first = architectures[0] if isinstance(architectures, list) and architectures else None
@@ -113,7 +113,7 @@ def _name(values: Mapping[str, object], fallback: str) -> str:
     return last or fallback
 
 
-def _attention(fields: Fields, family: Family, window: int | None) -> Attention:
+def _attention(fields: ConfigFields, family: ModelFamily, window: int | None) -> Attention:
     heads = fields.integer("num_attention_heads")
     if family.latent:
         return _latent(fields, heads)
@@ -136,7 +136,7 @@ def _attention(fields: Fields, family: Family, window: int | None) -> Attention:
     )
 
 
-def _latent(fields: Fields, heads: int) -> LatentAttention:
+def _latent(fields: ConfigFields, heads: int) -> LatentAttention:
     return LatentAttention(
         heads,
         fields.integer("q_lora_rank") if "q_lora_rank" in fields else None,
@@ -147,7 +147,7 @@ def _latent(fields: Fields, heads: int) -> LatentAttention:
     )
 
 
-def _windows(fields: Fields, family: Family, count: int) -> list[int | None]:
+def _windows(fields: ConfigFields, family: ModelFamily, count: int) -> list[int | None]:
     """The window of each layer; None for those that see everything."""
     off = family.windows == "none" or (family.windows == "late" and not fields.flag("use_sliding_window", False))
     if off or "sliding_window" not in fields:
@@ -167,7 +167,7 @@ def _windows(fields: Fields, family: Family, count: int) -> list[int | None]:
     return [window if (index + 1) % period else None for index in range(count)]
 
 
-def _feed_forward(fields: Fields, family: Family, index: int) -> FeedForward:
+def _feed_forward(fields: ConfigFields, family: ModelFamily, index: int) -> FeedForward:
     if not _has_experts(fields, family, index):
         return GatedFFN(fields.integer("intermediate_size"), bias=fields.flag("mlp_bias", False))
     names = ("n_routed_experts", "num_local_experts", "num_experts")
@@ -189,7 +189,7 @@ def _feed_forward(fields: Fields, family: Family, index: int) -> FeedForward:
     )
 
 
-def _has_experts(fields: Fields, family: Family, index: int) -> bool:
+def _has_experts(fields: ConfigFields, family: ModelFamily, index: int) -> bool:
     match family.experts:
         case "none":
             return False

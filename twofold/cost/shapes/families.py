@@ -15,7 +15,7 @@ ExpertRule = Literal["none", "all", "step", "first_dense"]
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ModelFamily:
     """A ``model_type``: what its layers are made of where the configuration itself does not say.
 
     ``qkv_bias`` and ``output_bias`` None: as the field ``attention_bias`` says. ``defaults`` are those of the
@@ -41,24 +41,24 @@ class Family:
 _GEMMA: Final = {"tie_word_embeddings": True, "head_dim": 256}
 _LATENT: Final = {"tie_word_embeddings": False, "moe_layer_freq": 1, "first_k_dense_replace": 0}
 
-FAMILIES: Final[tuple[Family, ...]] = (
-    Family("llama"),
-    Family("mistral", qkv_bias=False, output_bias=False, windows="all", defaults={"num_key_value_heads": 8}),
-    Family("mixtral", qkv_bias=False, output_bias=False, windows="all", experts="all"),
-    Family("qwen2", qkv_bias=True, output_bias=False, windows="late"),
-    Family("qwen2_moe", qkv_bias=True, output_bias=False, windows="late", experts="step", shared_gate=True),
-    Family("qwen3", qk_norm="head", windows="late"),
-    Family("qwen3_moe", qk_norm="head", windows="late", experts="step"),
-    Family("phi3", qkv_bias=False, output_bias=False, windows="all"),
-    Family("gemma", defaults=_GEMMA),
-    Family(
+FAMILIES: Final[tuple[ModelFamily, ...]] = (
+    ModelFamily("llama"),
+    ModelFamily("mistral", qkv_bias=False, output_bias=False, windows="all", defaults={"num_key_value_heads": 8}),
+    ModelFamily("mixtral", qkv_bias=False, output_bias=False, windows="all", experts="all"),
+    ModelFamily("qwen2", qkv_bias=True, output_bias=False, windows="late"),
+    ModelFamily("qwen2_moe", qkv_bias=True, output_bias=False, windows="late", experts="step", shared_gate=True),
+    ModelFamily("qwen3", qk_norm="head", windows="late"),
+    ModelFamily("qwen3_moe", qk_norm="head", windows="late", experts="step"),
+    ModelFamily("phi3", qkv_bias=False, output_bias=False, windows="all"),
+    ModelFamily("gemma", defaults=_GEMMA),
+    ModelFamily(
         "gemma2",
         norms=4,
         windows="pattern",
         period=2,
         defaults={**_GEMMA, "vocab_size": 256_000, "sliding_window": 4096},
     ),
-    Family(
+    ModelFamily(
         "gemma3_text",
         qk_norm="head",
         norms=4,
@@ -73,10 +73,10 @@ FAMILIES: Final[tuple[Family, ...]] = (
             "max_position_embeddings": 131_072,
         },
     ),
-    Family("deepseek_v2", latent=True, experts="first_dense", defaults=_LATENT),
-    Family("deepseek_v3", latent=True, experts="first_dense", router_bias=True, defaults=_LATENT),
-    Family("kimi_k2", latent=True, experts="first_dense", router_bias=True, defaults=_LATENT),
-    Family(
+    ModelFamily("deepseek_v2", latent=True, experts="first_dense", defaults=_LATENT),
+    ModelFamily("deepseek_v3", latent=True, experts="first_dense", router_bias=True, defaults=_LATENT),
+    ModelFamily("kimi_k2", latent=True, experts="first_dense", router_bias=True, defaults=_LATENT),
+    ModelFamily(
         "gpt_oss",
         windows="pattern",
         period=2,
@@ -86,7 +86,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
         sinks=True,
         defaults={"attention_bias": True, "sliding_window": 128, "head_dim": 64},
     ),
-    Family("minimax_m2", qkv_bias=False, output_bias=False, qk_norm="all", experts="all", router_bias=True),
+    ModelFamily("minimax_m2", qkv_bias=False, output_bias=False, qk_norm="all", experts="all", router_bias=True),
 )
 
 ARCHITECTURES: Final[Mapping[str, str]] = {
@@ -117,4 +117,4 @@ SAME_TEXT: Final[Mapping[str, str]] = {
 }
 """Kinds of models whose language part has the sizes and tensors of another."""
 
-BY_NAME: Final[Mapping[str, Family]] = {family.name: family for family in FAMILIES}
+BY_NAME: Final[Mapping[str, ModelFamily]] = {family.name: family for family in FAMILIES}

@@ -12,7 +12,7 @@ LARGEST: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class ConfigFields:
     """The fields of one object of a configuration; ``label`` names the file, ``defaults`` what its class assumes.
 
     A field that is null counts as absent.
@@ -54,14 +54,14 @@ class Fields:
             raise self.wrong(name, value, "a list")
         return value
 
-    def part(self, name: str) -> Fields | None:
+    def part(self, name: str) -> ConfigFields | None:
         """An object inside this one, or None. It has no defaults."""
         value = self._find(name)
         if value is None:
             return None
         if not isinstance(value, Mapping):
             raise self.wrong(name, value, "an object")
-        return Fields(value, f"{self.label}: {name}", {})
+        return ConfigFields(value, f"{self.label}: {name}", {})
 
     def wrong(self, name: str, value: object, wanted: str) -> FormatError:
         return FormatError(

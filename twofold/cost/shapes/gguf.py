@@ -25,7 +25,7 @@ from twofold.core.model import (
     PlainFFN,
     QkNorm,
 )
-from twofold.cost.shapes.fields import Fields
+from twofold.cost.shapes.fields import ConfigFields
 from twofold.cost.shapes.spec import FUSED, outer_formats, shape_of_spec, tensor_formats
 from twofold.cost.shapes.weights import EMBEDDING, HEAD, layer_weights, outer_weights
 from twofold.formats.gguf import GGUFFile, TensorInfo
@@ -65,7 +65,7 @@ def describe(metadata: Mapping[str, object], tensors: Tensors, label: str) -> Mo
         raise FormatError(f"{label} lacks the tensor '{EMBEDDING}.weight'.", hint="Name a model's own GGUF file.")
     prefix = f"{architecture}."
     plain = {key.removeprefix(prefix): _plain(metadata[key]) for key in metadata if key.startswith(prefix)}
-    fields = Fields(plain, f"{label}: {architecture}", {})
+    fields = ConfigFields(plain, f"{label}: {architecture}", {})
     hidden, count = fields.integer("embedding_length"), fields.integer("block_count")
     layers = [_layer(fields, tensors, index, count, architecture) for index in range(count)]
     shape = ModelSpec(
@@ -107,7 +107,7 @@ def _role(name: str) -> str:
     return plain.split(".", 2)[2] if plain.startswith("blk.") else plain
 
 
-def _layer(fields: Fields, tensors: Tensors, index: int, count: int, architecture: str) -> LayerSpec:
+def _layer(fields: ConfigFields, tensors: Tensors, index: int, count: int, architecture: str) -> LayerSpec:
     prefix = f"blk.{index}."
     inside = {name.removeprefix(prefix): info for name, info in tensors.items() if name.startswith(prefix)}
     if not inside:
@@ -121,7 +121,7 @@ def _layer(fields: Fields, tensors: Tensors, index: int, count: int, architectur
     return LayerSpec(attention, _feed_forward(fields, inside, index), norms, tensor_formats(tensors, prefix))
 
 
-def _grouped(fields: Fields, inside: Tensors, index: int, window: int | None) -> Attention:
+def _grouped(fields: ConfigFields, inside: Tensors, index: int, window: int | None) -> Attention:
     heads = _of_layer(fields, "attention.head_count", index)
     kv_heads = _of_layer(fields, "attention.head_count_kv", index, heads)
     dim = fields.integer("attention.key_length", fields.integer("embedding_length") // heads)
@@ -141,7 +141,7 @@ def _grouped(fields: Fields, inside: Tensors, index: int, window: int | None) ->
     )
 
 
-def _latent(fields: Fields, inside: Tensors, index: int, window: int | None) -> LatentAttention:
+def _latent(fields: ConfigFields, inside: Tensors, index: int, window: int | None) -> LatentAttention:
     rope, rank = fields.integer("rope.dimension_count"), fields.integer("attention.kv_lora_rank")
     key = "attention.key_length_mla" if "attention.key_length_mla" in fields else "attention.key_length"
     value = "attention.value_length_mla" if "attention.value_length_mla" in fields else "attention.value_length"
@@ -156,7 +156,7 @@ def _latent(fields: Fields, inside: Tensors, index: int, window: int | None) -> 
     )
 
 
-def _feed_forward(fields: Fields, inside: Tensors, index: int) -> FeedForward:
+def _feed_forward(fields: ConfigFields, inside: Tensors, index: int) -> FeedForward:
     if "ffn_gate_inp.weight" not in inside:
         size = _of_layer(fields, "feed_forward_length", index)
         gated = "ffn_gate.weight" in inside or inside["ffn_up.weight"].rows == 2 * size
@@ -175,7 +175,7 @@ def _feed_forward(fields: Fields, inside: Tensors, index: int) -> FeedForward:
     )
 
 
-def _window(fields: Fields, index: int, count: int, architecture: str) -> int | None:
+def _window(fields: ConfigFields, index: int, count: int, architecture: str) -> int | None:
     window = fields.integer("attention.sliding_window", 0, least=0)
     if not window:
         return None
@@ -188,7 +188,7 @@ def _window(fields: Fields, index: int, count: int, architecture: str) -> int | 
     return None if period > 0 and (index + 1) % period == 0 else window
 
 
-def _of_layer(fields: Fields, name: str, index: int, default: int | None = None) -> int:
+def _of_layer(fields: ConfigFields, name: str, index: int, default: int | None = None) -> int:
     """A number, or a layer's own of a list of them."""
     value = fields.values.get(name)
     if not isinstance(value, list):

@@ -18,7 +18,7 @@ import numpy as np
 from twofold.core.errors import FormatError, unreadable
 from twofold.cost.simulate.figures import Floats, Quantiles, per_token
 from twofold.cost.simulate.fleet import simulate
-from twofold.cost.simulate.jobs import Job
+from twofold.cost.simulate.jobs import SimulatedJob
 from twofold.cost.simulate.records import Replica
 from twofold.cost.simulate.route import RoundRobin
 from twofold.load.base import Outcome, Shared
@@ -28,11 +28,11 @@ WRITE_ONE: Final = "Write one: twofold bench -o FILE.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredRun:
     """One run: what was asked, and (jobs,) TTFT and TPOT in seconds; no number where a request has none."""
 
     load: Mapping[str, Any]
-    jobs: tuple[Job, ...]
+    jobs: tuple[SimulatedJob, ...]
     ttft: Floats
     tpot: Floats
     left_out: int
@@ -57,7 +57,7 @@ class PercentileError:
         return (self.simulated - self.measured) / self.measured if self.measured else 0.0
 
 
-def read_bench(path: Path) -> tuple[Mapping[str, Any], tuple[Measured, ...]]:
+def read_bench(path: Path) -> tuple[Mapping[str, Any], tuple[MeasuredRun, ...]]:
     """The document and its runs. FormatError for what is none, or holds no answered request."""
     try:
         document = json.loads(path.read_bytes())
@@ -76,7 +76,7 @@ def read_bench(path: Path) -> tuple[Mapping[str, Any], tuple[Measured, ...]]:
     return document, runs
 
 
-def check(measured: Measured, replica: Replica, delay_s: float = 0.0) -> tuple[PercentileError, ...]:
+def check(measured: MeasuredRun, replica: Replica, delay_s: float = 0.0) -> tuple[PercentileError, ...]:
     """Simulates a run and compares P50 and P99 of TTFT and TPOT. ``delay_s`` is what a request takes to get in."""
     found = simulate(_Again(measured), [replica], RoundRobin(), delay_s=delay_s).jobs
     return (
@@ -98,25 +98,25 @@ class _Again:
 
     follows = False
 
-    def __init__(self, measured: Measured) -> None:
+    def __init__(self, measured: MeasuredRun) -> None:
         self._jobs = measured.jobs
         self.most_open = measured.most_open
 
-    def begin(self) -> Iterator[Job]:
+    def begin(self) -> Iterator[SimulatedJob]:
         return iter(self._jobs)
 
-    def ended(self, job: Job, outcome: Outcome, ended_s: float) -> Job | None:  # noqa: ARG002 - the seam
+    def ended(self, job: SimulatedJob, outcome: Outcome, ended_s: float) -> SimulatedJob | None:  # noqa: ARG002 - the seam
         """Nothing: every request of the document stands by itself."""
         return None
 
 
-def _measured(run: Mapping[str, Any], path: Path) -> Measured:
+def _measured(run: Mapping[str, Any], path: Path) -> MeasuredRun:
     requests = run.get("requests")
     if not isinstance(requests, list):
         raise FormatError(f"{path.name}: a run has no list of requests.", hint=WRITE_ONE)
     kept = [request for request in requests if _counts(request)]
     kept.sort(key=lambda request: (request["due_s"], request["index"]))
-    return Measured(
+    return MeasuredRun(
         run.get("load", {}),
         tuple(_job(index, request) for index, request in enumerate(kept)),
         np.array([request["ttft_s"] for request in kept], np.float64),
@@ -130,10 +130,10 @@ def _counts(request: Mapping[str, Any]) -> bool:
     return request.get("outcome") == "ok" and all(request.get(name) is not None for name in needed)
 
 
-def _job(index: int, request: Mapping[str, Any]) -> Job:
+def _job(index: int, request: Mapping[str, Any]) -> SimulatedJob:
     prompt, output = request["prompt_tokens"], max(1, request["output_tokens"])
     session = request.get("session")
     shared = min(prompt, max(request.get("shared_tokens") or 0, request.get("cached_tokens") or 0))
     if session is not None:
-        return Job(index, request["due_s"], prompt, output, (), -1 - session)
-    return Job(index, request["due_s"], prompt, output, (Shared(0, shared),) if shared else (), index)
+        return SimulatedJob(index, request["due_s"], prompt, output, (), -1 - session)
+    return SimulatedJob(index, request["due_s"], prompt, output, (Shared(0, shared),) if shared else (), index)

@@ -17,8 +17,8 @@ from twofold.core.params import SamplingParams
 from twofold.core.record import SequenceRecord
 from twofold.core.request import RequestOptions
 from twofold.core.step import SequenceOutcome, StepOutcome, StepPlan
-from twofold.cost.count.step import Span, read_positions, visible
-from twofold.cost.simulate.jobs import Job, spans
+from twofold.cost.count.step import SequenceRows, read_positions, visible
+from twofold.cost.simulate.jobs import SimulatedJob, spans
 from twofold.cost.simulate.records import Busy, Done
 from twofold.cost.simulate.setting import EngineSetting
 from twofold.cost.simulate.steps import StepSeconds, StepSize
@@ -35,10 +35,10 @@ OPTIONS: Final = RequestOptions()
 
 
 @dataclass(slots=True)
-class _Running:
+class _RunningJob:
     """A job, its sequence, and where its stream begins: token at position p is ``base`` + p."""
 
-    job: Job
+    job: SimulatedJob
     sequence: Sequence
     base: int
 
@@ -53,8 +53,8 @@ class ExactReplica:
         self._setting, self._seconds, self._windows = setting, seconds, windows
         self._scheduler = _scheduler(setting)
         self._now = 0.0
-        self._jobs: dict[int, _Running] = {}
-        self._inbox: deque[tuple[float, Job]] = deque()
+        self._jobs: dict[int, _RunningJob] = {}
+        self._inbox: deque[tuple[float, SimulatedJob]] = deque()
 
     @property
     def next_s(self) -> float:
@@ -67,7 +67,7 @@ class ExactReplica:
         """What the scheduler learned of the steps."""
         return self._scheduler.step_time
 
-    def submit(self, job: Job, at_s: float) -> None:
+    def submit(self, job: SimulatedJob, at_s: float) -> None:
         self.open_jobs += 1
         self._inbox.append((at_s, job))
 
@@ -84,7 +84,7 @@ class ExactReplica:
             if self._scheduler.has_work:
                 self._step()
 
-    def matched(self, job: Job) -> int:
+    def matched(self, job: SimulatedJob) -> int:
         tokens, _ = tokens_of(job)
         return self._scheduler.manager.matched(tokens, "")
 
@@ -92,7 +92,7 @@ class ExactReplica:
         """Asserts that nothing is held when nothing waits or runs."""
         self._scheduler.check_idle()
 
-    def _arrive(self, at_s: float, job: Job) -> None:
+    def _arrive(self, at_s: float, job: SimulatedJob) -> None:
         assert not job.given, "the scheduler computes every prompt itself"
         tokens, base = tokens_of(job)
         limit = job.prompt + job.output
@@ -107,7 +107,7 @@ class ExactReplica:
         except ContextLengthError:
             self._end(Done(job, None, None, None))
             return
-        self._jobs[job.number] = _Running(job, sequence, base)
+        self._jobs[job.number] = _RunningJob(job, sequence, base)
 
     def _step(self) -> None:
         plan = self._scheduler.plan(self._now)
@@ -131,7 +131,7 @@ class ExactReplica:
             len(places),
             tuple(sum(visible(*place, window) for place in places) for window in self._windows),
             tuple(sum(read_positions(*place, window) for place in places) for window in self._windows),
-            tuple((1, Span(new, start)) for start, new in places if new > 1),
+            tuple((1, SequenceRows(new, start)) for start, new in places if new > 1),
         )
 
     def _outcomes(self, plan: StepPlan) -> tuple[SequenceOutcome, ...]:
@@ -142,7 +142,7 @@ class ExactReplica:
             for step in plan.steps
         )
 
-    def _finish(self, running: _Running) -> None:
+    def _finish(self, running: _RunningJob) -> None:
         sequence = running.sequence
         record = sequence.record
         self._end(
@@ -161,7 +161,7 @@ class ExactReplica:
         self.done.append(done)
 
 
-def tokens_of(job: Job) -> tuple[array[int], int]:
+def tokens_of(job: SimulatedJob) -> tuple[array[int], int]:
     """The prompt's tokens, and what to add to a position to get the stream's token there."""
     tokens, base = array("i"), 0
     for name, start, end in spans(job):

@@ -50,7 +50,7 @@ class Quantiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Goodput:
+class SimulatedGoodput:
     """``attainment``: the share of jobs within all limits; ``met``: whether that is as high as it should be."""
 
     slo: str
@@ -80,7 +80,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class SimulatedFigures:
     """``queue`` is from due to admitted; ``waiting_mean`` and ``waiting_most`` are how many jobs were between these."""
 
     requests: int
@@ -99,14 +99,14 @@ class Figures:
     output_tokens: int
     preemptions: int
     usage: dict[str, Usage]
-    goodput: Goodput | None
+    goodput: SimulatedGoodput | None
 
     def plain(self) -> dict[str, Any]:
         """Plain data for JSON: what has no bound is None."""
         return _plain(asdict(self))
 
 
-def figures(found: Simulated, blocks: int, slo: Slo | None = None) -> Figures:
+def figures(found: Simulated, blocks: int, slo: Slo | None = None) -> SimulatedFigures:
     """The figures of a simulation whose replicas have ``blocks`` KV blocks each."""
     jobs = found.jobs
     due, first, last = (np.array(column) for column in (jobs.due_s, jobs.first_s, jobs.last_s))
@@ -117,7 +117,7 @@ def figures(found: Simulated, blocks: int, slo: Slo | None = None) -> Figures:
     tpot = per_token(jobs)
     prompt = int(np.sum(jobs.prompt))
     waited = np.where(np.isfinite(admitted), admitted - due, 0.0)
-    return Figures(
+    return SimulatedFigures(
         requests=len(due),
         refused=int((~ended).sum()),
         seconds=seconds,
@@ -149,13 +149,13 @@ def per_token(jobs: Columns) -> Floats:
     return found
 
 
-def _goodput(slo: Slo, ttft: Floats, tpot: Floats, e2e: Floats, seconds: float) -> Goodput:
+def _goodput(slo: Slo, ttft: Floats, tpot: Floats, e2e: Floats, seconds: float) -> SimulatedGoodput:
     limits = dict(slo.limits())
     met = ttft <= limits.get("ttft", math.inf)
     met &= np.isnan(tpot) | (tpot <= limits.get("tpot", math.inf))
     met &= (e2e <= limits.get("e2e", math.inf)) & np.isfinite(e2e)
     share = _rate(int(met.sum()), len(met))
-    return Goodput(str(slo), share, _rate(int(met.sum()), seconds), share >= slo.attainment)
+    return SimulatedGoodput(str(slo), share, _rate(int(met.sum()), seconds), share >= slo.attainment)
 
 
 def _usages(found: Simulated, blocks: int, seconds: float) -> dict[str, Usage]:

@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final, Protocol
 
-from twofold.cost.simulate.jobs import Job
+from twofold.cost.simulate.jobs import SimulatedJob
 from twofold.cost.simulate.records import Busy, Columns, Done, Replica
 from twofold.cost.simulate.route import LeastLoaded, Router
 from twofold.load.base import Outcome
@@ -54,11 +54,11 @@ class Source(Protocol):
     @property
     def most_open(self) -> int | None: ...
 
-    def begin(self) -> Iterator[Job]:
+    def begin(self) -> Iterator[SimulatedJob]:
         """The jobs that wait for no other, ascending in time."""
         ...
 
-    def ended(self, job: Job, outcome: Outcome, ended_s: float) -> Job | None:
+    def ended(self, job: SimulatedJob, outcome: Outcome, ended_s: float) -> SimulatedJob | None:
         """What the end of a job calls for."""
         ...
 
@@ -83,7 +83,7 @@ def simulate(
 
 
 def _run_apart(
-    asked: Iterable[Job], replicas: Sequence[Replica], router: Router, columns: Columns, delay_s: float
+    asked: Iterable[SimulatedJob], replicas: Sequence[Replica], router: Router, columns: Columns, delay_s: float
 ) -> None:
     for number, job in enumerate(asked, 1):
         replicas[router.choose(job, (), replicas)].submit(job, job.due_s + delay_s)
@@ -115,7 +115,7 @@ class _Pool:
             heappop(self._due)
         return self._due[0][0] if self._due else math.inf
 
-    def submit(self, job: Job, at_s: float) -> Iterator[tuple[Done, int]]:
+    def submit(self, job: SimulatedJob, at_s: float) -> Iterator[tuple[Done, int]]:
         """Gives a job to a replica; what ended there so far."""
         number = self._router.choose(job, self._loads, self.replicas)
         replica = self.replicas[number]
@@ -162,8 +162,8 @@ class _Together:
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._serial = count()
         self._open = 0
-        self._held: deque[Job] = deque()
-        self._halfway: dict[int, tuple[Job, Done]] = {}
+        self._held: deque[SimulatedJob] = deque()
+        self._halfway: dict[int, tuple[SimulatedJob, Done]] = {}
 
     def run(self) -> None:
         self._ask_next()
@@ -185,24 +185,24 @@ class _Together:
         if job is not None:
             self._at(job.due_s, lambda _: self._arrive_and_ask(job))
 
-    def _arrive_and_ask(self, job: Job) -> None:
+    def _arrive_and_ask(self, job: SimulatedJob) -> None:
         self._arrive(job)
         self._ask_next()
 
-    def _arrive(self, job: Job) -> None:
+    def _arrive(self, job: SimulatedJob) -> None:
         if self._jobs.most_open is not None and self._open >= self._jobs.most_open:
             self._held.append(job)
         else:
             self._open += 1
             self._send(job, job.due_s)
 
-    def _send(self, job: Job, at_s: float) -> None:
+    def _send(self, job: SimulatedJob, at_s: float) -> None:
         if self._delay_s:
             self._at(at_s + self._delay_s, lambda time: self._submit(job, time))
         else:
             self._submit(job, at_s)
 
-    def _submit(self, job: Job, at_s: float) -> None:
+    def _submit(self, job: SimulatedJob, at_s: float) -> None:
         if self._second is not None and job.output > 1:
             self._halfway[job.number] = job, Done(job, None, None, None)
             job = job._replace(output=1)
@@ -228,7 +228,7 @@ class _Together:
                 whole = Done(job, None, None, None)
             self._ended(whole, number, time)
 
-    def _hand_over(self, job: Job, done: Done, number: int, time: float) -> None:
+    def _hand_over(self, job: SimulatedJob, done: Done, number: int, time: float) -> None:
         assert self._handover is not None
         if done.last_s is None:
             self._ended(done._replace(job=job), number, time)
@@ -237,7 +237,7 @@ class _Together:
         goes_on = job._replace(given=job.prompt)
         self._at(time + self._handover.seconds(job.prompt), lambda time: self._go_on(goes_on, time))
 
-    def _go_on(self, job: Job, time: float) -> None:
+    def _go_on(self, job: SimulatedJob, time: float) -> None:
         assert self._second is not None
         self._hear(self._second, self._second.submit(job, time))
 

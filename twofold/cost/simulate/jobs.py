@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from twofold.core.errors import ParameterError
-from twofold.load.base import Ask, Load, Message, Outcome, Shared
+from twofold.load.base import Ask, Load, Outcome, PromptMessage, Shared
 
 
-class Job(NamedTuple):
+class SimulatedJob(NamedTuple):
     """A request of ``prompt`` and ``output`` tokens, due at ``due_s`` seconds.
 
     stream  of the tokens after the ``pieces``; below 0: of a session
@@ -37,7 +37,7 @@ class Job(NamedTuple):
         return bool(self.pieces) or self.stream < 0
 
 
-def spans(job: Job) -> Iterator[tuple[int | tuple[int], int, int]]:
+def spans(job: SimulatedJob) -> Iterator[tuple[int | tuple[int], int, int]]:
     """Name, start and end of each part of a prompt; the last one, the stream, goes on as long as the answer does."""
     start = 0
     for piece in job.pieces:
@@ -47,7 +47,7 @@ def spans(job: Job) -> Iterator[tuple[int | tuple[int], int, int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedJob:
     """A request that ended, as loads want to hear of it."""
 
     ask: Ask
@@ -70,28 +70,28 @@ class Jobs:
         self._asks: dict[int, Ask] = {}
         self._history: dict[int, tuple[int, tuple[Shared, ...]]] = {}
 
-    def begin(self) -> Iterator[Job]:
+    def begin(self) -> Iterator[SimulatedJob]:
         """The jobs that wait for no other, ascending in time."""
         return map(self._job, self._load.begin())
 
-    def ended(self, job: Job, outcome: Outcome, ended_s: float) -> Job | None:
+    def ended(self, job: SimulatedJob, outcome: Outcome, ended_s: float) -> SimulatedJob | None:
         """What the end of a job calls for."""
         ask = self._asks.pop(job.number, None)
         if ask is None:
             return None
         if ask.session is not None:
             self._history[ask.session] = job.prompt + job.output, job.pieces
-        following = self._load.follow(Ended(ask, outcome, ended_s), ended_s)
+        following = self._load.follow(EndedJob(ask, outcome, ended_s), ended_s)
         return None if following is None else self._job(following)
 
-    def _job(self, ask: Ask) -> Job:
+    def _job(self, ask: Ask) -> SimulatedJob:
         if self.follows:
             self._asks[ask.index] = ask
         if ask.session is None:
-            return Job(ask.index, ask.due_s, _tokens(ask), ask.output_tokens, ask.shared, ask.index)
+            return SimulatedJob(ask.index, ask.due_s, _tokens(ask), ask.output_tokens, ask.shared, ask.index)
         before, pieces = self._history.get(ask.session, (0, ask.shared)) if ask.turn else (0, ask.shared)
         stream = -1 - ask.session
-        return Job(ask.index, ask.due_s, before + _tokens(ask), ask.output_tokens, pieces, stream)
+        return SimulatedJob(ask.index, ask.due_s, before + _tokens(ask), ask.output_tokens, pieces, stream)
 
 
 def _tokens(ask: Ask) -> int:
@@ -104,7 +104,7 @@ def _tokens(ask: Ask) -> int:
     return ask.input_tokens
 
 
-def said_nothing(ask: Ask) -> tuple[Message, ...]:
+def said_nothing(ask: Ask) -> tuple[PromptMessage, ...]:
     """The messages of a request, for loads that go on from them: a simulation has no texts."""
     return ask.history
 
@@ -128,7 +128,7 @@ class Repeated:
         self._jobs, self._times = jobs, times
         self.most_open = jobs.most_open
 
-    def begin(self) -> Iterator[Job]:
+    def begin(self) -> Iterator[SimulatedJob]:
         """All rounds; the jobs of one are kept."""
         kept, began = list(self._jobs.begin()), 0.0
         if not kept:
@@ -138,10 +138,10 @@ class Repeated:
         for turn in range(self._times):
             for job in kept:
                 number = turn * len(kept) + job.number
-                yield Job(number, began + job.due_s, job.prompt, job.output, job.pieces, number)
+                yield SimulatedJob(number, began + job.due_s, job.prompt, job.output, job.pieces, number)
             began += last_s + gap_s
 
-    def ended(self, job: Job, outcome: Outcome, ended_s: float) -> Job | None:
+    def ended(self, job: SimulatedJob, outcome: Outcome, ended_s: float) -> SimulatedJob | None:
         """Nothing."""
         del job, outcome, ended_s
         return None

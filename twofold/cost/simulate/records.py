@@ -6,7 +6,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from twofold.cost.simulate.jobs import Job
+from twofold.cost.simulate.jobs import SimulatedJob
 
 
 class Done(NamedTuple):
@@ -17,7 +17,7 @@ class Done(NamedTuple):
     cached                       tokens of its prompt that needed no computing
     """
 
-    job: Job
+    job: SimulatedJob
     admitted_s: float | None
     first_s: float | None
     last_s: float | None
@@ -80,7 +80,7 @@ class Replica(Protocol):
         """A time to advance to, so that nothing that ends there or before is heard of late; infinite when idle."""
         ...
 
-    def submit(self, job: Job, at_s: float) -> None:
+    def submit(self, job: SimulatedJob, at_s: float) -> None:
         """Adds a job that arrives at ``at_s``, no sooner than any before it."""
         ...
 
@@ -88,7 +88,7 @@ class Replica(Protocol):
         """Runs every step that begins before ``until_s``; what ends is put into ``done``."""
         ...
 
-    def matched(self, job: Job) -> int:
+    def matched(self, job: SimulatedJob) -> int:
         """Tokens of the job's prompt that this replica has in its cache now."""
         ...
 

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import ClassVar, Final, Literal, Protocol, TypeAlias, get_args
 
 from twofold.core.errors import ParameterError, nearest
-from twofold.cost.simulate.jobs import Job
+from twofold.cost.simulate.jobs import SimulatedJob
 from twofold.cost.simulate.records import Replica
 
 RouterName: TypeAlias = Literal["round-robin", "least-loaded", "affinity", "longest-match"]
@@ -31,7 +31,7 @@ class Router(Protocol):
 
     watches: ClassVar[bool]
 
-    def choose(self, job: Job, loads: Sequence[int], replicas: Sequence[Replica]) -> int:
+    def choose(self, job: SimulatedJob, loads: Sequence[int], replicas: Sequence[Replica]) -> int:
         """The number of a replica. ``loads`` are their open jobs."""
         ...
 
@@ -44,7 +44,7 @@ class RoundRobin:
     def __init__(self) -> None:
         self._next = 0
 
-    def choose(self, job: Job, loads: Sequence[int], replicas: Sequence[Replica]) -> int:  # noqa: ARG002 - the seam
+    def choose(self, job: SimulatedJob, loads: Sequence[int], replicas: Sequence[Replica]) -> int:  # noqa: ARG002 - the seam
         chosen = self._next
         self._next = (chosen + 1) % len(replicas)
         return chosen
@@ -58,7 +58,7 @@ class LeastLoaded:
     def __init__(self) -> None:
         self._last = -1
 
-    def choose(self, job: Job, loads: Sequence[int], replicas: Sequence[Replica]) -> int:  # noqa: ARG002 - the seam
+    def choose(self, job: SimulatedJob, loads: Sequence[int], replicas: Sequence[Replica]) -> int:  # noqa: ARG002 - the seam
         count, after = len(loads), self._last + 1
         self._last = min(range(count), key=lambda number: (loads[number], (number - after) % count))
         return self._last
@@ -78,7 +78,7 @@ class PrefixAffinity:
         self._owners = [number for _, number in ring]
         self._others = LeastLoaded()
 
-    def choose(self, job: Job, loads: Sequence[int], replicas: Sequence[Replica]) -> int:
+    def choose(self, job: SimulatedJob, loads: Sequence[int], replicas: Sequence[Replica]) -> int:
         if not job.shares:
             return self._others.choose(job, loads, replicas)
         most = _most(loads)
@@ -95,7 +95,7 @@ class LongestMatch:
 
     watches: ClassVar[bool] = True
 
-    def choose(self, job: Job, loads: Sequence[int], replicas: Sequence[Replica]) -> int:
+    def choose(self, job: SimulatedJob, loads: Sequence[int], replicas: Sequence[Replica]) -> int:
         most = _most(loads)
         able = [number for number, load in enumerate(loads) if load < most]
         return max(able, key=lambda number: (replicas[number].matched(job) if job.shares else 0, -loads[number]))
@@ -126,7 +126,7 @@ def _most(loads: Sequence[int]) -> int:
     return math.ceil(BOUND * (sum(loads) + 1) / len(loads))
 
 
-def _beginning(job: Job) -> str:
+def _beginning(job: SimulatedJob) -> str:
     names, start = [], 0
     for piece in job.pieces:
         if start >= PREFIX_TOKENS:

@@ -10,7 +10,7 @@ from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.model import ModelSpec
 from twofold.cost.count.setting import PLAIN, Setting
 from twofold.cost.hardware.machine import Machine
-from twofold.cost.plan.memory import Memory
+from twofold.cost.plan.memory import ReplicaMemory
 from twofold.sched.step_time import StepShape
 
 DEFAULT_SEQUENCES: Final = 256
@@ -82,7 +82,7 @@ def groups_for(
     Layers with windows get what ``sequences`` sequences can need at most, the others what is left.
     Raises ResourceError where the weights leave no room.
     """
-    room = Memory(shape, machine, how, rows=rows, logit_rows=sequences, share=share).room()
+    room = ReplicaMemory(shape, machine, how, rows=rows, logit_rows=sequences, share=share).room()
     pool = room.kv if memory is None else memory
     sizes: dict[int | None, int] = {}
     for count, layer in shape.runs:

@@ -10,11 +10,11 @@ from typing import NamedTuple, TypeAlias
 
 from twofold.core.model import ModelSpec
 from twofold.cost.count.setting import PLAIN, Setting
-from twofold.cost.count.step import Span
+from twofold.cost.count.step import SequenceRows
 from twofold.cost.hardware.machine import Machine
 from twofold.cost.predict.constants import Constants
 from twofold.cost.predict.known import constants_for
-from twofold.cost.predict.steps import Steps
+from twofold.cost.predict.steps import StepPredictor
 
 
 class StepSize(NamedTuple):
@@ -29,14 +29,14 @@ class StepSize(NamedTuple):
     sequences: int
     attended: tuple[int, ...]
     read: tuple[int, ...]
-    prompts: tuple[tuple[int, Span], ...] = ()
+    prompts: tuple[tuple[int, SequenceRows], ...] = ()
 
 
 StepSeconds: TypeAlias = Callable[[StepSize], float]
 
 
 class PredictedSteps:
-    """Seconds of a model's steps on a machine, ``how.tp`` of which work together: ``Steps.summed`` by the constants.
+    """Seconds of a model's steps on ``how.tp`` machines that work together: ``StepPredictor.summed`` by the constants.
 
     ``windows`` are those of its layers, None for layers that see everything; ``first_s`` is what a request takes to
     get in.
@@ -45,7 +45,7 @@ class PredictedSteps:
     def __init__(
         self, shape: ModelSpec, machine: Machine, constants: Constants | None = None, how: Setting = PLAIN
     ) -> None:
-        self._steps, self._by = Steps.of(shape, machine, how), constants or constants_for(machine, shape)
+        self._steps, self._by = StepPredictor.of(shape, machine, how), constants or constants_for(machine, shape)
         self.windows = tuple(self._steps.cost.windows)
         self.first_s = float(self._by.t_first)
 

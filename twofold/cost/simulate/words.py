@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator
 
 from twofold.cost.simulate.check import PercentileError
-from twofold.cost.simulate.figures import Figures, Quantiles, Usage
+from twofold.cost.simulate.figures import Quantiles, SimulatedFigures, Usage
 
 _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "queue": "queue"}
 
 
-def lines(found: Figures) -> Iterator[str]:
+def lines(found: SimulatedFigures) -> Iterator[str]:
     """What came out, the most wanted first."""
     refused = f", {found.refused:,} rejected as too large" if found.refused else ""
     yield (

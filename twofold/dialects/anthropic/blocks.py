@@ -39,14 +39,14 @@ class Added:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class BlockEnd:
     """Nothing follows in this block."""
 
     index: int
     kind: BlockKind
 
 
-Step: TypeAlias = Started | Added | Ended
+Step: TypeAlias = Started | Added | BlockEnd
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class BlockCutter:
     def finish(self) -> Iterator[Step]:
         """Ends the last block."""
         if self._open is not None:
-            yield Ended(self._index, self._open)
+            yield BlockEnd(self._index, self._open)
         self._open = None
 
     def _said(self, text: str) -> Iterator[Step]:

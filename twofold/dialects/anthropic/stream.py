@@ -14,7 +14,7 @@ import orjson
 
 from twofold.core.errors import TwofoldError
 from twofold.dialects.answers import AnswerReader
-from twofold.dialects.anthropic.blocks import SIGNATURE, Added, BlockCutter, BlockKind, Ended, Started, Step
+from twofold.dialects.anthropic.blocks import SIGNATURE, Added, BlockCutter, BlockEnd, BlockKind, Started, Step
 from twofold.dialects.anthropic.errors import AnthropicDialect
 from twofold.dialects.anthropic.replies import message, running_usage, stop_of, usage
 from twofold.dialects.base import ModelFacts, ReplyHead
@@ -94,7 +94,7 @@ def _event_of(step: Step) -> bytes:
             return _added(index, *DELTAS[kind], text)
         case Started(index, block):
             return event("content_block_start", {"index": index, "content_block": block})
-        case Ended(index, kind):
+        case BlockEnd(index, kind):
             signed = _added(index, b"signature_delta", b"signature", SIGNATURE) if kind == "thinking" else b""
             return signed + event("content_block_stop", {"index": index})
 

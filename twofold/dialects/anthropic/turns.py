@@ -37,7 +37,7 @@ Role = Literal["user", "assistant", "system", "tool"]
 
 
 @dataclass(slots=True)
-class Turn:
+class MessageTurn:
     """One message of the chat while it is read. ``answers`` is the call whose result it is.
 
     held   times to live, each with what it reaches to: a text or a call, and which one
@@ -82,7 +82,7 @@ class TurnReader:
     def __init__(self, controls: CacheControls) -> None:
         self._controls = controls
         self._called: set[str] = set()
-        self.turns: list[Turn] = []
+        self.turns: list[MessageTurn] = []
         self.continues = False
         """Whether the answer goes on from the last turn."""
 
@@ -184,14 +184,14 @@ class TurnReader:
                 hint=f"Did you mean {close!r}?" if close else None,
             )
         block.only("toolset_name")
-        turn = Turn("tool", answers=identity)
+        turn = MessageTurn("tool", answers=identity)
         self.turns.append(turn)
         self._result_content(turn, block)
         if block.flag("is_error"):
             turn.texts[:1] = [FAILED + "".join(turn.texts[:1])]
         self._hold(turn, "text", self._controls.take(block))
 
-    def _result_content(self, turn: Turn, block: Fields) -> None:
+    def _result_content(self, turn: MessageTurn, block: Fields) -> None:
         content = block.take("content")
         if isinstance(content, str):
             turn.texts.append(content)
@@ -211,16 +211,16 @@ class TurnReader:
         turn.texts.append(text)
         self._hold(turn, "text", ttl)
 
-    def _hold(self, turn: Turn, kind: Literal["text", "call"], ttl: TimeToLive | None) -> None:
+    def _hold(self, turn: MessageTurn, kind: Literal["text", "call"], ttl: TimeToLive | None) -> None:
         if ttl is not None:
             last = len(turn.texts) if kind == "text" else len(turn.calls)
             turn.held.append((ttl, kind, max(0, last - 1)))
 
-    def _turn(self, role: str) -> Turn:
+    def _turn(self, role: str) -> MessageTurn:
         """The turn that goes on, or a new one."""
         if not self.turns or self.turns[-1].role != role:
             known: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
-            self.turns.append(Turn(known[role]))
+            self.turns.append(MessageTurn(known[role]))
         return self.turns[-1]
 
 

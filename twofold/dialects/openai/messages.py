@@ -35,13 +35,13 @@ def read_messages(fields: Fields) -> tuple[Sequence[Message], tuple[CachePoint, 
         )
     mode, ttl = _cache_options(fields)
     points: list[CachePoint] = []
-    found = [_Reader(index, ttl or DEFAULT_TTL, points).message(given) for index, given in enumerate(messages)]
+    found = [_MessageReader(index, ttl or DEFAULT_TTL, points).message(given) for index, given in enumerate(messages)]
     if ttl is not None and mode == "implicit":
         points.append(CachePoint(ttl))
     return found, tuple(points[-MAX_PINS:])
 
 
-class _Reader:
+class _MessageReader:
     """Reads the message ``index``; what of it shall stay cached, for ``ttl`` unless it says so, goes to ``points``."""
 
     def __init__(self, index: int, ttl: TimeToLive, points: list[CachePoint]) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
-from twofold.load.traces.lines import LineError, whole
+from twofold.load.traces.lines import TraceLineError, whole
 from twofold.load.traces.trace import Trace
 
 FIELDS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -32,7 +32,7 @@ class AzureReader:
             return
         values = line.split(b",")
         if len(values) != self._columns:
-            raise LineError("", f"has {len(values)} fields where the head has {self._columns}")
+            raise TraceLineError("", f"has {len(values)} fields where the head has {self._columns}")
         at, context, generated = self._places
         self._trace.add(
             FIELDS[0], _moment(values[at]), _count(FIELDS[1], values[context]), _count(FIELDS[2], values[generated])
@@ -42,7 +42,7 @@ class AzureReader:
         names = [name.strip() for name in line.decode("utf-8", "replace").split(",")]
         for field in FIELDS:
             if field not in names:
-                raise LineError(field, "is not in the head of the file", hint=f"The head is {','.join(FIELDS)}.")
+                raise TraceLineError(field, "is not in the head of the file", hint=f"The head is {','.join(FIELDS)}.")
         self._columns = len(names)
         self._trace.unused |= {*names} - {*FIELDS}
         at, context, generated = (names.index(field) for field in FIELDS)
@@ -54,17 +54,19 @@ def _moment(text: bytes) -> float:
         moment = datetime.fromisoformat(text.decode("ascii").strip())
     except ValueError:
         problem = f"is {_shown(text)}, not a time such as 2023-11-16 18:15:46.6805900" if text.strip() else "is missing"
-        raise LineError(FIELDS[0], problem) from None
+        raise TraceLineError(FIELDS[0], problem) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _count(field: str, text: bytes) -> int:
     try:
         return whole(field, int(text), 1)
-    except LineError:
+    except TraceLineError:
         raise
     except ValueError:
-        raise LineError(field, f"is {_shown(text)}, not a whole number" if text.strip() else "is missing") from None
+        raise TraceLineError(
+            field, f"is {_shown(text)}, not a whole number" if text.strip() else "is missing"
+        ) from None
 
 
 def _shown(text: bytes) -> str:

@@ -23,7 +23,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 _REMEDY: Final = "Correct the line, or give --skip-bad to leave out lines like it."
 
 
-class LineError(ValueError):
+class TraceLineError(ValueError):
     """A line cannot be used. ``field`` is the one at fault, "" where it is the whole line; ``hint`` is the way out."""
 
     def __init__(self, field: str, problem: str, *, hint: str = _REMEDY) -> None:
@@ -33,7 +33,7 @@ class LineError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedLines:
     """Lines that were left out; ``first`` says what the first of them was about, with its place."""
 
     count: int = 0
@@ -73,7 +73,7 @@ def numbered(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
             yield number, text
 
 
-def read_lines(path: Path, parse: Callable[[bytes], None], *, skip_bad: bool) -> Skipped:
+def read_lines(path: Path, parse: Callable[[bytes], None], *, skip_bad: bool) -> SkippedLines:
     """Gives each line to ``parse``, which raises LineError for those that it cannot use.
 
     The first of these is a ParameterError that names file, line and field; with ``skip_bad`` they are counted instead.
@@ -85,13 +85,13 @@ def read_lines(path: Path, parse: Callable[[bytes], None], *, skip_bad: bool) ->
                 if len(line) > MOST_LINE_BYTES:
                     raise _too_long(path, number)
                 parse(line)
-            except LineError as bad:
+            except TraceLineError as bad:
                 message = f"{path.name}:{number}: {bad}"
                 if not skip_bad:
                     raise ParameterError(f"{message}.", param=bad.field or "trace", hint=bad.hint) from None
                 count += 1
                 first = first or message
-    return Skipped(count, first)
+    return SkippedLines(count, first)
 
 
 def first_line(path: Path) -> bytes:
@@ -109,16 +109,16 @@ def digest(path: Path) -> str:
 def whole(field: str, value: object, low: int, high: int = MOST_TOKENS) -> int:
     """``value``, if it is a whole number from ``low`` to ``high``; else LineError."""
     if type(value) is not int:
-        raise LineError(field, "is missing" if value is None else f"is {named(value)}, not a whole number")
+        raise TraceLineError(field, "is missing" if value is None else f"is {named(value)}, not a whole number")
     if not low <= value <= high:
-        raise LineError(field, f"is {value!r:.30}, not from {low} to {high}")
+        raise TraceLineError(field, f"is {value!r:.30}, not from {low} to {high}")
     return value
 
 
 def ascending(field: str, moment_s: float, last_s: float) -> float:
     """``moment_s``, if it is not before ``last_s``; else LineError."""
     if moment_s < last_s:
-        raise LineError(
+        raise TraceLineError(
             field,
             "is earlier than in the line before",
             hint=f"Sort the lines by {field}, or give --skip-bad to leave out those that are not in order.",
@@ -129,9 +129,9 @@ def ascending(field: str, moment_s: float, last_s: float) -> float:
 def seconds(field: str, value: object, most: float) -> float:
     """``value``, if it is a finite number from 0 to ``most``; else LineError."""
     if type(value) is not int and type(value) is not float:
-        raise LineError(field, "is missing" if value is None else f"is {named(value)}, not a number")
+        raise TraceLineError(field, "is missing" if value is None else f"is {named(value)}, not a number")
     if not 0 <= value <= most:
-        raise LineError(field, f"is {value!r:.30}, not from 0 to {most:g}")
+        raise TraceLineError(field, f"is {value!r:.30}, not from 0 to {most:g}")
     return float(value)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import orjson
 
 from twofold.load.checks import MOST_SECONDS
-from twofold.load.traces.lines import LineError, seconds, whole
+from twofold.load.traces.lines import TraceLineError, seconds, whole
 from twofold.load.traces.trace import MOST_KEY, Trace
 
 BLOCK_TOKENS: Final = 512
@@ -27,9 +27,9 @@ def parsed(line: bytes) -> dict[str, Any]:
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise LineError("", f"is not JSON ({error})") from None
+        raise TraceLineError("", f"is not JSON ({error})") from None
     if not isinstance(value, dict):
-        raise LineError("", "is not a JSON object")
+        raise TraceLineError("", "is not a JSON object")
     return value
 
 
@@ -54,15 +54,15 @@ class MooncakeReader:
 
     def _ids(self, ids: object, tokens: int) -> list[int]:
         if not isinstance(ids, list):
-            raise LineError("hash_ids", "is no list")
+            raise TraceLineError("hash_ids", "is no list")
         most = -(-tokens // self._block)
         if len(ids) > most:
-            raise LineError(
+            raise TraceLineError(
                 "hash_ids",
                 f"has {len(ids)} blocks, but {tokens} tokens fill only {most} of {self._block}",
                 hint="Say how many tokens a block of this trace has, or give --skip-bad to leave out such lines.",
             )
         for each in ids:
             if type(each) is not int or not 0 <= each <= MOST_KEY:
-                raise LineError("hash_ids", f"holds {each!r:.30}, not a whole number from 0 to 2⁶⁴ − 1")
+                raise TraceLineError("hash_ids", f"holds {each!r:.30}, not a whole number from 0 to 2⁶⁴ − 1")
         return ids

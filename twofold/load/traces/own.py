@@ -30,10 +30,10 @@ from typing import Any, Final
 import orjson
 
 from twofold.core.errors import ResourceError, nearest
-from twofold.load.base import Ask, Ended, Message
+from twofold.load.base import Ask, EndedRequest, PromptMessage
 from twofold.load.checks import MOST_SECONDS
 from twofold.load.conversations import MOST_TURNS
-from twofold.load.traces.lines import LineError, seconds, whole
+from twofold.load.traces.lines import TraceLineError, seconds, whole
 from twofold.load.traces.mooncake import parsed
 from twofold.load.traces.trace import MOST_KEY, Extra, Later, Trace
 
@@ -71,7 +71,7 @@ class OwnReader:
         output = whole("output_tokens", value.get("output_tokens"), 1)
         at_s = seconds("at_s", value.get("at_s"), MOST_SECONDS)
         if sum(length for _, length in pieces) > tokens:
-            raise LineError("shared", f"has more tokens than the {tokens} of the prompt")
+            raise TraceLineError("shared", f"has more tokens than the {tokens} of the prompt")
         number = self._trace.add("at_s", at_s, tokens, output)
         if pieces:
             self._trace.share((key for key, _ in pieces), (length for _, length in pieces))
@@ -82,7 +82,9 @@ class OwnReader:
         assert extra.session is not None
         for field in ("at_s", "shared"):
             if field in value:
-                raise LineError(field, "is for first turns alone; a later one is due after_s seconds after an answer")
+                raise TraceLineError(
+                    field, "is for first turns alone; a later one is due after_s seconds after an answer"
+                )
         after_s = seconds("after_s", value.get("after_s"), MOST_SECONDS)
         output = whole("output_tokens", value.get("output_tokens"), 1)
         self._trace.later.setdefault(extra.session, []).append(Later(turn, after_s, tokens, output, extra))
@@ -92,19 +94,19 @@ class OwnReader:
         turn = whole("turn", value.get("turn", 0), 0, MOST_TURNS - 1)
         if "session" not in value:
             if turn:
-                raise LineError("session", "is missing, for there is a turn")
+                raise TraceLineError("session", "is missing, for there is a turn")
             session = None
         else:
             session = whole("session", value["session"], 0, _MOST_SESSION)
             wanted = self._turns.get(session, -1) + 1
             if turn != wanted:
-                raise LineError("turn", f"is {turn}, but the next one of session {session} is {wanted}")
+                raise TraceLineError("turn", f"is {turn}, but the next one of session {session} is {wanted}")
         if "after_s" in value and not turn:
-            raise LineError("after_s", "is for later turns; a first one has at_s")
+            raise TraceLineError("after_s", "is for later turns; a first one has at_s")
         return session, turn
 
 
-def write_trace(path: Path, requests: Iterable[Ended]) -> None:
+def write_trace(path: Path, requests: Iterable[EndedRequest]) -> None:
     """Writes what was asked, for another run to ask again. ResourceError where the file cannot be written."""
     try:
         with path.open("wb") as file:
@@ -113,7 +115,7 @@ def write_trace(path: Path, requests: Iterable[Ended]) -> None:
         raise ResourceError(f"{path} cannot be written: {error.strerror}.", hint="Name another file.") from error
 
 
-def _written(requests: Iterable[Ended]) -> Iterator[dict[str, Any]]:
+def _written(requests: Iterable[EndedRequest]) -> Iterator[dict[str, Any]]:
     ended: dict[tuple[int, int], float] = {}
     for each in sorted(requests, key=lambda each: (each.ask.due_s, each.ask.index)):
         ask, line = each.ask, _what(each.ask)
@@ -145,57 +147,57 @@ def _check_names(value: dict[str, Any]) -> None:
         if name not in FIELDS:
             close = nearest(name, FIELDS)
             hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(sorted(FIELDS))}."
-            raise LineError(f"{name:.60}", "is not a field of a trace", hint=hint)
+            raise TraceLineError(f"{name:.60}", "is not a field of a trace", hint=hint)
 
 
-def _input(value: dict[str, Any], messages: tuple[Message, ...] | None) -> int:
+def _input(value: dict[str, Any], messages: tuple[PromptMessage, ...] | None) -> int:
     if messages is not None and "input_tokens" not in value:
         return 0
     return whole("input_tokens", value.get("input_tokens"), 1)
 
 
-def _messages(value: dict[str, Any]) -> tuple[Message, ...] | None:
+def _messages(value: dict[str, Any]) -> tuple[PromptMessage, ...] | None:
     if "prompt" in value:
         if "messages" in value:
-            raise LineError("prompt", "stands beside messages; give one of them")
-        return (Message("user", _text("prompt", value["prompt"])),)
+            raise TraceLineError("prompt", "stands beside messages; give one of them")
+        return (PromptMessage("user", _text("prompt", value["prompt"])),)
     if "messages" not in value:
         return None
     listed = value["messages"]
     if not isinstance(listed, list) or not listed:
-        raise LineError("messages", "is not a list of messages")
+        raise TraceLineError("messages", "is not a list of messages")
     return tuple(_message(each) for each in listed)
 
 
-def _message(value: object) -> Message:
+def _message(value: object) -> PromptMessage:
     if not isinstance(value, dict) or value.keys() != {"role", "content"}:
-        raise LineError("messages", 'holds something else than {"role": …, "content": …}')
-    return Message(_text("messages", value["role"]), _text("messages", value["content"]))
+        raise TraceLineError("messages", 'holds something else than {"role": …, "content": …}')
+    return PromptMessage(_text("messages", value["role"]), _text("messages", value["content"]))
 
 
 def _text(field: str, value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise LineError(field, "holds no text where one belongs")
+        raise TraceLineError(field, "holds no text where one belongs")
     return value
 
 
 def _fields(value: dict[str, Any]) -> dict[str, Any]:
     fields = value.get("fields", {})
     if not isinstance(fields, dict):
-        raise LineError("fields", "is not a JSON object")
+        raise TraceLineError("fields", "is not a JSON object")
     return fields
 
 
 def _shared(value: dict[str, Any]) -> list[tuple[int, int]]:
     listed = value.get("shared", [])
     if not isinstance(listed, list):
-        raise LineError("shared", "is not a list of pairs")
+        raise TraceLineError("shared", "is not a list of pairs")
     if listed and ("messages" in value or "prompt" in value):
-        raise LineError("shared", "stands beside a prompt that is given")
+        raise TraceLineError("shared", "stands beside a prompt that is given")
     return [_piece(each) for each in listed]
 
 
 def _piece(value: object) -> tuple[int, int]:
     if not isinstance(value, list) or len(value) != 2:
-        raise LineError("shared", "holds something else than pairs of a key and a number of tokens")
+        raise TraceLineError("shared", "holds something else than pairs of a key and a number of tokens")
     return whole("shared", value[0], 0, MOST_KEY), whole("shared", value[1], 1)

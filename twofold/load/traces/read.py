@@ -9,7 +9,7 @@ from typing import Final, get_args
 from twofold.core.errors import ParameterError, named, nearest
 from twofold.load.checks import MOST_TOKENS, whole
 from twofold.load.traces.azure import FIELDS, AzureReader
-from twofold.load.traces.lines import LineError, digest, first_line, read_lines
+from twofold.load.traces.lines import TraceLineError, digest, first_line, read_lines
 from twofold.load.traces.mooncake import BLOCK_TOKENS, MooncakeReader, parsed
 from twofold.load.traces.own import OwnReader
 from twofold.load.traces.trace import Format, Trace
@@ -56,7 +56,7 @@ def _format(path: Path) -> Format:
     if line.lstrip().startswith(b"{"):
         try:
             names = parsed(line).keys()
-        except LineError:
+        except TraceLineError:
             return "twofold"
         return "mooncake" if "input_length" in names else "twofold"
     if FIELDS[0].encode() in line:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold.core.errors import ParameterError
-from twofold.load.base import Ask, Ended, Message, Shared
+from twofold.load.base import Ask, EndedRequest, PromptMessage, Shared
 from twofold.load.checks import MOST_RATE, MOST_REQUESTS, MOST_SECONDS, above_zero, number, whole
 from twofold.load.traces.trace import Extra, Later, Trace
 from twofold.load.turns import Prompt, ended_s, goes_on, history_after
@@ -56,7 +56,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class TraceScale:
     """How a trace is changed. ``speed`` 2 is twice as fast; ``rate`` is instead the requests a second that the whole
     shall come to on average. ``input`` and ``output`` are factors of the lengths, which stay at least 1."""
 
@@ -75,7 +75,7 @@ class Scale:
                 raise ParameterError("A trace is scaled by a speed or to a rate, not by both.", param="rate")
 
 
-class Replay:
+class TraceReplay:
     """``part`` of a trace, changed by ``scale``; at most ``most_open`` requests are open at once.
 
     ``prompt`` says what a request sent, for the turns after it. ParameterError for what is impossible.
@@ -87,12 +87,12 @@ class Replay:
         prompt: Prompt,
         *,
         part: Part | None = None,
-        scale: Scale | None = None,
+        scale: TraceScale | None = None,
         most_open: int | None = None,
     ) -> None:
         self._trace, self._prompt = trace, prompt
         self._part = Part() if part is None else part
-        self._scale = Scale() if scale is None else scale
+        self._scale = TraceScale() if scale is None else scale
         self._most_open = None if most_open is None else whole("concurrency", most_open, 1, MOST_REQUESTS)
         self._rows = self._part.rows(trace)
         self._speed = self._speed_of(trace.at_s[self._rows[-1]] - trace.at_s[self._rows[0]])
@@ -137,7 +137,7 @@ class Replay:
     def begin(self) -> Iterator[Ask]:
         return (self._first(index, row) for index, row in enumerate(self._rows))
 
-    def follow(self, ended: Ended, now_s: float) -> Ask | None:
+    def follow(self, ended: EndedRequest, now_s: float) -> Ask | None:
         """The next turn of the session, if there is one and an answer to go on from."""
         ask = ended.ask
         turns = self._later.get(ask.session, []) if ask.session is not None else []
@@ -161,7 +161,7 @@ class Replay:
             fields=extra.fields,
         )
 
-    def _turn(self, later: Later, due_s: float, history: tuple[Message, ...]) -> Ask:
+    def _turn(self, later: Later, due_s: float, history: tuple[PromptMessage, ...]) -> Ask:
         session = later.extra.session
         assert session is not None
         return Ask(

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
-from twofold.load.base import Message, Shared
+from twofold.load.base import PromptMessage, Shared
 from twofold.load.checks import MOST_REQUESTS
-from twofold.load.traces.lines import LineError, Skipped, ascending
+from twofold.load.traces.lines import SkippedLines, TraceLineError, ascending
 
 Format: TypeAlias = Literal["azure", "mooncake", "twofold"]
 
@@ -23,7 +23,7 @@ class Extra:
     """What only our own format can say of a request."""
 
     session: int | None = None
-    messages: tuple[Message, ...] | None = None
+    messages: tuple[PromptMessage, ...] | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -60,7 +60,7 @@ class Trace:
         self.extras: dict[int, Extra] = {}
         self.later: dict[int, list[Later]] = {}
         self.unused: set[str] = set()
-        self.skipped = Skipped()
+        self.skipped = SkippedLines()
         self.sha256 = ""
 
     def __len__(self) -> int:
@@ -72,7 +72,7 @@ class Trace:
         if number:
             ascending(moment_field, at_s, self.at_s[-1])
         if number == MOST_REQUESTS:
-            raise LineError("", f"is one more than the {MOST_REQUESTS:,} requests that a trace may have")
+            raise TraceLineError("", f"is one more than the {MOST_REQUESTS:,} requests that a trace may have")
         self.at_s.append(at_s)
         self.input_tokens.append(input_tokens)
         self.output_tokens.append(output_tokens)

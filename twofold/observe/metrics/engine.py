@@ -133,9 +133,9 @@ class _Cache:
         self._sizes: dict[str, tuple[str, ...]] = {}
         self._pinned = instruments.gauge("twofold:pinned_blocks", "Blocks that a cache pin protects.", *MODEL)
         self._counts = {
-            field: _Carried(instruments.counter(name, text, *MODEL)) for field, (name, text) in COUNTS.items()
+            field: _MonotonicCounter(instruments.counter(name, text, *MODEL)) for field, (name, text) in COUNTS.items()
         }
-        self._pins = _Carried(
+        self._pins = _MonotonicCounter(
             instruments.counter(
                 "twofold:cache_pin_tokens",
                 "Tokens of cache pins by time to live: written, read again, expired, or refused for want of room.",
@@ -172,7 +172,7 @@ class _Cache:
 
 
 @dataclass(slots=True)
-class _Carried:
+class _MonotonicCounter:
     """A counter that shows what others count, who begin again at 0 when they are made anew."""
 
     counter: Counter

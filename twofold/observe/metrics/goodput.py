@@ -59,7 +59,7 @@ DEFAULT_OBJECTIVES: Final[Mapping[str, Objective]] = MappingProxyType(
 """For models of a size that a processor runs; nobody waits for a batch."""
 
 
-class Goodput:
+class GoodputMetrics:
     """Judges requests and counts the verdicts by tier."""
 
     def __init__(self, instruments: Instruments, objectives: Mapping[str, Objective]) -> None:

@@ -37,7 +37,7 @@ class Still(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class MetricFamily:
     """What a family is called, without the suffix that its kind brings, and which labels its series bear."""
 
     kind: str
@@ -56,7 +56,7 @@ class Family:
 class Values:
     """A still of a counter or gauge."""
 
-    of: Family
+    of: MetricFamily
     series: Sequence[tuple[Labels, float]]
 
     def family(self) -> Metric:
@@ -78,7 +78,7 @@ class Values:
 class Distributions:
     """A still of a histogram: observations of each bucket, the last one without a bound, and their sum."""
 
-    of: Family
+    of: MetricFamily
     bounds: tuple[str, ...]
     series: Sequence[tuple[Labels, tuple[int, ...], float]]
 
@@ -97,7 +97,7 @@ class Distributions:
 class Instrument(ABC):
     """One family of series."""
 
-    def __init__(self, family: Family) -> None:
+    def __init__(self, family: MetricFamily) -> None:
         self.family: Final = family
 
     @abstractmethod
@@ -108,7 +108,7 @@ class Instrument(ABC):
 class Counter(Instrument):
     """A number that only grows."""
 
-    def __init__(self, family: Family) -> None:
+    def __init__(self, family: MetricFamily) -> None:
         super().__init__(family)
         self._series: dict[Labels, float] = {}
 
@@ -126,7 +126,7 @@ class Counter(Instrument):
 class Gauge(Instrument):
     """A number as it is now."""
 
-    def __init__(self, family: Family) -> None:
+    def __init__(self, family: MetricFamily) -> None:
         super().__init__(family)
         self._series: dict[Labels, float] = {}
 
@@ -142,7 +142,7 @@ class Gauge(Instrument):
 
 
 @dataclass(slots=True)
-class Distribution:
+class HistogramSeries:
     """One series of a histogram."""
 
     counts: list[int]
@@ -152,13 +152,13 @@ class Distribution:
 class Histogram(Instrument):
     """How often values fell into which bucket; a bucket holds its upper bound."""
 
-    def __init__(self, family: Family, bounds: Sequence[float]) -> None:
+    def __init__(self, family: MetricFamily, bounds: Sequence[float]) -> None:
         super().__init__(family)
         assert list(bounds) == sorted(set(bounds)), f"{family.name}: bounds must ascend"
         self._bucket: Callable[[float], int] = partial(bisect_left, tuple(bounds))
         text: Callable[[float], str] = floatToGoString
         self._bounds = (*map(text, bounds), "+Inf")
-        self._series: dict[Labels, Distribution] = {}
+        self._series: dict[Labels, HistogramSeries] = {}
 
     def observe(self, value: float, *labels: str) -> None:
         series = self._of(labels)
@@ -176,10 +176,10 @@ class Histogram(Instrument):
         series = [(labels, tuple(each.counts), each.total) for labels, each in self._series.items()]
         return Distributions(self.family, self._bounds, series)
 
-    def _of(self, labels: Labels) -> Distribution:
+    def _of(self, labels: Labels) -> HistogramSeries:
         series = self._series.get(labels)
         if series is None:
-            series = self._series[labels] = Distribution([0] * len(self._bounds))
+            series = self._series[labels] = HistogramSeries([0] * len(self._bounds))
         return series
 
 
@@ -210,13 +210,13 @@ class Instruments:
 
     def counter(self, name: str, text: str, *labels: str) -> Counter:
         """``name`` is without ``_total``, which is added where it is written."""
-        return self._kept(Counter(Family("counter", name, text, labels)))
+        return self._kept(Counter(MetricFamily("counter", name, text, labels)))
 
     def gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return self._kept(Gauge(Family("gauge", name, text, labels)))
+        return self._kept(Gauge(MetricFamily("gauge", name, text, labels)))
 
     def histogram(self, name: str, text: str, bounds: Sequence[float], *labels: str) -> Histogram:
-        return self._kept(Histogram(Family("histogram", name, text, labels), bounds))
+        return self._kept(Histogram(MetricFamily("histogram", name, text, labels), bounds))
 
     def source(self, name: str, still: Callable[[], Still]) -> None:
         """Adds a family whose numbers are made when they are read."""

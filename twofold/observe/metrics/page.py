@@ -60,7 +60,7 @@ class _Families:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _CachedPage:
     """The last page of a format, and whose turn it is to make the next one."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -74,13 +74,13 @@ class MetricsPage:
         self._instruments = instruments
         self._now = now
         self._executor = executor
-        self._kept: OrderedDict[tuple[str, str | None], _Kept] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str | None], _CachedPage] = OrderedDict()
 
     async def read(self, accept: str = "", tenant: str | None = None) -> Page:
         """The page for a request with this Accept header, at most LEAST_AGE_S old; of series that bear a tenant only
         those of ``tenant``, of all for None."""
         form = OPENMETRICS if wants_openmetrics(accept) else PLAIN
-        kept = self._kept.setdefault((form, tenant), _Kept())
+        kept = self._kept.setdefault((form, tenant), _CachedPage())
         self._kept.move_to_end((form, tenant))
         if len(self._kept) > MOST_PAGES:
             self._kept.popitem(last=False)

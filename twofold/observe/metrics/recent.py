@@ -14,7 +14,7 @@ from typing import Final
 from prometheus_client.metrics_core import Metric
 
 from twofold.observe.metrics.engine import ENGINE, MODEL
-from twofold.observe.metrics.instruments import Family, Instruments, Labels, Still, Values
+from twofold.observe.metrics.instruments import Instruments, Labels, MetricFamily, Still, Values
 from twofold.observe.metrics.sliding import SlidingSeconds, SlidingSums, percentiles
 from twofold.observe.metrics.timing import Timing, phase_seconds, tpot_s
 from twofold.observe.served import ServedRequest
@@ -29,7 +29,7 @@ PHASES: Final = ("prefill", "decode")
 class _Percentiles:
     """A still of latencies; the percentiles are worked out where it is read."""
 
-    of: Family
+    of: MetricFamily
     counts: list[tuple[str, str, Mapping[int, float]]]
 
     def family(self) -> Metric:
@@ -61,7 +61,7 @@ class Recent:
             ("recent_latency_values", "Values that these percentiles are of.", ("measure",), self._sizes),
             ("roofline_share", "Least seconds by seconds taken, of 5 minutes.", ("phase",), self._shares),
         ):
-            family = Family("gauge", f"twofold:{name}", text, (*MODEL, *labels))
+            family = MetricFamily("gauge", f"twofold:{name}", text, (*MODEL, *labels))
             instruments.source(family.name, partial(still, family))
 
     def take(self, served: ServedRequest, timing: Timing) -> None:
@@ -75,7 +75,7 @@ class Recent:
             limits = {2 * i + 1: served.limits_s[phase] for i, phase in enumerate(PHASES) if phase in took}
             model.phases.add(sums | limits, now)
 
-    def _latencies(self, family: Family) -> Still:
+    def _latencies(self, family: MetricFamily) -> Still:
         now = self._now()
         return _Percentiles(
             family,
@@ -86,7 +86,7 @@ class Recent:
             ],
         )
 
-    def _sizes(self, family: Family) -> Still:
+    def _sizes(self, family: MetricFamily) -> Still:
         now = self._now()
         series = [
             ((name, ENGINE, measure), sum(seconds.counts(now).values()))
@@ -95,7 +95,7 @@ class Recent:
         ]
         return Values(family, series)
 
-    def _shares(self, family: Family) -> Still:
+    def _shares(self, family: MetricFamily) -> Still:
         now = self._now()
         series: list[tuple[Labels, float]] = []
         for name, model in self._models.items():

@@ -20,7 +20,7 @@ from twofold.observe.metrics.buckets import (
     token_bounds,
 )
 from twofold.observe.metrics.engine import ENGINE, MODEL
-from twofold.observe.metrics.goodput import Goodput, Objective
+from twofold.observe.metrics.goodput import GoodputMetrics, Objective
 from twofold.observe.metrics.instruments import Counter, Histogram, Instruments, Names
 from twofold.observe.metrics.recent import Recent
 from twofold.observe.metrics.timing import Timing, phase_seconds, tpot_s
@@ -35,7 +35,7 @@ REASONS: Final = ("stop", "length", "abort", "deadline", "error")
 STALLS: Final = {cause: cause.name.lower() for cause in Stall}
 
 
-class RequestMetrics:
+class RequestMetricsObserver:
     """``ServedObserver``: counts a request when it ended, on the event loop."""
 
     def __init__(self, instruments: Instruments, recent: Recent, objectives: Mapping[str, Objective]) -> None:
@@ -44,7 +44,7 @@ class RequestMetrics:
         self._times = _Times(instruments)
         self._phases = _Phases(instruments)
         self._tenants = _Tenants(instruments)
-        self._goodput = Goodput(instruments, objectives)
+        self._goodput = GoodputMetrics(instruments, objectives)
         self._recent = recent
         self._models: set[str] = set()
 

@@ -12,7 +12,7 @@ from twofold.observe.metrics.goodput import DEFAULT_OBJECTIVES, Objective
 from twofold.observe.metrics.instruments import Instruments
 from twofold.observe.metrics.page import MetricsPage, Page
 from twofold.observe.metrics.recent import Recent
-from twofold.observe.metrics.requests import RequestMetrics
+from twofold.observe.metrics.requests import RequestMetricsObserver
 from twofold.observe.served import ServedRequest
 
 
@@ -32,7 +32,7 @@ class ServerMetrics:
         now = (clock or MonotonicClock()).now
         self._instruments = Instruments()
         self._engines = EngineMetrics(self._instruments)
-        self._requests = RequestMetrics(self._instruments, Recent(self._instruments, now), objectives)
+        self._requests = RequestMetricsObserver(self._instruments, Recent(self._instruments, now), objectives)
         self._page = MetricsPage(self._instruments, now, executor)
 
     def on_step(self, model: str, report: StepReport) -> None:

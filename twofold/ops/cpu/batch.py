@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold.kernels.attention import ITEM_INTS
-from twofold.kernels.signature import Step
+from twofold.kernels.signature import StepFields
 from twofold.kernels.split import MERGE_INTS, SPLIT
 from twofold.ops.base import Batch
 
@@ -30,15 +30,15 @@ class StepRecord:
         self._items = np.zeros((rows + partials, ITEM_INTS), np.int32)
         self._merges = np.zeros((partials, MERGE_INTS), np.int32)
         self._tables: NDArray[np.int32] | None = None
-        self.step = np.zeros(Step.SIZE, np.int64)
-        self.step[Step.ONE] = 1
-        self.step[Step.TOKENS] = self._tokens.ctypes.data
-        self.step[Step.POSITIONS] = self._positions.ctypes.data
-        self.step[Step.LOGIT_LIST] = self._logit_rows.ctypes.data
-        self.step[Step.HIDDEN_LIST] = self._hidden_rows.ctypes.data
-        self.step[Step.ROW_SEQUENCE] = self._row_sequence.ctypes.data
-        self.step[Step.ITEM_LIST] = self._items.ctypes.data
-        self.step[Step.MERGE_LIST] = self._merges.ctypes.data
+        self.step = np.zeros(StepFields.SIZE, np.int64)
+        self.step[StepFields.ONE] = 1
+        self.step[StepFields.TOKENS] = self._tokens.ctypes.data
+        self.step[StepFields.POSITIONS] = self._positions.ctypes.data
+        self.step[StepFields.LOGIT_LIST] = self._logit_rows.ctypes.data
+        self.step[StepFields.HIDDEN_LIST] = self._hidden_rows.ctypes.data
+        self.step[StepFields.ROW_SEQUENCE] = self._row_sequence.ctypes.data
+        self.step[StepFields.ITEM_LIST] = self._items.ctypes.data
+        self.step[StepFields.MERGE_LIST] = self._merges.ctypes.data
 
     def fill(self, batch: Batch) -> None:
         """Describes ``batch`` for the kernels."""
@@ -47,9 +47,9 @@ class StepRecord:
         self._positions[:rows] = batch.positions
         self._logit_rows[:wanted] = batch.logit_rows
         self._hidden_rows[:hidden] = batch.hidden_rows
-        step[Step.ROWS], step[Step.LOGIT_ROWS], step[Step.HIDDEN_ROWS] = rows, wanted, hidden
+        step[StepFields.ROWS], step[StepFields.LOGIT_ROWS], step[StepFields.HIDDEN_ROWS] = rows, wanted, hidden
         self._take_tables(batch.block_tables)
-        step[Step.ITEMS], step[Step.MERGES] = self._fill_items(batch)
+        step[StepFields.ITEMS], step[StepFields.MERGES] = self._fill_items(batch)
 
     def _take_tables(self, tables: NDArray[np.int32]) -> None:
         """Tables are large, so they are read where they lie; they are kept until the next step."""
@@ -57,9 +57,9 @@ class StepRecord:
         assert tables.dtype == np.int32
         assert entry_bytes == 4
         self._tables = tables
-        self.step[Step.TABLES] = tables.__array_interface__["data"][0]
-        self.step[Step.TABLE_STRIDE] = table_bytes // 4
-        self.step[Step.GROUP_STRIDE] = group_bytes // 4
+        self.step[StepFields.TABLES] = tables.__array_interface__["data"][0]
+        self.step[StepFields.TABLE_STRIDE] = table_bytes // 4
+        self.step[StepFields.GROUP_STRIDE] = group_bytes // 4
 
     def _fill_items(self, batch: Batch) -> tuple[int, int]:
         """Lists items and merges; how many there are of each."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
 from twofold.core.model import Activation, GroupedAttention, RopeSpec
-from twofold.kernels.signature import Step
+from twofold.kernels.signature import StepFields
 from twofold.ops.base import TensorRef, Wanted
 
 
@@ -20,7 +20,7 @@ class Node:
     """A result of ``width`` float32 values for each of the step's ``rows`` (ROWS, LOGIT_ROWS or HIDDEN_ROWS)."""
 
     width: int
-    rows: Step
+    rows: StepFields
 
     def inputs(self) -> Iterator[Node]:
         for f in fields(self):
@@ -144,7 +144,7 @@ class Recorder:
         return node
 
     def embed(self, table: TensorRef, scale: float) -> Node:
-        return self._add(Embed(table.columns, Step.ROWS, table, scale))
+        return self._add(Embed(table.columns, StepFields.ROWS, table, scale))
 
     def rms_norm(self, x: Node, weight: TensorRef, eps: float) -> Node:
         return self._add(Norm(x.width, x.rows, x, weight, eps))
@@ -171,7 +171,7 @@ class Recorder:
         return self._add(Attention(q.width, q.rows, layer, q, spec))
 
     def select(self, x: Node, rows: Wanted) -> Node:
-        return self._add(Select(x.width, Step.LOGIT_ROWS if rows is Wanted.LOGITS else Step.HIDDEN_ROWS, x))
+        return self._add(Select(x.width, StepFields.LOGIT_ROWS if rows is Wanted.LOGITS else StepFields.HIDDEN_ROWS, x))
 
     def softcap(self, x: Node, cap: float) -> Node:
         return self._add(Softcap(x.width, x.rows, x, cap))

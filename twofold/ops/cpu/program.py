@@ -29,9 +29,9 @@ from twofold.kernels.layout import PACKINGS
 from twofold.kernels.linear import LINEAR_FIELDS, LinearKernel, Tiling, act_row_bytes
 from twofold.kernels.logits import ARGMAX_FIELDS, argmax_kernel
 from twofold.kernels.rows import ROW_FIELDS
-from twofold.kernels.signature import Step
+from twofold.kernels.signature import StepFields
 from twofold.kernels.split import ATTENTION_FIELDS, AttentionKernelSpec, merge_kernel
-from twofold.kernels.team import Operation, Program
+from twofold.kernels.team import KernelCall, Program
 from twofold.ops.base import TensorRef
 from twofold.ops.cpu import graph
 from twofold.ops.cpu.argmax import StepArgmax
@@ -49,9 +49,9 @@ EVERYTHING = 1 << 30
 """A window that hides nothing."""
 
 
-SELECTED_BY: Final[Mapping[Step, Literal[Step.LOGIT_LIST, Step.HIDDEN_LIST]]] = {
-    Step.LOGIT_ROWS: Step.LOGIT_LIST,
-    Step.HIDDEN_ROWS: Step.HIDDEN_LIST,
+SELECTED_BY: Final[Mapping[StepFields, Literal[StepFields.LOGIT_LIST, StepFields.HIDDEN_LIST]]] = {
+    StepFields.LOGIT_ROWS: StepFields.LOGIT_LIST,
+    StepFields.HIDDEN_ROWS: StepFields.HIDDEN_LIST,
 }
 KernelChoice = tuple[str, Callable[[], Kernel]]
 """A kernel's name, and how to generate it if its machine code is not at hand."""
@@ -70,14 +70,14 @@ def record(names: Sequence[str], **values: int) -> NDArray[np.int64]:
 
 
 @dataclass(slots=True)
-class Schedule:
+class OperationSchedule:
     """Operations in order, with barriers put in where they are needed."""
 
-    operations: list[Operation] = field(default_factory=list)
+    operations: list[KernelCall] = field(default_factory=list)
     _read: set[int] = field(default_factory=set)
     _written: set[int] = field(default_factory=set)
 
-    def add(self, operation: Operation, reads: set[int], writes: set[int]) -> None:
+    def add(self, operation: KernelCall, reads: set[int], writes: set[int]) -> None:
         """Appends an operation. Resources are numbers: addresses of buffers, or of a layer's cache."""
         if reads & self._written or writes & (self._written | self._read):
             self.operations[-1] = replace(self.operations[-1], barrier=True)
@@ -86,7 +86,7 @@ class Schedule:
         self._read |= reads
         self._written |= writes
 
-    def finish(self) -> list[Operation]:
+    def finish(self) -> list[KernelCall]:
         self.operations[-1] = replace(self.operations[-1], barrier=True)
         return self.operations
 
@@ -100,8 +100,8 @@ class Capacity:
     positions: int
     partials: int
 
-    def of(self, rows: Step) -> int:
-        return self.logit_rows if rows is Step.LOGIT_ROWS else self.rows
+    def of(self, rows: StepFields) -> int:
+        return self.logit_rows if rows is StepFields.LOGIT_ROWS else self.rows
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class ProgramBuilder:
         self._cache = cache
         self._capacity = capacity
         self._pool = BufferPool()
-        self._schedule = Schedule()
+        self._schedule = OperationSchedule()
         self._results: dict[Node, _Result] = {}
         self._tables: dict[RopeSpec, NDArray[np.float32]] = {}
         self._partials: Buffer | None = None
@@ -147,7 +147,7 @@ class ProgramBuilder:
         result = self._floats(logits)
         for values in best.arguments(result.address, result.stride):
             args, writes = record(ARGMAX_FIELDS, **values), [values["ids"], values["values"]]
-            self._call(("argmax", argmax_kernel), args, Step.LOGIT_ROWS, reads=[result.address], writes=writes)
+            self._call(("argmax", argmax_kernel), args, StepFields.LOGIT_ROWS, reads=[result.address], writes=writes)
         return Program.of(self._schedule.finish(), step), result, self._floats(hidden)
 
     # -- forms and buffers --------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class ProgramBuilder:
         self,
         kernel: KernelChoice,
         args: NDArray[np.int64],
-        source: Step,
+        source: StepFields,
         *,
         reads: Sequence[int] = (),
         writes: Sequence[int],
@@ -214,7 +214,7 @@ class ProgramBuilder:
         quantum: int = 1,
         parts: int = 4,
     ) -> None:
-        operation = Operation(self._compiler.named(*kernel), args, source, units, quantum, parts)
+        operation = KernelCall(self._compiler.named(*kernel), args, source, units, quantum, parts)
         self._schedule.add(operation, set(reads), set(writes))
 
     def _row_call(self, kernel: KernelChoice, node: Node, inputs: Sequence[Buffer], **values: int) -> None:
@@ -283,7 +283,7 @@ class ProgramBuilder:
         kernel, args, source = self._linear_kernel(node, matrix, values)
         quantum = Tiling.of(self._isa).panels
         self._call(
-            kernel, args, Step.ONE, units=matrix.panels, quantum=quantum,
+            kernel, args, StepFields.ONE, units=matrix.panels, quantum=quantum,
             reads=[*reads, source], writes=[out.address],
         )  # fmt: skip
 
@@ -366,11 +366,11 @@ class ProgramBuilder:
         )  # fmt: skip
         kernel = (kernel_spec.name, lambda: AttentionKernel(kernel_spec, self._isa).generate())
         self._call(
-            kernel, args, Step.ITEMS, units=spec.kv_heads, parts=ATTENTION_PARTS,
+            kernel, args, StepFields.ITEMS, units=spec.kv_heads, parts=ATTENTION_PARTS,
             reads=[q.address, cache, cache + 1], writes=[out.address, partials.address],
         )  # fmt: skip
         merge = (f"merge_d{kernel_spec.head_dim}_g{kernel_spec.group}", lambda: merge_kernel(kernel_spec))
-        self._call(merge, args, Step.MERGES, units=spec.heads, reads=[partials.address], writes=[out.address])
+        self._call(merge, args, StepFields.MERGES, units=spec.heads, reads=[partials.address], writes=[out.address])
 
     def _partial_buffer(self, heads: int, spec: AttentionKernelSpec) -> Buffer:
         if self._partials is None:

@@ -22,8 +22,8 @@ from twofold.kernels.ir import Kernel
 from twofold.kernels.jit import Compiler
 from twofold.kernels.layout import PACKINGS, PANEL
 from twofold.kernels.pack import pack_kernel
-from twofold.kernels.signature import Step
-from twofold.kernels.team import Operation, Program, Team
+from twofold.kernels.signature import StepFields
+from twofold.kernels.team import KernelCall, Program, Team
 from twofold.ops.base import TensorRef
 from twofold.ops.cpu.memory import aligned_zeros
 
@@ -88,8 +88,8 @@ class WeightStore:
             operations.append(self._pack_operation(ref, matrix, last=index == len(wanted) - 1))
             address += size
         if operations:
-            step = np.zeros(Step.SIZE, np.int64)
-            step[Step.ONE] = 1
+            step = np.zeros(StepFields.SIZE, np.int64)
+            step[StepFields.ONE] = 1
             self._team.run(Program.of(operations, step))
 
     def _panel_bytes(self, ref: TensorRef) -> int:
@@ -98,13 +98,13 @@ class WeightStore:
             return float_panel_bytes(cast(FloatFormat, form.name), ref.columns)
         return PACKINGS[form.name].panel_bytes(ref.columns)
 
-    def _pack_operation(self, ref: TensorRef, matrix: PackedMatrix, *, last: bool) -> Operation:
+    def _pack_operation(self, ref: TensorRef, matrix: PackedMatrix, *, last: bool) -> KernelCall:
         form = matrix.format
         source, row_bytes = self.raw_rows(ref)
         units = ref.columns if form.is_float else ref.columns // PACKINGS[form.name].block
         args = (source, row_bytes, ref.rows, matrix.address, matrix.panel_bytes, units)
         kernel = self._compiler.named(f"pack_{form.name}", lambda: _pack_kernel(form.name))
-        return Operation(kernel, np.array(args, np.int64), Step.ONE, matrix.panels, barrier=last)
+        return KernelCall(kernel, np.array(args, np.int64), StepFields.ONE, matrix.panels, barrier=last)
 
     def _floats(self, ref: TensorRef) -> NDArray[np.float32]:
         form, data = self.format_of(ref), self._source.data(ref.name)

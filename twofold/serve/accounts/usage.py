@@ -53,7 +53,7 @@ CREATE TABLE IF NOT EXISTS usage (
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class UsageKey:
     """Whose, of what, and when. ``currency`` is "" where nothing had a price."""
 
     day: str
@@ -120,7 +120,7 @@ class UsageBook:
         self._file = KeptFile(path, SCHEMA, VERSION)
         self._thread = OneThread("usage")
         self._days = days
-        self._pending: dict[Account, Sums] = {}
+        self._pending: dict[UsageKey, Sums] = {}
         self._writing = asyncio.Lock()
         self.failure: str | None = None
         """Why the last writing failed; what it should have written is tried again."""
@@ -130,7 +130,7 @@ class UsageBook:
         ended = datetime.fromtimestamp(served.arrived_at + served.duration_s, UTC)
         currency = "" if bill is None else bill.currency
         day = ended.date().isoformat()
-        account = Account(day, served.tenant, served.key, served.model, served.tier, currency)
+        account = UsageKey(day, served.tenant, served.key, served.model, served.tier, currency)
         self._pending.setdefault(account, Sums()).add(Sums.of(served, bill))
 
     async def run(self, every_s: float = 1.0) -> None:
@@ -187,7 +187,7 @@ class UsageBook:
             self._file.close()
 
 
-def _write(connection: sqlite3.Connection, taken: Mapping[Account, Sums], days: int) -> None:
+def _write(connection: sqlite3.Connection, taken: Mapping[UsageKey, Sums], days: int) -> None:
     columns, marks = ", ".join(COLUMNS), ", ".join("?" * len(COLUMNS))
     where = " AND ".join(f"{part} = ?" for part in (*PARTS, "currency"))
     for account, added in taken.items():
@@ -205,16 +205,16 @@ def _write(connection: sqlite3.Connection, taken: Mapping[Account, Sums], days: 
     connection.execute("DELETE FROM usage WHERE day < ?", (oldest.isoformat(),))
 
 
-def _read(connection: sqlite3.Connection, tenant: str | None, first: str) -> list[tuple[Account, Sums]]:
+def _read(connection: sqlite3.Connection, tenant: str | None, first: str) -> list[tuple[UsageKey, Sums]]:
     query = f"SELECT {', '.join(COLUMNS)} FROM usage WHERE day >= ? AND (? IS NULL OR tenant = ?)"
     return [_row(row) for row in connection.execute(query, (first, tenant, tenant))]
 
 
-def _row(row: Sequence[Any]) -> tuple[Account, Sums]:
+def _row(row: Sequence[Any]) -> tuple[UsageKey, Sums]:
     split = len(PARTS) + 1
     *counts, machine_s, cost = row[split:]
     values = dict(zip(COUNTS, counts, strict=True))
-    return Account(*row[:split]), Sums(**values, machine_s=machine_s, cost=Decimal(cost))
+    return UsageKey(*row[:split]), Sums(**values, machine_s=machine_s, cost=Decimal(cost))
 
 
 def _parts(by: Iterable[str]) -> list[str]:

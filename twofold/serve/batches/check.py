@@ -34,7 +34,7 @@ class BatchLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedInput:
     """What an input holds. ``model`` is the one that all lines ask for; ``errors`` is empty where it can run."""
 
     lines: int
@@ -59,14 +59,14 @@ class _Checker:
         except FieldError as error:
             self.errors.append(LineError(error.code, error_message(error), error.param, line.number))
 
-    def end(self) -> Checked:
+    def end(self) -> CheckedInput:
         if not self.lines:
             self.errors.append(LineError("empty_file", "The input file has no lines."))
         if self.lines > self._limits.lines:
             message = f"The input file has more than {self._limits.lines} lines. Split it into several batches."
             self.errors.append(LineError("too_many_requests", message))
         model = next(iter(self._models)) if len(self._models) == 1 else None
-        return Checked(self.lines, model, tuple(self.errors[:MAX_TOLD]))
+        return CheckedInput(self.lines, model, tuple(self.errors[:MAX_TOLD]))
 
     @property
     def enough(self) -> bool:
@@ -88,7 +88,7 @@ class _Checker:
         self._models.add(model if isinstance(model, str) and len(self._models) < 2 else None)
 
 
-def check_input(path: Path, endpoint: str, limits: BatchLimits) -> Generator[None, None, Checked]:
+def check_input(path: Path, endpoint: str, limits: BatchLimits) -> Generator[None, None, CheckedInput]:
     """Reads the whole input, a few lines at each step. Bodies are looked at when their lines run."""
     checker = _Checker(endpoint, limits)
     for lines in in_steps(read_lines(path, limits.line_bytes)):

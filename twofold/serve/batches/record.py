@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final, Literal, Self, TypeAlias
 
-from twofold.serve.batches.tally import NOTHING, Tally
+from twofold.serve.batches.tally import NOTHING, BatchTally
 
 Status: TypeAlias = Literal[
     "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
@@ -71,7 +71,7 @@ class BatchRecord:
     status: Status = "validating"
     lines: int = 0
     model: str | None = None
-    tally: Tally = NOTHING
+    tally: BatchTally = NOTHING
     errors: tuple[LineError, ...] = ()
     moments: Mapping[str, int] = field(default_factory=dict)
 
@@ -116,4 +116,4 @@ class BatchRecord:
         values = {name: value for name, value in data.items() if name in known}
         errors: Sequence[Mapping[str, Any]] = values.pop("errors")
         tally: Mapping[str, int] = values.pop("tally")
-        return cls(**values, tally=Tally(**tally), errors=tuple(LineError(**one) for one in errors))
+        return cls(**values, tally=BatchTally(**tally), errors=tuple(LineError(**one) for one in errors))

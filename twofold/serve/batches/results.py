@@ -16,14 +16,14 @@ from twofold.dialects.fields import FieldError
 from twofold.serve.batches.check import STEP_LINES, in_steps
 from twofold.serve.batches.record import LineError
 from twofold.serve.batches.store import BatchPaths
-from twofold.serve.batches.tally import NOTHING, Tally
+from twofold.serve.batches.tally import NOTHING, BatchTally
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
     """What was written: ``tally`` of the lines that were answered, ``left`` that were not."""
 
-    tally: Tally
+    tally: BatchTally
     left: int
 
     @property

@@ -18,7 +18,7 @@ from twofold.dialects.openai.errors import error_reply
 from twofold.serve.batches.check import next_step
 from twofold.serve.batches.record import BatchRecord
 from twofold.serve.batches.store import BatchPaths
-from twofold.serve.batches.tally import NOTHING, Tally
+from twofold.serve.batches.tally import NOTHING, BatchTally
 from twofold.serve.files.thread import OneThread
 
 LEAST_WAIT_S: Final = 0.1
@@ -66,7 +66,7 @@ class BatchRun:
         run_body: RunBody,
         clock: Clock,
         line_bytes: int,
-        tell: Callable[[Tally], None],
+        tell: Callable[[BatchTally], None],
     ) -> None:
         self._batch, self._paths = batch, paths
         self._thread, self._slots, self._run_body = thread, slots, run_body

@@ -31,7 +31,7 @@ from twofold.serve.batches.record import TRANSITIONS, BatchRecord, LineError, St
 from twofold.serve.batches.results import write_results
 from twofold.serve.batches.run import BatchRun, RunBody, place_of
 from twofold.serve.batches.store import ID_PREFIX, BatchPaths, BatchStore
-from twofold.serve.batches.tally import Tally
+from twofold.serve.batches.tally import BatchTally
 from twofold.serve.files.endpoint import FilesEndpoint
 from twofold.serve.files.paging import PageQuery, page_of
 from twofold.serve.files.store import new_file_id
@@ -61,7 +61,7 @@ class _Live:
     limit: asyncio.Timeout | None = None
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
-    def tell(self, tally: Tally) -> None:
+    def tell(self, tally: BatchTally) -> None:
         self.batch = replace(self.batch, tally=tally)
 
 

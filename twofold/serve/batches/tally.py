@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class BatchTally:
     """Lines answered well and with an error, and the tokens of the answers as their bodies tell them."""
 
     completed: int = 0
@@ -45,7 +45,7 @@ class Tally:
         }
 
 
-NOTHING: Final = Tally()
+NOTHING: Final = BatchTally()
 
 
 def _first(usage: Mapping[str, Any], *names: str) -> int:

@@ -112,7 +112,7 @@ class FilesEndpoint:
             await self._thread.surely(upload.end)
 
     async def _pieces(self, path: Path) -> AsyncGenerator[bytes, None]:
-        reader = _Reader(path)
+        reader = _FileReader(path)
         try:
             while piece := await self._thread.call(reader.read):
                 yield piece
@@ -157,7 +157,7 @@ class _Upload:
         self._store.drop(self._path)
 
 
-class _Reader:
+class _FileReader:
     """Reads a file piece by piece, on the store's thread."""
 
     def __init__(self, path: Path) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from twofold.core.errors import ForbiddenError, ParameterError
-from twofold.serve.gate.refusals import Answer, Header
+from twofold.serve.gate.refusals import Header, RawResponse
 
 ANY: Final = "*"
 PREFLIGHT_AGE_S: Final = 600
@@ -131,7 +131,7 @@ class Origins:
             (b"access-control-expose-headers", EXPOSED),
         )
 
-    def preflight(self, asked: bytes) -> Answer:
+    def preflight(self, asked: bytes) -> RawResponse:
         """The answer to a browser that asks first; ``asked`` are the headers that the page wants to send."""
         allowed = asked if len(asked) <= MAX_ASKED_HEADERS and HEADER_NAMES.fullmatch(asked) else b"authorization"
         headers = (
@@ -139,7 +139,7 @@ class Origins:
             (b"access-control-allow-headers", allowed),
             (b"access-control-max-age", b"%d" % PREFLIGHT_AGE_S),
         )
-        return Answer(204, headers, b"")
+        return RawResponse(204, headers, b"")
 
 
 def _plain_name(name: str) -> str:

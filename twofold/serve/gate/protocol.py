@@ -58,7 +58,7 @@ UNSENT_BYTES: Final = 32 << 10
 would take megabytes of a stream that its client does not read, so the stream would keep its slot for minutes."""
 
 
-class State(Enum):
+class ConnectionState(Enum):
     """Where a connection stands; the table above."""
 
     HEAD = auto()
@@ -75,11 +75,11 @@ def protocol_class(limits: ConnectionLimits, refusals: Refusals) -> type[asyncio
 
     silent: dict[GateProtocol, None] = {}
 
-    class Gated(GateProtocol):
+    class LimitedProtocol(GateProtocol):
         def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any], **rest: Any) -> None:
             super().__init__(limits, refusals, silent, config, server_state, app_state, **rest)
 
-    return Gated
+    return LimitedProtocol
 
 
 def uvicorn_config(
@@ -137,17 +137,17 @@ class GateProtocol(H11Protocol):
         self.conn = BoundedConnection(limits)
         self.timeout_keep_alive = limits.keep_alive_s  # type: ignore[assignment]  # seconds, which may be parts of one
         self._max_age = {
-            State.HEAD: limits.head_s,
-            State.STUCK: limits.stall_s,
-            State.UNREAD: limits.linger_s,
-            State.IDLE: limits.keep_alive_s,
-            State.LEAVING: limits.linger_s,
-            State.CLOSING: limits.stall_s,
+            ConnectionState.HEAD: limits.head_s,
+            ConnectionState.STUCK: limits.stall_s,
+            ConnectionState.UNREAD: limits.linger_s,
+            ConnectionState.IDLE: limits.keep_alive_s,
+            ConnectionState.LEAVING: limits.linger_s,
+            ConnectionState.CLOSING: limits.stall_s,
         }
         self._leaving = False
         self._beyond = False
         self._pulse: asyncio.TimerHandle | None = None
-        self._seen: tuple[State, int] = (State.HEAD, 0)
+        self._seen: tuple[ConnectionState, int] = (ConnectionState.HEAD, 0)
         self._since = self.loop.time()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
@@ -231,24 +231,24 @@ class GateProtocol(H11Protocol):
         self._app = app
 
     @property
-    def state(self) -> State:
+    def state(self) -> ConnectionState:
         """Where the connection stands now."""
         if self.transport.is_closing():
-            return State.CLOSING
+            return ConnectionState.CLOSING
         if self._leaving:
-            return State.LEAVING
+            return ConnectionState.LEAVING
         if self.flow.write_paused:
-            return State.STUCK
+            return ConnectionState.STUCK
         if self.cycle is not None and not self.cycle.response_complete:
-            return State.BUSY
+            return ConnectionState.BUSY
         if self.conn.their_state is h11.SEND_BODY:
-            return State.UNREAD
-        return State.HEAD if self.cycle is None or self.conn.partial else State.IDLE
+            return ConnectionState.UNREAD
+        return ConnectionState.HEAD if self.cycle is None or self.conn.partial else ConnectionState.IDLE
 
     @property
     def idle_s(self) -> float:
         """How long nothing has come, where nothing is due; 0 otherwise."""
-        nothing = self.state is State.IDLE or (self.state is State.HEAD and not self.conn.partial)
+        nothing = self.state is ConnectionState.IDLE or (self.state is ConnectionState.HEAD and not self.conn.partial)
         return self.loop.time() - self._since if nothing else 0.0
 
     @property
@@ -275,10 +275,10 @@ class GateProtocol(H11Protocol):
             return self.transport.get_write_buffer_size() // PROGRESS_BYTES
         return self.conn.requests
 
-    def _end(self, state: State) -> None:
-        if state in (State.STUCK, State.CLOSING):
+    def _end(self, state: ConnectionState) -> None:
+        if state in (ConnectionState.STUCK, ConnectionState.CLOSING):
             self._socket.abort()
-        elif state is State.HEAD and self.conn.partial:
+        elif state is ConnectionState.HEAD and self.conn.partial:
             self.refuse(SlowClientError(f"The request head did not arrive within {self.limits.head_s:g} s."))
         else:
             self._socket.close()

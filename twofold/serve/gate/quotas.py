@@ -80,7 +80,7 @@ class Bucket:
 
 
 @dataclass(slots=True)
-class Account:
+class KeyQuota:
     """What a key has left and has running."""
 
     name: str
@@ -92,7 +92,7 @@ class Account:
     kv_tokens: int = 0
 
     @classmethod
-    def open(cls, name: str, quota: Quota, now: float) -> Account:
+    def open(cls, name: str, quota: Quota, now: float) -> KeyQuota:
         """An account that nothing was taken from."""
         rates = (quota.requests_per_minute, quota.tokens_per_minute, quota.bytes_per_minute)
         requests, tokens, data = (None if rate is None else Bucket(rate, now) for rate in rates)
@@ -113,7 +113,7 @@ class Account:
 class Visit:
     """One request's share of its key's account. Made by ``Quotas.enter``."""
 
-    account: Account
+    account: KeyQuota
     _bytes: int = 0
     _tokens: int = 0
     _kv_tokens: int = 0
@@ -165,7 +165,7 @@ class Quotas:
     """The accounts of all keys that are not at rest."""
 
     def __init__(self) -> None:
-        self._accounts: dict[str, Account] = {}
+        self._accounts: dict[str, KeyQuota] = {}
 
     def __len__(self) -> int:
         return len(self._accounts)
@@ -194,11 +194,11 @@ class Quotas:
         account = self._accounts.get(name)
         return () if account is None else account.headers(now)
 
-    def _account(self, name: str, quota: Quota, now: float) -> Account:
+    def _account(self, name: str, quota: Quota, now: float) -> KeyQuota:
         """The key's account; a changed quota opens a new one that goes on with what runs."""
         account = self._accounts.pop(name, None)
         if account is None:
-            account = Account.open(name, quota, now)
+            account = KeyQuota.open(name, quota, now)
         elif account.quota != quota:
             _change(account, quota, now)
         self._accounts[name] = account
@@ -212,8 +212,8 @@ class Quotas:
                 self._accounts[name] = account  # at the end: others are looked at next time
 
 
-def _change(account: Account, quota: Quota, now: float) -> None:
-    fresh = Account.open(account.name, quota, now)
+def _change(account: KeyQuota, quota: Quota, now: float) -> None:
+    fresh = KeyQuota.open(account.name, quota, now)
     account.quota, account.requests, account.tokens, account.bytes = quota, fresh.requests, fresh.tokens, fresh.bytes
 
 

@@ -18,7 +18,7 @@ MAX_RETRY_AFTER_S: Final = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RawResponse:
     """A whole response. ``headers`` are in lower case."""
 
     status: int
@@ -44,7 +44,7 @@ class Refusals:
 
     dialect_of: Callable[[str], Dialect]
 
-    def answer(self, error: TwofoldError, path: str, request_id: str, extra: Sequence[Header] = ()) -> Answer:
+    def answer(self, error: TwofoldError, path: str, request_id: str, extra: Sequence[Header] = ()) -> RawResponse:
         """The response that tells ``error``; ``extra`` headers go with it."""
         dialect = self.dialect_of(path)
         body = orjson.dumps(dialect.error(error, request_id))
@@ -54,7 +54,7 @@ class Refusals:
             *error_headers(error),
             *extra,
         )
-        return Answer(dialect.status(error), headers, body)
+        return RawResponse(dialect.status(error), headers, body)
 
 
 def error_headers(error: TwofoldError) -> tuple[Header, ...]:

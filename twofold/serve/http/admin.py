@@ -7,7 +7,7 @@ from typing import Any
 
 from twofold.core.errors import ForbiddenError
 from twofold.serve.base import ModelHub, ModelUse
-from twofold.serve.http.endpoints import Answer, EndpointRequest
+from twofold.serve.http.endpoints import EndpointRequest, EndpointResponse
 
 
 class AdminEndpoint:
@@ -17,25 +17,25 @@ class AdminEndpoint:
         self._hub = hub
         self._stop = stop
 
-    async def list(self, asked: EndpointRequest) -> Answer:
+    async def list(self, asked: EndpointRequest) -> EndpointResponse:
         _check(asked)
-        return Answer({"object": "list", "data": [_use(use) for use in self._hub.uses()]})
+        return EndpointResponse({"object": "list", "data": [_use(use) for use in self._hub.uses()]})
 
-    async def load(self, asked: EndpointRequest) -> Answer:
+    async def load(self, asked: EndpointRequest) -> EndpointResponse:
         """Answers once the model is loaded."""
         _check(asked)
-        return Answer(_use(await self._hub.load(asked.path["model"])))
+        return EndpointResponse(_use(await self._hub.load(asked.path["model"])))
 
-    async def unload(self, asked: EndpointRequest) -> Answer:
+    async def unload(self, asked: EndpointRequest) -> EndpointResponse:
         """Answers once the model is unloaded, or at once while requests use it: it is unloaded when they have ended."""
         _check(asked)
-        return Answer(_use(await self._hub.unload(asked.path["model"])))
+        return EndpointResponse(_use(await self._hub.unload(asked.path["model"])))
 
-    async def shutdown(self, asked: EndpointRequest) -> Answer:
+    async def shutdown(self, asked: EndpointRequest) -> EndpointResponse:
         """Answers before the server ends: requests that run may finish within --shutdown-timeout."""
         _check(asked)
         self._stop()
-        return Answer({"status": "stopping"})
+        return EndpointResponse({"status": "stopping"})
 
 
 def _check(asked: EndpointRequest) -> None:

@@ -19,7 +19,7 @@ from starlette.datastructures import Headers, QueryParams
 from twofold.core.errors import ParameterError, TwofoldError
 from twofold.dialects.base import Dialect, DialectRequest
 from twofold.dialects.fields import leaving_out
-from twofold.serve.exchange import CLIENT_GONE, Exchange, Keep
+from twofold.serve.exchange import CLIENT_GONE, Keep, RequestContext
 from twofold.serve.gate.body import MAX_DIGITS, ClientGoneError, check_json_type, decode_json, read_body
 from twofold.serve.gate.door import arrival_of
 from twofold.serve.gate.limits import KIB, BodyLimits
@@ -29,7 +29,7 @@ from twofold.serve.http.asgi import JSON, Message, Receive, Scope, Send, send_bo
 from twofold.serve.http.replies import Replies, internal_error
 from twofold.serve.pool import ByteBudget, WorkPool
 from twofold.serve.replay.cache import CACHE_HEADER
-from twofold.serve.runner import Runner
+from twofold.serve.runner import RequestRunner
 
 log = logging.getLogger("twofold.serve")
 
@@ -44,7 +44,7 @@ T = TypeVar("T")
 class Site:
     """What all endpoints of a server share. ``tolerant``: unknown fields are left out; else they are errors."""
 
-    runner: Runner
+    runner: RequestRunner
     replies: Replies
     refusals: Refusals
     quotas: Quotas
@@ -53,7 +53,9 @@ class Site:
     pool: WorkPool
     tolerant: bool = False
 
-    async def read(self, exchange: Exchange, headers: Headers, receive: Receive, read: Callable[[object], T]) -> T:
+    async def read(
+        self, exchange: RequestContext, headers: Headers, receive: Receive, read: Callable[[object], T]
+    ) -> T:
         """What ``read`` makes of the JSON body, which may be called something else where the dialect allows it.
 
         Raises TooLargeError, SlowClientError, ClientGoneError, BusyError, FieldError for what is not JSON in UTF-8, and
@@ -68,7 +70,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class EndpointResponse:
     """What an endpoint gives: data for JSON, or ready bytes with their type, at once or in ``pieces``."""
 
     data: Any = None
@@ -83,7 +85,7 @@ class Answer:
 class EndpointRequest:
     """A request to an endpoint that answers at once."""
 
-    exchange: Exchange
+    exchange: RequestContext
     scope: Scope
     receive: Receive
     site: Site
@@ -116,7 +118,7 @@ class EndpointRequest:
         return await self.site.pool.prepare(model, self.exchange.source, self.exchange.size, work)
 
 
-Handler = Callable[[EndpointRequest], Awaitable[Answer]]
+Handler = Callable[[EndpointRequest], Awaitable[EndpointResponse]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,7 @@ class Generating:
     """
 
     read: Callable[[object], DialectRequest]
-    complete: Callable[[Exchange, Any], Awaitable[Any]] | None = None
+    complete: Callable[[RequestContext, Any], Awaitable[Any]] | None = None
     keep: Keep | None = None
 
 
@@ -157,7 +159,7 @@ class GeneratingEndpoint:
             finally:
                 exchange.leave()
 
-    async def _read(self, exchange: Exchange, headers: Headers, receive: Receive) -> DialectRequest:
+    async def _read(self, exchange: RequestContext, headers: Headers, receive: Receive) -> DialectRequest:
         self._site.runner.check_open()
         exchange.replay = asked_replay(headers.get(CACHE_HEADER))
         counted = entered(exchange, self._site.quotas, headers, receive)
@@ -193,7 +195,7 @@ class PlainEndpoint:
                 exchange.leave()
 
 
-def entered(exchange: Exchange, quotas: Quotas, headers: Headers, receive: Receive) -> Receive:
+def entered(exchange: RequestContext, quotas: Quotas, headers: Headers, receive: Receive) -> Receive:
     """Takes a request's share of its key's quota; what receives its body, and counts it. Raises QuotaError."""
     announced = headers.get("content-length", "0")
     exchange.enter(quotas, int(announced) if announced.isdecimal() and len(announced) <= MAX_DIGITS else 0)
@@ -207,7 +209,7 @@ def entered(exchange: Exchange, quotas: Quotas, headers: Headers, receive: Recei
 
 
 @contextmanager
-def noting(site: Site, exchange: Exchange) -> Iterator[None]:
+def noting(site: Site, exchange: RequestContext) -> Iterator[None]:
     """Notes what of a request cannot be had here and is left out meanwhile, for its answer and for the log."""
     with leaving_out(unknown=site.tolerant) as left_out:
         yield
@@ -217,7 +219,7 @@ def noting(site: Site, exchange: Exchange) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _refusing(site: Site, exchange: Exchange, send: Send) -> AsyncIterator[None]:
+async def _refusing(site: Site, exchange: RequestContext, send: Send) -> AsyncIterator[None]:
     """Answers with the error that ends what is done meanwhile; a client that has gone gets none."""
     try:
         yield
@@ -241,23 +243,23 @@ def asked_replay(value: str | None) -> bool | None:
     return REPLAY_WORDS[value]
 
 
-def exchange_of(scope: Scope, dialect: Dialect, path: str) -> Exchange:
+def exchange_of(scope: Scope, dialect: Dialect, path: str) -> RequestContext:
     """The exchange that a request begins."""
     arrival = arrival_of(scope)
     traceparent = Headers(scope=scope).get("traceparent")
     address, _ = scope.get("client") or ("", 0)
     source = arrival.caller.key_id or address
-    return Exchange(arrival.request_id, path, dialect, arrival.caller, traceparent=traceparent, source=source)
+    return RequestContext(arrival.request_id, path, dialect, arrival.caller, traceparent=traceparent, source=source)
 
 
-async def refuse(site: Site, exchange: Exchange, error: TwofoldError, send: Send) -> None:
+async def refuse(site: Site, exchange: RequestContext, error: TwofoldError, send: Send) -> None:
     """Answers with an error."""
     exchange.fail(error)
     answer = site.refusals.answer(error, exchange.endpoint, exchange.request_id, exchange.headers())
     await answer.send(send)
 
 
-async def send_answer(send: Send, answer: Answer) -> None:
+async def send_answer(send: Send, answer: EndpointResponse) -> None:
     if answer.pieces is not None:
         await _send_pieces(send, answer, answer.pieces)
     elif answer.body is None:
@@ -267,7 +269,7 @@ async def send_answer(send: Send, answer: Answer) -> None:
         await send_body(send, answer.status, answer.body, (kind, *answer.headers))
 
 
-async def _send_pieces(send: Send, answer: Answer, pieces: AsyncGenerator[bytes, None]) -> None:
+async def _send_pieces(send: Send, answer: EndpointResponse, pieces: AsyncGenerator[bytes, None]) -> None:
     headers = [(b"content-type", answer.content_type), *answer.headers]
     async with aclosing(pieces):
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})

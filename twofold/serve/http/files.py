@@ -10,7 +10,7 @@ from twofold.serve.batches.service import BatchService
 from twofold.serve.files.endpoint import FilesEndpoint
 from twofold.serve.gate.body import ClientGoneError
 from twofold.serve.http.asgi import Receive
-from twofold.serve.http.endpoints import Answer, EndpointRequest
+from twofold.serve.http.endpoints import EndpointRequest, EndpointResponse
 
 SILENCE_S = 30.0
 """An upload may take long, but not between two of its pieces."""
@@ -22,22 +22,22 @@ class FileRoutes:
     def __init__(self, files: FilesEndpoint) -> None:
         self._files = files
 
-    async def upload(self, asked: EndpointRequest) -> Answer:
+    async def upload(self, asked: EndpointRequest) -> EndpointResponse:
         body = _pieces(asked.receive)
-        return Answer(await self._files.upload(asked.tenant, asked.headers.get("content-type"), body))
+        return EndpointResponse(await self._files.upload(asked.tenant, asked.headers.get("content-type"), body))
 
-    async def list(self, asked: EndpointRequest) -> Answer:
-        return Answer(await self._files.page(asked.tenant, asked.query))
+    async def list(self, asked: EndpointRequest) -> EndpointResponse:
+        return EndpointResponse(await self._files.page(asked.tenant, asked.query))
 
-    async def get(self, asked: EndpointRequest) -> Answer:
-        return Answer(await self._files.get(asked.tenant, asked.path["file_id"]))
+    async def get(self, asked: EndpointRequest) -> EndpointResponse:
+        return EndpointResponse(await self._files.get(asked.tenant, asked.path["file_id"]))
 
-    async def delete(self, asked: EndpointRequest) -> Answer:
-        return Answer(await self._files.delete(asked.tenant, asked.path["file_id"]))
+    async def delete(self, asked: EndpointRequest) -> EndpointResponse:
+        return EndpointResponse(await self._files.delete(asked.tenant, asked.path["file_id"]))
 
-    async def content(self, asked: EndpointRequest) -> Answer:
+    async def content(self, asked: EndpointRequest) -> EndpointResponse:
         content = await self._files.content(asked.tenant, asked.path["file_id"])
-        return Answer(
+        return EndpointResponse(
             pieces=content.pieces,
             content_type=b"application/octet-stream",
             headers=((b"content-length", str(content.file.bytes).encode()),),
@@ -50,18 +50,18 @@ class BatchRoutes:
     def __init__(self, batches: BatchService) -> None:
         self._batches = batches
 
-    async def create(self, asked: EndpointRequest) -> Answer:
+    async def create(self, asked: EndpointRequest) -> EndpointResponse:
         key = asked.exchange.caller.key_id
-        return Answer(await self._batches.create(asked.tenant, await asked.read(lambda body: body), key=key))
+        return EndpointResponse(await self._batches.create(asked.tenant, await asked.read(lambda body: body), key=key))
 
-    async def list(self, asked: EndpointRequest) -> Answer:
-        return Answer(await self._batches.page(asked.tenant, asked.query))
+    async def list(self, asked: EndpointRequest) -> EndpointResponse:
+        return EndpointResponse(await self._batches.page(asked.tenant, asked.query))
 
-    async def get(self, asked: EndpointRequest) -> Answer:
-        return Answer(await self._batches.get(asked.tenant, asked.path["batch_id"]))
+    async def get(self, asked: EndpointRequest) -> EndpointResponse:
+        return EndpointResponse(await self._batches.get(asked.tenant, asked.path["batch_id"]))
 
-    async def cancel(self, asked: EndpointRequest) -> Answer:
-        return Answer(await self._batches.cancel(asked.tenant, asked.path["batch_id"]))
+    async def cancel(self, asked: EndpointRequest) -> EndpointResponse:
+        return EndpointResponse(await self._batches.cancel(asked.tenant, asked.path["batch_id"]))
 
 
 async def _pieces(receive: Receive) -> AsyncIterator[bytes]:

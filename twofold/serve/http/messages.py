@@ -6,7 +6,7 @@ from functools import partial
 
 from twofold.dialects.anthropic.messages import CountTokensRequest
 from twofold.serve.base import ModelHub
-from twofold.serve.http.endpoints import Answer, EndpointRequest
+from twofold.serve.http.endpoints import EndpointRequest, EndpointResponse
 
 
 class MessageRoutes:
@@ -15,8 +15,8 @@ class MessageRoutes:
     def __init__(self, hub: ModelHub) -> None:
         self._hub = hub
 
-    async def count_tokens(self, asked: EndpointRequest) -> Answer:
+    async def count_tokens(self, asked: EndpointRequest) -> EndpointResponse:
         request = await asked.read(CountTokensRequest.read)
         async with self._hub.lease(request.model) as served:
             tokens = await asked.work(served.name, partial(request.count, served.facts))
-            return Answer(request.reply(tokens))
+            return EndpointResponse(request.reply(tokens))

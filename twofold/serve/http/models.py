@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from twofold.serve.base import ModelEntry, ModelHub
-from twofold.serve.http.endpoints import Answer, EndpointRequest
+from twofold.serve.http.endpoints import EndpointRequest, EndpointResponse
 from twofold.serve.models.offers import unknown_model
 
 OWNER = "twofold"
@@ -19,20 +19,20 @@ class ModelsEndpoint:
     def __init__(self, hub: ModelHub) -> None:
         self._hub = hub
 
-    async def list(self, asked: EndpointRequest) -> Answer:
+    async def list(self, asked: EndpointRequest) -> EndpointResponse:
         models = [(name, entry) for entry in self._hub.entries() for name in entry.names]
         if _anthropic(asked):
-            return Answer(_anthropic_list(models))
-        return Answer({"object": "list", "data": [_openai(name, entry) for name, entry in models]})
+            return EndpointResponse(_anthropic_list(models))
+        return EndpointResponse({"object": "list", "data": [_openai(name, entry) for name, entry in models]})
 
-    async def get(self, asked: EndpointRequest) -> Answer:
+    async def get(self, asked: EndpointRequest) -> EndpointResponse:
         """Raises ModelNotFoundError with the nearest name."""
         wanted = asked.path["model"]
         models = {name: entry for entry in self._hub.entries() for name in entry.names}
         if wanted not in models:
             raise unknown_model(wanted, models)
         tell = _anthropic_model if _anthropic(asked) else _openai
-        return Answer(tell(wanted, models[wanted]))
+        return EndpointResponse(tell(wanted, models[wanted]))
 
 
 def _anthropic(asked: EndpointRequest) -> bool:

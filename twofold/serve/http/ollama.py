@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from twofold.dialects.fields import MISSING, FieldError, Fields
 from twofold.serve.base import ModelEntry, ModelHub
-from twofold.serve.http.endpoints import Answer, EndpointRequest
+from twofold.serve.http.endpoints import EndpointRequest, EndpointResponse
 from twofold.serve.models.hub import LATEST
 from twofold.serve.models.offers import unknown_model
 
@@ -24,19 +24,19 @@ class OllamaEndpoint:
     def __init__(self, hub: ModelHub) -> None:
         self._hub = hub
 
-    async def version(self, asked: EndpointRequest) -> Answer:  # noqa: ARG002 - whoever asks
-        return Answer({"version": API_VERSION})
+    async def version(self, asked: EndpointRequest) -> EndpointResponse:  # noqa: ARG002 - whoever asks
+        return EndpointResponse({"version": API_VERSION})
 
-    async def tags(self, asked: EndpointRequest) -> Answer:  # noqa: ARG002
+    async def tags(self, asked: EndpointRequest) -> EndpointResponse:  # noqa: ARG002
         """All models, loaded or not, under each of their names."""
         models = [
             {**_listed(name, entry), "modified_at": _time(entry.created), "capabilities": _capabilities(entry)}
             for entry in self._hub.entries()
             for name in entry.names
         ]
-        return Answer({"models": models})
+        return EndpointResponse({"models": models})
 
-    async def ps(self, asked: EndpointRequest) -> Answer:  # noqa: ARG002
+    async def ps(self, asked: EndpointRequest) -> EndpointResponse:  # noqa: ARG002
         """The models that are loaded."""
         now = datetime.now(UTC)
         models = [
@@ -52,9 +52,9 @@ class OllamaEndpoint:
             for use in self._hub.uses()
             if use.entry.state == "ready"
         ]
-        return Answer({"models": models})
+        return EndpointResponse({"models": models})
 
-    async def show(self, asked: EndpointRequest) -> Answer:
+    async def show(self, asked: EndpointRequest) -> EndpointResponse:
         """What is known of one model. Raises ModelNotFoundError with the nearest name."""
         fields = await asked.read(Fields)
         name = fields.text("model") or fields.text("name")
@@ -69,7 +69,7 @@ class OllamaEndpoint:
         entry = entries.get(name) or entries.get(name.removesuffix(LATEST))
         if entry is None:
             raise unknown_model(name, entries)
-        return Answer(_shown(entry))
+        return EndpointResponse(_shown(entry))
 
 
 def _shown(entry: ModelEntry) -> dict[str, Any]:

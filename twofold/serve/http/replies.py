@@ -11,10 +11,10 @@ from typing import Final
 
 from twofold.core.errors import TwofoldError
 from twofold.dialects.base import DialectRequest, Streamer
-from twofold.serve.exchange import CLIENT_GONE, Exchange
+from twofold.serve.exchange import CLIENT_GONE, RequestContext
 from twofold.serve.gate.refusals import Refusals
 from twofold.serve.http.asgi import JSON, STREAMED, Receive, Send, json_bytes, send_body, until_gone
-from twofold.serve.runner import Run, Runner, reply_size
+from twofold.serve.runner import RequestRun, RequestRunner, reply_size
 
 QUIET_S: Final = 15.0
 """A stream that says nothing for so long gets an event that means nothing, so that nobody closes it."""
@@ -22,7 +22,7 @@ QUIET_S: Final = 15.0
 log = logging.getLogger("twofold.serve")
 
 
-def internal_error(exchange: Exchange, error: Exception) -> TwofoldError:
+def internal_error(exchange: RequestContext, error: Exception) -> TwofoldError:
     """What a client may know of a fault of ours: nothing but that there was one."""
     log.error("internal error in %s: %s", exchange.request_id, type(error).__name__, exc_info=error)
     return TwofoldError("Internal server error.", hint="The server log has the cause under the request id.")
@@ -31,12 +31,12 @@ def internal_error(exchange: Exchange, error: Exception) -> TwofoldError:
 class Replies:
     """Answers generating requests. ``quiet_s`` is how long a stream may say nothing."""
 
-    def __init__(self, runner: Runner, refusals: Refusals, *, quiet_s: float = QUIET_S) -> None:
+    def __init__(self, runner: RequestRunner, refusals: Refusals, *, quiet_s: float = QUIET_S) -> None:
         self._runner = runner
         self._refusals = refusals
         self._quiet_s = quiet_s
 
-    async def answer(self, exchange: Exchange, request: DialectRequest, receive: Receive, send: Send) -> None:
+    async def answer(self, exchange: RequestContext, request: DialectRequest, receive: Receive, send: Send) -> None:
         """Answers a request; ends when the client goes away."""
         work = asyncio.create_task(self._work(exchange, request, send))
         exchange.task = work
@@ -51,7 +51,7 @@ class Replies:
             gone.cancel()
             work.cancel()
 
-    async def _work(self, exchange: Exchange, request: DialectRequest, send: Send) -> None:
+    async def _work(self, exchange: RequestContext, request: DialectRequest, send: Send) -> None:
         reply = _Reply(exchange, request, send, self._refusals, self._quiet_s)
         try:
             async with self._runner.open(exchange, request) as run:
@@ -73,7 +73,7 @@ class _Reply:
     """One reply. Before its first byte an error is a status; afterwards it is an event."""
 
     def __init__(
-        self, exchange: Exchange, request: DialectRequest, send: Send, refusals: Refusals, quiet_s: float
+        self, exchange: RequestContext, request: DialectRequest, send: Send, refusals: Refusals, quiet_s: float
     ) -> None:
         self._refusals = refusals
         self._exchange = exchange
@@ -85,7 +85,7 @@ class _Reply:
         self._opening = b""
         self._spoken = 0.0
 
-    async def whole(self, run: Run, runner: Runner) -> None:
+    async def whole(self, run: RequestRun, runner: RequestRunner) -> None:
         await run.whole()
         body = await runner.body(run)
         extra = runner.explained(run)
@@ -97,7 +97,7 @@ class _Reply:
         self._begun = True
         await send_body(self._send, 200, data, (JSON, *self._exchange.headers()))
 
-    async def stream(self, run: Run, runner: Runner) -> None:
+    async def stream(self, run: RequestRun, runner: RequestRunner) -> None:
         make = partial(self._request.streamer, run.head, run.facts)
         self._streamer = streamer = await runner.beside(run, 0, make)
         self._opening = streamer.open()  # before anything is taken: events are numbered in this order

@@ -6,7 +6,7 @@ from functools import partial
 
 from twofold.dialects.openai.responses.request import InputTokensRequest
 from twofold.serve.base import ModelHub
-from twofold.serve.http.endpoints import Answer, EndpointRequest
+from twofold.serve.http.endpoints import EndpointRequest, EndpointResponse
 from twofold.serve.responses.endpoint import ResponsesEndpoint
 
 
@@ -17,24 +17,24 @@ class ResponseRoutes:
         self._responses = responses
         self._hub = hub
 
-    async def get(self, asked: EndpointRequest) -> Answer:
+    async def get(self, asked: EndpointRequest) -> EndpointResponse:
         query = asked.query.multi_items()
-        return Answer(await self._responses.get(asked.tenant, asked.path["response_id"], query))
+        return EndpointResponse(await self._responses.get(asked.tenant, asked.path["response_id"], query))
 
-    async def delete(self, asked: EndpointRequest) -> Answer:
-        return Answer(await self._responses.delete(asked.tenant, asked.path["response_id"]))
+    async def delete(self, asked: EndpointRequest) -> EndpointResponse:
+        return EndpointResponse(await self._responses.delete(asked.tenant, asked.path["response_id"]))
 
-    async def cancel(self, asked: EndpointRequest) -> Answer:
+    async def cancel(self, asked: EndpointRequest) -> EndpointResponse:
         await self._responses.cancel(asked.tenant, asked.path["response_id"])
         raise AssertionError("a response cannot be cancelled")
 
-    async def input_items(self, asked: EndpointRequest) -> Answer:
+    async def input_items(self, asked: EndpointRequest) -> EndpointResponse:
         query = asked.query.multi_items()
-        return Answer(await self._responses.input_items(asked.tenant, asked.path["response_id"], query))
+        return EndpointResponse(await self._responses.input_items(asked.tenant, asked.path["response_id"], query))
 
-    async def input_tokens(self, asked: EndpointRequest) -> Answer:
+    async def input_tokens(self, asked: EndpointRequest) -> EndpointResponse:
         """How many tokens a request would have."""
         request = await asked.read(InputTokensRequest.read)
         request = await self._responses.known(asked.tenant, request)
         async with self._hub.lease(request.model) as served:
-            return Answer(await asked.work(served.name, partial(request.count, served.facts)))
+            return EndpointResponse(await asked.work(served.name, partial(request.count, served.facts)))

@@ -10,7 +10,7 @@ from typing import Any, Final
 from twofold.host.versions import twofold_version
 from twofold.serve.base import ModelHub
 from twofold.serve.gate.refusals import Header
-from twofold.serve.http.endpoints import Answer, EndpointRequest
+from twofold.serve.http.endpoints import EndpointRequest, EndpointResponse
 
 APIS: Final = (
     ("OpenAI", "OPENAI_BASE_URL", "/v1"),
@@ -44,7 +44,7 @@ class RootEndpoint:
     def __init__(self, hub: ModelHub) -> None:
         self._hub = hub
 
-    async def get(self, asked: EndpointRequest) -> Answer:
+    async def get(self, asked: EndpointRequest) -> EndpointResponse:
         url = f"{asked.scope.get('scheme', 'http')}://{asked.headers.get('host', 'localhost')}"
         told: dict[str, Any] = {
             "name": "Twofold",
@@ -56,9 +56,11 @@ class RootEndpoint:
             "links": {path: url + path for path, _ in LINKS},
         }
         if "text/html" not in asked.headers.get("accept", ""):
-            return Answer(told, headers=(VARY,))
+            return EndpointResponse(told, headers=(VARY,))
         headers = ((b"content-security-policy", POLICY.encode()), VARY)
-        return Answer(body=_page(told, url).encode(), content_type=b"text/html; charset=utf-8", headers=headers)
+        return EndpointResponse(
+            body=_page(told, url).encode(), content_type=b"text/html; charset=utf-8", headers=headers
+        )
 
 
 def _page(told: dict[str, Any], url: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from twofold.core.errors import BusyError
 from twofold.host.versions import twofold_version
 from twofold.observe.metrics.server import ServerMetrics
-from twofold.serve.http.endpoints import Answer, EndpointRequest
+from twofold.serve.http.endpoints import EndpointRequest, EndpointResponse
 from twofold.serve.ledger import Ledger
 
 DEFAULT_PARTS = ("model", "tier")
@@ -21,31 +21,31 @@ class StatusEndpoint:
         self._metrics = metrics
         self._ledger = ledger
 
-    async def health(self, asked: EndpointRequest) -> Answer:  # noqa: ARG002 - whoever asks, it lives
-        return Answer({"status": "ok"})
+    async def health(self, asked: EndpointRequest) -> EndpointResponse:  # noqa: ARG002 - whoever asks, it lives
+        return EndpointResponse({"status": "ok"})
 
-    async def ready(self, asked: EndpointRequest) -> Answer:  # noqa: ARG002
+    async def ready(self, asked: EndpointRequest) -> EndpointResponse:  # noqa: ARG002
         """True once the first model has answered a request of one token, until the server is asked to end."""
         if not self._ready():
             raise BusyError("The server is not ready.", retry_after_s=1.0)
-        return Answer({"status": "ready"})
+        return EndpointResponse({"status": "ready"})
 
-    async def version(self, asked: EndpointRequest) -> Answer:  # noqa: ARG002
-        return Answer({"version": twofold_version()})
+    async def version(self, asked: EndpointRequest) -> EndpointResponse:  # noqa: ARG002
+        return EndpointResponse({"version": twofold_version()})
 
-    async def metrics(self, asked: EndpointRequest) -> Answer:
+    async def metrics(self, asked: EndpointRequest) -> EndpointResponse:
         """All figures; of those that are told by tenant only the caller's own, unless its key may see all."""
         caller = asked.exchange.caller
         tenant = None if caller.metrics == "all" else caller.tenant
         page = await self._metrics.read(asked.headers.get("accept", ""), tenant)
-        return Answer(body=page.body, content_type=page.content_type.encode())
+        return EndpointResponse(body=page.body, content_type=page.content_type.encode())
 
-    async def request(self, asked: EndpointRequest) -> Answer:
+    async def request(self, asked: EndpointRequest) -> EndpointResponse:
         """The record of one of the tenant's last requests."""
-        return Answer(self._ledger.recent.data(asked.tenant, asked.path["request_id"]))
+        return EndpointResponse(self._ledger.recent.data(asked.tenant, asked.path["request_id"]))
 
-    async def usage(self, asked: EndpointRequest) -> Answer:
+    async def usage(self, asked: EndpointRequest) -> EndpointResponse:
         """Sums of what the tenant used, by parts such as by=model,tier, since a day."""
         by = asked.query.get("by")
         parts = DEFAULT_PARTS if by is None else tuple(by.split(","))
-        return Answer(await self._ledger.usage.data(asked.tenant, by=parts, since=asked.query.get("since")))
+        return EndpointResponse(await self._ledger.usage.data(asked.tenant, by=parts, since=asked.query.get("since")))

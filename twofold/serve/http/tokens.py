@@ -15,7 +15,7 @@ from twofold.dialects.openai.bodies import read_model
 from twofold.dialects.openai.chat import ChatRequest
 from twofold.serve.base import ModelHub
 from twofold.serve.http.asgi import json_list
-from twofold.serve.http.endpoints import Answer, EndpointRequest
+from twofold.serve.http.endpoints import EndpointRequest, EndpointResponse
 from twofold.text.tokenizer import Tokenizer
 
 PIECE: Final = 4096
@@ -27,24 +27,26 @@ class TokensEndpoint:
     def __init__(self, hub: ModelHub) -> None:
         self._hub = hub
 
-    async def tokenize(self, asked: EndpointRequest) -> Answer:
+    async def tokenize(self, asked: EndpointRequest) -> EndpointResponse:
         """A text, or a chat as it goes through the template."""
         request = await asked.read(_Tokenize.read)
         async with self._hub.lease(request.model) as served:
-            return Answer(body=await asked.work(served.name, partial(request.reply, served.facts)))
+            return EndpointResponse(body=await asked.work(served.name, partial(request.reply, served.facts)))
 
-    async def info(self, asked: EndpointRequest) -> Answer:  # noqa: ARG002 - it is about the first model
+    async def info(self, asked: EndpointRequest) -> EndpointResponse:  # noqa: ARG002 - it is about the first model
         """The first model's own tokens and chat template, for clients that render and count by themselves."""
         async with self._hub.lease(None) as served:
             tokenizer = served.facts.tokenizer
             named = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id, "pad_token": tokenizer.pad_id}
             told = {name: None if token is None else tokenizer.token_text(token) for name, token in named.items()}
-            return Answer({"model": served.name, **told, "chat_template": tokenizer.chat_template})
+            return EndpointResponse({"model": served.name, **told, "chat_template": tokenizer.chat_template})
 
-    async def detokenize(self, asked: EndpointRequest) -> Answer:
+    async def detokenize(self, asked: EndpointRequest) -> EndpointResponse:
         model, tokens = await asked.read(_tokens_to_decode)
         async with self._hub.lease(model) as served:
-            return Answer(body=await asked.work(served.name, partial(_decoded, tokens, served.facts.tokenizer)))
+            return EndpointResponse(
+                body=await asked.work(served.name, partial(_decoded, tokens, served.facts.tokenizer))
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from twofold.serve.openapi import (
     stored_requests,
 )
 from twofold.serve.openapi.failures import ANTHROPIC_ERROR, OPENAI_ERROR, REQUEST_IDS, failures
-from twofold.serve.openapi.operation import Body, Link, Operation
+from twofold.serve.openapi.operation import ApiOperation, Body, OperationLink
 from twofold.serve.openapi.shapes import only, said, text, told, word
 from twofold.serve.openapi.stored import STORED
 
@@ -114,12 +114,12 @@ def document(
     return whole
 
 
-def operations(models: Sequence[str]) -> list[Operation]:
+def operations(models: Sequence[str]) -> list[ApiOperation]:
     """All operations of a server that serves these models."""
     return [*generating.operations(models), *STORED]
 
 
-def _operation(operation: Operation, dialect: Dialect, keyed: bool) -> dict[str, Any]:
+def _operation(operation: ApiOperation, dialect: Dialect, keyed: bool) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "description": operation.summary,
         "headers": REQUEST_IDS,
@@ -152,7 +152,7 @@ def _body(body: Body) -> dict[str, Any]:
     return {"required": True, "content": {body.content_type: content}}
 
 
-def _link(link: Link) -> dict[str, Any]:
+def _link(link: OperationLink) -> dict[str, Any]:
     found: dict[str, Any] = {"operationId": link.operation}
     if link.parameters:
         found["parameters"] = dict(link.parameters)

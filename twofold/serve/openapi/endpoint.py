@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from twofold.serve.http.endpoints import Answer, EndpointRequest
+from twofold.serve.http.endpoints import EndpointRequest, EndpointResponse
 
 
 class DocumentEndpoint:
@@ -13,5 +13,5 @@ class DocumentEndpoint:
     def __init__(self, document: object) -> None:
         self._body = orjson.dumps(document)
 
-    async def get(self, asked: EndpointRequest) -> Answer:  # noqa: ARG002 - all see the same
-        return Answer(body=self._body)
+    async def get(self, asked: EndpointRequest) -> EndpointResponse:  # noqa: ARG002 - all see the same
+        return EndpointResponse(body=self._body)

@@ -8,7 +8,7 @@ from twofold.dialects.anthropic.errors import MAX_MESSAGE_BYTES, OVERLOADED
 from twofold.dialects.base import Dialect
 from twofold.dialects.openai.errors import MAX_MESSAGE, MAX_PARAM
 from twofold.serve.gate.refusals import MAX_RETRY_AFTER_S
-from twofold.serve.openapi.operation import JSON, Operation
+from twofold.serve.openapi.operation import JSON, ApiOperation
 from twofold.serve.openapi.shapes import Schema, nullable, only, ref, text, told, whole, word
 
 OPENAI_ERROR: Final = told(
@@ -90,7 +90,7 @@ _KEY_WANTED: Final = {"www-authenticate": {"description": "How to show a key.", 
 ERRORS: Final = {"openai": "OpenAIError", "anthropic": "AnthropicError", "ollama": "OllamaError"}
 
 
-def failures(operation: Operation, dialect: Dialect) -> dict[str, Any]:
+def failures(operation: ApiOperation, dialect: Dialect) -> dict[str, Any]:
     """The replies that tell errors, by status."""
     statuses = {*ALWAYS, *operation.failures}
     if operation.body is not None:

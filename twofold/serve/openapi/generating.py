@@ -9,12 +9,12 @@ from twofold.serve.http.endpoints import REPLAY_WORDS
 from twofold.serve.openapi import anthropic_requests, events, ollama, openai_requests, responses_requests, rules
 from twofold.serve.openapi.events import streamed
 from twofold.serve.openapi.failures import GENERATING
-from twofold.serve.openapi.operation import Body, Link, Operation, replied
+from twofold.serve.openapi.operation import ApiOperation, Body, OperationLink, replied
 from twofold.serve.openapi.shapes import either, ref, text, word
 from twofold.serve.openapi.stored_requests import in_header, in_query
 from twofold.serve.replay.cache import CACHE_HEADER
 
-RECORD: Final = Link("record", "getRequest", {"request_id": "$response.header.x-request-id"})
+RECORD: Final = OperationLink("record", "getRequest", {"request_id": "$response.header.x-request-id"})
 VERSION: Final = in_header("anthropic-version", text(), "Anthropic's clients send it; any will do.")
 BETA: Final = in_query("beta", text(), "Anthropic's clients send it; it changes nothing.")
 REPLAY: Final = in_header(
@@ -31,14 +31,14 @@ TOOL: Final[dict[str, Any]] = {
 }
 
 
-def operations(models: Sequence[str]) -> list[Operation]:
+def operations(models: Sequence[str]) -> list[ApiOperation]:
     """All of them; examples ask for the first of these ``models``."""
     model = {"model": models[0]}
     for_ollama = ollama.operations(model, (REPLAY,), (RECORD,))
     return [*_openai(model), *_comparing(model), *_responses(model), *_anthropic(model), *for_ollama, *_tokens(model)]
 
 
-def _openai(model: dict[str, str]) -> list[Operation]:
+def _openai(model: dict[str, str]) -> list[ApiOperation]:
     hello = [{"role": "user", "content": "Hi"}]
     chats = {
         "plain": {**model, "messages": hello, "max_tokens": 4},
@@ -52,7 +52,7 @@ def _openai(model: dict[str, str]) -> list[Operation]:
         "explained": {**model, "messages": hello, "max_tokens": 2, "logprobs": True, "twofold": {"explain": True}},
     }
     return [
-        Operation(
+        ApiOperation(
             "POST",
             "/v1/chat/completions",
             "createChatCompletion",
@@ -65,7 +65,7 @@ def _openai(model: dict[str, str]) -> list[Operation]:
             rules=rules.CHAT,
             links=(RECORD,),
         ),
-        Operation(
+        ApiOperation(
             "POST",
             "/v1/completions",
             "createCompletion",
@@ -78,7 +78,7 @@ def _openai(model: dict[str, str]) -> list[Operation]:
             rules=rules.COMPLETION,
             links=(RECORD,),
         ),
-        Operation(
+        ApiOperation(
             "POST",
             "/v1/embeddings",
             "createEmbeddings",
@@ -94,7 +94,7 @@ def _openai(model: dict[str, str]) -> list[Operation]:
     ]
 
 
-def _comparing(model: dict[str, str]) -> list[Operation]:
+def _comparing(model: dict[str, str]) -> list[ApiOperation]:
     """Each under two paths, as vLLM has them."""
     texts = {"query": "What is red?", "documents": ["Blood", "Grass"]}
     rerank = Body(ref("RerankRequest"), {"plain": {**model, **texts}})
@@ -104,7 +104,7 @@ def _comparing(model: dict[str, str]) -> list[Operation]:
         ("score", "Scores pairs of texts by their cosine.", "Scores", score, rules.SCORE),
     )
     return [
-        Operation(
+        ApiOperation(
             "POST",
             f"{prefix}/{name}",
             f"{name}{number or ''}",
@@ -122,11 +122,11 @@ def _comparing(model: dict[str, str]) -> list[Operation]:
     ]
 
 
-def _responses(model: dict[str, str]) -> list[Operation]:
+def _responses(model: dict[str, str]) -> list[ApiOperation]:
     of_response = {"response_id": "$response.body#/id"}
     follow = {**model, "previous_response_id": "$response.body#/id", "input": "Go on", "max_output_tokens": 2}
     return [
-        Operation(
+        ApiOperation(
             "POST",
             "/v1/responses",
             "createResponse",
@@ -144,15 +144,15 @@ def _responses(model: dict[str, str]) -> list[Operation]:
             parameters=(REPLAY,),
             rules=rules.RESPONSE,
             links=(
-                Link("get", "getResponse", of_response),
-                Link("delete", "deleteResponse", of_response),
-                Link("cancel", "cancelResponse", of_response),
-                Link("items", "listResponseItems", of_response),
-                Link("next", "createResponse", body=follow),
+                OperationLink("get", "getResponse", of_response),
+                OperationLink("delete", "deleteResponse", of_response),
+                OperationLink("cancel", "cancelResponse", of_response),
+                OperationLink("items", "listResponseItems", of_response),
+                OperationLink("next", "createResponse", body=follow),
                 RECORD,
             ),
         ),
-        Operation(
+        ApiOperation(
             "POST",
             "/v1/responses/input_tokens",
             "countResponseTokens",
@@ -166,11 +166,11 @@ def _responses(model: dict[str, str]) -> list[Operation]:
     ]
 
 
-def _anthropic(model: dict[str, str]) -> list[Operation]:
+def _anthropic(model: dict[str, str]) -> list[ApiOperation]:
     asked = {**model, "messages": [{"role": "user", "content": "Hi"}]}
     kept = {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}
     return [
-        Operation(
+        ApiOperation(
             "POST",
             "/v1/messages",
             "createMessage",
@@ -190,7 +190,7 @@ def _anthropic(model: dict[str, str]) -> list[Operation]:
             rules.MESSAGES,
             (RECORD,),
         ),
-        Operation(
+        ApiOperation(
             "POST",
             "/v1/messages/count_tokens",
             "countMessageTokens",
@@ -205,9 +205,9 @@ def _anthropic(model: dict[str, str]) -> list[Operation]:
     ]
 
 
-def _tokens(model: dict[str, str]) -> list[Operation]:
+def _tokens(model: dict[str, str]) -> list[ApiOperation]:
     return [
-        Operation(
+        ApiOperation(
             "POST",
             "/tokenize",
             "tokenize",
@@ -223,9 +223,9 @@ def _tokens(model: dict[str, str]) -> list[Operation]:
                 },
             ),
             rules=rules.TOKENIZE,
-            links=(Link("back", "detokenize", body={**model, "tokens": "$response.body#/tokens"}),),
+            links=(OperationLink("back", "detokenize", body={**model, "tokens": "$response.body#/tokens"}),),
         ),
-        Operation(
+        ApiOperation(
             "POST",
             "/detokenize",
             "detokenize",
@@ -236,7 +236,7 @@ def _tokens(model: dict[str, str]) -> list[Operation]:
             Body(ref("DetokenizeRequest"), {"plain": {**model, "tokens": [1, 2]}}),
             rules=rules.DETOKENIZE,
         ),
-        Operation(
+        ApiOperation(
             "GET",
             "/tokenizer_info",
             "getTokenizer",

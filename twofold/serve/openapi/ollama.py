@@ -13,7 +13,7 @@ from twofold.serve.openapi import rules
 from twofold.serve.openapi.failures import GENERATING
 from twofold.serve.openapi.openai_replies import COUNT, EXPLAINED, TOKEN_LOGPROB
 from twofold.serve.openapi.openai_requests import OURS, TOOL, refused
-from twofold.serve.openapi.operation import JSON, Body, Link, Operation, Rule, replied
+from twofold.serve.openapi.operation import JSON, ApiOperation, Body, OperationLink, RequestRule, replied
 from twofold.serve.openapi.shapes import (
     ANYTHING,
     FLAG,
@@ -204,12 +204,12 @@ REPLIES: Final = {
     "OllamaError": ERROR,
 }
 
-_PENALTIES: Final = Rule("repeat_last_n is -1 where a penalty is given.", "repeat_last_n")
+_PENALTIES: Final = RequestRule("repeat_last_n is -1 where a penalty is given.", "repeat_last_n")
 _SHARED: Final = (
     rules.CONTEXT,
     _PENALTIES,
-    Rule("top_logprobs needs logprobs.", "top_logprobs"),
-    Rule("A model must have a thinking section to honour think.", "think"),
+    RequestRule("top_logprobs needs logprobs.", "top_logprobs"),
+    RequestRule("A model must have a thinking section to honour think.", "think"),
     *rules.COMPILED,
 )
 
@@ -219,12 +219,16 @@ def _streamed(name: str) -> dict[str, Schema]:
     return {JSON: ref(name), LINES: said(either(ref(name), ref("OllamaError")), "One line.")}
 
 
-def operations(model: dict[str, str], parameters: tuple[Schema, ...], links: tuple[Link, ...]) -> list[Operation]:
+def operations(
+    model: dict[str, str], parameters: tuple[Schema, ...], links: tuple[OperationLink, ...]
+) -> list[ApiOperation]:
     """All of them; examples ask for ``model``."""
     return [*_answering(model, parameters, links), *_embedding(model, parameters, links), *_about(model)]
 
 
-def _answering(model: dict[str, str], parameters: tuple[Schema, ...], links: tuple[Link, ...]) -> list[Operation]:
+def _answering(
+    model: dict[str, str], parameters: tuple[Schema, ...], links: tuple[OperationLink, ...]
+) -> list[ApiOperation]:
     hello = [{"role": "user", "content": "Hi"}]
     few: dict[str, Any] = {"options": {"num_predict": 4}}
     chats = {
@@ -237,7 +241,7 @@ def _answering(model: dict[str, str], parameters: tuple[Schema, ...], links: tup
         "raw": {**model, "prompt": "Once", "raw": True, **few},
     }
     return [
-        Operation(
+        ApiOperation(
             "POST",
             "/api/chat",
             "ollamaChat",
@@ -250,7 +254,7 @@ def _answering(model: dict[str, str], parameters: tuple[Schema, ...], links: tup
             (*_SHARED, rules.TEMPLATE),
             links,
         ),
-        Operation(
+        ApiOperation(
             "POST",
             "/api/generate",
             "ollamaGenerate",
@@ -263,17 +267,19 @@ def _answering(model: dict[str, str], parameters: tuple[Schema, ...], links: tup
             (
                 *_SHARED,
                 rules.TEMPLATE,
-                Rule("system excludes raw and suffix, and needs a chat template.", "system"),
-                Rule("suffix needs a model with tokens for filling in the middle.", "middle of a text"),
+                RequestRule("system excludes raw and suffix, and needs a chat template.", "system"),
+                RequestRule("suffix needs a model with tokens for filling in the middle.", "middle of a text"),
             ),
             links,
         ),
     ]
 
 
-def _embedding(model: dict[str, str], parameters: tuple[Schema, ...], links: tuple[Link, ...]) -> list[Operation]:
+def _embedding(
+    model: dict[str, str], parameters: tuple[Schema, ...], links: tuple[OperationLink, ...]
+) -> list[ApiOperation]:
     return [
-        Operation(
+        ApiOperation(
             "POST",
             "/api/embed",
             "ollamaEmbed",
@@ -286,7 +292,7 @@ def _embedding(model: dict[str, str], parameters: tuple[Schema, ...], links: tup
             (*rules.EMBEDDING, _PENALTIES),
             links,
         ),
-        Operation(
+        ApiOperation(
             "POST",
             "/api/embeddings",
             "ollamaEmbedOne",
@@ -302,13 +308,13 @@ def _embedding(model: dict[str, str], parameters: tuple[Schema, ...], links: tup
     ]
 
 
-def _about(model: dict[str, str]) -> list[Operation]:
+def _about(model: dict[str, str]) -> list[ApiOperation]:
     listing = (
         ("/api/version", "ollamaVersion", "The version of Ollama whose API this is.", "OllamaVersion"),
         ("/api/tags", "ollamaTags", "Lists the models.", "OllamaTags"),
         ("/api/ps", "ollamaLoaded", "Lists the models that are loaded.", "OllamaLoaded"),
     )
-    shown = Operation(
+    shown = ApiOperation(
         "POST",
         "/api/show",
         "ollamaShow",
@@ -317,6 +323,9 @@ def _about(model: dict[str, str]) -> list[Operation]:
         replied("OllamaModel"),
         (404,),
         Body(ref("OllamaShowRequest"), {"plain": model}),
-        rules=(Rule("model is needed.", "model", "missing_required_parameter"),),
+        rules=(RequestRule("model is needed.", "model", "missing_required_parameter"),),
     )
-    return [*(Operation("GET", path, name, "Ollama", says, replied(kind)) for path, name, says, kind in listing), shown]
+    return [
+        *(ApiOperation("GET", path, name, "Ollama", says, replied(kind)) for path, name, says, kind in listing),
+        shown,
+    ]

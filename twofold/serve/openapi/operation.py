@@ -15,7 +15,7 @@ EVENTS: Final = "text/event-stream"
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RequestRule:
     """What JSON Schema cannot say of a request, or only in a way that nobody reads; what breaks it is a 400.
 
     ``param`` and ``code`` are those of the error; None is that of an error that blames no field.
@@ -36,7 +36,7 @@ class Body:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class OperationLink:
     """An operation that may follow. What it takes are constants, or runtime expressions of OpenAPI."""
 
     name: str
@@ -46,7 +46,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class ApiOperation:
     """``answers`` are the contents of a 200, by type; ``failures`` the statuses beside those that all operations have.
 
     is_open   it asks for no key
@@ -61,8 +61,8 @@ class Operation:
     failures: tuple[int, ...] = ()
     body: Body | None = None
     parameters: tuple[Schema, ...] = ()
-    rules: tuple[Rule, ...] = ()
-    links: tuple[Link, ...] = ()
+    rules: tuple[RequestRule, ...] = ()
+    links: tuple[OperationLink, ...] = ()
     is_open: bool = False
 
 

@@ -10,7 +10,7 @@ from twofold.serve.batches.service import MOST_LISTED as MOST_BATCHES
 from twofold.serve.files.endpoint import MOST_LISTED as MOST_FILES
 from twofold.serve.openapi import rules
 from twofold.serve.openapi.generating import VERSION
-from twofold.serve.openapi.operation import JSON, Body, Link, Operation, replied
+from twofold.serve.openapi.operation import JSON, ApiOperation, Body, OperationLink, replied
 from twofold.serve.openapi.shapes import ANYTHING, OBJECT, listed, only, ref, text, word
 from twofold.serve.openapi.stored_requests import ORDER, in_path, in_query, page, upload
 from twofold.serve.responses.query import MOST_LISTED as MOST_ITEMS
@@ -33,7 +33,7 @@ SINCE: Final = in_query("since", {"type": "string", "format": "date"}, "The firs
 BINARY: Final = {"application/octet-stream": {"type": "string", "format": "binary"}}
 
 ABOUT: Final = (
-    Operation(
+    ApiOperation(
         "GET",
         "/",
         "getRoot",
@@ -41,8 +41,10 @@ ABOUT: Final = (
         "What runs here and how to reach it: a page for browsers, JSON for programs.",
         {JSON: ref("Root"), "text/html": text()},
     ),
-    Operation("GET", "/health", "getHealth", "Server", "Tells that the server lives.", replied("Health"), is_open=True),
-    Operation(
+    ApiOperation(
+        "GET", "/health", "getHealth", "Server", "Tells that the server lives.", replied("Health"), is_open=True
+    ),
+    ApiOperation(
         "GET",
         "/ready",
         "getReady",
@@ -51,9 +53,9 @@ ABOUT: Final = (
         replied("Ready"),
         is_open=True,
     ),
-    Operation("GET", "/version", "getVersion", "Server", "Tells the version.", replied("Version")),
-    Operation("GET", "/openapi.json", "getDocument", "Server", "This document.", {JSON: OBJECT}),
-    Operation(
+    ApiOperation("GET", "/version", "getVersion", "Server", "Tells the version.", replied("Version")),
+    ApiOperation("GET", "/openapi.json", "getDocument", "Server", "This document.", {JSON: OBJECT}),
+    ApiOperation(
         "GET",
         "/metrics",
         "getMetrics",
@@ -61,7 +63,7 @@ ABOUT: Final = (
         "Metrics for Prometheus.",
         {"text/plain": text(), "application/openmetrics-text": text()},
     ),
-    Operation(
+    ApiOperation(
         "GET",
         "/v1/models",
         "listModels",
@@ -69,9 +71,9 @@ ABOUT: Final = (
         "Lists the models, as Anthropic's clients read them where anthropic-version is sent.",
         replied("Models", "AnthropicModels"),
         parameters=(VERSION,),
-        links=(Link("get", "getModel", {"model": "$response.body#/data/0/id"}),),
+        links=(OperationLink("get", "getModel", {"model": "$response.body#/data/0/id"}),),
     ),
-    Operation(
+    ApiOperation(
         "GET",
         "/v1/models/{model}",
         "getModel",
@@ -81,7 +83,7 @@ ABOUT: Final = (
         (404,),
         parameters=(MODEL, VERSION),
     ),
-    Operation(
+    ApiOperation(
         "GET",
         "/v1/twofold/requests/{request_id}",
         "getRequest",
@@ -91,7 +93,7 @@ ABOUT: Final = (
         (404,),
         parameters=(REQUEST,),
     ),
-    Operation(
+    ApiOperation(
         "GET",
         "/v1/twofold/usage",
         "getUsage",
@@ -102,7 +104,7 @@ ABOUT: Final = (
     ),
 )
 ADMINISTRATION: Final = (
-    Operation(
+    ApiOperation(
         "GET",
         "/v1/twofold/models",
         "listModelUse",
@@ -110,7 +112,7 @@ ADMINISTRATION: Final = (
         "How much each model is used. Needs a key that may administer, as all operations on models and the server.",
         replied("ModelUses"),
     ),
-    Operation(
+    ApiOperation(
         "POST",
         "/v1/twofold/models/{model}/load",
         "loadModel",
@@ -120,7 +122,7 @@ ADMINISTRATION: Final = (
         (404, 422, 502),
         parameters=(MODEL,),
     ),
-    Operation(
+    ApiOperation(
         "POST",
         "/v1/twofold/models/{model}/unload",
         "unloadModel",
@@ -130,7 +132,7 @@ ADMINISTRATION: Final = (
         (404,),
         parameters=(MODEL,),
     ),
-    Operation(
+    ApiOperation(
         "POST",
         "/v1/twofold/shutdown",
         "stopServer",
@@ -140,7 +142,7 @@ ADMINISTRATION: Final = (
     ),
 )
 OF_RESPONSES: Final = (
-    Operation(
+    ApiOperation(
         "GET",
         "/v1/responses/{response_id}",
         "getResponse",
@@ -156,7 +158,7 @@ OF_RESPONSES: Final = (
         ),
         rules=(rules.INCLUDE,),
     ),
-    Operation(
+    ApiOperation(
         "DELETE",
         "/v1/responses/{response_id}",
         "deleteResponse",
@@ -166,7 +168,7 @@ OF_RESPONSES: Final = (
         (404,),
         parameters=(RESPONSE,),
     ),
-    Operation(
+    ApiOperation(
         "POST",
         "/v1/responses/{response_id}/cancel",
         "cancelResponse",
@@ -176,7 +178,7 @@ OF_RESPONSES: Final = (
         (404, 409),
         parameters=(RESPONSE,),
     ),
-    Operation(
+    ApiOperation(
         "GET",
         "/v1/responses/{response_id}/input_items",
         "listResponseItems",
@@ -195,7 +197,7 @@ _BATCH_OF: Final = {
     "completion_window": "24h",
 }
 FILES: Final = (
-    Operation(
+    ApiOperation(
         "POST",
         "/v1/files",
         "uploadFile",
@@ -205,13 +207,13 @@ FILES: Final = (
         body=Body(upload(), content_type="multipart/form-data"),
         rules=(rules.FORM, rules.LIFETIME),
         links=(
-            Link("get", "getFile", _OF_FILE),
-            Link("delete", "deleteFile", _OF_FILE),
-            Link("content", "getFileContent", _OF_FILE),
-            Link("batch", "createBatch", body=_BATCH_OF),
+            OperationLink("get", "getFile", _OF_FILE),
+            OperationLink("delete", "deleteFile", _OF_FILE),
+            OperationLink("content", "getFileContent", _OF_FILE),
+            OperationLink("batch", "createBatch", body=_BATCH_OF),
         ),
     ),
-    Operation(
+    ApiOperation(
         "GET",
         "/v1/files",
         "listFiles",
@@ -221,7 +223,7 @@ FILES: Final = (
         parameters=page(MOST_FILES, ORDER, PURPOSE),
         rules=(rules.AFTER,),
     ),
-    Operation(
+    ApiOperation(
         "GET",
         "/v1/files/{file_id}",
         "getFile",
@@ -231,7 +233,7 @@ FILES: Final = (
         (404,),
         parameters=(FILE,),
     ),
-    Operation(
+    ApiOperation(
         "DELETE",
         "/v1/files/{file_id}",
         "deleteFile",
@@ -241,7 +243,7 @@ FILES: Final = (
         (404,),
         parameters=(FILE,),
     ),
-    Operation(
+    ApiOperation(
         "GET",
         "/v1/files/{file_id}/content",
         "getFileContent",
@@ -254,12 +256,12 @@ FILES: Final = (
 )
 _OF_BATCH: Final = {"batch_id": "$response.body#/id"}
 _FOLLOW: Final = (
-    Link("get", "getBatch", _OF_BATCH),
-    Link("cancel", "cancelBatch", _OF_BATCH),
-    Link("output", "getFileContent", {"file_id": "$response.body#/output_file_id"}),
+    OperationLink("get", "getBatch", _OF_BATCH),
+    OperationLink("cancel", "cancelBatch", _OF_BATCH),
+    OperationLink("output", "getFileContent", {"file_id": "$response.body#/output_file_id"}),
 )
 BATCHES: Final = (
-    Operation(
+    ApiOperation(
         "POST",
         "/v1/batches",
         "createBatch",
@@ -271,7 +273,7 @@ BATCHES: Final = (
         rules=(rules.INPUT_FILE,),
         links=_FOLLOW[:2],
     ),
-    Operation(
+    ApiOperation(
         "GET",
         "/v1/batches",
         "listBatches",
@@ -281,7 +283,7 @@ BATCHES: Final = (
         parameters=page(MOST_BATCHES),
         rules=(rules.AFTER,),
     ),
-    Operation(
+    ApiOperation(
         "GET",
         "/v1/batches/{batch_id}",
         "getBatch",
@@ -292,7 +294,7 @@ BATCHES: Final = (
         parameters=(BATCH,),
         links=_FOLLOW[1:],
     ),
-    Operation(
+    ApiOperation(
         "POST",
         "/v1/batches/{batch_id}/cancel",
         "cancelBatch",

@@ -30,26 +30,26 @@ from twofold.host.versions import twofold_version
 from twofold.serve.base import EngineObserver, ModelCeilings, Passage
 from twofold.serve.models.reading import ModelReading
 from twofold.serve.replay.key import model_identity
-from twofold.serve.worker.link import Link
+from twofold.serve.worker.link import WorkerLink
 from twofold.serve.worker.messages import (
     Abort,
     Check,
     Checked,
-    Embed,
     Failed,
     FromWorker,
     Generate,
     Gone,
     Hold,
-    Load,
+    LoadModel,
     Ping,
     Pong,
     Ready,
-    Step,
+    RunPooling,
+    StepOutputs,
     Unloadable,
 )
 from twofold.serve.worker.patience import Patience
-from twofold.serve.worker.streams import Stream
+from twofold.serve.worker.streams import WorkerStream
 
 WorkerState = Literal["loading", "ready", "failed", "closed"]
 
@@ -75,18 +75,18 @@ class WorkerModel:
     ) -> None:
         self._name = name
         self._reading = reading
-        self._load = Load(str(reading.path), dict(options))
+        self._load = LoadModel(str(reading.path), dict(options))
         self._identity = model_identity(reading.path, {**options, "version": twofold_version()})
         self._observers = tuple(observers)
         self._patience = patience or Patience()
         self._clock = MonotonicClock()
-        self._streams: dict[str, Stream] = {}
-        self._leaving: dict[str, Stream] = {}
+        self._streams: dict[str, WorkerStream] = {}
+        self._leaving: dict[str, WorkerStream] = {}
         self._checks: deque[asyncio.Future[str | None]] = deque()
         self._ends: deque[float] = deque()
         self._state: WorkerState = "loading"
         self._changed = asyncio.Event()
-        self._link: Link | None = None
+        self._link: WorkerLink | None = None
         self._ready: Ready | None = None
         self._facts: ModelFacts | None = None
         self._error: TwofoldError | None = None
@@ -206,32 +206,32 @@ class WorkerModel:
         fault = await check
         assert fault is None, fault
 
-    def _open(self, job: Job, request_id: str, passage: Passage) -> Stream:
+    def _open(self, job: Job, request_id: str, passage: Passage) -> WorkerStream:
         if self._state in {"failed", "closed"}:
             raise self._gone()
         if request_id in self._streams or request_id in self._leaving:
             raise ParameterError(f"The request id {request_id!r} is in use.", param="request_id")
         command = self._command(job, request_id, passage)
-        stream = Stream(command, passage, lambda hold: self._send(Hold(request_id, hold)))
+        stream = WorkerStream(command, passage, lambda hold: self._send(Hold(request_id, hold)))
         self._streams[request_id] = stream
         if self._state == "ready":
             self._give(stream)
         return stream
 
-    def _command(self, job: Job, request_id: str, passage: Passage) -> Generate | Embed:
+    def _command(self, job: Job, request_id: str, passage: Passage) -> Generate | RunPooling:
         token_ids = job.prompt.token_ids
         assert token_ids is not None, "a job's prompt is token ids"
         if isinstance(job.params, SamplingParams):
             return Generate(request_id, token_ids, job.params, job.options, self._clock.now(), passage.stream)
-        return Embed(request_id, token_ids, job.params, job.options)
+        return RunPooling(request_id, token_ids, job.params, job.options)
 
-    def _give(self, stream: Stream) -> None:
+    def _give(self, stream: WorkerStream) -> None:
         stream.tries += 1
         stream.passage.retries = stream.tries - 1
         self._waiting += 1
         self._send(stream.command)
 
-    def _leave(self, stream: Stream) -> None:
+    def _leave(self, stream: WorkerStream) -> None:
         """Nobody reads what it gives any more: what was computed of it is still to be told."""
         stream.leave()
         if stream.over or self._state != "ready" or self._link is None:
@@ -241,7 +241,7 @@ class WorkerModel:
         self._leaving[request_id] = stream
         self._link.send(Abort(request_id))
 
-    def _send(self, message: Generate | Embed | Hold) -> None:
+    def _send(self, message: Generate | RunPooling | Hold) -> None:
         if self._link is not None:
             self._link.send(message)
 
@@ -256,7 +256,7 @@ class WorkerModel:
 
     async def _live_once(self) -> None:
         """Starts a process and stays until it ends."""
-        link = await Link.open(self._hear)
+        link = await WorkerLink.open(self._hear)
         self._link, self._unanswered = link, 0
         pinging = asyncio.create_task(self._ping(link))
         try:
@@ -323,7 +323,7 @@ class WorkerModel:
             if concerns is None or concerns(stream):
                 stream.break_off(error)
 
-    async def _ping(self, link: Link) -> None:
+    async def _ping(self, link: WorkerLink) -> None:
         """Asks again and again whether the process is there; ends one that is not."""
         patience = self._patience
         while True:
@@ -339,7 +339,7 @@ class WorkerModel:
     def _hear(self, message: FromWorker) -> None:
         self._unanswered = 0
         match message:
-            case Step():
+            case StepOutputs():
                 self._step(message)
             case Failed(request_id, error):
                 stream = self._streams.get(request_id)
@@ -358,7 +358,7 @@ class WorkerModel:
             case Unloadable(error):
                 self._fail(error)
 
-    def _step(self, step: Step) -> None:
+    def _step(self, step: StepOutputs) -> None:
         streams, leaving = self._streams, self._leaving
         for delta in step.deltas:
             stream = streams.get(delta.request_id) or leaving.get(delta.request_id)

@@ -25,7 +25,7 @@ END_S: Final = 2.0
 """How long a process may take to end once its socket is closed."""
 
 
-class Link(asyncio.Protocol):
+class WorkerLink(asyncio.Protocol):
     """A connection to a worker process. ``hear`` is called with each message, until the connection ends."""
 
     def __init__(self, hear: Callable[[FromWorker], None]) -> None:
@@ -37,7 +37,7 @@ class Link(asyncio.Protocol):
         self.ended = asyncio.Event()
 
     @classmethod
-    async def open(cls, hear: Callable[[FromWorker], None]) -> Link:
+    async def open(cls, hear: Callable[[FromWorker], None]) -> WorkerLink:
         """Starts a worker. Raises ResourceError where no process can be started."""
         link = cls(hear)
         ours, theirs = socket.socketpair()

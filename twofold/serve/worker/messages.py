@@ -31,18 +31,18 @@ MOST_FRAME_BYTES: Final = 1 << 30
 LENGTH: Final = struct.Struct("<I")
 
 
-class Message(msgspec.Struct, array_like=True):
+class WorkerMessage(msgspec.Struct, array_like=True):
     """The base of all messages."""
 
 
-class Load(Message, tag="load"):
+class LoadModel(WorkerMessage, tag="load"):
     """Load the model file ``path`` with these ``EngineKeywords``."""
 
     path: str
     options: dict[str, Any]
 
 
-class Generate(Message, tag="generate"):
+class Generate(WorkerMessage, tag="generate"):
     """Draw answers. ``arrival`` is on the monotonic clock, which processes of a machine share. Without ``stream`` all
     is told at the end."""
 
@@ -54,7 +54,7 @@ class Generate(Message, tag="generate"):
     stream: bool = True
 
 
-class Embed(Message, tag="embed"):
+class RunPooling(WorkerMessage, tag="embed"):
     """Make a vector."""
 
     request_id: str
@@ -63,30 +63,30 @@ class Embed(Message, tag="embed"):
     options: RequestOptions
 
 
-class Abort(Message, tag="abort"):
+class Abort(WorkerMessage, tag="abort"):
     """End a request. What is told of it until Gone nobody reads."""
 
     request_id: str
 
 
-class Hold(Message, tag="hold"):
+class Hold(WorkerMessage, tag="hold"):
     """Let a request rest, or go on."""
 
     request_id: str
     hold: bool
 
 
-class Ping(Message, tag="ping"):
+class Ping(WorkerMessage, tag="ping"):
     """Answer between two steps."""
 
     number: int
 
 
-class Check(Message, tag="check"):
+class Check(WorkerMessage, tag="check"):
     """Say whether an engine without work holds nothing."""
 
 
-class Ready(Message, tag="ready"):
+class Ready(WorkerMessage, tag="ready"):
     """The model is loaded and has answered a request of one token.
 
     bytes       of its weights and its KV cache
@@ -104,13 +104,13 @@ class Ready(Message, tag="ready"):
     value_bytes: int
 
 
-class Unloadable(Message, tag="unloadable"):
+class Unloadable(WorkerMessage, tag="unloadable"):
     """The model cannot be loaded; the process ends."""
 
     error: TwofoldError
 
 
-class Step(Message, tag="step"):
+class StepOutputs(WorkerMessage, tag="step"):
     """What left the engine: deltas of all requests, reports of steps, how it stands."""
 
     deltas: list[OutputDelta]
@@ -118,14 +118,14 @@ class Step(Message, tag="step"):
     snapshot: EngineSnapshot | None
 
 
-class Failed(Message, tag="failed"):
+class Failed(WorkerMessage, tag="failed"):
     """A request ended without an answer."""
 
     request_id: str
     error: TwofoldError
 
 
-class Gone(Message, tag="gone"):
+class Gone(WorkerMessage, tag="gone"):
     """An aborted request holds nothing any more, and its id is free. ``remains`` is what was computed of it, without
     its prompt; None where it had ended before, or never came to the engine."""
 
@@ -133,21 +133,21 @@ class Gone(Message, tag="gone"):
     remains: RequestOutput | None
 
 
-class Pong(Message, tag="pong"):
+class Pong(WorkerMessage, tag="pong"):
     """The engine's loop turns."""
 
     number: int
     snapshot: EngineSnapshot | None
 
 
-class Checked(Message, tag="checked"):
+class Checked(WorkerMessage, tag="checked"):
     """``fault`` is what an engine without work still holds; None if it holds nothing."""
 
     fault: str | None
 
 
-ToWorker = Load | Generate | Embed | Abort | Hold | Ping | Check
-FromWorker = Ready | Unloadable | Step | Failed | Gone | Pong | Checked
+ToWorker = LoadModel | Generate | RunPooling | Abort | Hold | Ping | Check
+FromWorker = Ready | Unloadable | StepOutputs | Failed | Gone | Pong | Checked
 
 
 def _error_classes() -> dict[str, type[TwofoldError]]:
@@ -192,7 +192,7 @@ class Codec:
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_encoded)
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(reads, dec_hook=_decoded)
 
-    def frame(self, message: Message) -> bytearray:
+    def frame(self, message: WorkerMessage) -> bytearray:
         """The frame of a message."""
         frame = bytearray(LENGTH.size)
         self._encoder.encode_into(message, frame, LENGTH.size)

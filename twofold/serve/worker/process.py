@@ -25,10 +25,10 @@ from twofold.formats.gguf import GGUFFile
 from twofold.host.cpu import read_cpu
 from twofold.host.paths import CacheFolders
 from twofold.kernels.isa import choose
-from twofold.kernels.jit import Compiler, Target, host_features
+from twofold.kernels.jit import CodegenTarget, Compiler, host_features
 from twofold.serve.models.memory import plan_of
 from twofold.serve.worker.channel import Channel
-from twofold.serve.worker.messages import Load, Ping, Pong, Ready, Unloadable
+from twofold.serve.worker.messages import LoadModel, Ping, Pong, Ready, Unloadable
 from twofold.serve.worker.service import Service
 
 CRASHED: Final = 70
@@ -42,7 +42,7 @@ def main(descriptor: int) -> None:
     threading.excepthook = _crash
     channel = Channel(socket.socket(fileno=descriptor))
     first = channel.receive()
-    if isinstance(first, Load):
+    if isinstance(first, LoadModel):
         _Worker(channel, first).serve()
     os._exit(0)  # at once, whatever the engine's thread is at
 
@@ -50,7 +50,7 @@ def main(descriptor: int) -> None:
 class _Worker:
     """Reads messages while another thread loads the model, so that the end of the server is noticed then too."""
 
-    def __init__(self, channel: Channel, load: Load) -> None:
+    def __init__(self, channel: Channel, load: LoadModel) -> None:
         self._channel = channel
         self._service: Service | None = None
         threading.Thread(target=self._load, args=(load,), name="twofold-load", daemon=True).start()
@@ -63,7 +63,7 @@ class _Worker:
             elif isinstance(message, Ping):
                 self._channel.send(Pong(message.number, None))
 
-    def _load(self, load: Load) -> None:
+    def _load(self, load: LoadModel) -> None:
         try:
             self._open(load)
         except TwofoldError as error:
@@ -72,7 +72,7 @@ class _Worker:
             hint = "Use a smaller model, or lower max_model_len or kv_cache_memory_bytes."
             self._refuse(ResourceError("There is not enough memory for the model.", hint=hint))
 
-    def _open(self, load: Load) -> None:
+    def _open(self, load: LoadModel) -> None:
         folders = CacheFolders.of().create()
         options = EngineOptions(**load.options)
         path = Path(load.path)
@@ -95,7 +95,7 @@ def machine_limits(options: EngineOptions, folders: CacheFolders, path: Path) ->
     isa = choose(host_features(), options.isa)
     threads = options.threads or read_cpu().usable_cores
     try:
-        return limits_for(Compiler(Target.of(isa), folders.kernels), threads, folders.root, path.stat().st_size)
+        return limits_for(Compiler(CodegenTarget.of(isa), folders.kernels), threads, folders.root, path.stat().st_size)
     except (TwofoldError, OSError, MemoryError):
         return None
 

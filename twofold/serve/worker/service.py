@@ -33,7 +33,6 @@ from twofold.serve.worker.messages import (
     Abort,
     Check,
     Checked,
-    Embed,
     Failed,
     FromWorker,
     Generate,
@@ -41,7 +40,8 @@ from twofold.serve.worker.messages import (
     Hold,
     Ping,
     Pong,
-    Step,
+    RunPooling,
+    StepOutputs,
     ToWorker,
 )
 
@@ -74,7 +74,7 @@ class Service:
         match message:
             case Generate():
                 self._generate(message)
-            case Embed():
+            case RunPooling():
                 self._thread.submit(partial(_add_embedding, message), _Outbox(self, message.request_id))
             case Abort(request_id):
                 self._compiling.pop(request_id, None)
@@ -184,7 +184,7 @@ class Service:
             current = snapshot(self._engine)
         deltas, self._deltas = self._deltas, []
         reports, self._reports = self._reports, []
-        self._post(Step(deltas, reports, current))
+        self._post(StepOutputs(deltas, reports, current))
 
 
 def snapshot(engine: Engine) -> EngineSnapshot:
@@ -256,7 +256,7 @@ class _Tester:
             raise _told(self._error)
 
 
-def _add_embedding(message: Embed, engine: Engine) -> str:
+def _add_embedding(message: RunPooling, engine: Engine) -> str:
     prompt = GivenPrompt(token_ids=message.token_ids)
     return engine.add_embedding(prompt, message.params.pooling, message.request_id, message.options)
 

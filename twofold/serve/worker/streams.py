@@ -15,7 +15,7 @@ from typing import Final
 from twofold.core.errors import SlowClientError, TwofoldError
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.serve.base import Passage
-from twofold.serve.worker.messages import Embed, Generate
+from twofold.serve.worker.messages import Generate, RunPooling
 
 HIGH_WATER: Final = 32 << 10
 LOW_WATER: Final = 8 << 10
@@ -24,7 +24,7 @@ MOST_WAITING: Final = 1 << 20
 DELTA_BYTES: Final = 64
 
 
-class Stream:
+class WorkerStream:
     """The deltas of one request, from the worker that has it to its reader. It belongs to the event loop.
 
     ``command`` is what starts it, ``tries`` how many processes were given it. ``began`` says whether it has given
@@ -32,7 +32,7 @@ class Stream:
     ``tell`` is called with True where it must rest, with False where it may go on.
     """
 
-    def __init__(self, command: Generate | Embed, passage: Passage, tell: Callable[[bool], None]) -> None:
+    def __init__(self, command: Generate | RunPooling, passage: Passage, tell: Callable[[bool], None]) -> None:
         self.command = command
         self.passage = passage
         self.tries = 0

@@ -1,7 +1,7 @@
 """A lever: something to turn that may make requests faster or cheaper, and what the cost model says it does here.
 
-Turning a lever gives an ``Effect``, a changed scenario or prediction; or a ``Refusal``: it is in use already, or cannot
-help. Nothing is a canned number: what a lever gains is computed from the same scenario with and without it.
+Turning a lever gives an ``Effect``, a changed scenario or prediction; or a ``LeverRefusal``: it is in use already, or
+cannot help. Nothing is a canned number: what a lever gains is computed from the same scenario with and without it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 from twofold.core.errors import ParameterError
-from twofold.cost.explain.scenario import Figures, Scenario
+from twofold.cost.explain.scenario import ScenarioFigures, UniformScenario
 from twofold.cost.explain.waterfall import PhaseName
 from twofold.cost.predict.request import Prediction
 
@@ -55,7 +55,7 @@ class Effect:
     """
 
     what: str
-    scenario: Scenario
+    scenario: UniformScenario
     why: str = ""
     prediction: Prediction | None = None
     devices: float | None = None
@@ -65,12 +65,12 @@ class Effect:
     def foreseen(self) -> Prediction:
         return self.prediction or self.scenario.prediction
 
-    def figures(self) -> Figures:
+    def figures(self) -> ScenarioFigures:
         return self.scenario.figures(self.foreseen, self.devices)
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class LeverRefusal:
     """Why a lever is not turned. ``without`` is what there would be if it were not in use."""
 
     status: Literal["in use", "cannot"]
@@ -78,7 +78,7 @@ class Refusal:
     without: Effect | None = None
 
 
-Turn: TypeAlias = Callable[[Scenario, Prediction, Assumptions], Effect | Refusal]
+Turn: TypeAlias = Callable[[UniformScenario, Prediction, Assumptions], Effect | LeverRefusal]
 
 
 @dataclass(frozen=True, slots=True)

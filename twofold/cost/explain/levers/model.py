@@ -10,8 +10,8 @@ from typing import Final
 from twofold.core.errors import ParameterError
 from twofold.core.model import Attention, GroupedAttention, ModelSpec
 from twofold.cost.count.memory import kv_bytes_per_token, parameters
-from twofold.cost.explain.levers.base import Assumptions, Effect, Lever, Refusal
-from twofold.cost.explain.scenario import Scenario
+from twofold.cost.explain.levers.base import Assumptions, Effect, Lever, LeverRefusal
+from twofold.cost.explain.scenario import UniformScenario
 from twofold.cost.explain.words import scaled, size
 from twofold.cost.predict.request import Prediction
 from twofold.cost.shapes.known import known_shapes
@@ -48,11 +48,11 @@ def _attending(shape: ModelSpec, change: Callable[[int, Attention], Attention]) 
     return replace(shape, layers=tuple(changed))
 
 
-def _group(scenario: Scenario, _now: Prediction, _given: Assumptions) -> Effect | Refusal:
+def _group(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     kinds = [layer.attention for _, layer in scenario.shape.runs]
     grouped = [each for each in kinds if isinstance(each, GroupedAttention)]
     if not grouped:
-        return Refusal("in use", "Its attention keeps latent vectors, which are smaller still.")
+        return LeverRefusal("in use", "Its attention keeps latent vectors, which are smaller still.")
     before = kv_bytes_per_token(scenario.shape, scenario.how)
     shared = max(each.heads // each.kv_heads for each in grouped)
     if shared > 1:
@@ -61,8 +61,8 @@ def _group(scenario: Scenario, _now: Prediction, _given: Assumptions) -> Effect 
         room = without.room
         why = f"{shared} query heads share one of keys and values; else these would be {larger:.3g} times as large"
         if not room.fits:
-            return Refusal("in use", f"{why}, and not one such sequence would fit.")
-        return Refusal("in use", f"{why}.", Effect("a head of keys and values for each query head", without))
+            return LeverRefusal("in use", f"{why}, and not one such sequence would fit.")
+        return LeverRefusal("in use", f"{why}.", Effect("a head of keys and values for each query head", without))
     tp = scenario.how.tp
     changed = scenario.having(shape=_attending(scenario.shape, lambda _, kind: _heads(kind, GROUP, tp)))
     after = kv_bytes_per_token(changed.shape, changed.how)
@@ -78,7 +78,7 @@ def _heads(kind: Attention, group: int, tp: int) -> Attention:
     return replace(kind, kv_heads=kind.heads // most)
 
 
-def _window(scenario: Scenario, _now: Prediction, _given: Assumptions) -> Effect | Refusal:
+def _window(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     windows = {layer.attention.window for _, layer in scenario.shape.runs} - {None}
     if windows:
         without = scenario.having(shape=_attending(scenario.shape, lambda _, kind: replace(kind, window=None)))
@@ -86,10 +86,12 @@ def _window(scenario: Scenario, _now: Prediction, _given: Assumptions) -> Effect
         least = min(window for window in windows if window is not None)
         why = f"Layers see {least:,} positions: {size(after)} of keys and values a sequence, where {size(before)} were."
         if not without.room.fits:
-            return Refusal("in use", why)
-        return Refusal("in use", why, Effect("no windows", without))
+            return LeverRefusal("in use", why)
+        return LeverRefusal("in use", why, Effect("no windows", without))
     if scenario.halfway <= WINDOW:
-        return Refusal("cannot", f"A context of {scenario.halfway:,} tokens is no longer than a window of {WINDOW:,}.")
+        return LeverRefusal(
+            "cannot", f"A context of {scenario.halfway:,} tokens is no longer than a window of {WINDOW:,}."
+        )
     changed = scenario.having(
         shape=_attending(
             scenario.shape, lambda i, kind: kind if i % WINDOWED == WINDOWED - 1 else replace(kind, window=WINDOW)
@@ -103,7 +105,7 @@ def _window(scenario: Scenario, _now: Prediction, _given: Assumptions) -> Effect
     )
 
 
-def _smaller(scenario: Scenario, _now: Prediction, _given: Assumptions) -> Effect | Refusal:
+def _smaller(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     """The largest of the same family with at most 0.6 of the parameters; of all where the family has none."""
     mine = scenario.shape
     active, stem = parameters(mine).active, _SIZE.sub("", mine.name).lower()
@@ -115,12 +117,12 @@ def _smaller(scenario: Scenario, _now: Prediction, _given: Assumptions) -> Effec
     family = {name: size for name, size in smaller.items() if _SIZE.sub("", name) == stem}
     found = family or smaller
     if not found:
-        return Refusal("cannot", "No model of the table is much smaller and takes so long a context.")
+        return LeverRefusal("cannot", "No model of the table is much smaller and takes so long a context.")
     name = max(found, key=lambda each: found[each])
     try:
         changed = scenario.having(shape=known_shapes()[name].stored_as(scenario.weights))
         changed.how.check(changed.shape)
     except ParameterError:
-        return Refusal("cannot", f"{name} cannot be shared out to so many devices.")
+        return LeverRefusal("cannot", f"{name} cannot be shared out to so many devices.")
     why = f"{scaled(active).strip()} → {scaled(found[name]).strip()} active parameters in the layers."
     return Effect(f"{mine.name} → {name}", changed, why)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from twofold.cost.explain.levers.base import Assumptions, Effect, Lever, Refusal
-from twofold.cost.explain.scenario import Scenario, retimed
+from twofold.cost.explain.levers.base import Assumptions, Effect, Lever, LeverRefusal
+from twofold.cost.explain.scenario import UniformScenario, retimed
 from twofold.cost.explain.words import scaled, size
 from twofold.cost.predict.request import Prediction
 from twofold.draw.form import duration, share
@@ -32,16 +32,16 @@ def prompt_levers() -> Iterator[Lever]:
     yield Lever("streaming", ("decode",), "nothing; a proxy in between must not buffer", _stream)
 
 
-def _cached(scenario: Scenario, given: Assumptions) -> tuple[int, Scenario]:
+def _cached(scenario: UniformScenario, given: Assumptions) -> tuple[int, UniformScenario]:
     more = int(scenario.fresh * given.shared)
     case = replace(scenario.case, cached=scenario.case.cached + more)
     return more, scenario.having(case=case)
 
 
-def _cache(scenario: Scenario, now: Prediction, given: Assumptions) -> Effect | Refusal:
+def _cache(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
     more, changed = _cached(scenario, given)
     if not more:
-        return Refusal("cannot", "One prompt token is computed, and at least one always is.")
+        return LeverRefusal("cannot", "One prompt token is computed, and at least one always is.")
     saved = now.prefill.seconds - changed.prediction.prefill.seconds
     had = f"{scenario.case.cached:,} tokens are cached already. " if scenario.case.cached else ""
     kept = scenario.kv_bytes(changed.case.cached)
@@ -52,13 +52,13 @@ def _cache(scenario: Scenario, now: Prediction, given: Assumptions) -> Effect | 
     )
 
 
-def _offload(scenario: Scenario, now: Prediction, given: Assumptions) -> Effect | Refusal:
+def _offload(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
     link = scenario.predictor.machine.host_link
     if link is None:
-        return Refusal("cannot", f"No link between {scenario.predictor.machine.name} and another memory is known.")
+        return LeverRefusal("cannot", f"No link between {scenario.predictor.machine.name} and another memory is known.")
     more, changed = _cached(scenario, given)
     if not more:
-        return Refusal("cannot", "One prompt token is computed, and at least one always is.")
+        return LeverRefusal("cannot", "One prompt token is computed, and at least one always is.")
     moved = scenario.kv_bytes(changed.case.cached) - scenario.kv_bytes(scenario.case.cached)
     found = changed.prediction
     after = retimed(found, ttft=found.ttft - found.queue + moved / link, tpot=found.tpot)
@@ -73,10 +73,10 @@ def _offload(scenario: Scenario, now: Prediction, given: Assumptions) -> Effect 
     )
 
 
-def _squeeze(scenario: Scenario, _now: Prediction, given: Assumptions) -> Effect | Refusal:
+def _squeeze(scenario: UniformScenario, _now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
     left = max(1, round(scenario.fresh * given.keeps))
     if left == scenario.fresh:
-        return Refusal("cannot", "One prompt token is computed, and at least one always is.")
+        return LeverRefusal("cannot", "One prompt token is computed, and at least one always is.")
     changed = scenario.having(case=replace(scenario.case, prompt=scenario.case.cached + left))
     cached = "What is cached stays as it is: a prompt compressed as a whole would hit nothing." * bool(
         scenario.case.cached
@@ -84,7 +84,7 @@ def _squeeze(scenario: Scenario, _now: Prediction, given: Assumptions) -> Effect
     return Effect(f"{scenario.fresh:,} → {left:,} fresh tokens", changed, cached)
 
 
-def _flash(scenario: Scenario, now: Prediction, _given: Assumptions) -> Refusal:
+def _flash(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> LeverRefusal:
     """It is what the cost model counts: scores that never leave the chip."""
     case, chunk = scenario.case, scenario.case.chunk or scenario.fresh
     ends = [min(start + chunk, case.prompt) for start in range(case.cached, case.prompt, chunk)]
@@ -103,21 +103,21 @@ def _flash(scenario: Scenario, now: Prediction, _given: Assumptions) -> Refusal:
     why = f"Without it {size(moved)} of scores a device would pass through memory: prefill {longer:.2f} times as long."
     if longer < 1.05:
         why += f" Of {case.prompt:,} tokens attention is too small a part for more."
-    return Refusal("in use", why, Effect("scores through memory", scenario, "", without))
+    return LeverRefusal("in use", why, Effect("scores through memory", scenario, "", without))
 
 
-def _shorter(scenario: Scenario, _now: Prediction, _given: Assumptions) -> Effect | Refusal:
+def _shorter(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     if not scenario.further:
-        return Refusal("cannot", "The answer has one token.")
+        return LeverRefusal("cannot", "The answer has one token.")
     half = scenario.case.output // 2
     return Effect(
         f"{scenario.case.output:,} → {half:,} tokens", scenario.having(case=replace(scenario.case, output=half))
     )
 
 
-def _stream(scenario: Scenario, now: Prediction, _given: Assumptions) -> Effect | Refusal:
+def _stream(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     if not scenario.further:
-        return Refusal("cannot", "The answer has one token.")
+        return LeverRefusal("cannot", "The answer has one token.")
     why = (
         f"Text begins after {duration(now.ttft)} and not after {duration(now.e2e)}: {share(now.ttft / now.e2e)} of it."
     )

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from twofold.cost.explain.levers.base import Assumptions, Lever, Refusal
+from twofold.cost.explain.levers.base import Assumptions, Lever, LeverRefusal
 from twofold.cost.explain.levers.model import model_levers
 from twofold.cost.explain.levers.prompt import prompt_levers
 from twofold.cost.explain.levers.serving import serving_levers
 from twofold.cost.explain.levers.storage import storage_levers
-from twofold.cost.explain.scenario import GOALS, Figures, Goal, Scenario, times
+from twofold.cost.explain.scenario import GOALS, Goal, ScenarioFigures, UniformScenario, times
 from twofold.cost.explain.waterfall import PhaseName, prefill_parts, queue_of
 from twofold.cost.predict.request import Prediction
 from twofold.draw.form import duration
@@ -54,7 +54,7 @@ class Outcome:
     costs: str
     gains: Mapping[Goal, float] = field(default_factory=dict)
     saves: Mapping[PhaseName, float] = field(default_factory=dict)
-    after: Figures | None = None
+    after: ScenarioFigures | None = None
 
     def gain(self, goal: Goal) -> float:
         return self.gains.get(goal, 1.0)
@@ -64,7 +64,9 @@ def all_levers() -> tuple[Lever, ...]:
     return (*serving_levers(), *storage_levers(), *prompt_levers(), *model_levers())
 
 
-def turn_all(scenario: Scenario, goal: Goal = "e2e", assumptions: Assumptions | None = None) -> tuple[Outcome, ...]:
+def turn_all(
+    scenario: UniformScenario, goal: Goal = "e2e", assumptions: Assumptions | None = None
+) -> tuple[Outcome, ...]:
     """Each lever's outcome: those that gain for the goal by how much, then those that do not."""
     now = scenario.prediction
     before = scenario.figures(now)
@@ -79,10 +81,10 @@ def _rank(outcome: Outcome, goal: Goal) -> tuple[float, float]:
 
 
 def _turned(
-    lever: Lever, scenario: Scenario, now: Prediction, before: Figures, goal: Goal, given: Assumptions
+    lever: Lever, scenario: UniformScenario, now: Prediction, before: ScenarioFigures, goal: Goal, given: Assumptions
 ) -> Outcome:
     result = lever.turn(scenario, now, given)
-    if isinstance(result, Refusal):
+    if isinstance(result, LeverRefusal):
         gains = {} if result.without is None else _gains(result.without.figures(), before)
         return Outcome(lever.name, lever.helps, result.status, "", result.why, lever.costs, gains)
     after = result.figures()
@@ -95,11 +97,11 @@ def _turned(
     return Outcome(lever.name, lever.helps, status, result.what, why, lever.costs, gains, saves, after)
 
 
-def _gains(before: Figures, after: Figures) -> dict[Goal, float]:
+def _gains(before: ScenarioFigures, after: ScenarioFigures) -> dict[Goal, float]:
     return {goal: after.gain(before, goal) for goal in GOALS}
 
 
-def _parts(scenario: Scenario, found: Prediction) -> dict[str, float]:
+def _parts(scenario: UniformScenario, found: Prediction) -> dict[str, float]:
     """Seconds of the whole answer by what they go to. What came to a phase beside its parts is its overhead."""
     first, rest = prefill_parts(scenario, found), times(found.decode, scenario.further)
     decode = scenario.further * (found.tpot - found.interference)

@@ -8,8 +8,8 @@ from typing import Final
 
 from twofold.core.errors import ParameterError
 from twofold.cost.count.crossover import knee_rows
-from twofold.cost.explain.levers.base import Assumptions, Effect, Lever, Refusal
-from twofold.cost.explain.scenario import Scenario, retimed
+from twofold.cost.explain.levers.base import Assumptions, Effect, Lever, LeverRefusal
+from twofold.cost.explain.scenario import UniformScenario, retimed
 from twofold.cost.explain.words import count, factor, scaled, size
 from twofold.cost.predict.request import Prediction
 from twofold.cost.predict.serving import mean_wait
@@ -36,10 +36,10 @@ def serving_levers() -> Iterator[Lever]:
     )
 
 
-def _batch(scenario: Scenario, now: Prediction, _given: Assumptions) -> Effect | Refusal:
+def _batch(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     room, open_now = scenario.room.sequences, scenario.case.concurrency
     if now.batch >= room:
-        return Refusal("cannot", f"One device's memory holds {room:,} such sequences, and as many run.")
+        return LeverRefusal("cannot", f"One device's memory holds {room:,} such sequences, and as many run.")
     more = min(2 * open_now, room)
     by, machine = scenario.predictor.constants, scenario.predictor.machine
     knee = knee_rows(machine, scenario.weights, compute_efficiency=by.eta_c, memory_efficiency=by.eta_m)
@@ -51,34 +51,34 @@ def _batch(scenario: Scenario, now: Prediction, _given: Assumptions) -> Effect |
     )
 
 
-def _smaller_batch(scenario: Scenario, _now: Prediction, _given: Assumptions) -> Effect | Refusal:
+def _smaller_batch(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     open_now = scenario.case.concurrency
     if open_now == 1:
-        return Refusal("in use", "It runs alone.")
+        return LeverRefusal("in use", "It runs alone.")
     fewer = open_now // 2
     return Effect(f"{open_now} → {fewer} at a time", scenario.having(case=replace(scenario.case, concurrency=fewer)))
 
 
-def _chunks(scenario: Scenario, now: Prediction, _given: Assumptions) -> Effect | Refusal:
+def _chunks(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     case = scenario.case
     whole = scenario.having(case=replace(case, chunk=None))
     if case.chunk is not None and case.chunk < scenario.fresh:
         then, is_now = whole.longest_gap(now.batch), scenario.longest_gap(now.batch)
         why = f"No step computes more than {case.chunk:,} rows: the longest gap is {duration(is_now)}"
         why += f", and {duration(then)} with whole prompts." if now.batch > 1 else "."
-        return Refusal("in use", why, Effect("whole prompts in one step", whole))
+        return LeverRefusal("in use", why, Effect("whole prompts in one step", whole))
     if now.batch == 1:
-        return Refusal("cannot", "It runs alone: nobody waits for its prompt.")
+        return LeverRefusal("cannot", "It runs alone: nobody waits for its prompt.")
     if scenario.fresh <= CHUNK:
-        return Refusal("cannot", f"{scenario.fresh:,} rows of a prompt are no more than a chunk of {CHUNK}.")
+        return LeverRefusal("cannot", f"{scenario.fresh:,} rows of a prompt are no more than a chunk of {CHUNK}.")
     changed = scenario.having(case=replace(case, chunk=CHUNK))
     gap = f"{duration(scenario.longest_gap(now.batch))} → {duration(changed.longest_gap(now.batch))}"
     return Effect(f"{scenario.fresh:,} → {CHUNK} rows a step", changed, f"Longest gap between two tokens: {gap}.")
 
 
-def _draft(scenario: Scenario, now: Prediction, given: Assumptions) -> Effect | Refusal:
+def _draft(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
     if not scenario.further:
-        return Refusal("cannot", "There is one token, and the prompt's own steps give it.")
+        return LeverRefusal("cannot", "There is one token, and the prompt's own steps give it.")
     turns = {
         guesses: check_ratio(
             scenario.predictor.steps, scenario.predictor.constants, now.batch, scenario.halfway, guesses
@@ -100,13 +100,13 @@ def _draft(scenario: Scenario, now: Prediction, given: Assumptions) -> Effect | 
     return Effect(f"{what}: decode {factor(speed)}", scenario, why, after)
 
 
-def _split(scenario: Scenario, now: Prediction, _given: Assumptions) -> Effect | Refusal:
+def _split(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     before = scenario.how.tp
     try:
         changed = scenario.having(how=replace(scenario.how, tp=2 * before))
         after = changed.prediction
     except ParameterError as error:
-        return Refusal("cannot", str(error))
+        return LeverRefusal("cannot", str(error))
     links = after.decode.links / after.decode.seconds
     why = f"Each device reads half as much; messages are {share(round(links, 3))} of a decode step."
     if after.tpot > now.tpot:
@@ -114,7 +114,7 @@ def _split(scenario: Scenario, now: Prediction, _given: Assumptions) -> Effect |
     return Effect(f"{before} → {2 * before} devices", changed, why)
 
 
-def _disaggregate(scenario: Scenario, now: Prediction, given: Assumptions) -> Effect | Refusal:
+def _disaggregate(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
     """Splitwise (Patel et al. 2024), DistServe (Zhong et al. 2024): no prompt in the steps of a decoding machine.
 
     Prompts come at random to machines that are busy for a given share of time, and wait there in a queue.
@@ -122,9 +122,9 @@ def _disaggregate(scenario: Scenario, now: Prediction, given: Assumptions) -> Ef
     machine = scenario.predictor.machine
     link = machine.host_link or machine.link
     if now.batch == 1:
-        return Refusal("cannot", "It runs alone: no other prompt is in its steps.")
+        return LeverRefusal("cannot", "It runs alone: no other prompt is in its steps.")
     if link is None:
-        return Refusal("cannot", f"No link to another machine is known of {machine.name}.")
+        return LeverRefusal("cannot", f"No link to another machine is known of {machine.name}.")
     moved = scenario.kv_bytes(scenario.case.prompt)
     first = float(scenario.predictor.constants.t_first)
     prefill_s = now.prefill.seconds

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 from twofold.core.values import FP8, INT4, INT8, VALUE_FORMATS, W8A8, ValueFormat
-from twofold.cost.explain.levers.base import Assumptions, Effect, Lever, Refusal, Turn
-from twofold.cost.explain.scenario import Scenario
+from twofold.cost.explain.levers.base import Assumptions, Effect, Lever, LeverRefusal, Turn
+from twofold.cost.explain.scenario import UniformScenario
 from twofold.cost.explain.words import size
 from twofold.cost.predict.request import Prediction
 
@@ -38,27 +38,27 @@ def storage_levers() -> Iterator[Lever]:
 def _weights(wide: ValueFormat, packed: str) -> Turn:
     """Multiplied as wide numbers, as GPUs do; or in GGUF's ``packed`` format, whose codes processors multiply."""
 
-    def turn(scenario: Scenario, _now: Prediction, _given: Assumptions) -> Effect | Refusal:
+    def turn(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
         codes = scenario.predictor.machine.kind == "cpu" or scenario.weights.arithmetic == "int8"
         form = VALUE_FORMATS[packed] if codes else wide
         changed = scenario.having(shape=scenario.shape.stored_as(form))
         before, after = scenario.weight_bytes, changed.weight_bytes
         if after > ENOUGH * before:
-            return Refusal("in use", f"The weights are {scenario.weights.name}: {form.name} is not smaller.")
+            return LeverRefusal("in use", f"The weights are {scenario.weights.name}: {form.name} is not smaller.")
         return Effect(f"{scenario.weights.name} → {form.name}, {size(before)} → {size(after)} a device", changed)
 
     return turn
 
 
-def _narrow_arithmetic(scenario: Scenario, _now: Prediction, _given: Assumptions) -> Effect | Refusal:
+def _narrow_arithmetic(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     machine = scenario.predictor.machine
     form = next((each for each in (FP8, W8A8) if each.arithmetic in machine.peaks), None)
     if form is None:
-        return Refusal("cannot", f"{machine.name} has no units for products of 8 bits.")
+        return LeverRefusal("cannot", f"{machine.name} has no units for products of 8 bits.")
     current = scenario.weights
     if machine.peak(current.arithmetic) >= machine.peak(form.arithmetic):
         real = machine.computes_in(current.arithmetic)
-        return Refusal("in use", f"Matrices of {current.name} are multiplied in {real}.")
+        return LeverRefusal("in use", f"Matrices of {current.name} are multiplied in {real}.")
     changed = scenario.having(shape=scenario.shape.stored_as(form))
     faster = machine.peak(form.arithmetic) / machine.peak(current.arithmetic)
     real = machine.computes_in(current.arithmetic)
@@ -69,12 +69,12 @@ def _narrow_arithmetic(scenario: Scenario, _now: Prediction, _given: Assumptions
 
 
 def _kv(form: ValueFormat) -> Turn:
-    def turn(scenario: Scenario, _now: Prediction, _given: Assumptions) -> Effect | Refusal:
+    def turn(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
         changed = scenario.having(how=replace(scenario.how, kv=form))
         context = scenario.halfway
         before, after = scenario.kv_bytes(context), changed.kv_bytes(context)
         if after > ENOUGH * before:
-            return Refusal("in use", f"Keys and values are {scenario.how.kv.name}: {form.name} is not smaller.")
+            return LeverRefusal("in use", f"Keys and values are {scenario.how.kv.name}: {form.name} is not smaller.")
         then, now = scenario.room.sequences, changed.room.sequences
         return Effect(
             f"{scenario.how.kv.name} → {form.name}, {size(before)} → {size(after)} a sequence and device",

@@ -17,7 +17,7 @@ from typing import Final
 from twofold.core.errors import ParameterError
 from twofold.cost.explain.observed import Observed, Spent
 from twofold.cost.explain.scenario import Goal
-from twofold.cost.explain.sources.fields import Fields
+from twofold.cost.explain.sources.fields import SourceFields
 from twofold.draw.form import duration
 
 LONG_GAP: Final = 3.0
@@ -25,7 +25,7 @@ UNTOLD: Final = "with its queue, which the bench could not tell apart"
 MEASURES: Final[dict[Goal, str]] = {"ttft": "ttft_s", "tpot": "tpot_s"}
 
 
-def read_bench(document: Fields, pick: str, goal: Goal) -> Observed:
+def read_bench(document: SourceFields, pick: str, goal: Goal) -> Observed:
     """The request with an index, or at a percentile (``p50``, ``p99``) of the figure that ``goal`` names."""
     runs = document.parts("runs")
     if not runs:
@@ -39,7 +39,7 @@ def read_bench(document: Fields, pick: str, goal: Goal) -> Observed:
     return _observed(chosen, requests, target.text("model"), pick)
 
 
-def _by_index(requests: Sequence[Fields], pick: str) -> Fields:
+def _by_index(requests: Sequence[SourceFields], pick: str) -> SourceFields:
     if not pick.isdecimal():
         raise ParameterError(
             f"{pick!r:.60} is neither a request's index nor a percentile.", param="request", hint="Give 17, or p99."
@@ -54,7 +54,7 @@ def _by_index(requests: Sequence[Fields], pick: str) -> Fields:
     return found
 
 
-def _by_share(requests: Sequence[Fields], pick: str, measure: str) -> Fields:
+def _by_share(requests: Sequence[SourceFields], pick: str, measure: str) -> SourceFields:
     """Nearest rank: the least figure that at least that share of the others does not exceed."""
     try:
         share = float(pick[1:]) / 100
@@ -79,7 +79,7 @@ def _none(label: str) -> ParameterError:
     )
 
 
-def _observed(request: Fields, all_requests: Sequence[Fields], model: str | None, pick: str) -> Observed:
+def _observed(request: SourceFields, all_requests: Sequence[SourceFields], model: str | None, pick: str) -> Observed:
     for name in ("first_s", "last_s", "prompt_tokens", "output_tokens"):
         if name not in request:
             raise ParameterError(
@@ -121,7 +121,7 @@ def _stalls(gaps_us: Sequence[float], most: float) -> float:
     return min(sum(gap - usual for gap in gaps_us if gap > LONG_GAP * usual) / 1e6, most)
 
 
-def _together(request: Fields, others: Iterable[Fields]) -> float:
+def _together(request: SourceFields, others: Iterable[SourceFields]) -> float:
     """Answers that came during this one's, in the mean, itself included."""
     start, end = request.number("first_s"), request.number("last_s")
     if end <= start:

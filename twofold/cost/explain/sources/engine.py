@@ -9,7 +9,7 @@ from typing import Final, Literal
 from twofold.core.errors import ParameterError, nearest
 from twofold.core.record import Stall
 from twofold.cost.explain.observed import Observed, Spent
-from twofold.cost.explain.sources.fields import Fields
+from twofold.cost.explain.sources.fields import SourceFields
 from twofold.cost.explain.words import count, listed
 from twofold.draw.form import duration
 
@@ -21,7 +21,7 @@ LEAST_STALL: Final = 0.001
 EXACT: Final = 0.005
 
 
-def read_record(record: Fields, prompt: int = 0) -> Observed:
+def read_record(record: SourceFields, prompt: int = 0) -> Observed:
     """One prompt of a server's record of a request."""
     prompts = record.parts("prompts")
     if prompt >= len(prompts):
@@ -49,14 +49,14 @@ def read_record(record: Fields, prompt: int = 0) -> Observed:
     )
 
 
-def read_run(run: Fields) -> Observed:
+def read_run(run: SourceFields) -> Observed:
     """The output of ``twofold run --json``."""
     usage, timing = run.part("usage"), run.part("timing")
     work = run.part("work") if "work" in run else None
     limit = run.part("limit") if "limit" in run else None
     prefill, decode = (_of_run(name, timing.number(f"{name}_s", 0.0), work, limit) for name in ("prefill", "decode"))
     stalls = run.numbers("stalls")
-    details = usage.part("prompt_tokens_details") if "prompt_tokens_details" in usage else Fields({}, usage.label)
+    details = usage.part("prompt_tokens_details") if "prompt_tokens_details" in usage else SourceFields({}, usage.label)
     return Observed(
         title="twofold run",
         model=run.text("model"),
@@ -104,7 +104,7 @@ def _cause(name: str) -> Stall:
         ) from None
 
 
-def _of_record(phase: Fields) -> Spent:
+def _of_record(phase: SourceFields) -> Spent:
     if "least_s" not in phase:
         return Spent(why=_steps(phase))
     return Spent(
@@ -116,7 +116,7 @@ def _of_record(phase: Fields) -> Spent:
     )
 
 
-def _of_run(name: str, seconds: float, work: Fields | None, limit: Fields | None) -> Spent:
+def _of_run(name: str, seconds: float, work: SourceFields | None, limit: SourceFields | None) -> Spent:
     if work is None:
         return Spent()
     own = work.part(name)
@@ -131,7 +131,7 @@ def _of_run(name: str, seconds: float, work: Fields | None, limit: Fields | None
     )
 
 
-def _steps(phase: Fields) -> str:
+def _steps(phase: SourceFields) -> str:
     rows, steps = phase.count("rows", 0), phase.count("steps", 0)
     return f"{count(rows, 'row')} in {count(steps, 'step')}" if steps else ""
 
@@ -144,7 +144,7 @@ def _unequal(share: float) -> tuple[str, ...]:
     )
 
 
-def _engine_said(prompt: Fields) -> tuple[str, ...]:
+def _engine_said(prompt: SourceFields) -> tuple[str, ...]:
     """How right the engine's own step-time model was; nothing where it said nothing."""
     predicted, error = prompt.number("predicted_s", 0.0), prompt.values.get("prediction_error")
     if not predicted or not isinstance(error, int | float) or error <= -1:

@@ -15,7 +15,7 @@ HINT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class SourceFields:
     """The fields of one object; ``label`` says whose they are. A field that is null counts as absent."""
 
     values: Mapping[str, object]
@@ -44,11 +44,11 @@ class Fields:
             raise self._wrong(name, value, "text")
         return value
 
-    def part(self, name: str) -> Fields:
+    def part(self, name: str) -> SourceFields:
         """An object inside this one."""
         return self.within(name, self._get(name, None))
 
-    def parts(self, name: str) -> list[Fields]:
+    def parts(self, name: str) -> list[SourceFields]:
         """A list of objects."""
         value = self._get(name, None)
         if not isinstance(value, list):
@@ -60,18 +60,18 @@ class Fields:
         value = self.values.get(name, [])
         if not isinstance(value, list | None):
             raise self._wrong(name, value, "a list")
-        items = Fields({str(i): each for i, each in enumerate(value or ())}, f"{self.label}: {name}")
+        items = SourceFields({str(i): each for i, each in enumerate(value or ())}, f"{self.label}: {name}")
         return [items.number(key) for key in items.values]
 
     def numbers(self, name: str) -> dict[str, float]:
         """An object of numbers; empty where it is absent."""
-        part = self.part(name) if name in self else Fields({}, self.label)
+        part = self.part(name) if name in self else SourceFields({}, self.label)
         return {key: part.number(key) for key in part.values}
 
-    def within(self, name: str, value: object) -> Fields:
+    def within(self, name: str, value: object) -> SourceFields:
         if not isinstance(value, Mapping):
             raise self._wrong(name, value, "an object")
-        return Fields(value, f"{self.label}: {name}")
+        return SourceFields(value, f"{self.label}: {name}")
 
     def _get(self, name: str, default: object) -> object:
         value = self.values.get(name)

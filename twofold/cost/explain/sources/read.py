@@ -9,7 +9,7 @@ from twofold.cost.explain.observed import Observed
 from twofold.cost.explain.scenario import Goal
 from twofold.cost.explain.sources.bench import read_bench
 from twofold.cost.explain.sources.engine import read_record, read_run
-from twofold.cost.explain.sources.fields import HINT, Fields
+from twofold.cost.explain.sources.fields import HINT, SourceFields
 
 RECORD = "twofold.request"
 BENCH = "twofold.bench/"
@@ -25,11 +25,11 @@ def read_observed(text: bytes | str, label: str, pick: str | None = None, goal: 
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ParameterError(f"{label} is not valid JSON: {error!s:.200}.", param="source", hint=HINT) from None
-    found = Fields({}, label).within("document", value)
-    document = Fields(found.values, label)
+    found = SourceFields({}, label).within("document", value)
+    document = SourceFields(found.values, label)
     inner = document.values.get("twofold")
     if isinstance(inner, dict) and inner.get("object") == RECORD:
-        document = Fields(inner, label)
+        document = SourceFields(inner, label)
     if document.values.get("object") == RECORD:
         return read_record(document, _number(pick))
     if str(document.values.get("schema")).startswith(BENCH):

@@ -18,24 +18,24 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from twofold.cost.simulate.jobs import Job, spans
+from twofold.cost.simulate.jobs import SimulatedJob, spans
 
 Name: TypeAlias = "int | tuple[int]"
 Key: TypeAlias = "tuple[int, Name, int]"
 """Where a node begins, its part's name, and where it ends if it has no whole block, else 0."""
 
 
-class Node:
+class PrefixNode:
     """Tokens up to ``end`` of prompts that begin alike; its blocks begin with ``first``. ``users`` run now."""
 
     __slots__ = ("children", "end", "first", "key", "latest", "parent", "upto", "users")
 
-    def __init__(self, parent: Node | None, key: Key, end: int, first: int) -> None:
+    def __init__(self, parent: PrefixNode | None, key: Key, end: int, first: int) -> None:
         self.parent, self.key, self.end = parent, key, end
         self.first = self.upto = first
         self.users = 0
-        self.children: dict[Key, Node] = {}
-        self.latest: Node | None = None
+        self.children: dict[Key, PrefixNode] = {}
+        self.latest: PrefixNode | None = None
 
     @property
     def blocks(self) -> int:
@@ -43,19 +43,19 @@ class Node:
 
     def has(self, block: int) -> bool:
         """Whether that block is in the cache, of this node or of who goes on from it."""
-        node: Node | None = self
+        node: PrefixNode | None = self
         while node is not None and node.upto <= block and node.first <= block:
             node = node.latest
         return node is not None and node.upto > block
 
 
-class Holding:
+class JobBlocks:
     """What one running job has: ``path``, its nodes; of its blocks the first ``published`` are the nodes', and ``own``
     more are its own. The nodes before ``at`` are complete."""
 
     __slots__ = ("at", "own", "path", "published")
 
-    def __init__(self, path: list[Node], published: int) -> None:
+    def __init__(self, path: list[PrefixNode], published: int) -> None:
         self.path = path
         self.published = published
         self.own = 0
@@ -74,34 +74,34 @@ class CountedCache:
         self.held = 0
         self._idle = 0
         self._keeps = keeps
-        self._root = Node(None, (0, 0, 0), 0, 0)
-        self._age: OrderedDict[Node, None] = OrderedDict()
-        self._running: set[Holding] = set()
+        self._root = PrefixNode(None, (0, 0, 0), 0, 0)
+        self._age: OrderedDict[PrefixNode, None] = OrderedDict()
+        self._running: set[JobBlocks] = set()
 
     @property
     def obtainable(self) -> int:
         """Blocks that are free or can be evicted."""
         return self.total - self.held
 
-    def find(self, job: Job, most: int) -> tuple[int, int]:
+    def find(self, job: SimulatedJob, most: int) -> tuple[int, int]:
         """Of the job's first ``most`` tokens those in the cache, and how many blocks among them nobody holds."""
         if not self._keeps:
             return 0, 0
         return self._walk(job, most)
 
-    def open(self, job: Job, most: int, *, shares: bool = True) -> tuple[Holding, int]:
+    def open(self, job: SimulatedJob, most: int, *, shares: bool = True) -> tuple[JobBlocks, int]:
         """Uses what is cached of the job's first ``most`` tokens, and how many these are.
 
         Without ``shares`` nothing is looked for, and its blocks are all its own.
         """
         if not (self._keeps and shares):
-            return Holding([], 0), 0
+            return JobBlocks([], 0), 0
         found, _ = self._walk(job, most)
-        holding = Holding([], found // self.block_size)
+        holding = JobBlocks([], found // self.block_size)
         self._use(holding, job)
         return holding, found
 
-    def take(self, holding: Holding, count: int) -> None:
+    def take(self, holding: JobBlocks, count: int) -> None:
         """``count`` more blocks for a job; the caller has seen that they can be had."""
         holding.own += count
         self.take_many(count)
@@ -113,7 +113,7 @@ class CountedCache:
         if lacking > 0:
             self._evict(lacking)
 
-    def publish(self, holding: Holding, computed: int) -> None:
+    def publish(self, holding: JobBlocks, computed: int) -> None:
         """Makes the whole blocks of a job's first ``computed`` tokens findable; what others published is shared."""
         while holding.at < len(holding.path):
             node = holding.path[holding.at]
@@ -131,7 +131,7 @@ class CountedCache:
                 return
             holding.at += 1
 
-    def close(self, holding: Holding, computed: int, returning: Job | None = None) -> None:
+    def close(self, holding: JobBlocks, computed: int, returning: SimulatedJob | None = None) -> None:
         """Publishes what a job computed and gives everything back. One that will be ``returning`` shall find it."""
         if returning is not None and self._keeps and not holding.path:
             self._use(holding, returning)
@@ -149,7 +149,7 @@ class CountedCache:
         assert self.held == 0, f"{self.held} blocks leaked"
         assert self._idle == sum(node.blocks for node in self._age) <= self.total, "idle blocks are counted wrongly"
 
-    def _walk(self, job: Job, most: int) -> tuple[int, int]:
+    def _walk(self, job: SimulatedJob, most: int) -> tuple[int, int]:
         """Of the job's first ``most`` tokens those in the cache, and idle blocks among them."""
         size, node, whole, edge, idle = self.block_size, self._root, 0, 0, 0
         found = 0
@@ -176,7 +176,7 @@ class CountedCache:
             found = max(found, edge)
         return max(found, whole * size), idle
 
-    def _beside(self, node: Node, name: Name, edge: int, most: int) -> int:
+    def _beside(self, node: PrefixNode, name: Name, edge: int, most: int) -> int:
         """Tokens found, up to ``most``, where others go on from a block's edge with that part and leave it sooner or
         later: their block can be copied."""
         found = 0
@@ -186,7 +186,7 @@ class CountedCache:
                 found = max(found, min(key[2] or most, most))
         return found
 
-    def _runs(self, job: Job) -> Iterator[tuple[Key, int]]:
+    def _runs(self, job: SimulatedJob) -> Iterator[tuple[Key, int]]:
         """Of each part of a prompt its whole blocks, then the rest: keys of their nodes, and their ends."""
         size = self.block_size
         for name, start, end in spans(job):
@@ -196,7 +196,7 @@ class CountedCache:
             if whole < end:
                 yield (max(start, whole), name, end), end
 
-    def _use(self, holding: Holding, job: Job) -> None:
+    def _use(self, holding: JobBlocks, job: SimulatedJob) -> None:
         """Uses the whole way of a job, with new nodes where there were none."""
         node, at = self._root, 0
         for key, end in self._runs(job):
@@ -215,16 +215,16 @@ class CountedCache:
                 node, at = child, child.end
         self._running.add(holding)
 
-    def _attach(self, parent: Node, key: Key, end: int) -> Node:
-        node = Node(parent, key, end, key[0] // self.block_size)
+    def _attach(self, parent: PrefixNode, key: Key, end: int) -> PrefixNode:
+        node = PrefixNode(parent, key, end, key[0] // self.block_size)
         parent.children[key] = parent.latest = node
         return node
 
-    def _cut(self, node: Node, end: int) -> Node:
+    def _cut(self, node: PrefixNode, end: int) -> PrefixNode:
         """The part of a node before ``end``, a block's edge; the rest stays the same object. Somebody will use it."""
         parent, edge = node.parent, end // self.block_size
         assert parent is not None, "the root has no tokens"
-        head = Node(parent, node.key, end, node.first)
+        head = PrefixNode(parent, node.key, end, node.first)
         head.upto, head.users, head.latest = min(node.upto, edge), node.users, node
         parent.children[node.key] = head
         if parent.latest is node:
@@ -240,7 +240,7 @@ class CountedCache:
                 self._detach(node)
         return head
 
-    def _lead_through(self, head: Node, node: Node) -> None:
+    def _lead_through(self, head: PrefixNode, node: PrefixNode) -> None:
         """Whoever runs and uses a node uses what was cut from its beginning."""
         for holding in self._running:
             if node in holding.path:
@@ -248,7 +248,7 @@ class CountedCache:
                 holding.path.insert(at, head)
                 holding.at += holding.at > at
 
-    def _rest(self, node: Node) -> None:
+    def _rest(self, node: PrefixNode) -> None:
         """Nobody uses the node any more."""
         count = node.blocks
         if count > 0:
@@ -270,7 +270,7 @@ class CountedCache:
                 del self._age[node]
                 self._detach(node)
 
-    def _detach(self, node: Node) -> None:
+    def _detach(self, node: PrefixNode) -> None:
         """Takes out a node that nobody uses and that holds nothing, and its parents if they are such."""
         while node.parent is not None and not (node.users or node.children or node.blocks):
             parent = node.parent

@@ -17,12 +17,12 @@ from collections import deque
 from heapq import heappop, heappush
 from typing import Final
 
-from twofold.cost.count.step import Span, read_positions, visible
+from twofold.cost.count.step import SequenceRows, read_positions, visible
 from twofold.cost.simulate.fast.cache import CountedCache
 from twofold.cost.simulate.fast.decodes import Decodes
 from twofold.cost.simulate.fast.line import Lines, steps_begun, stretch
 from twofold.cost.simulate.fast.sequence import Running
-from twofold.cost.simulate.jobs import Job
+from twofold.cost.simulate.jobs import SimulatedJob
 from twofold.cost.simulate.records import Busy, Done
 from twofold.cost.simulate.setting import EngineSetting
 from twofold.cost.simulate.steps import StepSeconds, StepSize
@@ -44,7 +44,7 @@ class FastReplica:
         self._cache = CountedCache(setting.blocks, setting.block_size, keeps=setting.prefix_caching)
         self._decodes = Decodes(setting.block_size, windows)
         self._lines = None if len(windows) > 1 or windows[0] else Lines(seconds, setting.blocks * setting.block_size)
-        self._inbox: deque[tuple[float, Job]] = deque()
+        self._inbox: deque[tuple[float, SimulatedJob]] = deque()
         self._line: deque[Running] = deque()
         self._returning: list[tuple[tuple[float, int], Running]] = []
         self._prompts: dict[int, Running] = {}
@@ -66,7 +66,7 @@ class FastReplica:
             return self._now + steps * first + slope * (steps * (steps - 1) / 2)
         return math.nextafter(max(self._now, self._inbox[0][0]), NEVER) if self._inbox else NEVER
 
-    def submit(self, job: Job, at_s: float) -> None:
+    def submit(self, job: SimulatedJob, at_s: float) -> None:
         self.open_jobs += 1
         self._inbox.append((at_s, job))
 
@@ -86,7 +86,7 @@ class FastReplica:
             elif decodes.count:
                 self._quiet(until_s)
 
-    def matched(self, job: Job) -> int:
+    def matched(self, job: SimulatedJob) -> int:
         return self._cache.find(job, job.prompt - 1)[0]
 
     def check_idle(self) -> None:
@@ -96,7 +96,7 @@ class FastReplica:
 
     # -- the line -----------------------------------------------------------------------------------------------------
 
-    def _arrive(self, at_s: float, job: Job) -> None:
+    def _arrive(self, at_s: float, job: SimulatedJob) -> None:
         limit = job.prompt + job.output
         if limit > self._setting.context or limit - 1 > self._cache.total * self._size:
             self._end(Done(job, None, None, None))
@@ -274,7 +274,7 @@ class FastReplica:
             for sequence, chunk in chunks:
                 pairs[at] += visible(sequence.computed, chunk, window)
                 positions[at] += read_positions(sequence.computed, chunk, window)
-        prompts = tuple((1, Span(chunk, sequence.computed)) for sequence, chunk in chunks if chunk > 1)
+        prompts = tuple((1, SequenceRows(chunk, sequence.computed)) for sequence, chunk in chunks if chunk > 1)
         return StepSize(count + rows, count + logit_rows, count + len(chunks), tuple(pairs), tuple(positions), prompts)
 
     # -- steps that only generate -------------------------------------------------------------------------------------

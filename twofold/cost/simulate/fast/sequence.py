@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from twofold.cost.simulate.fast.cache import Holding
-from twofold.cost.simulate.jobs import Job
+from twofold.cost.simulate.fast.cache import JobBlocks
+from twofold.cost.simulate.jobs import SimulatedJob
 
 
 class Running:
@@ -25,7 +25,7 @@ class Running:
         "since",
     )
 
-    def __init__(self, job: Job, arrival_s: float) -> None:
+    def __init__(self, job: SimulatedJob, arrival_s: float) -> None:
         self.job = job
         self.arrival_s = arrival_s
         self.known = job.given + 1 if job.given else job.prompt
@@ -33,7 +33,7 @@ class Running:
         self.computed = 0
         self.cached = 0
         self.since = -1
-        self.holding: Holding | None = None
+        self.holding: JobBlocks | None = None
         self.admitted_s: float | None = None
         self.first_s: float | None = None
         self.preemptions = 0

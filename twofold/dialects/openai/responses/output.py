@@ -30,7 +30,7 @@ class OutputItems:
         self._response = response
         self._parser = parser
         self._seal = seal
-        self._open: _Open | None = None
+        self._open: _OpenItem | None = None
         self._blank = ""
         self._unplaced: list[dict[str, Any]] = []
 
@@ -56,10 +56,10 @@ class OutputItems:
                     yield from self._grow(_Thought, text)
                 case ToolCall(_, name):
                     self._blank = ""
-                    yield from self._begin(_Call(self._response, self._next, name))
+                    yield from self._begin(_CallItem(self._response, self._next, name))
                 case Arguments(_, text):
-                    assert isinstance(self._open, _Call), "arguments follow their call"
-                    yield from self._grow(_Call, text)
+                    assert isinstance(self._open, _CallItem), "arguments follow their call"
+                    yield from self._grow(_CallItem, text)
         if pieces:
             self._unplaced.clear()
 
@@ -75,7 +75,7 @@ class OutputItems:
         else:
             self._blank += text
 
-    def _grow(self, kind: type[_Open], text: str) -> Iterator[Event]:
+    def _grow(self, kind: type[_OpenItem], text: str) -> Iterator[Event]:
         if not isinstance(self._open, kind):
             yield from self._begin(kind(self._response, self._next))
         assert self._open is not None
@@ -83,7 +83,7 @@ class OutputItems:
             yield self._open.add(text, last_of(self._unplaced, text))
             self._unplaced = []
 
-    def _begin(self, item: _Open) -> Iterator[Event]:
+    def _begin(self, item: _OpenItem) -> Iterator[Event]:
         yield from self._end("completed")
         self._open = item
         yield from item.begin()
@@ -97,7 +97,7 @@ class OutputItems:
             self._open = None
 
 
-class _Open(ABC):
+class _OpenItem(ABC):
     """An item that grows."""
 
     kind: ClassVar[str]
@@ -136,7 +136,7 @@ class _Open(ABC):
         return {"type": f"response.{kind}", "item_id": self._id, "output_index": self._index, **more}
 
 
-class _Parted(_Open):
+class _Parted(_OpenItem):
     """An item whose text stands in a part of it."""
 
     part_kind: ClassVar[str]
@@ -197,7 +197,7 @@ class _Thought(_Parted):
         return {"type": "reasoning_text", "text": text}
 
 
-class _Call(_Open):
+class _CallItem(_OpenItem):
     kind = "function_call"
 
     def __init__(self, response: str, index: int, name: str = "") -> None:

@@ -30,7 +30,7 @@ from twofold.dialects.openai.responses.settings import (
     read_metadata,
 )
 from twofold.dialects.openai.responses.stream import ResponsesStreamer
-from twofold.dialects.openai.responses.turn import Turn
+from twofold.dialects.openai.responses.turn import ResponseTurn
 from twofold.engine.outputs import RequestOutput
 from twofold.text.sections.base import SectionParser
 
@@ -54,7 +54,7 @@ class HasTurn:
     """A request whose ``turn`` may go on from a kept response. Its classes are frozen dataclasses."""
 
     __slots__ = ()
-    turn: Turn
+    turn: ResponseTurn
 
     @property
     def previous(self) -> str | None:
@@ -86,7 +86,7 @@ class ResponsesRequest(HasTurn):
     tier: AskedTier
     explain: bool
     store: bool
-    turn: Turn
+    turn: ResponseTurn
     asked: Mapping[str, Any]
     seal: bool
     params: SamplingParams
@@ -99,7 +99,7 @@ class ResponsesRequest(HasTurn):
         fields = Fields(body)
         for name, possible in LIMITS.items():
             fields.only(name, *possible)
-        turn, form, include = Turn.read(fields), TextForm.read(fields), read_include(fields)
+        turn, form, include = ResponseTurn.read(fields), TextForm.read(fields), read_include(fields)
         params = SamplingParams(
             **{name: value for name in DRAWN if (value := fields.take(name)) is not None},
             max_tokens=fields.whole("max_output_tokens", 1, MAX_TOKEN_ID),
@@ -158,14 +158,14 @@ class InputTokensRequest(HasTurn):
     """The body of /v1/responses/input_tokens: a turn whose prompt is only counted."""
 
     model: str | None
-    turn: Turn
+    turn: ResponseTurn
 
     @classmethod
     def read(cls, body: object) -> Self:
         """Reads a body. Raises ParameterError for an impossible, unknown or unsupported field."""
         fields = Fields(body)
         fields.only("personality")
-        turn = Turn.read(fields)
+        turn = ResponseTurn.read(fields)
         TextForm.read(fields)  # a form changes no prompt, but it must be possible
         request = cls(read_model(fields), turn)
         fields.close()
@@ -206,7 +206,7 @@ def _labels(fields: Fields) -> dict[str, Any]:
     }
 
 
-def _asked(turn: Turn, form: TextForm, params: SamplingParams) -> dict[str, Any]:
+def _asked(turn: ResponseTurn, form: TextForm, params: SamplingParams) -> dict[str, Any]:
     return {
         "instructions": turn.instructions,
         "max_output_tokens": params.max_tokens,

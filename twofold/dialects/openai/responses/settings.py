@@ -26,7 +26,7 @@ MAX_LABEL: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Reasoning:
+class ReasoningSettings:
     """How the model thinks. ``effort`` is as it was asked for.
 
     A ``summary`` "auto" is the most detailed that a model can give; here the thinking itself is told, and no summary.

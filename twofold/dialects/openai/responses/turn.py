@@ -15,14 +15,14 @@ from twofold.dialects.conversation import Conversation
 from twofold.dialects.fields import Fields
 from twofold.dialects.openai.responses.items import Item, optional_choice, read_input, references, resolved
 from twofold.dialects.openai.responses.messages import chat_messages
-from twofold.dialects.openai.responses.settings import CacheOptions, Reasoning
+from twofold.dialects.openai.responses.settings import CacheOptions, ReasoningSettings
 from twofold.dialects.openai.responses.tools import Tools
 
 MAX_ID_CHARS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ResponseTurn:
     """One turn of a conversation.
 
     items      what is new
@@ -35,7 +35,7 @@ class Turn:
     previous: str | None
     tools: Tools
     parallel: bool
-    reasoning: Reasoning
+    reasoning: ReasoningSettings
     cache: CacheOptions
     truncate: bool
     history: tuple[Item, ...] = ()
@@ -50,7 +50,7 @@ class Turn:
             previous=previous,
             tools=Tools.read(fields),
             parallel=fields.flag("parallel_tool_calls", True),
-            reasoning=Reasoning.read(fields),
+            reasoning=ReasoningSettings.read(fields),
             cache=CacheOptions.read(fields),
             truncate=optional_choice(fields, "truncation", ("auto", "disabled")) == "auto",
         )
