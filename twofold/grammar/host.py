@@ -23,26 +23,12 @@ from threading import Thread
 from typing import Final
 
 from twofold.core.errors import ParameterError
+from twofold.grammar import wire
 from twofold.grammar.compiled import CompiledGrammar, completed, matched
 from twofold.grammar.constraint import GrammarConstraint
 from twofold.grammar.source import grammar_source
 from twofold.grammar.vocabulary import TokenVocabulary
-from twofold.grammar.wire import (
-    Advance,
-    Advanced,
-    Compile,
-    Compiled,
-    Compiling,
-    Describe,
-    Drop,
-    Mask,
-    Pipe,
-    Prepare,
-    Refused,
-    Start,
-    ToHost,
-    vocabulary_of,
-)
+from twofold.grammar.wire import Pipe, vocabulary_of
 
 MEMORY: Final = 256 << 20
 """Of a host, beside what the fork server has."""
@@ -90,37 +76,37 @@ class Host:
                 else:
                     self._handle(message)  # type: ignore[arg-type]
 
-    def _handle(self, message: ToHost) -> None:
+    def _handle(self, message: wire.ToHost) -> None:
         match message:
-            case Compile():
+            case wire.Compile():
                 compiling = Thread(target=self._compile, args=[message])  # a priority once lowered stays so
                 compiling.start()
                 compiling.join()
-            case Start(number, max_tokens) if self._grammar is not None:
+            case wire.Start(number, max_tokens) if self._grammar is not None:
                 self._answers[number] = _HostedAnswer(self._grammar.start(max_tokens), self._step_s)
-            case Prepare(number) if number in self._answers:
+            case wire.Prepare(number) if number in self._answers:
                 self._wanted[number] = None
-            case Advance(number, token) if number in self._answers:
+            case wire.Advance(number, token) if number in self._answers:
                 self._advance(number, token)
-            case Drop(number):
+            case wire.Drop(number):
                 self._answers.pop(number, None)
                 self._wanted.pop(number, None)
 
-    def _compile(self, message: Compile) -> None:
+    def _compile(self, message: wire.Compile) -> None:
         """Runs on a thread of its own, whose priority it lowers."""
         os.setpriority(os.PRIO_PROCESS, 0, COMPILE_NICENESS)
         try:
             with ended_after(message.compile_s):
                 source = grammar_source(message.params)
                 matcher = matched(source, self._vocabulary)
-            self._pipe.send(Compiling())
+            self._pipe.send(wire.Compiling())
             with ended_after(SEARCHING * message.compile_s):
                 self._grammar = completed(source, matcher, self._vocabulary)
         except ParameterError as error:
-            self._pipe.send(Refused.of(error))
+            self._pipe.send(wire.Refused.of(error))
             return
         self._step_s = message.step_s
-        self._pipe.send(Compiled(self._grammar.least_tokens))
+        self._pipe.send(wire.Compiled(self._grammar.least_tokens))
 
     def _advance(self, number: int, token: int) -> None:
         answer = self._answers[number]
@@ -131,7 +117,7 @@ class Host:
             self._refuse(number, error)
             return
         answer.token = token
-        self._pipe.send(Advanced(number, answer.constraint.finished))
+        self._pipe.send(wire.Advanced(number, answer.constraint.finished))
 
     def _make_mask(self, number: int) -> None:
         del self._wanted[number]
@@ -146,12 +132,12 @@ class Host:
         except ParameterError as error:
             self._refuse(number, error)
             return
-        self._pipe.send(Mask(number, answer.constraint.shortened, words, seconds))
+        self._pipe.send(wire.Mask(number, answer.constraint.shortened, words, seconds))
 
     def _refuse(self, number: int, error: ParameterError) -> None:
         del self._answers[number]
         self._wanted.pop(number, None)
-        self._pipe.send(Refused.of(error, number))
+        self._pipe.send(wire.Refused.of(error, number))
 
 
 @contextmanager
@@ -220,7 +206,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     with suppress(EOFError, OSError):
         description = Pipe(control).receive()
-        assert isinstance(description, Describe)
+        assert isinstance(description, wire.Describe)
         vocabulary = vocabulary_of(description)
         gc.collect()
         gc.freeze()  # so that collections write on no page that hosts share

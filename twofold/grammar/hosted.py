@@ -19,24 +19,10 @@ from typing import Final, Protocol
 
 from twofold.core.errors import ParameterError, ResourceError, TwofoldError
 from twofold.core.params import StructuredOutputsParams
+from twofold.grammar import wire
 from twofold.grammar.compiled import check_room, too_much, unending
 from twofold.grammar.host import FORK, NUMBER, SEARCHING, STATUS
-from twofold.grammar.wire import (
-    Advance,
-    Advanced,
-    Compile,
-    Compiled,
-    Compiling,
-    Describe,
-    Drop,
-    FromHost,
-    Mask,
-    Pipe,
-    Prepare,
-    Refused,
-    Start,
-    ToHost,
-)
+from twofold.grammar.wire import Pipe
 from twofold.host.env import quiet_child
 
 START_S: Final = 60.0
@@ -50,7 +36,7 @@ cheap masks too, and computing a row again costs more than waiting for them."""
 class ForkServer:
     """The process that has the vocabulary, started with the first question. Thread-safe."""
 
-    def __init__(self, describe: Callable[[], Describe]) -> None:
+    def __init__(self, describe: Callable[[], wire.Describe]) -> None:
         self._describe = describe
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -138,7 +124,7 @@ class GrammarHost:
     """A process that compiles one form and keeps its answers. Thread-safe: the thread
     that waits reads the messages for all answers."""
 
-    def __init__(self, server: ForkServer, form: str, wanted: Compile) -> None:
+    def __init__(self, server: ForkServer, form: str, wanted: wire.Compile) -> None:
         connection, self._process = server.fork()
         self._server = server
         self._form = form
@@ -164,16 +150,16 @@ class GrammarHost:
             number, inbox = next(self._numbers), Inbox()
             inbox.error = self.error
             self._inboxes[number] = inbox
-            self.send(Start(number, max_tokens))
+            self.send(wire.Start(number, max_tokens))
             return number, inbox
 
     def drop(self, number: int) -> None:
         """Forgets an answer."""
         with self._lock:
             self._inboxes.pop(number, None)
-            self.send(Drop(number))
+            self.send(wire.Drop(number))
 
-    def send(self, message: ToHost) -> None:
+    def send(self, message: wire.ToHost) -> None:
         """Sends a message; where the host has ended nothing happens, and the next ``read`` notices."""
         with self._lock, suppress(OSError):
             if self.error is None:
@@ -223,21 +209,21 @@ class GrammarHost:
         with suppress(OSError):
             os.kill(self._process, signal.SIGKILL)
 
-    def _take(self, message: FromHost) -> None:
+    def _take(self, message: wire.FromHost) -> None:
         match message:
-            case Compiling():
+            case wire.Compiling():
                 self._searching = True
-            case Compiled(least):
+            case wire.Compiled(least):
                 self.least_tokens = least
-            case Refused(answer=None):
+            case wire.Refused(answer=None):
                 self._fail(message.error)
-            case Refused(answer=int(number)):
+            case wire.Refused(answer=int(number)):
                 if number in self._inboxes:
                     self._inboxes[number].error = message.error
-            case Advanced(number, finished):
+            case wire.Advanced(number, finished):
                 if number in self._inboxes:
                     self._inboxes[number].finished, self._inboxes[number].advanced = finished, True
-            case Mask(number, shortened, words, seconds):
+            case wire.Mask(number, shortened, words, seconds):
                 longer = self._patience * PATIENCE_GAIN
                 self._patience = self._patience / 2 if seconds > PATIENCE_S else min(PATIENCE_S, longer)
                 if number in self._inboxes:
@@ -316,7 +302,7 @@ class HostedConstraint:
             self._prepared = True
             self._begin()
             if self._host is not None:
-                self._host.send(Prepare(self._number))
+                self._host.send(wire.Prepare(self._number))
 
     def _begin(self) -> None:
         if self._host is None and self._inbox.error is None:
@@ -361,7 +347,7 @@ class HostedConstraint:
         self._begin()
         self._inbox.mask, self._inbox.advanced, self._prepared = None, False, False
         if self._host is not None:
-            self._host.send(Advance(self._number, token))
+            self._host.send(wire.Advance(self._number, token))
 
     def _known_after(self, read: Callable[[GrammarHost, Callable[[], bool]], object]) -> bool:
         """Whether the mask or an error is there after the host's messages were read."""

@@ -19,7 +19,17 @@ LENGTH: Final = 4
 PIECE: Final = 1 << 18
 
 
-class Describe(Struct, frozen=True, tag=True):
+class GrammarMessage(Struct, frozen=True, tag=True):
+    """Base of all messages."""
+
+
+class AnswerMessage(GrammarMessage, frozen=True):
+    """A message about one answer, by its number."""
+
+    answer: int
+
+
+class Describe(GrammarMessage, frozen=True):
     """The vocabulary, once for a server of forks."""
 
     tokens: tuple[bytes, ...]
@@ -31,7 +41,7 @@ class Describe(Struct, frozen=True, tag=True):
     encoder: str
 
 
-class Compile(Struct, frozen=True, tag=True):
+class Compile(GrammarMessage, frozen=True):
     """The form that the process is for; processor time to compile it, and of a step: a token, or the mask after it."""
 
     params: StructuredOutputsParams
@@ -39,59 +49,51 @@ class Compile(Struct, frozen=True, tag=True):
     step_s: float
 
 
-class Start(Struct, frozen=True, tag=True):
+class Start(AnswerMessage, frozen=True):
     """Another answer."""
 
-    answer: int
     max_tokens: int
 
 
-class Prepare(Struct, frozen=True, tag=True):
-    """The next mask of an answer is wanted."""
-
-    answer: int
+class Prepare(AnswerMessage, frozen=True):
+    """Requests the next mask of an answer."""
 
 
-class Advance(Struct, frozen=True, tag=True):
-    """A drawn token; whether the answer is finished is wanted."""
+class Advance(AnswerMessage, frozen=True):
+    """A sampled token; requests whether the answer is finished."""
 
-    answer: int
     token: int
 
 
-class Drop(Struct, frozen=True, tag=True):
-    """Nothing is wanted of an answer any more."""
-
-    answer: int
+class Drop(AnswerMessage, frozen=True):
+    """Forgets an answer."""
 
 
-class Compiling(Struct, frozen=True, tag=True):
+class Compiling(GrammarMessage, frozen=True):
     """The grammar is compiled; a shortest answer is looked for."""
 
 
-class Compiled(Struct, frozen=True, tag=True):
+class Compiled(GrammarMessage, frozen=True):
     """The form can be used."""
 
     least_tokens: int
 
 
-class Advanced(Struct, frozen=True, tag=True):
+class Advanced(AnswerMessage, frozen=True):
     """A token was taken."""
 
-    answer: int
     finished: bool
 
 
-class Mask(Struct, frozen=True, tag=True):
-    """What may be drawn next: 32-bit words. ``seconds``: the processor time that it took."""
+class Mask(AnswerMessage, frozen=True):
+    """Tokens that may be sampled next: 32-bit words. ``seconds``: the processor time that it took."""
 
-    answer: int
     shortened: bool
     words: bytes
     seconds: float
 
 
-class Refused(Struct, frozen=True, tag=True):
+class Refused(GrammarMessage, frozen=True):
     """A form that cannot be compiled, or an answer (by its number) that cannot go on."""
 
     message: str
