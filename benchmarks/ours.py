@@ -10,7 +10,6 @@ from benchmarks import traffic
 from benchmarks.peers.serve import serve
 from benchmarks.traffic import StepWatch
 from twofold import LLM, SamplingParams
-from twofold.phases.steps import watched_build
 
 
 class Ours:
@@ -31,7 +30,6 @@ class Ours:
         began = time.perf_counter()
         self._llm = LLM(
             path,
-            build=watched_build,
             max_model_len=context,
             max_num_seqs=max(streams, 1),
             threads=threads,

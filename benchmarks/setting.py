@@ -14,7 +14,6 @@ from twofold.phases.bench import PhaseBench
 from twofold.phases.cases import Case, Decode
 from twofold.phases.ceilings import Ceilings, MachineProbe, read_ceilings
 from twofold.phases.rows import Row
-from twofold.phases.steps import watched_build
 
 STEP_ROWS: Final = 512
 
@@ -62,9 +61,7 @@ class Setting:
     def measure(self, cases: Sequence[Case], rounds: int) -> list[Row]:
         """What the engine alone takes for each case."""
         context = max(case.extent(STEP_ROWS, rounds) for case in cases)
-        with LLM(
-            self.path, build=watched_build, max_model_len=context, threads=self.threads, token_budget="fixed"
-        ) as llm:
+        with LLM(self.path, max_model_len=context, threads=self.threads, token_budget="fixed") as llm:
             bench = PhaseBench(llm, rounds, lambda: False)
             bench.start()
             return [row for case in cases if (row := bench.measure(case)) is not None]

@@ -17,7 +17,7 @@ from twofold.core.report import RequestReport, StepReport
 from twofold.engine.engine import Engine
 from twofold.engine.outputs import OutputDelta
 from twofold.engine.prompts import GivenPrompt
-from twofold.phases.steps import StepTime, WatchedForward
+from twofold.phases.steps import StepTime
 
 
 @dataclass(slots=True)
@@ -131,17 +131,14 @@ MOST_TOKENS = 4_000
 
 
 class StepWatch:
-    """Hears how long each step of an engine took; its model must be watched."""
+    """Hears how long each step of an engine took."""
 
     def __init__(self, llm: LLM) -> None:
-        forward = llm.loaded.built.forward
-        assert isinstance(forward, WatchedForward), "the model was not built by watched_build"
-        self._forward = forward
         self._times: list[StepTime] = []
         llm.engine.observe(self)
 
     def on_step(self, report: StepReport) -> None:
-        self._times.append(StepTime.of(report, self._forward.take()))
+        self._times.append(StepTime.of(report))
 
     def on_request(self, _report: RequestReport) -> None:
         """Nothing: streams are looked at."""

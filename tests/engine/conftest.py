@@ -9,13 +9,15 @@ import pytest
 
 from tests.engine.mock import MockForward
 from tests.support.vocabulary import tokenizer_metadata
+from twofold.backends.host import HostRunner
+from twofold.backends.reference.rows import NumpyRows
 from twofold.core.clock import Clock
 from twofold.core.model import GatedFFN, GroupedAttention, LayerSpec, ModelSpec
-from twofold.engine.config import EngineConfig
+from twofold.engine.config import EngineConfig, runner_sizes
 from twofold.engine.llm import LLM
-from twofold.engine.load import BuiltForward, LoadedModel
+from twofold.engine.load import LoadedModel
 from twofold.kv.manager import GroupSize
-from twofold.sampling.numpy_rows import NumpyRows
+from twofold.sampling.sampler import Sampler
 from twofold.sched.step_builder import StepLimits
 from twofold.text.tokenizer import Tokenizer
 
@@ -70,7 +72,9 @@ def make_loaded(tokenizer: Tokenizer) -> MakeLoaded:
             max_waiting=max_waiting,
             overlap=overlap,
         )
-        return LoadedModel(BuiltForward(mock, NumpyRows()), tokenizer, tiny_spec(context), config)
+        return LoadedModel(
+            HostRunner(mock, Sampler(NumpyRows()), runner_sizes(config)), tokenizer, tiny_spec(context), config
+        )
 
     return make
 

@@ -4,20 +4,20 @@ wrong position or a forgotten write gives another answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twofold.core.step import BlockMove, MoveKind
-from twofold.ops.base import Batch
+from twofold.ops.base import Batch, SerialForward
 
 MIX = np.uint64(0x9E3779B97F4A7C15)
 HIDDEN = 8
 """Width of the hidden states."""
 
 
-class MockForward:
+class MockForward(SerialForward):
     """Forward over ``vocab`` tokens. ``batches`` counts the steps, ``widest`` the most rows of one.
 
     ``store`` holds tokens by block, ``slots`` blocks that moved out to the host.
@@ -62,9 +62,7 @@ class MockForward:
             else:
                 self.store[move.target] = block
 
-    def run(self, batch: Batch, meanwhile: Callable[[], None] | None = None) -> NDArray[np.float32]:
-        if meanwhile is not None:
-            meanwhile()
+    def run(self, batch: Batch) -> NDArray[np.float32]:
         assert len(batch.tokens) <= self._max_rows
         assert len(batch.logit_rows) <= self._max_logit_rows
         if self.failing:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twofold.core.step import BlockMove
-from twofold.ops.base import Batch
+from twofold.ops.base import Batch, SerialForward
 
 
-class ScriptedForward:
+class ScriptedForward(SerialForward):
     """After a prompt of ``prompt`` tokens the answer is ``script``, for every sequence; then token 0 for ever."""
 
     hidden_size = 8
@@ -22,9 +22,7 @@ class ScriptedForward:
         self._script, self._prompt, self.vocab_size = list(script), prompt, vocab
         self.hidden = np.zeros((0, self.hidden_size), np.float32)
 
-    def run(self, batch: Batch, meanwhile: Callable[[], None] | None = None) -> NDArray[np.float32]:
-        if meanwhile is not None:
-            meanwhile()
+    def run(self, batch: Batch) -> NDArray[np.float32]:
         logits = np.zeros((len(batch.logit_rows), self.vocab_size), np.float32)
         for index, row in enumerate(batch.logit_rows):
             place = int(batch.positions[row]) + 1 - self._prompt

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from array import array
 
+from twofold.backends.batch import BatchBuilder
 from twofold.core.params import SamplingParams
 from twofold.core.step import DrawRequest, Logits, Pooling, SequenceStep, StepPlan
-from twofold.engine.batch import BatchBuilder
 
 DRAW = DrawRequest(SamplingParams(), 0, 0)
 

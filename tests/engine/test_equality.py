@@ -88,9 +88,9 @@ def test_batches_and_chunks_change_nothing(
 def test_chunks_are_really_made(make_llm: MakeLLM) -> None:
     llm = make_llm(seqs=2, rows=7, logit_rows=2)
     llm.generate([prompt_of(40, 1), prompt_of(30, 2)], SamplingParams(max_tokens=2, ignore_eos=True))
-    mock: Any = llm.loaded.built.forward
-    assert mock.widest == 7
-    assert mock.batches >= 10
+    runner: Any = llm.loaded.runner
+    assert runner.forward.widest == 7
+    assert runner.forward.batches >= 10
 
 
 def test_a_cancelled_neighbour_changes_nothing(make_llm: MakeLLM, alone: list[RequestOutput]) -> None:

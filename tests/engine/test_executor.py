@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,10 @@ import numpy as np
 import pytest
 
 from tests.engine.mock import HIDDEN, MockForward
-from tests.sampling.naive import FixedMask
+from tests.sampling.naive import mask_of
+from twofold.backends.base import RunnerSizes
+from twofold.backends.host import HostRunner
+from twofold.backends.reference.rows import NumpyRows
 from twofold.core.errors import ModelError, ParameterError
 from twofold.core.params import SamplingParams
 from twofold.core.step import (
@@ -21,16 +25,17 @@ from twofold.core.step import (
     Logits,
     MoveKind,
     Pooling,
+    SequenceOutcome,
     SequenceStep,
     StepPlan,
+    TokenConstraint,
 )
-from twofold.engine.batch import BatchBuilder
-from twofold.engine.executor import LocalExecutor
-from twofold.sampling.numpy_rows import NumpyRows
+from twofold.engine.executor import run_step
 from twofold.sampling.sampler import Sampler
 
 VOCAB = 300
 GREEDY = SamplingParams(temperature=0)
+DRAW = DrawRequest(GREEDY, 0, 18)
 TOKENS = list(range(40, 58))
 BLOCKS = [3, 1, 4, 7, 5]
 
@@ -42,15 +47,43 @@ class RecordingForward(MockForward):
         super().__init__(vocab=VOCAB)
         self.events: list[str] = []
 
-    def run(self, batch: Any, meanwhile: Callable[[], None] | None = None) -> Any:
-        self.events.append("run")
-        result = super().run(batch, meanwhile)
+    def begin(self, batch: Any) -> None:
+        self.events.append("begin")
+        super().begin(batch)
+
+    def run(self, batch: Any) -> Any:
+        result = super().run(batch)
         self.events.append("done")
         return result
 
     def move(self, moves: Any) -> None:
         self.events.append("move")
         super().move(moves)
+
+
+class FixedMask:
+    """A constraint that always allows the same tokens of a vocabulary of ``size``. ``asked`` counts its masks."""
+
+    finished: bool = False
+    shortened: bool = False
+    ready: bool = True
+
+    def __init__(self, size: int, tokens: Collection[int]) -> None:
+        self._mask, self.asked = mask_of(size, tokens), 0
+
+    def mask(self) -> memoryview:
+        self.asked += 1
+        return self._mask
+
+    def prepare(self) -> None:
+        with suppress(ParameterError):
+            self.mask()
+
+    def wait(self) -> bool:
+        return self.ready
+
+    def advance(self, token: int) -> None:
+        """The same tokens stay allowed."""
 
 
 class RecordingMask(FixedMask):
@@ -71,10 +104,18 @@ class FailingMask(FixedMask):
         raise ParameterError("The grammar is too complex.", param="structured_outputs")
 
 
-def make_executor(forward: MockForward) -> LocalExecutor:
-    return LocalExecutor(
-        forward, Sampler(NumpyRows()), BatchBuilder(sequences=4, rows=64, logit_rows=64, context=64, blocks=16)
-    )
+SIZES = RunnerSizes(
+    context=64, sequences=4, rows=64, logit_rows=64, block_size=4, blocks=(64,), host_slots=(0,), kv_type="f32"
+)
+
+
+def make_runner(forward: MockForward) -> HostRunner:
+    return HostRunner(forward, Sampler(NumpyRows()), SIZES)
+
+
+def run_once(plan: StepPlan) -> tuple[SequenceOutcome, ...]:
+    """The outcomes of a step on a new model."""
+    return run_step(make_runner(MockForward(vocab=VOCAB)), plan).sequences
 
 
 def step_of(number: int = 0, draw: DrawRequest | None = None, **changes: Any) -> SequenceStep:
@@ -84,10 +125,10 @@ def step_of(number: int = 0, draw: DrawRequest | None = None, **changes: Any) ->
 
 def test_meanwhile_and_masks_are_done_while_the_rows_compute() -> None:
     forward = RecordingForward()
-    draw = DrawRequest(GREEDY, 0, 18, constraint=RecordingMask(forward.events, range(5, 9)))
-    plan = StepPlan((step_of(0, draw),), (BlockMove(MoveKind.COPY, 0, 1, 2),))
-    outcome = make_executor(forward).run(plan, lambda: forward.events.append("meanwhile"))
-    assert forward.events == ["move", "run", "meanwhile", "mask", "done"]
+    mask = RecordingMask(forward.events, range(5, 9))
+    plan = StepPlan((step_of(0, DRAW),), (BlockMove(MoveKind.COPY, 0, 1, 2),), constraints={0: mask})
+    outcome = run_step(make_runner(forward), plan, lambda: forward.events.append("meanwhile"))
+    assert forward.events == ["move", "begin", "meanwhile", "mask", "done"]
     assert outcome.sequences[0].tokens[0] in range(5, 9)
     assert outcome.seconds > 0
     assert outcome.moves_s > 0
@@ -111,10 +152,9 @@ class OtherMask(RecordingMask):
 def test_masks_of_others_are_waited_for_while_the_rows_compute_until_one_is_late() -> None:
     forward = RecordingForward()
     masks = [OtherMask(forward.events, name, comes=name != "b") for name in "abc"]
-    draws = [DrawRequest(GREEDY, 0, 18, constraint=mask) for mask in masks]
     tables = [(array("i", [4 * number + block for block in range(4)]),) for number in range(3)]
-    steps = tuple(step_of(number, draw, tables=tables[number]) for number, draw in enumerate(draws))
-    outcome = make_executor(forward).run(StepPlan(steps))
+    steps = tuple(step_of(number, DRAW, tables=tables[number]) for number in range(3))
+    outcome = run_step(make_runner(forward), StepPlan(steps, constraints=dict(enumerate(masks))))
     during = forward.events[1 : forward.events.index("done")]
     assert during == ["prepare a", "prepare b", "prepare c", "wait a", "wait b"]
     assert [sequence.deferred for sequence in outcome.sequences] == [False, True, False]
@@ -122,21 +162,21 @@ def test_masks_of_others_are_waited_for_while_the_rows_compute_until_one_is_late
 
 def test_a_plan_of_moves_alone() -> None:
     forward = RecordingForward()
-    outcome = make_executor(forward).run(StepPlan((), (BlockMove(MoveKind.COPY, 0, 1, 2),)), forward.events.clear)
+    outcome = run_step(make_runner(forward), StepPlan((), (BlockMove(MoveKind.COPY, 0, 1, 2),)), forward.events.clear)
     assert outcome.sequences == ()
     assert forward.events == []
     assert forward.batches == 0
 
 
 def test_what_meanwhile_raises_leaves_and_the_step_can_be_run_again() -> None:
-    executor, plan = make_executor(MockForward(vocab=VOCAB)), StepPlan((step_of(0, DrawRequest(GREEDY, 0, 18)),))
+    runner, plan = make_runner(MockForward(vocab=VOCAB)), StepPlan((step_of(0, DRAW),))
 
     def fail() -> None:
         raise ValueError("no text")
 
     with pytest.raises(ValueError, match="no text"):
-        executor.run(plan, fail)
-    assert executor.run(plan).sequences == make_executor(MockForward(vocab=VOCAB)).run(plan).sequences
+        run_step(runner, plan, fail)
+    assert run_step(runner, plan).sequences == run_once(plan)
 
 
 class LateMask(FixedMask):
@@ -156,27 +196,23 @@ def test_nobody_waits_for_a_mask_that_is_late() -> None:
     late, done = LateMask(VOCAB, range(5, 9)), FixedMask(VOCAB, range(5, 9))
     done.finished = True
     tables = [(array("i", [4 * number + block for block in range(4)]),) for number in range(3)]
-    steps = tuple(
-        step_of(number, DrawRequest(GREEDY, 0, 18, constraint=constraint), tables=tables[number])
-        for number, constraint in enumerate((late, None, done))
-    )
-    executor = make_executor(MockForward(vocab=VOCAB))
-    first, second, third = executor.run(StepPlan(steps)).sequences
+    steps = tuple(step_of(number, DRAW, tables=tables[number]) for number in range(3))
+    runner = make_runner(MockForward(vocab=VOCAB))
+    first, second, third = run_step(runner, StepPlan(steps, constraints={0: late, 2: done})).sequences
     assert (first.tokens, first.deferred, first.error) == ((), True, None)
     assert second.tokens
     assert (third.tokens, third.complete) == ((), True)
     late.ready = True
-    (again,) = executor.run(StepPlan(steps[:1])).sequences
+    (again,) = run_step(runner, StepPlan(steps[:1], constraints={0: late})).sequences
     assert again.tokens[0] in range(5, 9)
     assert not again.deferred
 
 
 def test_a_constraint_that_fails_is_the_fault_of_its_sequence_alone() -> None:
-    good = DrawRequest(GREEDY, 0, 18)
-    bad = replace(good, constraint=FailingMask(VOCAB, []))
-    nothing = replace(good, constraint=FixedMask(VOCAB, []))
-    beams = replace(nothing, candidates=4)
-    draws = [bad, good, nothing, beams]
+    beams = replace(DRAW, candidates=4)
+    draws = [DRAW, DRAW, DRAW, beams]
+    nothing = FixedMask(VOCAB, [])
+    constraints: dict[int, TokenConstraint] = {0: FailingMask(VOCAB, []), 2: nothing, 3: nothing}
     steps = tuple(
         step_of(
             i,
@@ -186,9 +222,9 @@ def test_a_constraint_that_fails_is_the_fault_of_its_sequence_alone() -> None:
         )
         for i, draw in enumerate(draws)
     )
-    first, second, third, fourth = make_executor(MockForward(vocab=VOCAB)).run(StepPlan(steps)).sequences
+    first, second, third, fourth = run_once(StepPlan(steps, constraints=constraints))
     assert isinstance(first.error, ParameterError)
-    assert second == make_executor(MockForward(vocab=VOCAB)).run(StepPlan(steps[1:2])).sequences[0]
+    assert second == run_once(StepPlan(steps[1:2]))[0]
     assert isinstance(third.error, ModelError)
     assert isinstance(fourth.error, ModelError)
     assert first.tokens == third.tokens == ()
@@ -196,10 +232,9 @@ def test_a_constraint_that_fails_is_the_fault_of_its_sequence_alone() -> None:
 
 
 def test_candidates_come_instead_of_a_token() -> None:
-    executor = make_executor(MockForward(vocab=VOCAB))
     scored = step_of(0, DrawRequest(replace(GREEDY, logprobs=7), 0, 18))
     beams = step_of(1, DrawRequest(GREEDY, 0, 18, candidates=7))
-    token, candidates = executor.run(StepPlan((scored, beams))).sequences
+    token, candidates = run_once(StepPlan((scored, beams)))
     assert candidates.tokens == ()
     assert candidates.candidates == token.logprobs[0].top
     assert candidates.candidates[0].token == token.tokens[0]
@@ -207,11 +242,11 @@ def test_candidates_come_instead_of_a_token() -> None:
 
 def hidden_of(pooling: Pooling, cuts: list[int]) -> list[array[float]]:
     """The outcomes of one text, cut into steps before the tokens at ``cuts``, beside another sequence."""
-    executor, hidden = make_executor(MockForward(vocab=VOCAB)), []
+    runner, hidden = make_runner(MockForward(vocab=VOCAB)), []
     for start, end in zip([0, *cuts], [*cuts, len(TOKENS)], strict=True):
         step = step_of(3, tokens=array("i", TOKENS[start:end]), start=start, pooling=pooling)
         other = step_of(9, DrawRequest(GREEDY, 0, 1), tokens=array("i", [7]), tables=(array("i", [9]),))
-        first, second = executor.run(StepPlan((other, step))).sequences
+        first, second = run_step(runner, StepPlan((other, step))).sequences
         assert first.hidden is None
         assert second.hidden is not None
         hidden.append(second.hidden)
@@ -240,6 +275,6 @@ def test_hidden_states_that_are_no_numbers_are_an_error_of_their_sequence() -> N
         def hidden(self) -> Any:
             return np.full_like(super().hidden, np.nan)
 
-    (outcome,) = make_executor(Broken(vocab=VOCAB)).run(StepPlan((step_of(pooling="mean"),))).sequences
+    (outcome,) = run_step(make_runner(Broken(vocab=VOCAB)), StepPlan((step_of(pooling="mean"),))).sequences
     assert isinstance(outcome.error, ModelError)
     assert outcome.hidden is None

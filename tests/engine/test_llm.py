@@ -80,8 +80,8 @@ def test_nothing_runs_when_one_prompt_is_impossible(make_llm: MakeLLM) -> None:
     with pytest.raises(ParameterError):
         llm.generate(["fine", ""], GREEDY)
     assert not llm.engine.has_work
-    mock: Any = llm.loaded.built.forward
-    assert mock.batches == 0
+    runner: Any = llm.loaded.runner
+    assert runner.forward.batches == 0
 
 
 def test_one_params_for_each_prompt(make_llm: MakeLLM) -> None:
@@ -206,9 +206,9 @@ class TickingForward(MockForward):
         super().__init__(**sizes)
         self._clock = clock
 
-    def run(self, batch: Any, meanwhile: Any = None) -> Any:
+    def run(self, batch: Any) -> Any:
         self._clock.advance(1.0)
-        return super().run(batch, meanwhile)
+        return super().run(batch)
 
 
 def test_metrics_by_phase(make_llm: MakeLLM) -> None:

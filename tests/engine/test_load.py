@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.support.tiny import TinyModel, TinyOptions
+from twofold.backends.base import RunnerSizes
+from twofold.backends.host import HostRunner
+from twofold.backends.reference.backend import ReferenceBackend
 from twofold.core.errors import ModelNotFoundError, ParameterError
 from twofold.core.model import ModelSpec
 from twofold.core.params import SamplingParams
-from twofold.engine.config import EngineConfig, EngineOptions
+from twofold.engine.config import EngineOptions
 from twofold.engine.llm import LLM
-from twofold.engine.load import BuildForward, BuiltForward, load_model
+from twofold.engine.load import load_model
 from twofold.formats.gguf import GGUFFile
 from twofold.models.bind import ModelWeights
-from twofold.models.decoder import forward
-from twofold.ops.reference import PagedCache, ReferenceModel
-from twofold.sampling.numpy_rows import NumpyRows
 
 Tiny = Callable[[TinyOptions], TinyModel]
 
@@ -31,32 +30,16 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TWOFOLD_CACHE", str(tmp_path))
 
 
-def reference_build(tiny: TinyModel, closed: list[str]) -> BuildForward:
-    """Runs ``tiny`` on the reference; ``closed`` hears when it is let go."""
-
-    def build(file: GGUFFile, spec: ModelSpec, weights: ModelWeights, config: EngineConfig) -> BuiltForward:
-        assert file.path == tiny.path
-        groups = spec.kv_groups(config.context)
-        cache = PagedCache(groups, [config.kv_blocks] * len(groups), config.block_size, spec.attention.kv_size)
-        decode = partial(forward, spec=spec, weights=weights)
-        model = ReferenceModel(decode, tiny.weights, cache, spec.vocab_size, spec.hidden_size, config.limits.rows)
-        return BuiltForward(model, NumpyRows(), compile_s=0.25, close=lambda: closed.append(spec.name))
-
-    return build
-
-
 def test_from_file_to_answer(tiny_gguf: Tiny) -> None:
-    tiny, closed = tiny_gguf(TinyOptions()), list[str]()
-    with LLM(tiny.path, max_model_len=64, max_num_seqs=3, build=reference_build(tiny, closed)) as llm:
+    tiny = tiny_gguf(TinyOptions())
+    with LLM(tiny.path, max_model_len=64, max_num_seqs=3, backend="reference") as llm:
         params = SamplingParams(temperature=0, max_tokens=5, logprobs=1, ignore_eos=True)
         together = llm.generate(["the engine", "and", "a longer prompt of some words"], params)
         alone = [llm.generate(output.prompt, params)[0] for output in together if output.prompt]
         assert [a.outputs[0].token_ids for a in alone] == [t.outputs[0].token_ids for t in together]
         assert llm.config.context == 64
-        assert llm.loaded.compile_s == 0.25
         assert llm.loaded.spec.name == "tiny llama"
         assert llm.chat([{"role": "user", "content": "hi"}], params)[0].outputs[0].token_ids
-    assert closed == ["tiny llama"]
 
 
 def test_chunks_of_any_size_give_the_same_distribution(tiny_gguf: Tiny) -> None:
@@ -65,7 +48,7 @@ def test_chunks_of_any_size_give_the_same_distribution(tiny_gguf: Tiny) -> None:
     found = []
     for rows in (4, 32):
         options = {"max_model_len": 64, "max_num_seqs": 1, "max_num_batched_tokens": rows, "block_size": 4}
-        with LLM(tiny.path, build=reference_build(tiny, []), **options) as llm:  # type: ignore[arg-type]
+        with LLM(tiny.path, backend="reference", **options) as llm:  # type: ignore[arg-type]
             output = llm.generate({"prompt_token_ids": list(range(5, 25))}, params)[0]
         assert output.prompt_logprobs is not None
         found.append([next(iter(position.values())).logprob for position in output.prompt_logprobs[1:] if position])
@@ -74,13 +57,40 @@ def test_chunks_of_any_size_give_the_same_distribution(tiny_gguf: Tiny) -> None:
 
 def test_another_tokenizer(tiny_gguf: Tiny) -> None:
     tiny, larger = tiny_gguf(TinyOptions()), tiny_gguf(TinyOptions(vocab=320))
-    build = reference_build(larger, [])
-    loaded = load_model(larger.path, EngineOptions(max_model_len=32), build, tokenizer_path=tiny.path)
+    options = EngineOptions(max_model_len=32, backend="reference")
+    loaded = load_model(larger.path, options, tokenizer_path=tiny.path)
     assert (loaded.tokenizer.vocab_size, loaded.spec.vocab_size) == (300, 320)
     with pytest.raises(ParameterError, match="320 tokens, the model knows 300"):
-        load_model(tiny.path, EngineOptions(), build, tokenizer_path=larger.path)
+        load_model(tiny.path, options, tokenizer_path=larger.path)
 
 
-def test_a_model_that_is_not_there(tiny_gguf: Tiny) -> None:
+def test_a_model_that_is_not_there() -> None:
     with pytest.raises(ModelNotFoundError):
-        LLM("/nowhere/model.gguf", build=reference_build(tiny_gguf(TinyOptions()), []))
+        LLM("/nowhere/model.gguf")
+
+
+class RememberedBackend:
+    """The reference, with a runner that remembers whether it was closed."""
+
+    name = "remembered"
+    closed = False
+
+    def free_memory(self) -> int:
+        return 1 << 30
+
+    def load(self, file: GGUFFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes) -> HostRunner:
+        runner = ReferenceBackend().load(file, spec, weights, sizes)
+        runner.compile_s, runner.close = 0.25, self._close
+        return runner
+
+    def _close(self) -> None:
+        self.closed = True
+
+
+def test_another_backend(tiny_gguf: Tiny) -> None:
+    backend = RememberedBackend()
+    loaded = load_model(tiny_gguf(TinyOptions()).path, EngineOptions(max_model_len=64), backend=backend)
+    assert loaded.compile_s == 0.25
+    with LLM.from_loaded(loaded) as llm:
+        assert llm.generate("the engine", SamplingParams(max_tokens=2, ignore_eos=True))[0].outputs[0].token_ids
+    assert backend.closed

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.kernels.harness import Bytes, Field, Floats, Machine, aligned, poisoned
-from tests.support.dequantize import dequantize
 from tests.support.quantize import random_rows
+from twofold.backends.reference.dequantize import dequantize
 from twofold.core.quant import BY_NAME
 from twofold.kernels.float_linear import FloatFormat, FloatLinearKernel, float_pack_kernel, float_panel_bytes
 from twofold.kernels.layout import CHUNK, PACKINGS, PANEL

@@ -38,6 +38,18 @@ def team_of(machine: Machine) -> Iterator[MakeTeam]:
         team.close()
 
 
+def run_beside(team: Team, program: Program, meanwhile: Callable[[], None] | None) -> None:
+    """Runs a program; where ``meanwhile`` is given, the caller joins after it."""
+    if meanwhile is None:
+        team.run(program)
+        return
+    team.begin(program)
+    try:
+        meanwhile()
+    finally:
+        team.finish()
+
+
 def count_kernel() -> Kernel:
     """counts[unit] += 1, atomically."""
     k = Kernel("count_kernel", KERNEL_PARAMETERS)
@@ -219,7 +231,7 @@ def test_a_late_caller_changes_nothing(machine: Machine, team_of: MakeTeam, work
         longest = max(longest, time.perf_counter() - began)
     for _ in range(runs):
         seconds = random.uniform(0, min(2 * longest, 1e-3)) * (random.random() < 0.9)
-        team.run(counted.program, None if random.random() < 0.1 else busy(seconds))
+        run_beside(team, counted.program, None if random.random() < 0.1 else busy(seconds))
     counted.check(before, runs + 20)
 
 
@@ -236,7 +248,7 @@ def test_a_program_may_end_before_its_caller_comes(machine: Machine, team_of: Ma
         seen.append([int(counts.min()) for counts in counted.counts])
 
     for _ in range(5):
-        team.run(counted.program, wait_for_the_end)
+        run_beside(team, counted.program, wait_for_the_end)
     counted.check(before, 5)
     done = [[run + (workers > 1)] * 2 for run in range(5)]
     assert seen == done
@@ -248,7 +260,7 @@ def test_a_caller_that_comes_takes_its_share(machine: Machine, team_of: MakeTeam
     operations.append(operation(machine, claim_kernel, *fields))
     program, team, members = Program.of(operations, step_of(8)), team_of(2), []
     for _ in range(20):
-        team.run(program, lambda: None)
+        run_beside(team, program, lambda: None)
         members.append(len(set(fields[2].tolist())))
     assert 2 in members
     assert (counts == 20 * 200).all()
@@ -266,7 +278,7 @@ def test_what_meanwhile_raises_leaves_when_the_program_is_done(
 
     for runs in range(1, 6):
         with pytest.raises(ValueError, match="no time"):
-            team.run(counted.program, fail)
+            run_beside(team, counted.program, fail)
         assert all((counts == runs).all() for counts in counted.counts)
     team.run(counted.program)
     counted.check(before, 6)
@@ -287,7 +299,7 @@ def test_parked_members_begin_before_the_caller_is_busy(machine: Machine, team_o
     try:
         for done in range(1, 4):
             wait_until_parked(team)
-            team.run(program, look_afterwards)
+            run_beside(team, program, look_afterwards)
             assert (counts == done).all()
     finally:
         sys.setswitchinterval(interval)
@@ -308,7 +320,7 @@ def test_members_that_fell_asleep_at_a_barrier_wake(
     ]
     program, team = Program.of(operations * 3, step_of(1)), team_of(workers)
     for done in range(1, 5):
-        team.run(program, meanwhile)
+        run_beside(team, program, meanwhile)
         assert (counts == 3 * done).all()
         assert (few == 3 * done).all()
 

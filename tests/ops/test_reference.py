@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from twofold.backends.reference.ops import FloatType, NumpyOps, PagedCache, ReferenceModel, gelu_tanh, silu, softcap
 from twofold.core.model import GroupedAttention, KVGroup, RopePairs, RopeSpec
 from twofold.core.step import BlockMove, MoveKind
 from twofold.ops.base import Batch, TensorRef, Wanted
-from twofold.ops.reference import FloatType, NumpyOps, PagedCache, ReferenceModel, gelu_tanh, silu, softcap
 
 Array = NDArray[np.float32]
 

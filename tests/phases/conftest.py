@@ -12,7 +12,6 @@ from tests.engine.mock import MockForward
 from twofold.engine.llm import LLM
 from twofold.ops.base import Batch
 from twofold.phases.bench import PhaseBench
-from twofold.phases.steps import WatchedForward
 from twofold.sampling.base import F32
 
 
@@ -21,9 +20,9 @@ class CountingForward(MockForward):
 
     rows: list[int]
 
-    def run(self, batch: Batch, meanwhile: Callable[[], None] | None = None) -> F32:
+    def run(self, batch: Batch) -> F32:
         self.rows.append(len(batch.tokens))
-        return super().run(batch, meanwhile)
+        return super().run(batch)
 
 
 @dataclass(slots=True)
@@ -74,9 +73,7 @@ def make_bed(make_loaded: MakeLoaded) -> Iterator[MakeBed]:  # noqa: F811
     ) -> Bed:
         forward = CountingForward(vocab=VOCAB, blocks=blocks, block_size=4, max_rows=rows, max_logit_rows=64)
         forward.rows = []
-        loaded = make_loaded(
-            forward=WatchedForward(forward), rows=rows, blocks=blocks, context=context, seqs=seqs, caching=caching
-        )
+        loaded = make_loaded(forward=forward, rows=rows, blocks=blocks, context=context, seqs=seqs, caching=caching)
         llm = LLM.from_loaded(loaded)
         opened.append(llm)
         left = Turns(turns)

@@ -5,55 +5,31 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.core.errors import ParameterError
 from twofold.core.params import SamplingParams
-from twofold.core.step import DrawRequest, TokenConstraint
+from twofold.core.step import DrawRequest
 
 
-class FixedMask:
-    """A constraint that always allows the same tokens of a vocabulary of ``size``. ``asked`` counts its masks."""
-
-    finished: bool = False
-    shortened: bool = False
-    ready: bool = True
-
-    def __init__(self, size: int, tokens: Collection[int]) -> None:
-        self._words = array("I", [0] * (-(-size // 32)))
-        self.asked = 0
-        for token in tokens:
-            self._words[token // 32] |= 1 << token % 32
-
-    def mask(self) -> memoryview:
-        self.asked += 1
-        return memoryview(self._words)
-
-    def prepare(self) -> None:
-        with suppress(ParameterError):
-            self.mask()
-
-    def wait(self) -> bool:
-        return self.ready
-
-    def advance(self, token: int) -> None:
-        """The same tokens stay allowed."""
+def mask_of(size: int, tokens: Collection[int]) -> memoryview:
+    """The mask that allows these tokens of a vocabulary of ``size``."""
+    words = array("I", [0] * (-(-size // 32)))
+    for token in tokens:
+        words[token // 32] |= 1 << token % 32
+    return memoryview(words)
 
 
-def _allows(constraint: TokenConstraint | None, token: int) -> bool:
-    if constraint is None:
+def _allows(mask: bytes | memoryview | None, token: int) -> bool:
+    if mask is None:
         return True
-    words = constraint.mask()
-    if words is None:
-        return True
+    words = memoryview(mask).cast("B").cast("I")
     return token < 32 * len(words) and bool(words[token // 32] >> token % 32 & 1)
 
 
 def naive_logits(row: NDArray[np.float32], request: DrawRequest) -> list[float]:
-    """Penalties, then bias, then suppressed tokens and those that the constraint rules out."""
+    """Penalties, then bias, then suppressed tokens and those that the mask rules out."""
     params, logits = request.params, [float(value) for value in row]
     seen, answer = set(request.prompt) | set(request.answer), Counter(request.answer)
     for token in range(len(logits)):
@@ -63,7 +39,7 @@ def naive_logits(row: NDArray[np.float32], request: DrawRequest) -> list[float]:
         logits[token] -= params.frequency_penalty * answer[token]
         logits[token] -= params.presence_penalty * (token in answer)
         logits[token] += params.biases.get(token, 0.0)
-        if token in request.suppressed or not _allows(request.constraint, token):
+        if token in request.suppressed or not _allows(request.mask, token):
             logits[token] = -np.inf
     return logits
 

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.sampling.naive import FixedMask, naive_distribution, naive_logits
+from tests.sampling.naive import mask_of, naive_distribution, naive_logits
+from twofold.backends.reference.rows import NumpyRows
 from twofold.core.params import SamplingParams
 from twofold.core.step import DrawRequest
 from twofold.kernels.isa import choose
 from twofold.kernels.jit import CodegenTarget, Compiler, host_features
 from twofold.kernels.row_ops import KernelRowOps
 from twofold.sampling.base import RowOps
-from twofold.sampling.numpy_rows import NumpyRows
 from twofold.sampling.philox import derive_seed
 from twofold.sampling.sampler import Sampler
 
@@ -77,9 +77,9 @@ def requests_of(rules: dict[str, Any], places: Iterable[tuple[int, int]]) -> lis
     """A request under the rules for each seed and position."""
     rules = dict(rules)
     suppressed, allowed = rules.pop("suppressed", ()), rules.pop("allowed", None)
-    constraint = None if allowed is None else FixedMask(VOCAB, allowed)
+    mask = None if allowed is None else mask_of(VOCAB, allowed)
     params = SamplingParams(**rules)
-    return [DrawRequest(params, seed, place, PROMPT, ANSWER, suppressed, constraint) for seed, place in places]
+    return [DrawRequest(params, seed, place, PROMPT, ANSWER, suppressed, mask) for seed, place in places]
 
 
 def draws(rows: RowOps, requests: Sequence[DrawRequest]) -> list[int]:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.sampling.naive import FixedMask, naive_distribution, naive_logits
+from tests.sampling.naive import mask_of, naive_distribution, naive_logits
+from twofold.backends.reference.rows import NumpyRows
 from twofold.core.params import SamplingParams
 from twofold.core.step import DrawRequest
 from twofold.sampling.filters import adjusted, candidates, changes_logits, filtered, pick
-from twofold.sampling.numpy_rows import NumpyRows
 
 VOCAB = 97
 ROWS = NumpyRows()
@@ -50,8 +50,8 @@ def test_adjusted_logits(
     params = SamplingParams(
         repetition_penalty=repetition, presence_penalty=presence, frequency_penalty=frequency, logit_bias=bias
     )
-    constraint = None if allowed is None else FixedMask(VOCAB, allowed)
-    request = DrawRequest(params, 0, 0, prompt, answer, suppressed, constraint)
+    mask = None if allowed is None else mask_of(VOCAB, allowed)
+    request = DrawRequest(params, 0, 0, prompt, answer, suppressed, mask)
     row = make_row(seed)
     before = row.copy()
     np.testing.assert_allclose(adjusted(ROWS, row, request), naive_logits(row, request), rtol=1e-5, atol=1e-5)
@@ -63,7 +63,7 @@ def test_only_what_changes_logits_copies_them() -> None:
     assert changes_logits(DrawRequest(SamplingParams(), 0, 0, suppressed=(1,)))
     assert changes_logits(DrawRequest(SamplingParams(logit_bias={1: 1}), 0, 0))
     assert changes_logits(DrawRequest(SamplingParams(presence_penalty=0.1), 0, 0))
-    assert changes_logits(DrawRequest(SamplingParams(), 0, 0, constraint=FixedMask(VOCAB, range(VOCAB))))
+    assert changes_logits(DrawRequest(SamplingParams(), 0, 0, mask=mask_of(VOCAB, range(VOCAB))))
 
 
 @settings(max_examples=150, deadline=None)

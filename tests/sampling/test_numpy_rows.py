@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from twofold.sampling.numpy_rows import RUN, NumpyRows
+from twofold.backends.reference.rows import RUN, NumpyRows
 
 ROWS = NumpyRows()
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.sampling.naive import FixedMask
-from twofold.core.errors import ModelError, ParameterError
+from tests.sampling.naive import mask_of
+from twofold.backends.reference.rows import NumpyRows
+from twofold.core.errors import ModelError
 from twofold.core.params import SamplingParams
 from twofold.core.step import DrawRequest
-from twofold.sampling.numpy_rows import NumpyRows
 from twofold.sampling.sampler import Sampler
 
 SAMPLER = Sampler(NumpyRows())
@@ -77,14 +77,14 @@ def test_a_broken_row_is_reported_and_the_others_are_drawn(bad: float) -> None:
     assert first == alone
     assert isinstance(second, ModelError)
     assert "not finite" in str(second)
-    assert isinstance(SAMPLER.candidates(logits[1], DrawRequest(SamplingParams(), 0, 0, candidates=2)), ModelError)
+    assert isinstance(SAMPLER.candidates(logits, 1, DrawRequest(SamplingParams(), 0, 0, candidates=2)), ModelError)
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"top_k": 3}, {"logit_bias": {0: 100}}, {"top_p": 0.5}])
 def test_only_what_the_mask_allows_is_drawn(options: dict[str, Any]) -> None:
     allowed = [3, 31, 32, 39]
-    params, constraint = SamplingParams(**{"temperature": 3.0, **options}), FixedMask(VOCAB, allowed)
-    requests = [DrawRequest(params, 0, position, suppressed=(39,), constraint=constraint) for position in range(60)]
+    params, mask = SamplingParams(**{"temperature": 3.0, **options}), mask_of(VOCAB, allowed)
+    requests = [DrawRequest(params, 0, position, suppressed=(39,), mask=mask) for position in range(60)]
     drawn = {SAMPLER.draw(make_logits(1), [0], [request])[0] for request in requests}
     assert drawn <= {3, 31, 32}
     if options == {"temperature": 0}:
@@ -95,13 +95,13 @@ def test_tokens_past_the_mask_are_forbidden() -> None:
     logits = make_logits(1)
     logits[0, 35] = 50
     greedy = SamplingParams(temperature=0)
-    assert SAMPLER.draw(logits, [0], [DrawRequest(greedy, 0, 0, constraint=FixedMask(32, [6, 7]))])[0] in {6, 7}
+    assert SAMPLER.draw(logits, [0], [DrawRequest(greedy, 0, 0, mask=mask_of(32, [6, 7]))])[0] in {6, 7}
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"min_p": 0.1}])
 def test_a_mask_that_leaves_nothing_is_an_error_of_its_request(options: dict[str, Any]) -> None:
     params = SamplingParams(**options)
-    nothing = DrawRequest(params, 0, 0, suppressed=(4,), constraint=FixedMask(VOCAB, [4]))
+    nothing = DrawRequest(params, 0, 0, suppressed=(4,), mask=mask_of(VOCAB, [4]))
     error, token = SAMPLER.draw(make_logits(2), [0, 1], [nothing, DrawRequest(params, 0, 0)])
     assert isinstance(error, ModelError)
     assert "No token satisfies" in str(error)
@@ -110,23 +110,11 @@ def test_a_mask_that_leaves_nothing_is_an_error_of_its_request(options: dict[str
     assert "Every token" in str(error)
 
 
-def test_a_constraint_that_fails_is_an_error_of_its_request() -> None:
-    class Failing(FixedMask):
-        def mask(self) -> memoryview:
-            raise ParameterError("The grammar is too complex.", param="structured_outputs")
-
-    failing = DrawRequest(SamplingParams(), 0, 0, constraint=Failing(VOCAB, []), candidates=3)
-    error, token = SAMPLER.draw(make_logits(2), [0, 1], [failing, DrawRequest(SamplingParams(), 0, 0)])
-    assert isinstance(error, ParameterError)
-    assert isinstance(token, int)
-    assert isinstance(SAMPLER.candidates(make_logits(1)[0], failing), ParameterError)
-
-
 def test_candidates_are_the_most_likely_tokens() -> None:
     row = make_logits(1)[0]
     row[[4, 9]] = row.max()
     params = SamplingParams(temperature=0.2, presence_penalty=2, logit_bias={0: 100})
-    found = SAMPLER.candidates(row, DrawRequest(params, 0, 0, answer=(4,), candidates=5))
+    found = SAMPLER.candidates(row[None], 0, DrawRequest(params, 0, 0, answer=(4,), candidates=5))
     assert found == SAMPLER.score(row[None], [0], 5)[0].top
 
 
@@ -135,11 +123,11 @@ def test_candidates_leave_out_what_may_not_be_drawn_but_keep_logprobs_and_ranks(
     row[[4, 9, 11]] = row.max()
     everything = SAMPLER.score(row[None], [0], VOCAB)[0].top
     allowed = [4, *range(10, 31)]
-    request = DrawRequest(SamplingParams(), 0, 0, suppressed=(12,), constraint=FixedMask(VOCAB, allowed), candidates=6)
+    request = DrawRequest(SamplingParams(), 0, 0, suppressed=(12,), mask=mask_of(VOCAB, allowed), candidates=6)
     wanted = [one for one in everything if one.token in allowed and one.token != 12]
-    assert SAMPLER.candidates(row, request) == tuple(wanted[:6])
-    assert SAMPLER.candidates(row, replace(request, candidates=50)) == tuple(wanted)
-    assert isinstance(SAMPLER.candidates(row, replace(request, constraint=FixedMask(VOCAB, []))), ModelError)
+    assert SAMPLER.candidates(row[None], 0, request) == tuple(wanted[:6])
+    assert SAMPLER.candidates(row[None], 0, replace(request, candidates=50)) == tuple(wanted)
+    assert isinstance(SAMPLER.candidates(row[None], 0, replace(request, mask=mask_of(VOCAB, []))), ModelError)
 
 
 def test_logprobs_are_of_the_raw_distribution() -> None:

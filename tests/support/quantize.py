@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.support.dequantize import IQ4_NL_VALUES
+from twofold.backends.reference.dequantize import IQ4_NL_VALUES
 from twofold.core.quant import QuantFormat
 
 Bytes = NDArray[np.uint8]

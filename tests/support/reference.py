@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.support.dequantize import dequantize
+from twofold.backends.reference.dequantize import dequantize
+from twofold.backends.reference.ops import FloatType, PagedCache, ReferenceModel
 from twofold.core.model import ModelSpec
 from twofold.formats.gguf import GGUFFile
 from twofold.models.decoder import forward
 from twofold.models.read import read_model
 from twofold.ops.base import Batch
-from twofold.ops.reference import FloatType, PagedCache, ReferenceModel
 
 Floats = NDArray[np.float32]
 

@@ -6,8 +6,8 @@ import gguf
 import numpy as np
 import pytest
 
-from tests.support.dequantize import dequantize
 from tests.support.quantize import quantize, random_rows
+from twofold.backends.reference.dequantize import dequantize
 from twofold.core.quant import FORMATS, QuantFormat
 
 QUANTISED = [fmt for fmt in FORMATS if not fmt.is_float]

@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.support.dequantize import dequantize
 from tests.support.gguf_writer import MetadataItem, RawTensor, write_gguf
 from tests.support.quantize import quantize
 from tests.support.vocabulary import CHAT_TEMPLATE, tokenizer_metadata
+from twofold.backends.reference.dequantize import dequantize
 from twofold.core.quant import BY_NAME
 
 Floats = NDArray[np.float32]

@@ -74,6 +74,7 @@ class ModelOptions:
         int | None, BYTES, Parameter(help="Size of the KV cache, e.g. 512M or 2G (default: chosen by free memory).")
     ] = None
     enable_prefix_caching: Annotated[bool, Parameter(help="Reuse the KV cache of shared prompt prefixes.")] = True
+    backend: Annotated[str, Parameter(help="cpu, or reference (NumPy; slow, for comparison).")] = "cpu"
     threads: Annotated[
         int | None, Parameter(name=("--threads", "-t"), help="Compute threads. Default: one per core.")
     ] = None
@@ -86,15 +87,10 @@ class ModelOptions:
         from twofold.engine.config import EngineOptions  # noqa: PLC0415 - start-up time
         from twofold.host.cpu import read_cpu  # noqa: PLC0415
 
-        EngineOptions(**self.engine_keywords())
+        EngineOptions(**self.engine_keywords()).open_backend()
         cores = read_cpu().usable_cores
         if self.threads is not None and self.threads > 2 * cores:
             note(f"warning: {self.threads} threads share {cores} cores, which is slower than --threads {cores}.")
-        if self.isa is not None:
-            from twofold.kernels.isa import choose  # noqa: PLC0415
-            from twofold.kernels.jit import host_features  # noqa: PLC0415
-
-            choose(host_features(), self.isa)
 
     def engine_keywords(self) -> dict[str, Any]:
         """Keywords of ``LLM``, but for the model and the tokenizer.
@@ -113,6 +109,7 @@ class ModelOptions:
             "token_budget": "fixed",
             "overlap": False,
             "seed": ENGINE_SEED,
+            "backend": self.backend,
             "threads": self.threads,
             "isa": self.isa,
             "chat_template": None if self.chat_template is None else read_chat_template(self.chat_template),

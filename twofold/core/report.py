@@ -34,6 +34,8 @@ class StepReport:
     seconds     how long they took, ``moves_s`` the moves before them
     host_s      the engine's own time since the step before; waiting for requests is none of it
     waiting, running, blocks    as they were when it was planned
+    forward_s   of ``seconds`` the forward pass, ``sample_s`` sampling
+    overlap_s   of ``forward_s`` what the engine did meanwhile
     """
 
     number: int
@@ -50,6 +52,9 @@ class StepReport:
     waiting: int
     running: int
     blocks: BlockCounts
+    forward_s: float = 0.0
+    sample_s: float = 0.0
+    overlap_s: float = 0.0
 
     @property
     def ended(self) -> float:

@@ -1,17 +1,16 @@
 """The records of the loop: what one step shall do, what came of it, and what that means for a sequence.
 
-    plan    = scheduler.plan(now)                   StepPlan     which sequences advance, by which tokens
-    outcome = executor.run(plan)                    StepOutcome  one entry for each entry of the plan, same order
-    events  = scheduler.commit(plan, outcome, now)  TokenEvent   one for each sequence that gained something
-
-They hold plain numbers and no arrays, so an executor may be local, remote or simulated.
+plan    = scheduler.plan(now)                   StepPlan     which sequences advance, by which tokens
+handle  = runner.execute(plan)                  StepInput    the part of a plan that a model runner needs
+outcome = handle.result(masks)                  StepOutcome  one entry for each entry of the plan, same order
+events  = scheduler.commit(plan, outcome, now)  TokenEvent   one for each sequence that gained something
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Literal, Protocol
 
@@ -90,9 +89,9 @@ class DrawRequest:
     """Everything a draw depends on beside the logits.
 
     ``position`` is the index in the sequence that the drawn token will have. ``prompt`` and ``answer`` are the tokens
-    before it, empty unless penalties need them. ``suppressed`` tokens cannot be drawn, nor those that ``constraint``
-    rules out. ``candidates`` asks for that many most likely tokens instead of a draw, for beam search; penalties, bias
-    and filters do not apply to them.
+    before it, empty unless penalties need them. ``suppressed`` tokens cannot be drawn, nor those whose bit is 0 in
+    ``mask`` (as ``TokenConstraint.mask``; None rules nothing out). ``candidates`` asks for that many most likely tokens
+    instead of a draw, for beam search; penalties, bias and filters do not apply to them.
     """
 
     params: SamplingParams
@@ -101,7 +100,7 @@ class DrawRequest:
     prompt: Sequence[int] = ()
     answer: Sequence[int] = ()
     suppressed: Sequence[int] = ()
-    constraint: TokenConstraint | None = None
+    mask: bytes | memoryview | None = None
     candidates: int = 0
 
 
@@ -134,17 +133,11 @@ class SequenceStep:
 
 
 @dataclass(frozen=True, slots=True)
-class StepPlan:
-    """One step of the loop: blocks to move, in order, then rows of many sequences, those that generate first.
-
-    ``predicted_s`` is how long it should take; None before anything was learned. ``decode_rows`` compute generated
-    tokens, the others prompts.
-    """
+class StepInput:
+    """What a model runner computes in one step: blocks to move, in order, then rows of many sequences."""
 
     steps: tuple[SequenceStep, ...]
     moves: tuple[BlockMove, ...] = ()
-    predicted_s: float | None = None
-    decode_rows: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.steps or self.moves)
@@ -152,6 +145,27 @@ class StepPlan:
     @property
     def rows(self) -> int:
         return sum(len(step.tokens) for step in self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan(StepInput):
+    """One step of the loop, sequences that generate first, with what only the loop needs of it.
+
+    ``predicted_s`` is how long it should take; None before anything was learned. ``decode_rows`` compute generated
+    tokens, the others prompts. ``constraints`` decide what may be sampled, by sequence.
+    """
+
+    predicted_s: float | None = None
+    decode_rows: int = 0
+    constraints: Mapping[int, TokenConstraint] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StepMasks:
+    """What constraints say of a step: the masks of sequences, and those that are not sampled in this step."""
+
+    allowed: Mapping[int, bytes | memoryview] = field(default_factory=dict)
+    skipped: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +214,17 @@ class SequenceOutcome:
 class StepOutcome:
     """One outcome for each entry of the plan, in the plan's order.
 
-    ``seconds`` the step's rows took from the first operation to the last draw, ``moves_s`` its block moves before.
+    ``seconds`` the step's rows took from the first operation to the last sample, ``moves_s`` its block moves before.
+    Of ``seconds`` the forward pass took ``forward_s``, sampling ``sample_s``; ``overlap_s`` is what the caller did in
+    ``forward_s``.
     """
 
     sequences: tuple[SequenceOutcome, ...]
     seconds: float = 0.0
     moves_s: float = 0.0
+    forward_s: float = 0.0
+    sample_s: float = 0.0
+    overlap_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

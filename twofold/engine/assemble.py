@@ -6,14 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from twofold.core.clock import Clock
-from twofold.engine.batch import BatchBuilder
 from twofold.engine.config import EngineConfig
 from twofold.engine.engine import Engine
-from twofold.engine.executor import LocalExecutor
 from twofold.engine.lessons import Lesson
 from twofold.engine.load import LoadedModel
 from twofold.kv.manager import BlockManager
-from twofold.sampling.sampler import Sampler
 from twofold.sched.budget import Budget, FixedBudget, LiveBudget
 from twofold.sched.scheduler import Scheduler
 from twofold.sched.step_builder import StepLimits
@@ -22,26 +19,18 @@ from twofold.sched.step_time import StepTimeModel
 
 def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
     """An engine on this machine. Where the model takes fewer rows than configured, its own limits count."""
-    config, forward = loaded.config, loaded.built.forward
+    config, runner = loaded.config, loaded.runner
     limits = replace(
         config.limits,
-        rows=min(config.limits.rows, forward.max_rows),
-        logit_rows=min(config.limits.logit_rows, forward.max_logit_rows),
-    )
-    batches = BatchBuilder(
-        sequences=limits.sequences,
-        rows=limits.rows,
-        logit_rows=limits.logit_rows,
-        context=config.context,
-        blocks=config.blocks_per_sequence,
-        groups=len(config.kv_groups),
+        rows=min(config.limits.rows, runner.max_rows),
+        logit_rows=min(config.limits.logit_rows, runner.max_logit_rows),
     )
     return Engine(
-        LocalExecutor(forward, Sampler(loaded.built.rows), batches),
+        runner,
         _scheduler(config, limits, loaded.lessons),
         loaded.tokenizer,
         clock,
-        vocab_size=forward.vocab_size,
+        vocab_size=runner.vocab_size,
         context=config.context,
         seed=config.seed,
         overlap=config.overlap,

@@ -24,7 +24,7 @@ from twofold.engine.config import EngineKeywords
 from twofold.engine.embedding import check_pooling
 from twofold.engine.engine import DEFAULT_OPTIONS, Engine
 from twofold.engine.llm import DEFAULT_PARAMS
-from twofold.engine.load import BuildForward, LoadedModel
+from twofold.engine.load import LoadedModel
 from twofold.engine.opened import OpenModel, open_model
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.prompts import GivenPrompt, Prompt, read_prompts
@@ -139,10 +139,9 @@ class AsyncLLM(OpenModel):
         *,
         tokenizer: str | os.PathLike[str] | None = None,
         progress: sources.Progress = sources.SILENT,
-        build: BuildForward | None = None,
         **options: Unpack[EngineKeywords],
     ) -> None:
-        self._start(open_model("AsyncLLM", model, tokenizer, progress, build, options), MonotonicClock())
+        self._start(open_model("AsyncLLM", model, tokenizer, progress, options), MonotonicClock())
 
     def _start(self, loaded: LoadedModel, clock: Clock) -> None:
         super()._start(loaded, clock)

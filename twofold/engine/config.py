@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypedDict, cast, get_args
 
+from twofold.backends.base import Backend, RunnerSizes
+from twofold.backends.registry import check_backend, open_backend
 from twofold.core.errors import ParameterError, ResourceError, nearest
 from twofold.core.kv_layout import KVLayout, KVType
 from twofold.core.model import ModelSpec
 from twofold.core.params import known_keywords
 from twofold.engine.kv_memory import KVDemand, largest_context, share_out
 from twofold.kv.manager import GroupSize
-from twofold.kv.pool import blocks_for
 from twofold.sched.step_builder import StepLimits
 
 TokenBudget = Literal["live", "fixed"]
@@ -51,6 +52,7 @@ class EngineKeywords(TypedDict, total=False):
     max_waiting_seqs: int
     overlap: bool
     seed: int
+    backend: str
     threads: int | None
     isa: str | None
     chat_template: str | None
@@ -78,7 +80,8 @@ class EngineOptions:
     max_waiting_seqs        sequences that may wait; more are refused
     overlap                 turn tokens into text while the next step computes
     seed                    where requests without a seed get theirs from
-    threads, isa            threads and instruction set of the kernels
+    backend                 what computes: cpu, or reference (NumPy; slow)
+    threads, isa            threads and instruction set of the cpu backend
     chat_template           Jinja source or the name of a built-in template, instead of the model's own
     """
 
@@ -96,6 +99,7 @@ class EngineOptions:
     max_waiting_seqs: int = 100_000
     overlap: bool = True
     seed: int = 0
+    backend: str = "cpu"
     threads: int | None = None
     isa: str | None = None
     chat_template: str | None = None
@@ -111,6 +115,7 @@ class EngineOptions:
         if self.swap_space_bytes is not None:
             _whole("swap_space_bytes", self.swap_space_bytes, 0, 1 << 62)
         _whole("seed", self.seed, 0, (1 << 64) - 1)
+        check_backend(self.backend)
         _one_of("kv_cache_dtype", self.kv_cache_dtype, ("auto", *get_args(KVType)))
         _one_of("token_budget", self.token_budget, get_args(TokenBudget))
         for name in ("enable_prefix_caching", "overlap"):
@@ -119,6 +124,10 @@ class EngineOptions:
         for name in ("tpot_target_ms", "itl_limit_ms"):
             if getattr(self, name) is not None:
                 self._check_pace(name, getattr(self, name))
+
+    def open_backend(self) -> Backend:
+        """The backend that computes, with its options. Raises ParameterError for an option that it does not have."""
+        return open_backend(self.backend, {"isa": self.isa, "threads": self.threads})
 
     def _check_pace(self, name: str, milliseconds: object) -> None:
         number = isinstance(milliseconds, int | float) and not isinstance(milliseconds, bool)
@@ -144,17 +153,13 @@ class EngineConfig:
     seed: int
     threads: int | None
     isa: str | None
+    backend: str = "cpu"
     prefix_caching: bool = True
     token_budget: TokenBudget = "live"
     tpot_target_s: float = 0.05
     itl_limit_s: float | None = None
     max_waiting: int = 100_000
     overlap: bool = True
-
-    @property
-    def blocks_per_sequence(self) -> int:
-        """Blocks of the longest sequence: the width of a block table."""
-        return blocks_for(self.context, self.block_size)
 
     def kv_layout(self, spec: ModelSpec) -> KVLayout:
         """How the keys and values of that model are kept."""
@@ -197,12 +202,27 @@ def resolve(options: EngineOptions, spec: ModelSpec, free_memory: int) -> Engine
         seed=options.seed,
         threads=options.threads,
         isa=options.isa,
+        backend=options.backend,
         prefix_caching=options.enable_prefix_caching,
         token_budget=cast(TokenBudget, options.token_budget),
         tpot_target_s=(options.tpot_target_ms or DEFAULT_TARGET_MS) / 1000,
         itl_limit_s=None if options.itl_limit_ms is None else options.itl_limit_ms / 1000,
         max_waiting=options.max_waiting_seqs,
         overlap=options.overlap,
+    )
+
+
+def runner_sizes(config: EngineConfig) -> RunnerSizes:
+    """What the runner of an engine has to hold."""
+    return RunnerSizes(
+        context=config.context,
+        sequences=config.limits.sequences,
+        rows=config.limits.rows,
+        logit_rows=config.limits.logit_rows,
+        block_size=config.block_size,
+        blocks=tuple(group.blocks for group in config.kv_groups),
+        host_slots=tuple(group.host_slots for group in config.kv_groups),
+        kv_type=config.kv_type,
     )
 
 

@@ -1,7 +1,7 @@
 """The loop. Requests come in, three calls are made again and again, and what was added to answers comes out.
 
     plan    = scheduler.plan(now)
-    outcome = executor.run(plan, meanwhile)     meanwhile: the last step's tokens become text and leave
+    outcome = run_step(runner, plan, meanwhile) meanwhile: the last step's tokens become text and leave
     events  = scheduler.commit(plan, outcome, now)
 
 Ownership: the scheduler owns sequences and their blocks, requests own their answers, the roster knows which belong
@@ -17,13 +17,14 @@ from functools import partial
 from itertools import count
 from typing import Final
 
+from twofold.backends.base import ModelRunner
 from twofold.core.clock import Clock
 from twofold.core.errors import ParameterError
 from twofold.core.params import BeamSearchParams, SamplingParams
 from twofold.core.report import Observer
 from twofold.core.request import RequestOptions
 from twofold.core.step import Pooling, StepOutcome, StepPlan, TokenEvent
-from twofold.engine.base import Executor
+from twofold.engine.executor import run_step
 from twofold.engine.intake import Came, Intake
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.prompts import GivenPrompt
@@ -48,7 +49,7 @@ class Engine:
 
     def __init__(
         self,
-        executor: Executor,
+        runner: ModelRunner,
         scheduler: Scheduler,
         tokenizer: Tokenizer,
         clock: Clock,
@@ -59,7 +60,7 @@ class Engine:
         overlap: bool = True,
         keeps_targets: bool = True,
     ) -> None:
-        self._executor = executor
+        self._runner = runner
         self._scheduler = scheduler
         self._roster = Roster(scheduler, clock)
         self._grammars = GrammarCompiler(tokenizer, tokenizer.eos_ids, vocab_size)
@@ -91,6 +92,10 @@ class Engine:
     def observe(self, observer: Observer) -> None:
         """Tells ``observer``, beside those that listen already, of every step and every request from now on."""
         self._reporter.observers.append(observer)
+
+    def watch_plans(self, listener: Callable[[StepPlan], None]) -> None:
+        """From now on ``listener`` gets each step before it runs."""
+        self._reporter.plan_listeners.append(listener)
 
     def deliver_to(self, outlet: Outlet) -> None:
         """From now on ``outlet`` gets what leaves, the moment that it does, and ``step`` returns nothing."""
@@ -185,7 +190,7 @@ class Engine:
         """One turn of the loop; what left in it. Empty where it only computed, or had nothing to do.
 
         What a step drew leaves while the next one computes, or at once when nothing is left to compute. When the
-        executor fails, every request is aborted, because blocks may not hold what they should, and its error leaves.
+        runner fails, every request is aborted, because blocks may not hold what they should, and its error leaves.
         """
         now = self._clock.now()
         self._arrive(self._scheduler.expire(now), now)
@@ -194,6 +199,7 @@ class Engine:
         self._idle = not plan
         if plan:
             meanwhile = partial(self._leave, left) if self._overlap and self._arrived else None
+            self._reporter.plan(plan)
             outcome = self._run(plan, meanwhile)
             ended = self._clock.now()
             self._arrive(self._steer(self._scheduler.commit(plan, outcome, ended), ended, left), ended)
@@ -227,7 +233,7 @@ class Engine:
 
     def _run(self, plan: StepPlan, meanwhile: Callable[[], None] | None) -> StepOutcome:
         try:
-            return self._executor.run(plan, meanwhile)
+            return run_step(self._runner, plan, meanwhile)
         except BaseException:
             for request_id in list(self._requests):
                 self.abort(request_id)

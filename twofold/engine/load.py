@@ -3,44 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
+from twofold.backends.base import Backend, ModelRunner
 from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
-from twofold.engine.config import EngineConfig, EngineOptions, resolve
+from twofold.engine.config import EngineConfig, EngineOptions, resolve, runner_sizes
 from twofold.engine.lessons import Lesson, read_lessons
 from twofold.formats.gguf import GGUFFile
-from twofold.host.memory import read_memory
-from twofold.models.bind import ModelWeights
 from twofold.models.read import read_model
-from twofold.ops.base import Forward
-from twofold.sampling.base import RowOps
 from twofold.text.tokenizer import Tokenizer
-
-
-def _nothing() -> None:
-    return
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltForward:
-    """A model ready to run, the row operations that suit it, how long its kernels compiled, and how to let it go."""
-
-    forward: Forward
-    rows: RowOps
-    compile_s: float = 0.0
-    close: Callable[[], None] = _nothing
-
-
-BuildForward: TypeAlias = Callable[[GGUFFile, ModelSpec, ModelWeights, EngineConfig], BuiltForward]
-"""Makes a file's weights run. The file is closed afterwards; arrays of it that are still in use stay valid.
-
-The result takes batches of up to ``config.limits`` and keeps the blocks and host slots of ``config.kv_groups``.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +24,7 @@ class LoadedModel:
     ``sampling`` is for commands, whose users need not say how to sample; ``SamplingParams`` keep defaults of their own.
     """
 
-    built: BuiltForward
+    runner: ModelRunner
     tokenizer: Tokenizer
     spec: ModelSpec
     config: EngineConfig
@@ -60,19 +34,19 @@ class LoadedModel:
 
     @property
     def compile_s(self) -> float:
-        return self.built.compile_s
+        return self.runner.compile_s
 
     def close(self) -> None:
         """Lets the model go, and ends the process that renders its chats."""
-        self.built.close()
+        self.runner.close()
         self.tokenizer.stop_rendering()
 
 
 def load_model(
     path: Path,
     options: EngineOptions,
-    build: BuildForward,
     *,
+    backend: Backend | None = None,
     tokenizer_path: Path | None = None,
     tokenizer_cache: Path | None = None,
     cache: Path | None = None,
@@ -82,9 +56,11 @@ def load_model(
 
     ``tokenizer_path`` is another GGUF file whose tokenizer is used instead; ``tokenizer_cache`` a folder for what is
     slow to derive from a vocabulary, ``cache`` the one that calibrations are in. ``chats``: the process that renders
-    chats starts while the weights load. Raises what reading, ``resolve`` and ``build`` raise.
+    chats starts while the weights load. ``backend`` is used instead of the one that ``options`` name. Raises what
+    reading, ``resolve`` and ``Backend.load`` raise.
     """
     start = time.perf_counter()
+    backend = backend or options.open_backend()
     with GGUFFile.open(path) as file:
         spec, weights = read_model(file.metadata, file.tensors, file.data, options.max_model_len)
         if tokenizer_path is None:
@@ -95,12 +71,12 @@ def load_model(
             tokenizer = _other_tokenizer(tokenizer_path, tokenizer_cache, options.chat_template, spec)
         if chats:
             tokenizer.start_rendering()
-        config = resolve(options, spec, max(0, read_memory().available - file.nbytes))
-        built = build(file, spec, weights, config)
+        config = resolve(options, spec, max(0, backend.free_memory() - file.nbytes))
+        runner = backend.load(file, spec, weights, runner_sizes(config))
         sampling = SamplingDefaults.of_model(file.metadata)
     lessons = () if cache is None else read_lessons(path, config.isa, config.threads, cache)
-    load_s = time.perf_counter() - start - built.compile_s
-    return LoadedModel(built, tokenizer, spec, config, load_s, lessons, sampling)
+    load_s = time.perf_counter() - start - runner.compile_s
+    return LoadedModel(runner, tokenizer, spec, config, load_s, lessons, sampling)
 
 
 def _other_tokenizer(path: Path, cache: Path | None, chat_template: str | None, spec: ModelSpec) -> Tokenizer:

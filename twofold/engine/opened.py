@@ -10,7 +10,7 @@ from twofold.core.clock import Clock, MonotonicClock
 from twofold.core.params import check_keywords
 from twofold.engine.assemble import assemble
 from twofold.engine.config import EngineConfig, EngineKeywords, EngineOptions
-from twofold.engine.load import BuildForward, LoadedModel, load_model
+from twofold.engine.load import LoadedModel, load_model
 from twofold.formats import sources
 from twofold.host.paths import CacheFolders
 from twofold.text.tokenizer import Tokenizer
@@ -50,17 +50,15 @@ def open_model(
     model: str | os.PathLike[str],
     tokenizer: str | os.PathLike[str] | None,
     progress: sources.Progress,
-    build: BuildForward | None,
     options: EngineKeywords,
 ) -> LoadedModel:
     """Finds a model and loads it, for a class ``owner`` with the keywords of ``LLM``."""
-    check_keywords(owner, options, (*EngineKeywords.__annotations__, "model", "tokenizer", "progress", "build"))
+    check_keywords(owner, options, (*EngineKeywords.__annotations__, "model", "tokenizer", "progress"))
     wanted = EngineOptions(**options)
     folders = CacheFolders.of().create()
     return load_model(
         _resolved(model, folders, progress),
         wanted,
-        build or _cpu_build(),
         tokenizer_path=None if tokenizer is None else _resolved(tokenizer, folders, progress),
         tokenizer_cache=folders.tokenizers,
         cache=folders.root,
@@ -70,9 +68,3 @@ def open_model(
 
 def _resolved(name: str | os.PathLike[str], folders: CacheFolders, progress: sources.Progress) -> Path:
     return sources.resolve(os.fspath(name), cache=folders.models, progress=progress).path
-
-
-def _cpu_build() -> BuildForward:
-    from twofold.engine.cpu import build_cpu  # noqa: PLC0415 - the kernels are only loaded where they run
-
-    return build_cpu

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from twofold.core.report import BlockCounts, Observer, RequestReport, StepReport
 from twofold.core.step import Logits, SequenceStep, StepOutcome, StepPlan
 from twofold.sched.scheduler import Scheduler
@@ -12,9 +14,15 @@ class StepReporter:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.observers: list[Observer] = []
+        self.plan_listeners: list[Callable[[StepPlan], None]] = []
         self._scheduler = scheduler
         self._number = 0
         self._ended: float | None = None
+
+    def plan(self, plan: StepPlan) -> None:
+        """Hands a step on that is about to run."""
+        for listener in self.plan_listeners:
+            listener(plan)
 
     def step(self, plan: StepPlan, outcome: StepOutcome, planned: float, ended: float) -> None:
         """Reports a step that was planned and had ended at these times."""
@@ -52,6 +60,9 @@ class StepReporter:
             seconds=outcome.seconds,
             moves_s=outcome.moves_s,
             host_s=host_s,
+            forward_s=outcome.forward_s,
+            sample_s=outcome.sample_s,
+            overlap_s=outcome.overlap_s,
             waiting=scheduler.waiting,
             running=scheduler.running,
             blocks=BlockCounts(sum(manager.free), sum(manager.cached), sum(manager.held)),

@@ -27,7 +27,7 @@ do in Python. Why nothing goes wrong:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -285,7 +285,7 @@ def _lines(size: int) -> NDArray[np.int64]:
 
 
 class Team:
-    """``workers`` threads, the caller included. ``run`` is to be called by one thread at a time; ``close`` ends it."""
+    """``workers`` threads, the caller included. One thread at a time may call; ``close`` ends the threads."""
 
     def __init__(self, compiler: Compiler, workers: int, scratch_bytes: int) -> None:
         isa = compiler.target.isa
@@ -318,40 +318,32 @@ class Team:
     def workers(self) -> int:
         return len(self._threads) + 1
 
-    def run(self, program: Program, meanwhile: Callable[[], None] | None = None) -> None:
-        """Runs every operation of ``program``; all its results are in memory on return.
+    def run(self, program: Program) -> None:
+        """Runs every operation of ``program``; all its results are in memory on return."""
+        self._take_up(program)
+        self._run_together()
 
-        ``meanwhile`` is called while the others compute, before the calling thread joins them; alone, before it
-        begins. What it raises leaves when the program is done.
-        """
-        assert not self._closed, "the team is closed"
-        if program is not self._program:
-            self._take_up(program)
-        if meanwhile is None:
-            self._run_together()
-        elif self._threads:
-            self._run_joining(meanwhile)
+    def begin(self, program: Program) -> None:
+        """Lets the other threads begin with ``program``. ``finish`` must follow."""
+        self._take_up(program)
+        if self._threads:
+            self._start_others(self._at)
+            if not self._control[Control.STARTED]:
+                self._wake_all()
+                self._await_members(self._at)
+
+    def finish(self) -> None:
+        """The calling thread joins the program that was begun; alone, it runs all of it. Returns as ``run``."""
+        if self._threads:
+            self._join(self._at, self._run_address)
         else:
-            try:
-                meanwhile()
-            finally:
-                self._run_together()
+            self._run_together()
 
     def _run_together(self) -> None:
         self._start(self._at, self._run_address)
         if not self._control[Control.STARTED]:
             self._wake_all()
             self._run(self._at, len(self._threads), 0)
-
-    def _run_joining(self, meanwhile: Callable[[], None]) -> None:
-        self._start_others(self._at)
-        try:
-            if not self._control[Control.STARTED]:
-                self._wake_all()
-                self._await_members(self._at)
-            meanwhile()
-        finally:
-            self._join(self._at, self._run_address)
 
     def close(self) -> None:
         """Ends the threads. The team cannot run again."""
@@ -365,6 +357,9 @@ class Team:
             thread.join()
 
     def _take_up(self, program: Program) -> None:
+        assert not self._closed, "the team is closed"
+        if program is self._program:
+            return
         control = self._control
         control[Control.OPS] = program.ops.ctypes.data
         control[Control.OP_COUNT] = len(program.ops)

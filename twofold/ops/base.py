@@ -7,7 +7,8 @@ each a token of some sequence at some position. There is no prefill shape and no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, TypeVar
@@ -117,7 +118,7 @@ class Ops(Protocol[T]):
 
 
 class Forward(Protocol):
-    """A model ready to run. The engine sees nothing else of it."""
+    """A model ready to run, on arrays of this process."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -140,13 +141,34 @@ class Forward(Protocol):
         """Hidden states [hidden_rows, hidden_size] of the last ``run``, after the final norm; the next overwrites."""
         ...
 
-    def run(self, batch: Batch, meanwhile: Callable[[], None] | None = None) -> NDArray[np.float32]:
-        """Logits [logit_rows, vocab_size]; the array is overwritten by the next call.
+    def run(self, batch: Batch) -> NDArray[np.float32]:
+        """Logits [logit_rows, vocab_size]; the array is overwritten by the next batch."""
+        ...
 
-        ``meanwhile`` is called once while the batch is computed, or before; what it raises leaves afterwards.
-        """
+    def begin(self, batch: Batch) -> None:
+        """Begins to compute the batch on other threads, where there are any; ``finish`` must follow."""
+        ...
+
+    def finish(self) -> NDArray[np.float32]:
+        """Computes the rest of the batch that was begun; logits as ``run``."""
         ...
 
     def move(self, moves: Sequence[BlockMove]) -> None:
         """Moves blocks of K and V, one after another: within a KV group, out to its host slots, in from them."""
         ...
+
+
+class SerialForward(ABC):
+    """``begin`` and ``finish`` of a Forward that has no other threads: all is computed when the result is needed."""
+
+    def begin(self, batch: Batch) -> None:
+        """``Forward.begin``."""
+        self._batch = batch
+
+    def finish(self) -> NDArray[np.float32]:
+        """``Forward.finish``."""
+        return self.run(self._batch)
+
+    @abstractmethod
+    def run(self, batch: Batch) -> NDArray[np.float32]:
+        """``Forward.run``."""

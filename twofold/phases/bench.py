@@ -18,7 +18,7 @@ from twofold.engine.llm import LLM
 from twofold.phases.cases import PURE_STEPS, Case, Decode, Mixed, Prefill, Prefix
 from twofold.phases.driver import Driver, StopError
 from twofold.phases.rows import DecodeRow, MixedRow, PrefillRow, PrefixRow, Row, Spread, StartTimes, percentile
-from twofold.phases.steps import StepTime, WatchedForward
+from twofold.phases.steps import StepTime
 
 T = TypeVar("T")
 
@@ -28,16 +28,14 @@ WARM_STEPS: Final = 16
 
 
 class PhaseBench:
-    """Cases over one model, whose forward pass must be watched. ``stop`` is asked between steps."""
+    """Cases over one model. ``stop`` is asked between steps."""
 
     def __init__(self, llm: LLM, rounds: int, stop: Callable[[], bool]) -> None:
-        forward = llm.loaded.built.forward
-        assert isinstance(forward, WatchedForward), "the model was not built by watched_build"
         self._llm = llm
         self._rounds = rounds
         self._config = llm.config
-        self._rows = min(llm.config.limits.rows, forward.max_rows)
-        self._driver = Driver(llm.engine, forward, llm.loaded.spec.vocab_size, stop)
+        self._rows = min(llm.config.limits.rows, llm.loaded.runner.max_rows)
+        self._driver = Driver(llm.engine, llm.loaded.spec.vocab_size, stop)
 
     @property
     def config(self) -> EngineConfig:

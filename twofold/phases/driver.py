@@ -12,7 +12,7 @@ from twofold.core.report import RequestReport, StepReport
 from twofold.core.request import RequestOptions
 from twofold.engine.engine import Engine
 from twofold.engine.prompts import GivenPrompt
-from twofold.phases.steps import StepTime, WatchedForward
+from twofold.phases.steps import StepTime
 
 MOST_TOKEN: Final = 30_000
 FIRST_TOKEN: Final = 100
@@ -29,9 +29,8 @@ class Driver:
     Prompts of different salts share nothing in the cache. Tokens become text, as they do for every client.
     """
 
-    def __init__(self, engine: Engine, forward: WatchedForward, vocabulary: int, stop: Callable[[], bool]) -> None:
+    def __init__(self, engine: Engine, vocabulary: int, stop: Callable[[], bool]) -> None:
         self._engine = engine
-        self._forward = forward
         self._tokens = range(min(FIRST_TOKEN, vocabulary // 3), min(vocabulary, MOST_TOKEN))
         self._stop = stop
         self._salts = count()
@@ -42,7 +41,7 @@ class Driver:
 
     def on_step(self, report: StepReport) -> None:
         """Hears of a step."""
-        self._last = StepTime.of(report, self._forward.take())
+        self._last = StepTime.of(report)
 
     def on_request(self, report: RequestReport) -> None:
         """Hears of the end of a request."""

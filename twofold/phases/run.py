@@ -18,7 +18,6 @@ from twofold.phases.cases import Case, Sizes
 from twofold.phases.ceilings import Ceilings, MachineProbe, read_ceilings
 from twofold.phases.report import PhaseReport
 from twofold.phases.rows import Row, SkippedCase, StartTimes
-from twofold.phases.steps import watched_build
 
 RAISED: Final = 1.02
 """Ceilings that rose by more while the engine ran are told."""
@@ -123,7 +122,7 @@ def measure_cases(
 def _bench(
     subject: MeasuredModel, options: EngineKeywords, rounds: int, stop: Callable[[], bool]
 ) -> Iterator[PhaseBench]:
-    with LLM(subject.path, tokenizer=subject.tokenizer, build=watched_build, **options) as llm:
+    with LLM(subject.path, tokenizer=subject.tokenizer, **options) as llm:
         yield PhaseBench(llm, rounds, stop)
 
 

@@ -6,12 +6,16 @@ is fixed by the vocabulary size: the draw is then the same in any batch.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 F32 = NDArray[np.float32]
+Argmax: TypeAlias = Callable[[F32, Sequence[int]], tuple[NDArray[np.int32], F32]]
+"""(logits [rows, vocab], ascending rows) → ids and values of the largest logits of these rows; among equals the lowest
+id. A backend whose forward pass has found them gives this to its sampler."""
 
 
 class RowOps(Protocol):

@@ -1,7 +1,7 @@
 """From a row of logits to the distribution that a token is drawn from. The order of the rules:
 
     repetition penalty → frequency and presence penalties → bias     change logits
-    suppressed tokens, tokens that the constraint rules out          are given −inf: no bias brings them back
+    suppressed tokens, tokens that the mask rules out                are given −inf: no bias brings them back
     temperature                                                      divides the logits
     top-k → top-p → min-p                                            keep the most likely tokens
 
@@ -25,13 +25,13 @@ LOOKS: Final = (64, 1024)
 
 
 def changes_logits(request: DrawRequest) -> bool:
-    """Whether the request's draw needs logits other than the model's. A constraint that fails raises its error."""
+    """Whether the request's draw needs logits other than the model's."""
     return request.params.penalises or bool(request.params.biases) or rules_out(request)
 
 
 def rules_out(request: DrawRequest) -> bool:
-    """Whether tokens cannot be drawn, however likely they are. A constraint that fails raises its error."""
-    return bool(request.suppressed) or (request.constraint is not None and request.constraint.mask() is not None)
+    """Whether tokens cannot be drawn, however likely they are."""
+    return bool(request.suppressed) or request.mask is not None
 
 
 def adjusted(rows: RowOps, row: F32, request: DrawRequest) -> F32:
@@ -48,16 +48,12 @@ def adjusted(rows: RowOps, row: F32, request: DrawRequest) -> F32:
 
 
 def allowed(rows: RowOps, row: F32, request: DrawRequest) -> F32:
-    """A copy of the row with −inf for suppressed tokens and for those that the constraint rules out.
-
-    A constraint that fails raises the error of its ``mask``.
-    """
-    mask = None if request.constraint is None else request.constraint.mask()
-    if mask is None:
+    """A copy of the row with −inf for suppressed tokens and for those that the mask rules out."""
+    if request.mask is None:
         row = row.copy()
     else:
         masked = np.empty_like(row)
-        rows.mask(row, np.frombuffer(mask, np.uint32), masked)
+        rows.mask(row, np.frombuffer(request.mask, np.uint32), masked)
         row = masked
     if request.suppressed:
         row[np.asarray(request.suppressed, dtype=np.int32)] = -np.inf

@@ -12,7 +12,7 @@ import numpy as np
 
 from twofold.core.errors import ModelError, TwofoldError
 from twofold.core.step import DrawRequest, PositionLogprobs, TokenLogprob
-from twofold.sampling.base import F32, RowOps
+from twofold.sampling.base import F32, Argmax, RowOps
 from twofold.sampling.filters import adjusted, allowed, candidates, changes_logits, filtered, pick, rules_out
 from twofold.sampling.logprobs import most_likely, score
 from twofold.sampling.philox import uniform
@@ -21,17 +21,18 @@ from twofold.sampling.philox import uniform
 class Sampler:
     """Sampling over the rows of one step, with the given implementation of whole-row operations."""
 
-    def __init__(self, rows: RowOps) -> None:
+    def __init__(self, rows: RowOps, argmax: Argmax | None = None) -> None:
         self._rows = rows
+        self._argmax = argmax or (lambda logits, at: rows.argmax(_select(logits, at)))
 
     def draw(self, logits: F32, at: Sequence[int], requests: Sequence[DrawRequest]) -> list[int | TwofoldError]:
         """One token for each request, from row ``at[i]`` of ``logits`` [rows, vocab], or why there is none.
 
         Greedy requests that leave the logits as they are share one argmax; it is also the maximum that the others
-        need. There is no token where the model computed something that is not a number (ModelError), where nothing
-        is left that may be drawn (ModelError), or where a constraint fails (its own error).
+        need. There is no token (ModelError) where the model computed something that is not a number, or where nothing
+        is left that may be drawn.
         """
-        ids, values = self._rows.argmax(_select(logits, at))
+        ids, values = self._argmax(logits, at)
         tokens: list[int | TwofoldError] = ids.tolist()
         for index, (maximum, request) in enumerate(zip(values.tolist(), requests, strict=True)):
             if not isfinite(maximum):
@@ -44,21 +45,16 @@ class Sampler:
                 tokens[index] = error
         return tokens
 
-    def candidates(self, row: F32, request: DrawRequest) -> tuple[TokenLogprob, ...] | TwofoldError:
-        """The ``request.candidates`` most likely tokens of ``row`` [vocab] that may be drawn, or why there are none.
+    def candidates(self, logits: F32, at: int, request: DrawRequest) -> tuple[TokenLogprob, ...] | TwofoldError:
+        """The ``request.candidates`` most likely tokens of row ``at`` that may be drawn, or why there are none.
 
         Fewer where fewer are allowed. Order, log-probabilities and ranks are of the model's own distribution.
         """
-        try:
-            if not isfinite(float(self._rows.argmax(row[None])[1][0])):
-                raise _broken()
-            left = allowed(self._rows, row, request) if rules_out(request) else row
-            found = most_likely(self._rows, row, left, request.candidates)
-            if not found:
-                raise _nothing_left(request)
-        except TwofoldError as error:
-            return error
-        return found
+        row = logits[at]
+        if not isfinite(float(self._argmax(logits, [at])[1][0])):
+            return _broken()
+        left = allowed(self._rows, row, request) if rules_out(request) else row
+        return most_likely(self._rows, row, left, request.candidates) or _nothing_left(request)
 
     def score(self, logits: F32, tokens: Sequence[int], alternatives: int) -> tuple[PositionLogprobs, ...]:
         """Log-probabilities of token i in row i of ``logits`` [tokens, vocab], and of the most likely others."""
@@ -87,7 +83,7 @@ def _broken() -> ModelError:
 
 
 def _nothing_left(request: DrawRequest) -> ModelError:
-    if request.constraint is None:
+    if request.mask is None:
         return ModelError("Every token is suppressed.", hint="Suppress fewer tokens.")
     return ModelError(
         "No token satisfies both the structured output and the other sampling parameters.",

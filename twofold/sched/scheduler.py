@@ -186,7 +186,7 @@ class Scheduler:
         if not step.steps:
             self._unblock(step, pace, now)
         predicted = self._model.predict(step.shape) if step.shape.rows else None
-        return StepPlan(step.steps, self._manager.take_moves(), predicted, step.decode_rows)
+        return StepPlan(step.steps, self._manager.take_moves(), predicted, step.decode_rows, step.constraints)
 
     def commit(self, plan: StepPlan, outcome: StepOutcome, now: float) -> list[TokenEvent]:
         """Moves the cursors of the plan's sequences; those that ended meanwhile are passed over."""

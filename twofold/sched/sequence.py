@@ -309,7 +309,7 @@ class Sequence:
         if params.penalises:
             prompt, answer = self.tokens[: self.prompt_length], self.tokens[self.prompt_length :]
         known = len(self.tokens)
-        return DrawRequest(params, self.seed, known, prompt, answer, suppressed, self.constraint, self.candidates)
+        return DrawRequest(params, self.seed, known, prompt, answer, suppressed, None, self.candidates)
 
     def _become(self, state: SequenceState) -> None:
         assert state in TRANSITIONS[self.state], f"a {self.state.value} sequence cannot become {state.value}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twofold.core.errors import ParameterError
-from twofold.core.step import Logits, SequenceStep
+from twofold.core.step import Logits, SequenceStep, TokenConstraint
 from twofold.sched.budget import Allowance, Budget
 from twofold.sched.sequence import Sequence
 from twofold.sched.step_time import StepShape, attended
@@ -36,7 +36,7 @@ class StepLimits:
 class StepBuilder:
     """Sequences with their rows, in the order in which they came. ``rows`` and ``logit_rows`` are what is left.
 
-    ``decode_rows`` of those that are in compute generated tokens.
+    ``decode_rows`` of those that are in compute generated tokens. ``constraints`` are those of sequences that sample.
     """
 
     def __init__(self, limits: StepLimits) -> None:
@@ -47,6 +47,7 @@ class StepBuilder:
         self._attended = 0
         self._read = 0
         self._steps: dict[int, SequenceStep] = {}
+        self.constraints: dict[int, TokenConstraint] = {}
 
     @property
     def steps(self) -> tuple[SequenceStep, ...]:
@@ -73,10 +74,13 @@ class StepBuilder:
         self._read += start + rows
         self.decode_rows += _generated(sequence, step)
         self._steps[sequence.sequence_id] = step
+        if step.draw is not None and sequence.constraint is not None:
+            self.constraints[sequence.sequence_id] = sequence.constraint
 
     def drop(self, sequence: Sequence) -> None:
         """Takes the sequence's rows out again, if it has any."""
         step = self._steps.pop(sequence.sequence_id, None)
+        self.constraints.pop(sequence.sequence_id, None)
         if step is not None:
             rows = len(step.tokens)
             self.rows += rows

@@ -12,9 +12,8 @@ from tests.sched.test_step_time import DECODE, MIXED, PREFILL
 from twofold.core.errors import ResourceError
 from twofold.core.values import FP16, FP32, find_format
 from twofold.cost.calibrate.fit import CalibrationSample, error_of, fit_constants, lessons, samples
-from twofold.cost.calibrate.probes import ProbePoint
+from twofold.cost.calibrate.probes import ProbePoint, Spans
 from twofold.cost.calibrate.store import Calibration, CalibrationSubject, load, read_constants, save, write_constants
-from twofold.cost.calibrate.watch import Spans
 from twofold.cost.count.setting import Setting
 from twofold.cost.count.step import SequenceRows
 from twofold.cost.hardware.machine import Cited, Machine

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Final
+from typing import Final, TypeAlias
 
 from twofold.core.params import SamplingParams
 from twofold.core.report import RequestReport, StepReport
 from twofold.core.request import RequestOptions
-from twofold.cost.calibrate.watch import SpanForward, Spans
+from twofold.core.step import StepPlan
+from twofold.cost.count.step import SequenceRows
 from twofold.engine.engine import Engine
 from twofold.engine.prompts import GivenPrompt
+from twofold.engine.reports import logit_rows
 
+Spans: TypeAlias = tuple[tuple[int, SequenceRows], ...]
+"""Rows of a step: so many sequences of each kind."""
 MOST_TOKEN: Final = 30_000
 WARM_ROWS: Final = 128
 
@@ -77,24 +82,29 @@ class ProbePoint:
 
 
 class Prober:
-    """Runs probes over an engine whose forward pass is a ``SpanForward``, and gathers the points.
+    """Runs probes over an engine and gathers the points.
 
     ``stop`` is asked between steps; what a probe has given until then stays.
     """
 
-    def __init__(self, engine: Engine, forward: SpanForward, vocabulary: int, stop: Callable[[], bool]) -> None:
-        self._engine, self._forward, self._stop = engine, forward, stop
+    def __init__(self, engine: Engine, vocabulary: int, stop: Callable[[], bool]) -> None:
+        self._engine, self._stop = engine, stop
         self._tokens = range(min(100, vocabulary // 3), min(vocabulary, MOST_TOKEN))
         self._random, self._salts = random.Random(0), count()
         self._probe = 0
         self.points: list[ProbePoint] = []
+        self._spans: Spans = ()
+        engine.watch_plans(self._note_spans)
         engine.observe(self)
 
     def on_step(self, report: StepReport) -> None:
         """Notes a step that had rows."""
-        spans = self._forward.take()
-        if spans:
-            self.points.append(ProbePoint(self._probe, spans, report.seconds + report.moves_s, report.host_s))
+        if self._spans:
+            self.points.append(ProbePoint(self._probe, self._spans, report.seconds + report.moves_s, report.host_s))
+
+    def _note_spans(self, plan: StepPlan) -> None:
+        counts = Counter(SequenceRows(len(step.tokens), step.start, logit_rows(step)) for step in plan.steps)
+        self._spans = tuple((count, span) for span, count in counts.items())
 
     def on_request(self, report: RequestReport) -> None:
         """Nothing is noted of requests."""

@@ -16,7 +16,6 @@ from twofold.core.values import FP16, FP32
 from twofold.cost.calibrate.fit import fit_constants, lessons, samples
 from twofold.cost.calibrate.probes import PROBES, ProbePoint, Prober, affordable
 from twofold.cost.calibrate.store import Calibration, CalibrationSubject, load, save
-from twofold.cost.calibrate.watch import SpanForward, watched_build
 from twofold.cost.count.memory import streamed_bytes
 from twofold.cost.count.setting import Setting
 from twofold.cost.hardware.local import local_machine
@@ -96,7 +95,6 @@ def measure(
     context = min(CONTEXT, shape.context_length)
     with LLM(
         path,
-        build=watched_build,
         max_model_len=context,
         max_num_seqs=SEQUENCES,
         swap_space_bytes=0,
@@ -104,9 +102,7 @@ def measure(
         isa=isa,
         threads=threads,
     ) as llm:
-        forward = llm.loaded.built.forward
-        assert isinstance(forward, SpanForward), "the model was not built by watched_build"
-        prober = Prober(llm.engine, forward, llm.loaded.spec.vocab_size, stop)
+        prober = Prober(llm.engine, llm.loaded.spec.vocab_size, stop)
         prober.run(list(affordable(PROBES, context, SEQUENCES)), seconds)
         return prober.points
 

@@ -18,11 +18,12 @@ from twofold.kernels.attention import scratch_floats
 from twofold.kernels.jit import Compiler
 from twofold.kernels.layout import PACKINGS
 from twofold.kernels.linear import linear_scratch_bytes
+from twofold.kernels.row_ops import KernelRowOps
 from twofold.kernels.rows import LANES
 from twofold.kernels.split import SPLIT
 from twofold.kernels.team import Team
 from twofold.ops.base import Batch
-from twofold.ops.cpu.argmax import StepArgmax, StepRowOps
+from twofold.ops.cpu.argmax import StepArgmax
 from twofold.ops.cpu.batch import StepRecord
 from twofold.ops.cpu.cache import KVCache
 from twofold.ops.cpu.fuse import fuse
@@ -91,20 +92,39 @@ class CpuModel:
         self.program, logits, hidden = builder.build(nodes, logit_node, hidden_node, self._record.step, best)
         self._logits = _float_rows(logits, options.max_logit_rows)[:, : self.vocab_size]
         self._hidden = _float_rows(hidden, options.max_rows)[:, : self.hidden_size]
-        self._hidden_rows = 0
-        self.rows = StepRowOps(compiler, self._logits, best)
+        self._logit_rows = self._hidden_rows = 0
+        self._best = best
+        self.rows = KernelRowOps(compiler)
         self._kept = builder.kept
         source.release()
 
-    def run(self, batch: Batch, meanwhile: Callable[[], None] | None = None) -> NDArray[np.float32]:
-        """Logits [logit_rows, vocab_size], overwritten by the next call. ``meanwhile``: see ``Forward``."""
+    def run(self, batch: Batch) -> NDArray[np.float32]:
+        """``Forward.run``."""
+        self._take(batch)
+        self.team.run(self.program)
+        return self._logits[: self._logit_rows]
+
+    def begin(self, batch: Batch) -> None:
+        """``Forward.begin``."""
+        self._take(batch)
+        self.team.begin(self.program)
+
+    def finish(self) -> NDArray[np.float32]:
+        """``Forward.finish``."""
+        self.team.finish()
+        return self._logits[: self._logit_rows]
+
+    def _take(self, batch: Batch) -> None:
         assert len(batch.tokens) <= self.max_rows
         assert len(batch.logit_rows) <= self.max_logit_rows
         assert len(batch.block_tables) >= len(self.cache.groups), "every KV group has its tables"
         self._record.fill(batch)
-        self.team.run(self.program, meanwhile)
-        self._hidden_rows = len(batch.hidden_rows)
-        return self._logits[: len(batch.logit_rows)]
+        self._logit_rows, self._hidden_rows = len(batch.logit_rows), len(batch.hidden_rows)
+
+    def argmax(self, logits: NDArray[np.float32], at: Sequence[int]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """``sampling.Argmax`` of rows of the last step, found by its program already."""
+        assert len(logits) <= self._logit_rows, "these are logits of another step"
+        return self._best.of(at)
 
     @property
     def hidden(self) -> NDArray[np.float32]:

@@ -19,7 +19,6 @@ from twofold.core.errors import ResourceError, TwofoldError
 from twofold.core.kv_layout import KV_FORMATS
 from twofold.cost.machine import MachineLimits, limits_for
 from twofold.engine.config import EngineConfig, EngineOptions
-from twofold.engine.cpu import build_cpu
 from twofold.engine.load import LoadedModel, load_model
 from twofold.formats.gguf import GGUFFile
 from twofold.host.cpu import read_cpu
@@ -77,7 +76,7 @@ class _Worker:
         options = EngineOptions(**load.options)
         path = Path(load.path)
         machine = machine_limits(options, folders, path)
-        loaded = load_model(path, options, build_cpu, tokenizer_cache=folders.tokenizers, cache=folders.root)
+        loaded = load_model(path, options, tokenizer_cache=folders.tokenizers, cache=folders.root)
         service = Service(loaded, self._channel.send)
         service.test()
         self._service = service

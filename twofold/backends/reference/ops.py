@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from twofold.core.model import Activation, GroupedAttention, KVGroup, RopeSpec
 from twofold.core.step import BlockMove, MoveKind
-from twofold.ops.base import Batch, TensorRef, Wanted
+from twofold.ops.base import Batch, SerialForward, TensorRef, Wanted
 from twofold.ops.rope import rope_table
 
 Array: TypeAlias = NDArray[np.float32]
@@ -145,7 +145,7 @@ class NumpyOps:
         return np.repeat(rows.transpose(1, 0, 2), spec.heads // spec.kv_heads, axis=0)
 
 
-class ReferenceModel:
+class ReferenceModel(SerialForward):
     """A model on ``NumpyOps``, as the engine sees one. ``decode`` is the decoder with its weights bound."""
 
     def __init__(
@@ -184,9 +184,7 @@ class ReferenceModel:
     def hidden(self) -> Array:
         return self._hidden
 
-    def run(self, batch: Batch, meanwhile: Callable[[], None] | None = None) -> Array:
-        if meanwhile is not None:
-            meanwhile()
+    def run(self, batch: Batch) -> Array:
         logits, self._hidden = self._decode(NumpyOps(self._weights, self._cache, batch))
         return logits
 

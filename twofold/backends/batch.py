@@ -1,10 +1,10 @@
-"""From a StepPlan to the arrays that a model runs on. One Python statement or two for each row that generates."""
+"""From a step to the arrays that a model runs on. One Python statement or two for each row that generates."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from twofold.core.step import Logits, SequenceStep, StepPlan
+from twofold.core.step import Logits, SequenceStep, StepInput
 from twofold.ops.base import Batch
 
 
@@ -26,10 +26,10 @@ class BatchBuilder:
         self._hidden_rows = np.zeros(rows, np.int32)
         self._counting = np.arange(max(context, rows), dtype=np.int32)
 
-    def build(self, plan: StepPlan) -> Batch:
-        """The plan's rows, in the plan's order."""
+    def build(self, step_input: StepInput) -> Batch:
+        """The step's rows, in its order."""
         row = logit_row = hidden_row = 0
-        for index, step in enumerate(plan.steps):
+        for index, step in enumerate(step_input.steps):
             for table, blocks in zip(self._tables, step.tables, strict=True):
                 table[index, : len(blocks)] = blocks
             end = self._place_rows(step, row)
@@ -40,8 +40,8 @@ class BatchBuilder:
         return Batch(
             self._tokens[:row],
             self._positions[:row],
-            self._row_starts[: len(plan.steps) + 1],
-            self._tables[:, : len(plan.steps)],
+            self._row_starts[: len(step_input.steps) + 1],
+            self._tables[:, : len(step_input.steps)],
             self._logit_rows[:logit_row],
             self._hidden_rows[:hidden_row],
         )

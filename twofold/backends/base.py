@@ -1,0 +1,116 @@
+"""The interface between the engine and the machine that computes.
+
+    backend = open_backend(options)                 Backend       a kind of machine, with its options resolved
+    runner  = backend.load(file, spec, weights, …)  ModelRunner   a model on that machine
+    handle  = runner.execute(step)                  StepHandle    a step that is being computed
+    outcome = handle.result(masks)                  StepOutcome   sampled tokens, log-probabilities, hidden states
+
+Logits never cross it: a runner samples where its logits are. ``docs/extend/backend.md`` describes how to add a backend.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from twofold.core.kv_layout import KVType
+from twofold.core.model import ModelSpec
+from twofold.core.step import StepInput, StepMasks, StepOutcome
+from twofold.formats.gguf import GGUFFile
+from twofold.models.bind import ModelWeights
+
+NO_MASKS: Final = StepMasks()
+
+
+class StepHandle(Protocol):
+    """A step that a runner has begun. Its runner takes the next step after ``result`` or, on errors, ``wait``."""
+
+    def wait(self) -> None:
+        """Returns when the rows are computed."""
+        ...
+
+    def result(self, masks: StepMasks = NO_MASKS) -> StepOutcome:
+        """Waits, then samples: one outcome for each entry of the step, in its order. To be called once."""
+        ...
+
+
+class ModelRunner(Protocol):
+    """A model on a machine: weights, KV cache, forward pass and sampling. One thread at a time."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    @property
+    def max_rows(self) -> int:
+        """Most rows of a step."""
+        ...
+
+    @property
+    def max_logit_rows(self) -> int:
+        """Most rows of a step whose logits are needed."""
+        ...
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds that compiling took when the model was loaded."""
+        ...
+
+    def execute(self, step: StepInput, *, overlap: bool = False) -> StepHandle:
+        """Moves blocks and begins to compute the rows.
+
+        With ``overlap`` the caller has other work to do before it asks for the result; without, the step may be
+        computed before this returns. A step that raised may be executed again.
+        """
+        ...
+
+    def close(self) -> None:
+        """Frees the machine; the runner cannot be used again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerSizes:
+    """What a runner has to hold.
+
+    context      most tokens of a sequence
+    sequences    most sequences of a step
+    rows         most rows of a step, of which ``logit_rows`` need logits
+    block_size   positions of a KV block
+    blocks       KV blocks of each KV group (``ModelSpec.kv_groups``), ``host_slots`` those of swapped sequences
+    kv_type      how keys and values are stored
+    """
+
+    context: int
+    sequences: int
+    rows: int
+    logit_rows: int
+    block_size: int
+    blocks: tuple[int, ...]
+    host_slots: tuple[int, ...]
+    kv_type: KVType
+
+    @property
+    def blocks_per_sequence(self) -> int:
+        """Blocks of the longest sequence: the width of a block table."""
+        return -(-self.context // self.block_size)
+
+
+class Backend(Protocol):
+    """A kind of machine that models run on, with its options resolved."""
+
+    @property
+    def name(self) -> str: ...
+
+    def free_memory(self) -> int:
+        """Bytes that weights and KV cache may take."""
+        ...
+
+    def load(self, file: GGUFFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes) -> ModelRunner:
+        """A runner of the file's model. The file is closed afterwards; arrays of it that are in use stay valid.
+
+        Raises ParameterError for sizes that the machine cannot do, ResourceError where memory does not suffice.
+        """
+        ...

@@ -1,0 +1,81 @@
+"""The CPU backend: kernels for the instruction set of this processor, run by a team of threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from twofold.backends.base import RunnerSizes
+from twofold.backends.host import HostRunner
+from twofold.core.errors import ParameterError
+from twofold.core.model import ModelSpec
+from twofold.formats.gguf import GGUFFile
+from twofold.host.cpu import read_cpu
+from twofold.host.memory import read_memory
+from twofold.host.paths import CacheFolders
+from twofold.kernels.cache import TILE
+from twofold.kernels.isa import Isa, choose
+from twofold.kernels.jit import CodegenTarget, Compiler, host_features
+from twofold.models.bind import ModelWeights
+from twofold.models.decoder import forward
+from twofold.ops.cpu.model import CpuModel, CpuOptions
+from twofold.sampling.sampler import Sampler
+
+
+@dataclass(frozen=True, slots=True)
+class CpuBackend:
+    """``Backend`` for this machine's processor.
+
+    isa      instruction set of the kernels; None is the best that the processor has
+    threads  how many compute; None is one for each usable core
+
+    Raises ParameterError for an instruction set that is unknown or that the processor does not have.
+    """
+
+    isa: str | None = None
+    threads: int | None = None
+    name: ClassVar[str] = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.isa is not None:
+            choose(host_features(), self.isa)
+
+    @property
+    def table(self) -> Isa:
+        """The instruction set that kernels are written for."""
+        return choose(host_features(), self.isa)
+
+    @property
+    def workers(self) -> int:
+        """Threads of the team."""
+        return self.threads or read_cpu().usable_cores
+
+    def free_memory(self) -> int:
+        """``Backend.free_memory``."""
+        return read_memory().available
+
+    def compiler(self) -> Compiler:
+        """A compiler that keeps machine code in the cache folder."""
+        return Compiler(CodegenTarget.of(self.table), CacheFolders.of().create().kernels)
+
+    def load(self, file: GGUFFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes) -> HostRunner:
+        """``Backend.load``. Blocks must be whole tiles of attention."""
+        if sizes.block_size % TILE:
+            raise ParameterError(
+                f"block_size must be a multiple of {TILE} on CPUs, not {sizes.block_size}.", param="block_size"
+            )
+        compiler = self.compiler()
+        options = CpuOptions(
+            blocks=sizes.blocks,
+            host_slots=sizes.host_slots,
+            max_positions=sizes.context,
+            max_rows=sizes.rows,
+            max_logit_rows=sizes.logit_rows,
+            block_size=sizes.block_size,
+            kv_dtype=sizes.kv_type,
+            workers=self.workers,
+        )
+        model = CpuModel(file, spec, partial(forward, spec=spec, weights=weights), compiler, options)
+        sampler = Sampler(model.rows, model.argmax)
+        return HostRunner(model, sampler, sizes, compile_s=compiler.log.seconds, close=model.close)

@@ -1,0 +1,51 @@
+"""The reference backend: the decoder on float32 NumPy arrays. Slow; what other backends are compared with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Final
+
+import numpy as np
+
+from twofold.backends.base import RunnerSizes
+from twofold.backends.host import HostRunner
+from twofold.backends.reference.dequantize import dequantize
+from twofold.backends.reference.ops import FloatType, PagedCache, ReferenceModel
+from twofold.backends.reference.rows import NumpyRows
+from twofold.core.errors import ResourceError
+from twofold.core.model import ModelSpec
+from twofold.formats.gguf import GGUFFile
+from twofold.host.memory import read_memory
+from twofold.models.bind import ModelWeights
+from twofold.models.decoder import forward
+from twofold.sampling.sampler import Sampler
+
+KV_FLOATS: Final[dict[str, FloatType]] = {"f16": np.float16, "f32": np.float32}
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceBackend:
+    """``Backend`` on NumPy. It has no options; weights take four bytes a value, whatever their format in the file."""
+
+    name: ClassVar[str] = "reference"
+
+    def free_memory(self) -> int:
+        """``Backend.free_memory``."""
+        return read_memory().available
+
+    def load(self, file: GGUFFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes) -> HostRunner:
+        """``Backend.load``."""
+        needed = 4 * sum(tensor.rows * tensor.columns for tensor in file.tensors.values())
+        if needed > self.free_memory():
+            raise ResourceError(
+                f"The model's weights take {needed:,} bytes as float32.",
+                hint="Use a smaller model, or the cpu backend, which computes with quantised weights.",
+            )
+        values = {name: dequantize(file.data(name), info.format, info.columns) for name, info in file.tensors.items()}
+        dtype = KV_FLOATS[sizes.kv_type]
+        groups = spec.kv_groups(sizes.context)
+        cache = PagedCache(groups, sizes.blocks, sizes.block_size, spec.attention.kv_size, dtype, sizes.host_slots)
+        decode = partial(forward, spec=spec, weights=weights)
+        model = ReferenceModel(decode, values, cache, spec.vocab_size, spec.hidden_size, sizes.rows)
+        return HostRunner(model, Sampler(NumpyRows()), sizes)

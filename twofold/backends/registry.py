@@ -1,0 +1,47 @@
+"""Backends by name. A backend's code is imported when it is opened: kernels are only loaded where they run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Final
+
+from twofold.backends.base import Backend
+from twofold.core.errors import ParameterError, nearest
+
+BACKENDS: Final = ("cpu", "reference")
+
+
+def check_backend(name: object) -> None:
+    """Raises ParameterError for an unknown backend."""
+    if name not in BACKENDS:
+        close = nearest(str(name), BACKENDS)
+        raise ParameterError(
+            f"backend must be {' or '.join(BACKENDS)}, not {name!r:.40}.",
+            param="backend",
+            hint=f"Did you mean {close!r}?" if close else None,
+        )
+
+
+def open_backend(name: str, options: Mapping[str, Any]) -> Backend:
+    """The backend of that name. Options are the fields of its class; those that are None keep their defaults.
+
+    Raises ParameterError for an unknown backend and for an option that it does not have.
+    """
+    check_backend(name)
+    kind = _class_of(name)
+    given = {option: value for option, value in options.items() if value is not None}
+    for option in given.keys() - {field.name for field in fields(kind)}:
+        raise ParameterError(f"The {name} backend has no option {option}.", param=option)
+    backend: Backend = kind(**given)
+    return backend
+
+
+def _class_of(name: str) -> type[Any]:
+    if name == "reference":
+        from twofold.backends.reference.backend import ReferenceBackend  # noqa: PLC0415
+
+        return ReferenceBackend
+    from twofold.backends.cpu.backend import CpuBackend  # noqa: PLC0415
+
+    return CpuBackend
