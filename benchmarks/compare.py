@@ -49,8 +49,8 @@ def run(setting: Setting) -> dict[str, Any]:
         "decode": (setting.floor(Decode(1, DECODE_PROMPT, STEPS)), 1),
         "batch": (setting.floor(Decode(STREAMS, STREAM_PROMPT, STREAM_STEPS)), STREAMS),
     }
-    cost = setting.ceilings.cost
-    size = f"{cost.weight_bytes / 1e6:.0f} MB a step, {cost.layers.total / 1e6:.0f} M multiply-adds a token"
+    cost = setting.ceilings.steps.cost
+    size = f"{cost.weight_bytes() / 1e6:.0f} MB a step, {cost.row_flops / 2e6:.0f} M multiply-adds a token"
     print(f"\n{setting.name}  ({size})")
     table = {measure: _print_row(results, measure, count / floor) for measure, (floor, count) in floors.items()}
     for what, why in results.failures.items():

@@ -1,4 +1,4 @@
-"""Cost of prefill and decode as the context grows, beside the formulas of ``twofold.cost.model``."""
+"""Cost of prefill and decode as the context grows, beside the formulas of ``twofold.cost.predict.phase``."""
 
 from __future__ import annotations
 

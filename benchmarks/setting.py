@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from twofold.cost.count.step import SequenceRows
 from twofold.cost.machine import MachineLimits
-from twofold.cost.roofline import phase_limit
+from twofold.cost.predict.phase import spans_limit
 from twofold.engine.llm import LLM
 from twofold.phases.bench import PhaseBench
 from twofold.phases.cases import Case, Decode
@@ -42,11 +43,11 @@ class Setting:
 
     @property
     def context(self) -> int:
-        return self.ceilings.cost.spec.context_length
+        return self.ceilings.spec.context_length
 
     @property
     def vocabulary(self) -> int:
-        return self.ceilings.cost.spec.vocab_size
+        return self.ceilings.spec.vocab_size
 
     def floor(self, case: Case) -> float:
         """Least seconds: of a prompt until its first token, or of one step where sequences generate."""
@@ -54,8 +55,7 @@ class Setting:
 
     def serve_floor(self, streams: int, prompt: int, answer: int) -> float:
         """Least seconds for ``streams`` equal requests at once: their prompts, then their steps."""
-        cost = self.ceilings.cost
-        prompts = phase_limit(cost, self.ceilings.machine, cost.weight_bytes, cost.prefill_macs(prompt).times(streams))
+        prompts = spans_limit(self.ceilings.steps, [(streams, SequenceRows(prompt))])
         return prompts.seconds + (answer - 1) * self.floor(Decode(streams, prompt, answer))
 
     def measure(self, cases: Sequence[Case], rounds: int) -> list[Row]:

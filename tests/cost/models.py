@@ -1,4 +1,4 @@
-"""Well-known models as descriptions and tensor sizes, from their published configurations."""
+"""Well-known models as descriptions and tensor sizes, a made-up machine, and records of requests that ran alone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from dataclasses import dataclass
 
 from twofold.core.model import GatedFFN, GroupedAttention, LayerSpec, ModelSpec
 from twofold.core.quant import BY_NAME, QuantFormat
+from twofold.core.record import SequenceRecord
+from twofold.cost.machine import MachineLimits, ReadSpeed
+from twofold.cost.predict.phase import local_steps
+from twofold.cost.predict.steps import StepPredictor
+from twofold.cost.shapes.spec import shape_of_spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,28 @@ def tensors(model: ModelSpec, format: str = "F16") -> Mapping[str, Stored]:
     return found
 
 
+def steps_of(model: ModelSpec, format: str = "F16", limits: MachineLimits | None = None) -> StepPredictor:
+    """StepPredictor of such a file on a machine, ``MACHINE`` if none is given."""
+    return local_steps(shape_of_spec(model, tensors(model, format)), limits or MACHINE)
+
+
+def recorded(
+    prompt: int, tokens: int, *, cached: int = 0, chunk: int = 512, window: int | None = None
+) -> SequenceRecord:
+    """A request alone: its prompt in chunks, then a row for each token but the last."""
+    record, windows = SequenceRecord(), () if window is None else (window,)
+    for start in range(cached, prompt, chunk):
+        rows = min(chunk, prompt - start)
+        last = int(start + rows == prompt)
+        record.prefill.add_step(start, rows, step_rows=rows, logit_rows=last, seconds=0.1, windows=windows)
+    for position in range(prompt, prompt + tokens - 1):
+        record.decode.add_step(position, 1, step_rows=1, logit_rows=1, seconds=0.1, windows=windows)
+    return record
+
+
+MACHINE = MachineLimits(
+    "made up", "avx512", 2, (ReadSpeed(1 << 20, 200e9), ReadSpeed(1 << 30, 10e9)), 1e12, 1e11, "2026-01-01T00:00:00"
+)
 SMOLLM2_135M = spec(30, 576, 1536, 9, 3, 64, 49_152, tied=True)
 LLAMA_3_8B = spec(32, 4096, 14_336, 32, 8, 128, 128_256)
 LLAMA_3_70B = spec(80, 8192, 28_672, 64, 8, 128, 128_256)

@@ -17,7 +17,7 @@ from twofold.cli.bench import engine as command
 from twofold.cli.options import ModelOptions
 from twofold.core.errors import ContextLengthError, ParameterError
 from twofold.cost.machine import MachineLimits, ReadSpeed
-from twofold.cost.roofline import PhaseLimit
+from twofold.cost.predict.phase import PhaseLimit
 from twofold.engine.config import EngineOptions
 from twofold.phases.cases import Case, Decode, Mixed, Prefill, Prefix, Sizes, phase_of
 from twofold.phases.ceilings import Ceilings, MachineProbe

@@ -195,8 +195,8 @@ def _scenario_here(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformSc
 
 
 def _measured(shape: ModelSpec) -> Machine:
-    from twofold.cost.calibrate.run import ENGINE, machine_of  # noqa: PLC0415
     from twofold.cost.count.memory import streamed_bytes  # noqa: PLC0415
+    from twofold.cost.hardware.local import engine_setting, machine_of  # noqa: PLC0415
     from twofold.cost.machine import limits_for  # noqa: PLC0415
     from twofold.host.cpu import read_cpu  # noqa: PLC0415
     from twofold.host.paths import CacheFolders  # noqa: PLC0415
@@ -205,7 +205,7 @@ def _measured(shape: ModelSpec) -> Machine:
 
     folders, isa, threads = CacheFolders.of(), choose(host_features(), None), read_cpu().usable_cores
     compiler = Compiler(CodegenTarget.of(isa), folders.kernels)
-    return machine_of(shape, limits_for(compiler, threads, folders.root, streamed_bytes(shape, ENGINE)))
+    return machine_of(shape, limits_for(compiler, threads, folders.root, streamed_bytes(shape, engine_setting())))
 
 
 def _read(source: str, request: str | None, api_key: str | None, goal: Goal) -> Observed:

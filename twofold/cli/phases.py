@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Literal
 
 from twofold.engine.outputs import RequestMetrics
-
-if TYPE_CHECKING:
-    from twofold.cost.roofline import Bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +13,7 @@ class PhaseShare:
     """How much of the machine's limit a phase reached, and which limit that was."""
 
     share: float
-    bound: Bound
+    bound: Literal["memory", "arithmetic"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,14 @@ from typing import Any, Self
 from twofold.cli.generate import Generator
 from twofold.cli.phases import PhaseShare, RooflineShares, decode_speed, prefill_speed
 from twofold.core.errors import TwofoldError
-from twofold.core.kv_layout import KV_FORMATS
+from twofold.core.record import PhaseWork
 from twofold.core.report import RequestReport
+from twofold.cost.count.memory import streamed_bytes
 from twofold.cost.explain.lines import explain_request
 from twofold.cost.machine import MachineLimits, limits_for, probe_size, remeasured
-from twofold.cost.model import ModelCost
-from twofold.cost.request import RequestCost
-from twofold.cost.roofline import PhaseLimit, decode_limit, prefill_limit
+from twofold.cost.predict.phase import PhaseCost, PhaseLimit, decode_limit, local_steps, prefill_limit
+from twofold.cost.predict.steps import StepPredictor
+from twofold.cost.shapes.spec import shape_of_spec
 from twofold.engine.outputs import RequestMetrics, RequestOutput
 from twofold.formats.gguf import GGUFFile
 from twofold.host.cpu import read_cpu
@@ -35,10 +36,10 @@ class Roofline:
         self._threads = self._config.threads or read_cpu().usable_cores
         with GGUFFile.open(generator.path) as file:
             spec, _ = read_model(file.metadata, file.tensors, file.data)
-            self._cost = ModelCost.of(spec, file.tensors)
-        self._value_bytes = KV_FORMATS[self._config.kv_type].nbytes(1, 1)
+            self._shape = shape_of_spec(spec, file.tensors)
+        self._read = streamed_bytes(self._shape)
         compiler = Compiler(CodegenTarget.of(self._isa), self._cache.kernels)
-        self._machine = limits_for(compiler, self._threads, self._cache.root, self._cost.weight_bytes)
+        self._steps = self._with(limits_for(compiler, self._threads, self._cache.root, self._read))
 
     @classmethod
     def measured(cls, generator: Generator) -> Self | None:
@@ -50,38 +51,34 @@ class Roofline:
 
     def explain(self, report: RequestReport) -> list[str]:
         """Where the time of a request went, in lines."""
-        return explain_request(report, self._cost, self._machine, self._value_bytes)
+        return explain_request(report, self._steps)
 
-    def cost(self, report: RequestReport) -> RequestCost:
-        """Bytes and multiply-adds of a request."""
-        return RequestCost.of(report.record, self._cost, self._value_bytes)
+    def cost(self, work: PhaseWork) -> PhaseCost:
+        """Bytes and FLOPs of a phase of a request."""
+        return PhaseCost.of(work, self._steps.cost)
 
     def shares(self, metrics: RequestMetrics) -> RooflineShares:
         """Shares of the limits. More than all of one shows that it was measured on a busy machine: it is done again."""
         shares = self._shares(metrics)
         if shares.highest > 1:
             with suppress(TwofoldError, OSError):
-                self._machine = self._probed()
+                self._steps = self._with(self._probed())
             shares = self._shares(metrics)
         return shares
 
     def _shares(self, metrics: RequestMetrics) -> RooflineShares:
-        prefill = prefill_limit(
-            self._cost,
-            self._machine,
-            metrics.fresh_tokens,
-            cached=metrics.cached_tokens,
-            chunk=self._config.limits.rows,
-        )
-        decode = decode_limit(
-            self._cost, self._machine, metrics.prompt_tokens, metrics.output_tokens, value_bytes=self._value_bytes
-        )
+        chunk = self._config.limits.rows
+        prefill = prefill_limit(self._steps, metrics.fresh_tokens, cached=metrics.cached_tokens, chunk=chunk)
+        decode = decode_limit(self._steps, metrics.prompt_tokens, metrics.output_tokens)
         done = metrics.first_token is not None
         return RooflineShares(_reached(prefill, metrics.prefill_s if done else 0.0), _reached(decode, metrics.decode_s))
 
+    def _with(self, machine: MachineLimits) -> StepPredictor:
+        return local_steps(self._shape, machine, self._config.kv_type)
+
     def _probed(self) -> MachineLimits:
         compiler = Compiler(CodegenTarget.of(self._isa), self._cache.kernels)
-        return remeasured(compiler, self._threads, self._cache.root, (probe_size(self._cost.weight_bytes),))
+        return remeasured(compiler, self._threads, self._cache.root, (probe_size(self._read),))
 
 
 def _reached(limit: PhaseLimit, measured_s: float) -> PhaseShare | None:
@@ -117,23 +114,20 @@ def as_json(
         },
         "stalls": {cause.name.lower(): seconds for cause, seconds in report.record.stalls.items()},
         "limit": None if roofline is None else asdict(roofline.shares(metrics)),
-        "work": None if roofline is None else _work(report, roofline.cost(report)),
+        "work": None if roofline is None else _work(report, roofline),
     }
 
 
-def _work(report: RequestReport, cost: RequestCost) -> dict[str, Any]:
+def _work(report: RequestReport, roofline: Roofline) -> dict[str, Any]:
     """What each phase took, and was expected to take; bytes are its part of what its steps moved."""
-    phases = (("prefill", report.record.prefill, cost.prefill), ("decode", report.record.decode, cost.decode))
+    phases = (("prefill", report.record.prefill), ("decode", report.record.decode))
     return {
         name: {
             "rows": work.rows,
             "steps": work.steps,
-            "flops": done.flops,
-            "weight_bytes": done.weight_bytes,
-            "kv_read_bytes": done.kv_read_bytes,
-            "kv_written_bytes": done.kv_written_bytes,
+            **asdict(roofline.cost(work)),
             "steps_s": work.seconds,
             "predicted_s": work.predicted_s,
         }
-        for name, work, done in phases
+        for name, work in phases
     }

@@ -7,19 +7,23 @@ With W bytes of weights, kv(c) bytes of K and V after c tokens, R rows of a step
     decode     W + Σ kv(c) read; multiply-adds of B rows: of one step, halfway
     mixed      k = ⌈S/(R − B)⌉ steps that each read W + Σ kv(c); multiply-adds of the prompt and of k · B rows, by k
 
-The limit is the longer of reading and computing, as ``cost.roofline`` has it.
+The limit is the longer of reading and computing, as ``cost.predict.phase`` has it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
-from twofold.core.kv_layout import KV_FORMATS, KVType
+from twofold.core.kv_layout import KVType
+from twofold.core.model import ModelSpec
+from twofold.cost.count.step import SequenceRows
 from twofold.cost.machine import FULL_RUNS, FULL_SIZES, MachineLimits, best_of, measure, probe_size, remeasured
-from twofold.cost.model import ModelCost
-from twofold.cost.roofline import PhaseLimit, phase_limit, prefill_limit
+from twofold.cost.predict.phase import PhaseLimit, local_steps, prefill_limit, spans_limit
+from twofold.cost.predict.steps import StepPredictor
+from twofold.cost.shapes.spec import shape_of_spec
 from twofold.formats.gguf import GGUFFile
 from twofold.host.cpu import read_cpu
 from twofold.host.paths import CacheFolders
@@ -29,26 +33,30 @@ from twofold.models.read import read_model
 from twofold.phases.cases import Case, Decode, Mixed, Prefill, Prefix
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ceilings:
-    """What a model costs, and what the machine can do. Values of K and V take ``value_bytes`` each."""
+    """What a model costs, and what the machine can do."""
 
-    cost: ModelCost
+    spec: ModelSpec
     machine: MachineLimits
-    value_bytes: int
+    kv_type: KVType
     step_rows: int
+
+    @cached_property
+    def steps(self) -> StepPredictor:
+        """Predicts steps of the model on the machine."""
+        return local_steps(self.spec, self.machine, self.kv_type)
 
     def limit(self, case: Case) -> PhaseLimit:
         """Least seconds: of a prompt until its first token, or of one step where sequences generate."""
         match case:
             case Prefill(tokens):
-                return prefill_limit(self.cost, self.machine, tokens, chunk=self.step_rows)
+                return prefill_limit(self.steps, tokens, chunk=self.step_rows)
             case Prefix():
                 return self._prefix(case)
             case Decode():
-                contexts = [case.context + (case.steps + 1) // 2] * case.batch
-                moved = self.cost.step_bytes(contexts, self.value_bytes)
-                return phase_limit(self.cost, self.machine, moved, self.cost.step_macs(contexts))
+                rows = [(case.batch, SequenceRows(1, case.context + (case.steps + 1) // 2 - 1))]
+                return spans_limit(self.steps, rows, kv_read=self.steps.cost.read_bytes(rows))
             case Mixed():
                 return self._mixed(case)
 
@@ -65,23 +73,23 @@ class Ceilings:
         return max(_ratios(machine, self.machine))
 
     def _prefix(self, case: Prefix) -> PhaseLimit:
-        steps = -(-case.new // self.step_rows)
-        moved = steps * self.cost.weight_bytes + self.cost.kv_bytes(case.tokens, self.value_bytes)
-        return phase_limit(self.cost, self.machine, moved, self.cost.prefill_macs(case.new, case.cached))
+        read = self.steps.cost.read_bytes([(1, SequenceRows(1, case.tokens - 1))])
+        passes = -(-case.new // self.step_rows)
+        return spans_limit(self.steps, [(1, SequenceRows(case.new, case.cached))], passes=passes, kv_read=read)
 
     def _mixed(self, case: Mixed) -> PhaseLimit:
-        steps, contexts = case.prompt_steps(self.step_rows), [case.context] * case.batch
-        moved = steps * self.cost.step_bytes(contexts, self.value_bytes)
-        macs = self.cost.prefill_macs(case.tokens) + self.cost.step_macs(contexts).times(steps)
-        whole = phase_limit(self.cost, self.machine, moved, macs)
-        return PhaseLimit(whole.seconds / steps, whole.bound)
+        passes = case.prompt_steps(self.step_rows)
+        rows = [(passes * case.batch, SequenceRows(1, case.context - 1))]
+        read = self.steps.cost.read_bytes(rows)
+        whole = spans_limit(self.steps, [(1, SequenceRows(case.tokens)), *rows], passes=passes, kv_read=read)
+        return PhaseLimit(whole.seconds / passes, whole.bound)
 
 
 def read_ceilings(path: Path, machine: MachineLimits, kv_type: KVType, step_rows: int) -> Ceilings:
     """Of the model in a GGUF file. Raises what reading it raises."""
     with GGUFFile.open(path) as file:
         spec, _ = read_model(file.metadata, file.tensors, file.data)
-        return Ceilings(ModelCost.of(spec, file.tensors), machine, KV_FORMATS[kv_type].nbytes(1, 1), step_rows)
+        return Ceilings(shape_of_spec(spec, file.tensors), machine, kv_type, step_rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,16 +60,16 @@ class PhaseReport:
         }
 
     def _model(self) -> dict[str, Any]:
-        cost = self.ceilings.cost
+        spec, cost = self.ceilings.spec, self.ceilings.steps.cost
         return {
             "name": self.name,
-            "architecture": cost.spec.architecture,
-            "layers": len(cost.spec.layers),
-            "context": cost.spec.context_length,
-            "weight_bytes": cost.weight_bytes,
-            "layer_macs": cost.layers.total,
-            "head_macs": cost.head.total,
-            "kv_bytes_per_token": cost.kv_bytes(1, self.ceilings.value_bytes),
+            "architecture": spec.architecture,
+            "layers": len(spec.layers),
+            "context": spec.context_length,
+            "weight_bytes": cost.weight_bytes(),
+            "layer_macs": cost.row_flops // 2,
+            "head_macs": cost.logit_row_flops // 2,
+            "kv_bytes_per_token": cost.kv_bytes(dict.fromkeys(cost.windows, 1)),
         }
 
     def _engine(self) -> dict[str, Any]:

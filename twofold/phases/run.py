@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from twofold.core.errors import ContextLengthError, ResourceError
 from twofold.core.kv_layout import KVType
-from twofold.cost.roofline import PhaseLimit
+from twofold.cost.predict.phase import PhaseLimit
 from twofold.engine.config import EngineKeywords, EngineOptions
 from twofold.engine.llm import LLM
 from twofold.phases.bench import PhaseBench
@@ -128,7 +128,7 @@ def _bench(
 
 def _keywords(options: EngineOptions, ceilings: Ceilings, cases: Sequence[Case], sizes: Sizes) -> EngineKeywords:
     """Keywords of ``LLM`` under which the cases fit as far as the model allows."""
-    most = ceilings.cost.spec.context_length
+    most = ceilings.spec.context_length
     extents = (case.extent(ceilings.step_rows, sizes.rounds) for case in cases)
     return {
         "max_model_len": options.max_model_len or max((extent for extent in extents if extent <= most), default=most),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from twofold.cost.machine import MachineLimits
-from twofold.cost.roofline import PhaseLimit
+from twofold.cost.predict.phase import PhaseLimit
 from twofold.phases.cases import Case, Decode, Mixed, Phase, Prefill, Prefix, phase_of
 from twofold.phases.ceilings import Ceilings
 from twofold.phases.rows import DecodeRow, MixedRow, PrefillRow, PrefixRow, Row, SkippedCase, Spread, StartTimes
@@ -28,11 +28,11 @@ TITLES: Final[dict[Phase, str]] = {
 
 def head_lines(ceilings: Ceilings, name: str) -> Iterator[str]:
     """Machine and model, before anything is measured."""
-    cost = ceilings.cost
+    cost = ceilings.steps.cost
     yield from machine_lines(ceilings.machine)
-    kv = cost.kv_bytes(1, ceilings.value_bytes)
-    macs = f"{cost.layers.total / 1e6:,.1f} M multiply-adds a row and {cost.head.total / 1e6:,.1f} M for its logits"
-    yield _line("model", f"{name}: {cost.weight_bytes / 1e6:,.1f} MB of weights a step, {macs}")
+    kv = cost.kv_bytes(dict.fromkeys(cost.windows, 1))
+    macs = f"{cost.row_flops / 2e6:,.1f} M multiply-adds a row and {cost.logit_row_flops / 2e6:,.1f} M for its logits"
+    yield _line("model", f"{name}: {cost.weight_bytes() / 1e6:,.1f} MB of weights a step, {macs}")
     yield _line("", f"{kv:,} bytes of keys and values a token; steps of {ceilings.step_rows:,} rows at most")
 
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from twofold.core.report import EngineSnapshot, StepReport
-from twofold.cost.machine import MachineLimits
-from twofold.cost.model import ModelCost
+from twofold.cost.predict.steps import StepPredictor
 from twofold.dialects.base import Job, ModelFacts
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.serve.models.reading import ModelReading
@@ -53,15 +52,6 @@ class ModelUse:
     error: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ModelCeilings:
-    """What explanations are made of. ``value_bytes`` are those of a value in the KV cache."""
-
-    cost: ModelCost
-    machine: MachineLimits
-    value_bytes: int
-
-
 class Passage:
     """How one job went through a model's processes, for whoever accounts for it.
 
@@ -102,7 +92,7 @@ class ServedModel(Protocol):
         ...
 
     @property
-    def ceilings(self) -> ModelCeilings | None:
+    def ceilings(self) -> StepPredictor | None:
         """None until this machine was measured."""
         ...
 

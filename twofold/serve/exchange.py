@@ -11,14 +11,14 @@ from typing import Any, TypeAlias
 from twofold.core.errors import ParameterError, TwofoldError, plain_name
 from twofold.core.params import SamplingParams
 from twofold.cost.bill import Bill
-from twofold.cost.request import phase_floor
+from twofold.cost.predict.phase import phase_floor
+from twofold.cost.predict.steps import StepPredictor
 from twofold.dialects.answers import reasoning_tokens
 from twofold.dialects.base import Dialect, DialectRequest, Job, ModelFacts, ReplyHead, ServiceTier
 from twofold.dialects.cache_points import CacheUsage
 from twofold.dialects.openai.errors import error_code
 from twofold.engine.outputs import RequestOutput
 from twofold.observe.served import AskedParams, ServedRequest
-from twofold.serve.base import ModelCeilings
 from twofold.serve.gate.keys import Caller
 from twofold.serve.gate.quotas import Quotas, Visit
 from twofold.serve.gate.refusals import Header
@@ -78,7 +78,7 @@ class RequestContext:
     cached_answer: bool = False
     visit: Visit | None = None
     bill: Bill | None = None
-    ceilings: ModelCeilings | None = None
+    ceilings: StepPredictor | None = None
 
     def begin(self, request: DialectRequest) -> None:
         self.stream = request.stream
@@ -137,12 +137,12 @@ class RequestContext:
         """The least seconds that this machine could have taken, by phase."""
         if self.ceilings is None:
             return {}
-        c, limits = self.ceilings, {"prefill": 0.0, "decode": 0.0}
+        limits = {"prefill": 0.0, "decode": 0.0}
         for report in (output.report for output in self.outputs):
             answers = max(1, len(report.finish_reasons))
             for phase, work in (("prefill", report.record.prefill), ("decode", report.record.decode)):
                 if work.rows:
-                    limits[phase] += phase_floor(work, c.cost, c.machine, c.value_bytes, answers).seconds
+                    limits[phase] += phase_floor(work, self.ceilings, answers).seconds
         return limits
 
     @property

@@ -11,19 +11,18 @@ from tests.cost.count.steps import batch_of
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.core.kv_layout import KVLayout
 from twofold.core.model import ModelSpec
-from twofold.core.values import FP16, FP32
+from twofold.cost.count.linear import StepCost
 from twofold.cost.count.memory import kv_bytes_per_token, parameters, streamed_bytes
-from twofold.cost.count.setting import Setting
-from twofold.cost.count.step import SequenceRows, step
+from twofold.cost.count.step import SequenceRows, step, visible
 from twofold.cost.count.work import Work
-from twofold.cost.model import ModelCost
+from twofold.cost.hardware.local import engine_setting
 from twofold.cost.shapes.gguf import shape_of_file
 from twofold.formats.gguf import GGUFFile
 from twofold.models.decoder import forward
 from twofold.models.read import read_model
 from twofold.ops.meter import Meter, MeterOps, meter_step
 
-ENGINE = Setting(kv=FP16, activations=FP32)
+ENGINE = engine_setting()
 SPANS = (
     (SequenceRows(7),),
     (SequenceRows(40), SequenceRows(1, 63)),
@@ -90,22 +89,16 @@ def test_every_operator_of_a_step(
 
 
 def agrees_with_its_own_count(file: GGUFFile, work: Work, ops: MeterOps, spans: tuple[SequenceRows, ...]) -> None:
-    """``ModelCost``, by which the engine prices requests, says the same."""
+    """``StepCost``, by which requests are accounted for, says the same."""
     spec, _ = read_model(file.metadata, file.tensors, file.data)
-    cost = ModelCost.of(spec, file.tensors)
+    cost = StepCost.of(shape_of_file(file), ENGINE)
     rows, logit_rows = sum(span.new for span in spans), sum(span.logits for span in spans)
-    macs = cost.layers.times(rows) + cost.head.times(logit_rows)
-    attention = sum(cost.attention_macs(span.new, span.cached) for span in spans)
+    seen = {window: sum(visible(span.cached, span.new, window) for span in spans) for window in cost.windows}
     total = ops.total
-    assert work.flops == 2 * (macs.total + attention) == 2 * total.macs
-    assert total.integer_macs == macs.integer
-    assert work.flops_by_arithmetic().get("int8", 0) == 2 * macs.integer
-    assert work.weight_bytes == total.weight_bytes
-    if logit_rows:
-        assert work.weight_bytes == cost.weight_bytes
-    if all(span.new == 1 for span in spans):
-        contexts = [span.cached + 1 for span in spans]
-        assert work.weight_bytes + work.kv_read == cost.step_bytes(contexts, 2)
+    assert work.flops == cost.flops(rows, logit_rows, seen) == 2 * total.macs
+    assert work.flops_by_arithmetic().get("int8", 0) == 2 * total.integer_macs
+    assert work.weight_bytes == total.weight_bytes == cost.weight_bytes(rows, logits=logit_rows > 0)
+    assert work.kv_read == total.kv_read == cost.read_bytes([(1, span) for span in spans])
     assert work.kv_written == rows * KVLayout.of(spec, "f16").token_bytes(len(spec.layers))
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cost.models import SMOLLM2_135M, tensors
-from tests.cost.test_request import recorded
-from tests.cost.test_roofline import MACHINE
+from tests.cost.models import SMOLLM2_135M, recorded, steps_of
 from twofold.core.record import SequenceRecord, Stall
 from twofold.core.report import RequestReport
 from twofold.cost.explain.lines import explain_request
-from twofold.cost.model import ModelCost
 
-COST = ModelCost.of(SMOLLM2_135M, tensors(SMOLLM2_135M, "Q4_1"))
+STEPS = steps_of(SMOLLM2_135M, "Q4_1")
 
 
 def report(record: SequenceRecord, *, admitted: float | None = 1.0, first: float | None = 1.5) -> RequestReport:
@@ -24,7 +21,7 @@ def report(record: SequenceRecord, *, admitted: float | None = 1.0, first: float
 def explained(given: RequestReport) -> dict[str, list[str]]:
     """Lines by their first word."""
     found: dict[str, list[str]] = {}
-    for line in explain_request(given, COST, MACHINE, 2):
+    for line in explain_request(given, STEPS):
         label, _, rest = line.partition(" ")
         found.setdefault(label, []).append(rest.strip())
     return found
@@ -35,7 +32,7 @@ def test_each_phase_beside_its_floor() -> None:
 
     Decode reads them 37 times, with keys and values of contexts 42 … 78: 51 MB.
     """
-    assert COST.weight_bytes == pytest.approx(84.2e6, rel=1e-3)
+    assert STEPS.cost.weight_bytes() == pytest.approx(84.2e6, rel=1e-3)
     lines = explained(report(recorded(41, 38)))
     assert lines["queue"] == ["1,000.0 ms"]
     assert lines["prefill"] == ["500.0 ms  41 rows in 1 step; at least 8.5 ms (memory), 2% of the limit"]

@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.bench.report.runs import document, mixed
-from tests.cost.models import SMOLLM2_135M, tensors
-from tests.cost.test_request import recorded
-from tests.cost.test_roofline import MACHINE
+from tests.cost.models import SMOLLM2_135M, recorded, steps_of
 from tests.serve.accounts.requests import served
 from twofold.core.errors import ParameterError
 from twofold.core.record import Stall
@@ -20,9 +18,7 @@ from twofold.core.report import RequestReport
 from twofold.cost.explain.explanation import explain_observed, like
 from twofold.cost.explain.observed import Observed
 from twofold.cost.explain.sources.read import read_observed
-from twofold.cost.model import ModelCost
 from twofold.serve.accounts.record import RequestAccount
-from twofold.serve.base import ModelCeilings
 
 RUN: dict[str, Any] = {
     "model": "smol",
@@ -60,8 +56,7 @@ def record(*, ceilings: bool = True, reports: int = 1) -> dict[str, Any]:
     work.stall(Stall.TURN, 0.15, until=0.15)
     work.stall(Stall.PREFILL, 0.3)
     report = RequestReport("r", 0.0, 0.2, 0.7, 1.7, 1.7, 41, 0, 38, ("stop",), work)
-    cost = ModelCost.of(SMOLLM2_135M, tensors(SMOLLM2_135M, "Q4_1"))
-    known = ModelCeilings(cost, MACHINE, 2) if ceilings else None
+    known = steps_of(SMOLLM2_135M, "Q4_1") if ceilings else None
     return RequestAccount(served(reports=(report,) * reports), known).data()
 
 

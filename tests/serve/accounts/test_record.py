@@ -8,23 +8,20 @@ from typing import Any
 
 import pytest
 
-from tests.cost.models import SMOLLM2_135M, tensors
-from tests.cost.test_roofline import MACHINE
+from tests.cost.models import SMOLLM2_135M, steps_of
 from tests.serve.accounts.requests import report, served
 from twofold.core.errors import NotFoundError
 from twofold.core.record import SequenceRecord, Stall
 from twofold.core.report import RequestReport
 from twofold.core.tables import parse_toml
 from twofold.cost.bill import make_bill
-from twofold.cost.model import ModelCost
+from twofold.cost.predict.phase import PhaseCost, phase_floor
 from twofold.cost.prices import PriceSheet
-from twofold.cost.request import PhaseCost, phase_floor
 from twofold.serve.accounts.recent import RecentRequests
 from twofold.serve.accounts.record import RequestAccount
-from twofold.serve.base import ModelCeilings
 
 SHEET = PriceSheet.of(parse_toml("[default]\ninput = 1\noutput = 4"))
-CEILINGS = ModelCeilings(ModelCost.of(SMOLLM2_135M, tensors(SMOLLM2_135M, "Q4_1")), MACHINE, 2)
+CEILINGS = steps_of(SMOLLM2_135M, "Q4_1")
 
 
 def record(*reports: RequestReport, written: dict[float, int] | None = None, **changes: Any) -> dict[str, Any]:
@@ -68,8 +65,8 @@ def test_phases_beside_their_limits() -> None:
     )
     for name, seconds in (("prefill", 0.06), ("decode", 0.01)):
         phase, work = prompt[name], getattr(given.record, name)
-        floor = phase_floor(work, CEILINGS.cost, MACHINE, 2)
-        done = PhaseCost.of(work, CEILINGS.cost, 2)
+        floor = phase_floor(work, CEILINGS)
+        done = PhaseCost.of(work, CEILINGS.cost)
         assert (phase["rows"], phase["steps"], phase["rows_share"]) == (work.rows, work.steps, 0.25)
         assert phase["machine_s"] == pytest.approx(seconds / 4)
         assert (phase["least_s"], phase["bound"]) == (floor.seconds, floor.bound)

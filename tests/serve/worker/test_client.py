@@ -222,7 +222,8 @@ def test_observers_hear_of_every_step_and_how_it_stands(reading: ModelReading) -
             assert model.queued == 0
             limits = model.ceilings
             assert limits is not None
-            assert limits.cost.spec.hidden_size == model.facts.hidden_size == 64
+            assert limits.layers == len(reading.spec.layers)
+            assert model.facts.hidden_size == 64
 
     asyncio.run(serve())
     assert [report.number for report in listener.steps] == list(range(1, len(listener.steps) + 1))

@@ -83,8 +83,10 @@ def an_output() -> RequestOutput:
 STEP = StepReport(3, 1.0, 2, 0, 2, 2, 1, None, 0.1, 0.01, 0.0, 5, 2, BlockCounts(1, 2, 3))
 SNAPSHOT = EngineSnapshot(1, 2, BlockCounts(1, 2, 3), 4, 16, 100, 50, 2, (PinCounts(300.0, 1, 2, 3, 4),), 1, 0, None)
 ANSWERS = (
-    Ready(512, 64, 1 << 33, 0.5, 0.1, MachineLimits("cpu", "avx2", 2, (ReadSpeed(1, 2.0),), 1e9, 1e8, "2026-01-01"), 2),
-    Ready(512, 64, 1 << 33, 0.5, 0.1, None, 2),
+    Ready(
+        512, 64, 1 << 33, 0.5, 0.1, MachineLimits("cpu", "avx2", 2, (ReadSpeed(1, 2.0),), 1e9, 1e8, "2026-01-01"), "f16"
+    ),
+    Ready(512, 64, 1 << 33, 0.5, 0.1, None, "f16"),
     StepOutputs(
         [OutputDelta("r", 0, "x", (5,)), OutputDelta("r", 0, "", (), None, "stop", 7, an_output())], [STEP], SNAPSHOT
     ),

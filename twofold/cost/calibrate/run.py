@@ -12,14 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from twofold.core.model import ModelSpec
-from twofold.core.values import FP16, FP32
 from twofold.cost.calibrate.fit import fit_constants, lessons, samples
 from twofold.cost.calibrate.probes import PROBES, ProbePoint, Prober, affordable
 from twofold.cost.calibrate.store import Calibration, CalibrationSubject, load, save
 from twofold.cost.count.memory import streamed_bytes
-from twofold.cost.count.setting import Setting
-from twofold.cost.hardware.local import local_machine
-from twofold.cost.hardware.machine import Machine
+from twofold.cost.hardware.local import engine_setting, machine_of
 from twofold.cost.machine import FULL_RUNS, FULL_SIZES, MachineLimits, probe_size, remeasured
 from twofold.cost.predict.request import Predictor
 from twofold.cost.predict.steps import StepPredictor
@@ -35,8 +32,7 @@ from twofold.kernels.jit import CodegenTarget, Compiler, host_features
 PROBES_S: Final = 40.0
 CONTEXT: Final = 1_100
 SEQUENCES: Final = 24
-ENGINE: Final = Setting(kv=FP16, activations=FP32)
-"""How the engine keeps values on a CPU if nothing else is asked for."""
+ENGINE: Final = engine_setting()
 
 
 def calibrate(
@@ -111,11 +107,6 @@ def subject_of(path: Path, isa: str | None = None, threads: int | None = None) -
     """What a calibration of this model on this machine is filed under."""
     cpu = read_cpu()
     return CalibrationSubject(cpu.name, choose(host_features(), isa).name, threads or cpu.usable_cores, model_key(path))
-
-
-def machine_of(shape: ModelSpec, limits: MachineLimits) -> Machine:
-    """This machine, reading that model's weights."""
-    return local_machine(limits, read_memory().usable, streamed_bytes(shape, ENGINE))
 
 
 def calibrated(path: Path, isa: str | None = None, threads: int | None = None) -> Predictor | None:

@@ -10,13 +10,13 @@ Equal to ``count.step``. Coefficients of latent attention are those of its absor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from twofold.core.model import ExpertFFN, GroupedAttention, ModelSpec
 from twofold.core.values import Arithmetic
 from twofold.cost.count.setting import PLAIN, Setting
-from twofold.cost.count.step import SequenceRows, step, visible
+from twofold.cost.count.step import SequenceRows, read_positions, step, visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ExpertCost:
     count: int
     active: int
 
-    def picked_bytes(self, rows: int) -> float:
+    def picked_bytes(self, rows: float) -> float:
         """Bytes of the experts that at least one of the rows is expected to pick."""
         return float(self.nbytes * (1 - (1 - self.active / self.count) ** rows))
 
@@ -89,8 +89,8 @@ class StepCost:
             all_reduces=silent.all_reduces,
         )
 
-    def weight_bytes(self, rows: int, *, logits: bool = True) -> float:
-        """Bytes of weights that a step of so many rows reads."""
+    def weight_bytes(self, rows: float = 1, *, logits: bool = True) -> float:
+        """Bytes of weights that a step of so many rows reads; of steps that differ, in the mean."""
         picked = sum(each.picked_bytes(rows) for each in self.experts)
         return self.fixed_bytes + picked + (self.head_bytes if logits else 0)
 
@@ -116,6 +116,12 @@ class StepCost:
                 again = each.again_flops * span.cached
                 if saved > again:
                     yield each.arithmetic, count * again, count * saved
+
+    def read_bytes(self, spans: Sequence[tuple[int, SequenceRows]]) -> int:
+        """Bytes of K and V that so many sequences of each kind read."""
+        return self.kv_bytes(
+            {window: sum(n * read_positions(s.cached, s.new, window) for n, s in spans) for window in self.windows}
+        )
 
     def kv_bytes(self, positions: Mapping[int | None, int]) -> int:
         """Bytes of K and V of so many positions, by window."""

@@ -15,10 +15,10 @@ from typing import Final
 
 from twofold.core.record import PhaseWork, SequenceRecord, Stall
 from twofold.core.report import RequestReport
+from twofold.cost.count.linear import StepCost
 from twofold.cost.explain.words import count, scaled
-from twofold.cost.machine import MachineLimits
-from twofold.cost.model import ModelCost
-from twofold.cost.request import PhaseCost, RequestCost, phase_floor
+from twofold.cost.predict.phase import PhaseCost, phase_floor
+from twofold.cost.predict.steps import StepPredictor
 
 LABEL: Final = 9
 EXACT: Final = 0.005
@@ -27,11 +27,8 @@ LEAST_STALL: Final = 0.01
 """Stalls that took less than this share of a request's time are not told."""
 
 
-def explain_request(report: RequestReport, cost: ModelCost, machine: MachineLimits, value_bytes: int) -> list[str]:
-    """Lines about a request that ended: seconds by phase beside the machine's floor, stalls by cause, work done.
-
-    ``value_bytes`` are those of a value in the KV cache.
-    """
+def explain_request(report: RequestReport, steps: StepPredictor) -> list[str]:
+    """Lines about a request that ended: seconds by phase beside the machine's floor, stalls by cause, work done."""
     record, answers = report.record, max(1, len(report.finish_reasons))
     lines = [_line("queue", report.queue_s)]
     for name, work, seconds in (
@@ -39,7 +36,7 @@ def explain_request(report: RequestReport, cost: ModelCost, machine: MachineLimi
         ("decode", record.decode, report.decode_s),
     ):
         if work.rows:
-            floor = phase_floor(work, cost, machine, value_bytes, answers)
+            floor = phase_floor(work, steps, answers)
             share = floor.share(seconds)
             note = f"{_steps(work)}; at least {duration(floor.seconds)} ({floor.bound})"
             lines.append(_line(name, seconds, note + ("" if share is None else f", {share:.0%} of the limit")))
@@ -47,7 +44,7 @@ def explain_request(report: RequestReport, cost: ModelCost, machine: MachineLimi
     stalls = [(cause, seconds) for cause, seconds in record.stalls.items() if seconds >= noticeable]
     lines += [_line("stalled", seconds, _stall(cause, record)) for cause, seconds in stalls]
     if record.prefill.rows or record.decode.rows:
-        lines += [_work(record, RequestCost.of(record, cost, value_bytes)), *_prediction(record)]
+        lines += [_work(record, steps.cost), *_prediction(record)]
     return lines
 
 
@@ -73,11 +70,10 @@ def _stall(cause: Stall, record: SequenceRecord) -> str:
     return note + (f", {count(record.swapped, 'block')} swapped" if record.swapped else "")
 
 
-def _work(record: SequenceRecord, cost: RequestCost) -> str:
-    phases = (("prefill", record.prefill, cost.prefill), ("decode", record.decode, cost.decode))
-    return _line(
-        "work", None, "; ".join(f"{name} {_phase_work(work, done)}" for name, work, done in phases if work.rows)
-    )
+def _work(record: SequenceRecord, cost: StepCost) -> str:
+    phases = (("prefill", record.prefill), ("decode", record.decode))
+    done = (f"{name} {_phase_work(work, PhaseCost.of(work, cost))}" for name, work in phases if work.rows)
+    return _line("work", None, "; ".join(done))
 
 
 def _phase_work(work: PhaseWork, done: PhaseCost) -> str:

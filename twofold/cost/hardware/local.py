@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from twofold.core.kv_layout import KV_FORMATS, KVType
+from twofold.core.model import ModelSpec
+from twofold.core.values import FP32
+from twofold.cost.count.memory import streamed_bytes
+from twofold.cost.count.setting import Setting
 from twofold.cost.hardware.machine import Cited, Machine
+from twofold.host.memory import read_memory
 
 if TYPE_CHECKING:  # measuring needs the kernels' compiler; a description does not
     from twofold.cost.machine import MachineLimits
+
+
+def engine_setting(dtype: KVType = "f16") -> Setting:
+    """How the engine keeps values on a CPU, keys and values in that type."""
+    return Setting(kv=KV_FORMATS[dtype], activations=FP32)
 
 
 def local_machine(limits: MachineLimits, memory_bytes: int, working_set: int) -> Machine:
@@ -27,3 +38,8 @@ def local_machine(limits: MachineLimits, memory_bytes: int, working_set: int) ->
         },
         other_names=(limits.cpu,),
     )
+
+
+def machine_of(shape: ModelSpec, limits: MachineLimits) -> Machine:
+    """This machine, reading that model's weights."""
+    return local_machine(limits, read_memory().usable, streamed_bytes(shape, engine_setting()))

@@ -2,9 +2,9 @@
 ``GET /v1/twofold/requests/{id}``.
 
 Seconds are wall time but for ``machine_s``, which is the request's part of the steps it ran in. A phase has beside its
-seconds the least that this machine could have taken (``cost/request.py``), by which limit, and the share of it that was
-reached. Counts are of what was computed: what a cache gave appears only as cached tokens. Money is rounded to what a
-floating-point number holds; sums are made of exact amounts. Nothing that a caller or a model wrote is in it.
+seconds the least that this machine could have taken (``cost/predict/phase.py``), by which limit, and the share of it
+that was reached. Counts are of what was computed: what a cache gave appears only as cached tokens. Money is rounded to
+what a floating-point number holds; sums are made of exact amounts. Nothing that a caller or a model wrote is in it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from twofold.core.record import PhaseWork, SequenceRecord
 from twofold.core.report import RequestReport
 from twofold.core.request import TTL_SECONDS
 from twofold.cost.bill import Bill
-from twofold.cost.request import PhaseCost, phase_floor
+from twofold.cost.predict.phase import PhaseCost, phase_floor
+from twofold.cost.predict.steps import StepPredictor
 from twofold.observe.served import ServedRequest
-from twofold.serve.base import ModelCeilings
 
 MOST_TOLD: Final = 64
 """Prompts that a record tells one by one; its sums are of all."""
@@ -35,7 +35,7 @@ class RequestAccount:
     """
 
     served: ServedRequest
-    ceilings: ModelCeilings | None = None
+    ceilings: StepPredictor | None = None
     bill: Bill | None = None
     retries: int = 0
 
@@ -101,7 +101,7 @@ def _tokens(served: ServedRequest) -> dict[str, Any]:
     }
 
 
-def _prompt(report: RequestReport, ceilings: ModelCeilings | None) -> dict[str, Any]:
+def _prompt(report: RequestReport, ceilings: StepPredictor | None) -> dict[str, Any]:
     record, answers = report.record, max(1, len(report.finish_reasons))
     return {
         "prompt_tokens": report.prompt_tokens,
@@ -122,7 +122,7 @@ def _prompt(report: RequestReport, ceilings: ModelCeilings | None) -> dict[str, 
     }
 
 
-def _phase(work: PhaseWork, seconds: float, ceilings: ModelCeilings | None, answers: int) -> dict[str, Any]:
+def _phase(work: PhaseWork, seconds: float, ceilings: StepPredictor | None, answers: int) -> dict[str, Any]:
     """What was done in a phase. ``rows_share`` is the part of its steps' rows that were the request's own."""
     counts = {
         "rows": work.rows,
@@ -132,8 +132,8 @@ def _phase(work: PhaseWork, seconds: float, ceilings: ModelCeilings | None, answ
     }
     if ceilings is None or not work.rows:
         return counts
-    done = PhaseCost.of(work, ceilings.cost, ceilings.value_bytes)
-    floor = phase_floor(work, ceilings.cost, ceilings.machine, ceilings.value_bytes, answers)
+    done = PhaseCost.of(work, ceilings.cost)
+    floor = phase_floor(work, ceilings, answers)
     return counts | {
         "flops": done.flops,
         "bytes": {

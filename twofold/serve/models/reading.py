@@ -10,7 +10,7 @@ from typing import Final
 
 from twofold.core.model import ModelSpec
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
-from twofold.cost.model import ModelCost
+from twofold.cost.shapes.spec import shape_of_spec
 from twofold.dialects.base import ModelFacts
 from twofold.formats.gguf import GGUFFile
 from twofold.host.paths import CacheFolders
@@ -35,7 +35,6 @@ class ModelReading:
 
     path: Path
     spec: ModelSpec
-    cost: ModelCost
     tokenizer: Tokenizer
     format: AnswerFormat
     nbytes: int
@@ -72,8 +71,7 @@ def read_file(
         metadata = _single_values(file.metadata)
         return ModelReading(
             path=path,
-            spec=spec,
-            cost=ModelCost.of(spec, file.tensors),
+            spec=shape_of_spec(spec, file.tensors),
             tokenizer=tokenizer,
             format=AnswerFormat.of(tokenizer),
             nbytes=file.nbytes,

@@ -24,10 +24,12 @@ from twofold.core.clock import MonotonicClock
 from twofold.core.errors import ParameterError, ResourceError, TwofoldError, WorkerError
 from twofold.core.params import SamplingParams
 from twofold.core.report import EngineSnapshot
+from twofold.cost.predict.phase import local_steps
+from twofold.cost.predict.steps import StepPredictor
 from twofold.dialects.base import Job, ModelFacts
 from twofold.engine.outputs import OutputDelta
 from twofold.host.versions import twofold_version
-from twofold.serve.base import EngineObserver, ModelCeilings, Passage
+from twofold.serve.base import EngineObserver, Passage
 from twofold.serve.models.reading import ModelReading
 from twofold.serve.replay.key import model_identity
 from twofold.serve.worker.link import WorkerLink
@@ -89,6 +91,7 @@ class WorkerModel:
         self._link: WorkerLink | None = None
         self._ready: Ready | None = None
         self._facts: ModelFacts | None = None
+        self._ceilings: StepPredictor | None = None
         self._error: TwofoldError | None = None
         self.failed_at = 0.0
         self._snapshot: EngineSnapshot | None = None
@@ -128,9 +131,8 @@ class WorkerModel:
         return self._ready
 
     @property
-    def ceilings(self) -> ModelCeilings | None:
-        machine = self.ready.machine
-        return None if machine is None else ModelCeilings(self._reading.cost, machine, self.ready.value_bytes)
+    def ceilings(self) -> StepPredictor | None:
+        return self._ceilings
 
     @property
     def snapshot(self) -> EngineSnapshot | None:
@@ -383,6 +385,8 @@ class WorkerModel:
         """The model is loaded: it gets what waited for it."""
         self._ready = ready
         self._facts = self._facts or self._reading.facts(ready.context)
+        if ready.machine is not None:
+            self._ceilings = local_steps(self._reading.spec, ready.machine, ready.kv_type)
         self._become("ready")
         for stream in self._streams.values():
             self._give(stream)

@@ -20,6 +20,7 @@ import msgspec
 
 from twofold.core import errors
 from twofold.core.errors import TwofoldError
+from twofold.core.kv_layout import KVType
 from twofold.core.params import SamplingParams
 from twofold.core.report import EngineSnapshot, StepReport
 from twofold.core.request import RequestOptions
@@ -92,7 +93,7 @@ class Ready(WorkerMessage, tag="ready"):
     bytes       of its weights and its KV cache
     load_s, compile_s   how long reading it and compiling its kernels took
     machine     what this machine can do at most; None where it could not be measured
-    value_bytes of a value in the KV cache
+    kv_type     of a value in the KV cache
     """
 
     context: int
@@ -101,7 +102,7 @@ class Ready(WorkerMessage, tag="ready"):
     load_s: float
     compile_s: float
     machine: MachineLimits | None
-    value_bytes: int
+    kv_type: KVType
 
 
 class Unloadable(WorkerMessage, tag="unloadable"):

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final
 
 from twofold.core.errors import ResourceError, TwofoldError
-from twofold.core.kv_layout import KV_FORMATS
 from twofold.cost.machine import MachineLimits, limits_for
 from twofold.engine.config import EngineConfig, EngineOptions
 from twofold.engine.load import LoadedModel, load_model
@@ -110,7 +109,7 @@ def _ready(loaded: LoadedModel, path: Path, machine: MachineLimits | None) -> Re
         load_s=loaded.load_s,
         compile_s=loaded.compile_s,
         machine=machine,
-        value_bytes=KV_FORMATS[config.kv_type].nbytes(1, 1),
+        kv_type=config.kv_type,
     )
 
 
