@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final
 
 import pytest
 
 from twofold.core.errors import BusyError, TemplateLimitError
 from twofold.serve import preparation
+from twofold.serve.gate.body import ClientGoneError
 from twofold.serve.gate.limits import KIB, MIB
+from twofold.serve.http.endpoints import EndpointRequest
 from twofold.serve.pool import ByteBudget, PoolLimits, WorkPool
 
 LIMITS: Final = PoolLimits(small_threads=1, large_waiting=16 * MIB)
@@ -141,18 +144,18 @@ def _exceeds() -> str:
     raise TemplateLimitError("The chat template was stopped: too slow.", hint="Choose another one.")
 
 
-def test_a_slow_model_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", [1, MIB], ids=["small", "large"])
+def test_a_slow_model_holds_up_no_other(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(preparation, "SLOW_S", 0.0)
 
     async def test(pool: WorkPool, workers: _Workers) -> None:
         assert await pool.prepare("slow", "a", 1, lambda: "first") == "first"
-        small, large = workers.work("small"), workers.work("large")
-        slow = [asyncio.create_task(pool.prepare("slow", "a", 1, small)) for _ in range(4)]
-        slow += [asyncio.create_task(pool.prepare("slow", "b", MIB, large)) for _ in range(4)]
+        work = workers.work("slow")
+        slow = [asyncio.create_task(pool.prepare("slow", caller, size, work)) for caller in "aaaabbbb"]
         await asyncio.sleep(0)
         monkeypatch.setattr(preparation, "SLOW_S", 60.0)
-        for size in (1, MIB):
-            assert [await pool.prepare("other", "a", size, lambda: "quick") for _ in range(3)] == ["quick"] * 3
+        for other in (1, MIB):
+            assert [await pool.prepare("other", "a", other, lambda: "quick") for _ in range(3)] == ["quick"] * 3
         assert workers.order == []
         workers.go.set()
         await asyncio.gather(*slow)
@@ -193,3 +196,33 @@ def test_limits_that_a_caller_exceeds_again_and_again_are_told_at_once(monkeypat
         assert await pool.prepare("slow", "a", 1, lambda: "once is nothing") == "once is nothing"
 
     _in_pool(test)
+
+
+def test_short_prompts_of_a_slow_model_pass_long_ones() -> None:
+    async def test(pool: WorkPool, workers: _Workers) -> None:
+        long = [asyncio.create_task(pool.prepare("m", "a", 2 * MIB, workers.work("long"))) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert await pool.prepare("m", "a", 5 * KIB, lambda: "short") == "short"
+        workers.go.set()
+        await asyncio.gather(*long)
+
+    assert _in_pool(test).order == ["long"] * 3
+
+
+def test_work_for_a_client_that_has_left_is_not_begun() -> None:
+    async def gone() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    async def test(pool: WorkPool, workers: _Workers) -> None:
+        running = asyncio.create_task(pool.prepare("m", "a", 2 * MIB, workers.work("running")))
+        await asyncio.sleep(0)
+        exchange: Any = SimpleNamespace(source="a", size=2 * MIB)
+        site: Any = SimpleNamespace(pool=pool)
+        request = EndpointRequest(exchange, {}, gone, site)
+        for _ in range(3):
+            with pytest.raises(ClientGoneError):
+                await request.work("m", workers.work("left"))
+        workers.go.set()
+        await running
+
+    assert _in_pool(test).order == ["running"]

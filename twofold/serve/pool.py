@@ -7,7 +7,8 @@ It runs on a few threads, so that the event loop answers others meanwhile. Laws:
    many requests of one caller delay those of another by one request each.
 3. A lane holds at most ``waiting`` bytes, running work included, and a caller no more of them than are left for others;
    what is beyond is refused with BusyError. ``ByteBudget`` counts them, for bodies that are being read as well.
-4. A model whose chat template is slow has a lane of its own, with one thread: no other model waits for it.
+4. A model whose prompts are slow to prepare has two lanes of its own, for small and for large ones, with one thread
+   each: no other model waits for it.
 
 All of it happens on the event loop, but for the work itself. A native call that holds the interpreter would still stop
 everybody: work keeps such calls below some 30 ms (tokenizers releases the interpreter; orjson does not, but is quick).
@@ -43,7 +44,7 @@ TRIMMED: Final = MIB
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
     """``small`` is the most bytes of small work; then the threads and the most bytes of either lane.
-    ``apart_waiting`` is the most bytes of a slow model's lane."""
+    ``apart_waiting`` is the most bytes of either lane of a slow model."""
 
     small: int = 64 * KIB
     small_threads: int = 2
@@ -164,7 +165,7 @@ class WorkPool:
         self._small = _Lane("small", limits.small_threads, limits.small_waiting)
         self._large = _Lane("large", limits.large_threads, limits.large_waiting)
         self._guards: dict[str, PreparationGuard] = {}
-        self._apart: dict[str, _Lane] = {}
+        self._apart: dict[tuple[str, bool], _Lane] = {}
 
     async def run(self, caller: str, size: int, work: Callable[[], T]) -> T:
         """What ``work()`` gives, run on a thread. ``caller`` is whose share it takes, ``size`` the bytes it is about.
@@ -189,10 +190,11 @@ class WorkPool:
         guard.check(caller)
         timed = guard.timed(work)
         if guard.apart:
-            if model not in self._apart:
-                self._apart[model] = _Lane(f"apart-{len(self._apart)}", 1, self._limits.apart_waiting)
+            lane = model, size <= self._limits.small
+            if lane not in self._apart:
+                self._apart[lane] = _Lane(f"apart-{len(self._apart)}", 1, self._limits.apart_waiting)
             size = min(max(size, LEAST_COST), self._limits.apart_waiting)
-            given, error, seconds = await self._apart[model].run(caller, size, partial(copy_context().run, timed))
+            given, error, seconds = await self._apart[lane].run(caller, size, partial(copy_context().run, timed))
         else:
             given, error, seconds = await self.run(caller, size, timed)
         guard.note(caller, error, seconds)

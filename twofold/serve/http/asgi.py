@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import orjson
 
@@ -13,6 +14,7 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
+T = TypeVar("T")
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 JSON: Final[Header] = (b"content-type", b"application/json")
@@ -52,7 +54,20 @@ async def send_body(send: Send, status: int, body: bytes, headers: Iterable[Head
     await send({"type": "http.response.body", "body": body})
 
 
-async def until_gone(receive: Receive) -> None:
-    """Returns when the client has gone away."""
+async def done_before_leaving(work: asyncio.Task[T], receive: Receive) -> bool:
+    """Waits for ``work``, which is cancelled when the client disconnects; whether it was done before."""
+    gone = asyncio.create_task(_until_gone(receive))
+    try:
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        done = work.done()
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+    finally:
+        gone.cancel()
+        work.cancel()
+    return done
+
+
+async def _until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -6,6 +6,7 @@ path's dialect.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
@@ -25,7 +26,7 @@ from twofold.serve.gate.door import arrival_of
 from twofold.serve.gate.limits import KIB, BodyLimits
 from twofold.serve.gate.quotas import Quotas
 from twofold.serve.gate.refusals import Header, Refusals
-from twofold.serve.http.asgi import JSON, Message, Receive, Scope, Send, send_body
+from twofold.serve.http.asgi import JSON, Message, Receive, Scope, Send, done_before_leaving, send_body
 from twofold.serve.http.replies import Replies, internal_error
 from twofold.serve.pool import ByteBudget, WorkPool
 from twofold.serve.replay.cache import CACHE_HEADER
@@ -114,8 +115,11 @@ class EndpointRequest:
 
     async def work(self, model: str, work: Callable[[], T]) -> T:
         """What ``work`` gives, which takes about as long as the body is, and may render the chat template of a served
-        model. Raises BusyError, and what it raises."""
-        return await self.site.pool.prepare(model, self.exchange.source, self.exchange.size, work)
+        model. Raises BusyError, ClientGoneError, and what it raises."""
+        prepared = asyncio.create_task(self.site.pool.prepare(model, self.exchange.source, self.exchange.size, work))
+        if not await done_before_leaving(prepared, self.receive):
+            raise ClientGoneError
+        return prepared.result()
 
 
 Handler = Callable[[EndpointRequest], Awaitable[EndpointResponse]]

@@ -13,7 +13,7 @@ from twofold.core.errors import TwofoldError
 from twofold.dialects.base import DialectRequest, Streamer
 from twofold.serve.exchange import CLIENT_GONE, RequestContext
 from twofold.serve.gate.refusals import Refusals
-from twofold.serve.http.asgi import JSON, STREAMED, Receive, Send, json_bytes, send_body, until_gone
+from twofold.serve.http.asgi import JSON, STREAMED, Receive, Send, done_before_leaving, json_bytes, send_body
 from twofold.serve.runner import RequestRun, RequestRunner, reply_size
 
 QUIET_S: Final = 15.0
@@ -40,16 +40,8 @@ class Replies:
         """Answers a request; ends when the client goes away."""
         work = asyncio.create_task(self._work(exchange, request, send))
         exchange.task = work
-        gone = asyncio.create_task(until_gone(receive))
-        try:
-            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                exchange.status = CLIENT_GONE
-                work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
-        finally:
-            gone.cancel()
-            work.cancel()
+        if not await done_before_leaving(work, receive):
+            exchange.status = CLIENT_GONE
 
     async def _work(self, exchange: RequestContext, request: DialectRequest, send: Send) -> None:
         reply = _Reply(exchange, request, send, self._refusals, self._quiet_s)
