@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 import socket
 import time
@@ -24,6 +25,7 @@ from tests.serve.gate.service import (
     wait_for,
 )
 from twofold.serve.gate.limits import BodyLimits, ConnectionLimits
+from twofold.serve.gate.protocol import GateProtocol
 
 LIMITS = ConnectionLimits(
     connections=40, spare=10, head_bytes=16384, head_lines=50, head_s=0.4, keep_alive_s=0.6, stall_s=0.6, linger_s=0.4
@@ -220,6 +222,22 @@ def test_who_leaves_ends_his_request(server: Running) -> None:
             client.sendall(get("/wait", close=False))
             time.sleep(0.02)
     wait_for(lambda: server.service.left >= before + 10, 2)
+
+
+def test_closed_connections_leave_nothing_to_the_garbage_collector(server: Running) -> None:
+    """Or one collection, while everybody waits, frees what hundreds of them left."""
+    before = server.service.left
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(10):
+            with server.connect() as client:
+                client.sendall(get("/wait", close=False))
+                time.sleep(0.02)
+        wait_for(lambda: server.service.left >= before + 10 and server.open_connections == 0, 2)
+        wait_for(lambda: not any(issubclass(type(thing), GateProtocol) for thing in gc.get_objects()), 2)
+    finally:
+        gc.enable()
 
 
 def test_who_does_not_read_is_cut(server: Running) -> None:

@@ -171,6 +171,7 @@ class GateProtocol(H11Protocol):
             self._pulse.cancel()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
+        self.transport.close = self._socket.close  # type: ignore[method-assign]  # no reference cycle: no work for gc
 
     def data_received(self, data: bytes) -> None:
         if not self._leaving and not self.transport.is_closing():

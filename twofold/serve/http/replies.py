@@ -40,8 +40,11 @@ class Replies:
         """Answers a request; ends when the client goes away."""
         work = asyncio.create_task(self._work(exchange, request, send))
         exchange.task = work
-        if not await done_before_leaving(work, receive):
-            exchange.status = CLIENT_GONE
+        try:
+            if not await done_before_leaving(work, receive):
+                exchange.status = CLIENT_GONE
+        finally:
+            exchange.task = None  # a task keeps the frames of its CancelledError, which hold the exchange
 
     async def _work(self, exchange: RequestContext, request: DialectRequest, send: Send) -> None:
         reply = _Reply(exchange, request, send, self._refusals, self._quiet_s)
