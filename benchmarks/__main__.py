@@ -44,12 +44,12 @@ from benchmarks import (
 from benchmarks.http import overhead, servers
 from benchmarks.setting import Setting
 from benchmarks.worker import WorkerError
+from twofold.bench.phases.ceilings import MachineProbe
+from twofold.bench.phases.table import machine_lines
 from twofold.core.errors import TwofoldError
-from twofold.cost.machine import MachineLimits
-from twofold.formats.sources import resolve
+from twofold.formats.fetch.sources import resolve
 from twofold.host.paths import CacheFolders
-from twofold.phases.ceilings import MachineProbe
-from twofold.phases.table import machine_lines
+from twofold.planner.machine import MachineLimits
 
 MODELS = ("smollm2-135m", "gemma3-270m", "qwen2.5-coder-1.5b")
 SERVING: Mapping[str, Callable[[Setting], Any]] = {

@@ -10,18 +10,18 @@ import time
 from typing import Any
 
 from benchmarks.setting import Setting
+from twofold.bench.phases.cases import Decode
+from twofold.bench.phases.rows import percentile
 from twofold.core.params import SamplingParams
 from twofold.core.record import SequenceRecord
 from twofold.core.request import RequestOptions
 from twofold.core.step import SequenceOutcome, StepOutcome, StepPlan
-from twofold.kv.manager import BlockManager, GroupSize
-from twofold.phases.cases import Decode
-from twofold.phases.rows import percentile
-from twofold.sched.budget import LiveBudget
-from twofold.sched.scheduler import Scheduler
-from twofold.sched.sequence import Sequence
-from twofold.sched.step_builder import StepLimits
-from twofold.sched.step_time import StepTimeModel
+from twofold.engine.kv.manager import BlockManager, GroupSize
+from twofold.engine.scheduler.budget import LiveBudget
+from twofold.engine.scheduler.scheduler import Scheduler
+from twofold.engine.scheduler.sequence import Sequence
+from twofold.engine.scheduler.step_builder import StepLimits
+from twofold.engine.scheduler.step_time import StepTimeModel
 
 WAITING = (10, 1_000, 10_000)
 SEQUENCES, PROMPT, ANSWER = 32, 64, 64

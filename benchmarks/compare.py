@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.figures import random_tokens
 from benchmarks.setting import Setting
 from benchmarks.worker import Worker, WorkerError
-from twofold.phases.cases import Decode, Prefill
+from twofold.bench.phases.cases import Decode, Prefill
 
 ROOT = Path(__file__).parent
 PROMPT, DECODE_PROMPT, STEPS, STREAMS, STREAM_PROMPT, STREAM_STEPS = 512, 64, 48, 32, 64, 24

@@ -22,15 +22,15 @@ from benchmarks.compare import ROOT, our_command
 from benchmarks.figures import gaps, median, random_tokens
 from benchmarks.setting import Setting
 from benchmarks.worker import Worker
+from twofold.bench.load.arrivals import Arrivals
+from twofold.bench.load.base import Ask
+from twofold.bench.load.traces.read import read_trace
 from twofold.bench.metrics.chunks import Chunks, InterTokenLatency
 from twofold.bench.metrics.goodput import MeasuredGoodput
 from twofold.bench.metrics.objectives import Objectives
 from twofold.bench.metrics.requests import RequestFigures
 from twofold.bench.metrics.summary import Latency
 from twofold.bench.record import RecordedResponse, RequestSample
-from twofold.load.arrivals import Arrivals
-from twofold.load.base import Ask
-from twofold.load.traces.read import read_trace
 
 TRACE = Path("traces") / "azure_conv_2023.csv"
 FIXED_ROWS = 512

@@ -15,8 +15,8 @@ from benchmarks.compare import ROOT, our_command
 from benchmarks.figures import median, medians, random_tokens
 from benchmarks.setting import Setting
 from benchmarks.worker import Worker
-from twofold.phases.cases import Decode, Prefill
-from twofold.phases.rows import percentile
+from twofold.bench.phases.cases import Decode, Prefill
+from twofold.bench.phases.rows import percentile
 
 GOAL_ITL, GOAL_TTFT = 1.5, 1.6
 MOST_ROUNDS = 2

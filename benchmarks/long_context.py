@@ -1,10 +1,10 @@
-"""Cost of prefill and decode as the context grows, beside the formulas of ``twofold.cost.predict.phase``."""
+"""Cost of prefill and decode as the context grows, beside the formulas of ``twofold.planner.predict.phase``."""
 
 from __future__ import annotations
 
 from benchmarks.figures import bar
 from benchmarks.setting import Setting
-from twofold.phases.cases import Decode, Prefill
+from twofold.bench.phases.cases import Decode, Prefill
 
 CONTEXTS = (512, 1024, 2048, 4096, 7936)
 QUICK_CONTEXTS = (64, 128)

@@ -14,7 +14,7 @@ from benchmarks.compare import ROOT, SETTLE_S, our_command
 from benchmarks.figures import medians, random_tokens
 from benchmarks.setting import Setting
 from benchmarks.worker import Worker
-from twofold.phases.cases import Decode
+from twofold.bench.phases.cases import Decode
 
 PROMPT = 32
 MODES = {"overlapped": {"overlap": True}, "in turn": {"overlap": False}}

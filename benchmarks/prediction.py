@@ -15,11 +15,11 @@ from benchmarks.setting import Setting
 from twofold.core.params import SamplingParams
 from twofold.core.report import RequestReport, StepReport
 from twofold.core.request import RequestOptions
-from twofold.cost.calibrate.run import calibrate, calibrated
-from twofold.cost.count.step import SequenceRows
-from twofold.cost.predict.request import Predictor
 from twofold.engine.llm import LLM
 from twofold.engine.prompts import GivenPrompt
+from twofold.planner.calibrate.run import calibrate, calibrated
+from twofold.planner.count.step import SequenceRows
+from twofold.planner.predict.request import Predictor
 
 GOAL = 0.10
 FULL = tuple((prompt, output, batch) for prompt in (48, 192, 640) for output in (24, 64) for batch in (1, 3, 6))

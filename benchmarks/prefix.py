@@ -14,7 +14,7 @@ from benchmarks.compare import ROOT, our_command
 from benchmarks.figures import median, random_tokens
 from benchmarks.setting import Setting
 from benchmarks.worker import Worker
-from twofold.phases.cases import Prefill, Prefix
+from twofold.bench.phases.cases import Prefill, Prefix
 
 GOAL = 1 / 8
 MOST_ROUNDS = 3

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from twofold.kv.manager import BlockManager, GroupSize
+from twofold.engine.kv.manager import BlockManager, GroupSize
 
 BLOCK = 16
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)

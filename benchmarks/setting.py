@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from twofold.cost.count.step import SequenceRows
-from twofold.cost.machine import MachineLimits
-from twofold.cost.predict.phase import spans_limit
+from twofold.bench.phases.bench import PhaseBench
+from twofold.bench.phases.cases import Case, Decode
+from twofold.bench.phases.ceilings import Ceilings, MachineProbe, read_ceilings
+from twofold.bench.phases.rows import Row
 from twofold.engine.llm import LLM
-from twofold.phases.bench import PhaseBench
-from twofold.phases.cases import Case, Decode
-from twofold.phases.ceilings import Ceilings, MachineProbe, read_ceilings
-from twofold.phases.rows import Row
+from twofold.planner.count.step import SequenceRows
+from twofold.planner.machine import MachineLimits
+from twofold.planner.predict.phase import spans_limit
 
 STEP_ROWS: Final = 512
 

@@ -26,9 +26,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from tests.serve.live import LiveServer, live_server
-from tests.serve.trust.client import CHAT, MESSAGES, Client, chat, endless, message, percentile, watched
-from tests.serve.trust.state import memory_of, quiet
+from tests.server.live import LiveServer, live_server
+from tests.server.trust.client import CHAT, MESSAGES, Client, chat, endless, message, percentile, watched
+from tests.server.trust.state import memory_of, quiet
 from tests.support.tiny import TinyOptions, write_tiny
 
 CLIENTS: Final = 16

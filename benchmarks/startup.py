@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.compare import ROOT
 from benchmarks.setting import Setting
-from twofold.phases.cases import Decode
+from twofold.bench.phases.cases import Decode
 
 COMMAND = (sys.executable, "-m", "twofold", "run", "Hello", "--max-tokens", "1", "--json")
 LATER_STARTS = 5

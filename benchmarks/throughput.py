@@ -20,7 +20,7 @@ from benchmarks.compare import ROOT, SETTLE_S, our_command
 from benchmarks.figures import bar, median, medians, random_tokens
 from benchmarks.setting import Setting
 from benchmarks.worker import Worker, WorkerError
-from twofold.phases.cases import Decode
+from twofold.bench.phases.cases import Decode
 
 GOAL_STREAMS = 32
 GOAL_RATIO = 2.0

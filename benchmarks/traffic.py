@@ -13,11 +13,11 @@ from typing import Any
 
 from benchmarks.figures import median
 from twofold import LLM, SamplingParams
+from twofold.bench.phases.steps import StepTime
 from twofold.core.report import RequestReport, StepReport
 from twofold.engine.engine import Engine
 from twofold.engine.outputs import OutputDelta
 from twofold.engine.prompts import GivenPrompt
-from twofold.phases.steps import StepTime
 
 
 @dataclass(slots=True)

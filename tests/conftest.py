@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.tiny import TinyModel, TinyOptions, write_tiny
 from twofold.core.errors import NetworkError, TwofoldError
-from twofold.formats.names import DEFAULT_MODEL
-from twofold.formats.sources import locate, resolve
+from twofold.formats.fetch.names import DEFAULT_MODEL
+from twofold.formats.fetch.sources import locate, resolve
 from twofold.host.paths import CacheFolders
 
 

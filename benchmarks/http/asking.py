@@ -14,8 +14,8 @@ from benchmarks.worker import WorkerError
 from twofold.bench.client.client import ClientOptions, LoadClient, ServerTarget
 from twofold.bench.endpoints.completions import CompletionsEndpoint
 from twofold.bench.endpoints.options import EndpointOptions, Prompts
+from twofold.bench.load.base import Ask, EndedRequest, Load
 from twofold.bench.record import RunRecord
-from twofold.load.base import Ask, EndedRequest, Load
 
 LIMIT_S: Final = 120.0
 

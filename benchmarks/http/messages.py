@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from twofold.engine.outputs import OutputDelta
-from twofold.serve.worker.messages import StepOutputs, worker_codec
+from twofold.server.workers.messages import StepOutputs, worker_codec
 
 CHUNK: Final = b"d1\r\ndata: " + b"x" * 199 + b"\n\n\r\n"
 """About as long as the event of one token."""

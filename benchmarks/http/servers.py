@@ -23,6 +23,12 @@ from benchmarks.http.processes import Serving, serving
 from benchmarks.http.recipes import others, ours
 from benchmarks.setting import Setting
 from benchmarks.worker import WorkerError
+from twofold.bench.load.arrivals import Arrivals
+from twofold.bench.load.base import Ask
+from twofold.bench.load.closed_loop import ClosedLoop
+from twofold.bench.load.lengths import Fixed, Uniform
+from twofold.bench.load.open_loop import OpenLoop
+from twofold.bench.load.requests import RandomRequests
 from twofold.bench.metrics.goodput import MeasuredGoodput
 from twofold.bench.metrics.objectives import Objectives
 from twofold.bench.metrics.plain import plain
@@ -31,12 +37,6 @@ from twofold.bench.metrics.summary import Latency, summarise
 from twofold.bench.prompts.local import local_counter
 from twofold.bench.prompts.prompter import Prompter, make_prompter
 from twofold.core.errors import NetworkError
-from twofold.load.arrivals import Arrivals
-from twofold.load.base import Ask
-from twofold.load.closed_loop import ClosedLoop
-from twofold.load.lengths import Fixed, Uniform
-from twofold.load.open_loop import OpenLoop
-from twofold.load.requests import RandomRequests
 
 TTFT_SCALE: Final = 3.0
 TPOT_SCALE: Final = 2.0

@@ -11,10 +11,10 @@ from tests.bench.stub.script import Script
 from twofold.bench.client.options import ClientOptions
 from twofold.bench.client.target import ServerTarget
 from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.load.lengths import Fixed
+from twofold.bench.load.plan import LoadPlan
 from twofold.bench.session import Setup, opened, stopped_by_signals
 from twofold.core.errors import AccessError, ContextLengthError, NotFoundError
-from twofold.load.lengths import Fixed
-from twofold.load.plan import LoadPlan
 
 PLAN = LoadPlan(concurrency=2, requests=4, input_tokens=Fixed(24), output_tokens=Fixed(4))
 

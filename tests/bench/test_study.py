@@ -14,6 +14,8 @@ from twofold.bench.base import Watcher
 from twofold.bench.client.options import ClientOptions
 from twofold.bench.client.target import ServerTarget
 from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.load.lengths import Fixed
+from twofold.bench.load.plan import LoadPlan
 from twofold.bench.metrics.objectives import Objectives
 from twofold.bench.metrics.rule import MeasurementRule
 from twofold.bench.record import RequestSample
@@ -23,8 +25,6 @@ from twofold.bench.search.rate import SearchOptions
 from twofold.bench.session import Session, Setup, opened
 from twofold.bench.study import Study
 from twofold.core.errors import ParameterError
-from twofold.load.lengths import Fixed
-from twofold.load.plan import LoadPlan
 
 PLAN = LoadPlan(input_tokens=Fixed(24), output_tokens=Fixed(4))
 

@@ -12,7 +12,7 @@ from benchmarks.http.processes import Recipe, Serving
 from benchmarks.worker import WorkerError
 from tests.bench.stub.live import LiveStub, stub_server
 from tests.bench.stub.script import Script
-from twofold.load.base import Ask
+from twofold.bench.load.base import Ask
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from benchmarks.compare import ROOT
 from benchmarks.figures import BAR, bar, gaps, medians, random_tokens
 from benchmarks.goodput import as_sample, poisson, read_lengths
 from benchmarks.throughput import contestants
+from twofold.bench.load.base import Ask
 from twofold.bench.metrics.requests import RequestFigures
-from twofold.load.base import Ask
 
 
 def test_medians_are_taken_field_by_field() -> None:

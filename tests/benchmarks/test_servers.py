@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.http.servers import _ahead, figures
+from twofold.bench.load.base import Ask, Outcome
 from twofold.bench.metrics.objectives import Objectives
 from twofold.bench.metrics.requests import RequestFigures
 from twofold.bench.record import RecordedResponse, RequestSample
-from twofold.load.base import Ask, Outcome
 
 OBJECTIVES = Objectives(ttft=1.0, tpot=0.05)
 

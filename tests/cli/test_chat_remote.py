@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 
 from tests.cli.conftest import Command, Result
-from tests.serve.live import LiveServer, live_server
+from tests.server.live import LiveServer, live_server
 from tests.support.tiny import TinyModel, TinyOptions
 
 CONTEXT: Final = 128

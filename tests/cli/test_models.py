@@ -17,7 +17,7 @@ from tests.support.tiny import TinyModel, TinyOptions
 from twofold.cli import models
 from twofold.cli.progress import BarProgress, LineProgress, console_progress, format_bytes
 from twofold.core.errors import ModelNotFoundError
-from twofold.formats.sources import ResolvedModel
+from twofold.formats.fetch.sources import ResolvedModel
 from twofold.host.memory import Memory
 
 NAME = "pypi:tiny-model"

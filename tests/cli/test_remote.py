@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
-from tests.serve.live import LiveServer, live_server
+from tests.server.live import LiveServer, live_server
 from tests.support.tiny import TinyModel, TinyOptions
 
 

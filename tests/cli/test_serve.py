@@ -12,7 +12,7 @@ from twofold.cli.main import main
 from twofold.cli.serve import ENGINE, ServedEngineOptions, ServeOptions
 from twofold.core.errors import ParameterError
 from twofold.observe.metrics.goodput import DEFAULT_OBJECTIVES, Objective
-from twofold.serve.config import ServerConfig
+from twofold.server.config import ServerConfig
 
 
 def config(options: ServeOptions, *models: str, token_budget: str = "live") -> ServerConfig:
@@ -60,7 +60,7 @@ def test_sizes_and_durations_have_units(tmp_path: Path, monkeypatch: pytest.Monk
         made.append(config)
         raise ParameterError("enough", param="model")
 
-    monkeypatch.setattr("twofold.serve.server.Server", keep)
+    monkeypatch.setattr("twofold.server.server.Server", keep)
     flags = {
         "--memory-budget": "512M",
         "--max-body-mib": "256K",

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from twofold.api.fields import FieldError, Fields
 from twofold.core.errors import MAX_COMPARED, MAX_QUOTED, named, nearest, quoted, spelled
-from twofold.dialects.fields import FieldError, Fields
 
 LONG = "temperature" * 200_000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cost.models import SMOLLM2_135M, spec
+from tests.planner.models import SMOLLM2_135M, spec
 from twofold.core.kv_layout import KVLayout, KVType, key_value_bytes
 from twofold.core.values import FP8, FP16, INT4, INT8, MXFP4, ValueFormat
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.serve.live import live_server
+from tests.server.live import live_server
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.cli.serve import ServeOptions
 from twofold.host.env import FLAG_PREFIX

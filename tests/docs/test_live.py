@@ -15,7 +15,7 @@ import orjson
 import pytest
 
 from tests.docs.blocks import Command, blocks, commands
-from tests.serve.live import LiveServer, live_server
+from tests.server.live import LiveServer, live_server
 from twofold import LLM
 from twofold.cli.main import main
 

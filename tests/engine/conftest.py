@@ -11,15 +11,15 @@ from tests.engine.mock import MockForward
 from tests.support.vocabulary import tokenizer_metadata
 from twofold.backends.host import HostRunner
 from twofold.backends.reference.rows import NumpyRows
+from twofold.backends.sampling.sampler import Sampler
 from twofold.core.clock import Clock
 from twofold.core.model import GatedFFN, GroupedAttention, LayerSpec, ModelSpec
 from twofold.engine.config import EngineConfig, runner_sizes
+from twofold.engine.kv.manager import GroupSize
 from twofold.engine.llm import LLM
 from twofold.engine.load import LoadedModel
-from twofold.kv.manager import GroupSize
-from twofold.sampling.sampler import Sampler
-from twofold.sched.step_builder import StepLimits
-from twofold.text.tokenizer import Tokenizer
+from twofold.engine.scheduler.step_builder import StepLimits
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
 VOCAB = 300
 CHAT_TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold.core.step import BlockMove, MoveKind
-from twofold.ops.base import Batch, SerialForward
+from twofold.models.ops import Batch, SerialForward
 
 MIX = np.uint64(0x9E3779B97F4A7C15)
 HIDDEN = 8

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold.core.step import BlockMove
-from twofold.ops.base import Batch, SerialForward
+from twofold.models.ops import Batch, SerialForward
 
 
 class ScriptedForward(SerialForward):

@@ -14,8 +14,8 @@ from twofold.core.request import RequestOptions
 from twofold.core.step import PositionLogprobs, TokenEvent, TokenLogprob
 from twofold.engine.answer import SequenceCompletion
 from twofold.engine.outputs import CompletionOutput, OutputDelta
-from twofold.sched.sequence import Sequence
-from twofold.text.tokenizer import Tokenizer
+from twofold.engine.scheduler.sequence import Sequence
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
 EOS = 2
 PROMPT = {"prompt_token_ids": [10, 11, 12]}

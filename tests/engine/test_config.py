@@ -11,7 +11,7 @@ from tests.engine.conftest import tiny_spec
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.model import ATTENTION_CHUNK, GatedFFN, GroupedAttention, LayerSpec, ModelSpec
 from twofold.engine.config import EngineKeywords, EngineOptions, resolve, runner_sizes
-from twofold.engine.kv_memory import MOST_BLOCKS
+from twofold.engine.kv.memory import MOST_BLOCKS
 
 GIB = 1 << 30
 SPEC = tiny_spec(context=1000)

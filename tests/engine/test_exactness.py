@@ -18,7 +18,7 @@ from twofold.core.request import RequestOptions
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import GivenPrompt
-from twofold.sched import preempt
+from twofold.engine.scheduler import preempt
 
 CASES = 150
 SHAPES: list[dict[str, Any]] = [

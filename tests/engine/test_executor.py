@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.backends.sampling.naive import mask_of
 from tests.engine.mock import HIDDEN, MockForward
-from tests.sampling.naive import mask_of
 from twofold.backends.base import RunnerSizes
 from twofold.backends.host import HostRunner
 from twofold.backends.reference.rows import NumpyRows
+from twofold.backends.sampling.sampler import Sampler
 from twofold.core.errors import ModelError, ParameterError
 from twofold.core.params import SamplingParams
 from twofold.core.step import (
@@ -31,7 +32,6 @@ from twofold.core.step import (
     TokenConstraint,
 )
 from twofold.engine.executor import run_step
-from twofold.sampling.sampler import Sampler
 
 VOCAB = 300
 GREEDY = SamplingParams(temperature=0)

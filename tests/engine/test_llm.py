@@ -14,7 +14,7 @@ from twofold.core.errors import ContextLengthError, ParameterError, TwofoldError
 from twofold.core.params import SamplingParams
 from twofold.engine.llm import LLM
 from twofold.engine.prompts import GivenPrompt
-from twofold.text.tokenizer import Tokenizer
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 

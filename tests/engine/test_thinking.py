@@ -14,12 +14,12 @@ import pytest
 from tests.engine.conftest import VOCAB, MakeLLM
 from twofold.core.errors import ParameterError
 from twofold.core.params import SamplingParams, StructuredOutputsParams, ThinkingParams
+from twofold.engine.grammar.compile import GrammarCompiler
+from twofold.engine.grammar.form import AnswerForm
+from twofold.engine.grammar.thinking import ThinkingConstraint, answer_constraint
 from twofold.engine.llm import LLM
 from twofold.engine.prompts import TokensPrompt
-from twofold.engine.thinking import ThinkingConstraint, answer_constraint
-from twofold.grammar.compile import GrammarCompiler
-from twofold.grammar.form import AnswerForm
-from twofold.text.tokenizer import Tokenizer
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
 PROMPT: TokensPrompt = {"prompt_token_ids": [40, 41, 42]}
 START, END = "<t>", "</t>"

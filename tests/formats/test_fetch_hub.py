@@ -13,9 +13,9 @@ from huggingface_hub import close_session, constants
 
 from tests.formats.wheel_maker import tiny_model
 from twofold.core.errors import ModelNotFoundError, NetworkError, ResourceError
-from twofold.formats import sources
-from twofold.formats.hub import bar_class, choose_file
-from twofold.formats.names import HubSource
+from twofold.formats.fetch import sources
+from twofold.formats.fetch.hub import bar_class, choose_file
+from twofold.formats.fetch.names import HubSource
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -179,7 +179,7 @@ def test_no_room(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     def full(folder: Path, needed: int) -> None:
         raise ResourceError(f"{folder} lacks {needed} bytes.")
 
-    monkeypatch.setattr("twofold.formats.hub.check_space", full)
+    monkeypatch.setattr("twofold.formats.fetch.hub.check_space", full)
     with pytest.raises(ResourceError, match="lacks"):
         sources.resolve("hf.co/u/m", cache=tmp_path / "cache")
     assert hub.fetched == []
@@ -218,7 +218,7 @@ def test_what_is_not_there_lists_what_is(source: HubSource, files: list[str], hi
 
 
 def test_the_hub_client_is_imported_only_when_it_is_needed() -> None:
-    check = "import sys; import twofold.formats.sources; sys.exit('huggingface_hub' in sys.modules)"
+    check = "import sys; import twofold.formats.fetch.sources; sys.exit('huggingface_hub' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 

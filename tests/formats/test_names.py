@@ -7,10 +7,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twofold.core.errors import FormatError, ModelNotFoundError, ParameterError, TwofoldError
-from twofold.formats import sources
-from twofold.formats.names import ALIASES, HUB_ALIASES, Alias, HubSource, PathSource, PypiSource, parse_name, parse_pypi
-from twofold.formats.parts import part_names, part_number
-from twofold.formats.store import slug_of
+from twofold.formats.fetch import sources
+from twofold.formats.fetch.names import (
+    ALIASES,
+    HUB_ALIASES,
+    Alias,
+    HubSource,
+    PathSource,
+    PypiSource,
+    parse_name,
+    parse_pypi,
+)
+from twofold.formats.fetch.parts import part_names, part_number
+from twofold.formats.fetch.store import slug_of
 
 
 def test_aliases() -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tests.support.oracle import oracle_logits
 from tests.support.reference import load_reference_model, one_sequence, tables_of
 from tests.support.tiny import TinyModel, TinyOptions
-from twofold.ops.base import Batch
+from twofold.models.ops import Batch
 
 Make = Callable[[TinyOptions], TinyModel]
 

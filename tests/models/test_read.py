@@ -14,7 +14,7 @@ from twofold.core.model import FactorScaling, LinearScaling, ModelSpec, RopeScal
 from twofold.core.quant import BY_NAME
 from twofold.models.architectures import ARCHITECTURES
 from twofold.models.keys import HARMLESS, NEUTRAL
-from twofold.ops.base import TensorRef
+from twofold.models.ops import TensorRef
 
 REQUIRED = (
     "block_count",

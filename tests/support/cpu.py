@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from twofold.backends.cpu.kernels.jit import Compiler
+from twofold.backends.cpu.model import CpuModel, CpuOptions
 from twofold.formats.gguf import GGUFFile
-from twofold.kernels.jit import Compiler
 from twofold.models.decoder import forward
 from twofold.models.read import read_model
-from twofold.ops.cpu.model import CpuModel, CpuOptions
 
 
 @contextmanager

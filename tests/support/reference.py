@@ -13,8 +13,8 @@ from twofold.backends.reference.ops import FloatType, PagedCache, ReferenceModel
 from twofold.core.model import ModelSpec
 from twofold.formats.gguf import GGUFFile
 from twofold.models.decoder import forward
+from twofold.models.ops import Batch
 from twofold.models.read import read_model
-from twofold.ops.base import Batch
 
 Floats = NDArray[np.float32]
 

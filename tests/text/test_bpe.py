@@ -19,9 +19,9 @@ from tests.text.vocabularies import (
     plain_ids,
     sentencepiece_metadata,
 )
-from twofold.text.merge_cache import cached_merges
-from twofold.text.merges import derive_merges
-from twofold.text.tokenizer import Tokenizer
+from twofold.text.tokenizers.merge_cache import cached_merges
+from twofold.text.tokenizers.merges import derive_merges
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
 LETTERS = "abc"
 

@@ -16,10 +16,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tests.text.vocabularies import Metadata, bytelevel_metadata
 from twofold.core.errors import ParameterError, TemplateError
 from twofold.formats.gguf import GGUFFile
-from twofold.text.builtin_templates import BUILTIN_TEMPLATES, family_of
-from twofold.text.chat import RESERVED_VARIABLES, ChatTemplate
-from twofold.text.messages import Message, validated
-from twofold.text.tokenizer import Tokenizer
+from twofold.text.templates.builtin_templates import BUILTIN_TEMPLATES, family_of
+from twofold.text.templates.chat import RESERVED_VARIABLES, ChatTemplate
+from twofold.text.templates.messages import Message, validated
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
 USER: Message = {"role": "user", "content": "Hi"}
 TALK: list[Message] = [

@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.vocabulary import tokenizer_metadata
 from twofold.core.errors import TemplateError
-from twofold.text.builtin_templates import BUILTIN_TEMPLATES
-from twofold.text.tokenizer import Tokenizer
+from twofold.text.templates.builtin_templates import BUILTIN_TEMPLATES
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
 USER = {"role": "user", "content": "hi"}
 

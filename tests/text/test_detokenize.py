@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.text.vocabularies import bytelevel_metadata, sentencepiece_metadata
 from twofold.text.detokenize import StreamDetokenizer
-from twofold.text.tokenizer import Tokenizer
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
 
 @cache

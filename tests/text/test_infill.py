@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.vocabulary import tokenizer_metadata
 from twofold.core.errors import ParameterError
-from twofold.text.tokenizer import Tokenizer
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
 QWEN = ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|fim_pad|>", "<|file_sep|>")
 

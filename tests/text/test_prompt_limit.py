@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.serve.trust.state import memory_of
+from tests.server.trust.state import memory_of
 from tests.text.vocabularies import bytelevel_metadata, plain_ids, sentencepiece_metadata
 from twofold.core.errors import ContextLengthError, ParameterError
 from twofold.text.prompt_limit import SHORT, LowerBound, PromptLimit
-from twofold.text.tokenizer import Tokenizer
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
 MERGES = [
     ("a", "a"),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.text.vocabularies import plain_ids
 from twofold.formats.gguf import GGUFFile
-from twofold.text.tokenizer import Tokenizer
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
 REFERENCE = Path(__file__).parent / "data" / "reference_ids.json"
 

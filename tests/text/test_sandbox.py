@@ -7,7 +7,7 @@ import resource
 import pytest
 
 from twofold.core.errors import TemplateError, TemplateLimitError
-from twofold.text.chat import MAX_TEMPLATE_CHARACTERS, ChatTemplate
+from twofold.text.templates.chat import MAX_TEMPLATE_CHARACTERS, ChatTemplate
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 

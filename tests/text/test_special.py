@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twofold.text import special
-from twofold.text.special import Segment, SpecialTokens
+from twofold.text.tokenizers import special
+from twofold.text.tokenizers.special import Segment, SpecialTokens
 
 
 def plainly(ids: Mapping[str, int], text: str) -> list[Segment]:

@@ -19,8 +19,8 @@ import pytest
 from twofold.core.errors import ParameterError, ResourceError, TemplateLimitError
 from twofold.core.params import SamplingParams
 from twofold.engine.llm import LLM
-from twofold.text import template_process
-from twofold.text.chat import ChatTemplate
+from twofold.text.templates import template_process
+from twofold.text.templates.chat import ChatTemplate
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 HELLO = "{{ messages[0].content }}"
@@ -209,7 +209,7 @@ def test_a_fork_has_processes_of_its_own(started: list[subprocess.Popen[bytes]])
 
 PARENT = """
 import sys, os
-from twofold.text.chat import ChatTemplate
+from twofold.text.templates.chat import ChatTemplate
 loops = "{% for a in range(99999) %}" * 2 + "{% endfor %}" * 2
 quick, busy = ChatTemplate("x"), ChatTemplate(loops, seconds=2)
 quick.render([]), busy.check()

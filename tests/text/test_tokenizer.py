@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tests.text.vocabularies import Metadata, bytelevel_metadata, plain_ids, sentencepiece_metadata
 from twofold.core.errors import FormatError, ParameterError, UnsupportedModelError
-from twofold.text.metadata import PREFIX
-from twofold.text.pretokenizers import RULES, pre_tokenizer, word_rule
-from twofold.text.tokenizer import Tokenizer
+from twofold.text.tokenizers.metadata import PREFIX
+from twofold.text.tokenizers.pretokenizers import RULES, pre_tokenizer, word_rule
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
 
 def made(**changes: object) -> Tokenizer:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from twofold.text.metadata import PREFIX, TokenType
-from twofold.text.tokenizer import Tokenizer
+from twofold.text.tokenizers.metadata import PREFIX, TokenType
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
 Metadata = dict[str, object]
 

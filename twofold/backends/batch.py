@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from twofold.core.step import Logits, SequenceStep, StepInput
-from twofold.ops.base import Batch
+from twofold.models.ops import Batch
 
 
 class BatchBuilder:

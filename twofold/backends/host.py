@@ -12,6 +12,8 @@ import numpy as np
 
 from twofold.backends.base import NO_MASKS, RunnerSizes
 from twofold.backends.batch import BatchBuilder
+from twofold.backends.sampling.base import F32
+from twofold.backends.sampling.sampler import Sampler
 from twofold.core.errors import ModelError, TwofoldError
 from twofold.core.step import (
     HIDDEN_SCALE,
@@ -25,9 +27,7 @@ from twofold.core.step import (
     StepMasks,
     StepOutcome,
 )
-from twofold.ops.base import Forward
-from twofold.sampling.base import F32
-from twofold.sampling.sampler import Sampler
+from twofold.models.ops import Forward
 
 Drawn: TypeAlias = dict[int, int | TwofoldError]
 """What was sampled, by sequence."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from twofold.bench.load.base import Ask
 from twofold.bench.record import RecordedResponse, RequestSample
-from twofold.load.base import Ask
 
 
 class BodyReader(Protocol):

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from twofold.load.base import Ask, Outcome
+from twofold.bench.load.base import Ask, Outcome
 
 UNKNOWN: Final = -1
 """The number of tokens of a chunk whose server does not say it."""

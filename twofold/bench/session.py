@@ -19,13 +19,13 @@ from twofold.bench.client.client import ClientOptions, LoadClient, ServerTarget
 from twofold.bench.endpoints.choose import endpoint_of
 from twofold.bench.endpoints.discover import ServerFacts, check_lengths, find_server, first_answer
 from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.load.base import Ask, Load, PromptMessage
+from twofold.bench.load.turns import Prompt
 from twofold.bench.prompts.base import TokenCounter
 from twofold.bench.prompts.choose import first_that_counts
 from twofold.bench.prompts.prompter import Prompter, make_prompter
 from twofold.bench.prompts.remote import remote_counters
 from twofold.bench.record import RunRecord
-from twofold.load.base import Ask, Load, PromptMessage
-from twofold.load.turns import Prompt
 
 SEEDS_APART: Final = 1_000_003
 """Between the seeds of two runs of a bench."""

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from twofold.bench.base import Watcher
+from twofold.bench.load.lengths import Fixed
+from twofold.bench.load.plan import LoadPlan
+from twofold.bench.load.traces.own import write_trace
 from twofold.bench.metrics.notes import Note
 from twofold.bench.metrics.objectives import Objectives
 from twofold.bench.metrics.rule import MeasurementRule
@@ -25,9 +28,6 @@ from twofold.bench.search.sweep import sweep
 from twofold.bench.search.trial import Aim, Trial
 from twofold.bench.session import MakeLoad, Session, Setup, described
 from twofold.core.errors import ParameterError
-from twofold.load.lengths import Fixed
-from twofold.load.plan import LoadPlan
-from twofold.load.traces.own import write_trace
 
 SWEEP_S: Final = 30.0
 """Seconds of each rate of a sweep, where nobody says."""

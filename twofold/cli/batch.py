@@ -16,7 +16,7 @@ from twofold.cli.options import FLAG, LIST, CrowdOptions
 from twofold.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from twofold.batch.files import BatchFiles, BatchProgress
+    from twofold.api.batch.files import BatchFiles, BatchProgress
 
 INTERRUPTED: Final = 130
 TENTHS: Final = 10
@@ -68,7 +68,7 @@ def batch(
     model.check()
     _check_trace(trace, input, output)
     # What follows brings in the engine; flags are checked before that.
-    from twofold.batch.files import open_batch  # noqa: PLC0415
+    from twofold.api.batch.files import open_batch  # noqa: PLC0415
     from twofold.core.clock import MonotonicClock  # noqa: PLC0415
 
     with open_batch(input, output, MonotonicClock(), overwrite=overwrite) as files:
@@ -90,7 +90,7 @@ def _check_trace(trace: Path | None, *others: Path) -> None:
 
 def _answered(files: BatchFiles, options: BatchOptions, trace: Path | None) -> BatchProgress:
     """Loads the model and runs the batch, until it is done or Ctrl-C ends it between two steps."""
-    from twofold.batch.runner import BatchRunner  # noqa: PLC0415
+    from twofold.api.batch.runner import BatchRunner  # noqa: PLC0415
     from twofold.cli.generate import generator  # noqa: PLC0415
     from twofold.cli.interrupts import interrupts  # noqa: PLC0415
     from twofold.core.clock import MonotonicClock  # noqa: PLC0415

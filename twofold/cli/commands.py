@@ -55,9 +55,9 @@ def kernels(
     asm: Annotated[bool, FLAG, Parameter(help="Print the assembly.")] = False,
 ) -> int:
     """Shows what a kernel became on this machine: its instructions, counted."""
-    from twofold.kernels.inspect import build, inspect  # noqa: PLC0415 - brings in LLVM
-    from twofold.kernels.isa import choose  # noqa: PLC0415
-    from twofold.kernels.jit import CodegenTarget, Compiler, host_features  # noqa: PLC0415
+    from twofold.backends.cpu.kernels.inspect import build, inspect  # noqa: PLC0415 - brings in LLVM
+    from twofold.backends.cpu.kernels.isa import choose  # noqa: PLC0415
+    from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_features  # noqa: PLC0415
 
     table = choose(host_features(), isa)
     result = inspect(build(kernel, format, table), Compiler(CodegenTarget.of(table)))

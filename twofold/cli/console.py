@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, TextIO
 
 from twofold.core.errors import TwofoldError
-from twofold.formats.progress import Progress
+from twofold.formats.fetch.progress import Progress
 from twofold.host.env import read_environment
 
 if TYPE_CHECKING:

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
+from twofold.backends.cpu.kernels.isa import TABLES, Isa, choose
+from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_features
 from twofold.cli.console import LazyProgress, Status, answer, print_json
 from twofold.cli.options import FLAG
 from twofold.cli.progress import format_bytes
-from twofold.cost.machine import FULL_RUNS, FULL_SIZES, MachineLimits, remeasured
-from twofold.formats import sources
+from twofold.formats.fetch import sources
 from twofold.host.cpu import CPU, read_cpu
 from twofold.host.memory import Memory, read_memory
 from twofold.host.paths import CacheFolders
 from twofold.host.versions import versions
-from twofold.kernels.isa import TABLES, Isa, choose
-from twofold.kernels.jit import CodegenTarget, Compiler, host_features
+from twofold.planner.machine import FULL_RUNS, FULL_SIZES, MachineLimits, remeasured
 
 if TYPE_CHECKING:
     from twofold.core.values import Arithmetic
-    from twofold.cost.calibrate.store import Calibration
+    from twofold.planner.calibrate.store import Calibration
 
 SMALL_MEMORY = 2 << 30
 LARGE_ERROR: Final = 0.15
@@ -158,8 +158,8 @@ def _folder_text(folder: Folder) -> str:
 def _calibrate(model: str, isa: str | None, threads: int | None, *, json: bool) -> int:
     """Measures a model's steps and prints the constants, with how wrong they were where they were not fitted."""
     from twofold.cli.interrupts import interrupts  # noqa: PLC0415 - brings in the engine
-    from twofold.cost.calibrate.run import calibrate  # noqa: PLC0415
-    from twofold.cost.calibrate.store import write_constants  # noqa: PLC0415
+    from twofold.planner.calibrate.run import calibrate  # noqa: PLC0415
+    from twofold.planner.calibrate.store import write_constants  # noqa: PLC0415
 
     path = sources.resolve(model, cache=CacheFolders.of().create().models, progress=LazyProgress()).path
     with Status(f"Calibrating with {path.name} …"), interrupts() as stop:

@@ -13,19 +13,19 @@ from twofold.cli.console import answer, note, print_json
 from twofold.cli.options import FLAG
 from twofold.core.errors import AccessError, ModelNotFoundError, NotFoundError, ParameterError, TwofoldError
 from twofold.core.values import find_format
-from twofold.cost.count.setting import PLAIN, Setting
-from twofold.cost.explain.levers.base import Assumptions
-from twofold.cost.explain.scenario import Goal
-from twofold.cost.hardware.known import find_machine
-from twofold.cost.predict.request import Case
-from twofold.cost.shapes.find import model_file, resolve_shape
+from twofold.planner.count.setting import PLAIN, Setting
+from twofold.planner.explain.levers.base import Assumptions
+from twofold.planner.explain.scenario import Goal
+from twofold.planner.machines.known import find_machine
+from twofold.planner.predict.request import Case
+from twofold.planner.shapes.find import model_file, resolve_shape
 
 if TYPE_CHECKING:
     from twofold.core.model import ModelSpec
-    from twofold.cost.explain.explanation import Explanation
-    from twofold.cost.explain.observed import Observed
-    from twofold.cost.explain.scenario import UniformScenario
-    from twofold.cost.hardware.machine import Machine
+    from twofold.planner.explain.explanation import Explanation
+    from twofold.planner.explain.observed import Observed
+    from twofold.planner.explain.scenario import UniformScenario
+    from twofold.planner.machines.machine import Machine
 
 HERE: Final = "this"
 """The name of the machine that runs the command."""
@@ -130,7 +130,7 @@ def explain(
     if svg is not None:
         _draw(found, svg)
     if json:
-        from twofold.cost.explain.report import data  # noqa: PLC0415
+        from twofold.planner.explain.report import data  # noqa: PLC0415
 
         print_json(data(found))
     else:
@@ -141,7 +141,7 @@ def explain(
 def _explained(
     source: str | None, request: str | None, api_key: str | None, what: WhatOptions, levers: LeverOptions
 ) -> Explanation:
-    from twofold.cost.explain.explanation import explain_hypothetical, explain_observed, like  # noqa: PLC0415
+    from twofold.planner.explain.explanation import explain_hypothetical, explain_observed, like  # noqa: PLC0415
 
     if source is None:
         if what.model is None:
@@ -176,7 +176,7 @@ def _shape_of(seen: Observed, what: WhatOptions) -> ModelSpec | None:
 
 
 def _scenario(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformScenario:
-    from twofold.cost.explain.explanation import scenario_of  # noqa: PLC0415
+    from twofold.planner.explain.explanation import scenario_of  # noqa: PLC0415
 
     if what.hardware is None or what.hardware == HERE:
         return _scenario_here(shape, what, case)
@@ -185,8 +185,8 @@ def _scenario(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformScenari
 
 def _scenario_here(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformScenario:
     """On this machine as it was calibrated for the model's file; else as it was measured, now if never before."""
-    from twofold.cost.calibrate.run import ENGINE, calibrated  # noqa: PLC0415 - brings in the engine
-    from twofold.cost.explain.explanation import scenario_of  # noqa: PLC0415
+    from twofold.planner.calibrate.run import ENGINE, calibrated  # noqa: PLC0415 - brings in the engine
+    from twofold.planner.explain.explanation import scenario_of  # noqa: PLC0415
 
     path = None if what.model is None else model_file(what.model)
     known = None if path is None else calibrated(path)
@@ -195,13 +195,13 @@ def _scenario_here(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformSc
 
 
 def _measured(shape: ModelSpec) -> Machine:
-    from twofold.cost.count.memory import streamed_bytes  # noqa: PLC0415
-    from twofold.cost.hardware.local import engine_setting, machine_of  # noqa: PLC0415
-    from twofold.cost.machine import limits_for  # noqa: PLC0415
+    from twofold.backends.cpu.kernels.isa import choose  # noqa: PLC0415
+    from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_features  # noqa: PLC0415
     from twofold.host.cpu import read_cpu  # noqa: PLC0415
     from twofold.host.paths import CacheFolders  # noqa: PLC0415
-    from twofold.kernels.isa import choose  # noqa: PLC0415
-    from twofold.kernels.jit import CodegenTarget, Compiler, host_features  # noqa: PLC0415
+    from twofold.planner.count.memory import streamed_bytes  # noqa: PLC0415
+    from twofold.planner.machine import limits_for  # noqa: PLC0415
+    from twofold.planner.machines.local import engine_setting, machine_of  # noqa: PLC0415
 
     folders, isa, threads = CacheFolders.of(), choose(host_features(), None), read_cpu().usable_cores
     compiler = Compiler(CodegenTarget.of(isa), folders.kernels)
@@ -209,7 +209,7 @@ def _measured(shape: ModelSpec) -> Machine:
 
 
 def _read(source: str, request: str | None, api_key: str | None, goal: Goal) -> Observed:
-    from twofold.cost.explain.sources.read import read_observed  # noqa: PLC0415
+    from twofold.planner.explain.sources.read import read_observed  # noqa: PLC0415
 
     if source.startswith(("http://", "https://")):
         return read_observed(_fetched(source, request, api_key), source)
@@ -260,8 +260,8 @@ def _check_picture(svg: Path | None) -> None:
 
 
 def _draw(found: Explanation, path: Path) -> None:
-    from twofold.cost.explain.picture import roofline  # noqa: PLC0415
-    from twofold.draw.svg import svg  # noqa: PLC0415
+    from twofold.bench.draw.svg import svg  # noqa: PLC0415
+    from twofold.planner.explain.picture import roofline  # noqa: PLC0415
 
     if found.scenario is None:
         raise ParameterError(
@@ -276,9 +276,9 @@ def _draw(found: Explanation, path: Path) -> None:
 
 
 def _print(found: Explanation, top: int) -> None:
-    from twofold.cost.explain.picture import roofline  # noqa: PLC0415
-    from twofold.cost.explain.report import lines  # noqa: PLC0415
-    from twofold.draw.terminal import plot  # noqa: PLC0415
+    from twofold.bench.draw.terminal import plot  # noqa: PLC0415
+    from twofold.planner.explain.picture import roofline  # noqa: PLC0415
+    from twofold.planner.explain.report import lines  # noqa: PLC0415
 
     width = min(max(get_terminal_size().columns, LEAST_WIDTH), MOST_WIDTH)
     answer("\n".join(lines(found, levers=top, width=width)) + "\n")

@@ -17,7 +17,7 @@ from twofold.core.report import RequestReport
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import GivenPrompt
-from twofold.formats import sources
+from twofold.formats.fetch import sources
 from twofold.host.paths import CacheFolders
 from twofold.observe.log import RequestLog
 from twofold.observe.trace import Tracer

@@ -14,7 +14,7 @@ from twofold.cli.options import FLAG, LIST
 from twofold.core.errors import ParameterError
 
 if TYPE_CHECKING:
-    from twofold.serve.gate.keys import ApiKey
+    from twofold.server.edge.keys import ApiKey
 
 
 QUOTA_UNITS: Final = {
@@ -60,7 +60,7 @@ class KeyOptions:
 
     def fields(self, now: datetime) -> dict[str, Any]:
         """Those of ``ApiKey``, for a key that is made now."""
-        from twofold.serve.gate.quotas import Quota  # noqa: PLC0415 - start-up time
+        from twofold.server.edge.quotas import Quota  # noqa: PLC0415 - start-up time
 
         quota = Quota(
             requests_per_minute=self.requests_per_minute,
@@ -95,7 +95,7 @@ def keys(
 ) -> int:
     """Makes, lists and removes API keys, which are kept as hashes. Servers notice within a second."""
     from twofold.host.paths import data_folder  # noqa: PLC0415
-    from twofold.serve.gate import keyfile  # noqa: PLC0415
+    from twofold.server.edge import keyfile  # noqa: PLC0415
 
     path = file or data_folder() / "api-keys.toml"
     if action == "ls":

@@ -9,20 +9,20 @@ from twofold.cli.bench.options import LoadOptions, TraceOptions
 from twofold.core.errors import ParameterError
 
 if TYPE_CHECKING:
-    from twofold.load.base import Load
-    from twofold.load.plan import LoadPlan
-    from twofold.load.traces.replay import TraceReplay
-    from twofold.load.turns import Prompt
+    from twofold.bench.load.base import Load
+    from twofold.bench.load.plan import LoadPlan
+    from twofold.bench.load.traces.replay import TraceReplay
+    from twofold.bench.load.turns import Prompt
 
     MakeReplay: TypeAlias = Callable[[Prompt], TraceReplay]
 
 
 def load_plan(flags: LoadOptions) -> LoadPlan:
     """The made-up load of the flags. ParameterError for what is impossible."""
-    from twofold.load.lengths import parse_lengths  # noqa: PLC0415 - start-up time
-    from twofold.load.pauses import parse_pauses  # noqa: PLC0415
-    from twofold.load.plan import LoadPlan  # noqa: PLC0415
-    from twofold.load.shared import SharedPrefix  # noqa: PLC0415
+    from twofold.bench.load.lengths import parse_lengths  # noqa: PLC0415 - start-up time
+    from twofold.bench.load.pauses import parse_pauses  # noqa: PLC0415
+    from twofold.bench.load.plan import LoadPlan  # noqa: PLC0415
+    from twofold.bench.load.shared import SharedPrefix  # noqa: PLC0415
 
     shared = SharedPrefix(flags.shared_prefix, groups=flags.prefix_groups) if flags.shared_prefix else None
     if shared is None and flags.prefix_groups != 1:
@@ -46,8 +46,8 @@ def load_plan(flags: LoadOptions) -> LoadPlan:
 
 def replay_of(flags: TraceOptions, load: LoadOptions) -> MakeReplay:
     """The trace of the flags as a load; the file is read here, so that a hole in it is told at once."""
-    from twofold.load.traces.read import read_trace  # noqa: PLC0415 - start-up time
-    from twofold.load.traces.replay import Part, TraceReplay, TraceScale  # noqa: PLC0415
+    from twofold.bench.load.traces.read import read_trace  # noqa: PLC0415 - start-up time
+    from twofold.bench.load.traces.replay import Part, TraceReplay, TraceScale  # noqa: PLC0415
 
     assert flags.trace is not None, "there is a trace"
     trace = read_trace(flags.trace, form=flags.trace_format, skip_bad=flags.skip_bad, block_tokens=flags.block_tokens)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from twofold.cli.progress import console_progress, format_bytes
 from twofold.core.errors import UnsupportedModelError
 from twofold.core.kv_layout import KVLayout
-from twofold.formats import sources
+from twofold.formats.fetch import sources
 from twofold.formats.gguf import GGUFFile
 from twofold.host.memory import Memory, read_memory
 from twofold.host.paths import CacheFolders

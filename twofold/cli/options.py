@@ -15,7 +15,7 @@ from twofold.core.errors import ParameterError, nearest
 from twofold.core.params import SamplingParams, StructuredOutputsParams
 from twofold.core.sampling_defaults import FALLBACK, NAMES, SamplingDefaults
 from twofold.core.units import GIB, MIB, parse_duration, parse_size
-from twofold.formats.names import DEFAULT_MODEL
+from twofold.formats.fetch.names import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from cyclopts import Token
@@ -284,7 +284,7 @@ class RemoteOptions:
 
 def read_chat_template(given: str) -> str:
     """The Jinja source in the file ``given``, or of the built-in template of that name. Raises ParameterError."""
-    from twofold.text.builtin_templates import BUILTIN_TEMPLATES  # noqa: PLC0415 - start-up time
+    from twofold.text.templates.builtin_templates import BUILTIN_TEMPLATES  # noqa: PLC0415 - start-up time
 
     if given in BUILTIN_TEMPLATES:
         return BUILTIN_TEMPLATES[given]

@@ -15,14 +15,14 @@ from twofold.cli.options import FLAG, LIST
 from twofold.core.errors import ParameterError, ResourceError, named, nearest
 
 if TYPE_CHECKING:
+    from twofold.bench.load.base import Load
     from twofold.core.values import ValueFormat
-    from twofold.cost.hardware.machine import Machine
-    from twofold.cost.plan.choices import Choices
-    from twofold.cost.plan.search import PlanStudy
-    from twofold.cost.plan.slo import Slo
-    from twofold.cost.plan.tails import MakeLoad
-    from twofold.cost.plan.traffic import Traffic
-    from twofold.load.base import Load
+    from twofold.planner.machines.machine import Machine
+    from twofold.planner.plan.choices import Choices
+    from twofold.planner.plan.search import PlanStudy
+    from twofold.planner.plan.slo import Slo
+    from twofold.planner.plan.tails import MakeLoad
+    from twofold.planner.plan.traffic import Traffic
 
 SAMPLES: Final = 4096
 """Requests that stand for a made-up load."""
@@ -51,10 +51,10 @@ class TrafficOptions:
             return _replay(trace)
         if self.rate is None:
             raise ParameterError("A plan needs a rate.", param="rate", hint="Give --rate 10, or --trace FILE.")
-        from twofold.cost.simulate.jobs import said_nothing  # noqa: PLC0415 - start-up time
-        from twofold.load.lengths import parse_lengths  # noqa: PLC0415
-        from twofold.load.plan import LoadPlan  # noqa: PLC0415
-        from twofold.load.shared import SharedPrefix  # noqa: PLC0415
+        from twofold.bench.load.lengths import parse_lengths  # noqa: PLC0415
+        from twofold.bench.load.plan import LoadPlan  # noqa: PLC0415
+        from twofold.bench.load.shared import SharedPrefix  # noqa: PLC0415
+        from twofold.planner.simulate.jobs import said_nothing  # noqa: PLC0415 - start-up time
 
         shared = SharedPrefix(self.shared_prefix, groups=self.prefix_groups) if self.shared_prefix else None
         prompts = parse_lengths(self.input_tokens, "input-tokens")
@@ -68,7 +68,7 @@ class TrafficOptions:
 
     def traffic(self, trace: TraceOptions, make: MakeLoad) -> Traffic:
         """Of the load, at its own rate if it is a trace that has no other."""
-        from twofold.cost.plan.traffic import Traffic  # noqa: PLC0415 - start-up time
+        from twofold.planner.plan.traffic import Traffic  # noqa: PLC0415 - start-up time
 
         if trace.trace is not None:
             return Traffic.of(make(self.rate or 0.0, 0), self.rate)
@@ -99,9 +99,9 @@ class ChoiceOptions:
     def choices(self, models: str, hardware: str) -> Choices:
         """ParameterError and ModelNotFoundError for names that nobody knows."""
         from twofold.core.values import find_format  # noqa: PLC0415
-        from twofold.cost.hardware.known import find_machine  # noqa: PLC0415 - start-up time
-        from twofold.cost.plan.choices import Choices  # noqa: PLC0415
-        from twofold.cost.shapes.find import resolve_shape  # noqa: PLC0415
+        from twofold.planner.machines.known import find_machine  # noqa: PLC0415 - start-up time
+        from twofold.planner.plan.choices import Choices  # noqa: PLC0415
+        from twofold.planner.shapes.find import resolve_shape  # noqa: PLC0415
 
         return Choices(
             models=tuple(map(resolve_shape, _parts(models))),
@@ -119,7 +119,7 @@ class ChoiceOptions:
 
     def prices(self, machines: tuple[Machine, ...]) -> dict[str, float]:
         """By the names of the machines. ParameterError for a machine that is not among them."""
-        from twofold.cost.hardware.known import find_machine  # noqa: PLC0415
+        from twofold.planner.machines.known import find_machine  # noqa: PLC0415
 
         found = {}
         for text in self.price or ():
@@ -182,8 +182,8 @@ def plan(
     json
         Print JSON.
     """
-    from twofold.cost.plan.relief import nothing_found  # noqa: PLC0415 - start-up time
-    from twofold.cost.plan.search import Facts, search  # noqa: PLC0415
+    from twofold.planner.plan.relief import nothing_found  # noqa: PLC0415 - start-up time
+    from twofold.planner.plan.search import Facts, search  # noqa: PLC0415
 
     limits = read_slo(slo, attainment)
     choices = choice.choices(model, hardware)
@@ -192,7 +192,7 @@ def plan(
     asked = traffic.traffic(trace, make)
     study = search(choices, asked, limits, facts)
     if study.plans and simulate:
-        from twofold.cost.plan.tails import simulated  # noqa: PLC0415
+        from twofold.planner.plan.tails import simulated  # noqa: PLC0415
 
         study = simulated(study, choices, asked, limits, facts, make)
     if not study.plans:
@@ -228,11 +228,11 @@ def fit(
         Print JSON.
     """
     from twofold.core.values import find_format  # noqa: PLC0415
-    from twofold.cost.hardware.known import find_machine  # noqa: PLC0415 - start-up time
-    from twofold.cost.plan import fitting  # noqa: PLC0415
-    from twofold.cost.plan.document import fit_document  # noqa: PLC0415
-    from twofold.cost.plan.tell import tell_answer  # noqa: PLC0415
-    from twofold.cost.shapes.find import resolve_shape  # noqa: PLC0415
+    from twofold.planner.machines.known import find_machine  # noqa: PLC0415 - start-up time
+    from twofold.planner.plan import fitting  # noqa: PLC0415
+    from twofold.planner.plan.document import fit_document  # noqa: PLC0415
+    from twofold.planner.plan.tell import tell_answer  # noqa: PLC0415
+    from twofold.planner.shapes.find import resolve_shape  # noqa: PLC0415
 
     shape = resolve_shape(model)
     question = fitting.Question(
@@ -258,7 +258,7 @@ def read_slo(text: str, attainment: float | None) -> Slo:
     """Limits from a text. ParameterError for what is no such list, and for a scenario that nobody knows."""
     from twofold.bench.metrics.goodput import SCENARIOS  # noqa: PLC0415 - start-up time
     from twofold.bench.metrics.objectives import Objectives  # noqa: PLC0415
-    from twofold.cost.plan.slo import Slo  # noqa: PLC0415
+    from twofold.planner.plan.slo import Slo  # noqa: PLC0415
 
     if text.startswith(MLPERF):
         name = text.removeprefix(MLPERF)
@@ -281,9 +281,9 @@ def read_slo(text: str, attainment: float | None) -> Slo:
 
 def _replay(flags: TraceOptions) -> MakeLoad:
     """The trace; 0 leaves its rate, or the number of its requests, as it is."""
-    from twofold.cost.simulate.jobs import said_nothing  # noqa: PLC0415 - start-up time
-    from twofold.load.traces.read import read_trace  # noqa: PLC0415
-    from twofold.load.traces.replay import Part, TraceReplay, TraceScale  # noqa: PLC0415
+    from twofold.bench.load.traces.read import read_trace  # noqa: PLC0415
+    from twofold.bench.load.traces.replay import Part, TraceReplay, TraceScale  # noqa: PLC0415
+    from twofold.planner.simulate.jobs import said_nothing  # noqa: PLC0415 - start-up time
 
     assert flags.trace is not None
     trace = read_trace(flags.trace, form=flags.trace_format, skip_bad=flags.skip_bad, block_tokens=flags.block_tokens)
@@ -298,8 +298,8 @@ def _replay(flags: TraceOptions) -> MakeLoad:
 
 
 def _show(study: PlanStudy, asked: Traffic, limits: Slo, shown: int, *, json: bool) -> None:
-    from twofold.cost.plan.document import study_document  # noqa: PLC0415 - start-up time
-    from twofold.cost.plan.tell import tell_study  # noqa: PLC0415
+    from twofold.planner.plan.document import study_document  # noqa: PLC0415 - start-up time
+    from twofold.planner.plan.tell import tell_study  # noqa: PLC0415
 
     if json:
         print_json(study_document(study, asked, limits, shown))
@@ -308,8 +308,8 @@ def _show(study: PlanStudy, asked: Traffic, limits: Slo, shown: int, *, json: bo
 
 
 def _write_svg(path: Path, study: PlanStudy, slo: Slo) -> None:
-    from twofold.cost.plan.chart import frontier_chart  # noqa: PLC0415 - start-up time
-    from twofold.draw import svg  # noqa: PLC0415
+    from twofold.bench.draw import svg  # noqa: PLC0415
+    from twofold.planner.plan.chart import frontier_chart  # noqa: PLC0415 - start-up time
 
     priced = study.plans[0].cost is not None
     try:

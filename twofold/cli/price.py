@@ -17,11 +17,11 @@ from twofold.core.errors import ParameterError
 from twofold.core.request import TimeToLive
 
 if TYPE_CHECKING:
-    from twofold.cost.price.compression import Compression
-    from twofold.cost.price.own import OwnCost, OwnMachines
-    from twofold.cost.price.rates import ApiModel
-    from twofold.cost.price.traced import TracedCost
-    from twofold.cost.price.workload import ApiCost, Workload
+    from twofold.planner.price.compression import Compression
+    from twofold.planner.price.own import OwnCost, OwnMachines
+    from twofold.planner.price.rates import ApiModel
+    from twofold.planner.price.traced import TracedCost
+    from twofold.planner.price.workload import ApiCost, Workload
 
 DEFAULTS: Final[Mapping[str, float]] = {"input_tokens": 1000, "output_tokens": 300, "requests_per_day": 1000.0}
 TierName = Literal["default", "batch", "flex", "priority", "fast"]
@@ -72,7 +72,7 @@ class WorkloadOptions:
         return {name: value for name, value in said.items() if value is not None}
 
     def workload(self) -> Workload:
-        from twofold.cost.price.workload import Workload  # noqa: PLC0415 - start-up time
+        from twofold.planner.price.workload import Workload  # noqa: PLC0415 - start-up time
 
         said = {**DEFAULTS, **self.given()}
         if self.cached is not None and self.cached > said["input_tokens"]:
@@ -87,8 +87,8 @@ class WorkloadOptions:
         """What the trace costs; None where there is none. Raises ParameterError where flags describe requests too."""
         if self.trace is None:
             return None
-        from twofold.cost.price.traced import traced_cost  # noqa: PLC0415 - start-up time
-        from twofold.load.traces.read import read_trace  # noqa: PLC0415
+        from twofold.bench.load.traces.read import read_trace  # noqa: PLC0415
+        from twofold.planner.price.traced import traced_cost  # noqa: PLC0415 - start-up time
 
         if self.given():
             raise ParameterError(
@@ -99,7 +99,7 @@ class WorkloadOptions:
         return traced_cost(model, read_trace(self.trace), self.ttl, at, self.paid_tier)
 
     def compression(self) -> Compression | None:
-        from twofold.cost.price.compression import Compression  # noqa: PLC0415 - start-up time
+        from twofold.planner.price.compression import Compression  # noqa: PLC0415 - start-up time
 
         return None if self.compress is None else Compression(self.compress, self.compressor_price)
 
@@ -133,11 +133,11 @@ class OwnOptions:
         if self.hardware is None:
             return None
         from twofold.core.values import find_format  # noqa: PLC0415
-        from twofold.cost.count.setting import Setting  # noqa: PLC0415 - start-up time
-        from twofold.cost.hardware.known import find_machine  # noqa: PLC0415
-        from twofold.cost.price.own import OwnMachines, hourly  # noqa: PLC0415
-        from twofold.cost.prices import MachinePrices  # noqa: PLC0415
-        from twofold.cost.shapes.find import resolve_shape  # noqa: PLC0415
+        from twofold.observe.accounting.prices import MachinePrices  # noqa: PLC0415
+        from twofold.planner.count.setting import Setting  # noqa: PLC0415 - start-up time
+        from twofold.planner.machines.known import find_machine  # noqa: PLC0415
+        from twofold.planner.price.own import OwnMachines, hourly  # noqa: PLC0415
+        from twofold.planner.shapes.find import resolve_shape  # noqa: PLC0415
 
         machine, shape = find_machine(self.hardware), resolve_shape(self.own_model)
         if self.weights is not None:
@@ -192,8 +192,8 @@ class _Priced:
 
     @classmethod
     def of(cls, name: str, asked: WorkloadOptions, machines: OwnMachines | None) -> _Priced:
-        from twofold.cost.price.catalog import known_catalog  # noqa: PLC0415 - start-up time
-        from twofold.cost.price.workload import api_cost  # noqa: PLC0415
+        from twofold.planner.price.catalog import known_catalog  # noqa: PLC0415 - start-up time
+        from twofold.planner.price.workload import api_cost  # noqa: PLC0415
 
         at, model = datetime.now(UTC), known_catalog().find(name)
         traced = asked.traced(model, at)
@@ -207,8 +207,8 @@ class _Priced:
         return float(self.api.per_request) if self.traced is None else self.traced.per_request
 
     def document(self) -> dict[str, Any]:
-        from twofold.cost.price.catalog import known_catalog  # noqa: PLC0415 - start-up time
-        from twofold.cost.price.document import (  # noqa: PLC0415
+        from twofold.planner.price.catalog import known_catalog  # noqa: PLC0415 - start-up time
+        from twofold.planner.price.document import (  # noqa: PLC0415
             as_json,
             compression_as_json,
             own_as_json,
@@ -226,8 +226,8 @@ class _Priced:
         return found
 
     def lines(self) -> Iterator[str]:
-        from twofold.cost.price.catalog import known_catalog  # noqa: PLC0415 - start-up time
-        from twofold.cost.price.tell import (  # noqa: PLC0415
+        from twofold.planner.price.catalog import known_catalog  # noqa: PLC0415 - start-up time
+        from twofold.planner.price.tell import (  # noqa: PLC0415
             tell_api,
             tell_compression,
             tell_own,
@@ -250,7 +250,7 @@ class _Priced:
 def _owned(machines: OwnMachines | None, workload: Workload) -> OwnCost | None:
     if machines is None:
         return None
-    from twofold.cost.price.own import own_cost, step_seconds  # noqa: PLC0415 - start-up time
+    from twofold.planner.price.own import own_cost, step_seconds  # noqa: PLC0415 - start-up time
 
     return own_cost(machines, workload, step_seconds(machines))
 
@@ -272,7 +272,7 @@ def lifetime(
     json
         Print JSON.
     """
-    from twofold.cost.lifetime import better_than, life_as_json, tell_lifetime  # noqa: PLC0415 - start-up time
+    from twofold.planner.price.lifetime import better_than, life_as_json, tell_lifetime  # noqa: PLC0415 - start-up time
 
     given, best = better_than(parameters, served_tokens)
     if json:
@@ -313,10 +313,10 @@ def crossover(
         Print JSON.
     """
     from twofold.core.values import find_format  # noqa: PLC0415
-    from twofold.cost.count.setting import Setting  # noqa: PLC0415 - start-up time
-    from twofold.cost.hardware.known import find_machine  # noqa: PLC0415
-    from twofold.cost.price.crossover import Crossovers  # noqa: PLC0415
-    from twofold.cost.shapes.find import resolve_shape  # noqa: PLC0415
+    from twofold.planner.count.setting import Setting  # noqa: PLC0415 - start-up time
+    from twofold.planner.machines.known import find_machine  # noqa: PLC0415
+    from twofold.planner.price.crossover import Crossovers  # noqa: PLC0415
+    from twofold.planner.shapes.find import resolve_shape  # noqa: PLC0415
 
     shape = resolve_shape(model)
     if weights is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twofold.formats.progress import Progress
+from twofold.formats.fetch.progress import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,24 +6,24 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Self
 
+from twofold.backends.cpu.kernels.isa import choose
+from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_features
 from twofold.cli.generate import Generator
 from twofold.cli.phases import PhaseShare, RooflineShares, decode_speed, prefill_speed
 from twofold.core.errors import TwofoldError
 from twofold.core.record import PhaseWork
 from twofold.core.report import RequestReport
-from twofold.cost.count.memory import streamed_bytes
-from twofold.cost.explain.lines import explain_request
-from twofold.cost.machine import MachineLimits, limits_for, probe_size, remeasured
-from twofold.cost.predict.phase import PhaseCost, PhaseLimit, decode_limit, local_steps, prefill_limit
-from twofold.cost.predict.steps import StepPredictor
-from twofold.cost.shapes.spec import shape_of_spec
 from twofold.engine.outputs import RequestMetrics, RequestOutput
 from twofold.formats.gguf import GGUFFile
 from twofold.host.cpu import read_cpu
 from twofold.host.paths import CacheFolders
-from twofold.kernels.isa import choose
-from twofold.kernels.jit import CodegenTarget, Compiler, host_features
 from twofold.models.read import read_model
+from twofold.planner.count.memory import streamed_bytes
+from twofold.planner.explain.lines import explain_request
+from twofold.planner.machine import MachineLimits, limits_for, probe_size, remeasured
+from twofold.planner.predict.phase import PhaseCost, PhaseLimit, decode_limit, local_steps, prefill_limit
+from twofold.planner.predict.steps import StepPredictor
+from twofold.planner.shapes.spec import shape_of_spec
 
 
 class Roofline:

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from twofold.observe.logs.server import LogSettings
     from twofold.observe.metrics.goodput import Objective
     from twofold.observe.served import ServedObserver
-    from twofold.serve.base import ModelEntry
-    from twofold.serve.config import ServerConfig
-    from twofold.serve.replay.cache import ReplaySettings
-    from twofold.serve.tiers import Tiers
+    from twofold.server.base import ModelEntry
+    from twofold.server.config import ServerConfig
+    from twofold.server.response_cache.cache import ReplaySettings
+    from twofold.server.tiers import Tiers
 
 STDERR = 2
 NEVER = "never"
@@ -106,13 +106,13 @@ class ServeOptions:
         self, models: tuple[str, ...], engine: Mapping[str, Any], sampling: SamplingDefaults = NONE
     ) -> ServerConfig:
         """The server's configuration. Raises ParameterError for what is impossible."""
-        from twofold.cost.prices import PriceSheet  # noqa: PLC0415 - start-up time
         from twofold.host.paths import data_folder  # noqa: PLC0415
-        from twofold.serve.admission import QueueLimits  # noqa: PLC0415
-        from twofold.serve.config import ServerConfig  # noqa: PLC0415
-        from twofold.serve.gate.limits import BodyLimits, ConnectionLimits, affordable_connections  # noqa: PLC0415
-        from twofold.serve.models.hub import HubSettings  # noqa: PLC0415
-        from twofold.serve.models.offers import read_offers  # noqa: PLC0415
+        from twofold.observe.accounting.prices import PriceSheet  # noqa: PLC0415 - start-up time
+        from twofold.server.admission import QueueLimits  # noqa: PLC0415
+        from twofold.server.config import ServerConfig  # noqa: PLC0415
+        from twofold.server.edge.limits import BodyLimits, ConnectionLimits, affordable_connections  # noqa: PLC0415
+        from twofold.server.models.hub import HubSettings  # noqa: PLC0415
+        from twofold.server.models.offers import read_offers  # noqa: PLC0415
 
         budget = None if self.memory_budget is None else int(_positive("memory_budget", self.memory_budget) * GIB)
         idle_s = None if self.idle_unload == NEVER else _duration("idle_unload", self.idle_unload)
@@ -156,7 +156,7 @@ class ServeOptions:
 
     def _tiers(self, token_budget: str) -> Tiers:
         from twofold.core.tables import read_toml  # noqa: PLC0415
-        from twofold.serve.tiers import Tiers  # noqa: PLC0415
+        from twofold.server.tiers import Tiers  # noqa: PLC0415
 
         tiers = Tiers.standard() if self.tiers is None else Tiers.of(read_toml(self.tiers))
         return tiers if token_budget == "live" else tiers.without_targets()
@@ -167,7 +167,7 @@ class ServeOptions:
         return {**DEFAULT_OBJECTIVES, **dict(map(_objective, self.slo))}
 
     def _replay(self) -> ReplaySettings | None:
-        from twofold.serve.replay.cache import ReplaySettings  # noqa: PLC0415
+        from twofold.server.response_cache.cache import ReplaySettings  # noqa: PLC0415
 
         if self.response_cache is None:
             return None
@@ -232,7 +232,7 @@ def serve(
             param="chat_template",
             hint="Serve that model by itself.",
         )
-    from twofold.serve.server import Server  # noqa: PLC0415 - flags are checked before this is brought in
+    from twofold.server.server import Server  # noqa: PLC0415 - flags are checked before this is brought in
 
     with _observed(options.log_settings()) as observers:
         server = Server(config, observers=observers, say=note, progress=LazyProgress())
@@ -266,7 +266,7 @@ def _observed(settings: LogSettings) -> Iterator[list[ServedObserver]]:
 def _announce(config: ServerConfig, models: Sequence[ModelEntry], url: str) -> None:
     """What runs, and what to paste into a shell so that clients find it."""
     from twofold.host.cpu import read_cpu  # noqa: PLC0415 - start-up time
-    from twofold.serve.gate.hosts import outward_address  # noqa: PLC0415
+    from twofold.server.edge.hosts import outward_address  # noqa: PLC0415
 
     key = "YOUR_KEY" if config.api_keys or config.api_keys_file else "none"
     first, *others = models

@@ -14,12 +14,12 @@ from twofold.cli.options import BYTES, FLAG
 from twofold.core.errors import ParameterError
 
 if TYPE_CHECKING:
-    from twofold.cost.plan.slo import Slo
-    from twofold.cost.simulate.check import MeasuredRun
-    from twofold.cost.simulate.fleet import Source
-    from twofold.cost.simulate.scenario import Scenario, Split
-    from twofold.cost.simulate.setting import EngineSetting
     from twofold.engine.config import EngineKeywords
+    from twofold.planner.plan.slo import Slo
+    from twofold.planner.simulate.check import MeasuredRun
+    from twofold.planner.simulate.fleet import Source
+    from twofold.planner.simulate.scenario import Scenario, Split
+    from twofold.planner.simulate.setting import EngineSetting
 
 HERE: Final = "this"
 """The name of the machine that runs the command."""
@@ -97,8 +97,8 @@ def simulate(
     limits = _slo(slo, attainment)
     if check is not None:
         return _check(check, server, engine, json=json)
-    from twofold.cost.simulate.figures import SCHEMA, figures  # noqa: PLC0415 - start-up time
-    from twofold.cost.simulate.words import lines  # noqa: PLC0415
+    from twofold.planner.simulate.figures import SCHEMA, figures  # noqa: PLC0415 - start-up time
+    from twofold.planner.simulate.words import lines  # noqa: PLC0415
 
     source, said = _source(trace, load, repeat)
     scenario = _scenario(server, engine)
@@ -113,7 +113,7 @@ def simulate(
 
 def _source(trace: TraceOptions, load: LoadOptions, repeat: int) -> tuple[Source, dict[str, Any]]:
     from twofold.cli.loads import load_of  # noqa: PLC0415
-    from twofold.cost.simulate.jobs import Jobs, Repeated, said_nothing  # noqa: PLC0415
+    from twofold.planner.simulate.jobs import Jobs, Repeated, said_nothing  # noqa: PLC0415
 
     made = load_of(trace, load, said_nothing)
     said = {**made.describe(), "repeat": repeat}
@@ -132,11 +132,11 @@ def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
     if server.hardware == HERE:
         return _here(server, engine)
     from twofold.core.values import find_format  # noqa: PLC0415
-    from twofold.cost.count.setting import Setting  # noqa: PLC0415
-    from twofold.cost.hardware.known import find_machine  # noqa: PLC0415
-    from twofold.cost.shapes.find import resolve_shape  # noqa: PLC0415
-    from twofold.cost.simulate.scenario import Scenario  # noqa: PLC0415
-    from twofold.cost.simulate.setting import DEFAULT_ROWS, DEFAULT_SEQUENCES, groups_for  # noqa: PLC0415
+    from twofold.planner.count.setting import Setting  # noqa: PLC0415
+    from twofold.planner.machines.known import find_machine  # noqa: PLC0415
+    from twofold.planner.shapes.find import resolve_shape  # noqa: PLC0415
+    from twofold.planner.simulate.scenario import Scenario  # noqa: PLC0415
+    from twofold.planner.simulate.setting import DEFAULT_ROWS, DEFAULT_SEQUENCES, groups_for  # noqa: PLC0415
 
     shape, machine = resolve_shape(server.model), find_machine(server.hardware)
     if server.weights is not None:
@@ -169,10 +169,10 @@ def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
 
 def _here(server: ServerOptions, engine: EngineFlags) -> Scenario:
     """This machine and our own engine, as it was calibrated."""
-    from twofold.cost.simulate.here import this_machine  # noqa: PLC0415
     from twofold.engine.config import EngineOptions  # noqa: PLC0415
-    from twofold.formats.sources import locate  # noqa: PLC0415
+    from twofold.formats.fetch.sources import locate  # noqa: PLC0415
     from twofold.host.paths import CacheFolders  # noqa: PLC0415
+    from twofold.planner.simulate.here import this_machine  # noqa: PLC0415
 
     assert server.model is not None, "a model was named"
     given = {
@@ -192,7 +192,7 @@ def _here(server: ServerOptions, engine: EngineFlags) -> Scenario:
 def _setting(
     engine: EngineFlags, groups: Any, sequences: int, rows: int, longest: int, target_ms: float | None
 ) -> EngineSetting:
-    from twofold.cost.simulate.setting import EngineSetting  # noqa: PLC0415
+    from twofold.planner.simulate.setting import EngineSetting  # noqa: PLC0415
 
     return EngineSetting(
         groups,
@@ -206,7 +206,7 @@ def _setting(
 
 
 def _split(server: ServerOptions) -> Split | None:
-    from twofold.cost.simulate.scenario import Split  # noqa: PLC0415
+    from twofold.planner.simulate.scenario import Split  # noqa: PLC0415
 
     if server.disaggregate is None:
         return None
@@ -224,7 +224,7 @@ def _slo(text: str | None, attainment: float) -> Slo | None:
     if text is None:
         return None
     from twofold.bench.metrics.objectives import Objectives  # noqa: PLC0415
-    from twofold.cost.plan.slo import Slo  # noqa: PLC0415
+    from twofold.planner.plan.slo import Slo  # noqa: PLC0415
 
     found = Objectives.parse(text)
     if found.itl is not None:
@@ -253,9 +253,9 @@ def _described(scenario: Scenario) -> dict[str, Any]:
 def _check(path: Path, server: ServerOptions, engine: EngineFlags, *, json: bool) -> int:
     from dataclasses import asdict  # noqa: PLC0415
 
-    from twofold.cost.simulate.check import check, read_bench  # noqa: PLC0415
-    from twofold.cost.simulate.steps import PredictedSteps  # noqa: PLC0415
-    from twofold.cost.simulate.words import compared_lines  # noqa: PLC0415
+    from twofold.planner.simulate.check import check, read_bench  # noqa: PLC0415
+    from twofold.planner.simulate.steps import PredictedSteps  # noqa: PLC0415
+    from twofold.planner.simulate.words import compared_lines  # noqa: PLC0415
 
     document, runs = read_bench(path)
     scenario = _scenario(_named(server, document), engine)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from twofold.core.params import SamplingParams
 from twofold.core.step import FinishReason, PositionLogprobs, TokenEvent, TokenLogprob
 from twofold.engine.outputs import CompletionOutput, Logprob, Logprobs, OutputDelta
-from twofold.sched.sequence import Sequence
+from twofold.engine.scheduler.sequence import Sequence
 from twofold.text.detokenize import StreamDetokenizer
 from twofold.text.stops import StopStrings
-from twofold.text.tokenizer import Tokenizer
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
 
 class SequenceCompletion:

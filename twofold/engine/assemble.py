@@ -8,13 +8,13 @@ from dataclasses import replace
 from twofold.core.clock import Clock
 from twofold.engine.config import EngineConfig
 from twofold.engine.engine import Engine
+from twofold.engine.kv.manager import BlockManager
 from twofold.engine.lessons import Lesson
 from twofold.engine.load import LoadedModel
-from twofold.kv.manager import BlockManager
-from twofold.sched.budget import Budget, FixedBudget, LiveBudget
-from twofold.sched.scheduler import Scheduler
-from twofold.sched.step_builder import StepLimits
-from twofold.sched.step_time import StepTimeModel
+from twofold.engine.scheduler.budget import Budget, FixedBudget, LiveBudget
+from twofold.engine.scheduler.scheduler import Scheduler
+from twofold.engine.scheduler.step_builder import StepLimits
+from twofold.engine.scheduler.step_time import StepTimeModel
 
 
 def assemble(loaded: LoadedModel, clock: Clock) -> Engine:

@@ -29,7 +29,7 @@ from twofold.engine.opened import OpenModel, open_model
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.prompts import GivenPrompt, Prompt, read_prompts
 from twofold.engine.runner import EngineThread
-from twofold.formats import sources
+from twofold.formats.fetch import sources
 
 HIGH_WATER: Final = 64 << 10
 LOW_WATER: Final = 16 << 10

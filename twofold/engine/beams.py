@@ -18,8 +18,8 @@ from twofold.core.step import FinishReason, TokenEvent, TokenLogprob
 from twofold.engine.outputs import CompletionOutput, OutputDelta, RequestOutput
 from twofold.engine.request import EngineRequest, Given
 from twofold.engine.roster import Roster
-from twofold.sched.sequence import Sequence
-from twofold.text.tokenizer import Tokenizer
+from twofold.engine.scheduler.sequence import Sequence
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
 MakeBeam = Callable[[tuple[int, ...]], Sequence]
 """A new sequence of the request's prompt and these tokens of answer."""

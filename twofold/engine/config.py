@@ -14,9 +14,9 @@ from twofold.core.errors import ParameterError, ResourceError, nearest
 from twofold.core.kv_layout import KVLayout, KVType
 from twofold.core.model import ModelSpec
 from twofold.core.params import known_keywords
-from twofold.engine.kv_memory import KVDemand, largest_context, share_out
-from twofold.kv.manager import GroupSize
-from twofold.sched.step_builder import StepLimits
+from twofold.engine.kv.manager import GroupSize
+from twofold.engine.kv.memory import KVDemand, largest_context, share_out
+from twofold.engine.scheduler.step_builder import StepLimits
 
 TokenBudget = Literal["live", "fixed"]
 

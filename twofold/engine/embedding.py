@@ -10,7 +10,7 @@ from twofold.core.step import HIDDEN_SCALE, FinishReason, Pooling, TokenEvent
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.request import EngineRequest, Given
 from twofold.engine.roster import Roster
-from twofold.sched.sequence import Sequence
+from twofold.engine.scheduler.sequence import Sequence
 
 
 def check_pooling(pooling: object) -> None:

@@ -25,16 +25,16 @@ from twofold.core.report import Observer
 from twofold.core.request import RequestOptions
 from twofold.core.step import Pooling, StepOutcome, StepPlan, TokenEvent
 from twofold.engine.executor import run_step
+from twofold.engine.grammar.compile import GrammarCompiler
+from twofold.engine.grammar.form import AnswerForm
 from twofold.engine.intake import Came, Intake
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.prompts import GivenPrompt
 from twofold.engine.reports import StepReporter
 from twofold.engine.request import EngineRequest
 from twofold.engine.roster import Roster
-from twofold.grammar.compile import GrammarCompiler
-from twofold.grammar.form import AnswerForm
-from twofold.sched.scheduler import Scheduler
-from twofold.text.tokenizer import Tokenizer
+from twofold.engine.scheduler.scheduler import Scheduler
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
 Outlet = Callable[[list[OutputDelta]], None]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from twofold.backends.sampling.philox import derive_seed
 from twofold.core.errors import ParameterError
 from twofold.core.params import BeamSearchParams, SamplingParams
 from twofold.core.record import SequenceRecord
@@ -13,15 +14,14 @@ from twofold.core.request import RequestOptions
 from twofold.core.step import Pooling, TokenConstraint
 from twofold.engine.beams import BeamSearch
 from twofold.engine.embedding import Embedding
+from twofold.engine.grammar.form import AnswerForm
+from twofold.engine.grammar.thinking import answer_constraint
 from twofold.engine.prompts import GivenPrompt
 from twofold.engine.request import Generation, Given
 from twofold.engine.roster import Roster
-from twofold.engine.thinking import answer_constraint
-from twofold.grammar.form import AnswerForm
-from twofold.sampling.philox import derive_seed
-from twofold.sched.sequence import Sequence
+from twofold.engine.scheduler.sequence import Sequence
 from twofold.text.prompt_limit import PromptLimit
-from twofold.text.tokenizer import Tokenizer
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
 READING: Final = SamplingParams(temperature=0)
 """For texts that are only read."""

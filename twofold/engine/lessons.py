@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from twofold.engine.scheduler.step_time import StepShape
 from twofold.host.cpu import read_cpu
-from twofold.sched.step_time import StepShape
 
 Lesson: TypeAlias = tuple[StepShape, float]
 """A step's shape, and the seconds that it took."""

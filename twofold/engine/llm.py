@@ -23,7 +23,7 @@ from twofold.engine.opened import OpenModel, open_model
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.prompts import GivenPrompt, Message, Prompt, read_prompts
 from twofold.engine.runner import DEFERRED_S
-from twofold.formats import sources
+from twofold.formats.fetch import sources
 
 DEFAULT_PARAMS: Final = SamplingParams()
 

@@ -14,7 +14,7 @@ from twofold.engine.config import EngineConfig, EngineOptions, resolve, runner_s
 from twofold.engine.lessons import Lesson, read_lessons
 from twofold.formats.gguf import GGUFFile
 from twofold.models.read import read_model
-from twofold.text.tokenizer import Tokenizer
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from twofold.core.params import check_keywords
 from twofold.engine.assemble import assemble
 from twofold.engine.config import EngineConfig, EngineKeywords, EngineOptions
 from twofold.engine.load import LoadedModel, load_model
-from twofold.formats import sources
+from twofold.formats.fetch import sources
 from twofold.host.paths import CacheFolders
-from twofold.text.tokenizer import Tokenizer
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
 
 class OpenModel:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from twofold.core.report import BlockCounts, Observer, RequestReport, StepReport
 from twofold.core.step import Logits, SequenceStep, StepOutcome, StepPlan
-from twofold.sched.scheduler import Scheduler
+from twofold.engine.scheduler.scheduler import Scheduler
 
 
 class StepReporter:

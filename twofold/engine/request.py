@@ -21,8 +21,8 @@ from twofold.core.step import FinishReason, TokenEvent
 from twofold.engine.answer import SequenceCompletion, readable
 from twofold.engine.outputs import CompletionOutput, Logprobs, OutputDelta, RequestMetrics, RequestOutput
 from twofold.engine.roster import Roster
-from twofold.sched.sequence import Sequence
-from twofold.text.tokenizer import Tokenizer
+from twofold.engine.scheduler.sequence import Sequence
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

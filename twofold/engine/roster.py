@@ -6,8 +6,8 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from twofold.core.clock import Clock
-from twofold.sched.scheduler import Scheduler
-from twofold.sched.sequence import Sequence
+from twofold.engine.scheduler.scheduler import Scheduler
+from twofold.engine.scheduler.sequence import Sequence
 
 if TYPE_CHECKING:
     from twofold.engine.request import EngineRequest

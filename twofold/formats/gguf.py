@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from twofold.core.errors import FormatError, ModelNotFoundError, ResourceError, UnsupportedModelError
 from twofold.core.quant import BY_GGML_TYPE, FORMATS, QuantFormat
+from twofold.formats.fetch.parts import part_paths
 from twofold.formats.gguf_values import DAMAGED_HINT, U32, U64, ArrayRef, Cursor, MetadataValue
-from twofold.formats.parts import part_paths
 
 __all__ = ["GGUFFile", "Metadata", "MetadataValue", "TensorInfo"]
 

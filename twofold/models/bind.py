@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from twofold.core.errors import FormatError, UnsupportedModelError
 from twofold.core.model import ModelSpec
+from twofold.models.ops import TensorRef
 from twofold.models.rope_keys import ROPE_TENSORS
 from twofold.models.tensors import TensorShape
-from twofold.ops.base import TensorRef
 
 
 @dataclass(frozen=True, slots=True)

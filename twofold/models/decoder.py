@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from twofold.core.model import GatedFFN, GroupedAttention, LayerSpec, ModelSpec
 from twofold.models.bind import LayerWeights, ModelWeights
-from twofold.ops.base import Ops, TensorRef, Wanted
+from twofold.models.ops import Ops, TensorRef, Wanted
 
 T = TypeVar("T")
 

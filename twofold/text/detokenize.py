@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 
-from twofold.text.tokenizer import Tokenizer
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
 
 class StreamDetokenizer:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from twofold.text.names import names
+from twofold.text.tokenizers.names import names
 
 PREFIX_NAMES: Final = names("<|fim_prefix|> <fim-prefix> <fim_prefix> <PRE> ▁<PRE> <|code_prefix|> <｜fim▁begin｜>")
 SUFFIX_NAMES: Final = names("<|fim_suffix|> <fim-suffix> <fim_suffix> <SUF> ▁<SUF> <|code_suffix|> <｜fim▁hole｜>")

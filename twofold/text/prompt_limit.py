@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold.core.errors import ContextLengthError
-from twofold.text import bytelevel, sentencepiece
-from twofold.text.metadata import TokenType, Vocabulary
-from twofold.text.pretokenizers import word_rule
+from twofold.text.tokenizers import bytelevel, sentencepiece
+from twofold.text.tokenizers.metadata import TokenType, Vocabulary
+from twofold.text.tokenizers.pretokenizers import word_rule
 
 SHORT: Final = 1 << 16
 """Texts of at most so many characters are tokenised at once."""

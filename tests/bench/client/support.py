@@ -14,8 +14,8 @@ from typing import Any
 
 from twofold.bench.base import BodyReader
 from twofold.bench.client.client import ClientOptions, LoadClient, ServerTarget
+from twofold.bench.load.base import Ask, EndedRequest
 from twofold.bench.record import RecordedResponse, RequestSample, RunRecord
-from twofold.load.base import Ask, EndedRequest
 
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 LAST = b"0\r\n\r\n"

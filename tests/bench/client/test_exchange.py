@@ -13,8 +13,8 @@ import pytest
 
 from tests.bench.client.support import PlainEndpoint, PlainLoad, Talk, asked, each, serving, streamed, whole
 from twofold.bench.client.client import LoadClient, ServerTarget
+from twofold.bench.load.base import Ask, EndedRequest
 from twofold.core.errors import NetworkError
-from twofold.load.base import Ask, EndedRequest
 
 Trust = Callable[[str], ServerTarget]
 

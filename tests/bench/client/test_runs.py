@@ -28,9 +28,9 @@ from tests.bench.client.support import (
     streamed,
 )
 from twofold.bench.client.client import ClientOptions, LoadClient, ServerTarget
+from twofold.bench.load.base import Ask, EndedRequest
 from twofold.bench.record import RequestSample
 from twofold.core.errors import NetworkError, ParameterError, ResourceError
-from twofold.load.base import Ask, EndedRequest
 
 
 def test_no_more_requests_are_open_than_may_be() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twofold.bench.client.schedule import AHEAD_S, LOOK_AHEAD, RequestSchedule
-from twofold.load.base import Ask
+from twofold.bench.load.base import Ask
 
 
 class Maker:

@@ -9,8 +9,8 @@ import pytest
 from tests.bench.client.support import PlainEndpoint
 from twofold.bench.client.request import RequestWriter, head
 from twofold.bench.client.target import ServerTarget
+from twofold.bench.load.base import Ask
 from twofold.core.errors import NetworkError, ParameterError
-from twofold.load.base import Ask
 
 
 @pytest.mark.parametrize(

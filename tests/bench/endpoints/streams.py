@@ -8,8 +8,8 @@ import orjson
 
 from twofold.bench.endpoints.choose import endpoint_of
 from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.load.base import Ask, PromptMessage
 from twofold.bench.record import RecordedResponse
-from twofold.load.base import Ask, PromptMessage
 
 DONE: Final = b"[DONE]"
 

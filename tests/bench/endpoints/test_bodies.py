@@ -11,8 +11,8 @@ from tests.bench.endpoints.streams import no_prompts
 from twofold.bench.endpoints.choose import ENDPOINTS, endpoint_of
 from twofold.bench.endpoints.failures import MOST_CHARS, sentence
 from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.load.base import Ask, PromptMessage
 from twofold.core.errors import ParameterError
-from twofold.load.base import Ask, PromptMessage
 
 ASK = Ask(0, 0.0, input_tokens=8, output_tokens=16)
 

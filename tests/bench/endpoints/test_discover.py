@@ -14,6 +14,7 @@ from twofold.bench.endpoints.choose import endpoint_of
 from twofold.bench.endpoints.discover import ServerFacts, check_lengths, find_server, first_answer
 from twofold.bench.endpoints.exchange import Reply
 from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.load.base import Ask
 from twofold.core.errors import (
     AccessError,
     BusyError,
@@ -25,7 +26,6 @@ from twofold.core.errors import (
     TwofoldError,
     UsageError,
 )
-from twofold.load.base import Ask
 
 ASK = Ask(0, 0.0, 8, 1)
 CHAT = endpoint_of("chat", EndpointOptions("m"), no_prompts)

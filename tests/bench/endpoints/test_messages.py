@@ -15,9 +15,9 @@ from tests.bench.endpoints.streams import no_prompts, read, read_whole
 from tests.bench.endpoints.test_openai import JSON
 from twofold.bench.endpoints.messages import MessagesEndpoint, MessagesReader
 from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.load.base import Ask, PromptMessage
 from twofold.bench.record import UNKNOWN, RecordedResponse
 from twofold.core.errors import ParameterError
-from twofold.load.base import Ask, PromptMessage
 
 START = {"type": "message_start", "message": {"usage": {"input_tokens": 10, "output_tokens": 1}}}
 KINDS = ("content_block_delta", "content_block_start", "message_start", "message_delta")

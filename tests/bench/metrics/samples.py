@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
+from twofold.bench.load.base import Ask, Outcome
 from twofold.bench.record import ClientLoad, RecordedResponse, RequestSample, RunRecord
-from twofold.load.base import Ask, Outcome
 
 QUIET = ClientLoad(wall_s=0.0, cpu_s=0.0, lag_p50_s=0.0, lag_p99_s=0.0, stamps="kernel", events=0)
 

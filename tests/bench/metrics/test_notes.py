@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.bench.metrics.samples import record, sample, steady
+from twofold.bench.load.base import PromptMessage, Shared
 from twofold.bench.metrics.summary import Summary, summarise
 from twofold.bench.record import UNKNOWN, RequestSample
-from twofold.load.base import PromptMessage, Shared
 
 
 def kinds(summary: Summary) -> dict[str, str]:

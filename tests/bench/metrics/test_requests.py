@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from tests.bench.metrics.samples import record, sample, steady
+from twofold.bench.load.base import Outcome
 from twofold.bench.metrics.chunks import Chunks, InterTokenLatency
 from twofold.bench.metrics.queue import FEWEST, Envelope
 from twofold.bench.metrics.requests import RequestFigures, request_figures
 from twofold.bench.record import UNKNOWN
-from twofold.load.base import Outcome
 
 
 def test_each_figure_is_its_definition() -> None:

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from tests.bench.metrics.samples import record, sample, steady
+from twofold.bench.load.base import PromptMessage
 from twofold.bench.metrics.objectives import Objectives
 from twofold.bench.metrics.rates import Concurrency
 from twofold.bench.metrics.rule import MeasurementRule, Window
 from twofold.bench.metrics.summary import Summary, summarise
 from twofold.bench.record import RequestSample
 from twofold.core.errors import ParameterError
-from twofold.load.base import PromptMessage
 
 
 def _kinds(summary: Summary) -> set[str]:

@@ -23,11 +23,11 @@ from tests.bench.truth.runs import at_best
 from twofold.bench.client.options import ClientOptions
 from twofold.bench.client.target import ServerTarget
 from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.load.lengths import Fixed
+from twofold.bench.load.plan import LoadPlan
 from twofold.bench.metrics.distribution import MeasureDistribution
 from twofold.bench.metrics.summary import Summary, summarise
 from twofold.bench.session import Setup, opened
-from twofold.load.lengths import Fixed
-from twofold.load.plan import LoadPlan
 
 INPUT, OUTPUT = 64, 32
 ANSWER: Final = Script(first_s=0.05, gap_s=0.01)

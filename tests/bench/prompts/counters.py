@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from twofold.load.base import PromptMessage
+from twofold.bench.load.base import PromptMessage
 
 AROUND, END = 4, 3
 

@@ -8,17 +8,17 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.serve.live import LiveServer, live_server
+from tests.server.live import LiveServer, live_server
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.bench.endpoints.choose import ENDPOINTS, endpoint_of
 from twofold.bench.endpoints.discover import find_server, first_answer
 from twofold.bench.endpoints.exchange import Exchange, Reply
 from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.load.base import Ask, PromptMessage
 from twofold.bench.prompts.choose import first_that_counts
 from twofold.bench.prompts.local import local_counter
 from twofold.bench.prompts.prompter import make_prompter
 from twofold.bench.prompts.remote import remote_counters
-from twofold.load.base import Ask, PromptMessage
 
 TINY = TinyOptions("llama", vocab=300, context=512)
 

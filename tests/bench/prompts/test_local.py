@@ -14,13 +14,13 @@ from tokenizers.pre_tokenizers import Split
 from tokenizers.processors import TemplateProcessing
 
 from tests.support.tiny import TinyModel, TinyOptions
+from twofold.bench.load.base import Ask, PromptMessage, Shared
 from twofold.bench.prompts.local import LocalCounter, local_counter
 from twofold.bench.prompts.prompter import make_prompter
 from twofold.bench.prompts.units import START
 from twofold.bench.prompts.words import WORDS
 from twofold.core.errors import ModelNotFoundError, UnsupportedModelError
 from twofold.host.paths import CacheFolders
-from twofold.load.base import Ask, PromptMessage, Shared
 
 CHAT = "{{ bos_token }}{% for m in messages %}{{ ' ' + m['role'] + m['content'] }}{% endfor %} assistant"
 

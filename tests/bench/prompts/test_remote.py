@@ -13,11 +13,11 @@ import pytest
 from tests.bench.prompts.counters import ToyCounter
 from twofold.bench.endpoints.exchange import Reply
 from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.load.base import Ask, PromptMessage
 from twofold.bench.prompts.choose import first_that_counts
 from twofold.bench.prompts.prompter import make_prompter
 from twofold.bench.prompts.remote import remote_counters
 from twofold.core.errors import NetworkError
-from twofold.load.base import Ask, PromptMessage
 
 OPTIONS = EndpointOptions("m", api_key="k", ignore_eos=True, token_ids=True)
 

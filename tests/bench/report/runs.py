@@ -6,13 +6,13 @@ import random
 from array import array
 from collections.abc import Sequence
 
+from twofold.bench.load.base import Ask, Outcome, Shared
 from twofold.bench.metrics.objectives import Objectives
 from twofold.bench.metrics.rule import MeasurementRule
 from twofold.bench.metrics.summary import summarise
 from twofold.bench.record import ClientLoad, RecordedResponse, RequestSample, RunRecord
 from twofold.bench.report.document import SCHEMA, Document, Machine, Target
 from twofold.bench.report.gather import run_of
-from twofold.load.base import Ask, Outcome, Shared
 
 OBJECTIVES = Objectives(ttft=0.5, tpot=0.05)
 HOSTILE = '=HYPERLINK("http://evil.example")<script>alert(1)</script>'

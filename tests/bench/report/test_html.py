@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from tests.bench.report.runs import HOSTILE, answered, document, failed, mixed, record
+from twofold.bench.draw import Guide, Spans, StepLine
 from twofold.bench.report.charts import MOST_ROWS, cdf, charts_of, timeline
 from twofold.bench.report.curves import curves_of, front
 from twofold.bench.report.document import Document
 from twofold.bench.report.html import html
-from twofold.draw import Guide, Spans, StepLine
 
 VOID = {"meta", "br"}
 

@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 from tests.bench.report.runs import answered, failed, mixed
+from twofold.bench.load.base import Ask
 from twofold.bench.record import RecordedResponse, RequestSample
 from twofold.bench.report.live import Goal, LiveLines, LiveTable, live
 from twofold.bench.report.tally import MOST_GAPS, WINDOW_S, ProgressTally, RecentCount, RecentValues
-from twofold.load.base import Ask
 
 
 def opened(index: int, due_s: float, moments: list[float]) -> RequestSample:

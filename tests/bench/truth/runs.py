@@ -22,8 +22,8 @@ from twofold.bench.client.options import ClientOptions
 from twofold.bench.client.target import ServerTarget
 from twofold.bench.endpoints.choose import endpoint_of
 from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.load.base import Ask, EndedRequest, PromptMessage
 from twofold.bench.record import RequestSample, RunRecord
-from twofold.load.base import Ask, EndedRequest, PromptMessage
 
 CLOSE_S: Final = 0.002
 """What the issue allows."""

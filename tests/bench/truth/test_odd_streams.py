@@ -15,10 +15,10 @@ from tests.bench.stub.script import Script, Step, at
 from tests.bench.truth.runs import CLOSE_S, Play, Row, Run, at_best, play
 from twofold.bench.client.options import ClientOptions
 from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.load.base import Outcome
 from twofold.bench.metrics.requests import request_figures
 from twofold.bench.metrics.summary import summarise
 from twofold.bench.record import UNKNOWN, RequestSample
-from twofold.load.base import Outcome
 
 ENDPOINTS: Final = ("chat", "completions", "messages")
 OPENAI: Final = ("chat", "completions")

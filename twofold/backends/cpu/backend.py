@@ -7,20 +7,20 @@ from functools import partial
 from typing import ClassVar
 
 from twofold.backends.base import RunnerSizes
+from twofold.backends.cpu.kernels.cache import TILE
+from twofold.backends.cpu.kernels.isa import Isa, choose
+from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_features
+from twofold.backends.cpu.model import CpuModel, CpuOptions
 from twofold.backends.host import HostRunner
+from twofold.backends.sampling.sampler import Sampler
 from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
 from twofold.formats.gguf import GGUFFile
 from twofold.host.cpu import read_cpu
 from twofold.host.memory import read_memory
 from twofold.host.paths import CacheFolders
-from twofold.kernels.cache import TILE
-from twofold.kernels.isa import Isa, choose
-from twofold.kernels.jit import CodegenTarget, Compiler, host_features
 from twofold.models.bind import ModelWeights
 from twofold.models.decoder import forward
-from twofold.ops.cpu.model import CpuModel, CpuOptions
-from twofold.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True, slots=True)

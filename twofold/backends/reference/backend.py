@@ -13,13 +13,13 @@ from twofold.backends.host import HostRunner
 from twofold.backends.reference.dequantize import dequantize
 from twofold.backends.reference.ops import FloatType, PagedCache, ReferenceModel
 from twofold.backends.reference.rows import NumpyRows
+from twofold.backends.sampling.sampler import Sampler
 from twofold.core.errors import ResourceError
 from twofold.core.model import ModelSpec
 from twofold.formats.gguf import GGUFFile
 from twofold.host.memory import read_memory
 from twofold.models.bind import ModelWeights
 from twofold.models.decoder import forward
-from twofold.sampling.sampler import Sampler
 
 KV_FLOATS: Final[dict[str, FloatType]] = {"f16": np.float16, "f32": np.float32}
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from twofold.core.model import Activation, GroupedAttention, KVGroup, RopeSpec
 from twofold.core.step import BlockMove, MoveKind
-from twofold.ops.base import Batch, SerialForward, TensorRef, Wanted
-from twofold.ops.rope import rope_table
+from twofold.models.ops import Batch, SerialForward, TensorRef, Wanted
+from twofold.models.rope import rope_table
 
 Array: TypeAlias = NDArray[np.float32]
 FloatType: TypeAlias = type[np.float32] | type[np.float16]

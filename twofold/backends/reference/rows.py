@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.sampling.base import F32
+from twofold.backends.sampling.base import F32
 
 RUN: Final = 512
 """Ids whose weights are summed together before the sums are accumulated."""

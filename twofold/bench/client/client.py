@@ -14,8 +14,8 @@ from twofold.bench.client.loop import Loop
 from twofold.bench.client.options import ClientOptions
 from twofold.bench.client.request import JSON, lowered
 from twofold.bench.client.target import ServerTarget
+from twofold.bench.load.base import Load
 from twofold.bench.record import ClientLoad, RequestSample, RunRecord
-from twofold.load.base import Load
 
 __all__ = ["ClientOptions", "LoadClient", "ServerTarget"]
 

@@ -7,8 +7,8 @@ from typing import Final
 from twofold.bench.base import Endpoint
 from twofold.bench.client.events import EventReader
 from twofold.bench.client.response import ProtocolError, ResponseReader
+from twofold.bench.load.base import Outcome
 from twofold.bench.record import RequestSample
-from twofold.load.base import Outcome
 
 REFUSALS: Final = frozenset({429, 503, 529})
 MOST_BODY: Final = 64 * 1024 * 1024

@@ -28,8 +28,8 @@ from twofold.bench.client.request import RequestWriter
 from twofold.bench.client.schedule import RequestSchedule
 from twofold.bench.client.stamps import Stamps
 from twofold.bench.client.target import Address, ServerTarget
+from twofold.bench.load.base import Ask, Load
 from twofold.bench.record import RequestSample
-from twofold.load.base import Ask, Load
 
 TICK_S: Final = 0.1
 LATE_S: Final = 0.005

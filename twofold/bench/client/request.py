@@ -8,8 +8,8 @@ from typing import Final
 
 from twofold.bench.base import Endpoint
 from twofold.bench.client.target import ServerTarget
+from twofold.bench.load.base import Ask
 from twofold.core.errors import ParameterError
-from twofold.load.base import Ask
 
 USER_AGENT: Final = "twofold-bench"
 TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from twofold.load.base import Ask
+from twofold.bench.load.base import Ask
 
 LOOK_AHEAD: Final = 31
 """How many of the next requests are prepared: five levels of the heap."""

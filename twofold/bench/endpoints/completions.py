@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from twofold.bench.endpoints.openai import OpenAIEndpoint
-from twofold.load.base import PromptMessage
+from twofold.bench.load.base import PromptMessage
 
 
 class CompletionsEndpoint(OpenAIEndpoint):

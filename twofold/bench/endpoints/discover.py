@@ -15,6 +15,7 @@ from twofold.bench.client.events import EventReader
 from twofold.bench.endpoints.exchange import Exchange
 from twofold.bench.endpoints.failures import sentence, short
 from twofold.bench.endpoints.values import count_at, object_at, objects_at, read_object, text_at
+from twofold.bench.load.base import Ask
 from twofold.bench.record import RecordedResponse
 from twofold.core.errors import (
     AccessError,
@@ -28,7 +29,6 @@ from twofold.core.errors import (
     named,
     nearest,
 )
-from twofold.load.base import Ask
 
 MODELS: Final = "/v1/models"
 MOST_NAMED: Final = 8

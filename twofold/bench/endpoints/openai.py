@@ -23,8 +23,8 @@ from twofold.bench.base import BodyReader
 from twofold.bench.endpoints.failures import UNNAMED, said_error, sentence
 from twofold.bench.endpoints.options import EndpointOptions, Prompts
 from twofold.bench.endpoints.values import count_at, length_at, object_at, objects_at, read_object, text_at
+from twofold.bench.load.base import Ask, PromptMessage
 from twofold.bench.record import UNKNOWN, RecordedResponse
-from twofold.load.base import Ask, PromptMessage
 
 DONE: Final = b"[DONE]"
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
+from twofold.bench.load.base import Ask, PromptMessage
 from twofold.core.errors import ParameterError
-from twofold.load.base import Ask, PromptMessage
 
 Prompts: TypeAlias = Callable[[Ask], tuple[PromptMessage, ...]]
 """Makes all messages of a request, those of the turns before included."""

@@ -16,9 +16,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from twofold.bench.load.base import FAILURES
 from twofold.bench.metrics.distribution import Floats, MeasureDistribution
 from twofold.bench.record import UNKNOWN, RequestSample
-from twofold.load.base import FAILURES
 
 _Rows: TypeAlias = npt.NDArray[np.int64]
 _Mask: TypeAlias = npt.NDArray[np.bool_]

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, get_args
 
+from twofold.bench.load.base import Outcome
 from twofold.bench.record import RequestSample
-from twofold.load.base import Outcome
 
 MOST_ERRORS: Final = 50
 """Different errors that a summary lists."""

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from twofold.bench.load.base import FAILURES
 from twofold.bench.metrics.distribution import MeasureDistribution
 from twofold.bench.metrics.interval import Interval, wilson
 from twofold.bench.metrics.objectives import Objectives
 from twofold.bench.metrics.requests import RequestFigures
-from twofold.load.base import FAILURES
 
 
 @dataclass(frozen=True, slots=True)

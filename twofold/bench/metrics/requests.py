@@ -20,10 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from twofold.bench.load.base import FAILURES, Outcome
 from twofold.bench.metrics.queue import Envelope
 from twofold.bench.metrics.rule import ended_s
 from twofold.bench.record import RequestSample, RunRecord
-from twofold.load.base import FAILURES, Outcome
 
 
 @dataclass(frozen=True, slots=True)

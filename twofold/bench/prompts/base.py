@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from twofold.load.base import PromptMessage
+from twofold.bench.load.base import PromptMessage
 
 
 class TokenCounter(Protocol):

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from tokenizers import Tokenizer as HubTokenizer
 
+from twofold.bench.load.base import PromptMessage
 from twofold.core.errors import ModelNotFoundError, TemplateError, UnsupportedModelError
+from twofold.formats.fetch.sources import locate
 from twofold.formats.gguf import GGUFFile
-from twofold.formats.sources import locate
-from twofold.load.base import PromptMessage
-from twofold.text.chat import ChatTemplate
-from twofold.text.tokenizer import Tokenizer
+from twofold.text.templates.chat import ChatTemplate
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
 _MOST_BYTES: Final = 1 << 20
 _HINT: Final = "Give a GGUF file, a name that `twofold ls` lists, a tokenizer.json, or the folder that holds one."

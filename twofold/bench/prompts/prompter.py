@@ -19,9 +19,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from twofold.bench.load.base import Ask, PromptMessage, Shared
 from twofold.bench.prompts.base import TokenCounter
 from twofold.bench.prompts.units import START, Units, find_units
-from twofold.load.base import Ask, PromptMessage, Shared
 
 INDEXES: Final = 1 << 24
 """So many prompts are told apart by how they begin."""

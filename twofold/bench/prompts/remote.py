@@ -21,9 +21,9 @@ from twofold.bench.endpoints.choose import endpoint_of
 from twofold.bench.endpoints.exchange import Exchange
 from twofold.bench.endpoints.options import EndpointOptions
 from twofold.bench.endpoints.values import count_at, text_at
+from twofold.bench.load.base import Ask, PromptMessage
 from twofold.bench.prompts.base import TokenCounter
 from twofold.bench.record import RecordedResponse
-from twofold.load.base import Ask, PromptMessage
 
 Post: TypeAlias = Callable[[str, Mapping[str, Any]], Any]
 """Sends JSON to a path and gives the JSON that comes back; None where it is refused."""

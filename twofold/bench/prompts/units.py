@@ -14,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
+from twofold.bench.load.base import PromptMessage
 from twofold.bench.prompts.base import TokenCounter
 from twofold.bench.prompts.words import WORDS
-from twofold.load.base import PromptMessage
 
 START: Final = "A"
 """How every message begins: one token in any vocabulary, and no space, which templates would cut off."""

@@ -8,13 +8,13 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from twofold.bench.draw import Axis, Chart, Dots, Guide, Mark, Span, Spans, StepLine, duration, number, share
+from twofold.bench.draw.marks import Point
+from twofold.bench.draw.scale import nice_step
+from twofold.bench.load.base import FAILURES
 from twofold.bench.report import figures
 from twofold.bench.report.document import Request, Run
 from twofold.bench.report.gather import moments_of
-from twofold.draw import Axis, Chart, Dots, Guide, Mark, Span, Spans, StepLine, duration, number, share
-from twofold.draw.marks import Point
-from twofold.draw.scale import nice_step
-from twofold.load.base import FAILURES
 
 Floats = npt.NDArray[np.float64]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from twofold.bench.draw import Axis, Chart, Dots, Guide, Line, Mark, duration, number
+from twofold.bench.draw.marks import Point
 from twofold.bench.report import figures
 from twofold.bench.report.document import Document, Run
 from twofold.bench.report.figures import Measure, SweepParameter
-from twofold.draw import Axis, Chart, Dots, Guide, Line, Mark, duration, number
-from twofold.draw.marks import Point
 
 _PERCENTILES: Final = (("P50", "p50"), ("P90", "p90"), ("P99", "p99"))
 _BLUE, _ORANGE = range(2)

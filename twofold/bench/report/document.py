@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from twofold.bench.load.base import FAILURES, Outcome
 from twofold.core.errors import ParameterError
-from twofold.load.base import FAILURES, Outcome
 
 if TYPE_CHECKING:
     Integers: TypeAlias = array[int]

@@ -9,14 +9,14 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from twofold.bench.draw import STYLE, Chart, number, share, svg
+from twofold.bench.draw.svg import text
 from twofold.bench.report import figures, words
 from twofold.bench.report.charts import charts_of, timeline
 from twofold.bench.report.curves import curves_of
 from twofold.bench.report.document import Document, Run
 from twofold.bench.report.figures import COLUMNS, MEASURES, RATES, WINDOWS, SweepParameter
 from twofold.bench.report.page import CSS
-from twofold.draw import STYLE, Chart, number, share, svg
-from twofold.draw.svg import text
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _TIMELINE_ROW: Final = 5.0

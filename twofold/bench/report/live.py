@@ -18,9 +18,9 @@ from rich.live import Live
 from rich.text import Text
 
 from twofold.bench.base import Watcher
+from twofold.bench.draw.form import duration, number, share
 from twofold.bench.record import RequestSample
 from twofold.bench.report.tally import WINDOW_S, ProgressTally
-from twofold.draw.form import duration, number, share
 
 _DRAW_EVERY_S: Final = 0.5
 _TENTHS: Final = 10

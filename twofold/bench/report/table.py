@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from twofold.bench.draw import number, plot, share
 from twofold.bench.report import figures, words
 from twofold.bench.report.curves import curves_of
 from twofold.bench.report.document import Document, Run
 from twofold.bench.report.figures import COLUMNS, MEASURES, RATES, WINDOWS, SweepParameter
-from twofold.draw import number, plot, share
 
 _WIDE: Final = 100
 _MIDDLE: Final = 70

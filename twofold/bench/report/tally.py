@@ -12,8 +12,8 @@ import math
 from collections import Counter, deque
 from typing import Final
 
+from twofold.bench.load.base import FAILURES, Outcome
 from twofold.bench.record import RequestSample
-from twofold.load.base import FAILURES, Outcome
 
 WINDOW_S: Final = 10
 """Seconds that the latencies and rates reach back."""

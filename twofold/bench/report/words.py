@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from twofold.bench.draw.form import duration, number, share
 from twofold.bench.metrics.distribution import MeasureDistribution
 from twofold.bench.report import figures
 from twofold.bench.report.document import Document, Run
 from twofold.bench.report.figures import SweepParameter
-from twofold.draw.form import duration, number, share
 
 TRIALS: Final = ("rate", "runs", "time", "requests", "met", "verdict", "reason")
 """Titles of the table of trials."""

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
+from twofold.bench.phases.cases import BATCHES, CONTEXTS, INPUT_TOKENS, OUTPUT_TOKENS, ROUNDS, Sizes, parse_sizes
 from twofold.cli.console import LazyProgress, answer, print_json
 from twofold.cli.options import FLAG, ModelOptions
-from twofold.phases.cases import BATCHES, CONTEXTS, INPUT_TOKENS, OUTPUT_TOKENS, ROUNDS, Sizes, parse_sizes
 
 if TYPE_CHECKING:
-    from twofold.phases.run import MeasuredModel
+    from twofold.bench.phases.run import MeasuredModel
 
 INTERRUPTED: Final = 130
 
@@ -52,10 +52,10 @@ def engine(
     )
     model.check()
     # What follows brings in the engine; flags are checked before that.
+    from twofold.bench.phases.run import run  # noqa: PLC0415
+    from twofold.bench.phases.table import TablePrinter  # noqa: PLC0415
     from twofold.cli.interrupts import interrupts  # noqa: PLC0415
     from twofold.engine.config import EngineOptions  # noqa: PLC0415
-    from twofold.phases.run import run  # noqa: PLC0415
-    from twofold.phases.table import TablePrinter  # noqa: PLC0415
 
     subject = _subject(model)
     printer = TablePrinter(_silent if json else answer)
@@ -71,9 +71,9 @@ def engine(
 
 def _subject(options: ModelOptions) -> MeasuredModel:
     """The model and the tokenizer that are asked for, fetched if need be."""
-    from twofold.formats import sources  # noqa: PLC0415
+    from twofold.bench.phases.run import MeasuredModel  # noqa: PLC0415
+    from twofold.formats.fetch import sources  # noqa: PLC0415
     from twofold.host.paths import CacheFolders  # noqa: PLC0415
-    from twofold.phases.run import MeasuredModel  # noqa: PLC0415
 
     folder, progress = CacheFolders.of().create().models, LazyProgress()
     found = sources.resolve(options.model, cache=folder, progress=progress)

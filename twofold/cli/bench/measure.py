@@ -237,7 +237,7 @@ def _seeded(make: MakeReplay) -> MakeLoad:
 
 def _bound(lengths: Any) -> int:
     """The most of lengths that have one; those without are cut by nobody, and the server says what is too long."""
-    from twofold.load.checks import MOST_TOKENS  # noqa: PLC0415
+    from twofold.bench.load.checks import MOST_TOKENS  # noqa: PLC0415
 
     most: int = lengths.most
     return 0 if most == MOST_TOKENS else most

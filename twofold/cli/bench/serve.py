@@ -11,7 +11,7 @@ from twofold.cli.bench.measure import Measuring
 from twofold.cli.bench.options import BenchRequestOptions, LoadOptions, MeasureOptions, OutputOptions, TraceOptions
 from twofold.cli.console import note
 from twofold.cli.options import FLAG
-from twofold.formats.names import DEFAULT_MODEL
+from twofold.formats.fetch.names import DEFAULT_MODEL
 
 REQUEST, LOAD, TRACE = BenchRequestOptions(), LoadOptions(), TraceOptions()
 MEASURE, OUTPUT = MeasureOptions(), OutputOptions()

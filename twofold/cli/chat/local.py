@@ -19,7 +19,7 @@ from twofold.core.errors import ContextLengthError, TwofoldError, UsageError
 from twofold.core.sampling_defaults import SamplingDefaults
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import GivenPrompt
-from twofold.formats import sources
+from twofold.formats.fetch import sources
 from twofold.host.paths import CacheFolders
 from twofold.observe.timeline import draw_timeline
 

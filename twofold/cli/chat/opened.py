@@ -9,7 +9,7 @@ from pathlib import Path
 from twofold.cli.chat.base import ChatModel
 from twofold.cli.options import ModelOptions, RemoteOptions
 from twofold.core.errors import ParameterError
-from twofold.formats.names import DEFAULT_MODEL
+from twofold.formats.fetch.names import DEFAULT_MODEL
 
 
 @contextmanager

@@ -1,0 +1,73 @@
+"""Output items from pieces: what opens an item, what ends it, and what it then holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.api.responses.conftest import WEATHER, Made, events, read, streamed
+from twofold.api.base import ModelFacts
+from twofold.api.openai.responses.output import OutputItems, Status
+from twofold.text.parsers.base import Arguments, Content, Piece, Reasoning, ToolCall
+
+
+class Scripted:
+    """A parser for which each character stands for the next pieces, and the end for the last ones."""
+
+    def __init__(self, *script: Sequence[Piece]) -> None:
+        self._script = list(script)
+
+    def push(self, text: str) -> Sequence[Piece]:
+        return [piece for _ in text for piece in self._script.pop(0)]
+
+    def flush(self) -> Sequence[Piece]:
+        return self._script.pop(0) if self._script else []
+
+
+def made(*script: Sequence[Piece], status: Status = "completed") -> tuple[list[Any], list[Any]]:
+    output = OutputItems("r1", Scripted(*script))
+    told = [event for _ in script[:-1] for event in output.take("x")] + list(output.close(status))
+    return output.items, told
+
+
+def text_of(item: dict[str, Any]) -> str:
+    text: str = item["content"][0]["text"]
+    return text
+
+
+def test_white_space_waits_for_what_follows() -> None:
+    items, _ = made([Content("\n")], [Content(" a")], [Content(" ")], [])
+    assert [text_of(item) for item in items] == ["\n a "]
+    items, told = made([ToolCall(0, "f"), Arguments(0, "{}")], [Content("\n")], [ToolCall(1, "g")], [Content("\n")])
+    assert [item["type"] for item in items] == ["function_call", "function_call"]
+    assert [item["name"] for item in items] == ["f", "g"]
+    assert not [event for event in told if "output_text" in event["type"]]
+
+
+def test_a_call_without_arguments_has_empty_ones() -> None:
+    items, told = made([ToolCall(0, "f")], [])
+    assert items[0]["arguments"] == "{}"
+    assert [event["delta"] for event in told if "delta" in event] == ["{}"]
+    items, told = made([ToolCall(0, "f")], [], status="incomplete")
+    assert (items[0]["arguments"], items[0]["status"]) == ("", "incomplete")
+    assert not [event for event in told if "delta" in event]
+
+
+def test_what_was_held_back_comes_at_the_end(facts: ModelFacts) -> None:
+    told = events(streamed(read(tools=[WEATHER]), Made(facts, "a<tool_c", "length")))
+    assert text_of(told[-1]["response"]["output"][0]) == "a<tool_c"
+
+
+@pytest.mark.parametrize("last", [[], [Reasoning("hm")]])
+def test_a_completed_answer_without_a_word_has_an_empty_message(last: list[Piece]) -> None:
+    items, _ = made(last, [])
+    assert (items[-1]["type"], text_of(items[-1])) == ("message", "")
+    assert [item["type"] for item in made(last, [], status="incomplete")[0]] == ["reasoning"] * len(last)
+
+
+def test_every_item_but_the_last_is_completed() -> None:
+    items, _ = made([Reasoning("hm"), Content("a")], [ToolCall(0, "f")], [Content("b")], status="incomplete")
+    assert [item["status"] for item in items] == ["completed", "completed", "completed", "incomplete"]
+    assert [item["id"] for item in items] == ["rs_r1_0", "msg_r1_1", "fc_r1_2", "msg_r1_3"]

@@ -1,0 +1,264 @@
+"""OpenAI's response bodies, held against what the engine gave."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.engine.conftest import MakeLLM
+from twofold.api.base import DialectRequest, ModelFacts, ReplyHead
+from twofold.api.fields import FieldError
+from twofold.api.openai.chat import ChatRequest
+from twofold.api.openai.completions import CompletionRequest
+from twofold.api.openai.embeddings import EmbeddingRequest
+from twofold.api.openai.errors import error_reply
+from twofold.core.errors import (
+    AccessError,
+    BusyError,
+    ContextLengthError,
+    ModelNotFoundError,
+    ParameterError,
+    QuotaError,
+    ResourceError,
+    TwofoldError,
+)
+from twofold.core.params import SamplingParams
+from twofold.engine.llm import LLM
+from twofold.engine.outputs import OutputDelta, RequestOutput
+from twofold.text.parsers.format import AnswerFormat
+
+HEAD = ReplyHead("x", 1_700_000_000, "mock")
+MESSAGES = [{"role": "user", "content": "hello"}]
+GREEDY = {"temperature": 0, "ignore_eos": True}
+
+
+def answered(make_llm: MakeLLM, request: DialectRequest) -> tuple[dict[str, Any], list[RequestOutput]]:
+    """The body as JSON brings it over, and what it was made of."""
+    llm = make_llm()
+    model = facts(llm)
+    outputs = [delta.request for _, delta in run(llm, request, model) if delta.request is not None]
+    outputs.sort(key=lambda output: output.request_id)
+    body: dict[str, Any] = json.loads(json.dumps(request.reply(HEAD, outputs, model)))
+    return body, outputs
+
+
+def streamed(make_llm: MakeLLM, request: DialectRequest) -> tuple[list[dict[str, Any]], list[RequestOutput]]:
+    """The chunks of a stream, and what they were made of."""
+    llm = make_llm()
+    model = facts(llm)
+    streamer = request.streamer(HEAD, model)
+    told, outputs = streamer.open(), []
+    for job, delta in run(llm, request, model):
+        told += streamer.take(job, delta)
+        outputs += [] if delta.request is None else [delta.request]
+    outputs.sort(key=lambda output: output.request_id)
+    *events, done, nothing = (told + streamer.close(outputs)).split(b"\n\n")
+    assert (done, nothing) == (b"data: [DONE]", b"")
+    return [json.loads(event.removeprefix(b"data: ")) for event in events], outputs
+
+
+def facts(llm: LLM) -> ModelFacts:
+    tokenizer = llm.get_tokenizer()
+    return ModelFacts(tokenizer, AnswerFormat.of(tokenizer), llm.config.context, llm.loaded.spec.hidden_size)
+
+
+def run(llm: LLM, request: DialectRequest, model: ModelFacts) -> Iterator[tuple[int, OutputDelta]]:
+    """Deltas with the number of their job."""
+    for number, job in enumerate(request.prepare(model)):
+        if isinstance(job.params, SamplingParams):
+            llm.engine.add(job.prompt, job.params, str(number), job.options)
+        else:
+            llm.engine.add_embedding(job.prompt, job.params.pooling, str(number), job.options)
+    while llm.engine.has_work:
+        for delta in llm.engine.step():
+            yield int(delta.request_id), delta
+
+
+def test_a_chat(make_llm: MakeLLM) -> None:
+    body, (output,) = answered(make_llm, ChatRequest.read({"messages": MESSAGES, "max_tokens": 4, **GREEDY}))
+    tokens = len(output.prompt_token_ids)
+    assert body == {
+        "id": "chatcmpl-x",
+        "object": "chat.completion",
+        "created": 1_700_000_000,
+        "model": "mock",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": output.outputs[0].text, "refusal": None},
+                "logprobs": None,
+                "finish_reason": "length",
+            }
+        ],
+        "usage": {
+            "prompt_tokens": tokens,
+            "completion_tokens": 4,
+            "total_tokens": tokens + 4,
+            "prompt_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 0},
+        },
+    }
+
+
+def test_log_probabilities_of_a_chat(make_llm: MakeLLM) -> None:
+    fields = {"messages": MESSAGES, "max_tokens": 8, "logprobs": True, "top_logprobs": 3, "seed": 1, "ignore_eos": True}
+    body, (output,) = answered(make_llm, ChatRequest.read(fields))
+    content = body["choices"][0]["logprobs"]["content"]
+    answer = output.outputs[0]
+    assert answer.logprobs is not None
+    assert len(content) == len(answer.token_ids) == 8
+    ranks = [position[token].rank for token, position in zip(answer.token_ids, answer.logprobs, strict=True)]
+    assert min(ranks) <= 3 < max(ranks), "the seed draws tokens among the most likely ones and others"
+    for entry, token, position in zip(content, answer.token_ids, answer.logprobs, strict=True):
+        assert entry["logprob"] == position[token].logprob
+        assert bytes(entry["bytes"]).decode(errors="replace") == entry["token"]
+        top = [one["logprob"] for one in entry["top_logprobs"]]
+        assert top == sorted(top, reverse=True)
+        assert top == [one.logprob for one in sorted(position.values(), key=lambda one: one.rank)[:3]]
+
+
+def test_answers_of_all_prompts_are_numbered_through(make_llm: MakeLLM) -> None:
+    fields = {"prompt": ["hello", "the"], "n": 2, "seed": 3, "max_tokens": 3, "ignore_eos": True}
+    body, outputs = answered(make_llm, CompletionRequest.read(fields))
+    choices = body["choices"]
+    assert body["object"] == "text_completion"
+    assert [choice["index"] for choice in choices] == [0, 1, 2, 3]
+    assert [choice["text"] for choice in choices] == [a.text for output in outputs for a in output.outputs]
+    assert body["usage"]["completion_tokens"] == 12
+    assert body["usage"]["prompt_tokens"] == sum(len(output.prompt_token_ids) for output in outputs)
+
+
+@pytest.mark.parametrize("prompt", ["hello the", [70, 80, 90]])
+@pytest.mark.parametrize("most", [0, 4])
+def test_echo(make_llm: MakeLLM, prompt: Any, most: int) -> None:
+    fields = {"prompt": prompt, "echo": True, "logprobs": 1, "max_tokens": most, "return_token_ids": True, **GREEDY}
+    body, (output,) = answered(make_llm, CompletionRequest.read(fields))
+    (choice,) = body["choices"]
+    logprobs, before, answer = choice["logprobs"], output.prompt_token_ids, output.outputs[0]
+    assert choice["text"].startswith("hello the" if prompt == "hello the" else "")
+    assert choice["text"].endswith(answer.text if most else "")
+    assert choice["prompt_token_ids"] == list(before)
+    assert choice["token_ids"] == list(answer.token_ids[:most])
+    assert body["usage"]["completion_tokens"] == most
+    assert {len(column) for column in logprobs.values()} == {len(before) + most}
+    assert logprobs["token_logprobs"][0] is logprobs["top_logprobs"][0] is None
+    assert all(value <= 0 for value in logprobs["token_logprobs"][1:])
+    ends = [start + len(text) for start, text in zip(logprobs["text_offset"], logprobs["tokens"], strict=True)]
+    assert logprobs["text_offset"] == [0, *ends[:-1]]
+
+
+def test_token_ids_are_added_when_asked_for(make_llm: MakeLLM) -> None:
+    fields = {"messages": MESSAGES, "max_tokens": 2, "return_token_ids": True, **GREEDY}
+    body, (output,) = answered(make_llm, ChatRequest.read(fields))
+    assert body["prompt_token_ids"] == list(output.prompt_token_ids)
+    assert body["choices"][0]["token_ids"] == list(output.outputs[0].token_ids)
+
+
+def test_embeddings_of_all_texts_are_numbered_through(make_llm: MakeLLM) -> None:
+    body, outputs = answered(make_llm, EmbeddingRequest.read({"input": ["hello", [70, 80, 90]]}))
+    tokens = sum(len(output.prompt_token_ids) for output in outputs)
+    vectors = [list(output.embedding or ()) for output in outputs]
+    assert body == {
+        "object": "list",
+        "data": [{"object": "embedding", "index": n, "embedding": vectors[n]} for n in range(2)],
+        "model": "mock",
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }
+
+
+def test_a_vector_in_base64_is_little_endian_floats(make_llm: MakeLLM) -> None:
+    body, (output,) = answered(make_llm, EmbeddingRequest.read({"input": "hello", "encoding_format": "base64"}))
+    assert output.embedding is not None
+    raw = base64.b64decode(body["data"][0]["embedding"], validate=True)
+    assert struct.unpack(f"<{len(output.embedding)}f", raw) == pytest.approx(output.embedding, rel=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "kind", "param"),
+    [
+        (ContextLengthError("long"), "context_length_exceeded", "invalid_request_error", None),
+        (ModelNotFoundError("who"), "model_not_found", "not_found_error", None),
+        (AccessError("no"), "invalid_api_key", "authentication_error", None),
+        (QuotaError("much", retry_after_s=3), "rate_limit_exceeded", "rate_limit_error", None),
+        (BusyError("full", retry_after_s=3), "overloaded", "server_error", None),
+        (ParameterError("no", param="n"), "invalid_value", "invalid_request_error", "n"),
+        (FieldError("no", param="n", code="unknown_parameter"), "unknown_parameter", "invalid_request_error", "n"),
+        (ResourceError("full"), "server_error", "server_error", None),
+        (TwofoldError("oh"), "server_error", "server_error", None),
+    ],
+)
+def test_errors(error: TwofoldError, code: str, kind: str, param: str | None) -> None:
+    assert error_reply(error) == {"error": {"message": str(error), "type": kind, "param": param, "code": code}}
+
+
+def test_an_error_says_the_way_out() -> None:
+    assert error_reply(ResourceError("Full.", hint="Wait."))["error"]["message"] == "Full. Wait."
+
+
+def test_an_error_is_short() -> None:
+    error = FieldError("x" * 10_000, param="y" * 10_000, hint="z" * 10_000)
+    assert len(json.dumps(error_reply(error))) < 4096
+
+
+def test_a_streamed_chat(make_llm: MakeLLM) -> None:
+    fields = {"messages": MESSAGES, "max_tokens": 6, "n": 2, "seed": 4, "ignore_eos": True, "stream": True}
+    chunks, (output,) = streamed(make_llm, ChatRequest.read({**fields, "stream_options": {"include_usage": True}}))
+    *chunks, last = chunks
+    assert {chunk["id"] for chunk in chunks} == {"chatcmpl-x"}
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    assert all(chunk["usage"] is None for chunk in chunks)
+    assert (last["choices"], last["usage"]["completion_tokens"]) == ([], 12)
+    for answer in output.outputs:
+        mine = [c for chunk in chunks for c in chunk["choices"] if c["index"] == answer.index]
+        assert mine[0]["delta"] == {"role": "assistant", "content": ""}
+        assert "".join(choice["delta"].get("content", "") for choice in mine) == answer.text
+        assert [choice["finish_reason"] for choice in mine] == [None] * (len(mine) - 1) + ["length"]
+        assert mine[-1]["delta"] == {}
+
+
+def test_log_probabilities_are_streamed_with_their_tokens(make_llm: MakeLLM) -> None:
+    fields = {"messages": MESSAGES, "max_tokens": 6, "seed": 4, "logprobs": True, "stream": True, "ignore_eos": True}
+    chunks, (output,) = streamed(make_llm, ChatRequest.read({**fields, "return_token_ids": True}))
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    told = [entry for choice in choices if choice["logprobs"] for entry in choice["logprobs"]["content"]]
+    assert len(told) == 6
+    assert [token for choice in choices for token in choice.get("token_ids", ())] == list(output.outputs[0].token_ids)
+
+
+def test_streamed_completions(make_llm: MakeLLM) -> None:
+    fields = {"prompt": ["hello", [70, 80]], "n": 2, "seed": 3, "max_tokens": 5, "ignore_eos": True, "logprobs": 1}
+    chunks, outputs = streamed(make_llm, CompletionRequest.read({**fields, "stream": True}))
+    answers = [answer for output in outputs for answer in output.outputs]
+    for index, answer in enumerate(answers):
+        mine = [c for chunk in chunks for c in chunk["choices"] if c["index"] == index]
+        assert "".join(choice["text"] for choice in mine) == answer.text
+        assert mine[-1]["finish_reason"] == "length"
+        offsets = [offset for choice in mine if choice["logprobs"] for offset in choice["logprobs"]["text_offset"]]
+        assert offsets == sorted(offsets)
+        assert len(offsets) == 5
+
+
+def test_a_streamed_echo_comes_first(make_llm: MakeLLM) -> None:
+    request = CompletionRequest.read({"prompt": "hello", "echo": True, "stream": True, "max_tokens": 2, **GREEDY})
+    chunks, (output,) = streamed(make_llm, request)
+    text = "".join(choice["text"] for chunk in chunks for choice in chunk["choices"])
+    assert text == "hello" + output.outputs[0].text
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"best_of": 2}, "best_of"),
+        ({"echo": True, "logprobs": 1}, "logprobs"),
+        ({"echo": True, "max_tokens": 0}, "max_tokens"),
+    ],
+)
+def test_what_is_only_known_at_the_end_is_not_streamed(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(FieldError, match="cannot be streamed") as caught:
+        CompletionRequest.read({"prompt": "hello", "stream": True, **fields})
+    assert caught.value.param == param

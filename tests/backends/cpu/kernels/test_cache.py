@@ -1,0 +1,189 @@
+"""Kernels that fill the paged cache: rotations, norms of heads, stores; where everything lands, and what stays."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.backends.cpu.kernels.harness import Field, Floats, Machine, assert_same_bits, poisoned
+from tests.backends.cpu.kernels.paged import PagedLayer, shape_of
+from twofold.backends.cpu.kernels.cache import CACHE_FIELDS, RotateSpec, rotate_kernel, store_values_kernel
+from twofold.backends.cpu.kernels.signature import StepFields
+from twofold.core.kv_layout import KVType
+from twofold.core.model import RopePairs
+
+HEADS, GUARD, EPS = 2, 16, 1e-5
+STARTS = ((14, 4), (0, 1), (46, 3))
+"""First position and rows of each sequence; rows cross tiles and blocks."""
+POSITIONS = np.concatenate([np.arange(a, a + n, dtype=np.int32) for a, n in STARTS])
+OWNERS = np.repeat(np.arange(len(STARTS), dtype=np.int32), [n for _, n in STARTS])
+ROWS = len(POSITIONS)
+
+SPECS = [
+    RotateSpec(64, 64, "halves", False, "keys", "f16"),
+    RotateSpec(64, 64, "adjacent", False, "keys", "f16"),
+    RotateSpec(80, 80, "halves", True, "keys", "f32"),
+    RotateSpec(80, 20, "adjacent", False, "keys", "f32"),
+    RotateSpec(96, 48, "halves", True, "keys", "f16"),
+    RotateSpec(128, 32, "adjacent", True, "keys", "f16"),
+    RotateSpec(16, 16, "halves", False, "keys", "f32"),
+    RotateSpec(256, 256, "halves", True, "keys", "f16"),
+]
+
+
+def row_target(spec: RotateSpec) -> RotateSpec:
+    return RotateSpec(spec.head_dim, spec.rope_dims, spec.pairs, spec.norm, "row", spec.dtype)
+
+
+class Rows:
+    """Rows on their way from the projection to the cache."""
+
+    def __init__(self, head_dim: int, rope_dims: int, dtype: KVType, block_size: int = 16, size: float = 1.0) -> None:
+        rng = np.random.default_rng(5)
+        self.head_dim = head_dim
+        self.x = (rng.standard_normal((ROWS, HEADS, head_dim)) * size).astype(np.float32)
+        self.table = rng.standard_normal((64, 2, max(2, rope_dims) // 2)).astype(np.float32)
+        self.weight = rng.standard_normal(head_dim).astype(np.float32)
+        self.out = poisoned(ROWS, HEADS * head_dim + GUARD)
+        self.layer = PagedLayer(shape_of(HEADS, head_dim, dtype, block_size), [a + n for a, n in STARTS])
+        self.before = self.layer.elements.copy()
+
+    def rotate(self, machine: Machine, spec: RotateSpec, cuts: tuple[int, ...] = ()) -> Floats:
+        """Runs the kernel; the rows it wrote, if it is one that writes rows."""
+        kernel = machine.kernel(spec, lambda: rotate_kernel(spec, machine.isa))
+        for units in pairwise((0, *cuts, ROWS)):
+            machine.run(kernel, self._record(), units, self._step())
+        width = HEADS * self.head_dim
+        assert np.isnan(self.out[:, width:]).all()
+        return self.out[:, :width].reshape(ROWS, HEADS, self.head_dim).copy()
+
+    def store(self, machine: Machine) -> None:
+        dtype = self.layer.shape.dtype
+        key = ("store", self.head_dim, dtype)
+        kernel = machine.kernel(key, lambda: store_values_kernel(self.head_dim, dtype, machine.isa))
+        machine.run(kernel, self._record(), (0, ROWS), self._step())
+
+    def stored(self, *, keys: bool) -> NDArray[np.generic]:
+        """What the cache holds where the rows belong: [row, head, head_dim]. All else must be as it was."""
+        found = []
+        for sequence, (first, rows) in enumerate(STARTS):
+            cached = self.layer.get(sequence, first + rows)[0 if keys else 1]
+            found.append(cached[first:])
+        self._check_rest(np.concatenate(found), keys=keys)
+        return np.concatenate(found)
+
+    def _check_rest(self, rows: NDArray[np.generic], *, keys: bool) -> None:
+        restored = PagedLayer(self.layer.shape, [a + n for a, n in STARTS])
+        np.testing.assert_array_equal(restored.elements, self.before)
+        row = 0
+        for sequence, (first, count) in enumerate(STARTS):
+            both = restored.get(sequence, first + count)
+            both[0 if keys else 1][first:] = rows[row : row + count]
+            restored.put(sequence, *both)
+            row += count
+        assert_same_bits(self.layer.elements, restored.elements)
+
+    def _record(self) -> list[Field]:
+        fields: dict[str, Field] = self.layer.arguments() | {
+            "x": self.x,
+            "x_stride": self.x.strides[0],
+            "heads": HEADS,
+            "weight": self.weight,
+            "eps": EPS,
+            "table": self.table,
+            "out": self.out,
+            "out_stride": self.out.strides[0],
+        }
+        return [fields[name] for name in CACHE_FIELDS]
+
+    def _step(self) -> dict[StepFields, Field]:
+        return self.layer.step() | {StepFields.POSITIONS: POSITIONS, StepFields.ROW_SEQUENCE: OWNERS}
+
+
+def rows_for(spec: RotateSpec, block_size: int = 16) -> Rows:
+    return Rows(spec.head_dim, spec.rope_dims, spec.dtype, block_size)
+
+
+def rotated(rows: Rows, spec: RotateSpec) -> NDArray[np.float64]:
+    """Norm and rotation in float64: pairs as complex numbers."""
+    x = rows.x.astype(np.float64)
+    if spec.norm:
+        x = x / np.sqrt((x**2).mean(-1, keepdims=True) + EPS) * rows.weight
+    cos, sin = rows.table[POSITIONS].astype(np.float64).swapaxes(0, 1)
+    first, second = pair_slices(spec.pairs, spec.rope_dims)
+    turned = (x[..., first] + 1j * x[..., second]) * (cos + 1j * sin)[:, None]
+    out = x.copy()
+    out[..., first], out[..., second] = turned.real, turned.imag
+    return out
+
+
+def pair_slices(pairs: RopePairs, dims: int) -> tuple[slice, slice]:
+    if pairs == "adjacent":
+        return slice(0, dims, 2), slice(1, dims, 2)
+    return slice(0, dims // 2), slice(dims // 2, dims)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda s: s.name)
+def test_rotation_into_rows(machine: Machine, spec: RotateSpec) -> None:
+    rows = rows_for(spec)
+    out = rows.rotate(machine, row_target(spec))
+    np.testing.assert_allclose(out, rotated(rows, spec), rtol=1e-5, atol=1e-5)
+    assert_same_bits(rows.layer.elements, rows.before)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda s: s.name)
+@pytest.mark.parametrize("block_size", [16, 48])
+def test_keys_are_the_rotated_rows_in_their_places(machine: Machine, spec: RotateSpec, block_size: int) -> None:
+    rows = rows_for(spec, block_size)
+    wanted = rows_for(spec).rotate(machine, row_target(spec))
+    assert np.isnan(rows.rotate(machine, spec)).all()
+    assert_same_bits(rows.stored(keys=True), wanted.astype(rows.before.dtype))
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("head_dim", [16, 80, 256])
+@pytest.mark.parametrize("block_size", [16, 48])
+def test_values_are_stored_in_their_places(machine: Machine, dtype: KVType, head_dim: int, block_size: int) -> None:
+    rows = Rows(head_dim, 0, dtype, block_size)
+    rows.store(machine)
+    assert_same_bits(rows.stored(keys=False), rows.x.astype(rows.before.dtype))
+
+
+def test_halves_are_cached_as_finite_numbers(machines: list[Machine]) -> None:
+    """Values beyond float16 become its largest, so that a hidden position still adds exactly nothing."""
+    huge = np.array([65504, 65519, 65520, 1e6, 3e38, np.inf], np.float32)
+    for machine in machines:
+        rows = Rows(64, 64, "f16")
+        rows.x[0, 0, :12] = [*huge, *-huge]
+        rows.table[:] = np.array([1, 0], np.float32)[:, None]
+        rows.store(machine)
+        values = rows.stored(keys=False)[0, 0, :12]
+        np.testing.assert_array_equal(values, [65504] * 6 + [-65504] * 6)
+        rows.x[0, 0, 5], rows.x[0, 0, 11] = 1e9, -1e9
+        other = Rows(64, 64, "f16")
+        other.x, other.table = rows.x, rows.table
+        other.rotate(machine, SPECS[0])
+        np.testing.assert_array_equal(other.stored(keys=True)[0, 0, :12], [65504] * 6 + [-65504] * 6)
+
+
+@pytest.mark.parametrize("spec", [SPECS[1], SPECS[2], SPECS[4]], ids=lambda s: s.name)
+def test_every_instruction_set_and_split_gives_the_same_bits(machines: list[Machine], spec: RotateSpec) -> None:
+    first = rows_for(spec)
+    first.rotate(machines[0], spec)
+    first.store(machines[0])
+    for machine in machines:
+        other = rows_for(spec)
+        other.rotate(machine, spec, cuts=(3, 3, 4))
+        other.store(machine)
+        assert_same_bits(other.layer.elements, first.layer.elements)
+
+
+@pytest.mark.parametrize("size", [1e-7, 1e-4, 1.0, 1e4])
+def test_every_instruction_set_rounds_halves_as_numpy_does(machines: list[Machine], size: float) -> None:
+    for machine in machines:
+        rows = Rows(64, 0, "f16", size=size)
+        rows.store(machine)
+        assert_same_bits(rows.stored(keys=False), rows.x.astype(np.float16))

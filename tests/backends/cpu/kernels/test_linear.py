@@ -1,0 +1,90 @@
+"""Linear layers from integer weights against float64, and bit for bit against themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.backends.cpu.kernels.harness import Machine, assert_same_bits
+from tests.backends.cpu.kernels.matrices import GUARD, Extras, Matrix, QuantisedRows, assert_close, linear, rows_of
+from twofold.backends.cpu.kernels.layout import PACKINGS, PANEL
+
+ROWS = (1, 2, 3, 7, 8, 11, 12, 13, 16, 17, 22, 31)
+OUTPUTS = (1, 15, 16, 17, 48, 97)
+COLUMNS = (32, 96, 64, 256, 512, 1536)
+ON_EVERY_MACHINE = ("Q8_0", "Q3_K", "Q4_K")
+"""Between them: 8-bit codes, groups of 16, super-blocks. The best machine has all formats."""
+
+
+def sizes(name: str) -> list[tuple[int, int, int]]:
+    """Rows, outputs, columns: every row count once, every output count and every number of columns that fits."""
+    offset = list(PACKINGS).index(name)
+    columns = [c for c in COLUMNS if c % PACKINGS[name].block == 0]
+    return [
+        (rows, OUTPUTS[(i + offset) % len(OUTPUTS)], columns[(i * 5 + offset) % len(columns)])
+        for i, rows in enumerate(ROWS)
+    ]
+
+
+@pytest.mark.parametrize("name", PACKINGS)
+def test_close_to_float64(machine: Machine, name: str) -> None:
+    for rows, outputs, columns in sizes(name):
+        matrix = Matrix.random(name, outputs, columns, seed=rows)
+        acts = QuantisedRows.of(rows_of(rows, columns, seed=outputs))
+        assert_close(linear(machine, matrix, acts), acts.values, matrix, bound=3e-6)
+
+
+@pytest.mark.parametrize("name", ON_EVERY_MACHINE)
+def test_every_instruction_set_gives_the_same_bits(machines: list[Machine], name: str) -> None:
+    for rows, outputs, columns in sizes(name)[::2]:
+        matrix = Matrix.random(name, outputs, columns, seed=rows)
+        acts = QuantisedRows.of(rows_of(rows, columns, seed=outputs))
+        first = linear(machines[0], matrix, acts)
+        for machine in machines[1:]:
+            assert_same_bits(linear(machine, matrix, acts), first)
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_K", "Q6_K"])
+def test_a_row_does_not_depend_on_its_company(machine: Machine, name: str) -> None:
+    matrix = Matrix.random(name, 97, 512)
+    x = rows_of(61, 512, seed=1)
+    alone = np.concatenate([linear(machine, matrix, QuantisedRows.of(x[i : i + 1])) for i in range(len(x))])
+    for first, last in ((0, 61), (3, 5), (10, 21), (30, 42), (2, 21)):
+        for row_block in (12, 24, 1000):
+            together = linear(machine, matrix, QuantisedRows.of(x[first:last]), row_block=row_block)
+            assert_same_bits(together, alone[first:last])
+
+
+@pytest.mark.parametrize("rows", [1, 19])
+def test_units_can_be_split_anywhere(machine: Machine, rows: int) -> None:
+    matrix = Matrix.random("Q5_K", 97, 256)
+    acts = QuantisedRows.of(rows_of(rows, 256, seed=2))
+    whole = linear(machine, matrix, acts)
+    for cut in range(matrix.panels + 1):
+        left, right = linear(machine, matrix, acts, (0, cut)), linear(machine, matrix, acts, (cut, matrix.panels))
+        at = cut * PANEL
+        assert np.isnan(left[:, at:]).all()
+        assert np.isnan(right[:, :at]).all()
+        assert_same_bits(np.concatenate([left[:, :at], right[:, at:]], axis=1), whole)
+
+
+@pytest.mark.parametrize("rows", [1, 18])
+def test_bias_and_residual_are_added_in_this_order(machine: Machine, rows: int) -> None:
+    matrix = Matrix.random("Q4_1", 33, 64)
+    acts = QuantisedRows.of(rows_of(rows, 64, seed=3))
+    bias, residual = rows_of(1, 48, seed=4)[0], rows_of(rows, 48 + GUARD, seed=5)
+    plain = linear(machine, matrix, acts)[:, :48]
+    both = linear(machine, matrix, acts, extras=Extras(bias, residual))[:, :48]
+    assert_same_bits(both, (plain + bias) + residual[:, :48])
+    assert_same_bits(linear(machine, matrix, acts, extras=Extras(bias))[:, :48], plain + bias)
+    assert_same_bits(linear(machine, matrix, acts, extras=Extras(None, residual))[:, :48], plain + residual[:, :48])
+
+
+def test_extreme_codes_do_not_saturate(machines: list[Machine]) -> None:
+    """Every weight code 255 against activations of ±127: the largest sums there are."""
+    raw = np.full((16, 34 * 8), 0x7F, np.uint8).reshape(16, 8, 34)
+    raw[:, :, :2] = np.frombuffer(np.float16(0.01).tobytes(), np.uint8)
+    matrix = Matrix("Q8_0", 16, 256, raw.reshape(16, -1), np.full((16, 256), 127 * float(np.float16(0.01))))
+    acts = QuantisedRows.of(np.concatenate([np.ones((1, 256)), -np.ones((1, 256))]).astype(np.float32))
+    for machine in machines:
+        assert_close(linear(machine, matrix, acts), acts.values, matrix, bound=3e-6)

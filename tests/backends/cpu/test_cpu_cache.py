@@ -1,0 +1,115 @@
+"""The memory of the paged cache: where layers and groups lie, and what moving a block changes."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twofold.backends.cpu.cache import KVCache
+from twofold.core.errors import ResourceError
+from twofold.core.kv_layout import KVLayout
+from twofold.core.model import KVGroup
+from twofold.core.step import BlockMove, MoveKind
+
+SHAPE = KVLayout(kv_heads=2, head_dim=16, block_size=16, dtype="f16")
+GROUPS = (KVGroup(None, (1, 4)), KVGroup(32, (0, 2, 3)))
+BLOCKS, SLOTS = (5, 7), (2, 3)
+LAYERS = range(5)
+
+
+def group_of(layer: int) -> int:
+    return 0 if layer in (1, 4) else 1
+
+
+def first_byte(cache: KVCache, layer: int, block: int) -> int:
+    return cache.layer_address(layer) + block * SHAPE.layer_bytes
+
+
+def mark(cache: KVCache) -> None:
+    """Every byte of every block becomes a function of layer and block."""
+    for layer in LAYERS:
+        for block in range(BLOCKS[group_of(layer)]):
+            ctypes.memset(first_byte(cache, layer, block), 16 * layer + block + 1, SHAPE.layer_bytes)
+
+
+def marks(cache: KVCache, layer: int) -> list[int]:
+    """The mark that each of the layer's blocks is full of."""
+    found = []
+    for block in range(BLOCKS[group_of(layer)]):
+        content = set(ctypes.string_at(first_byte(cache, layer, block), SHAPE.layer_bytes))
+        assert len(content) == 1
+        found.append(content.pop())
+    return found
+
+
+@pytest.fixture
+def cache() -> KVCache:
+    made = KVCache(SHAPE, GROUPS, BLOCKS, SLOTS)
+    mark(made)
+    return made
+
+
+def test_no_two_blocks_share_memory(cache: KVCache) -> None:
+    for layer in LAYERS:
+        assert cache.group_of(layer) == group_of(layer)
+        assert cache.layer_address(layer) % 64 == 0
+        assert marks(cache, layer) == [16 * layer + block + 1 for block in range(BLOCKS[group_of(layer)])]
+    assert cache.nbytes == (2 * 5 + 3 * 7) * SHAPE.layer_bytes
+
+
+MOVES = st.sampled_from((0, 1)).flatmap(
+    lambda group: st.sampled_from(MoveKind).flatmap(
+        lambda kind: st.builds(
+            BlockMove,
+            st.just(kind),
+            st.just(group),
+            st.integers(0, (SLOTS if kind is MoveKind.IN else BLOCKS)[group] - 1),
+            st.integers(0, (SLOTS if kind is MoveKind.OUT else BLOCKS)[group] - 1),
+        )
+    )
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(moves=st.lists(MOVES, max_size=12))
+def test_moves_are_done_in_order_and_touch_nothing_else(moves: Sequence[BlockMove]) -> None:
+    cache = KVCache(SHAPE, GROUPS, BLOCKS, SLOTS)
+    mark(cache)
+    blocks = {layer: marks(cache, layer) for layer in LAYERS}
+    slots = {layer: [0] * SLOTS[group_of(layer)] for layer in LAYERS}
+    for move in moves:
+        for layer in GROUPS[move.group].layers:
+            source = slots if move.kind is MoveKind.IN else blocks
+            target = slots if move.kind is MoveKind.OUT else blocks
+            target[layer][move.target] = source[layer][move.source]
+    cache.move(moves)
+    assert {layer: marks(cache, layer) for layer in LAYERS} == blocks
+
+
+@pytest.mark.parametrize("kind", MoveKind)
+@pytest.mark.parametrize(("source", "target"), [(-1, 0), (0, -1), (7, 0), (0, 7)])
+def test_a_block_that_is_not_there_is_refused(cache: KVCache, kind: MoveKind, source: int, target: int) -> None:
+    with pytest.raises(AssertionError):
+        cache.move([BlockMove(kind, 1, source, target)])
+
+
+def test_without_host_slots_nothing_goes_out() -> None:
+    cache = KVCache(SHAPE, GROUPS, BLOCKS)
+    with pytest.raises(AssertionError):
+        cache.out(0, 0, 0)
+
+
+def test_more_than_the_machine_has_is_refused() -> None:
+    with pytest.raises(ResourceError, match="cannot provide"):
+        KVCache(SHAPE, GROUPS, BLOCKS, (1 << 48, 0))
+
+
+def test_an_empty_group_takes_nothing() -> None:
+    cache = KVCache(SHAPE, (KVGroup(None, (0,)),), (0,))
+    assert cache.nbytes == 0
+    assert np.dtype(cache._blocks[0].dtype).itemsize == SHAPE.layer_bytes

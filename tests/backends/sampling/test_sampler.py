@@ -1,0 +1,156 @@
+"""Draws: what may be drawn, their independence of the batch, log-probabilities and candidates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.backends.sampling.naive import mask_of
+from twofold.backends.reference.rows import NumpyRows
+from twofold.backends.sampling.sampler import Sampler
+from twofold.core.errors import ModelError
+from twofold.core.params import SamplingParams
+from twofold.core.step import DrawRequest
+
+SAMPLER = Sampler(NumpyRows())
+VOCAB = 40
+
+
+def make_logits(rows: int, vocab: int = VOCAB, seed: int = 0) -> NDArray[np.float32]:
+    return (np.random.default_rng(seed).standard_normal((rows, vocab)) * 2).astype(np.float32)
+
+
+def test_greedy_takes_the_largest_and_among_equals_the_lowest() -> None:
+    logits = make_logits(3)
+    logits[1, [4, 9]] = 50
+    greedy = DrawRequest(SamplingParams(temperature=0), 0, 0)
+    assert SAMPLER.draw(logits, [0, 1, 2], [greedy] * 3) == [int(np.argmax(row)) for row in logits]
+    assert SAMPLER.draw(logits, [1], [greedy]) == [4]
+
+
+def test_greedy_obeys_bias_and_suppression() -> None:
+    logits = make_logits(1)
+    best, second = np.argsort(-logits[0])[:2].tolist()
+    plain = SamplingParams(temperature=0)
+    assert SAMPLER.draw(logits, [0], [DrawRequest(plain, 0, 0, suppressed=(best,))]) == [second]
+    assert SAMPLER.draw(logits, [0], [DrawRequest(SamplingParams(temperature=0, logit_bias={7: 100}), 0, 0)]) == [7]
+
+
+@pytest.mark.parametrize("options", [{}, {"top_p": 0.9}, {"min_p": 0.1}])
+def test_a_bias_may_lift_a_token_far_above_the_others(options: dict[str, Any]) -> None:
+    params = SamplingParams(temperature=0.3, logit_bias={7: 100.0}, **options)
+    drawn = [SAMPLER.draw(make_logits(1), [0], [DrawRequest(params, 0, position)])[0] for position in range(20)]
+    assert drawn == [7] * 20
+
+
+def test_a_draw_does_not_depend_on_the_batch() -> None:
+    logits = make_logits(24, vocab=1500)
+    kinds = [{}, {"temperature": 0}, {"top_k": 9}, {"top_p": 0.7}, {"min_p": 0.2}, {"repetition_penalty": 1.2}]
+    requests = [
+        DrawRequest(SamplingParams(**kinds[index % len(kinds)]), index, index * 3, (1, 2), (5,))  # type: ignore[arg-type]
+        for index in range(24)
+    ]
+    together = SAMPLER.draw(logits, range(24), requests)
+    assert together == [SAMPLER.draw(logits, [index], [request])[0] for index, request in enumerate(requests)]
+    some = [1, 2, 5, 11, 23]
+    assert SAMPLER.draw(logits, some, [requests[index] for index in some]) == [together[index] for index in some]
+
+
+def test_seed_and_position_matter() -> None:
+    logits = make_logits(1, vocab=5000)
+    params = SamplingParams(temperature=3)
+    drawn = {SAMPLER.draw(logits, [0], [DrawRequest(params, s, p)])[0] for s in range(5) for p in range(5)}
+    assert len(drawn) > 15
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_broken_row_is_reported_and_the_others_are_drawn(bad: float) -> None:
+    logits = make_logits(2)
+    logits[1, 5] = bad
+    request = DrawRequest(SamplingParams(), 0, 0)
+    (alone,) = SAMPLER.draw(logits, [0], [request])
+    first, second = SAMPLER.draw(logits, [0, 1], [request] * 2)
+    assert first == alone
+    assert isinstance(second, ModelError)
+    assert "not finite" in str(second)
+    assert isinstance(SAMPLER.candidates(logits, 1, DrawRequest(SamplingParams(), 0, 0, candidates=2)), ModelError)
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"top_k": 3}, {"logit_bias": {0: 100}}, {"top_p": 0.5}])
+def test_only_what_the_mask_allows_is_drawn(options: dict[str, Any]) -> None:
+    allowed = [3, 31, 32, 39]
+    params, mask = SamplingParams(**{"temperature": 3.0, **options}), mask_of(VOCAB, allowed)
+    requests = [DrawRequest(params, 0, position, suppressed=(39,), mask=mask) for position in range(60)]
+    drawn = {SAMPLER.draw(make_logits(1), [0], [request])[0] for request in requests}
+    assert drawn <= {3, 31, 32}
+    if options == {"temperature": 0}:
+        assert drawn == {max((3, 31, 32), key=lambda token: make_logits(1)[0, token])}
+
+
+def test_tokens_past_the_mask_are_forbidden() -> None:
+    logits = make_logits(1)
+    logits[0, 35] = 50
+    greedy = SamplingParams(temperature=0)
+    assert SAMPLER.draw(logits, [0], [DrawRequest(greedy, 0, 0, mask=mask_of(32, [6, 7]))])[0] in {6, 7}
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"min_p": 0.1}])
+def test_a_mask_that_leaves_nothing_is_an_error_of_its_request(options: dict[str, Any]) -> None:
+    params = SamplingParams(**options)
+    nothing = DrawRequest(params, 0, 0, suppressed=(4,), mask=mask_of(VOCAB, [4]))
+    error, token = SAMPLER.draw(make_logits(2), [0, 1], [nothing, DrawRequest(params, 0, 0)])
+    assert isinstance(error, ModelError)
+    assert "No token satisfies" in str(error)
+    assert isinstance(token, int)
+    (error,) = SAMPLER.draw(make_logits(1), [0], [DrawRequest(params, 0, 0, suppressed=range(VOCAB))])
+    assert "Every token" in str(error)
+
+
+def test_candidates_are_the_most_likely_tokens() -> None:
+    row = make_logits(1)[0]
+    row[[4, 9]] = row.max()
+    params = SamplingParams(temperature=0.2, presence_penalty=2, logit_bias={0: 100})
+    found = SAMPLER.candidates(row[None], 0, DrawRequest(params, 0, 0, answer=(4,), candidates=5))
+    assert found == SAMPLER.score(row[None], [0], 5)[0].top
+
+
+def test_candidates_leave_out_what_may_not_be_drawn_but_keep_logprobs_and_ranks() -> None:
+    row = make_logits(1)[0]
+    row[[4, 9, 11]] = row.max()
+    everything = SAMPLER.score(row[None], [0], VOCAB)[0].top
+    allowed = [4, *range(10, 31)]
+    request = DrawRequest(SamplingParams(), 0, 0, suppressed=(12,), mask=mask_of(VOCAB, allowed), candidates=6)
+    wanted = [one for one in everything if one.token in allowed and one.token != 12]
+    assert SAMPLER.candidates(row[None], 0, request) == tuple(wanted[:6])
+    assert SAMPLER.candidates(row[None], 0, replace(request, candidates=50)) == tuple(wanted)
+    assert isinstance(SAMPLER.candidates(row[None], 0, replace(request, mask=mask_of(VOCAB, []))), ModelError)
+
+
+def test_logprobs_are_of_the_raw_distribution() -> None:
+    logits = make_logits(2)
+    exact = np.log(np.exp(logits.astype(np.float64)) / np.exp(logits.astype(np.float64)).sum(axis=1, keepdims=True))
+    first, second = SAMPLER.score(logits, [11, 0], 4)
+    order = np.argsort(-logits[0], kind="stable")
+    assert first.chosen.logprob == pytest.approx(exact[0, 11], abs=1e-6)
+    assert first.chosen.rank == 1 + order.tolist().index(11)
+    assert [one.token for one in first.top] == order[:4].tolist()
+    assert [one.rank for one in first.top] == [1, 2, 3, 4]
+    assert [one.logprob for one in first.top] == pytest.approx(exact[0, order[:4]], abs=1e-6)
+    assert second.chosen.token == 0
+
+
+def test_no_alternatives_and_ties() -> None:
+    logits = np.zeros((1, 5), np.float32)
+    (position,) = SAMPLER.score(logits, [3], 0)
+    assert position.top == ()
+    assert position.chosen.rank == 4
+    assert position.chosen.logprob == pytest.approx(-np.log(5))
+
+
+def test_more_alternatives_than_tokens() -> None:
+    (position,) = SAMPLER.score(np.zeros((1, 3), np.float32), [0], 20)
+    assert len(position.top) == 3

@@ -1,0 +1,194 @@
+"""Compiling: what is refused, how fast, and what is kept."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import ClassVar
+
+import pytest
+
+from tests.engine.grammar.conftest import LocalCompiler, byte_level
+from tests.engine.grammar.walks import FORMS
+from tests.text.vocabularies import bytelevel_metadata
+from twofold.core.errors import ParameterError, ResourceError
+from twofold.core.params import StructuredOutputsParams
+from twofold.engine.grammar import compile as compile_module
+from twofold.engine.grammar.compile import GrammarCompiler
+from twofold.engine.grammar.hosted import GrammarHost
+from twofold.engine.grammar.wire import Compile, ToHost
+from twofold.text.tokenizers.tokenizer import Tokenizer
+
+P = StructuredOutputsParams
+NESTED = 5_000
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Iterator[GrammarCompiler]:
+    """With the budget that a server has."""
+    tokenizer = byte_level()
+    made = GrammarCompiler(tokenizer, tokenizer.eos_ids, tokenizer.vocab_size)
+    made.submit(P(json_object=True)).result()
+    yield made
+    made.close()
+
+
+def chain(length: int) -> str:
+    rules = "\n".join(f"r{index}: r{index + 1}" for index in range(length))
+    return rules.replace("r0:", "start:") + f'\nr{length}: "a"'
+
+
+def references(length: int) -> dict[str, object]:
+    parts = {f"a{index}": {"items": {"$ref": f"#/$defs/a{index + 1}"}} for index in range(length)}
+    return {"$defs": {**parts, f"a{length}": {"type": "string"}}, "$ref": "#/$defs/a0"}
+
+
+DOUBLED = {
+    f"a{index}": {"type": "array", "prefixItems": [{"$ref": f"#/$defs/a{index + 1}"}] * 2, "minItems": 2}
+    for index in range(30)
+}
+
+IMPOSSIBLE = {
+    "unknown type": (P(json={"type": "strin"}), "Invalid type"),
+    "nothing is valid": (P(json={"type": "string", "minLength": 3, "maxLength": 2}), "Unsatisfiable"),
+    "not JSON": (P(json="{"), "is not JSON"),
+    "no object": (P(json="[]"), "is not a JSON schema"),
+    "an object of Python": (P(json={"type": object()}), "is not JSON"),
+    "false": (P(json="false"), "no answer satisfies"),
+    "reference to itself": (P(json={"$ref": "#"}), "no answer"),
+    "endless": (
+        P(json={"type": "object", "properties": {"x": {"$ref": "#"}}, "required": ["x"]}),
+        "no complete answer",
+    ),
+    "exponential": (P(json={"$defs": {**DOUBLED, "a30": {"type": "string"}}, "$ref": "#/$defs/a0"}), "no complete"),
+    "reference to the network": (P(json={"$ref": "http://127.0.0.1:9/schema"}), "does not fetch"),
+    "reference to a file": (P(json={"$ref": "file:///etc/passwd"}), "does not fetch"),
+    "deep JSON": (P(json='{"items":' * NESTED + "{}" + "}" * NESTED), "nested too deeply"),
+    "chain of references": (P(json=references(4_000)), "too deep or too large"),
+    "chain of rules": (P(grammar=chain(6_000)), "too deep or too large"),
+    "many properties": (P(json={"properties": {f"p{i}": {"type": "string"} for i in range(8_000)}}), "takes more than"),
+    "long answers": (P(json={"type": "string", "minLength": 100_000}), "no complete answer"),
+    "too long": (P(regex="a" * 300_000), "300000 bytes"),
+    "look-ahead": (P(regex="(?=a)b"), "look-around"),
+    "back-reference": (P(regex=r"(a)\1"), "backreferences"),
+    "unbalanced": (P(regex="(a"), "unclosed group"),
+    "empty set": (P(regex=r"[^\s\S]"), "no answer"),
+    "a surrogate": (P(regex="\ud800"), "surrogate"),
+    "unknown rule": (P(grammar="start: other"), "other"),
+    "left to itself": (P(grammar='start: "a" start'), "no complete answer"),
+    "no grammar": (P(grammar="hello world"), "cannot be compiled"),
+    "GBNF without root": (P(grammar='rule ::= "a"'), "'root'"),
+    "GBNF with a stray sign": (P(grammar='root ::= "a" %'), "'%' in line 1"),
+}
+
+
+@pytest.mark.parametrize(("params", "why"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_impossible_forms_are_refused_in_a_sentence(compiler: GrammarCompiler, params: P, why: str) -> None:
+    """The kernel ends what takes more processor time than it may, so there is nothing to time here."""
+    with pytest.raises(ParameterError, match=why) as caught:
+        compiler.submit(params).result()
+    assert caught.value.param.startswith("structured_outputs.")
+    assert caught.value.hint
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        P(regex="(x{1,5000}){1,5000}"),
+        P(regex="(a+)+b"),
+        P(json={"enum": [f"value {index}" for index in range(4_000)]}),
+        P(json="true"),
+        P(json={}),
+    ],
+    ids=["repetitions", "ambiguous", "long enumeration", "true", "any"],
+)
+def test_costly_looking_forms_that_are_harmless_compile(tiny_compiler: LocalCompiler, params: P) -> None:
+    assert tiny_compiler.compile(params).least_tokens > 0
+
+
+def test_a_crash_in_the_trial_leaves_the_next_grammar_alone(compiler: GrammarCompiler) -> None:
+    for _ in range(2):
+        with pytest.raises(ParameterError):
+            compiler.submit(P(grammar=chain(6_000))).result()
+        assert compiler.submit(P(regex="a|b")).result().least_tokens == 1
+
+
+def test_equal_forms_are_compiled_once(compiler: GrammarCompiler) -> None:
+    first = compiler.submit(P(json={"type": "integer"})).result()
+    assert compiler.submit(P(json='{"type": "integer"}')).result() is first
+    assert compiler.submit(P(json={"type": "number"})).result() is not first
+
+
+def test_the_least_recently_used_grammar_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_module, "CACHED_GRAMMARS", 2)
+    tokenizer = byte_level()
+    compiler = GrammarCompiler(tokenizer, tokenizer.eos_ids, tokenizer.vocab_size, seconds=2.0)
+    first, second, again, _, once_more = (compiler.submit(P(regex=regex)).result() for regex in "abaca")
+    second_again = compiler.submit(P(regex="b")).result()
+    compiler.close()
+    assert first is again
+    assert first is once_more
+    assert second is not second_again
+
+
+class Slow(GrammarHost):
+    """Compiles nothing before ``go`` is set."""
+
+    go = threading.Event()
+    begun: ClassVar[list[str]] = []
+
+    def send(self, message: ToHost) -> None:
+        if isinstance(message, Compile):
+            self.begun.append(message.params.regex or "")
+        super().send(message)
+
+    def read_until(self, arrived: Callable[[], bool]) -> None:
+        assert self.go.wait(30)
+        super().read_until(arrived)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[GrammarCompiler]:
+    monkeypatch.setattr(compile_module, "GrammarHost", Slow)
+    Slow.go.clear()
+    Slow.begun.clear()
+    tokenizer = byte_level()
+    made = GrammarCompiler(tokenizer, tokenizer.eos_ids, tokenizer.vocab_size, seconds=2.0)
+    yield made
+    Slow.go.set()
+    made.close()
+
+
+def test_submitting_never_waits_and_a_flood_is_refused(monkeypatch: pytest.MonkeyPatch, slow: GrammarCompiler) -> None:
+    monkeypatch.setattr(compile_module, "MAX_WAITING", 5)
+    futures = [slow.submit(P(regex="a" * length)) for length in range(1, 7)]
+    with pytest.raises(ResourceError, match="5 grammars are already waiting"):
+        slow.submit(P(regex="b")).result()
+    Slow.go.set()
+    assert [future.result().least_tokens > 0 for future in futures] == [True] * 6
+    assert slow.submit(P(regex="b")).result()
+
+
+def test_a_caller_waits_for_one_grammar_of_others_not_for_all(
+    monkeypatch: pytest.MonkeyPatch, slow: GrammarCompiler
+) -> None:
+    """One worker is always free for a second caller, and where the line is full its first gives way."""
+    monkeypatch.setattr(compile_module, "MAX_WAITING", 5)
+    bombs = [slow.submit(P(regex="a" * length), "greedy") for length in range(1, 7)]
+    polite = slow.submit(P(regex="b"), "polite")
+    third = slow.submit(P(regex="c"), "third")
+    assert isinstance(bombs[-1].exception(timeout=0), ResourceError)
+    assert polite.running()
+    Slow.go.set()
+    assert [future.result().least_tokens for future in (polite, third, *bombs[:4])] == [1, 1, 1, 2, 3, 4]
+    assert Slow.begun.index("c") < Slow.begun.index("aaa")
+
+
+def test_a_model_without_an_end_token_cannot_be_constrained() -> None:
+    tokenizer = Tokenizer.from_metadata(bytelevel_metadata())
+    compiler = GrammarCompiler(tokenizer, (), tokenizer.vocab_size)
+    with pytest.raises(ParameterError, match="end-of-sequence"):
+        compiler.submit(FORMS["choice"].params).result()
+    compiler.close()

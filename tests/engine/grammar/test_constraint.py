@@ -1,0 +1,134 @@
+"""The protocol of a constraint: masks, ends and limits."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from tests.engine.grammar.conftest import LocalCompiler
+from tests.engine.grammar.walks import FORMS, allowed
+from twofold.core.errors import ParameterError
+from twofold.core.params import StructuredOutputsParams
+from twofold.core.step import TokenConstraint
+from twofold.engine.grammar.compiled import CompiledGrammar
+from twofold.text.tokenizers.tokenizer import Tokenizer
+
+DOCUMENT = {"name": 'Zoë "the" tortoise 🐢', "age": 137, "tags": ["slow", "ab 12"]}
+
+
+def compiled(compiler: LocalCompiler, name: str) -> CompiledGrammar:
+    return compiler.compile(FORMS[name].params)
+
+
+def feed(constraint: TokenConstraint, tokens: list[int]) -> None:
+    for token in tokens:
+        assert token in allowed(constraint), token
+        constraint.advance(token)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("indent", [None, 2])
+def test_every_token_of_a_valid_document_is_allowed(
+    model_compiler: LocalCompiler, model_tokenizer: Tokenizer, indent: int | None
+) -> None:
+    text = json.dumps(DOCUMENT, ensure_ascii=False, indent=indent)
+    constraint = compiled(model_compiler, "person").start(1_000)
+    feed(constraint, model_tokenizer.encode(text, add_special_tokens=False, parse_special=False))
+    assert not constraint.shortened
+    assert set(allowed(constraint)) == set(model_tokenizer.eos_ids)
+
+
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_tiny_vocabularies_write_a_document_too(tiny_compiler: LocalCompiler, ascii_only: bool) -> None:
+    grammar = compiled(tiny_compiler, "person")
+    constraint = grammar.start(1_000)
+    feed(constraint, grammar.vocabulary.encode(json.dumps(DOCUMENT, ensure_ascii=ascii_only).encode()))
+    assert not constraint.shortened
+
+
+def test_the_mask_is_kept_until_a_token_is_taken(tiny_compiler: LocalCompiler) -> None:
+    grammar = compiled(tiny_compiler, "person")
+    constraint = grammar.start(100)
+    first = constraint.mask()
+    before = bytes(first)
+    assert first.itemsize == 4
+    assert len(first) == grammar.vocabulary.words
+    assert constraint.mask() is first
+    constraint.advance(grammar.vocabulary.tokens.index(b"{"))
+    assert constraint.mask() is first
+    assert bytes(first) != before
+
+
+def test_ids_beyond_the_tokenizer_are_never_allowed(tiny_compiler: LocalCompiler) -> None:
+    grammar = tiny_compiler.compile(StructuredOutputsParams(regex=r"(?s:.*)"))
+    ids = allowed(grammar.start(10))
+    unknown = [token for token, data in enumerate(grammar.vocabulary.tokens) if not data]
+    assert len(unknown) >= 5
+    assert not set(unknown) & set(ids)
+
+
+def test_the_end_is_allowed_only_where_the_answer_is_complete(tiny_compiler: LocalCompiler) -> None:
+    grammar = tiny_compiler.compile(StructuredOutputsParams(regex="ab(cd)?"))
+    constraint = grammar.start(50)
+    ends = set(grammar.vocabulary.end_ids)
+    seen = []
+    for byte in b"abcd":
+        seen.append(ends <= set(allowed(constraint)))
+        constraint.advance(grammar.vocabulary.tokens.index(bytes([byte])))
+    assert seen == [False, False, True, False]
+    assert set(allowed(constraint)) == ends
+    assert constraint.finished
+
+
+def test_every_end_token_ends(tiny_compiler: LocalCompiler) -> None:
+    grammar = tiny_compiler.compile(StructuredOutputsParams(regex="a*"))
+    for end in grammar.vocabulary.end_ids:
+        constraint = grammar.start(50)
+        assert end in allowed(constraint)
+        constraint.advance(end)
+        assert constraint.finished
+
+
+def test_control_tokens_are_not_allowed_as_text(tiny_compiler: LocalCompiler) -> None:
+    grammar = tiny_compiler.compile(StructuredOutputsParams(regex=r"(?s:.*)"))
+    special = set(grammar.vocabulary.special_ids) - set(grammar.vocabulary.end_ids)
+    assert not special & set(allowed(grammar.start(10)))
+
+
+def test_a_limit_below_the_least_answer_is_refused(tiny_compiler: LocalCompiler) -> None:
+    grammar = compiled(tiny_compiler, "person")
+    with pytest.raises(ParameterError, match=rf"needs {grammar.least_tokens} tokens") as caught:
+        grammar.start(grammar.least_tokens - 1)
+    assert caught.value.param == "max_tokens"
+    assert caught.value.hint
+    grammar.start(grammar.least_tokens)
+
+
+def test_answers_of_one_grammar_do_not_disturb_each_other(tiny_compiler: LocalCompiler) -> None:
+    grammar = compiled(tiny_compiler, "person")
+    one, other = grammar.start(100), grammar.start(100)
+    before = bytes(other.mask())
+    feed(one, grammar.vocabulary.encode(b'{"name":"the'))
+    assert bytes(other.mask()) == before
+    assert bytes(grammar.start(100).mask()) == before
+
+
+@pytest.mark.model
+def test_masks_may_be_computed_in_other_threads(model_compiler: LocalCompiler) -> None:
+    grammar = compiled(model_compiler, "person")
+    tokens = grammar.vocabulary.encode(json.dumps(DOCUMENT).encode())
+
+    def masks(_: int) -> list[bytes]:
+        constraint = grammar.start(400)
+        seen = []
+        for token in tokens:
+            seen.append(np.asarray(constraint.mask()).tobytes())
+            constraint.advance(token)
+        return seen
+
+    with ThreadPoolExecutor(4) as pool:
+        first, *others = pool.map(masks, range(8))
+    assert all(other == first for other in others)

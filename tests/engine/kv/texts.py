@@ -1,0 +1,36 @@
+"""Sequences that come, are computed, and stay or go."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+
+from twofold.engine.kv.manager import BlockManager, Holding
+
+BLOCK = 4
+
+
+def ids(tokens: Iterable[int]) -> array[int]:
+    return array("i", tokens)
+
+
+def store(manager: BlockManager, tokens: Sequence[int], salt: str = "") -> None:
+    """A sequence that comes, is computed and goes."""
+    text = ids([*tokens, -1])
+    holding = manager.open(text, salt, 0.0, most=len(tokens))
+    assert manager.grow(holding, holding.cached, len(tokens), 0.0)
+    manager.publish(holding, text, len(tokens), 0.0)
+    manager.close(holding, 0.0)
+
+
+def found(manager: BlockManager, tokens: Sequence[int], salt: str = "") -> int:
+    return manager.matched(ids([*tokens, -1]), salt)
+
+
+def begin(manager: BlockManager, tokens: int, now: float = 0.0, kind: int = 1) -> Holding:
+    """A sequence with these equal tokens computed."""
+    text = array("i", [kind] * tokens + [-1])
+    holding = manager.open(text, "", now, most=tokens)
+    assert manager.grow(holding, holding.cached, tokens, now)
+    manager.publish(holding, text, tokens, now)
+    return holding

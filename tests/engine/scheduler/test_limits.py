@@ -1,0 +1,76 @@
+"""Requests that would rather not be answered than wait: refused while they have not begun, and at no other time."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.engine.scheduler.mock import finish_all, make_scheduler, make_sequence, turn
+from twofold.core.errors import BusyError
+from twofold.core.request import RequestOptions
+from twofold.engine.scheduler.limits import TimeLimits
+
+PATIENT = RequestOptions(queue_limit_s=2.0)
+
+
+def test_who_waits_too_long_is_refused_and_who_runs_goes_on() -> None:
+    scheduler = make_scheduler(seqs=1)
+    for number in range(2):
+        scheduler.add(make_sequence(number, answer=20, options=PATIENT, arrival=1.0), 1.0)
+    turn(scheduler, now=1.0)
+    assert scheduler.expire(2.9) == []
+    (event,) = scheduler.expire(3.0)
+    assert (event.sequence_id, event.finish, event.tokens) == (1, "abort", ())
+    assert isinstance(event.error, BusyError)
+    assert event.error.retry_after_s == 2.0
+    assert scheduler.expire(99.0) == []
+    assert (scheduler.running, scheduler.waiting) == (1, 0)
+    finish_all(scheduler)
+    scheduler.check_idle()
+
+
+def test_who_ran_and_was_preempted_is_not_refused() -> None:
+    scheduler = make_scheduler(seqs=1)
+    scheduler.add(make_sequence(0, answer=20, options=PATIENT), 0.0)
+    turn(scheduler, now=0.0)
+    scheduler.hold(0, 1.0)
+    scheduler.resume(0, 1.5)
+    assert scheduler.expire(50.0) == []
+    finish_all(scheduler)
+    scheduler.check_idle()
+
+
+def test_an_answer_whose_prompt_is_computed_by_another_has_begun_with_it() -> None:
+    scheduler = make_scheduler(seqs=1)
+    first = make_sequence(0, answer=20, options=PATIENT)
+    scheduler.add(first, 0.0)
+    scheduler.add(make_sequence(1, answer=20, options=PATIENT, parent=first), 0.0)
+    turn(scheduler, now=0.0)
+    assert scheduler.expire(50.0) == []
+    finish_all(scheduler)
+    scheduler.check_idle()
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1e6])
+def test_nobody_is_told_to_wait_more_than_two_minutes(seconds: float) -> None:
+    limits = TimeLimits()
+    limits.wait(make_sequence(0, options=RequestOptions(queue_limit_s=seconds)))
+    event = limits.reached(2e6)
+    assert event is not None
+    assert isinstance(event.error, BusyError)
+    assert event.error.retry_after_s == min(seconds, 120)
+
+
+def test_a_deadline_goes_before_a_refusal_and_both_leave_nothing() -> None:
+    scheduler = make_scheduler(seqs=1)
+    options = RequestOptions(deadline_s=1.0, queue_limit_s=1.0)
+    scheduler.add(make_sequence(0, options=options), 0.0)
+    assert [event.finish for event in scheduler.expire(5.0)] == ["deadline"]
+    scheduler.check_idle()
+
+
+def test_a_sequence_that_is_cancelled_is_not_refused_later() -> None:
+    scheduler = make_scheduler(seqs=1)
+    scheduler.add(make_sequence(0, options=PATIENT), 0.0)
+    assert scheduler.cancel(0, 1.0)
+    assert scheduler.expire(9.0) == []
+    scheduler.check_idle()

@@ -1,0 +1,338 @@
+"""The scheduler's rules by example."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.engine.scheduler.mock import (
+    END,
+    answer_plan,
+    finish_all,
+    make_manager,
+    make_scheduler,
+    make_sequence,
+    shape,
+    turn,
+)
+from twofold.core.errors import ContextLengthError, ParameterError, ResourceError
+from twofold.core.request import CachePin, RequestOptions
+from twofold.core.step import MoveKind, SequenceOutcome, StepOutcome, TokenEvent
+from twofold.engine.scheduler.budget import FixedBudget
+from twofold.engine.scheduler.scheduler import Scheduler
+from twofold.engine.scheduler.sequence import SequenceState
+from twofold.engine.scheduler.step_builder import StepLimits
+from twofold.engine.scheduler.step_time import StepTimeModel
+
+
+def test_nothing_to_do() -> None:
+    scheduler = make_scheduler()
+    assert not scheduler.plan(0.0)
+    assert not scheduler.has_work
+
+
+def test_a_long_prompt_goes_in_chunks() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(make_sequence(0, prompt=19), 0.0)
+    assert [shape(turn(scheduler)[0]) for _ in range(4)] == [[(0, 0, 8)], [(0, 8, 8)], [(0, 16, 3)], [(0, 19, 1)]]
+
+
+def test_generating_sequences_come_first() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(make_sequence(0, prompt=3, answer=9), 0.0)
+    turn(scheduler)
+    scheduler.add(make_sequence(1, prompt=30), 0.0)
+    assert shape(turn(scheduler)[0]) == [(0, 3, 1), (1, 0, 7)]
+    assert shape(turn(scheduler)[0]) == [(0, 4, 1), (1, 7, 7)]
+
+
+def test_first_come_first_served_even_where_a_later_one_would_fit() -> None:
+    scheduler = make_scheduler(blocks=4)
+    scheduler.add(make_sequence(0, prompt=8, answer=2), 0.0)
+    scheduler.add(make_sequence(1, prompt=8, answer=2), 0.0)
+    scheduler.add(make_sequence(2, prompt=1, answer=1), 0.0)
+    turn(scheduler)
+    assert (scheduler.running, scheduler.waiting) == (1, 2)
+
+
+def test_several_prompts_share_a_step() -> None:
+    scheduler = make_scheduler()
+    for number in range(3):
+        scheduler.add(make_sequence(number, prompt=3), 0.0)
+    assert shape(turn(scheduler)[0]) == [(0, 0, 3), (1, 0, 3), (2, 0, 2)]
+
+
+def test_no_more_sequences_than_allowed() -> None:
+    scheduler = make_scheduler(seqs=2)
+    for number in range(3):
+        scheduler.add(make_sequence(number, prompt=1), 0.0)
+    assert len(turn(scheduler)[0].steps) == 2
+
+
+def test_scoring_a_prompt_is_limited_by_logit_rows() -> None:
+    scheduler = make_scheduler(seqs=1, logit_rows=3)
+    scheduler.add(make_sequence(0, prompt=7, scores_prompt=True, prompt_logprobs=0), 0.0)
+    assert [len(turn(scheduler)[0].steps[0].tokens) for _ in range(3)] == [3, 3, 1]
+
+
+def test_a_prompt_stops_short_of_its_draw_when_logit_rows_are_gone() -> None:
+    scheduler = make_scheduler(seqs=2, logit_rows=2, rows=20)
+    scheduler.add(make_sequence(0, prompt=9, scores_prompt=True, prompt_logprobs=0), 0.0)
+    scheduler.add(make_sequence(1, prompt=4), 0.0)
+    assert shape(turn(scheduler)[0]) == [(0, 0, 2), (1, 0, 3)]
+    assert shape(turn(scheduler)[0]) == [(1, 3, 1), (0, 2, 1)]
+
+
+def test_events_say_what_happened() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(make_sequence(0, prompt=10, answer=5), 0.0)
+    assert turn(scheduler)[1] == []
+    assert turn(scheduler, token=4)[1] == [TokenEvent(0, (4,), (), ())]
+    assert turn(scheduler, token=END)[1] == [TokenEvent(0, (END,), (), (), "stop", END)]
+    scheduler.check_idle()
+
+
+class Told:
+    """A constraint that is not known before it is told."""
+
+    ready = True
+    finished = False
+    shortened = False
+
+    def mask(self) -> None:
+        """Rules nothing out."""
+
+    def prepare(self) -> None:
+        """Nothing to make."""
+
+    def wait(self) -> bool:
+        return self.ready
+
+    def advance(self, _: int) -> None:
+        """Rules nothing out."""
+
+
+def deferring_turn(scheduler: Scheduler, late: int) -> tuple[list[tuple[int, int, int]], list[TokenEvent]]:
+    """A turn in which one sequence does not draw, for what it may draw is not known."""
+    plan = scheduler.plan(0.0)
+    outcome = answer_plan(plan)
+    sequences = tuple(
+        replace(each, tokens=(), deferred=True) if each.sequence_id == late else each for each in outcome.sequences
+    )
+    return list(shape(plan)), scheduler.commit(plan, replace(outcome, sequences=sequences), 0.0)
+
+
+def test_who_is_not_told_what_to_draw_waits_and_the_others_go_on() -> None:
+    """A long prompt is not computed again for its draw, only its last row; and only when it can be drawn."""
+    scheduler, told = make_scheduler(), Told()
+    scheduler.add(make_sequence(0, prompt=10, answer=5, constraint=told), 0.0)
+    scheduler.add(make_sequence(1, prompt=3, answer=9), 0.0)
+    while scheduler.running < 2 or not scheduler.defers:
+        told.ready = False
+        deferring_turn(scheduler, late=0)
+    for _ in range(3):
+        rows, events = deferring_turn(scheduler, late=0)
+        assert [number for number, _, _ in rows] == [1]
+        assert [event.sequence_id for event in events] == [1]
+    told.ready = True
+    plan, events = turn(scheduler)
+    assert (0, 9, 1) in shape(plan)
+    assert TokenEvent(0, (1,), (), ()) in events
+    assert not scheduler.defers
+
+
+def test_an_answer_that_was_complete_before_anybody_knew_ends_without_a_token() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(make_sequence(0, prompt=2, answer=5, constraint=Told()), 0.0)
+    assert turn(scheduler)[1] == [TokenEvent(0, (1,), (), ())]
+    plan = scheduler.plan(0.0)
+    outcome = StepOutcome((SequenceOutcome(0, complete=True),))
+    assert scheduler.commit(plan, outcome, 0.0) == [TokenEvent(0, (), (), (), "stop")]
+    scheduler.check_idle()
+
+
+def test_cancel_while_waiting_running_and_in_flight() -> None:
+    scheduler = make_scheduler(seqs=1)
+    for number in range(2):
+        scheduler.add(make_sequence(number, prompt=2), 0.0)
+    plan = scheduler.plan(0.0)
+    assert scheduler.cancel(1, 0.0)
+    assert scheduler.cancel(0, 0.0)
+    assert not scheduler.cancel(0, 0.0)
+    assert scheduler.commit(plan, answer_plan(plan), 0.0) == []
+    scheduler.check_idle()
+
+
+def test_what_could_never_run_is_refused_with_both_numbers() -> None:
+    scheduler = make_scheduler(blocks=2)
+    with pytest.raises(ContextLengthError, match=r"9 tokens of KV cache, which holds 8\."):
+        scheduler.add(make_sequence(0, prompt=5, answer=5), 0.0)
+    scheduler.add(make_sequence(1, prompt=5, answer=4), 0.0)
+
+
+def test_limits_must_hold_every_sequence() -> None:
+    with pytest.raises(ParameterError) as caught:
+        StepLimits(9, 8, 16)
+    assert caught.value.param == "max_num_seqs"
+    with pytest.raises(ParameterError):
+        StepLimits(0, 8, 8)
+
+
+def test_check_idle_sees_a_leak() -> None:
+    manager = make_manager(4)
+    held = manager.open(make_sequence().tokens, "", 0.0, most=0)
+    assert manager.grow(held, 0, 1, 0.0)
+    with pytest.raises(AssertionError, match="leaked"):
+        make_scheduler(1, 1, 1, manager=manager).check_idle()
+
+
+def test_a_flood_is_refused_and_nobody_else_notices() -> None:
+    scheduler = make_scheduler(max_waiting=2)
+    for number in range(2):
+        scheduler.add(make_sequence(number), 0.0)
+    with pytest.raises(ResourceError) as caught:
+        scheduler.add(make_sequence(2), 0.0)
+    assert (caught.value.status, caught.value.hint is not None) == (503, True)
+    finish_all(scheduler)
+    scheduler.check_idle()
+
+
+def test_a_deadline_ends_who_waits_and_who_runs() -> None:
+    scheduler = make_scheduler(seqs=1)
+    for number in range(2):
+        options = RequestOptions(deadline_s=2.0)
+        scheduler.add(make_sequence(number, answer=20, options=options, arrival=1.0), 1.0)
+    turn(scheduler, now=1.0)
+    assert scheduler.expire(2.9) == []
+    assert scheduler.expire(3.0) == [TokenEvent(n, (), (), finish="deadline") for n in range(2)]
+    assert not scheduler.has_work
+    scheduler.check_idle()
+
+
+def test_an_urgent_request_goes_before_an_earlier_one() -> None:
+    scheduler = make_scheduler(seqs=1)
+    scheduler.add(make_sequence(0), 0.0)
+    scheduler.add(make_sequence(1, options=RequestOptions(priority=-1)), 0.0)
+    assert scheduler.waiting_by_priority() == {-1: 1, 0: 1}
+    assert shape(turn(scheduler)[0]) == [(1, 0, 5)]
+
+
+def test_a_prompt_that_was_computed_is_found() -> None:
+    scheduler = make_scheduler()
+    first = make_sequence(0, prompt=[1] * 14)
+    scheduler.add(first, 0.0)
+    finish_all(scheduler)
+    second = make_sequence(1, prompt=[1] * 14)
+    scheduler.add(second, 0.0)
+    assert shape(turn(scheduler)[0]) == [(1, 13, 1)]
+    assert (first.record.cached, first.record.fresh) == (0, 14)
+    assert (second.record.cached, second.record.fresh) == (13, 1)
+
+
+def test_other_answers_share_the_prompt_of_the_first() -> None:
+    manager = make_manager(blocks=8)
+    scheduler = make_scheduler(manager=manager)
+    first = make_sequence(0, prompt=14, answer=2)
+    scheduler.add(first, 0.0)
+    for number in (1, 2):
+        scheduler.add(make_sequence(number, prompt=first.tokens, answer=2, parent=first), 0.0)
+    assert shape(turn(scheduler)[0]) == [(0, 0, 8)]
+    assert shape(turn(scheduler)[0]) == [(0, 8, 6)]
+    plan = scheduler.plan(0.0)
+    assert shape(plan) == [(0, 14, 1), (1, 13, 1), (2, 13, 1)]
+    assert [move.kind for move in plan.moves] == [MoveKind.COPY, MoveKind.COPY]
+    assert manager.held == (6,)
+    scheduler.commit(plan, answer_plan(plan), 0.0)
+    finish_all(scheduler)
+    scheduler.check_idle()
+
+
+@pytest.mark.parametrize("state", ["waiting", "running"])
+def test_siblings_go_on_without_a_cancelled_parent(state: str) -> None:
+    scheduler = make_scheduler()
+    parent = make_sequence(0, prompt=14)
+    scheduler.add(parent, 0.0)
+    child = make_sequence(1, prompt=parent.tokens, parent=parent)
+    scheduler.add(child, 0.0)
+    if state == "running":
+        turn(scheduler)
+    scheduler.cancel(0, 0.0)
+    finish_all(scheduler)
+    assert child.finish_reason == "length"
+    scheduler.check_idle()
+
+
+def test_a_beam_branches_at_once_and_in_place() -> None:
+    scheduler = make_scheduler()
+    beam = make_sequence(0, prompt=6, answer=4, candidates=2)
+    scheduler.add(beam, 0.0)
+    (event,) = turn(scheduler)[1]
+    assert (event.tokens, len(event.candidates), event.finish) == ((), 2, None)
+    assert not scheduler.plan(0.0)
+    scheduler.fork(0, make_sequence(1, prompt=[*beam.tokens, 50], answer=3, candidates=2), 0.0)
+    beam.extend(51)
+    assert shape(turn(scheduler)[0]) == [(0, 6, 1), (1, 6, 1)]
+    assert all(scheduler.cancel(number, 0.0) for number in (0, 1))
+    scheduler.check_idle()
+
+
+def test_beams_that_rest_give_way_to_one_that_waits() -> None:
+    scheduler = make_scheduler(seqs=1)
+    beams = [make_sequence(number, prompt=6, answer=4, candidates=2) for number in range(2)]
+    for beam in beams:
+        scheduler.add(beam, 0.0)
+    assert [turn(scheduler)[1][0].sequence_id for _ in range(2)] == [0, 1]
+    assert (beams[0].state, beams[1].state) == (SequenceState.WAITING, SequenceState.RUNNING)
+    for beam in beams:
+        beam.extend(50)
+    events = [event for _ in range(3) for event in turn(scheduler)[1]]
+    assert sorted(event.sequence_id for event in events) == [0, 1]
+
+
+def test_pooling_and_scoring_end_with_their_prompt() -> None:
+    scheduler = make_scheduler(logit_rows=16)
+    scheduler.add(make_sequence(0, prompt=10, answer=0, pooling="mean"), 0.0)
+    events = finish_all(scheduler)
+    assert [(list(event.hidden or ()), event.finish) for event in events] == [([8.0], None), ([2.0], "stop")]
+    scheduler.add(make_sequence(1, prompt=10, answer=0, draws=False, scores_prompt=True, prompt_logprobs=0), 0.0)
+    events = finish_all(scheduler)
+    assert [(len(event.prompt_logprobs), event.finish) for event in events] == [(8, None), (1, "length")]
+    scheduler.check_idle()
+
+
+def test_the_plan_says_how_long_it_should_take_once_that_is_known() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(make_sequence(0, prompt=1, answer=20), 0.0)
+    plans = [turn(scheduler, seconds=0.01)[0] for _ in range(12)]
+    assert plans[0].predicted_s is None
+    assert plans[-1].predicted_s == pytest.approx(0.01, rel=0.1)
+
+
+def test_a_window_gives_back_what_it_passed() -> None:
+    manager = make_manager(blocks=60, window=8)
+    scheduler = make_scheduler(manager=manager, window=8)
+    scheduler.add(make_sequence(0, prompt=100, answer=20), 0.0)
+    most = 0
+    while scheduler.has_work:
+        turn(scheduler)
+        most = max(most, manager.held[1])
+    assert most <= 6
+    scheduler.check_idle()
+
+
+def test_pins_give_way_to_a_sequence_that_could_not_run_otherwise() -> None:
+    manager = make_manager(blocks=8)
+    scheduler = make_scheduler(manager=manager)
+    scheduler.add(make_sequence(0, prompt=17, answer=1, options=RequestOptions(cache_pins=(CachePin(tokens=16),))), 0.0)
+    finish_all(scheduler)
+    assert manager.pinned == (4,)
+    scheduler.add(make_sequence(1, prompt=28, answer=4), 0.0)
+    finish_all(scheduler)
+    assert manager.pinned == (0,)
+    scheduler.check_idle()
+
+
+def test_every_group_has_a_window_or_none() -> None:
+    with pytest.raises(AssertionError, match="every KV group"):
+        Scheduler(make_manager(window=8), StepLimits(1, 1, 1), budget=FixedBudget(1), step_time=StepTimeModel())

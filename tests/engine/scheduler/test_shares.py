@@ -1,0 +1,120 @@
+"""Places are shared evenly among the tenants that want them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.engine.scheduler.mock import finish_all, make_scheduler, make_sequence, turn
+from twofold.core.request import RequestOptions
+from twofold.engine.scheduler.scheduler import Scheduler
+
+PLACES = 4
+"""Of ``make_scheduler``'s steps."""
+
+
+def add(scheduler: Scheduler, tenant: str, numbers: range, answer: int = 40, priority: int = 0) -> None:
+    for number in numbers:
+        options = RequestOptions(tenant=tenant, priority=priority)
+        scheduler.add(make_sequence(number, prompt=3, answer=answer, options=options, arrival=float(number)), 0.0)
+
+
+def places(scheduler: Scheduler) -> Counter[str]:
+    return Counter(runner.options.tenant for runner in scheduler._running.values())
+
+
+def full(blocks: int = 400) -> Scheduler:
+    """A tenant holds every place with long answers, and has more of them waiting."""
+    scheduler = make_scheduler(blocks=blocks)
+    add(scheduler, "bob", range(60))
+    for _ in range(6):
+        turn(scheduler)
+    assert places(scheduler) == {"bob": PLACES}
+    assert scheduler.preemptions == 0
+    return scheduler
+
+
+def test_a_second_tenant_is_served_within_a_few_steps() -> None:
+    scheduler = full()
+    add(scheduler, "alice", range(100, 101), answer=1)
+    events = [event for _ in range(5) for event in turn(scheduler)[1]]
+    assert [event.finish for event in events if event.sequence_id == 100] == ["length"]
+    ended = [event for event in finish_all(scheduler) if event.finish]
+    assert len({event.sequence_id for event in ended}) == 60
+    scheduler.check_idle()
+
+
+def test_tenants_that_want_all_places_get_half_of_them_each() -> None:
+    scheduler = full()
+    add(scheduler, "alice", range(100, 160))
+    for _ in range(12):
+        turn(scheduler)
+    assert places(scheduler) == {"bob": PLACES // 2, "alice": PLACES // 2}
+    preempted = scheduler.preemptions
+    for _ in range(10):
+        turn(scheduler)
+    assert scheduler.preemptions == preempted == PLACES // 2
+    add(scheduler, "carol", range(200, 201), answer=1)
+    events = [event for _ in range(60) for event in turn(scheduler)[1]]
+    assert [event.finish for event in events if event.sequence_id == 200] == ["length"]
+
+
+def test_a_less_urgent_tenant_takes_no_place_of_a_more_urgent_one() -> None:
+    scheduler = full()
+    add(scheduler, "alice", range(100, 101), answer=1, priority=3)
+    for _ in range(10):
+        turn(scheduler)
+    assert places(scheduler) == {"bob": PLACES}
+
+
+def test_one_that_holds_all_blocks_gives_them_to_another() -> None:
+    scheduler = make_scheduler(blocks=22)
+    add(scheduler, "bob", range(10), answer=30)
+    for _ in range(6):
+        turn(scheduler)
+    held = places(scheduler)["bob"]
+    assert held >= 2
+    add(scheduler, "alice", range(100, 101), answer=1)
+    events = [event for _ in range(12) for event in turn(scheduler)[1]]
+    assert [event.finish for event in events if event.sequence_id == 100] == ["length"]
+    assert finish_all(scheduler)
+    scheduler.check_idle()
+
+
+def test_held_sequences_leave_their_places_to_others_of_their_tenant() -> None:
+    scheduler = full()
+    for number in range(60):
+        scheduler.hold(number, 0.0)
+    assert (scheduler.running, scheduler.waiting) == (0, 60)
+    add(scheduler, "bob", range(100, 101), answer=1)
+    assert [event.finish for event in turn(scheduler)[1] if event.sequence_id == 100] == ["length"]
+    for number in range(60):
+        scheduler.resume(number, 0.0)
+    ended = [event for event in finish_all(scheduler) if event.finish]
+    assert len({event.sequence_id for event in ended}) == 60
+    scheduler.check_idle()
+
+
+def test_resumed_sequences_wait_for_their_tenants_turn() -> None:
+    """Streams that are held and resumed again and again delay another tenant by a few steps, not until they end."""
+    scheduler = full()
+    add(scheduler, "alice", range(100, 101), answer=1)
+    events = []
+    for _ in range(6):
+        for number in range(60):
+            scheduler.hold(number, 0.0)
+            scheduler.resume(number, 0.0)
+        events += turn(scheduler)[1]
+    assert [event.finish for event in events if event.sequence_id == 100] == ["length"]
+
+
+def test_a_resumed_sequence_goes_before_later_ones_of_its_tenant() -> None:
+    scheduler = make_scheduler(seqs=1)
+    add(scheduler, "bob", range(1))
+    turn(scheduler)
+    scheduler.hold(0, 0.0)
+    add(scheduler, "bob", range(1, 3), answer=2)
+    turn(scheduler)
+    scheduler.resume(0, 0.0)
+    ended = [event.sequence_id for event in finish_all(scheduler) if event.finish]
+    assert ended == [1, 0, 2]
+    scheduler.check_idle()

@@ -1,0 +1,56 @@
+"""``twofold doctor --calibrate``: what it prints of a calibration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.tiny import TinyModel, TinyOptions
+from twofold.cli.doctor import doctor
+from twofold.planner.calibrate import run
+from twofold.planner.calibrate.store import Calibration, CalibrationSubject
+from twofold.planner.machines.machine import Cited
+from twofold.planner.predict.known import CPU
+
+
+@pytest.fixture
+def model(
+    tiny_gguf: Callable[[TinyOptions], TinyModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[float], str]:
+    """A model whose calibration errs by so much."""
+    monkeypatch.setenv("TWOFOLD_CACHE", str(tmp_path))
+    path = tiny_gguf(TinyOptions()).path
+
+    def calibrated(error: float) -> str:
+        constants = replace(CPU, error=Cited(error, "held out"))
+        subject = CalibrationSubject("a processor", "avx2", 2, "tiny-1-abc")
+        found = Calibration(subject, constants, 1, 2e10, {"fp32": 1e11}, 205, 19, 31.0, "2026-01-01T00:00:00+00:00")
+        monkeypatch.setattr(run, "calibrate", lambda *_, **__: found)
+        return str(path)
+
+    return calibrated
+
+
+def test_constants_are_told_with_their_error(model: Callable[[float], str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor(calibrate=True, model=model(0.061)) == 0
+    told = capsys.readouterr().out
+    assert "80% of the memory bandwidth of 20.0 GB/s" in told
+    assert "6.1% on held-out probes" in told
+    assert "205 steps of 19 probes in 31 s" in told
+    assert "busy" not in told
+
+
+def test_a_large_error_is_told(model: Callable[[float], str], capsys: pytest.CaptureFixture[str]) -> None:
+    doctor(calibrate=True, model=model(0.4))
+    assert "Calibrate again on an idle machine" in capsys.readouterr().out
+
+
+def test_json_has_every_source(model: Callable[[float], str], capsys: pytest.CaptureFixture[str]) -> None:
+    doctor(calibrate=True, model=model(0.061), json=True)
+    document = json.loads(capsys.readouterr().out)
+    assert document["constants"]["eta_m"] == {"value": 0.8, "source": CPU.eta_m.source}
+    assert document["subject"]["threads"] == 2

@@ -1,0 +1,104 @@
+"""Calibration from end to end, on tiny models: what is measured, what is kept, what the engine begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.tiny import TinyModel, TinyOptions
+from twofold.core.errors import ResourceError
+from twofold.engine.lessons import read_lessons, write_lessons
+from twofold.engine.llm import LLM
+from twofold.engine.scheduler.step_time import MIN_STEPS, StepShape
+from twofold.host.paths import CacheFolders
+from twofold.planner.calibrate import run
+from twofold.planner.calibrate.probes import PROBES, Probe, affordable
+from twofold.planner.machine import MachineLimits, ReadSpeed
+from twofold.planner.predict.request import Case
+from twofold.planner.shapes.gguf import read_gguf
+
+TINY_PROBES = (Probe(1, 8, 4), Probe(2, 8, 4), Probe(4, 4, 4), Probe(1, 24, 3), Probe(3, 8, 3))
+
+
+LIMITS = MachineLimits(
+    "some processor", "any", 1, (ReadSpeed(32 << 20, 2e10),), 1e11, 5e10, "2026-01-01T00:00:00+00:00"
+)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One for all tests: kernels are compiled once. Ceilings are not measured."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TWOFOLD_CACHE", str(folder))
+        patch.setattr(run, "PROBES", TINY_PROBES)
+        patch.setattr(run, "_ceilings", lambda *_: LIMITS)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def model(tiny_gguf: Callable[[TinyOptions], TinyModel]) -> Path:
+    return tiny_gguf(TinyOptions()).path
+
+
+def test_what_is_calibrated_is_kept_and_predicts(cache: Path, model: Path) -> None:
+    found = run.calibrate(model, threads=1)
+    assert found.probes == len(TINY_PROBES)
+    assert found.constants.error is not None
+    predictor = run.calibrated(model, threads=1)
+    assert predictor is not None
+    assert predictor.constants == found.constants
+    prediction = predictor.predict(Case(prompt=16, output=4))
+    assert prediction.ttft >= prediction.ttft_floor > 0
+    assert run.calibrated(model, threads=7) is None
+    assert list((cache / "calibration").glob("*.json"))
+
+
+def test_an_engine_predicts_its_first_step_after_calibration(cache: Path, model: Path) -> None:
+    with LLM(model, threads=2) as before:
+        assert before.engine.scheduler.step_time.predict(StepShape(1, 1, 8, 8)) is None
+    run.calibrate(model, threads=2)
+    with LLM(model, threads=2) as after:
+        assert after.engine.scheduler.step_time.predict(StepShape(1, 1, 8, 8)) is not None
+        assert after.engine.scheduler.step_time.error is None
+    assert len(read_lessons(model, None, 2, cache)) >= MIN_STEPS
+
+
+@pytest.mark.usefixtures("cache")
+def test_every_step_of_a_probe_is_a_point(model: Path) -> None:
+    CacheFolders.of().create()
+    shape = read_gguf(model)
+    points = run.measure(model, shape, None, 1, 10.0, lambda: False)
+    assert {point.probe for point in points} == set(range(len(TINY_PROBES)))
+    first = [point for point in points if point.probe == 0]
+    assert sum(span.new * count for point in first for count, span in point.spans) == 8 + 4 - 1
+    assert all(point.seconds > 0 and point.host_s >= 0 for point in points)
+
+
+@pytest.mark.usefixtures("cache")
+def test_stopped_or_out_of_time_it_says_so(model: Path) -> None:
+    with pytest.raises(ResourceError, match="probes"):
+        run.calibrate(model, threads=1, stop=lambda: True)
+    with pytest.raises(ResourceError, match="probes"):
+        run.calibrate(model, threads=1, seconds=0.0)
+
+
+def test_probes_that_fit() -> None:
+    assert list(affordable(PROBES, 1_100, 24)) == list(PROBES)
+    assert all(probe.prompt + probe.output <= 200 for probe in affordable(PROBES, 200, 24))
+    assert all(probe.batch <= 4 for probe in affordable(PROBES, 1_100, 4))
+
+
+def test_lessons_of_another_model_are_none(tmp_path: Path, model: Path) -> None:
+    lessons = [(StepShape(1, 1, 8, 8), 0.01), (StepShape(8, 1, 36, 8), 0.03)]
+    write_lessons(lessons, model, "avx2", 2, tmp_path)
+    assert read_lessons(model, "avx2", 2, tmp_path) == tuple(lessons)
+    assert read_lessons(model, None, 2, tmp_path) == ()
+    other = tmp_path / model.name
+    other.write_bytes(model.read_bytes() + b"more")
+    assert read_lessons(other, "avx2", 2, tmp_path) == ()
+    (file,) = (tmp_path / "calibration").iterdir()
+    file.write_text('{"version": "twofold.lessons/1", "cpu": 3, "steps": 1}')
+    assert read_lessons(model, "avx2", 2, tmp_path) == ()

@@ -1,0 +1,36 @@
+"""Scenarios that several tests explain."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twofold.planner.count.setting import Setting
+from twofold.planner.explain.explanation import scenario_of
+from twofold.planner.explain.levers.base import Assumptions
+from twofold.planner.explain.levers.rank import Outcome, turn_all
+from twofold.planner.explain.scenario import Goal, UniformScenario
+from twofold.planner.machines.known import find_machine
+from twofold.planner.predict.constants import Constants
+from twofold.planner.predict.request import Case
+from twofold.planner.shapes.known import find_shape
+
+PLAIN: Final = Case(prompt=2000, output=300, concurrency=16)
+ALONE: Final = Case(prompt=2000, output=300)
+
+
+def scene(
+    model: str = "llama-3-8b",
+    machine: str = "h100",
+    case: Case = PLAIN,
+    *,
+    tp: int = 1,
+    by: Constants | None = None,
+) -> UniformScenario:
+    return scenario_of(find_shape(model), find_machine(machine), case, Setting(tp=tp), by)
+
+
+def lever(name: str, scenario: UniformScenario, goal: Goal = "e2e", given: Assumptions | None = None) -> Outcome:
+    """One lever's outcome."""
+    found = [each for each in turn_all(scenario, goal, given) if each.lever == name]
+    assert len(found) == 1, f"{len(found)} levers are called {name}"
+    return found[0]

@@ -1,0 +1,209 @@
+"""``twofold explain``: what it takes, what it prints, what it refuses, and how little it loads."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from tests.bench.report.runs import document, mixed
+from tests.planner.explain.test_sources import RUN, record
+from tests.support.tiny import TinyModel, TinyOptions
+from twofold.cli.explain import LeverOptions, WhatOptions, explain
+from twofold.cli.main import main
+from twofold.core.errors import AccessError, FormatError, ModelNotFoundError, NotFoundError, ParameterError
+
+ROOT = Path(__file__).parents[3]
+H100 = WhatOptions(model="llama-3-8b", hardware="h100", input_tokens=1000, output_tokens=100, batch=4)
+HEAVY = (
+    "numpy",
+    "llvmlite",
+    "tokenizers",
+    "rich",
+    "twofold.engine",
+    "twofold.backends.cpu.kernels",
+    "twofold.ops",
+    "twofold.bench",
+)
+START = """
+import sys
+from twofold.cli.explain import WhatOptions, explain
+explain(what=WhatOptions(model="llama-3-8b", hardware="h100"), json=sys.argv[1] == "json")
+print(*sys.modules, file=sys.stderr)
+"""
+
+
+def explained(capsys: pytest.CaptureFixture[str], *arguments: Any, **options: Any) -> dict[str, Any]:
+    """What is printed as JSON."""
+    assert explain(*arguments, **options, json=True) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_hypothetical(capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain(what=H100) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("llama-3-8b (bf16, KV bf16) on h100: 1,000 prompt tokens, 100 output tokens, concurrency 4\n")
+    assert "Roofline of h100" in out
+
+
+def test_flags_of_a_hypothetical(capsys: pytest.CaptureFixture[str]) -> None:
+    what = WhatOptions(
+        model="meta-llama/Llama-3-70B-Instruct", hardware="H200", input_tokens=4000, cached=1000, output_tokens=9,
+        batch=2, chunk=512, tp=2, weights="int4", kv="fp8",
+    )  # fmt: skip
+    found = explained(capsys, what=what, levers=LeverOptions(goal="ttft", acceptance=0.9))
+    assert found["goal"] == "ttft"
+    scenario = found["scenario"]
+    assert scenario["words"] == (
+        "llama-3-70b (int4, KV fp8) on 2 × h200: 4,000 prompt tokens (1,000 cached), 9 output tokens, concurrency 2, "
+        "chunks of 512"
+    )
+    assert (scenario["tp"], scenario["batch"], scenario["chunk"]) == (2, 2, 512)
+    told = next(each for each in found["levers"] if each["lever"] == "speculation")
+    assert "90% taken" in told["what"]
+
+
+def test_a_config_of_another_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {
+        "model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16,
+        "num_key_value_heads": 4, "intermediate_size": 4096, "vocab_size": 32000, "max_position_embeddings": 4096,
+    }  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    what = WhatOptions(model=str(path), hardware="l4")
+    assert explained(capsys, what=what)["scenario"]["hardware"] == "l4"
+    del config["intermediate_size"]
+    path.write_text(json.dumps(config))
+    with pytest.raises(FormatError, match="'intermediate_size'"):
+        explain(what=what)
+
+
+def test_a_run_a_record_and_a_bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "source.json"
+    path.write_text(json.dumps(RUN))
+    assert explained(capsys, str(path))["scenario"] is None
+    both = explained(capsys, str(path), what=WhatOptions(model="llama-3-8b", hardware="h100"))
+    assert both["scenario"]["input_tokens"] == 41
+    assert both["phases"][2]["actual_s"] == 0.75
+    assert both["phases"][2]["predicted_s"] != 0.75
+    path.write_text(json.dumps(record()))
+    assert explained(capsys, str(path))["title"].startswith("req_1: 41 prompt tokens")
+    path.write_bytes(document(mixed(40), model="llama-3-8b").to_json())
+    bench = explained(capsys, str(path), request="p99", what=WhatOptions(hardware="h100"))
+    assert bench["title"].startswith("request ")
+    assert bench["scenario"]["model"] == "llama-3-8b"
+
+
+def test_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "roofline.svg"
+    explain(what=H100, svg=path)
+    assert path.read_text("utf-8").startswith("<svg ")
+    assert f"Drew {path}." in capsys.readouterr().err
+    with pytest.raises(ParameterError, match="SVG"):
+        explain(what=H100, svg=tmp_path / "roofline.png")
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "told"),
+    [
+        (WhatOptions(), ParameterError, "--model"),
+        (WhatOptions(model="lama-3-8b", hardware="h100"), ModelNotFoundError, "'llama-3-8b'"),
+        (WhatOptions(model="llama-3-8b", hardware="h10"), ParameterError, "'h100'"),
+        (WhatOptions(model="llama-3-8b", hardware="h100", weights="int5"), ParameterError, "'int"),
+        (WhatOptions(model="llama-3-8b", hardware="h100", kv="f8"), ParameterError, "'fp8'"),
+        (WhatOptions(model="llama-3-70b", hardware="h100"), ParameterError, "--tp 2"),
+        (WhatOptions(model="smollm2-135m", hardware="h100", tp=2), ParameterError, "divides 9"),
+        (WhatOptions(model="llama-3-8b", hardware="h100", cached=512), ParameterError, None),
+        (WhatOptions(model="llama-3-8b", hardware="h100", chunk=0), ParameterError, None),
+    ],
+)
+def test_what_is_refused(what: WhatOptions, error: type[Exception], told: str | None) -> None:
+    with pytest.raises(error) as caught:
+        explain(what=what)
+    if told is not None:
+        assert told in str(getattr(caught.value, "hint", ""))
+
+
+def test_sources_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="cannot be read"):
+        explain(str(tmp_path / "nothing.json"))
+    strange = tmp_path / "strange.json"
+    strange.write_text(json.dumps({**RUN, "model": "mine"}))
+    with pytest.raises(ModelNotFoundError, match="'mine'") as caught:
+        explain(str(strange), what=WhatOptions(hardware="h100"))
+    assert "--model" in (caught.value.hint or "")
+    with pytest.raises(ParameterError, match="needs a model and a machine"):
+        explain(str(strange), svg=tmp_path / "r.svg")
+
+
+class Records(BaseHTTPRequestHandler):
+    """A server that keeps one record, for one key."""
+
+    def do_GET(self) -> None:
+        known = self.path == "/v1/twofold/requests/req_1"
+        allowed = self.headers.get("authorization") == "Bearer k"
+        body = json.dumps(record()).encode()
+        self.send_response(401 if not allowed else 200 if known else 404)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing."""
+
+
+def test_a_record_from_a_server(capsys: pytest.CaptureFixture[str]) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Records) as server:
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        by_id = explained(capsys, url, request="req_1", api_key="k")
+        assert by_id == explained(capsys, f"{url}/v1/twofold/requests/req_1", api_key="k")
+        assert by_id["title"].startswith("req_1")
+        with pytest.raises(AccessError, match="does not show"):
+            explain(url, request="req_1")
+        with pytest.raises(NotFoundError, match="no record of 'req_2'"):
+            explain(url, request="req_2", api_key="k")
+        with pytest.raises(ParameterError, match="names no request"):
+            explain(url, api_key="k")
+        server.shutdown()
+
+
+def test_this_machine(
+    tmp_path: Path,
+    tiny_gguf: Callable[[TinyOptions], TinyModel],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A run of a small model here, and what this machine was thought to need for it."""
+    monkeypatch.setenv("TWOFOLD_CACHE", str(tmp_path / "cache"))
+    model = str(tiny_gguf(TinyOptions()).path)
+    assert main(["run", "in the", "-m", model, "-n", "8", "--ignore-eos", "--json"]) == 0
+    path = tmp_path / "run.json"
+    path.write_text(capsys.readouterr().out)
+    assert main(["explain", str(path), "-m", model, "--for", "ttft", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["scenario"]["hardware"] == "this machine"
+    assert found["scenario"]["kv"] == "fp16"
+    assert found["goal"] == "ttft"
+    phases = {each["name"]: each for each in found["phases"]}
+    assert phases["decode"]["actual_s"] > phases["decode"]["floor_s"] > 0
+    assert phases["prefill"]["predicted_s"] > 0
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_a_hypothetical_loads_little(form: str) -> None:
+    """Start-up is modules: what paper machines need none of is not loaded, and the rest are not many."""
+    done = subprocess.run([sys.executable, "-c", START, form], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = done.stderr.split()
+    for name in HEAVY:
+        assert not [each for each in loaded if each == name or each.startswith(f"{name}.")], name
+    assert sum(each.startswith("twofold") for each in loaded) < 80
+    assert len(loaded) < 420

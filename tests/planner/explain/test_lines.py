@@ -1,0 +1,88 @@
+"""Explanations of requests whose counts and times are known."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.planner.models import SMOLLM2_135M, recorded, steps_of
+from twofold.core.record import SequenceRecord, Stall
+from twofold.core.report import RequestReport
+from twofold.planner.explain.lines import explain_request
+
+STEPS = steps_of(SMOLLM2_135M, "Q4_1")
+
+
+def report(record: SequenceRecord, *, admitted: float | None = 1.0, first: float | None = 1.5) -> RequestReport:
+    """Arrives at 0, is admitted at 1, draws its first token at 1.5 and its last at 2.5."""
+    last = None if first is None else 2.5
+    return RequestReport("r", 0.0, admitted, first, last, 2.5, 41, 0, 38, ("stop",), record)
+
+
+def explained(given: RequestReport) -> dict[str, list[str]]:
+    """Lines by their first word."""
+    found: dict[str, list[str]] = {}
+    for line in explain_request(given, STEPS):
+        label, _, rest = line.partition(" ")
+        found.setdefault(label, []).append(rest.strip())
+    return found
+
+
+def test_each_phase_beside_its_floor() -> None:
+    """All Q4_1, the weights are 84.2 MB. At 10 GB a second that is 8.4 ms, with keys and values of 41 tokens 8.5 ms.
+
+    Decode reads them 37 times, with keys and values of contexts 42 … 78: 51 MB.
+    """
+    assert STEPS.cost.weight_bytes() == pytest.approx(84.2e6, rel=1e-3)
+    lines = explained(report(recorded(41, 38)))
+    assert lines["queue"] == ["1,000.0 ms"]
+    assert lines["prefill"] == ["500.0 ms  41 rows in 1 step; at least 8.5 ms (memory), 2% of the limit"]
+    assert lines["decode"] == ["1,000.0 ms  37 rows in 37 steps; at least 316.6 ms (memory), 32% of the limit"]
+
+
+def test_work_is_told_in_flops_and_bytes() -> None:
+    (line,) = explained(report(recorded(41, 38)))["work"]
+    assert line == "prefill 8.82 GFLOP, 86.1 MB; decode 10.1 GFLOP, 3.17 GB"
+
+
+def test_shared_steps_are_told() -> None:
+    record = recorded(41, 1)
+    for position in range(41, 78):
+        record.decode.add_step(position, 1, step_rows=4, logit_rows=1, seconds=0.01)
+    (line,) = explained(report(record))["work"]
+    assert line.endswith("MB, 25% of its steps")
+
+
+def test_stalls_by_cause() -> None:
+    record = recorded(41, 38)
+    record.stall(Stall.PREEMPTED, 0.12, until=2.0)
+    record.stall(Stall.PREFILL, 0.031)
+    record.stall(Stall.TURN, 0.02)
+    record.preemptions, record.recomputed, record.swapped = 1, 38, 2
+    assert explained(report(record))["stalled"] == [
+        "120.0 ms  preempted 1 time, 38 tokens computed again, 2 blocks swapped",
+        "31.0 ms  waiting behind others' prefill",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("predicted", "verdict"), [(0.1, "right"), (0.1004, "right"), (0.15, "50% too long"), (0.05, "50% too short")]
+)
+def test_predictions_are_judged_where_there_were_some(predicted: float, verdict: str) -> None:
+    record = recorded(41, 38)
+    assert "predicted" not in explained(report(record))
+    record.decode.add_step(78, 1, step_rows=1, logit_rows=1, seconds=0.1, predicted_s=predicted)
+    (line,) = explained(report(record))["predicted"]
+    assert line == f"{predicted * 1000:.1f} ms  for 100.0 ms of steps: {verdict}"
+
+
+def test_a_request_that_never_ran() -> None:
+    record = SequenceRecord()
+    record.stall(Stall.TURN, 2.5, until=2.5)
+    lines = explained(report(record, admitted=None, first=None))
+    assert lines == {"queue": ["2,500.0 ms"], "stalled": ["2,500.0 ms  waiting behind others"]}
+
+
+def test_a_request_that_was_cut_short_in_its_prompt() -> None:
+    lines = explained(report(recorded(41, 1), first=None))
+    assert lines["prefill"][0].startswith("1,500.0 ms  41 rows")
+    assert "decode" not in lines

@@ -1,0 +1,173 @@
+"""What a workload costs by the token."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+
+from twofold.core.errors import ParameterError
+from twofold.planner.price.compression import Compression, against_cache, compression_saved, least_ratio
+from twofold.planner.price.document import as_json
+from twofold.planner.price.table import parse_table, read_table
+from twofold.planner.price.tell import dollars, minutes, tell_api, tell_compression, tell_prices
+from twofold.planner.price.workload import (
+    ApiCost,
+    Workload,
+    api_cost,
+    caching_options,
+    cliff_above,
+    half_answers,
+)
+
+AT = datetime(2026, 11, 21, tzinfo=UTC)
+TABLE = parse_table(
+    'source = "a page"\nchecked = 2026-11-21\n[p]\n'
+    '"m" = [{ input = 2, cache_read = 0.2, cache_write = 2.5, cache_write_1h = 4, output = 10 },'
+    " { above = 1000, input = 4, cache_read = 0.4, cache_write = 5, cache_write_1h = 8, output = 15 },"
+    ' { tier = "batch", of = 0.5 }]'
+)
+WORK = Workload(input_tokens=1_000, output_tokens=100, requests_per_day=100, prefix_tokens=600)
+
+
+def cost(workload: Workload) -> ApiCost:
+    return api_cost(TABLE.models["p/m"], workload, AT)
+
+
+def test_a_request_pays_for_each_of_its_tokens_once() -> None:
+    found = cost(WORK)
+    assert found.plain.total == Decimal("0.003")
+    assert found.miss.total == Decimal("0.0033")
+    assert found.hit.total == Decimal("0.00192")
+    assert {line.kind: int(line.quantity) for line in found.hit.lines} == {
+        "input": 400,
+        "cache_read": 600,
+        "output": 100,
+    }
+
+
+def test_the_mean_goes_by_the_share_that_misses() -> None:
+    found = cost(replace(WORK, session=4))
+    assert found.per_request == (found.miss.total + 3 * found.hit.total) / 4
+    assert found.per_day == found.per_request * 100
+    assert found.per_month == pytest.approx(found.per_day * Decimal(365) / 12)
+    assert found.saved == found.plain.total - found.per_request
+
+
+def test_an_hour_is_written_at_its_own_price() -> None:
+    assert cost(replace(WORK, ttl="1h")).miss.total == Decimal("0.0042")
+
+
+def test_a_tier_pays_its_part() -> None:
+    assert cost(replace(WORK, tier="batch")).hit.total * 2 == cost(WORK).hit.total
+
+
+def test_a_cliff_makes_all_tokens_dearer() -> None:
+    below, above = cost(WORK), cost(replace(WORK, input_tokens=1_001))
+    assert cliff_above(below, AT) is None
+    found = cliff_above(above, AT)
+    assert found is not None
+    assert (found.above, found.paid) == (1_000, Decimal("0.005504") - Decimal("0.003002"))
+
+
+def test_answers_half_as_long_save_half_of_the_output() -> None:
+    assert half_answers(cost(WORK)) == Decimal("0.0005")
+    assert half_answers(cost(replace(WORK, output_tokens=1))) == Decimal("0.00001")
+    assert half_answers(cost(replace(WORK, output_tokens=0))) == 0
+
+
+def test_every_way_of_caching_is_compared() -> None:
+    options = list(caching_options(cost(WORK), AT))
+    assert [(each.caching, each.workload.ttl) for each in options] == [("off", "5m"), ("on", "5m"), ("on", "1h")]
+    assert len(list(caching_options(cost(replace(WORK, prefix_tokens=0)), AT))) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("input_tokens", 0), ("output_tokens", -1), ("requests_per_day", 0.0), ("prefix_tokens", 1_001), ("session", 0)],
+)
+def test_impossible_workloads_are_refused(field: str, value: float) -> None:
+    with pytest.raises(ParameterError, match=f"{field} must be"):
+        replace(WORK, **{field: value})  # type: ignore[arg-type]
+
+
+def test_compression_pays_where_it_saves_more_than_it_costs() -> None:
+    """Saved: p · S · (1 − 1/x) − cost; against a cached prefix only if x > 1/r."""
+    assert Compression(4).saved(1_000, 2e-6) == pytest.approx(0.0015)
+    assert not Compression(4, cost=0.0015).pays(1_000, 2e-6)
+    assert Compression(4, cost=0.0014).pays(1_000, 2e-6)
+    assert not Compression(10).pays(1_000, 2e-6, cached_at=0.1)
+    assert Compression(10.1).pays(1_000, 2e-6, cached_at=0.1)
+    assert least_ratio(1_000, 2e-6, cached_at=0.1) == pytest.approx(10)
+    assert least_ratio(1_000, 2e-6, 0.001) == pytest.approx(2)
+    assert least_ratio(1_000, 2e-6, 0.002) == float("inf")
+    for ratio, price in ((0.0, 0.0), (float("nan"), 0.0), (2.0, -1.0)):
+        with pytest.raises(ParameterError):
+            Compression(ratio, price)
+
+
+def test_compression_of_a_workload() -> None:
+    found = cost(WORK)
+    assert compression_saved(found, Compression(2)) == pytest.approx(0.001)
+    against = against_cache(found, Compression(2))
+    assert against is not None
+    assert (against.saved, against.least_ratio) == pytest.approx((600 * 2e-6 * (0.1 - 0.5), 10))
+    assert against_cache(cost(replace(WORK, prefix_tokens=0)), Compression(2)) is None
+
+
+def test_it_is_told_in_words() -> None:
+    found = cost(replace(WORK, input_tokens=2_000))
+    lines = [
+        *tell_prices(found.model, TABLE, 2_000, AT, "default"),
+        *tell_api(found, AT),
+        *tell_compression(found, Compression(2)),
+    ]
+    text = "\n".join(lines)
+    for said in (
+        "p/m: dollars per million tokens (a page, checked on 2026-11-21)",
+        "input 4, cache read 0.4, cache write 5, cache write for 1 hour 8, output 15",
+        "2,000 input and 100 output tokens per request, 100 requests per day",
+        "no cache",
+        "1h cache",
+        "A 5m cache write breaks even after 0.28 reads.",
+        "It pays off while the mean gap between requests is below 20.4 min; here it is 14.4 min.",
+        "Prompts above 1,000 tokens cost more: that adds $0.0045 per request.",
+        "Against cache reads it pays off from 10.0:1",
+    ):
+        assert said in text, said
+
+
+def test_a_prompt_that_the_model_does_not_take_is_told() -> None:
+    model = replace(TABLE.models["p/m"], context=900, other_charges=("web searches",))
+    text = "\n".join(tell_prices(model, TABLE, 1_000, AT, "batch"))
+    assert "the prompt of 1,000 tokens exceeds its context of 900" in text
+    assert "not included: web searches" in text
+    assert "p/m, tier batch:" in text
+
+
+def test_a_prefix_that_is_too_short_is_told() -> None:
+    model = read_table().find("claude-sonnet-4-6")
+    text = "\n".join(tell_api(api_cost(model, WORK, AT), AT))
+    assert "A prefix of 600 tokens is not cached: the minimum for anthropic/claude-sonnet-4-6 is 2,048." in text
+
+
+def test_the_document_has_the_same_figures() -> None:
+    found = cost(replace(WORK, session=4))
+    document = as_json(found, TABLE, AT)
+    assert document["cost"]["per_request"] == float(found.per_request)
+    assert document["caching"]["miss_share"] == 0.25
+    assert [each["ttl"] for each in document["options"]] == [None, "5m", "1h"]
+    assert sum(line["amount"] for line in document["bills"]["miss"]) == pytest.approx(float(found.miss.total))
+
+
+def test_amounts_and_times_are_short() -> None:
+    assert [dollars(x) for x in (0, 1234.5, 0.01234, -0.5, 2e-6)] == [
+        "$0.00",
+        "$1,234.50",
+        "$0.0123",
+        "-$0.5",
+        "$2.00e-06",
+    ]
+    assert [minutes(x) for x in (3, 90, 7200)] == ["3 s", "1.5 min", "2.0 h"]

@@ -1,0 +1,93 @@
+"""Jobs at random, steps whose seconds are easy to follow, and both kinds of replicas."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+
+from twofold.bench.load.base import Outcome, Shared
+from twofold.planner.simulate.exact import ExactReplica
+from twofold.planner.simulate.fast.replica import FastReplica
+from twofold.planner.simulate.jobs import SimulatedJob
+from twofold.planner.simulate.records import Done
+from twofold.planner.simulate.setting import Blocks, EngineSetting
+from twofold.planner.simulate.steps import StepSize
+
+Kind = type[ExactReplica] | type[FastReplica]
+
+
+def linear(size: StepSize) -> float:
+    """Seconds with every term that the formula has, and a bend in the number of rows."""
+    return (
+        0.005
+        + max(1e-4 * size.rows, 0.002)
+        + 1e-6 * sum(size.read)
+        + 1e-8 * sum(size.attended)
+        + 1e-5 * size.logit_rows
+    )
+
+
+def bent(size: StepSize) -> float:
+    """Bends in the positions that are read."""
+    return 0.004 + max(2e-6 * sum(size.read), 0.003) + 1e-4 * size.rows
+
+
+class Listed:
+    """Jobs as a list."""
+
+    follows = False
+
+    def __init__(self, jobs: Sequence[SimulatedJob], most_open: int | None = None) -> None:
+        self._jobs, self.most_open = jobs, most_open
+
+    def begin(self) -> Iterator[SimulatedJob]:
+        return iter(self._jobs)
+
+    def ended(self, job: SimulatedJob, outcome: Outcome, ended_s: float) -> SimulatedJob | None:
+        del job, outcome, ended_s
+        return None
+
+
+def random_setting(rng: random.Random, context: int = 900) -> EngineSetting:
+    """A small engine, which may be short of blocks, places or rows."""
+    size = rng.choice([1, 4, 16])
+    blocks = -(-context // size) + rng.randint(0, rng.choice([2, 20, 100, 1000])) * 16 // size
+    sequences = rng.choice([1, 4, 16, 64])
+    return EngineSetting(
+        (Blocks(None, blocks),),
+        sequences=sequences,
+        rows=max(sequences, rng.choice([16, 64, 256])),
+        block_size=size,
+        context=context,
+        prefix_caching=rng.random() < 0.8,
+    )
+
+
+def random_jobs(rng: random.Random, count: int, *, shares: bool = False, even: bool = True) -> list[SimulatedJob]:
+    """Jobs of up to 250 + 600 tokens; those that share have pieces of a length that goes with their key, or, not
+    ``even``, of any length."""
+    now, jobs = 0.0, []
+    for number in range(count):
+        now += rng.expovariate(rng.choice([1, 10, 100]))
+        prompt = rng.randint(1, 250)
+        pieces: tuple[Shared, ...] = ()
+        if shares and rng.random() < 0.7:
+            key = rng.randint(0, 2)
+            pieces = (Shared(key, min(prompt, 37 + 20 * key if even else rng.randint(1, 250))),)
+        jobs.append(SimulatedJob(number, now, prompt, rng.randint(1, rng.choice([20, 150, 600])), pieces, number))
+    return jobs
+
+
+def ran(replica: ExactReplica | FastReplica, jobs: Sequence[SimulatedJob]) -> dict[int, Done]:
+    """All jobs to their ends, by their numbers; asserts that nothing is left."""
+    for job in jobs:
+        replica.submit(job, job.due_s)
+    replica.advance(math.inf)
+    replica.check_idle()
+    assert replica.next_s == math.inf
+    return {done.job.number: done for done in replica.done}
+
+
+def setting_with(blocks: int = 10_000, **changes: object) -> EngineSetting:
+    return EngineSetting((Blocks(None, blocks),), **changes)  # type: ignore[arg-type]

@@ -1,0 +1,159 @@
+"""The fast replica does what the real scheduler does."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.planner.simulate.support import bent, linear, ran, random_jobs, random_setting, setting_with
+from twofold.planner.simulate.exact import ExactReplica
+from twofold.planner.simulate.fast.replica import FastReplica
+from twofold.planner.simulate.jobs import SimulatedJob
+from twofold.planner.simulate.records import Done
+from twofold.planner.simulate.setting import Blocks, EngineSetting
+
+SAME = 1e-6
+"""Seconds within which moments agree: rounding, summed over thousands of steps."""
+NEARLY = 0.1
+"""Where somebody was preempted: which block is forgotten first may differ, and so what is computed again."""
+
+
+def same(one: Done, other: Done, within: float = SAME) -> bool:
+    pairs = zip(one[1:4], other[1:4], strict=True)
+    return all(a is b is None or math.isclose(a or 0, b or 0, abs_tol=within) for a, b in pairs)
+
+
+def agree(exact: dict[int, Done], fast: dict[int, Done]) -> bool:
+    """Whether all jobs have the same moments, tokens from the cache and preemptions."""
+    within = NEARLY if any(done.preemptions for done in exact.values()) else SAME
+    moments = all(same(exact[number], fast[number], within) for number in exact)
+    counts = all((a.cached, a.preemptions) == (fast[n].cached, fast[n].preemptions) for n, a in exact.items())
+    return exact.keys() == fast.keys() and moments and counts
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 2**32))
+def test_every_moment_is_the_schedulers(seed: int) -> None:
+    rng = random.Random(seed)
+    setting, jobs = random_setting(rng), random_jobs(rng, rng.randint(1, 20))
+    exact, fast = (ran(kind(setting, linear), jobs) for kind in (ExactReplica, FastReplica))
+    assert agree(exact, fast)
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(0, 2**32))
+def test_steps_whose_seconds_bend(seed: int) -> None:
+    rng = random.Random(seed)
+    setting, jobs = random_setting(rng), random_jobs(rng, rng.randint(1, 12))
+    exact, fast = (ran(kind(setting, bent), jobs) for kind in (ExactReplica, FastReplica))
+    assert agree(exact, fast)
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(0, 2**32), st.integers(20, 300))
+def test_windows(seed: int, window: int) -> None:
+    """Layers with a window beside those without: sums of what rows see are those of each sequence."""
+    rng = random.Random(seed)
+    jobs = random_jobs(rng, rng.randint(1, 12))
+    size = rng.choice([4, 16])
+    many = Blocks(window, 4000)
+    exact_setting = EngineSetting((Blocks(None, 4000), many), sequences=16, rows=64, block_size=size)
+    exact = ran(ExactReplica(exact_setting, linear, (None, window)), jobs)
+    fast = ran(FastReplica(exact_setting, linear, (None, window)), jobs)
+    assert agree(exact, fast)
+
+
+def test_preemptions_agree() -> None:
+    """Answers that outlast the look-ahead beside too few blocks: somebody has to go."""
+    setting = setting_with(blocks=80, sequences=8, rows=128, context=900)
+    jobs = [SimulatedJob(number, 0.01 * number, 60, 700, stream=number) for number in range(6)]
+    exact, fast = (ran(kind(setting, linear), jobs) for kind in (ExactReplica, FastReplica))
+    assert sum(done.preemptions for done in exact.values()) > 3
+    assert agree(exact, fast)
+
+
+def test_a_prompt_that_outlasts_the_look_ahead() -> None:
+    """Those that generate take the blocks that a long prompt would need in the end: its chunks shrink, then all do."""
+    setting = setting_with(blocks=4803, sequences=8, rows=12, block_size=1, context=4000)
+    jobs = [SimulatedJob(number, 0.01 * number, 20, 900, stream=number) for number in range(6)]
+    jobs.append(SimulatedJob(6, 0.5, 2500, 40, stream=6))
+    exact, fast = (ran(kind(setting, linear), jobs) for kind in (ExactReplica, FastReplica))
+    assert exact[6].preemptions > 0
+    assert agree(exact, fast)
+
+
+@pytest.mark.parametrize("seed", [0, 5, 9])
+def test_a_refused_head_is_looked_at_again_when_blocks_came_free(seed: int) -> None:
+    """Blocks of one position, so that each step takes many: what comes free may be less than what goes."""
+    rng = random.Random(seed)
+    setting = setting_with(
+        blocks=rng.randint(200, 500), sequences=24, rows=rng.choice([24, 64, 128]), block_size=1, context=200
+    )
+    lengths = [(0.02 * n * rng.random(), rng.choice([2, 5, 60, 100]), rng.choice([2, 3, 20, 60])) for n in range(40)]
+    jobs = [SimulatedJob(number, *each, stream=number) for number, each in enumerate(sorted(lengths))]
+    assert agree(*(ran(kind(setting, linear), jobs) for kind in (ExactReplica, FastReplica)))
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 2**32), st.booleans())
+def test_shared_prefixes_are_found_alike(seed: int, even: bool) -> None:
+    """Of pieces that prompts have whole, and of such that each leaves where it likes. Blocks that are forgotten while
+    somebody computes the same may differ, so a few tokens do where blocks are short."""
+    rng = random.Random(seed)
+    setting, jobs = random_setting(rng), random_jobs(rng, 30, shares=True, even=even)
+    exact, fast = (ran(kind(setting, linear), jobs) for kind in (ExactReplica, FastReplica))
+    cached = [sum(each.cached for each in done.values()) for done in (exact, fast)]
+    assert abs(cached[0] - cached[1]) <= 0.15 * cached[0] + 64
+    ends = [sum(each.last_s or 0 for each in done.values()) for done in (exact, fast)]
+    assert ends[0] == pytest.approx(ends[1], rel=0.03)
+
+
+@pytest.mark.parametrize("even", [True, False])
+def test_shared_prefixes_are_counted_to_the_token_where_blocks_last(even: bool) -> None:
+    """Inside of blocks too, where prompts leave as they like; one after the other, so that nobody computes twice."""
+    for seed in range(3):
+        rng = random.Random(seed)
+        setting = setting_with(blocks=4000, sequences=1, rows=64, block_size=rng.choice([1, 4, 16]), context=900)
+        jobs = random_jobs(rng, 30, shares=True, even=even)
+        exact, fast = (ran(kind(setting, linear), jobs) for kind in (ExactReplica, FastReplica))
+        assert agree(exact, fast)
+
+
+def test_sessions_find_their_own_history() -> None:
+    turns = [
+        SimulatedJob(0, 0.0, 100, 60, stream=-1),
+        SimulatedJob(1, 5.0, 200, 40, stream=-1),
+        SimulatedJob(2, 10.0, 300, 20, stream=-1),
+    ]
+    setting = setting_with(sequences=4, rows=64, context=1000)
+    for kind in (ExactReplica, FastReplica):
+        done = ran(kind(setting, linear), turns)
+        assert [done[number].cached for number in range(3)] == [0, 144, 224]
+
+
+def test_running_to_a_time_and_on_is_the_same() -> None:
+    """However a run is cut, its steps are the same."""
+    rng = random.Random(5)
+    setting, jobs = random_setting(rng), random_jobs(rng, 30)
+    whole = ran(FastReplica(setting, linear), jobs)
+    for kind in (ExactReplica, FastReplica):
+        replica = kind(setting, linear)
+        for job in jobs:
+            replica.advance(job.due_s)
+            replica.submit(job, job.due_s)
+        while replica.next_s < math.inf:
+            replica.advance(replica.next_s)
+        assert all(same(whole[done.job.number], done) for done in replica.done)
+        assert len(replica.done) == len(jobs)
+
+
+def test_what_can_never_run_is_refused() -> None:
+    setting = setting_with(blocks=10, context=10_000, sequences=2, rows=64)
+    for kind in (ExactReplica, FastReplica):
+        done = ran(kind(setting, linear), [SimulatedJob(0, 0.0, 500, 10), SimulatedJob(1, 1.0, 50, 10, stream=1)])
+        assert done[0].last_s is None
+        assert done[1].last_s is not None

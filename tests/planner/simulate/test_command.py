@@ -1,0 +1,108 @@
+"""``twofold simulate`` as it is called."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.planner.simulate.test_check import measured, written
+from twofold.cli.bench.options import LoadOptions, TraceOptions
+from twofold.cli.simulate import EngineFlags, ServerOptions, simulate
+from twofold.core.errors import ModelNotFoundError, ParameterError, ResourceError, TwofoldError
+
+LOAD = LoadOptions(rate=4.0, duration=20.0)
+SERVER = ServerOptions(model="llama-3.1-8b", hardware="h100")
+
+
+def told(capsys: pytest.CaptureFixture[str], **flags: Any) -> dict[str, Any]:
+    simulate(json=True, **flags)
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def test_a_made_up_load(capsys: pytest.CaptureFixture[str]) -> None:
+    document = told(capsys, slo="ttft=1s,tpot=50ms", server=SERVER, load=LOAD)
+    assert document["schema"] == "twofold.simulate/1"
+    assert document["figures"]["requests"] > 50
+    assert document["figures"]["goodput"]["attainment"] == 1
+    assert 0.01 < document["figures"]["ttft"]["p50"] < 0.2
+
+
+def test_both_modes_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    exact = ServerOptions(model="llama-3.1-8b", hardware="h100", exact=True)
+    found = [told(capsys, server=server, load=LOAD)["figures"] for server in (SERVER, exact)]
+    for measure in ("ttft", "tpot", "e2e"):
+        assert found[0][measure] == pytest.approx(found[1][measure])
+
+
+def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    split = ServerOptions(model="llama-3.1-8b", hardware="h100", disaggregate="1:2")
+    assert simulate(slo="ttft=1s", server=split, load=LOAD) == 0
+    text = capsys.readouterr().out
+    assert "prefill: " in text
+    assert "2 decode: " in text
+    assert "met" in text
+
+
+def test_a_document_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = told(capsys, check=written(measured(), tmp_path), server=SERVER)
+    assert [each["measure"] for each in document["runs"][0]["compared"]] == ["ttft", "ttft", "tpot", "tpot"]
+
+
+@pytest.mark.data
+def test_a_million_requests_take_memory_in_columns(test_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tenth of an hour of Azure's trace, twice."""
+    trace = TraceOptions(trace=test_data / "traces/azure_conv_2023.csv", trace_until=360)
+    figures = told(capsys, repeat=2, server=SERVER, trace=trace, load=LoadOptions())["figures"]
+    assert figures["requests"] > 2000
+    assert figures["refused"] == 0
+
+
+def here() -> None:
+    simulate(server=ServerOptions(), load=LOAD)
+
+
+def split_of_nothing() -> None:
+    simulate(server=ServerOptions(model="llama-3.1-8b", hardware="h100", disaggregate="3"), load=LOAD)
+
+
+def too_large() -> None:
+    simulate(server=ServerOptions(model="llama-3-70b", hardware="h100"), load=LOAD)
+
+
+def unknown() -> None:
+    simulate(server=ServerOptions(model="llama-3-8c", hardware="h100"), load=LOAD)
+
+
+def gaps() -> None:
+    simulate(slo="itl=50ms", server=SERVER, load=LOAD)
+
+
+def target() -> None:
+    simulate(server=SERVER, engine=EngineFlags(tpot_target_ms=50), load=LOAD)
+
+
+def no_load() -> None:
+    simulate(server=SERVER)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        (here, ParameterError),
+        (split_of_nothing, ParameterError),
+        (too_large, ResourceError),
+        (unknown, ModelNotFoundError),
+        (gaps, ParameterError),
+        (target, ParameterError),
+        (no_load, ParameterError),
+    ],
+)
+def test_mistakes_are_told_with_the_way_out(call: Callable[[], None], kind: type[TwofoldError]) -> None:
+    with pytest.raises(kind) as caught:
+        call()
+    assert caught.value.hint

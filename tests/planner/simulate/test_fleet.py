@@ -1,0 +1,171 @@
+"""Many replicas: routers, loads that wait for answers, phases apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from tests.planner.simulate.support import Kind, Listed, linear, setting_with
+from twofold.bench.load.lengths import Fixed
+from twofold.bench.load.plan import LoadPlan
+from twofold.bench.load.shared import SharedPrefix
+from twofold.core.errors import ParameterError
+from twofold.planner.simulate.exact import ExactReplica
+from twofold.planner.simulate.fast.replica import FastReplica
+from twofold.planner.simulate.figures import figures
+from twofold.planner.simulate.fleet import Handover, Simulated, Source, simulate
+from twofold.planner.simulate.jobs import Jobs, Repeated, SimulatedJob, said_nothing
+from twofold.planner.simulate.route import make_router
+
+SETTING = setting_with(sequences=8, rows=256, context=4000)
+
+
+def run(source: Source, count: int = 1, router: str = "round-robin", kind: Kind = FastReplica) -> Simulated:
+    replicas = [kind(SETTING, linear) for _ in range(count)]
+    found = simulate(source, replicas, make_router(router, count))
+    for replica in replicas:
+        replica.check_idle()
+    return found
+
+
+def plan(**flags: object) -> Jobs:
+    return Jobs(LoadPlan(**flags).load(said_nothing, 0))  # type: ignore[arg-type]
+
+
+def equal_jobs(count: int, gap: float = 0.1) -> list[SimulatedJob]:
+    return [SimulatedJob(number, gap * number, 64, 16, stream=number) for number in range(count)]
+
+
+def by_number(values: Sequence[float], found: Simulated) -> list[float]:
+    return [value for _, value in sorted(zip(found.jobs.index, values, strict=True))]
+
+
+def test_routers_that_hear_and_that_do_not_give_the_same_to_one_replica() -> None:
+    jobs = equal_jobs(40, 0.02)
+    apart, together = run(Listed(jobs)), run(Listed(jobs), router="least-loaded")
+    for column in ("admitted_s", "first_s", "last_s"):
+        one, other = (by_number(getattr(found.jobs, column), found) for found in (apart, together))
+        assert one == pytest.approx(other, abs=1e-6)
+
+
+def test_round_robin_takes_turns() -> None:
+    found = run(Listed(equal_jobs(9)), 3)
+    assert by_number(found.jobs.replica, found) == [0, 1, 2] * 3
+
+
+def test_the_least_loaded_replica_is_chosen() -> None:
+    """One replica has a long answer; the short ones that come later go past it."""
+    long = SimulatedJob(0, 0.0, 64, 2000, stream=0)
+    short = [SimulatedJob(number, float(number), 64, 2, stream=number) for number in range(1, 6)]
+    found = run(Listed([long, *short]), 2, "least-loaded")
+    assert by_number(found.jobs.replica, found) == [0, 1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("router", ["affinity", "longest-match"])
+def test_prompts_that_begin_alike_meet(router: str) -> None:
+    shared = SharedPrefix(tokens=256, groups=120)
+    flags = {"rate": 20.0, "duration_s": 30.0, "input_tokens": Fixed(320), "output_tokens": Fixed(8), "shared": shared}
+    cached = [sum(run(plan(**flags), 4, name).jobs.cached) for name in ("round-robin", router)]
+    assert cached[1] > 1.15 * cached[0]
+
+
+def test_affinity_is_bounded() -> None:
+    """One prefix for all does not end on one replica."""
+    flags = {"rate": 100.0, "duration_s": 5.0, "input_tokens": Fixed(300), "output_tokens": Fixed(64)}
+    found = run(plan(**flags, shared=SharedPrefix(tokens=200, groups=1)), 4, "affinity")
+    counts = np.bincount(found.jobs.replica, minlength=4)
+    assert counts.min() > 0
+    assert counts.max() < 0.5 * counts.sum()
+
+
+@pytest.mark.parametrize("kind", [FastReplica, ExactReplica])
+def test_a_closed_loop_asks_again_when_it_was_answered(kind: Kind) -> None:
+    found = run(plan(concurrency=3, requests=12, input_tokens=Fixed(64), output_tokens=Fixed(16)), kind=kind)
+    due, last = (np.array(by_number(column, found)) for column in (found.jobs.due_s, found.jobs.last_s))
+    assert len(due) == 12
+    assert all(np.isin(np.round(due[3:], 9), np.round(last, 9)))
+
+
+@pytest.mark.parametrize("kind", [FastReplica, ExactReplica])
+def test_no_more_are_open_than_may_be(kind: Kind) -> None:
+    """What is due beyond that waits where it comes from, and its TTFT counts from when it was due."""
+    load = plan(rate=math.inf, concurrency=2, requests=10, input_tokens=Fixed(64), output_tokens=Fixed(16))
+    found = run(load, kind=kind)
+    moments = sorted([(time, 1) for time in found.jobs.admitted_s] + [(time, -1) for time in found.jobs.last_s])
+    assert max(np.cumsum([change for _, change in moments])) == 2
+    assert set(found.jobs.due_s) == {0.0}
+    assert max(found.jobs.first_s) > 5 * min(found.jobs.first_s)
+
+
+@pytest.mark.parametrize("kind", [FastReplica, ExactReplica])
+def test_a_session_goes_on_from_what_was_said(kind: Kind) -> None:
+    load = plan(concurrency=1, requests=1, turns=Fixed(3), input_tokens=Fixed(100), output_tokens=Fixed(20))
+    found = run(load, kind=kind)
+    assert by_number(found.jobs.prompt, found) == [100, 220, 340]
+    assert by_number(found.jobs.cached, found) == [0, 112, 224]
+
+
+def test_phases_apart() -> None:
+    """The first token is the prefill replica's; the second comes after the keys and values travelled."""
+    jobs = equal_jobs(20)
+    decode = [FastReplica(SETTING, linear) for _ in range(2)]
+    prefill = [FastReplica(SETTING, linear)]
+    found = simulate(
+        Listed(jobs), prefill, make_router("round-robin", 1), Handover(decode, lambda tokens: tokens / 640)
+    )
+    together = run(Listed(jobs))
+    assert found.prefill_replicas == 1
+    assert len(found.jobs) == 20
+    first, last = np.array(found.jobs.first_s), np.array(found.jobs.last_s)
+    assert (last - first >= 0.1 + 15 * 0.005).all()
+    assert np.mean(first) < np.mean(together.jobs.first_s), "nobody who generates delays a prompt"
+    assert prefill[0].busy.decode_s == 0
+    assert sum(each.busy.prefill_rows for each in decode) == 0
+    for replica in (*prefill, *decode):
+        replica.check_idle()
+
+
+def test_answers_of_one_token_do_not_travel() -> None:
+    jobs = [SimulatedJob(0, 0.0, 64, 1)]
+    decode = [FastReplica(SETTING, linear)]
+    found = simulate(
+        Listed(jobs), [FastReplica(SETTING, linear)], make_router("round-robin", 1), Handover(decode, lambda _: 9.0)
+    )
+    assert found.jobs.last_s[0] < 1
+    assert decode[0].busy.steps == 0
+
+
+def test_a_job_gets_in_after_its_delay() -> None:
+    late = simulate(Listed(equal_jobs(3)), [FastReplica(SETTING, linear)], make_router("round-robin", 1), delay_s=0.5)
+    soon = run(Listed(equal_jobs(3)))
+    assert [first - 0.5 for first in late.jobs.first_s] == pytest.approx(list(soon.jobs.first_s))
+
+
+def test_a_trace_is_repeated_with_prompts_of_its_own() -> None:
+    jobs = plan(rate=10.0, requests=5)
+    asked = list(Repeated(jobs, 3).begin())
+    assert [job.number for job in asked] == list(range(15))
+    assert len({job.stream for job in asked}) == 15
+    assert all(a.due_s < b.due_s for a, b in pairwise(asked))
+    with pytest.raises(ParameterError, match="wait for no other"):
+        Repeated(plan(concurrency=2, requests=5), 2)
+
+
+def test_an_unknown_router_gets_the_nearest() -> None:
+    with pytest.raises(ParameterError) as caught:
+        make_router("afinity", 2)
+    assert caught.value.hint == "Did you mean 'affinity'?"
+
+
+def test_figures_count_what_could_not_run_as_infinitely_slow() -> None:
+    jobs = [*equal_jobs(3), SimulatedJob(3, 0.3, 5000, 10, stream=3)]
+    found = figures(run(Listed(jobs)), SETTING.blocks)
+    assert (found.requests, found.refused) == (4, 1)
+    assert found.ttft.p99 == math.inf
+    assert found.plain()["ttft"]["p99"] is None
+    assert found.ttft.p50 is not None
+    assert math.isfinite(found.ttft.p50)

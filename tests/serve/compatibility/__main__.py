@@ -1,6 +1,0 @@
-"""Writes docs/compatibility.md: ``python -m tests.serve.compatibility``."""
-
-from tests.serve.compatibility.table import PAGE, page
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,127 @@
+"""Records of requests whose numbers are worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.planner.models import SMOLLM2_135M, steps_of
+from tests.server.accounts.requests import report, served
+from twofold.core.errors import NotFoundError
+from twofold.core.record import SequenceRecord, Stall
+from twofold.core.report import RequestReport
+from twofold.core.tables import parse_toml
+from twofold.observe.accounting.bill import make_bill
+from twofold.observe.accounting.prices import PriceSheet
+from twofold.planner.predict.phase import PhaseCost, phase_floor
+from twofold.server.accounts.recent import RecentRequests
+from twofold.server.accounts.record import RequestAccount
+
+SHEET = PriceSheet.of(parse_toml("[default]\ninput = 1\noutput = 4"))
+CEILINGS = steps_of(SMOLLM2_135M, "Q4_1")
+
+
+def record(*reports: RequestReport, written: dict[float, int] | None = None, **changes: Any) -> dict[str, Any]:
+    request = served(*reports, written_tokens=written or {}, **changes)
+    bill = make_bill(request.reports, request.written_tokens, SHEET, "small", "default")
+    return RequestAccount(request, CEILINGS, bill, retries=1).data()
+
+
+def test_a_record_is_plain_data() -> None:
+    found = record(gaps_s=(0.1, 0.3, 0.2))
+    assert json.loads(json.dumps(found)) == found
+    assert (found["id"], found["retries"], found["longest_gap_s"]) == ("req_1", 1, 0.3)
+
+
+def test_tokens_and_money_agree() -> None:
+    found = record(written={300.0: 20})
+    assert found["tokens"] == {
+        "prompt": 100,
+        "cached": 40,
+        "fresh": 60,
+        "written": {"5m": 20},
+        "output": 11,
+        "reasoning": 0,
+    }
+    lines = {line["kind"]: (line["quantity"], line["amount"]) for line in found["cost"]["lines"]}
+    assert lines == {
+        "input": (40, 40e-6),
+        "cache_read": (40, 4e-6),
+        "cache_write_5m": (20, 25e-6),
+        "output": (11, 44e-6),
+    }
+    assert found["cost"]["total"] == pytest.approx(113e-6)
+    assert (found["cost"]["currency"], found["cost"]["factor"]) == ("USD", 1.0)
+
+
+def test_phases_beside_their_limits() -> None:
+    given = report(batch=4)
+    (prompt,) = record(given)["prompts"]
+    assert [prompt[name] for name in ("queue_s", "prefill_s", "decode_s", "ttft_s")] == pytest.approx(
+        [0.5, 0.06, 0.01, 0.56]
+    )
+    for name, seconds in (("prefill", 0.06), ("decode", 0.01)):
+        phase, work = prompt[name], getattr(given.record, name)
+        floor = phase_floor(work, CEILINGS)
+        done = PhaseCost.of(work, CEILINGS.cost)
+        assert (phase["rows"], phase["steps"], phase["rows_share"]) == (work.rows, work.steps, 0.25)
+        assert phase["machine_s"] == pytest.approx(seconds / 4)
+        assert (phase["least_s"], phase["bound"]) == (floor.seconds, floor.bound)
+        assert phase["roofline_share"] == pytest.approx(floor.seconds / seconds)
+        assert phase["flops"] == done.flops
+        assert sum(phase["bytes"].values()) == pytest.approx(done.bytes, abs=1)
+    assert prompt["predicted_s"] == pytest.approx(0.011)
+    assert prompt["prediction_error"] == pytest.approx(0.1)
+    assert prompt["steps_s"] == pytest.approx(0.07)
+
+
+def test_stalls_and_preemptions() -> None:
+    given = report()
+    given.record.stall(Stall.PREEMPTED, 0.25, until=11.0)
+    given.record.preemptions, given.record.recomputed, given.record.swapped = 1, 50, 3
+    (prompt,) = record(given)["prompts"]
+    assert prompt["stalls_s"] == {"preempted": 0.25}
+    assert (prompt["preemptions"], prompt["recomputed_tokens"], prompt["swapped_blocks"]) == (1, 50, 3)
+
+
+def test_what_never_ran_and_what_is_not_known() -> None:
+    refused = RequestReport("r", 0.0, None, None, None, 2.0, 9, 0, 0, ("abort",), SequenceRecord())
+    found = RequestAccount(served(refused, status=503, error="BusyError")).data()
+    (prompt,) = found["prompts"]
+    assert prompt["prefill"] == {"rows": 0, "steps": 0, "rows_share": None, "machine_s": 0.0}
+    assert (prompt["ttft_s"], prompt["prediction_error"], found["cost"]) == (None, None, None)
+    assert RequestAccount(served(report())).data()["prompts"][0]["decode"].keys() == prompt["decode"].keys()
+
+
+def test_the_last_ones_are_kept_for_their_tenant() -> None:
+    recent = RecentRequests(most=2)
+    for number in range(3):
+        recent.add(RequestAccount(served(request_id=f"req_{number}", gaps_s=(1.0, 3.0, 2.0))))
+    assert len(recent) == 2
+    assert all(len(account.served.gaps_s) == 1 for account in recent._accounts.values())
+    assert recent.data("acme", "req_2")["longest_gap_s"] == 3.0
+    for tenant, request_id in (("acme", "req_0"), ("other", "req_2"), ("", "req_2"), ("acme", "req_9")):
+        with pytest.raises(NotFoundError, match="ended lately"):
+            recent.data(tenant, request_id)
+
+
+def test_requests_with_many_prompts_are_told_in_part_and_kept_for_less_long() -> None:
+    recent = RecentRequests(most=9, most_prompts=150)
+    for number in (1, 2, 2, 3):
+        recent.add(RequestAccount(served(*[report()] * 70, request_id=f"req_{number}")))
+    assert len(recent) == 2
+    found = recent.data("acme", "req_3")
+    assert (len(found["prompts"]), found["prompts_left_out"], found["tokens"]["prompt"]) == (64, 6, 7000)
+    recent.add(RequestAccount(served(*[report()] * 200, request_id="req_4")))
+    recent.add(RequestAccount(served(request_id="req_5")))
+    assert len(recent) == 1
+
+
+def test_what_is_kept_does_not_grow_with_the_answer() -> None:
+    account = RequestAccount(served(gaps_s=tuple(map(float, range(5000)))))
+    assert account.brief().served.gaps_s == (4999.0,)
+    assert replace(account.brief(), served=account.served) == account
+    assert RequestAccount(served()).brief().data() == RequestAccount(served()).data()

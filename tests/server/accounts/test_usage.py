@@ -1,0 +1,185 @@
+"""Sums by day, tenant, key, model and tier, over restarts and failures."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.server.accounts.requests import NOON, report, served
+from twofold.core.errors import ParameterError, ResourceError
+from twofold.core.tables import parse_toml
+from twofold.observe.accounting.bill import Bill, make_bill, total_of
+from twofold.observe.accounting.prices import PriceSheet
+from twofold.observe.served import ServedRequest
+from twofold.server.accounts.usage import UsageBook
+
+T = TypeVar("T")
+SHEET = PriceSheet.of(parse_toml("[default]\ninput = 0.07\noutput = 0.13"))
+DAY_S = 86_400.0
+
+
+def billed(request: ServedRequest) -> tuple[ServedRequest, Bill | None]:
+    return request, make_bill(request.reports, request.written_tokens, SHEET, request.model, request.tier)
+
+
+def entries(book: UsageBook, tenant: str | None = "acme", **asked: Any) -> Coroutine[Any, Any, list[dict[str, Any]]]:
+    async def ask() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = (await book.data(tenant, **asked))["data"]
+        return found
+
+    return ask()
+
+
+def test_sums_of_a_request(tmp_path: Path) -> None:
+    async def check() -> None:
+        book = UsageBook(tmp_path / "usage.db")
+        book.add(*billed(served(report(batch=2), written_tokens={3600.0: 10}, reasoning_tokens=3)))
+        (entry,) = await entries(book, by=("day", "tenant", "key", "model", "tier"))
+        await book.close()
+        assert entry.pop("machine_s") == pytest.approx(0.035)
+        assert entry.pop("cost") == pytest.approx((50 * 0.07 + 40 * 0.007 + 10 * 0.14 + 11 * 0.13) / 1e6)
+        assert entry == {
+            "day": "2026-11-21",
+            "tenant": "acme",
+            "key": "k1",
+            "model": "small",
+            "tier": "default",
+            "currency": "USD",
+            "requests": 1,
+            "failed": 0,
+            "cached_answers": 0,
+            "fresh": 50,
+            "cached": 40,
+            "written_5m": 0,
+            "written_30m": 0,
+            "written_1h": 10,
+            "output": 11,
+            "reasoning": 3,
+        }
+
+    asyncio.run(check())
+
+
+def test_sums_are_exact_over_restarts(tmp_path: Path) -> None:
+    path, rng, amounts = tmp_path / "usage.db", random.Random(4), []
+
+    async def serve_some() -> None:
+        book = UsageBook(path)
+        for _ in range(20):
+            request, bill = billed(served(report(rng.randrange(50, 5000), 3, rng.randrange(1, 99))))
+            assert bill is not None
+            amounts.append(bill.total)
+            book.add(request, bill)
+            if rng.random() < 0.3:
+                await book.flush()
+        await book.close()
+
+    for _ in range(3):
+        asyncio.run(serve_some())
+
+    async def read() -> None:
+        book = UsageBook(path)
+        ((cost, requests),) = book._file.use(lambda c: c.execute("SELECT cost, requests FROM usage").fetchall())
+        await book.close()
+        assert Decimal(cost) == total_of(amounts) > 0
+        assert requests == 60
+
+    asyncio.run(read())
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_groups_and_tenants() -> None:
+    async def check() -> None:
+        book = UsageBook(None)
+        for words in ("acme a flex", "acme a default", "acme b flex", "x a flex"):
+            tenant, model, tier = words.split()
+            book.add(*billed(served(tenant=tenant, model=model, tier=tier)))
+        book.add(served(status=503, reports=()), None)
+        book.add(served(cached_answer=True, reports=()), None)
+        by_model = await entries(book, by=("model",))
+        assert [(e["model"], e["currency"], e["requests"]) for e in by_model] == [
+            ("a", "USD", 2),
+            ("b", "USD", 1),
+            ("small", "", 2),
+        ]
+        assert [(e["failed"], e["cached_answers"], e["cost"]) for e in by_model if not e["currency"]] == [(1, 1, 0.0)]
+        assert [e["requests"] for e in await entries(book, "x", by=())] == [1]
+        assert [e["requests"] for e in await entries(book, None, by=("tenant",))] == [2, 3, 1]
+        assert await entries(book, "nobody") == []
+        await book.close()
+
+    asyncio.run(check())
+
+
+def test_days() -> None:
+    async def check() -> None:
+        book = UsageBook(None, days=2)
+        for day in (-2, -1, 0):
+            book.add(served(arrived_at=NOON + day * DAY_S), None)
+        assert [e["day"] for e in await entries(book, by=("day",))] == ["2026-11-19", "2026-11-20", "2026-11-21"]
+        assert [e["day"] for e in await entries(book, by=("day",), since="2026-11-21")] == ["2026-11-21"]
+        book.add(served(arrived_at=NOON + 1 * DAY_S), None)
+        assert [e["day"] for e in await entries(book, by=("day",))] == ["2026-11-20", "2026-11-21", "2026-11-22"]
+        await book.close()
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(("asked", "param"), [({"by": ("modle",)}, "by"), ({"since": "yesterday"}, "since")])
+def test_wrong_questions_are_named(asked: dict[str, Any], param: str) -> None:
+    async def check() -> None:
+        book = UsageBook(None)
+        with pytest.raises(ParameterError) as caught:
+            await book.data("acme", **asked)
+        await book.close()
+        assert caught.value.param == param
+
+    asyncio.run(check())
+
+
+def test_what_could_not_be_written_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check() -> None:
+        book = UsageBook(tmp_path / "usage.db")
+        writing = asyncio.create_task(book.run(every_s=0.005))
+        book.add(served(), None)
+
+        def full(_: object) -> None:
+            book.add(served(status=500), None)
+            raise ResourceError("The disk is full.")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(book._file, "use", full)
+            while book.failure is None:
+                await asyncio.sleep(0.005)
+            book.add(served(), None)
+            await asyncio.sleep(0.02)
+        assert book.failure == "The disk is full."
+        while book.failure is not None:
+            await asyncio.sleep(0.005)
+        writing.cancel()
+        (entry,) = await entries(book)
+        assert entry["requests"] - entry["failed"] == 2
+        assert entry["failed"] > 0
+        await book.close()
+
+    asyncio.run(asyncio.wait_for(check(), 5))
+
+
+def test_a_cancelled_writing_loses_nothing(tmp_path: Path) -> None:
+    async def check() -> None:
+        book = UsageBook(tmp_path / "usage.db")
+        for _ in range(20):
+            book.add(served(), None)
+            writing = asyncio.create_task(book.flush())
+            await asyncio.sleep(0)
+            writing.cancel()
+        assert [e["requests"] for e in await entries(book)] == [20]
+        await book.close()
+
+    asyncio.run(check())

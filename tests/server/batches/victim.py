@@ -1,0 +1,50 @@
+"""A server with one batch, to be killed: ``python -m tests.server.batches.victim FOLDER LINES``.
+
+Each answer that is given is a line of ``answered`` in the folder; it ends when the batch has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.server.files.uploads import FORM, form, pieces
+from twofold.server.batches.check import BatchLimits
+from twofold.server.batches.run import LineCall
+from twofold.server.batches.service import BatchService
+from twofold.server.files.endpoint import FilesEndpoint
+
+URL = "/v1/embeddings"
+
+
+async def main(folder: Path, count: int) -> None:
+    with (folder / "answered").open("a", buffering=1) as answered:
+
+        async def answer(call: LineCall) -> tuple[int, dict[str, Any]]:
+            await asyncio.sleep(0.01)
+            print(call.custom_id, file=answered)
+            return 200, {"model": "mock"}
+
+        files = await FilesEndpoint.open(folder / "files")
+        batches = await BatchService.open(folder / "batches", files, answer, limits=BatchLimits(width=8))
+        page = await batches.page("one", {})
+        told = page["data"][0] if page["data"] else await begun(files, batches, count)
+        while told["status"] != "completed":
+            await asyncio.sleep(0.01)
+            told = await batches.get("one", told["id"])
+        await batches.close()
+        await files.close()
+
+
+async def begun(files: FilesEndpoint, batches: BatchService, count: int) -> dict[str, Any]:
+    given = [{"custom_id": f"r{n}", "method": "POST", "url": URL, "body": {"input": "a"}} for n in range(count)]
+    data = b"".join(json.dumps(one).encode() + b"\n" for one in given)
+    file = await files.upload("one", FORM, pieces(form(data)))
+    return await batches.create("one", {"input_file_id": file["id"], "endpoint": URL, "completion_window": "24h"})
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))

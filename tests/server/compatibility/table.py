@@ -1,0 +1,192 @@
+"""The table of what is accepted and what is refused: every field that a client can send, really sent to our readers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.server.compatibility.endpoints import ENDPOINTS, Endpoint
+from tests.server.compatibility.probes import Probe, fields_of, probes_of
+from tests.support.vocabulary import tokenizer_metadata
+from twofold.api.anthropic.errors import AnthropicDialect
+from twofold.api.base import Dialect, ModelFacts
+from twofold.api.fields import UNSUPPORTED, FieldError, Fields, leaving_out
+from twofold.api.ollama.errors import OllamaDialect
+from twofold.api.openai.errors import OpenAIDialect
+from twofold.core.errors import ParameterError, TwofoldError
+from twofold.text.parsers.format import AnswerFormat
+from twofold.text.tokenizers.tokenizer import Tokenizer
+
+PAGE: Final = Path(__file__).parents[3] / "docs" / "compatibility.md"
+TEMPLATE: Final = (
+    "{% for tool in tools or [] %}tool {{ tool | tojson }}\n{% endfor %}"
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant: "
+)
+THINKS: Final = (
+    TEMPLATE + "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}{% endif %}"
+)
+PLAIN: Final = TEMPLATE + "{% endif %}"
+DIALECTS: Final[Mapping[str, Dialect]] = {
+    "openai": OpenAIDialect(),
+    "anthropic": AnthropicDialect(),
+    "ollama": OllamaDialect(),
+}
+CLIENTS: Final = {"openai": "OpenAI's", "anthropic": "Anthropic's", "ollama": "Ollama's"}
+MOST_LISTED: Final = 12
+NEEDS_THINKING: Final = "¹"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a value. ``code`` is the error's status and word, None where the value was accepted.
+
+    thinking     it is only accepted where the model thinks
+    param        the field that the error names
+    unsupported  the error says that the field, or this value of it, is not supported: not that the value is wrong
+    """
+
+    probe: Probe
+    code: str | None
+    thinking: bool = False
+    param: str | None = None
+    unsupported: bool = False
+
+    @property
+    def label(self) -> str:
+        return self.probe.label + (NEEDS_THINKING if self.thinking else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A field and what became of its values."""
+
+    name: str
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def verdict(self) -> str:
+        refused = sum(outcome.code is not None for outcome in self.outcomes)
+        return "accepted" if not refused else "refused" if refused == len(self.outcomes) else "limited"
+
+    def line(self) -> str:
+        accepted = [outcome.label for outcome in self.outcomes if outcome.code is None]
+        refused: dict[str, list[str]] = {}
+        for outcome in self.outcomes:
+            if outcome.code is not None:
+                refused.setdefault(outcome.code, []).append(outcome.label)
+        told = "; ".join(f"{self._listed(labels)}: {code}" for code, labels in refused.items())
+        return f"| `{self.name}` | {self.verdict} | {self._listed(accepted)} | {told} |"
+
+    def _listed(self, labels: list[str]) -> str:
+        """The labels; where all values fared alike, or there are many, not every one."""
+        if self.verdict == "refused" and len(labels) == len(self.outcomes) > 1:
+            return f"all {len(labels)} that were tried"
+        shown, left = labels[:MOST_LISTED], len(labels) - MOST_LISTED
+        return ", ".join(shown) + (f" and {left} more" if left > 0 else "")
+
+
+class Readers:
+    """Reads bodies, for a model that thinks and for one that does not."""
+
+    def __init__(self) -> None:
+        self._thinks, self._plain = _facts(THINKS), _facts(PLAIN)
+
+    def row(self, endpoint: Endpoint, name: str, hint: Any) -> Row:
+        tried = [*(endpoint.values.get(name) or probes_of(hint)), *endpoint.more.get(name, ())]
+        assert tried, f"{endpoint.path}: say in endpoints.py what to try for {name}"
+        return Row(name, tuple(self._outcome(endpoint, name, probe) for probe in tried))
+
+    def accepts(self, endpoint: Endpoint, name: str, value: Any) -> bool:
+        """Whether a body with this value of a field is taken, by a model that thinks."""
+        return self._outcome(endpoint, name, Probe("", value)).code is None
+
+    def known(self, endpoint: Endpoint) -> set[str]:
+        """The fields that the endpoint's reader looks at."""
+        with _asked() as names:
+            endpoint.read(dict(endpoint.base))
+        return names
+
+    def _outcome(self, endpoint: Endpoint, name: str, probe: Probe) -> Outcome:
+        body = {**endpoint.base, **endpoint.needs.get(name, {}), name: probe.value}
+        with leaving_out(unknown=False) as left_out:
+            error = _error(endpoint, body, self._thinks)
+        if error is None and left_out.told:
+            return Outcome(probe, "omitted with a warning", param=name)
+        if error is None:
+            return Outcome(probe, None, thinking=_error(endpoint, body, self._plain) is not None)
+        dialect = DIALECTS[endpoint.client]
+        told = dialect.error(error, "req_1")["error"]
+        word = "" if isinstance(told, str) else f" `{told.get('code') or told['type']}`"
+        param = error.param if isinstance(error, ParameterError) else None
+        unsupported = isinstance(error, FieldError) and error.code in (UNSUPPORTED, "unsupported_value")
+        return Outcome(probe, f"{dialect.status(error)}{word}", param=param, unsupported=unsupported)
+
+
+def rows(readers: Readers, endpoint: Endpoint) -> list[Row]:
+    """A row for each field that the client has."""
+    return [readers.row(endpoint, name, hint) for name, hint in client_fields(endpoint).items()]
+
+
+def client_fields(endpoint: Endpoint) -> dict[str, Any]:
+    return fields_of(endpoint.params) | dict(endpoint.also)
+
+
+def page() -> str:
+    """The whole page."""
+    readers = Readers()
+    parts = [HEAD, *(section(readers, endpoint) for endpoint in ENDPOINTS)]
+    return "\n\n".join(parts) + "\n"
+
+
+def section(readers: Readers, endpoint: Endpoint) -> str:
+    """The part of the page about one endpoint."""
+    lines = [f"## {endpoint.path}", "", "| field | | accepted | refused |", "|---|---|---|---|"]
+    lines += [row.line() for row in rows(readers, endpoint)]
+    beyond = sorted(readers.known(endpoint) - client_fields(endpoint).keys())
+    told = ", ".join(f"`{name}`" for name in beyond)
+    return "\n".join([*lines, "", f"Read too, though {CLIENTS[endpoint.client]} client has no such field: {told}."])
+
+
+def _error(endpoint: Endpoint, body: dict[str, Any], facts: ModelFacts) -> TwofoldError | None:
+    try:
+        endpoint.read(body).prepare(facts)
+    except TwofoldError as error:
+        return error
+    return None
+
+
+def _facts(template: str) -> ModelFacts:
+    tokenizer = Tokenizer.from_metadata({**tokenizer_metadata(300), "tokenizer.chat_template": template})
+    return ModelFacts(tokenizer, AnswerFormat.of(tokenizer), context=4096, hidden_size=64)
+
+
+@contextmanager
+def _asked() -> Iterator[set[str]]:
+    """The names of the body's fields that are looked at meanwhile."""
+    names: set[str] = set()
+    take = Fields.take
+
+    def noted(self: Fields, field: str) -> Any:
+        if self.name(field) == field:
+            names.add(field)
+        return take(self, field)
+
+    Fields.take = noted  # type: ignore[method-assign]
+    try:
+        yield names
+    finally:
+        Fields.take = take  # type: ignore[method-assign]
+
+
+HEAD: Final = f"""# What the server accepts
+
+Every field that the Python clients of OpenAI, Anthropic and Ollama can send, with the values that were tried: generated
+from the clients' types, and tried on the server's readers. The server refuses an unsupported field by name, with an
+error in the client's format. It ignores nothing silently except labels, which do not affect the output. The header
+`x-twofold-warning` and the log name what the server omits.
+`python -m tests.server.compatibility` writes this page, and a test fails where it is stale.
+
+{NEEDS_THINKING} by reasoning models; others refuse it."""

@@ -1,0 +1,186 @@
+"""What a key may ask for, and when there is some again."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twofold.core.errors import ParameterError, QuotaError
+from twofold.server.edge.quotas import Quota, Quotas, Visit
+
+
+def test_requests_a_minute_fill_evenly() -> None:
+    quotas, quota = Quotas(), Quota(requests_per_minute=6)
+    for _ in range(6):
+        quotas.enter("a", quota, 0.0)
+    with pytest.raises(QuotaError, match="6 requests a minute") as refusal:
+        quotas.enter("a", quota, 4.0)
+    assert refusal.value.retry_after_s == pytest.approx(6.0)
+    quotas.enter("b", quota, 4.0)
+    quotas.enter("a", quota, 10.0)
+    with pytest.raises(QuotaError):
+        quotas.enter("a", quota, 10.0)
+
+
+def test_concurrent_requests_end() -> None:
+    quotas, quota = Quotas(), Quota(concurrent=2)
+    first, _ = quotas.enter("a", quota, 0.0), quotas.enter("a", quota, 0.0)
+    with pytest.raises(QuotaError, match="at a time"):
+        quotas.enter("a", quota, 0.0)
+    first.leave(0, 0, 1.0)
+    first.leave(0, 0, 1.0)
+    quotas.enter("a", quota, 1.0)
+    with pytest.raises(QuotaError):
+        quotas.enter("a", quota, 1.0)
+
+
+def test_a_refused_request_takes_nothing() -> None:
+    quotas, quota = Quotas(), Quota(requests_per_minute=10, concurrent=1)
+    quotas.enter("a", quota, 0.0)
+    for _ in range(20):
+        with pytest.raises(QuotaError):
+            quotas.enter("a", quota, 0.0)
+    assert dict(quotas.headers("a", 0.0))[b"x-ratelimit-remaining-requests"] == b"9"
+
+
+def test_bytes_of_bodies_are_counted() -> None:
+    quotas, quota = Quotas(), Quota(bytes_per_minute=600)
+    visit = quotas.enter("a", quota, 0.0, 500)
+    with pytest.raises(QuotaError, match="600 bytes a minute") as refusal:
+        quotas.enter("a", quota, 0.0, 200)
+    assert refusal.value.retry_after_s == pytest.approx(10.0)
+    visit.leave(0, 100, 0.0)
+    quotas.enter("a", quota, 0.0, 500)
+
+
+def test_a_body_beyond_a_minute_s_worth_is_paid_by_those_that_follow() -> None:
+    quotas, quota = Quotas(), Quota(bytes_per_minute=60)
+    quotas.enter("a", quota, 0.0, 180).leave(0, 180, 0.0)
+    for size in (0, 1, 60):
+        with pytest.raises(QuotaError):
+            quotas.enter("a", quota, 120.0, size)
+    quotas.enter("a", quota, 180.0, 60)
+    chunked = quotas.enter("b", quota, 0.0)
+    chunked.leave(0, 90, 0.0)
+    with pytest.raises(QuotaError) as refusal:
+        quotas.enter("b", quota, 0.0)
+    assert refusal.value.retry_after_s == pytest.approx(31.0)
+
+
+def test_unused_tokens_come_back() -> None:
+    quotas, quota = Quotas(), Quota(tokens_per_minute=600)
+    visit = quotas.enter("a", quota, 0.0)
+    visit.reserve(500, 0, 0.0)
+    other = quotas.enter("a", quota, 0.0)
+    with pytest.raises(QuotaError, match="tokens a minute") as refusal:
+        other.reserve(200, 0, 0.0)
+    assert refusal.value.retry_after_s == pytest.approx(10.0)
+    visit.leave(100, 0, 0.0)
+    other.reserve(500, 0, 0.0)
+
+
+def test_more_than_was_reserved_is_paid_later() -> None:
+    quotas, quota = Quotas(), Quota(tokens_per_minute=60)
+    visit = quotas.enter("a", quota, 0.0)
+    visit.reserve(10, 0, 0.0)
+    visit.leave(90, 0, 0.0)
+    later = quotas.enter("a", quota, 30.0)
+    with pytest.raises(QuotaError) as refusal:
+        later.reserve(1, 0, 30.0)
+    assert refusal.value.retry_after_s == pytest.approx(1.0)
+
+
+def test_kv_tokens_are_held_until_the_end() -> None:
+    quotas, quota = Quotas(), Quota(kv_tokens=1000)
+    visit, other = quotas.enter("a", quota, 0.0), quotas.enter("a", quota, 0.0)
+    visit.reserve(0, 800, 0.0)
+    with pytest.raises(QuotaError, match="KV tokens"):
+        other.reserve(0, 300, 0.0)
+    visit.leave(0, 0, 5.0)
+    other.reserve(0, 300, 5.0)
+
+
+def test_what_can_never_be_is_told_so() -> None:
+    visit = Quotas().enter("a", Quota(tokens_per_minute=100, kv_tokens=50), 0.0)
+    with pytest.raises(ParameterError, match="101"):
+        visit.reserve(101, 0, 0.0)
+    with pytest.raises(ParameterError, match="KV"):
+        visit.reserve(10, 51, 0.0)
+
+
+def test_headers_tell_limit_rest_and_reset() -> None:
+    quotas = Quotas()
+    visit = quotas.enter("a", Quota(requests_per_minute=60, tokens_per_minute=600), 0.0)
+    visit.reserve(300, 0, 0.0)
+    assert dict(visit.headers(0.0)) == {
+        b"x-ratelimit-limit-requests": b"60",
+        b"x-ratelimit-remaining-requests": b"59",
+        b"x-ratelimit-reset-requests": b"1.000s",
+        b"x-ratelimit-limit-tokens": b"600",
+        b"x-ratelimit-remaining-tokens": b"300",
+        b"x-ratelimit-reset-tokens": b"30.000s",
+    }
+    assert quotas.enter("b", Quota(), 0.0).headers(0.0) == ()
+
+
+def test_keys_at_rest_are_forgotten() -> None:
+    quotas, quota = Quotas(), Quota(requests_per_minute=60)
+    for number in range(1000):
+        quotas.enter(f"key-{number}", quota, float(number)).leave(0, 0, float(number))
+    assert len(quotas) < 10
+    held = [quotas.enter(f"held-{number}", quota, 2000.0) for number in range(5)]
+    for number in range(100):
+        quotas.enter(f"late-{number}", quota, 3000.0 + 2 * number).leave(0, 0, 3000.0 + 2 * number)
+    assert 5 <= len(quotas) < 15
+    assert len(held) == 5
+
+
+def test_a_changed_quota_holds_at_once() -> None:
+    quotas = Quotas()
+    quotas.enter("a", Quota(concurrent=5), 0.0)
+    with pytest.raises(QuotaError):
+        quotas.enter("a", Quota(concurrent=1), 0.0)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "9"])
+def test_a_quota_is_a_whole_number(value: object) -> None:
+    with pytest.raises(ParameterError, match="concurrent"):
+        Quota(concurrent=value)  # type: ignore[arg-type]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.floats(0, 5), st.integers(1, 40)), max_size=60))
+def test_no_more_passes_than_flows_in(steps: list[tuple[float, int]]) -> None:
+    """A bucket lets through at most its content and what has flown in, and a wait is as long as told."""
+    quotas, quota = Quotas(), Quota(tokens_per_minute=100)
+    now, taken = 0.0, 0
+    for pause, tokens in steps:
+        now += pause
+        visit = quotas.enter("a", quota, now)
+        try:
+            visit.reserve(tokens, 0, now)
+        except QuotaError as refusal:
+            now += refusal.retry_after_s + 1e-6
+            visit.reserve(tokens, 0, now)
+        visit.leave(tokens, 0, now)
+        taken += tokens
+        assert taken <= 100 + now * 100 / 60 + 1e-3
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 5), max_size=80))
+def test_what_runs_never_exceeds_the_limit(choices: list[int]) -> None:
+    quotas, quota, running = Quotas(), Quota(concurrent=3, kv_tokens=100), list[Visit]()
+    for choice in choices:
+        if choice < 2 and running:
+            running.pop(choice % len(running)).leave(0, 0, 0.0)
+            continue
+        try:
+            visit = quotas.enter("a", quota, 0.0)
+        except QuotaError:
+            assert len(running) == 3
+            continue
+        visit.reserve(0, 20 * (choice % 2), 0.0)
+        running.append(visit)
+        assert len(running) <= 3

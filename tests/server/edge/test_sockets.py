@@ -1,0 +1,338 @@
+"""Sockets that do anything at all: each ends in time, gets an answer where it can, and the server lives on."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import random
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+
+import pytest
+
+from tests.server.edge.service import (
+    Running,
+    body_of,
+    get,
+    headers_of,
+    post,
+    read_all,
+    running,
+    status_of,
+    wait_for,
+)
+from twofold.server.edge.limits import BodyLimits, ConnectionLimits
+from twofold.server.edge.protocol import GateProtocol
+
+LIMITS = ConnectionLimits(
+    connections=40, spare=10, head_bytes=16384, head_lines=50, head_s=0.4, keep_alive_s=0.6, stall_s=0.6, linger_s=0.4
+)
+BODY = BodyLimits(bytes=200_000, seconds=0.5)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with running(LIMITS, body=BODY) as server:
+        yield server
+        wait_for(lambda: server.open_connections == 0)
+
+
+def check_alive(server: Running) -> None:
+    assert status_of(server.exchange(get("/health"))) == 200
+
+
+def test_a_request_is_answered(server: Running) -> None:
+    response = server.exchange(post("/echo", b'{"a": 1}'))
+    assert status_of(response) == 200
+    assert body_of(response) == {"got": {"a": 1}}
+    headers = headers_of(response)
+    assert headers["x-request-id"] == headers["request-id"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert "server" not in headers
+
+
+def test_a_request_may_come_in_any_pieces(server: Running) -> None:
+    request = post("/echo", b'{"text": "in pieces"}')
+    for size in (1, 2, 7, 50):
+        parts = [request[start : start + size] for start in range(0, len(request), size)]
+        assert body_of(server.exchange(*parts)) == {"got": {"text": "in pieces"}}
+
+
+def test_requests_may_come_all_at_once(server: Running) -> None:
+    responses = server.exchange(get("/health", close=False) * 20 + get("/health"))
+    assert responses.count(b"HTTP/1.1 200") == 21
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 200,
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: a\r\nbad header\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: a\r\nx: \x00\r\n\r\n",
+        b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n",
+        b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 1, 2\r\n\r\n",
+        b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 99999999999999999999999999999999999\r\n\r\n",
+        b"POST /echo HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /echo HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /echo HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n-1\r\n",
+        b"POST /echo HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n" + b"F" * 30 + b"\r\n",
+    ],
+)
+def test_garbage_gets_a_400_in_json(server: Running, request_bytes: bytes) -> None:
+    response = server.exchange(request_bytes)
+    assert status_of(response) == 400
+    assert body_of(response)["error"]["type"] == "invalid_request_error"
+    assert headers_of(response)["connection"] == "close"
+
+
+def test_what_no_server_knows_gets_an_answer_too(server: Running) -> None:
+    unknown = b"POST /echo HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: gzip\r\n\r\n"
+    assert 400 <= status_of(server.exchange(unknown)) < 600
+    assert status_of(server.exchange(get("/health").replace(b"GET", b"BREW"))) == 200
+    assert status_of(server.exchange(get("http://localhost/health"))) == 404
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n\r\n"])
+@pytest.mark.parametrize(
+    "head", [b"x: " + b"y" * 8_000_000, b"a:b\r\n" * 1000 + b"x: y", b"x: y" + b"\r\n z" * 5000, b"y" * 20_000 + b": z"]
+)
+def test_long_heads_get_a_431(server: Running, head: bytes, end: bytes) -> None:
+    response = server.exchange(b"POST /v1/messages?beta=true HTTP/1.1\r\nhost: a\r\n" + head + end)
+    assert status_of(response) == 431
+    assert body_of(response)["type"] == "error"  # in the words of who asked
+    check_alive(server)
+
+
+def test_a_long_target_gets_a_431(server: Running) -> None:
+    assert status_of(server.exchange(get("/" + "a" * 20_000))) == 431
+
+
+def test_slow_heads_get_a_408(server: Running) -> None:
+    before = time.monotonic()
+    with server.connect() as client:
+        client.sendall(b"GET /hea")
+        with contextlib.suppress(OSError):
+            for byte in b"lth HTTP/1.1\r\nhost: localhost\r\n" + b"x" * 20:
+                client.sendall(bytes([byte]))
+                time.sleep(0.03)
+        assert status_of(read_all(client)) == 408
+    assert time.monotonic() - before < 4
+
+
+def test_a_later_slow_head_gets_a_408(server: Running) -> None:
+    with server.connect() as client:
+        client.sendall(get("/health", close=False) + b"GET /")
+        time.sleep(0.1)
+        client.sendall(b"h")
+        response = read_all(client)
+    assert response.startswith(b"HTTP/1.1 200")
+    assert b"HTTP/1.1 408" in response
+
+
+def test_silent_and_idle_connections_are_closed(server: Running) -> None:
+    assert server.exchange() == b""
+    assert server.exchange(get("/health", close=False)).count(b"HTTP/1.1") == 1
+
+
+def test_a_connection_is_kept_for_requests_that_come_in_time(server: Running) -> None:
+    with server.connect() as client:
+        for _ in range(6):
+            client.sendall(get("/health", close=False))
+            received = b""
+            while not received.endswith(b"}"):
+                received += client.recv(65536)
+            assert status_of(received) == 200
+            time.sleep(0.2)
+
+
+def test_slow_bodies_get_a_408(server: Running) -> None:
+    response = server.exchange(post("/echo", b"")[:-2].replace(b"length: 0", b"length: 100") + b"\r\n{")
+    assert status_of(response) == 408
+    assert "body" in body_of(response)["error"]["message"]
+
+
+def test_long_bodies_get_a_413_however_they_come(server: Running) -> None:
+    announced = post("/echo", b"[" + b" " * 300_000)
+    assert status_of(server.exchange(announced)) == 413
+    chunks = b"".join(b"2710\r\n" + b" " * 10_000 + b"\r\n" for _ in range(400))
+    head = b"POST /echo HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+    assert status_of(server.exchange(head + chunks)) == 413
+
+
+def test_a_refusal_arrives_although_more_was_sent(server: Running) -> None:
+    request = post("/echo", b"[" + b" " * 20_000_000)  # with connection: close
+    for _ in range(5):
+        with server.connect() as client:
+            client.sendall(request)  # a server that had closed would reset this, and take its answer back
+            assert status_of(read_all(client)) == 413
+
+
+def test_a_lie_about_the_length_harms_nobody(server: Running) -> None:
+    short = b"POST /echo HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}{}{}\r\n\r\n"
+    response = server.exchange(short)
+    assert response.startswith(b"HTTP/1.1 200")
+    assert b"HTTP/1.1 400" in response
+
+
+def test_crumbs_of_chunks_are_refused_before_they_cost_much(server: Running) -> None:
+    crumbs = b"POST /echo HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n" + b"1\r\n1\r\n" * 30_000
+    before = time.monotonic()
+    assert status_of(server.exchange(crumbs)) == 400
+    assert time.monotonic() - before < 2
+
+
+def test_a_body_in_fair_chunks_arrives(server: Running) -> None:
+    body = b"".join(b"64\r\n" + b" " * 100 + b"\r\n" for _ in range(1000)) + b"2\r\n{}\r\n0\r\n\r\n"
+    head = b"POST /echo HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+    assert body_of(server.exchange(head + body)) == {"got": {}}
+
+
+def test_who_sends_on_after_the_answer_is_cut(server: Running) -> None:
+    before = time.monotonic()
+    with server.connect() as client:
+        client.sendall(b"POST /refuse HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n")
+        with contextlib.suppress(OSError):
+            while time.monotonic() - before < 5:
+                client.sendall(b"x")
+                time.sleep(0.02)
+    assert time.monotonic() - before < 3
+
+
+def test_half_closed_requests_are_told_so(server: Running) -> None:
+    for request in (b"GET /hea", post("/echo", b"{}")[:-1], get("/wait", close=False)):
+        with server.connect() as client:
+            client.sendall(request)
+            time.sleep(0.05)
+            client.shutdown(socket.SHUT_WR)
+            assert status_of(read_all(client)) == 400
+
+
+def test_who_leaves_ends_his_request(server: Running) -> None:
+    before = server.service.left
+    for _ in range(10):
+        with server.connect() as client:
+            client.sendall(get("/wait", close=False))
+            time.sleep(0.02)
+    wait_for(lambda: server.service.left >= before + 10, 2)
+
+
+def test_closed_connections_leave_nothing_to_the_garbage_collector(server: Running) -> None:
+    """Or one collection, while everybody waits, frees what hundreds of them left."""
+    before = server.service.left
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(10):
+            with server.connect() as client:
+                client.sendall(get("/wait", close=False))
+                time.sleep(0.02)
+        wait_for(lambda: server.service.left >= before + 10 and server.open_connections == 0, 2)
+        wait_for(lambda: not any(issubclass(type(thing), GateProtocol) for thing in gc.get_objects()), 2)
+    finally:
+        gc.enable()
+
+
+def test_who_does_not_read_is_cut(server: Running) -> None:
+    before = server.service.sent_bytes
+    with server.connect(receive_buffer=4096) as client:
+        client.sendall(get("/flood"))
+        wait_for(lambda: server.service.sent_bytes > before)
+        wait_for(lambda: server.open_connections == 0, 5)
+    check_alive(server)
+
+
+def test_a_slow_reader_is_served(server: Running) -> None:
+    with server.connect() as client:
+        client.sendall(get("/large"))
+        got = 0
+        while piece := client.recv(200_000):
+            got += len(piece)
+            time.sleep(0.02)
+    assert got > 3_000_000
+
+
+def test_random_bytes_harm_nobody(server: Running) -> None:
+    source = random.Random(7)
+    valid = post("/echo", b'{"a": [1, 2, 3]}') + get("/health")
+    for _ in range(150):
+        data = bytearray(valid)
+        for _ in range(source.randrange(1, 8)):
+            data[source.randrange(len(data))] = source.randrange(256)
+        with server.connect() as client:
+            with contextlib.suppress(OSError):
+                client.sendall(bytes(data))
+                if source.random() < 0.5:
+                    client.shutdown(socket.SHUT_WR)
+            if source.random() < 0.1:
+                response = read_all(client)
+                assert not response or response.startswith(b"HTTP/1.1 ")
+    check_alive(server)
+
+
+def test_beyond_the_limit_only_life_is_told() -> None:
+    limits = replace(LIMITS, connections=5, spare=3, head_s=5.0, keep_alive_s=30.0)
+    with running(limits) as server:
+        held = [server.connect() for _ in range(5)]
+        for client in held:
+            client.sendall(get("/wait", close=False))
+        wait_for(lambda: server.open_connections == 5)
+        refused = server.exchange(get("/refuse"))
+        assert status_of(refused) == 503
+        assert 1 <= int(headers_of(refused)["retry-after"]) <= 120
+        check_alive(server)
+        spare = []
+        for _ in range(3):
+            spare.append(server.connect())
+            spare[-1].sendall(get("/health", close=False))
+            assert spare[-1].recv(65536)
+        wait_for(lambda: server.open_connections == 8)
+        assert server.exchange(get("/health")) == b""
+        for client in (*held, *spare):
+            client.close()
+        wait_for(lambda: server.open_connections == 0)
+        assert status_of(server.exchange(get("/refuse"))) == 404
+
+
+def test_silent_connections_give_way_to_those_that_ask() -> None:
+    """Three hundred of them, or heads that never end, on a server of 40 places: nobody who asks is refused."""
+    limits = replace(LIMITS, head_s=30.0, keep_alive_s=30.0)
+    with running(limits) as server, ExitStack() as open_sockets:
+        for number in range(300):
+            client = open_sockets.enter_context(server.connect())
+            with suppress(OSError):
+                client.sendall(b"GET /refuse HTTP/1.1\r\nHost: localhost\r\nX-A: " if number % 2 else b"")
+            if number % 20 == 0:
+                assert status_of(server.exchange(get("/refuse"))) == 404
+        wait_for(lambda: server.open_connections <= limits.connections)
+        kept = open_sockets.enter_context(server.connect())
+        for _ in range(5):
+            kept.sendall(get("/health", close=False))
+            heard = b""
+            while b"true" not in heard:
+                piece = kept.recv(65536)
+                assert piece, "a connection in use was closed"
+                heard += piece
+            for _ in range(60):
+                open_sockets.enter_context(server.connect())
+            assert status_of(server.exchange(get("/refuse"))) == 404
+
+
+def test_idle_connections_give_way() -> None:
+    limits = replace(LIMITS, connections=3, keep_alive_s=30.0)
+    with running(limits) as server:
+        idle = [server.connect() for _ in range(3)]
+        for client in idle:
+            client.sendall(get("/health", close=False))
+            client.recv(65536)
+        time.sleep(1.3)
+        assert status_of(server.exchange(get("/refuse"))) == 404
+        for client in idle:
+            client.close()

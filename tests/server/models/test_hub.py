@@ -1,0 +1,162 @@
+"""Several models in one server: loaded on demand, together or in turns, and found again after they failed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.server.models.conftest import ONE_MODEL, TWO_MODELS, settings
+from tests.server.workers.conftest import SHORT, Listener, job_of, until, whole
+from twofold.core.errors import BusyError, FormatError, ModelNotFoundError, ResourceError, WorkerError
+from twofold.server.base import ModelHub, ServedModel
+from twofold.server.models import hub as hub_module
+from twofold.server.models.hub import HubSettings, WorkerHub
+from twofold.server.models.offers import Offer, read_offers
+
+
+@asynccontextmanager
+async def opened(
+    offers: Sequence[Offer], chosen: HubSettings, observers: Sequence[Listener] = (), *, start: bool = True
+) -> AsyncIterator[WorkerHub]:
+    hub = WorkerHub(offers, chosen, observers)
+    try:
+        if start:
+            await hub.start()
+        yield hub
+    finally:
+        await hub.close()
+
+
+def test_it_is_what_the_server_asks_for(offers: tuple[Offer, ...]) -> None:
+    async def ask() -> None:
+        async with opened(offers, settings(ONE_MODEL), start=False) as opened_hub:
+            hub: ModelHub = opened_hub
+            async with hub.lease(None) as leased:
+                model: ServedModel = leased
+                assert model.queued == 0
+
+    asyncio.run(ask())
+
+
+def states(hub: WorkerHub) -> list[str]:
+    return [entry.state for entry in hub.entries()]
+
+
+async def answered(hub: WorkerHub, name: str | None, request_id: str = "r") -> str:
+    async with hub.lease(name) as model:
+        return (await whole(model, job_of(1, SHORT), request_id)).outputs[0].text
+
+
+def test_models_take_turns_where_memory_holds_one(offers: tuple[Offer, ...]) -> None:
+    async def take_turns() -> None:
+        async with opened(offers, settings(ONE_MODEL)) as hub:
+            assert states(hub) == ["ready", "unloaded"]
+            first, second = hub.entries()
+            assert first.names == ("first", "alias")
+            assert (first.context, second.context) == (512, None)
+            assert second.created > 0
+            assert second.bytes < 1 << 20 < first.bytes <= ONE_MODEL
+            async with hub.lease("alias") as model:
+                assert model.name == "first"
+                with pytest.raises(BusyError) as caught:
+                    await answered(hub, "second")
+                assert caught.value.retry_after_s > 0
+            assert await answered(hub, "second") != await answered(hub, "first")
+            assert states(hub) == ["ready", "unloaded"]
+
+    asyncio.run(take_turns())
+
+
+def test_who_asks_for_a_model_that_loads_waits_for_it_with_the_others(offers: tuple[Offer, ...]) -> None:
+    listener = Listener()
+
+    async def crowd() -> list[str]:
+        async with opened(offers, settings(TWO_MODELS), [listener], start=False) as hub:
+            asked = [
+                asyncio.create_task(answered(hub, n, f"r{i}")) for i, n in enumerate([None, "alias", "second"] * 3)
+            ]
+            await until(lambda: states(hub) == ["loading", "loading"])
+            asked.pop(0).cancel()
+            texts = await asyncio.gather(*asked)
+            assert len(hub.loaded()) == 2
+            return texts
+
+    texts = asyncio.run(crowd())
+    assert len(set(texts)) == 2
+    assert listener.steps
+
+
+def test_an_unknown_name_is_an_error_or_the_first_model(offers: tuple[Offer, ...]) -> None:
+    async def ask() -> None:
+        async with opened(offers, settings(ONE_MODEL), start=False) as hub:
+            with pytest.raises(ModelNotFoundError) as caught:
+                await answered(hub, "secnd")
+            assert caught.value.hint == "Did you mean 'second'?"
+        async with opened(offers, settings(ONE_MODEL, accept_any=True), start=False) as hub:
+            assert await answered(hub, "gpt-4o") == await answered(hub, "first")
+
+    asyncio.run(ask())
+
+
+def test_a_load_that_failed_is_an_error_until_it_is_tried_again(
+    offers: tuple[Offer, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, good = tmp_path / "model.gguf", Path(offers[1].source).read_bytes()
+    path.write_bytes(good[:4000])
+
+    async def load() -> None:
+        async with opened(read_offers([str(path)]), settings(ONE_MODEL), start=False) as hub:
+            with pytest.raises(FormatError):
+                await hub.start()
+            assert states(hub) == ["failed"]
+            path.write_bytes(good)
+            with pytest.raises(FormatError):
+                await answered(hub, "model")
+            monkeypatch.setattr(hub_module, "RETRY_S", 0.0)
+            assert await answered(hub, "model")
+            assert states(hub) == ["ready"]
+
+    asyncio.run(load())
+
+
+def test_a_model_that_never_fits_says_so(offers: tuple[Offer, ...]) -> None:
+    async def load() -> None:
+        async with opened(offers, settings(1 << 20), start=False) as hub:
+            with pytest.raises(ResourceError, match="may be used") as caught:
+                await hub.start()
+            assert not isinstance(caught.value, BusyError)
+
+    asyncio.run(load())
+
+
+def test_a_crash_is_survived_under_a_lease(offers: tuple[Offer, ...]) -> None:
+    async def crash() -> None:
+        async with opened(offers, settings(ONE_MODEL)) as hub, hub.lease("first") as model:
+            assert model.pid is not None
+            os.kill(model.pid, signal.SIGKILL)
+            await until(lambda: states(hub) == ["loading", "unloaded"])
+            assert await answered(hub, "first")
+            assert states(hub) == ["ready", "unloaded"]
+
+    asyncio.run(crash())
+
+
+def test_a_closed_hub_serves_nobody(offers: tuple[Offer, ...]) -> None:
+    async def close() -> None:
+        async with opened(offers, settings(ONE_MODEL), start=False) as hub:
+            asked = asyncio.create_task(answered(hub, "first"))
+            await until(lambda: states(hub)[0] == "loading")
+            await hub.close()
+            with pytest.raises((ResourceError, WorkerError)):
+                await asked
+            with pytest.raises(ResourceError, match="closing"):
+                await answered(hub, "first")
+            assert states(hub) == ["unloaded", "unloaded"]
+
+    asyncio.run(close())

@@ -1,0 +1,196 @@
+"""The published document against the routes and the readers: neither knows anything that the other does not."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, Final, get_args
+from unittest.mock import Mock
+
+import jsonschema_rs
+import pytest
+
+from tests.server.openapi.readers import Seen, full, named, watched
+from twofold.api.anthropic.messages import CountTokensRequest, MessagesRequest
+from twofold.api.batch.endpoints import ENDPOINTS as BATCHED
+from twofold.api.ollama.chat import OllamaChatRequest
+from twofold.api.ollama.embed import EmbedRequest
+from twofold.api.ollama.generate import GenerateRequest
+from twofold.api.openai.chat import ChatRequest
+from twofold.api.openai.completions import CompletionRequest
+from twofold.api.openai.embeddings import EmbeddingRequest
+from twofold.api.openai.responses.request import InputTokensRequest, ResponsesRequest
+from twofold.api.openai.scores import RerankRequest, ScoreRequest
+from twofold.core.errors import TwofoldError
+from twofold.core.params import StructuredOutputsParams
+from twofold.server.app import dialect_of
+from twofold.server.batches.body import BatchOrder
+from twofold.server.batches.service import ENDPOINTS
+from twofold.server.files import form
+from twofold.server.openapi.document import document, operations
+from twofold.server.openapi.operation import Method
+from twofold.server.routes import generating, plain
+
+DOCUMENT: Final = document(["tiny"], dialect_of, version="1.0", keyed=True)
+COMPONENTS: Final = DOCUMENT["components"]["schemas"]
+READERS: Final[dict[str, Callable[[object], object]]] = {
+    "ChatRequest": ChatRequest.read,
+    "CompletionRequest": CompletionRequest.read,
+    "EmbeddingRequest": EmbeddingRequest.read,
+    "RerankRequest": RerankRequest.read,
+    "ScoreRequest": ScoreRequest.read,
+    "ResponseRequest": ResponsesRequest.read,
+    "ResponseTokensRequest": InputTokensRequest.read,
+    "MessageRequest": MessagesRequest.read,
+    "MessageTokensRequest": CountTokensRequest.read,
+    "OllamaChatRequest": OllamaChatRequest.read,
+    "OllamaGenerateRequest": GenerateRequest.read,
+    "OllamaEmbedRequest": EmbedRequest.read,
+    "OllamaEmbeddingRequest": EmbedRequest.read_single,
+    "BatchRequest": lambda body: BatchOrder.read(body, ENDPOINTS),
+}
+NEEDED: Final[dict[str, dict[str, Any]]] = {
+    "ResponseRequest": {"input": "a"},
+    "ResponseTokensRequest": {"input": "a"},
+    "ScoreRequest": {"text_1": "a", "text_2": "b"},
+}
+"""What only a rule asks for."""
+BESIDE: Final[dict[str, dict[str, Any]]] = {"stream_options": {"stream": True}}
+"""Fields without which a reader does not look into one."""
+_FUNCTION: Final = {"type": "function", "name": "f"}
+_KEPT: Final = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral", "ttl": "5m"}}
+_USED: Final = [
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [_KEPT]}]},
+]
+_CHOSEN: Final = {
+    "tools": [_FUNCTION],
+    "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [_FUNCTION]},
+}
+APART: Final[dict[str, tuple[dict[str, Any], ...]]] = {
+    "ResponseRequest": (_CHOSEN,),
+    "ResponseTokensRequest": (_CHOSEN,),
+    "MessageRequest": ({"messages": _USED},),
+    "MessageTokensRequest": ({"messages": _USED},),
+}
+"""Bodies that show what is only looked at where another part of the body fits."""
+FREE: Final = frozenset({"caller", "keep", "structured_outputs"})
+"""Objects that stand there as a value, or that another class than ``Fields`` reads; the last one has its own test."""
+
+
+def test_every_route_has_its_operation() -> None:
+    anything: Any = Mock()
+    routes = {("POST", path) for path in generating(anything)}
+    for path, handlers in plain(anything, anything, anything, anything, anything).items():
+        routes |= {(method, path.replace(":path", "")) for method in handlers}
+    assert {(one.method, one.path) for one in operations(["tiny"])} == routes
+    assert {method for method, _ in routes} <= set(get_args(Method))
+    assert tuple(BATCHED) == ENDPOINTS
+
+
+def test_operations_have_names_of_their_own() -> None:
+    names = [one.id for one in operations(["tiny"])]
+    assert len(names) == len(set(names))
+    linked = {link.operation for one in operations(["tiny"]) for link in one.links}
+    assert linked <= set(names)
+
+
+def test_the_document_is_valid_and_every_reference_leads_somewhere() -> None:
+    text = json.dumps(DOCUMENT)
+    used = {part.partition('"')[0] for part in text.split('"#/components/schemas/')[1:]}
+    assert used <= set(COMPONENTS)
+    assert set(COMPONENTS) <= used
+    for name, schema in COMPONENTS.items():
+        jsonschema_rs.meta.validate({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
+        assert _closed(schema, name) == []
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_schema_and_reader_know_the_same_fields(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema, read = COMPONENTS[name], READERS[name]
+    with watched(monkeypatch) as seen:
+        for body in _bodies(name):
+            with suppress(TwofoldError):
+                read(body)
+    assert _compared(seen) == _compared(named(schema, COMPONENTS))
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_readers_refuse_what_is_in_no_schema(name: str) -> None:
+    with pytest.raises(TwofoldError, match="not a known field"):
+        READERS[name]({**_least(name), "unheard_of": 1})
+
+
+def test_forms_are_those_of_the_parameters() -> None:
+    names: Seen = named(COMPONENTS["ChatRequest"]["properties"]["structured_outputs"], COMPONENTS)
+    assert names[""] == set(StructuredOutputsParams.__dataclass_fields__)
+
+
+def test_the_form_of_an_upload_has_the_fields_of_its_reader() -> None:
+    upload = DOCUMENT["paths"]["/v1/files"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
+    assert set(upload["properties"]) == set(form.KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("path", "example"),
+    [
+        pytest.param(path, example["value"], id=f"{path} {name}")
+        for path, methods in DOCUMENT["paths"].items()
+        for body in [methods.get("post", {}).get("requestBody", {}).get("content", {}).get("application/json", {})]
+        for name, example in body.get("examples", {}).items()
+    ],
+)
+def test_examples_fit_their_schemas(path: str, example: Any) -> None:
+    schema = DOCUMENT["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    whole = {**schema, "components": DOCUMENT["components"]}
+    validator = jsonschema_rs.Draft202012Validator(whole)
+    validator.validate(example)
+    assert not validator.is_valid({**example, "unheard_of": 1})
+
+
+def test_without_keys_none_is_asked_for() -> None:
+    without = document(["tiny", "other"], dialect_of, version="1.0", any_model=True)
+    assert "security" not in without
+    assert "securitySchemes" not in without["components"]
+    assert "enum" not in without["components"]["schemas"]["ModelName"]
+    assert DOCUMENT["paths"]["/health"]["get"]["security"] == []
+
+
+def _least(name: str) -> dict[str, Any]:
+    """A body with nothing that can be left out."""
+    schema = COMPONENTS[name]
+    least = {field: next(full(schema["properties"][field], COMPONENTS)) for field in schema.get("required", ())}
+    return {**least, **NEEDED.get(name, {})}
+
+
+def _bodies(name: str) -> Iterator[dict[str, Any]]:
+    """Bodies that each have one field beside those that are needed: other fields would be read after an error."""
+    least = _least(name)
+    for field, inner in COMPONENTS[name]["properties"].items():
+        for value in full(inner, COMPONENTS):
+            yield {**least, field: value, **BESIDE.get(field, {})}
+    for more in APART.get(name, ()):
+        yield {**least, **more}
+
+
+def _compared(names: Seen) -> Seen:
+    """Without empty places, and those in objects that nobody looks into."""
+    found: Seen = defaultdict(set)
+    for place, fields in names.items():
+        if place.rpartition(".")[2] not in FREE:
+            found[place] |= fields
+    return dict(found)
+
+
+def _closed(schema: Any, place: str) -> list[str]:
+    """Places of objects that name fields, but do not say that there are no others."""
+    if not isinstance(schema, dict | list):
+        return []
+    if isinstance(schema, list):
+        return [found for one in schema for found in _closed(one, place)]
+    found = [inner for name, one in schema.items() for inner in _closed(one, f"{place}.{name}")]
+    if isinstance(schema.get("properties"), dict) and "type" in schema and "additionalProperties" not in schema:
+        found.append(place)
+    return found

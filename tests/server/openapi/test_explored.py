@@ -1,0 +1,86 @@
+"""Live servers explored by the document that they publish. For a longer look: TWOFOLD_EXPLORE=SECONDS (of each phase).
+
+One server asks for a key: there the examples are tried, and each operation without the key and with wrong ones. The
+other asks for none, and so shows what fits the schemas and what does not, and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from tests.server.live import LiveServer, live_server
+from tests.server.openapi.explore import Counts, explore, settings
+from tests.support.tiny import TinyModel
+
+KEY: Final = "a-key-that-opens-the-server-of-these-tests"
+SECONDS: Final = {"examples": 15.0, "coverage": 14.0, "fuzzing": 10.0, "stateful": 4.0}
+LINKED: Final = (
+    ("/v1/responses", "/v1/twofold/requests"),
+    ("/v1/files", "/v1/batches"),
+    ("/v1/chat", "/v1/twofold/requests"),
+    ("/v1/messages", "/v1/twofold/requests"),
+)
+"""Paths whose operations follow one another. Among all of them schemathesis would hardly get to those of models."""
+USUAL_EXAMPLES: Final = 10
+MANY_EXAMPLES: Final = 200
+
+
+@pytest.fixture(scope="module")
+def locked(tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """A server that asks for a key."""
+    folder = tmp_path_factory.mktemp("locked")
+    with live_server(folder, f"tiny={tiny.path}", "--threads", "1", "--api-key", KEY) as live:
+        yield live
+
+
+@pytest.fixture(scope="module")
+def free(tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """A server that asks for none; others' files and batches are not in it."""
+    folder = tmp_path_factory.mktemp("free")
+    with live_server(folder, f"tiny={tiny.path}", "--threads", "1") as live:
+        yield live
+
+
+def test_examples_are_answered_well_and_never_without_a_key(locked: LiveServer) -> None:
+    counts = explored(locked, "examples", KEY)
+    answered = {operation for operation, mode, status in counts if mode == "valid" and status == 200}
+    assert {"POST /v1/chat/completions", "POST /v1/responses", "POST /v1/messages", "POST /tokenize"} <= answered
+
+
+@pytest.mark.parametrize("phase", ["coverage", "fuzzing"])
+def test_whatever_is_sent_is_answered_as_documented(free: LiveServer, phase: str) -> None:
+    counts = explored(free, phase)
+    answers = {(mode, status) for _, mode, status in counts}
+    assert ("valid", 200) in answers
+    assert ("invalid", 400) in answers
+
+
+@pytest.mark.parametrize("paths", LINKED, ids=lambda paths: paths[0])
+def test_whatever_follows_is_answered_as_documented(free: LiveServer, paths: tuple[str, ...]) -> None:
+    counts = explored(free, "stateful", paths=paths)
+    assert any(operation.startswith(f"POST {paths[0]}") and status == 200 for operation, _, status in counts)
+    assert any(operation.startswith("GET ") and "{" in operation and status == 200 for operation, _, status in counts)
+
+
+def explored(server: LiveServer, phase: str, key: str | None = None, paths: tuple[str, ...] = ("/",)) -> Counts:
+    """What one phase got for answers, none of which any check had something against; of ``paths`` and those below."""
+    longer = os.environ.get("TWOFOLD_EXPLORE")
+    document = server.get("/openapi.json", headers={"authorization": f"Bearer {key}"} if key else {}).json()
+    document["paths"] = {path: one for path, one in document["paths"].items() if path.startswith(paths)}
+    config = settings(
+        server.url,
+        key,
+        examples=MANY_EXAMPLES if longer else USUAL_EXAMPLES,
+        seed=1,
+        phases=(phase,),
+        seconds=float(longer) if longer else SECONDS[phase],
+    )
+    counts: Counts = Counter()
+    found = list(explore(document, config, counts))
+    assert not found, "\n\n".join(map(str, found))
+    return counts

@@ -1,0 +1,252 @@
+"""Kept answers: the same as those that were made, for whom they were made, for as long as they may be."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.server.response_cache.jobs import IDS, job, output, vector_job, vector_output
+from twofold.api.base import Job
+from twofold.core.clock import VirtualClock
+from twofold.core.errors import ResourceError
+from twofold.engine.outputs import OutputDelta, RequestOutput
+from twofold.server.response_cache.answers import deltas, pack
+from twofold.server.response_cache.cache import MOST_WRITES, ReplayCache, ReplaySettings
+from twofold.server.response_cache.key import ReplayKey
+
+Work = Callable[[ReplayCache], Awaitable[None]]
+CLOCK = VirtualClock(1e9)
+
+
+def run(work: Work, path: Path | None = None, settings: ReplaySettings | None = None) -> None:
+    async def whole() -> None:
+        cache = ReplayCache(path, settings or ReplaySettings(), CLOCK.now)
+        try:
+            await work(cache)
+        finally:
+            cache.close()
+
+    asyncio.run(whole())
+
+
+def key_of(cache: ReplayCache, *jobs: Job, tenant: str = "t") -> ReplayKey:
+    key = cache.key(tenant, "model", jobs or (job(),))
+    assert key is not None
+    return key
+
+
+def test_what_comes_back_is_what_was_made(tmp_path: Path) -> None:
+    made = output()
+
+    async def keep(cache: ReplayCache) -> None:
+        key = key_of(cache, job(), vector_job())
+        assert await cache.get(key, "req_1") is None
+        await cache.put(key, [made, vector_output()])
+
+    async def find(cache: ReplayCache) -> None:
+        found = await cache.get(key_of(cache, job(), vector_job()), "req_2")
+        assert found is not None
+        text, vector = found
+        assert (text.outputs, text.prompt_logprobs, text.prompt_token_ids) == (made.outputs, made.prompt_logprobs, IDS)
+        assert (vector.outputs, vector.embedding, vector.finished) == ((), (0.6, -0.8), True)
+        assert text.request_id == text.report.request_id == "req_2"
+        assert (text.metrics.output_tokens, text.report.output_tokens) == (9, 9)
+        assert (text.metrics.cached_tokens, text.metrics.fresh_tokens, text.report.queue_s) == (3, 0, 0.0)
+        assert text.report.record.prefill.rows == 0
+        assert (cache.counts.hits, cache.counts.misses) == (1, 0)
+
+    run(keep, tmp_path / "replay.db")
+    run(find, tmp_path / "replay.db")
+    assert (tmp_path / "replay.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_prompts_are_not_kept(tmp_path: Path) -> None:
+    async def keep(cache: ReplayCache) -> None:
+        await cache.put(key_of(cache), [replace(output(), prompt="canary 1234")])
+
+    run(keep, tmp_path / "replay.db")
+    assert b"canary" not in b"".join(file.read_bytes() for file in tmp_path.iterdir())
+
+
+def test_a_stream_of_it_has_everything() -> None:
+    first, second = deltas(output())
+    assert (first.text, first.token_ids, first.finish_reason, first.request) == ("four", (9,), "stop", None)
+    assert (second.index, second.text, second.stop_reason, second.request) == (1, "fourfour", " stop", output())
+    assert list(deltas(vector_output())) == [OutputDelta("r", 0, "", (), None, "stop", request=vector_output())]
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        output(finish="abort"),
+        output(finish="deadline"),
+        output(finish=None),
+        output(finished=False),
+        output(outputs=()),
+        output(text="\ud800"),
+    ],
+)
+def test_what_is_not_whole_is_not_kept(cut: RequestOutput) -> None:
+    assert pack([output(), cut]) is None
+
+    async def keep(cache: ReplayCache) -> None:
+        await cache.put(key_of(cache), [cut])
+        assert await cache.get(key_of(cache), "r") is None
+        assert (cache.counts.stored, cache.counts.dropped) == (0, 1)
+
+    run(keep)
+
+
+def test_tenants_do_not_share() -> None:
+    async def check(cache: ReplayCache) -> None:
+        mine = key_of(cache, tenant="a")
+        await cache.put(mine, [output()])
+        assert await cache.get(key_of(cache, tenant="b"), "r") is None
+        assert await cache.get(replace(mine, tenant="b"), "r") is None
+        assert await cache.get(mine, "r") is not None
+
+    run(check)
+
+
+def test_answers_end_with_their_time() -> None:
+    async def check(cache: ReplayCache) -> None:
+        await cache.put(key_of(cache), [output()])
+        CLOCK.advance(59)
+        assert await cache.get(key_of(cache), "r") is not None
+        CLOCK.advance(1)
+        assert await cache.get(key_of(cache), "r") is None
+        await cache.put(key_of(cache, job(1)), [output()])
+        assert (cache.counts.expired, cache._sizes["t"]) == (1, len(pack([output()]) or b"") + 256)
+
+    run(check, settings=ReplaySettings(ttl_s=60))
+
+
+def test_who_holds_the_most_loses_what_it_used_least_lately() -> None:
+    size = len(pack([output()]) or b"") + 256
+
+    async def check(cache: ReplayCache) -> None:
+        async def put(tenant: str, number: int) -> None:
+            CLOCK.advance(1)
+            await cache.put(key_of(cache, job(number), tenant=tenant), [output()])
+
+        async def there(tenant: str, *numbers: int) -> list[bool]:
+            CLOCK.advance(1)
+            keys = [key_of(cache, job(number), tenant=tenant) for number in numbers]
+            return [await cache.get(key, "r") is not None for key in keys]
+
+        await put("small", 1)
+        for number in range(9):
+            await put("big", number)
+        assert await there("big", 0) == [True]
+        for number in range(9, 12):
+            await put("big", number)
+        assert await there("small", 1) == [True]
+        assert await there("big", *range(12)) == [True, False, False, False, *[True] * 8]
+        assert cache.counts.evicted == 3
+        ((bodies, held),) = cache._file.use(
+            lambda c: c.execute("SELECT (SELECT COUNT(*) FROM bodies), SUM(size) FROM answers").fetchall()
+        )
+        assert (bodies, held) == (10, cache._sizes.total())
+
+    run(check, settings=ReplaySettings(most_bytes=10 * size))
+
+
+def test_an_answer_that_is_too_large_drives_nothing_out() -> None:
+    async def check(cache: ReplayCache) -> None:
+        await cache.put(key_of(cache), [output("".join(map(chr, range(40, 4000))))])
+        assert (cache.counts.stored, cache.counts.dropped) == (0, 1)
+
+    run(check, settings=ReplaySettings(most_bytes=4096))
+
+
+def test_the_newest_answer_counts() -> None:
+    async def check(cache: ReplayCache) -> None:
+        for text in ("one", "two"):
+            await cache.put(key_of(cache), [output(text)])
+        found = await cache.get(key_of(cache), "r")
+        assert found is not None
+        assert found[0].outputs[0].text == "two"
+        before = cache._sizes.copy()
+        cache._file.use(cache._measure)
+        assert cache._sizes == before
+
+    run(check)
+
+
+def test_forgetting() -> None:
+    async def check(cache: ReplayCache) -> None:
+        for tenant in ("a", "a", "b"):
+            for number in (1, 2):
+                await cache.put(key_of(cache, job(number), tenant=tenant), [output()])
+        assert await cache.clear("a") == 2
+        assert await cache.clear() == 2
+        assert cache._file.use(lambda c: c.execute("SELECT COUNT(*) FROM bodies").fetchall()) == [(0,)]
+        await cache.put(key_of(cache), [output()])
+        assert list(cache._sizes) == ["t"]
+
+    run(check)
+
+
+def test_a_body_that_went_bad_is_a_miss() -> None:
+    async def check(cache: ReplayCache) -> None:
+        for junk in (b"", b"junk", (pack([output(), output()]) or b""), (pack([output()]) or b"")[:-3]):
+            await cache.put(key_of(cache), [output()])
+            cache._file.use(lambda c, junk=junk: c.execute("UPDATE bodies SET data = ?", (junk,)))  # type: ignore[misc]
+            assert await cache.get(key_of(cache), "r") is None
+        assert (cache.counts.failed, cache.counts.misses) == (4, 4)
+
+    run(check)
+
+
+def test_a_file_that_fails_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise ResourceError("The disk is full.")
+
+    async def check(cache: ReplayCache) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(cache._file, "use", fail)
+            await cache.put(key_of(cache), [output()])
+            assert await cache.get(key_of(cache), "r") is None
+        assert cache.counts.failed == 2
+        await cache.put(key_of(cache), [output()])
+        assert await cache.get(key_of(cache), "r") is not None
+
+    run(check)
+
+
+def test_a_corrupt_file_is_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "replay.db"
+    path.write_bytes(b"\0junk" * 4000)
+
+    async def check(cache: ReplayCache) -> None:
+        await cache.put(key_of(cache), [output()])
+        assert await cache.get(key_of(cache), "r") is not None
+
+    run(check, path)
+    run(check, path)
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    connection.close()
+
+
+def test_a_closed_cache_is_empty() -> None:
+    async def check(cache: ReplayCache) -> None:
+        cache.close()
+        await cache.put(key_of(cache), [output()])
+        assert await cache.get(key_of(cache), "r") is None
+
+    run(check)
+
+
+def test_what_comes_too_fast_is_not_kept() -> None:
+    async def check(cache: ReplayCache) -> None:
+        keys = [key_of(cache, job(number)) for number in range(MOST_WRITES + 10)]
+        await asyncio.gather(*(cache.put(key, [output()]) for key in keys))
+        assert (cache.counts.stored, cache.counts.dropped) == (MOST_WRITES, 10)
+
+    run(check)

@@ -1,0 +1,68 @@
+"""The line in front of a model: no tenant fills it for the others."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from twofold.core.errors import BusyError
+from twofold.core.params import SamplingParams
+from twofold.server.admission import Admission, QueueLimits
+from twofold.server.tiers import Tiers
+
+
+class Line:
+    """An admission, and a model of which nothing ends."""
+
+    def __init__(self, **limits: int) -> None:
+        self._admission = Admission(Tiers.standard(), QueueLimits(**limits))
+        self.model = SimpleNamespace(name="m", queued=0, facts=SimpleNamespace(context=4096))
+        self._stack = ExitStack()
+
+    def ask(self, tenant: str, prompts: int = 1, tokens: int = 3) -> None:
+        exchange = SimpleNamespace(caller=SimpleNamespace(tenant=tenant), reserve=lambda _: None)
+        job = SimpleNamespace(prompt=SimpleNamespace(token_ids=(1,) * tokens), params=SamplingParams(max_tokens=1))
+        admitted = self._admission.admit(cast(Any, exchange), cast(Any, [job] * prompts), cast(Any, self.model))
+        self._stack.enter_context(admitted)
+        self.model.queued += prompts
+
+    def end(self) -> None:
+        self._stack.close()
+        self.model.queued = 0
+
+
+def test_one_request_of_many_prompts_leaves_room_for_other_tenants() -> None:
+    line = Line(requests=8)
+    line.ask("bob", prompts=2_048)
+    with pytest.raises(BusyError, match="2048 requests are already queued"):
+        line.ask("bob")
+    for _ in range(4):
+        line.ask("alice")
+    with pytest.raises(BusyError):
+        line.ask("alice")
+    line.ask("carol", prompts=2)
+    with pytest.raises(BusyError):
+        line.ask("carol")
+    line.end()
+    line.ask("bob", prompts=8)
+    with pytest.raises(BusyError):
+        line.ask("bob")
+
+
+def test_a_tenant_alone_has_the_whole_line() -> None:
+    line = Line(requests=8)
+    for _ in range(8):
+        line.ask("")
+    with pytest.raises(BusyError):
+        line.ask("")
+
+
+def test_long_prompts_are_counted_by_their_tokens_too() -> None:
+    line = Line(requests=8, tokens=80)
+    line.ask("bob", tokens=75)
+    line.ask("alice", tokens=10)
+    with pytest.raises(BusyError):
+        line.ask("alice", tokens=11)

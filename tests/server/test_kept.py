@@ -1,0 +1,98 @@
+"""A database file that survives what happens to it."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from twofold.core.errors import ResourceError
+from twofold.server.storage.kept import KeptFile
+
+SCHEMA = "CREATE TABLE IF NOT EXISTS numbers (n INTEGER)"
+
+
+def add(connection: sqlite3.Connection) -> list[int]:
+    connection.execute("INSERT INTO numbers SELECT 1 + COUNT(*) FROM numbers")
+    return [n for (n,) in connection.execute("SELECT n FROM numbers")]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "numbers.db"
+
+
+def test_it_outlives_its_process_and_is_private(path: Path) -> None:
+    for numbers in ([1], [1, 2]):
+        kept = KeptFile(path, SCHEMA, 1)
+        assert kept.use(add) == numbers
+        assert {file.stat().st_mode & 0o077 for file in path.parent.iterdir()} == {0}
+        kept.close()
+        kept.close()
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_failed_transaction_changes_nothing(path: Path) -> None:
+    kept = KeptFile(path, SCHEMA, 1)
+
+    def fail(connection: sqlite3.Connection) -> None:
+        add(connection)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        kept.use(fail)
+    assert kept.use(add) == [1]
+    kept.close()
+
+
+@pytest.mark.parametrize("junk", [b"no database at all" * 500, b"SQLite format 3\x00" + b"\xff" * 8000])
+def test_junk_is_put_aside(path: Path, junk: bytes) -> None:
+    path.parent.mkdir()
+    path.write_bytes(junk)
+    kept = KeptFile(path, SCHEMA, 1)
+    assert (kept.use(add), kept.replaced) == ([1], 1)
+    assert path.with_name("numbers.db.bad").read_bytes() == junk
+    kept.close()
+
+
+def test_another_version_is_put_aside(path: Path) -> None:
+    for version in (1, 2, 1):
+        kept = KeptFile(path, SCHEMA, version)
+        assert kept.use(add) == [1]
+        kept.close()
+
+
+def test_a_file_that_goes_bad_while_it_is_used(path: Path) -> None:
+    kept = KeptFile(path, SCHEMA, 1)
+    kept.use(lambda connection: [add(connection) for _ in range(800)])
+    kept.close()
+    kept = KeptFile(path, SCHEMA, 1)
+    kept.use(lambda connection: connection.execute("PRAGMA cache_size = 1"))
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (size - 4096))
+    assert kept.use(add) == [1]
+    assert kept.replaced == 1
+    kept.close()
+
+
+def test_one_process_at_a_time(path: Path) -> None:
+    kept = KeptFile(path, SCHEMA, 1)
+    with pytest.raises(ResourceError, match="is used by another process"):
+        KeptFile(path, SCHEMA, 1)
+    kept.close()
+    KeptFile(path, SCHEMA, 1).close()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ResourceError, match="cannot be used"):
+        KeptFile(tmp_path / "file" / "numbers.db", SCHEMA, 1)
+
+
+def test_in_memory() -> None:
+    kept = KeptFile(None, SCHEMA, 1)
+    assert [kept.use(add), kept.use(add)] == [[1], [1, 2]]
+    kept.close()

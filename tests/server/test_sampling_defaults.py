@@ -1,0 +1,70 @@
+"""A server's sampling defaults, in every API that has them, and in what it prints at its start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.live import LiveServer, live_server
+from tests.support.tiny import TinyModel
+
+SAID = [{"role": "user", "content": "hello"}]
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": SAID, "max_tokens": 12},
+    "/v1/completions": {"prompt": "hello", "max_tokens": 12},
+    "/v1/messages": {"messages": SAID, "max_tokens": 12},
+    "/v1/responses": {"input": "hello", "max_output_tokens": 16},
+}
+
+
+@pytest.fixture(scope="module")
+def warm(tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    with live_server(
+        tmp_path_factory.mktemp("warm"), f"tiny={tiny.path}", "--threads", "1", "--temperature", "9", "--top-p", "1"
+    ) as live:
+        yield live
+
+
+def said(path: str, answer: Any) -> Any:
+    match path:
+        case "/v1/chat/completions":
+            return answer["choices"][0]["message"]["content"]
+        case "/v1/completions":
+            return answer["choices"][0]["text"]
+        case "/v1/messages":
+            return answer["content"]
+    return answer["output"][0]["content"][0]["text"]
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_flags_are_the_defaults_of_requests(warm: LiveServer, path: str) -> None:
+    body = {"model": "tiny", **BODIES[path]}
+    answers = [warm.post(path, {**body, **more}).json() for more in ({}, {}, {"temperature": 0}, {"temperature": 0})]
+    default, again, zero, none = (said(path, answer) for answer in answers)
+    assert default != again, "drawn at the temperature of the flag"
+    assert zero == none, "what a request says goes first"
+    if path == "/v1/responses":
+        assert [answer["temperature"] for answer in answers] == [9, 9, 0, 0]
+
+
+def test_what_holds_is_printed(warm: LiveServer, server: LiveServer) -> None:
+    assert "sampling defaults: temperature 9, top_p 1" in warm.log.read_text()
+    told = server.log.read_text()
+    assert "sampling defaults: temperature 0.2, top_p 0.9" in told
+    assert "Ready: tiny\n  context 512 tokens, KV cache " in told
+    assert (
+        server.post("/v1/responses", {"model": "tiny", "input": "hi", "max_output_tokens": 16}).json()["top_p"] == 0.9
+    )
+
+
+def test_a_server_for_other_machines_tells_its_address(tiny: TinyModel, tmp_path: Path) -> None:
+    with live_server(tmp_path, f"tiny={tiny.path}", "--threads", "1", "--host", "0.0.0.0", "--api-key", "k") as live:
+        told = live.log.read_text()
+    found = re.search(r"from other machines: http://(\S+):(\d+)\n", told)
+    assert found, told
+    assert found[1] not in ("0.0.0.0", "127.0.0.1")
+    assert "--allowed-hosts NAME" in told

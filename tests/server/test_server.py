@@ -1,0 +1,174 @@
+"""Servers as users start them: kept answers, money, several models, records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.server.conftest import TINY
+from tests.server.live import LiveServer, live_server
+from tests.support.tiny import TinyModel, TinyOptions
+
+CHAT = "/v1/chat/completions"
+SHEET = """
+currency = "EUR"
+[default]
+input = 1000000
+output = 2000000
+"""
+
+
+@pytest.fixture(scope="module")
+def shop(
+    tiny: TinyModel, tiny_gguf: Callable[[TinyOptions], TinyModel], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveServer]:
+    """Two models, prices, and kept answers."""
+    folder = tmp_path_factory.mktemp("shop")
+    sheet = folder / "prices.toml"
+    sheet.write_text(SHEET)
+    other = tiny_gguf(TinyOptions("qwen2", vocab=TINY.vocab, context=TINY.context, seed=1))
+    models = (f"tiny={tiny.path}", f"other={other.path}")
+    flags = ("--threads", "1", "--price-sheet", str(sheet), "--response-cache", "4")
+    with live_server(folder, *models, *flags) as live:
+        yield live
+
+
+def chat(text: str, **fields: Any) -> dict[str, Any]:
+    return {"model": "tiny", "messages": [{"role": "user", "content": text}], "max_tokens": 4, **fields}
+
+
+def mark(response: httpx2.Response) -> str | None:
+    assert response.status_code == 200, response.text
+    found: str | None = response.headers.get("x-twofold-cache")
+    return found
+
+
+def test_an_exact_repeat_of_a_determined_request_is_answered_from_the_cache(shop: LiveServer) -> None:
+    first = shop.post(CHAT, chat("repeat", temperature=0))
+    again = shop.post(CHAT, chat("repeat", temperature=0, user="somebody"))
+    assert (mark(first), mark(again)) == (None, "hit")
+    assert first.json()["choices"] == again.json()["choices"]
+    streamed = shop.post(CHAT, chat("repeat", temperature=0, stream=True))
+    assert mark(streamed) == "hit"
+    assert "[DONE]" in streamed.text
+    assert mark(shop.post(CHAT, chat("repeat!", temperature=0))) is None
+    skipped = shop.post(CHAT, chat("repeat", temperature=0), headers={"x-twofold-cache": "skip"})
+    assert mark(skipped) is None
+    page = shop.get("/metrics").text
+    assert 'twofold:response_cache_requests_total{engine="0",model_name="tiny",result="hit"} 2.0' in page
+
+
+def test_a_sampled_request_is_kept_only_where_it_asks_for_that(shop: LiveServer) -> None:
+    assert [mark(shop.post(CHAT, chat("draw"))) for _ in range(2)] == [None, None]
+    keep = {"x-twofold-cache": "keep"}
+    assert [mark(shop.post(CHAT, chat("keep"), headers=keep)) for _ in range(2)] == [None, "hit"]
+    wrong = shop.post(CHAT, chat("draw"), headers={"x-twofold-cache": "perhaps"})
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "x-twofold-cache")
+
+
+def test_money_and_record_of_a_request(shop: LiveServer) -> None:
+    """A million EUR a million tokens: one each."""
+    response = shop.post(CHAT, chat("what does this cost?", twofold={"explain": True}, service_tier="flex"))
+    told = response.json()
+    prompt, cached = told["usage"]["prompt_tokens"], told["usage"]["prompt_tokens_details"]["cached_tokens"]
+    record = told["twofold"]
+    assert record["cost"]["currency"] == "EUR"
+    assert record["cost"]["total"] == pytest.approx(0.5 * (prompt - cached + 0.1 * cached + 2 * 4))
+    assert told["service_tier"] == record["service_tier"] == "flex"
+    (phases,) = record["prompts"]
+    assert phases["queue_s"] >= 0
+    assert phases["prefill_s"] + phases["decode_s"] <= record["seconds"]
+    assert phases["prefill"]["rows"] == prompt - cached
+    assert phases["decode"]["rows"] == 3
+    assert phases["decode"]["roofline_share"] > 0
+    afterwards = shop.get(f"/v1/twofold/requests/{response.headers['x-request-id']}").json()
+    assert (afterwards["cost"], afterwards["tokens"]) == (record["cost"], record["tokens"])
+    assert shop.get("/v1/twofold/requests/req_nobody").status_code == 404
+    sums = shop.get("/v1/twofold/usage", params={"by": "tier"}).json()["data"]
+    assert any(entry["tier"] == "flex" and entry["cost"] > 0 for entry in sums)
+
+
+def test_a_streamed_reply_may_carry_its_record(shop: LiveServer) -> None:
+    text = shop.post(CHAT, chat("stream", stream=True, twofold={"explain": True})).text
+    assert '"twofold":{"id":"req_' in text
+
+
+def test_models_are_loaded_when_they_are_asked_for(shop: LiveServer) -> None:
+    states = {model["id"]: model["state"] for model in shop.get("/v1/models").json()["data"]}
+    assert states == {"tiny": "ready", "other": "unloaded"}
+    told = shop.post(CHAT, chat("hello", model="other")).json()
+    assert told["model"] == "other"
+    assert shop.get("/v1/models/other").json()["state"] == "ready"
+    missing = shop.post(CHAT, chat("hello", model="othr"))
+    assert missing.status_code == 404
+    assert "Did you mean 'other'?" in missing.json()["error"]["message"]
+
+
+def test_texts_become_tokens_and_texts_again(shop: LiveServer) -> None:
+    told = shop.post("/tokenize", {"prompt": "hello there", "return_token_strs": True}).json()
+    assert told["count"] == len(told["tokens"]) == len(told["token_strs"])
+    assert told["max_model_len"] == TINY.context
+    assert shop.post("/detokenize", {"tokens": told["tokens"]}).json() == {"prompt": "hello there"}
+    templated = shop.post("/tokenize", {"messages": [{"role": "user", "content": "hello"}]}).json()
+    assert templated["tokens"][0] == 1
+    assert shop.post("/detokenize", {"tokens": [TINY.vocab]}).status_code == 400
+
+
+def test_a_server_says_what_it_is(shop: LiveServer) -> None:
+    assert shop.get("/health").json() == {"status": "ok"}
+    assert shop.get("/ready").status_code == 200
+    assert set(shop.get("/version").json()) == {"version"}
+    nowhere = shop.get("/v1/modls")
+    assert nowhere.status_code == 404
+    assert "/v1/models" in nowhere.json()["error"]["message"]
+    with shop.client() as client:
+        wrong = client.put("/v1/models")
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "GET, HEAD")
+
+
+def test_it_ends_when_it_is_asked_to(tiny: TinyModel, tmp_path: Path) -> None:
+    with live_server(tmp_path, f"tiny={tiny.path}", "--threads", "1") as live:
+        assert live.post(CHAT, chat("hello")).status_code == 200
+        assert live.end() == 0
+    assert b"Traceback" not in live.log.read_bytes()
+
+
+def test_a_second_server_starts_with_the_same_defaults(tiny: TinyModel, tmp_path: Path) -> None:
+    """Each finds what it keeps again; nothing is locked."""
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+    flags = ("--threads", "1", "--response-cache", "4")
+    environment = {"XDG_DATA_HOME": str(tmp_path / "share")}
+    with (
+        live_server(folders[0], f"tiny={tiny.path}", *flags, environment=environment, own_data=False) as one,
+        live_server(folders[1], f"tiny={tiny.path}", *flags, environment=environment, own_data=False) as two,
+    ):
+        made = [server.post("/v1/responses", {"model": "tiny", "input": "hi"}).json()["id"] for server in (one, two)]
+        assert [one.get(f"/v1/responses/{id}").status_code for id in made] == [200, 404]
+        assert [two.get(f"/v1/responses/{id}").status_code for id in made] == [404, 200]
+        assert "Another server uses" in two.log.read_text()
+        assert "Another server uses" not in one.log.read_text()
+
+
+def test_what_is_left_out_is_named_in_a_header_and_in_the_log(server: LiveServer) -> None:
+    tools = [{"type": "web_search"}, {"type": "function", "name": "f", "parameters": {"type": "object"}}]
+    body = {"model": "tiny", "input": "hi", "tools": tools, "max_output_tokens": 16, "client_metadata": {"a": "b"}}
+    for more in ({}, {"stream": True}):
+        answer = server.post("/v1/responses", {**body, **more})
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["x-twofold-warning"] == "omitted: tools[0] of type web_search"
+    assert "omitted: tools[0] of type web_search" in server.log.read_text()
+    assert "x-twofold-warning" not in server.post(CHAT, chat("plain")).headers
+    assert server.post(CHAT, chat("typo", temprature=1)).status_code == 400
+
+
+def test_a_server_may_ignore_unknown_fields(tiny: TinyModel, tmp_path: Path) -> None:
+    with live_server(tmp_path, f"tiny={tiny.path}", "--threads", "1", "--unknown-fields", "warn") as live:
+        answer = live.post(CHAT, chat("typo", **{"temprature": 1, "\u00fc\r\n": 2}))
+        assert answer.status_code == 200
+        assert answer.headers["x-twofold-warning"] == "omitted: temprature, '\\xfc\\r\\n'"

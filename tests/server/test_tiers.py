@@ -1,0 +1,102 @@
+"""Service tiers: who gets which, and what it means for the scheduler."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import get_args
+
+import pytest
+
+from twofold.api.base import AskedTier, ServiceTier
+from twofold.core.errors import ForbiddenError, ParameterError
+from twofold.core.request import RequestOptions
+from twofold.core.tables import parse_toml
+from twofold.observe.accounting.prices import TIERS
+from twofold.server.tiers import BEST_FIRST, MOST_OWN_PRIORITY, STANDARD, Tiers
+
+
+def test_every_tier_is_known_everywhere() -> None:
+    assert set(get_args(ServiceTier)) == {tier.name for tier in STANDARD} == set(BEST_FIRST) == set(TIERS)
+
+
+def test_tiers_do_not_overlap() -> None:
+    ordered = [Tiers.standard()[name].priority for name in BEST_FIRST]
+    assert all(after - before > MOST_OWN_PRIORITY for before, after in pairwise(ordered))
+
+
+ALL: tuple[ServiceTier, ...] = get_args(ServiceTier)
+
+
+@pytest.mark.parametrize(
+    ("asked", "granted", "given"),
+    [
+        ("auto", ALL, "default"),
+        ("auto", ("default", "priority"), "default"),
+        ("auto", ("priority",), "priority"),
+        ("auto", ("batch", "flex"), "flex"),
+        ("priority", ALL, "priority"),
+        ("flex", ("flex",), "flex"),
+    ],
+)
+def test_who_gets_what(asked: AskedTier, granted: tuple[ServiceTier, ...], given: str) -> None:
+    assert Tiers.standard().choose(asked, granted).name == given
+
+
+def test_who_asks_for_nothing_pays_no_more() -> None:
+    tiers = Tiers.standard()
+    assert TIERS[tiers.choose("auto", ALL).name] == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "granted", "hint"),
+    [
+        ("priority", ("flex", "default", "batch"), "It may use default, flex."),
+        ("default", ("batch",), "It is for files of requests."),
+        ("auto", ("batch",), "It is for files of requests."),
+        ("auto", (), "It is for files of requests."),
+    ],
+)
+def test_what_a_key_may_not_have_is_refused(asked: AskedTier, granted: tuple[ServiceTier, ...], hint: str) -> None:
+    with pytest.raises(ForbiddenError, match=f"may not use the service tier '{asked}'") as caught:
+        Tiers.standard().choose(asked, granted)
+    assert caught.value.hint == hint
+
+
+def test_options_of_a_tier() -> None:
+    tiers = Tiers.standard()
+    asked = RequestOptions(priority=7, tenant="t", cache_salt="s", deadline_s=9.0, queue_limit_s=45.0)
+    found = tiers["flex"].options(asked)
+    assert (found.priority, found.tpot_target_s, found.queue_limit_s) == (107, 0.5, 45.0)
+    assert (found.tenant, found.cache_salt, found.deadline_s) == ("t", "s", 9.0)
+    assert tiers["priority"].options(asked).queue_limit_s == 30.0
+    assert tiers["batch"].options(RequestOptions()).queue_limit_s is None
+    assert tiers["priority"].options(RequestOptions(tpot_target_s=0.2)).tpot_target_s == 0.2
+
+
+@pytest.mark.parametrize("priority", [-1, MOST_OWN_PRIORITY + 1])
+def test_nobody_leaves_a_tier_by_a_number(priority: int) -> None:
+    with pytest.raises(ParameterError, match="priority must be from 0 to 49"):
+        Tiers.standard()["default"].options(RequestOptions(priority=priority))
+
+
+def test_settings_change_tiers() -> None:
+    tiers = Tiers.of(parse_toml("[flex]\npriority = 900\ntpot_target_s = 2\nqueue_limit_s = 1.5"))
+    flex = tiers["flex"]
+    assert (flex.priority, flex.tpot_target_s, flex.queue_limit_s) == (900, 2.0, 1.5)
+    assert tiers["default"] == Tiers.standard()["default"]
+
+
+@pytest.mark.parametrize(
+    ("text", "param"),
+    [
+        ("[fast]", "fast"),
+        ("[flex]\npriority = 952", "priority"),
+        ("[flex]\nqueue_limit_s = 0", "queue_limit_s"),
+        ("[flex]\nprice = 1", "price"),
+        ("flex = 1", "flex"),
+    ],
+)
+def test_wrong_settings_are_named(text: str, param: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        Tiers.of(parse_toml(text))
+    assert caught.value.param.endswith(param)

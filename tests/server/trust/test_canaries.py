@@ -1,0 +1,168 @@
+"""What callers write in fields, headers and paths is repeated in no log, metric or sum, and in errors only where it is
+a short name that helps."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.server.live import live_server
+from tests.server.trust.client import CHAT, MESSAGES, Client, Reply, chat, message
+from tests.server.trust.keyed import KeyedServer, keyed_server
+from tests.support.tiny import TinyModel
+
+FIELDS: Final = (
+    *("model", "user", "service_tier", "cache_salt", "tool_choice", "reasoning_effort", "response_format", "stop"),
+    *("logit_bias", "metadata", "structured_outputs", "chat_template_kwargs", "seed", "n", "temperature"),
+    *("stream_options", "priority", "tools", "twofold", "prompt_cache_key"),
+)
+HEADERS: Final = (
+    *("authorization", "x-api-key", "traceparent", "tracestate", "user-agent", "cookie", "referer", "accept", "origin"),
+    *("x-forwarded-for", "anthropic-version", "anthropic-beta", "openai-organization", "x-twofold-cache", "host"),
+    *("content-type", "x-stainless-lang", "baggage", "forwarded", "content-encoding", "expect", "range"),
+)
+QUOTED: Final = 64
+
+
+class Canaries:
+    """Words that occur nowhere else."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, str] = {}
+
+    def new(self, place: str) -> str:
+        word = f"CANARY{len(self.places):04}ZZ secret"
+        self.places[word.partition(" ")[0]] = place
+        return word
+
+    def found(self, text: str) -> set[str]:
+        return {place for word, place in self.places.items() if word in text}
+
+
+@pytest.fixture(scope="module")
+def keyed(tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedServer]:
+    folder = tmp_path_factory.mktemp("canaries")
+    with keyed_server(folder, f"tiny={tiny.path}", "--log-level", "debug", "--log-format", "json") as server:
+        yield server
+
+
+def _shapes(word: str) -> list[Any]:
+    return [word, {word: 1}, [word], {"type": word}, {"regex": "(" + word}, {"json": {"$ref": "#/" + word}}, word * 50]
+
+
+async def _ask_with(client: Client, canaries: Canaries) -> list[tuple[str, Reply]]:
+    """Requests with a canary in every place; the place and the answer of each."""
+    told: list[tuple[str, Reply]] = []
+    for name in FIELDS:
+        shapes = _shapes(canaries.new(name))
+        told += [(name, await client.ask("POST", CHAT, chat("x", max_tokens=1) | {name: value})) for value in shapes]
+    for name in HEADERS:
+        for method, path, body in (("GET", "/v1/models", None), ("POST", CHAT, chat("x", max_tokens=1))):
+            reply = await client.ask(method, path, body, **{_header(name): canaries.new(f"header {name}")})
+            told.append((f"header {name}", reply))
+    word = canaries.new("role").replace(" ", "_")
+    bodies: tuple[tuple[str, Any], ...] = (
+        (CHAT, chat() | {"messages": [{"role": word * 20, "content": "x"}]}),
+        (CHAT, chat(canaries.new("prompt") * 200)),
+        (MESSAGES, message() | {"messages": [{"role": word * 20, "content": "x"}]}),
+        (MESSAGES, message() | {canaries.new("field of messages") * 20: 1}),
+        ("/v1/completions", {"model": "tiny", "prompt": {canaries.new("prompt object"): 1}}),
+        ("/v1/embeddings", {"model": "tiny", "input": canaries.new("input"), "dimensions": canaries.new("dimensions")}),
+        ("/tokenize", {"prompt": canaries.new("tokenize"), "x" * 65 + canaries.new("field"): 1}),
+        (CHAT, ('{"a": "' + canaries.new("broken JSON")).encode()),
+    )
+    told += [("body", await client.ask("POST", path, body)) for path, body in bodies]
+    paths = ("/{}", "/v1/{}", "/v1/files/{}", "/v1/batches/{}", "/v1/models/{}", "/v1/responses/{}", "/health?{}")
+    told += [("path", await client.get(path.format(canaries.new("path").replace(" ", "-") * 8))) for path in paths]
+    told.append(("method", await client.ask(canaries.new("method").replace(" ", ""), "/v1/models")))
+    return told
+
+
+def _header(name: str) -> str:
+    return (
+        name.title().replace("-", "_") if name in {"host", "content-type", "authorization"} else name.replace("-", "_")
+    )
+
+
+def test_no_canary_is_told(keyed: KeyedServer) -> None:
+    canaries = Canaries()
+
+    async def ask() -> tuple[list[tuple[str, Reply]], list[Reply]]:
+        client = keyed.client("alice")
+        told = await _ask_with(client, canaries)
+        other = keyed.client("bob")
+        return told, [await other.get(path) for path in ("/metrics", "/v1/twofold/usage", "/v1/models")]
+
+    told, pages = asyncio.run(ask())
+    assert len(canaries.places) > 80
+    for place, reply in told:
+        text = reply.body.decode()
+        if reply.status >= 400 and canaries.found(text):
+            assert not place.startswith(("header", "method")), (place, text)
+            assert len(text) <= 1200, (place, text)
+            assert all(text.count(word) <= 2 + QUOTED // len(word) * 2 for word in canaries.places), (place, text)
+        assert reply.status < 500 or reply.status == 503, (place, text)
+    for page in pages:
+        assert page.status == 200
+        assert not canaries.found(page.body.decode())
+    assert not canaries.found(keyed.live.log.read_text())
+
+
+def test_a_request_id_is_taken_only_where_it_is_short_and_plain(keyed: KeyedServer) -> None:
+    async def ask(name: str) -> str:
+        reply = await keyed.client("alice").get("/v1/models", x_request_id=name)
+        return reply.headers["x-request-id"]
+
+    for name in ("a" * 65, "a b", "<script>", "ümlaut", "-a", "a/b"):
+        assert asyncio.run(ask(name)).startswith("req_")
+    assert asyncio.run(ask("trace-1.2_3")) in {"trace-1.2_3"} or asyncio.run(ask("trace-1.2_3")).startswith("req_")
+
+
+def test_the_log_says_why_a_request_was_refused(keyed: KeyedServer) -> None:
+    async def ask() -> None:
+        client = keyed.client("alice")
+        await client.chat(temprature=1)
+        await client.chat(temperature=-1)
+        await client.ask("POST", CHAT, chat() | {"a secret sentence": 1})
+        await client.get("/v1/nowhere/at-all")
+        await client.get("/v1/files/file-none")
+        await client.ask("POST", CHAT, chat() | {"model": "nobody"})
+
+    asyncio.run(ask())
+    expected = [
+        (CHAT, 400, "unknown_parameter", "temprature"),
+        (CHAT, 400, "invalid_value", "temperature"),
+        (CHAT, 400, "unknown_parameter", "(not a plain name)"),
+        ("unmatched", 404, "not_found", None),
+        ("/v1/files/{file_id}", 404, "not_found", None),
+        (CHAT, 404, "model_not_found", None),
+    ]
+    for _ in range(100):
+        lines = [json.loads(line) for line in keyed.live.log.read_text().splitlines() if '"request"' in line]
+        told = [(line["endpoint"], line["status"], line.get("error"), line.get("field")) for line in lines]
+        if told[-len(expected) :] == expected:
+            break
+        time.sleep(0.05)
+    assert told[-len(expected) :] == expected
+
+
+def test_fields_left_out_are_logged_by_plain_names_alone(tiny: TinyModel, tmp_path: Path) -> None:
+    arguments = (f"tiny={tiny.path}", "--unknown-fields", "warn", "--log-level", "debug")
+    with live_server(tmp_path, *arguments, "--threads", "1") as live:
+        field, kind = "CANARY0\n\x1b[2J forged line", "CANARY1 \x1b[2J"
+        body = chat(max_tokens=1) | {field: 1, "plain_one": 1, "tools": [{"type": kind}]}
+        reply = live.post(CHAT, body)
+        assert reply.status_code == 200, reply.text
+        assert "plain_one" in reply.headers["x-twofold-warning"]
+    log = live.log.read_text()
+    assert "omitted: " in log
+    assert "plain_one" in log
+    assert "(not a plain name)" in log
+    assert "CANARY" not in log
+    assert "\x1b[2J" not in log

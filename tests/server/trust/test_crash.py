@@ -1,0 +1,66 @@
+"""The engine's process is killed: streams end with an error, who waits is answered, and the server goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.server.live import LiveServer, live_server
+from tests.server.trust.client import CHAT, MESSAGES, Client, Reply, endless, message
+from tests.support.tiny import TinyModel
+
+TOLD_S: Final = 1.0
+RECOVERY_S: Final = 2.0
+SEQUENCES: Final = 4
+WAITING: Final = 6
+
+
+def test_a_worker_that_is_killed_while_it_streams(
+    tiny: TinyModel, tmp_path: Path, slack: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def crash(server: LiveServer) -> tuple[list[Reply], list[Reply], float, float, int]:
+        client = Client(server.url)
+        (worker,) = server.worker_pids()
+        streams = [await client.send("POST", CHAT, endless()) for _ in range(SEQUENCES // 2)]
+        streams += [
+            await client.send("POST", MESSAGES, message(max_tokens=480, stream=True)) for _ in range(SEQUENCES // 2)
+        ]
+        for stream in streams:
+            await stream.head()
+        waiting = [asyncio.create_task(client.chat(f"{n}", max_tokens=4)) for n in range(WAITING)]
+        await asyncio.sleep(0.01)
+        os.kill(worker, signal.SIGKILL)
+        killed = time.monotonic()
+        ends = await asyncio.gather(*(stream.rest() for stream in streams))
+        told = time.monotonic() - killed
+        answers = await asyncio.gather(*waiting)
+        while (await client.get("/ready")).status != 200:
+            await asyncio.sleep(0.01)
+        ready = time.monotonic() - killed
+        names = [answer.headers["x-request-id"] for answer in answers]
+        records = [(await client.get(f"/v1/twofold/requests/{name}")).json for name in names]
+        assert server.worker_pids() != [worker]
+        return list(ends), answers, told, ready, max(record["retries"] for record in records)
+
+    with live_server(tmp_path, f"tiny={tiny.path}", "--threads", "1", "--max-num-seqs", f"{SEQUENCES}") as server:
+        started = time.monotonic()
+        ends, answers, told, ready, retries = asyncio.run(crash(server))
+        assert time.monotonic() - started < 30
+        page = server.get("/metrics").text
+    with capsys.disabled():
+        print(f" told after {told:.3f} s, ready after {ready:.2f} s")
+    assert told <= TOLD_S * slack
+    assert ready <= RECOVERY_S * slack + 2.0  # what starting takes here
+    cut = [reply for reply in ends if "[DONE]" not in reply.events and "message_stop" not in reply.events[-1]]
+    for reply in cut:
+        assert "signal 9" in json.loads(reply.events[-1])["error"]["message"]
+    assert [answer.status for answer in answers] == [200] * WAITING
+    assert retries in {0, 1}
+    assert 'twofold:engine_restarts_total{engine="0",model_name="tiny"} 1.0' in page

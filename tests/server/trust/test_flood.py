@@ -1,0 +1,108 @@
+"""Clients that send large bodies do not hold up others, nor the server's memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import pytest
+from starlette.datastructures import Headers
+from starlette.types import Message
+
+from tests.server.live import LiveServer, live_server
+from tests.server.trust.client import CHAT, Client, Reply, chat, percentile, watched
+from tests.server.trust.state import memory_of
+from tests.support.tiny import TinyModel
+from twofold.core.errors import BusyError
+from twofold.server.edge.body import ClientGoneError, read_body
+from twofold.server.edge.limits import MIB, BodyLimits
+from twofold.server.pool import ByteBudget
+
+SIZE: Final = 2_000_000
+ATTACKERS: Final = 8
+BLOCKED_S: Final = 0.15
+"""What a large body may hold the interpreter for, on a machine that does other things; it was up to 5 s."""
+KEPT: Final = 150 << 20
+COMPLETIONS: Final = "/v1/completions"
+FLOODS: Final[dict[str, tuple[str, bytes]]] = {
+    "digits": (COMPLETIONS, json.dumps({"model": "tiny", "prompt": "1" * SIZE}).encode()),
+    "brackets": (CHAT, json.dumps(chat("<" * SIZE)).encode()),
+    "choice": (CHAT, b'{"reasoning_effort":[%b],' % b",".join([b"9e15"] * 390_000) + json.dumps(chat()).encode()[1:]),
+    "field": (COMPLETIONS, json.dumps({"x" * SIZE: 1}).encode()),
+    "messages": (CHAT, json.dumps(chat() | {"messages": [{"role": "user", "content": "x"}] * 4096}).encode()),
+}
+
+
+@pytest.fixture(scope="module")
+def flooded(tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    with live_server(tmp_path_factory.mktemp("flood"), f"tiny={tiny.path}", "--threads", "1") as server:
+        yield server
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+def test_a_flood_of_large_bodies_holds_up_nobody(flooded: LiveServer, kind: str, slack: float) -> None:
+    path, body = FLOODS[kind]
+    client = Client(flooded.url)
+
+    async def flood() -> tuple[list[Reply], list[Reply], list[float]]:
+        async with watched(client) as took:
+            attack = [asyncio.create_task(client.ask("POST", path, body)) for _ in range(ATTACKERS)]
+            short = [await client.chat("hello " * 80, max_tokens=1) for _ in range(3)]
+            return await asyncio.gather(*attack), short, took
+
+    before = memory_of([flooded.process.pid])
+    attacks, short, took = asyncio.run(flood())
+    assert {reply.status for reply in attacks} <= {400, 503}
+    assert 400 in {reply.status for reply in attacks}
+    assert all(len(reply.body) < 2048 for reply in attacks)
+    assert [reply.status for reply in short] == [200] * 3
+    assert percentile(took, 0.9) <= BLOCKED_S * slack, took
+    until_quiet(lambda: memory_of([flooded.process.pid]) - before <= KEPT)
+
+
+def until_quiet(true: Callable[[], bool]) -> None:
+    """Memory goes back a moment after the last answer."""
+
+    async def wait() -> None:
+        async with asyncio.timeout(10):
+            while not true():
+                await asyncio.sleep(0.1)
+
+    asyncio.run(wait())
+
+
+def test_bodies_are_bounded_together() -> None:
+    """Of many that have sent all but the end, some are refused; a small one is read meanwhile. All of it goes back."""
+    limits, shares = BodyLimits(), ByteBudget(8 * MIB)
+
+    async def read(size: int, held: list[int]) -> bytes:
+        left = [b"x" * 65536] * (size // 65536)
+
+        async def receive() -> Message:
+            if not left and size > MIB:
+                await asyncio.sleep(0.2)
+                raise ClientGoneError
+            return {"type": "http.request", "body": left.pop() if left else b"", "more_body": bool(left) or size > MIB}
+
+        def hold(size: int) -> None:
+            shares.take("caller", size)
+            held.append(size)
+
+        try:
+            return await read_body(Headers({}), receive, limits, hold)
+        finally:
+            for size_held in held:
+                shares.give("caller", size_held)
+
+    async def flood() -> list[bytes | BaseException]:
+        large = [asyncio.create_task(read(SIZE, [])) for _ in range(24)]
+        await asyncio.sleep(0.05)
+        assert 2 * MIB < shares.total <= 8 * MIB
+        assert len(await read(65536, [])) == 65536
+        return await asyncio.gather(*large, return_exceptions=True)
+
+    ended = asyncio.run(flood())
+    assert {type(end) for end in ended} == {BusyError, ClientGoneError}
+    assert shares.total == 0

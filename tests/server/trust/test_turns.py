@@ -1,0 +1,103 @@
+"""What one request needs much of is done beside the event loop, and in turns with what others need."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.server.conftest import TINY
+from tests.server.live import live_server
+from tests.server.trust.client import CHAT, Client, chat, percentile, watched
+from tests.support.tiny import TinyModel, TinyOptions
+from twofold.server.http.asgi import json_bytes
+from twofold.server.pool import WorkPool
+from twofold.server.runner import RequestRunner
+
+HOSTILE = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.fixture(scope="module")
+def url(tiny: TinyModel, tiny_gguf: Callable[[TinyOptions], TinyModel], tmp_path_factory: Any) -> Iterator[str]:
+    hostile = tiny_gguf(replace(TINY, chat_template=HOSTILE)).path
+    folder: Path = tmp_path_factory.mktemp("turns")
+    with live_server(folder, f"tiny={tiny.path}", f"hostile={hostile}", "--threads", "1") as server:
+        yield server.url
+
+
+def test_a_hostile_template_holds_up_no_other_model(url: str, slack: float) -> None:
+    client = Client(url)
+
+    async def ask() -> None:
+        await client.ask("POST", CHAT, chat() | {"model": "hostile"})
+        attack = [asyncio.create_task(client.ask("POST", CHAT, chat() | {"model": "hostile"})) for _ in range(12)]
+        await asyncio.sleep(0.1)
+        quick = [await client.chat("hi", max_tokens=1) for _ in range(5)]
+        assert not all(task.done() for task in attack)
+        assert {reply.status for reply in quick} == {200}
+        assert max(reply.seconds for reply in quick) <= 1.0 * slack
+        replies = await asyncio.gather(*attack)
+        assert {reply.status for reply in replies} == {400}
+        assert {b"The chat template was stopped" in reply.body for reply in replies} == {True}
+        again = await client.ask("POST", CHAT, chat() | {"model": "hostile"})
+        assert b"The chat template was stopped" in again.body
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"model": "tiny", "prompt": ["a"] * 2048, "max_tokens": 1}),
+        ("/v1/embeddings", {"model": "tiny", "input": ["a"] * 2048}),
+        ("/rerank", {"model": "tiny", "query": "a", "documents": [f"b{n}" for n in range(1000)]}),
+    ],
+    ids=["completions", "embeddings", "rerank"],
+)
+def test_many_prompts_of_one_request_hold_up_nobody(url: str, path: str, body: dict[str, Any], slack: float) -> None:
+    client = Client(url)
+
+    async def ask() -> list[float]:
+        async with watched(client) as took:
+            reply = await client.ask("POST", path, body)
+        assert reply.status == 200
+        return took
+
+    took = asyncio.run(ask())
+    assert percentile(took, 0.99) <= 0.15 * slack, took
+
+
+@pytest.mark.parametrize("count", [0, 1, 16, 17, 100])
+def test_lists_in_json_are_written_as_one(count: int) -> None:
+    body = {"a": [{"index": index, "é": [0.1, None]} for index in range(count)], "b": {"c": [1]}, "d": "x", "": []}
+    assert json_bytes(body) == orjson.dumps(body)
+
+
+def test_long_replies_are_made_on_another_thread() -> None:
+    """Short ones are not, but where the chat template may be asked how the model thinks."""
+    for size, switch, beside in ((1 << 20, None, True), (10, None, False), (10, "enable_thinking", True)):
+        assert asyncio.run(_thread_of(size, switch)) is beside
+
+
+async def _thread_of(size: int, switch: str | None) -> bool:
+    """Whether work on a reply runs on a thread of its own."""
+    pool = WorkPool()
+    unused: Any = None
+    thinking = SimpleNamespace(switch=switch)
+    run: Any = SimpleNamespace(
+        model="m",
+        exchange=SimpleNamespace(source="a"),
+        facts=SimpleNamespace(format=SimpleNamespace(thinking=thinking)),
+    )
+    try:
+        thread = await RequestRunner(unused, unused, unused, pool).beside(run, size, threading.get_ident)
+    finally:
+        pool.close()
+    return thread != threading.get_ident()

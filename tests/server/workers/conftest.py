@@ -1,0 +1,111 @@
+"""A worker process over a tiny model that tests of a module share, and what they ask of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.support.tiny import TinyModel, TinyOptions
+from twofold.api.base import Job
+from twofold.api.pooling import PoolingParams
+from twofold.core.params import SamplingParams
+from twofold.core.report import EngineSnapshot, StepReport
+from twofold.core.request import RequestOptions
+from twofold.engine.outputs import OutputDelta, RequestOutput
+from twofold.engine.prompts import GivenPrompt
+from twofold.host.paths import CacheFolders
+from twofold.server.models.reading import ModelReading, read_file
+from twofold.server.workers.client import WorkerModel
+from twofold.server.workers.patience import Patience
+
+ENGINE: dict[str, Any] = {"max_num_seqs": 4, "kv_cache_memory_bytes": 1 << 23, "swap_space_bytes": 0, "threads": 1}
+LONG = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
+SHORT = SamplingParams(seed=3, max_tokens=6)
+QUICK = Patience(ping_s=0.05, idle_s=0.3, busy_s=5.0, pause_s=0.02)
+
+
+class Listener:
+    """Hears what engines report."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepReport] = []
+        self.snapshots: list[EngineSnapshot] = []
+        self.restarts: list[str] = []
+
+    def on_step(self, model: str, report: StepReport) -> None:
+        assert model
+        self.steps.append(report)
+
+    def on_snapshot(self, model: str, snapshot: EngineSnapshot) -> None:
+        assert model
+        self.snapshots.append(snapshot)
+
+    def on_restart(self, model: str) -> None:
+        self.restarts.append(model)
+
+
+def job_of(number: int, params: SamplingParams | PoolingParams = SHORT, options: RequestOptions | None = None) -> Job:
+    """A prompt of a few tokens, its own for each number."""
+    ids = tuple((number * 31 + i * 7) % 250 for i in range(3 + number % 9))
+    return Job(GivenPrompt(token_ids=ids), params, options or RequestOptions())
+
+
+async def whole(model: WorkerModel, job: Job, request_id: str) -> RequestOutput:
+    """A job's result; its deltas must be what it is made of."""
+    deltas = [delta async for delta in model.run(job, request_id)]
+    output = deltas[-1].request
+    assert output is not None
+    for answer in output.outputs:
+        assert "".join(delta.text for delta in deltas if delta.index == answer.index) == answer.text
+    return output
+
+
+async def taken(stream: AsyncIterator[OutputDelta], count: int) -> list[OutputDelta]:
+    """The first deltas of a stream."""
+    return [await anext(stream) for _ in range(count)]
+
+
+async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
+    """Waits for something to become true."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+@pytest.fixture(scope="session")
+def reading(tiny_gguf: Callable[[TinyOptions], TinyModel]) -> ModelReading:
+    return read_file(tiny_gguf(TinyOptions()).path, CacheFolders.of().create())
+
+
+@asynccontextmanager
+async def started(
+    reading: ModelReading, listener: Listener | None = None, patience: Patience = QUICK, **engine: Any
+) -> AsyncIterator[WorkerModel]:
+    """A worker of its own."""
+    model = WorkerModel("tiny", reading, ENGINE | engine, [listener] if listener else [], patience)
+    await model.start()
+    try:
+        yield model
+    finally:
+        await model.close()
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def worker(runner: asyncio.Runner, reading: ModelReading) -> Iterator[WorkerModel]:
+    """One that the tests of a module share; they use it through ``runner``. At the end it must hold nothing."""
+    model = WorkerModel("tiny", reading, ENGINE)
+    runner.run(model.start())
+    yield model
+    runner.run(model.check_idle())
+    assert model.under_way == 0
+    runner.run(model.close())

@@ -1,0 +1,67 @@
+"""The worker's end of the socket: order, a server that reads slowly, and one that is gone."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from twofold.engine.outputs import OutputDelta
+from twofold.server.workers import channel
+from twofold.server.workers.channel import Channel
+from twofold.server.workers.messages import Abort, Ping, Pong, StepOutputs, Unframer, server_codec
+
+
+def a_step(text: str) -> StepOutputs:
+    return StepOutputs([OutputDelta("r", 0, text, ())], [], None)
+
+
+def read_texts(ours: socket.socket, count: int) -> list[str]:
+    codec, unframer = server_codec(), Unframer()
+    texts: list[str] = []
+    while len(texts) < count:
+        texts += [codec.message(payload).deltas[0].text for payload in unframer.feed(ours.recv(1 << 16))]
+    return texts
+
+
+def send_all(end: Channel, texts: list[str]) -> None:
+    for text in texts:
+        end.send(a_step(text))
+
+
+def test_messages_arrive_in_order_however_slowly_they_are_read() -> None:
+    ours, theirs = socket.socketpair()
+    sent = ["x" * (number * 3000) for number in range(60)]
+    with ours:
+        end = Channel(theirs)
+        send_all(end, sent)  # returns although nobody has read
+        assert read_texts(ours, len(sent)) == sent
+        end.drain()
+
+
+def test_a_server_that_reads_nothing_makes_senders_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "MOST_WAITING", 1 << 20)
+    ours, theirs = socket.socketpair()
+    with ours:
+        end = Channel(theirs)
+        sender = threading.Thread(target=send_all, args=(end, ["x" * (1 << 20)] * 4))
+        sender.start()
+        sender.join(0.05)
+        assert sender.is_alive()
+        assert len(read_texts(ours, 4)) == 4
+        sender.join(5)
+        assert not sender.is_alive()
+
+
+def test_it_hears_until_the_server_is_gone_and_then_speaks_to_nobody() -> None:
+    ours, theirs = socket.socketpair()
+    end = Channel(theirs)
+    codec = server_codec()
+    ours.sendall(codec.frame(Ping(1)) + codec.frame(Abort("r")) + codec.frame(Ping(2))[:7])
+    ours.close()
+    assert end.receive() == Ping(1)
+    assert end.receive() == Abort("r")
+    assert end.receive() is None
+    end.send(Pong(1, None))
+    end.drain()

@@ -1,0 +1,248 @@
+"""A model in another process gives what it gives in this one, to many at once, however they leave."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from tests.server.workers.conftest import ENGINE, LONG, SHORT, Listener, job_of, started, taken, until, whole
+from twofold.api.base import Job
+from twofold.api.pooling import PoolingParams
+from twofold.core.errors import BusyError, ContextLengthError, ParameterError, SlowClientError
+from twofold.core.params import SamplingParams, StructuredOutputsParams
+from twofold.core.request import RequestOptions
+from twofold.engine.llm import LLM
+from twofold.engine.outputs import OutputDelta, RequestOutput
+from twofold.engine.prompts import GivenPrompt
+from twofold.server.base import Passage
+from twofold.server.models.reading import ModelReading
+from twofold.server.workers import streams
+from twofold.server.workers.client import WorkerModel
+
+KINDS = (
+    SHORT,
+    SamplingParams(temperature=0, max_tokens=40, logprobs=2, prompt_logprobs=1),
+    SamplingParams(seed=5, n=3, max_tokens=20, logit_bias={40: 2.0}),
+    SamplingParams(seed=7, best_of=3, max_tokens=12, stop=["a", "th"]),
+    SamplingParams(seed=9, max_tokens=30, structured_outputs=StructuredOutputsParams(choice=["the hat", "it"])),
+)
+
+
+async def slowly(stream: AsyncIterator[OutputDelta]) -> None:
+    async for _ in stream:
+        await asyncio.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def llm(reading: ModelReading) -> Iterator[LLM]:
+    with LLM(reading.path, **ENGINE) as llm:
+        yield llm
+
+
+def test_a_crowd_gets_the_answers_that_each_gets_alone(runner: asyncio.Runner, worker: WorkerModel, llm: LLM) -> None:
+    jobs = [job_of(number, KINDS[number % len(KINDS)]) for number in range(30)]
+
+    async def crowd() -> list[RequestOutput]:
+        return await asyncio.gather(*(whole(worker, job, f"crowd-{n}") for n, job in enumerate(jobs)))
+
+    for job, output in zip(jobs, runner.run(crowd()), strict=True):
+        assert isinstance(job.params, SamplingParams)
+        (alone,) = llm.generate([{"prompt_token_ids": list(job.prompt.token_ids or ())}], job.params)
+        assert output.outputs == alone.outputs
+        assert output.prompt_logprobs == alone.prompt_logprobs
+        assert output.prompt_token_ids == job.prompt.token_ids
+        assert output.report.output_tokens == alone.report.output_tokens
+
+
+def test_a_text_becomes_the_vector_that_it_is_here(runner: asyncio.Runner, worker: WorkerModel, llm: LLM) -> None:
+    job = job_of(3, PoolingParams("last"))
+    output = runner.run(whole(worker, job, "vector"))
+    (alone,) = llm.embed([{"prompt_token_ids": list(job.prompt.token_ids or ())}], pooling="last")
+    assert output.embedding == alone.embedding
+    assert output.embedding is not None
+    assert len(output.embedding) == worker.facts.hidden_size
+
+
+@pytest.mark.parametrize(
+    ("job", "error"),
+    [
+        (Job(GivenPrompt(token_ids=(1,) * 512), SHORT, RequestOptions()), ContextLengthError),
+        (Job(GivenPrompt(token_ids=(4000,)), SHORT, RequestOptions()), ParameterError),
+        (Job(GivenPrompt(token_ids=(1,) * 600), PoolingParams(), RequestOptions()), ContextLengthError),
+        (job_of(1, SamplingParams(structured_outputs=StructuredOutputsParams(regex="(("))), ParameterError),
+    ],
+)
+def test_an_impossible_job_fails_alone(
+    runner: asyncio.Runner, worker: WorkerModel, job: Job, error: type[Exception]
+) -> None:
+    async def both() -> RequestOutput:
+        other = asyncio.create_task(whole(worker, job_of(2), "possible"))
+        with pytest.raises(error):
+            await whole(worker, job, "impossible")
+        return await other
+
+    assert runner.run(both()).finished
+
+
+def test_an_id_is_in_use_until_its_request_holds_nothing(runner: asyncio.Runner, worker: WorkerModel) -> None:
+    async def refused() -> None:
+        with pytest.raises(ParameterError, match="in use"):
+            await anext(worker.run(job_of(2), "mine"))
+
+    async def twice() -> RequestOutput:
+        stream = worker.run(job_of(1, LONG), "mine")
+        await anext(stream)
+        await refused()
+        await stream.aclose()
+        await refused()
+        await worker.check_idle()
+        return await whole(worker, job_of(2), "mine")
+
+    assert runner.run(twice()).finished
+
+
+def test_who_waits_longer_than_asked_is_refused(runner: asyncio.Runner, worker: WorkerModel) -> None:
+    async def crowded() -> None:
+        running = [worker.run(job_of(n, LONG), f"running-{n}") for n in range(4)]
+        for stream in running:
+            await anext(stream)
+        options = RequestOptions(queue_limit_s=0.001)
+        with pytest.raises(BusyError, match="waited"):
+            await whole(worker, job_of(9, LONG, options), "impatient")
+        for stream in running:
+            await stream.aclose()
+
+    runner.run(crowded())
+
+
+def test_two_hundred_leave_at_any_time_and_nothing_stays(runner: asyncio.Runner, worker: WorkerModel) -> None:
+    async def leave(number: int, after: float) -> None:
+        params = KINDS[number % len(KINDS)] if number % 3 else LONG
+        try:
+            async with asyncio.timeout(after):
+                await whole(worker, job_of(number, params), f"leaving-{number}")
+        except TimeoutError:
+            return
+
+    async def crowd() -> None:
+        rng = random.Random(4)
+        await asyncio.gather(*(leave(number, rng.uniform(0, 0.4)) for number in range(200)))
+        await worker.check_idle()
+
+    runner.run(crowd())
+    assert worker.under_way == 0
+    assert worker.snapshot is not None
+    assert (worker.snapshot.running, worker.snapshot.waiting, worker.snapshot.blocks.held) == (0, 0, 0)
+
+
+def test_what_was_computed_for_one_who_left_is_told(runner: asyncio.Runner, worker: WorkerModel) -> None:
+    async def leave() -> tuple[Passage, RequestOutput | None]:
+        passage = Passage()
+        stream = worker.run(job_of(1, LONG), "early", passage)
+        await taken(stream, 5)
+        await stream.aclose()
+        return passage, await passage.remains(5.0)
+
+    passage, remains = runner.run(leave())
+    assert remains is not None
+    assert remains.prompt_token_ids == job_of(1).prompt.token_ids
+    assert remains.report.finish_reasons == ("abort",)
+    assert 5 <= remains.metrics.output_tokens < 400
+    assert passage.retries == 0
+
+
+def test_who_left_after_the_end_or_before_the_beginning_learns_it_too(
+    runner: asyncio.Runner, worker: WorkerModel
+) -> None:
+    async def leave() -> tuple[RequestOutput | None, RequestOutput | None]:
+        late, never = Passage(), Passage()
+        stream = worker.run(job_of(1), "late", late)
+        await anext(stream)
+        await whole(worker, job_of(2), "meanwhile")
+        await asyncio.sleep(0.05)  # all of it has come, and waits to be read
+        await stream.aclose()
+        refused = worker.run(Job(GivenPrompt(token_ids=(4000,)), SHORT, RequestOptions()), "never", never)
+        with pytest.raises(ParameterError):
+            await anext(refused)
+        return await late.remains(5.0), await never.remains(5.0)
+
+    late, never = runner.run(leave())
+    assert late is not None
+    assert late.report.finish_reasons == ("length",)
+    assert never is None
+
+
+def test_a_slow_reader_rests_and_loses_nothing(
+    runner: asyncio.Runner, worker: WorkerModel, llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "HIGH_WATER", 2000)
+    monkeypatch.setattr(streams, "LOW_WATER", 500)
+
+    async def read() -> tuple[int, list[str]]:
+        stream = worker.run(job_of(1, LONG), "slow")
+        texts = [delta.text for delta in await taken(stream, 1)]
+        await whole(worker, job_of(2, LONG), "other")
+        await asyncio.sleep(0.1)
+        going_on = worker.under_way
+        texts += [delta.text async for delta in stream]
+        return going_on, texts
+
+    going_on, texts = runner.run(read())
+    assert going_on == 1
+    ids = job_of(1).prompt.token_ids
+    (alone,) = llm.generate([{"prompt_token_ids": list(ids or ())}], LONG)
+    assert "".join(texts) == alone.outputs[0].text
+    assert len(texts) > 100
+
+
+def test_a_reader_that_lets_too_much_wait_is_cut(
+    runner: asyncio.Runner, worker: WorkerModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "HIGH_WATER", 1000)
+    monkeypatch.setattr(streams, "MOST_WAITING", 1000)
+
+    async def read() -> None:
+        stream = worker.run(job_of(1, LONG), "slowest")
+        with pytest.raises(SlowClientError):
+            await slowly(stream)
+
+    runner.run(read())
+
+
+def test_observers_hear_of_every_step_and_how_it_stands(reading: ModelReading) -> None:
+    listener = Listener()
+
+    async def serve() -> None:
+        async with started(reading, listener) as model:
+            await whole(model, job_of(1, LONG), "one")
+            await until(lambda: listener.snapshots and not listener.snapshots[-1].running)
+            assert model.queued == 0
+            limits = model.ceilings
+            assert limits is not None
+            assert limits.layers == len(reading.spec.layers)
+            assert model.facts.hidden_size == 64
+
+    asyncio.run(serve())
+    assert [report.number for report in listener.steps] == list(range(1, len(listener.steps) + 1))
+    assert sum(report.decode_rows for report in listener.steps) >= 399
+    assert listener.restarts == []
+
+
+def test_queued_counts_who_has_not_begun(runner: asyncio.Runner, worker: WorkerModel) -> None:
+    async def crowd() -> tuple[int, int]:
+        running = [worker.run(job_of(n, LONG), f"running-{n}") for n in range(4)]
+        for stream in running:
+            await anext(stream)
+        waiting = [asyncio.create_task(whole(worker, job_of(n), f"waiting-{n}")) for n in range(10, 15)]
+        await asyncio.sleep(0)
+        at_once = worker.queued
+        for stream in running:
+            await stream.aclose()
+        await asyncio.gather(*waiting)
+        await asyncio.sleep(0.05)
+        return at_once, worker.queued
+
+    assert runner.run(crowd()) == (5, 0)

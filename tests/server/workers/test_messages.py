@@ -1,0 +1,164 @@
+"""What crosses the socket arrives as it was, and bytes that nobody wrote do no harm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twofold.api.pooling import PoolingParams
+from twofold.core import errors
+from twofold.core.errors import MethodError, ParameterError, QuotaError, TwofoldError
+from twofold.core.params import SamplingParams, StructuredOutputsParams, ThinkingParams
+from twofold.core.record import SequenceRecord, Stall
+from twofold.core.report import BlockCounts, EngineSnapshot, PinCounts, RequestReport, StepReport
+from twofold.core.request import CachePin, RequestOptions
+from twofold.engine.outputs import CompletionOutput, Logprob, OutputDelta, RequestMetrics, RequestOutput
+from twofold.planner.machine import MachineLimits, ReadSpeed
+from twofold.server.workers.messages import (
+    ERRORS,
+    Abort,
+    Check,
+    Checked,
+    Failed,
+    Generate,
+    Gone,
+    Hold,
+    LoadModel,
+    Ping,
+    Pong,
+    Ready,
+    RunPooling,
+    StepOutputs,
+    Unframer,
+    Unloadable,
+    WorkerMessage,
+    server_codec,
+    worker_codec,
+)
+
+PARAMS = SamplingParams(
+    n=2,
+    logit_bias={7: -1.5},
+    stop=["a", "é"],
+    stop_token_ids=[3],
+    structured_outputs=StructuredOutputsParams(json={"type": "object", "properties": {"a": {"enum": [1, None]}}}),
+    thinking=ThinkingParams(start=[1], end=[2], budget=5),
+)
+OPTIONS = RequestOptions(tenant="t", deadline_s=1.5, queue_limit_s=2, cache_pins=(CachePin(tokens=4, ttl="1h"),))
+COMMANDS = (
+    LoadModel("/models/a.gguf", {"max_num_seqs": 4, "kv_cache_dtype": "auto", "tpot_target_ms": None}),
+    Generate("g", (1, 2, 3), PARAMS, OPTIONS, 12.5),
+    Generate("plain", (1,), SamplingParams(), RequestOptions(), 0.0),
+    RunPooling("e", (1, 2), PoolingParams("last"), OPTIONS),
+    Abort("a"),
+    Hold("h", True),
+    Ping(3),
+    Check(),
+)
+
+
+def a_report() -> RequestReport:
+    record = SequenceRecord(cached=3)
+    record.stall(Stall.PREFILL, 1.0, 3.0)
+    record.prefill.add_step(0, 5, step_rows=6, logit_rows=1, seconds=0.1, windows=[3])
+    return RequestReport("r", 0.0, 1.0, 2.0, 3.0, 3.5, 5, 3, 2, ("stop", "length"), record)
+
+
+def an_output() -> RequestOutput:
+    logprobs = ({5: Logprob(-0.25, 1, "x"), 6: Logprob(-3.0, 2, "\ufffd")},)
+    answers = (
+        CompletionOutput(0, "x", (5,), logprobs, -0.25, "stop", "x"),
+        CompletionOutput(1, "", (), None, None, "abort", 9),
+    )
+    metrics = RequestMetrics(0.0, 1.0, None, 3.5, ((2.0, 3.0), ()), 5, 3)
+    return RequestOutput(
+        "r", None, (), (None, {4: Logprob(-1.0, 1, "y")}), answers, metrics, True, a_report(), (0.5, -1.0)
+    )
+
+
+STEP = StepReport(3, 1.0, 2, 0, 2, 2, 1, None, 0.1, 0.01, 0.0, 5, 2, BlockCounts(1, 2, 3))
+SNAPSHOT = EngineSnapshot(1, 2, BlockCounts(1, 2, 3), 4, 16, 100, 50, 2, (PinCounts(300.0, 1, 2, 3, 4),), 1, 0, None)
+ANSWERS = (
+    Ready(
+        512, 64, 1 << 33, 0.5, 0.1, MachineLimits("cpu", "avx2", 2, (ReadSpeed(1, 2.0),), 1e9, 1e8, "2026-01-01"), "f16"
+    ),
+    Ready(512, 64, 1 << 33, 0.5, 0.1, None, "f16"),
+    StepOutputs(
+        [OutputDelta("r", 0, "x", (5,)), OutputDelta("r", 0, "", (), None, "stop", 7, an_output())], [STEP], SNAPSHOT
+    ),
+    Gone("r", None),
+    Pong(3, None),
+    Checked("2 blocks"),
+)
+
+
+@pytest.mark.parametrize("message", COMMANDS, ids=lambda message: type(message).__name__)
+def test_commands_arrive_as_they_were(message: WorkerMessage) -> None:
+    (payload,) = Unframer().feed(bytes(server_codec().frame(message)))
+    assert worker_codec().message(payload) == message
+
+
+@pytest.mark.parametrize("message", ANSWERS, ids=lambda message: type(message).__name__)
+def test_answers_arrive_as_they_were(message: WorkerMessage) -> None:
+    (payload,) = Unframer().feed(bytes(worker_codec().frame(message)))
+    assert server_codec().message(payload) == message
+
+
+def an_error(kind: type[TwofoldError]) -> TwofoldError:
+    more: dict[str, Any] = {"param": "p"} if issubclass(kind, ParameterError) else {}
+    more |= {"allowed": ("GET", "PUT")} if issubclass(kind, MethodError) else {}
+    more |= {"retry_after_s": 2.5} if kind.__name__ in {"QuotaError", "BusyError"} else {}
+    return kind("What happened.", hint="The way out.", **more)
+
+
+@pytest.mark.parametrize("kind", ERRORS.values(), ids=lambda kind: kind.__name__)
+def test_every_error_arrives_with_all_it_carries(kind: type[TwofoldError]) -> None:
+    error = an_error(kind)
+    (payload,) = Unframer().feed(bytes(worker_codec().frame(Failed("r", error))))
+    arrived = server_codec().message(payload).error
+    assert type(arrived) is kind
+    assert (str(arrived), vars(arrived)) == (str(error), vars(error))
+
+
+def test_an_error_outside_of_the_tree_arrives_as_its_nearest_base() -> None:
+    class OwnError(QuotaError):
+        pass
+
+    (payload,) = Unframer().feed(bytes(worker_codec().frame(Unloadable(OwnError("No.", retry_after_s=1)))))
+    assert type(server_codec().message(payload).error) is errors.QuotaError
+
+
+@given(st.lists(st.binary(max_size=40), max_size=6), st.data())
+@settings(max_examples=80, deadline=None)
+def test_frames_are_cut_out_of_any_pieces(payloads: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(len(payload).to_bytes(4, "little") + payload for payload in payloads)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    unframer, found = Unframer(), []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        found += list(unframer.feed(stream[start:end]))
+    assert found == payloads
+
+
+def test_a_length_that_no_frame_has_is_refused() -> None:
+    with pytest.raises(ValueError, match="a frame of"):
+        list(Unframer().feed(b"\xff\xff\xff\xff"))
+
+
+@given(st.binary(max_size=60))
+@settings(max_examples=150, deadline=None)
+def test_bytes_that_nobody_wrote_are_no_message(payload: bytes) -> None:
+    with pytest.raises((msgspec.MsgspecError, ValueError)):
+        server_codec().message(payload + b"\xc1")
+
+
+@pytest.mark.parametrize(
+    "error", [["OSError", "m", None, {}], ["Exception", "m", None, {}], ["__builtins__", "", None, {}]]
+)
+def test_only_errors_of_the_tree_are_built(error: list[object]) -> None:
+    payload = msgspec.msgpack.encode(["failed", "r", error])
+    with pytest.raises((KeyError, msgspec.MsgspecError)):
+        server_codec().message(payload)

@@ -1,0 +1,165 @@
+"""The engine's side of the socket, over the mock model: what it says, how often, and what it keeps to itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.engine.conftest import MakeLoaded, make_loaded, tokenizer
+from tests.engine.mock import MockForward
+from tests.server.workers.conftest import LONG, SHORT, job_of
+from twofold.api.pooling import PoolingParams
+from twofold.core.errors import ParameterError, WorkerError
+from twofold.core.params import SamplingParams, StructuredOutputsParams
+from twofold.server.workers.messages import (
+    Abort,
+    Check,
+    Checked,
+    Failed,
+    FromWorker,
+    Generate,
+    Gone,
+    Hold,
+    Ping,
+    Pong,
+    RunPooling,
+    StepOutputs,
+)
+from twofold.server.workers.service import Service
+
+__all__ = ["make_loaded", "tokenizer"]
+
+FORM = SamplingParams(max_tokens=8, structured_outputs=StructuredOutputsParams(choice=["the hat", "it"]))
+
+
+class Opened:
+    """A service whose messages are kept."""
+
+    def __init__(self, make_loaded: MakeLoaded, **options: Any) -> None:
+        self.said: list[FromWorker] = []
+        self.service = Service(make_loaded(context=512, **options), self.said.append)
+        self.service.test()
+
+    def generate(self, request_id: str, params: SamplingParams = SHORT) -> None:
+        job = job_of(len(request_id), params)
+        self.service.obey(Generate(request_id, job.prompt.token_ids or (), params, job.options, time.perf_counter()))
+
+    def until(self, kind: type[FromWorker], count: int = 1) -> list[Any]:
+        """Messages of a kind, once there are so many."""
+        until = time.perf_counter() + 5
+        while len(found := [said for said in self.said if isinstance(said, kind)]) < count:
+            assert time.perf_counter() < until, f"{self.said!r:.500}"
+            time.sleep(0.001)
+        return found
+
+    def ended(self, request_id: str) -> None:
+        until = time.perf_counter() + 5
+        while not any(
+            delta.request_id == request_id and delta.request
+            for step in self.until(StepOutputs)
+            for delta in step.deltas
+        ):
+            assert time.perf_counter() < until
+            time.sleep(0.001)
+
+
+@pytest.fixture
+def opened(make_loaded: MakeLoaded) -> Iterator[Opened]:
+    """One that holds nothing at its end."""
+    opened = Opened(make_loaded)
+    yield opened
+    opened.service.obey(Check())
+    assert opened.until(Checked)[-1].fault is None
+
+
+def test_a_step_is_one_message_with_the_deltas_of_all(opened: Opened) -> None:
+    for number in range(8):
+        opened.generate(f"request-{number}", SamplingParams(temperature=0, max_tokens=30, ignore_eos=True))
+    for number in range(8):
+        opened.ended(f"request-{number}")
+    steps = opened.until(StepOutputs)
+    reports = [report for step in steps for report in step.reports]
+    assert len(steps) <= len(reports) + 2
+    assert max(len(step.deltas) for step in steps) == 8
+    assert [report.number for report in reports] == list(range(1, len(reports) + 1))
+
+
+def test_the_whole_travels_without_its_prompt(opened: Opened) -> None:
+    opened.generate("one")
+    opened.ended("one")
+    output = opened.until(StepOutputs)[-1].deltas[-1].request
+    assert (output.prompt_token_ids, output.metrics.prompt_tokens) == ((), len(job_of(3).prompt.token_ids or ()))
+
+
+def test_it_tells_how_it_stands_now_and_then_and_when_it_is_done(opened: Opened) -> None:
+    began = time.perf_counter()
+    opened.generate("one", SamplingParams(temperature=0, max_tokens=200, ignore_eos=True))
+    opened.ended("one")
+    steps = opened.until(StepOutputs)
+    snapshots = [step.snapshot for step in steps if step.snapshot is not None]
+    assert len(snapshots) <= 3 + 4 * (time.perf_counter() - began)
+    assert (snapshots[-1].running, snapshots[-1].waiting, snapshots[-1].blocks.held) == (0, 0, 0)
+    assert snapshots[-1].queries >= len(job_of(3).prompt.token_ids or ())
+
+
+def test_an_abort_frees_all_and_says_so(opened: Opened) -> None:
+    opened.generate("one", LONG)
+    opened.until(StepOutputs)
+    opened.service.obey(Abort("one"))
+    opened.service.obey(Abort("never seen"))
+    assert [gone.request_id for gone in opened.until(Gone, 2)] == ["one", "never seen"]
+
+
+def test_who_leaves_while_a_grammar_is_compiled_is_not_heard_of_again(opened: Opened) -> None:
+    for number in range(20):
+        opened.generate(f"form-{number}", FORM)
+        opened.service.obey(Abort(f"form-{number}"))
+    opened.generate("last", FORM)
+    opened.ended("last")
+    opened.until(Gone, 20)
+    assert not [said for said in opened.said if isinstance(said, Failed)]
+
+
+def test_a_request_that_is_held_goes_on_where_it_was(opened: Opened) -> None:
+    opened.generate("one", SamplingParams(temperature=0, max_tokens=60, ignore_eos=True))
+    opened.service.obey(Hold("one", True))
+    opened.service.obey(Ping(1))
+    pong = opened.until(Pong)[0]
+    assert pong.snapshot.running == 0
+    opened.service.obey(Hold("one", False))
+    opened.ended("one")
+
+
+def test_an_impossible_request_fails_with_its_own_error(opened: Opened) -> None:
+    opened.generate("form", SamplingParams(structured_outputs=StructuredOutputsParams(regex="((")))
+    opened.service.obey(RunPooling("text", (4000,), PoolingParams(), job_of(1).options))
+    failed = {said.request_id: said.error for said in opened.until(Failed, 2)}
+    assert {name: type(error) for name, error in failed.items()} == {"form": ParameterError, "text": ParameterError}
+
+
+def test_a_failing_step_tells_its_kind_and_nothing_of_its_text(
+    make_loaded: MakeLoaded, capfd: pytest.CaptureFixture[str]
+) -> None:
+    forward = MockForward(vocab=300, blocks=128, block_size=4)
+    opened = Opened(make_loaded, forward=forward)
+    forward.failing = True
+    opened.generate("one")
+    (failed,) = opened.until(Failed)
+    assert isinstance(failed.error, WorkerError)
+    assert str(failed.error) == "The engine failed with a RuntimeError."
+    said = capfd.readouterr().err
+    assert "RuntimeError" in said
+    assert "RuntimeError: " not in said, "the place is told, the message is not"
+    forward.failing = False
+    opened.generate("three")
+    opened.ended("three")
+
+
+def test_a_model_that_answers_nothing_is_not_ready(make_loaded: MakeLoaded) -> None:
+    forward = MockForward(vocab=300, blocks=128, block_size=4)
+    forward.failing = True
+    with pytest.raises(WorkerError, match="RuntimeError"):
+        Opened(make_loaded, forward=forward)

@@ -1,0 +1,246 @@
+"""The format of a model's answers, read from its chat template; and messages that any template can show."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import pytest
+
+from tests.support.vocabulary import tokenizer_metadata
+from tests.text.vocabularies import bytelevel_metadata
+from twofold.core.errors import TemplateError
+from twofold.text.parsers.base import Content, Reasoning, ToolCall
+from twofold.text.parsers.family import ToolFamily
+from twofold.text.parsers.format import AnswerFormat
+from twofold.text.parsers.gemma import FUNCTION_GEMMA, GEMMA4
+from twofold.text.parsers.pieces import parse_whole
+from twofold.text.parsers.tagged import TAGGED
+from twofold.text.templates.builtin_templates import BUILTIN_TEMPLATES
+from twofold.text.templates.chat import ChatTemplate
+from twofold.text.templates.template_process import TemplateProcesses
+from twofold.text.tokenizers.tokenizer import Tokenizer
+
+CHATML: Final = BUILTIN_TEMPLATES["chatml"]
+HERMES: Final = (
+    "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"
+    "Answer with <tool_call>.<|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}<tool_call>"
+    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}'
+    "</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TEXT_ARGUMENTS: Final = HERMES.replace("{{ call.function.arguments | tojson }}", "{{ '' + call.function.arguments }}")
+SWITCHED: Final = CHATML.replace(
+    "assistant\n{% endif %}",
+    "assistant\n{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
+    "{% endif %}",
+)
+OPENING: Final = CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}{# </think> #}")
+ASKED: Final = CHATML.replace(
+    "assistant\n{% endif %}",
+    "assistant\n{% if thinking %}<think>\n{% else %}<think></think>{% endif %}{% endif %}",
+)
+TOOLS: Final[list[dict[str, Any]]] = [
+    {"type": "function", "function": {"name": "get", "description": "Gets it", "parameters": {"type": "object"}}},
+    {"type": "function", "function": {"name": "put"}},
+]
+CHAT: Final[list[dict[str, Any]]] = [
+    {"role": "system", "content": "Be kind."},
+    {"role": "user", "content": "Hi"},
+    {
+        "role": "assistant",
+        "content": "Well,",
+        "tool_calls": [{"id": "1", "type": "function", "function": {"name": "get", "arguments": '{"a": "b"}'}}],
+    },
+    {"role": "tool", "tool_call_id": "1", "content": "found"},
+    {"role": "tool", "tool_call_id": "2", "content": [{"type": "text", "text": "more"}]},
+    {"role": "user", "content": "Thanks"},
+]
+
+
+def tokenizer(template: str | None, *controls: str) -> Tokenizer:
+    metadata: dict[str, Any] = dict(tokenizer_metadata(320))
+    tokens = list(metadata["tokenizer.ggml.tokens"])
+    for place, control in enumerate(controls):
+        tokens[-1 - place] = control
+    metadata["tokenizer.ggml.tokens"] = tokens
+    if template is not None:
+        metadata["tokenizer.chat_template"] = template
+    return Tokenizer.from_metadata(metadata)
+
+
+def prompt(template: str, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> str:
+    tokens = tokenizer(template)
+    shown, left = AnswerFormat.of(tokens).shown(messages, tools)
+    return tokens.apply_chat_template(shown, tools=left, tokenize=False)
+
+
+def test_a_template_that_shows_tools_gets_them() -> None:
+    form = AnswerFormat.of(tokenizer(HERMES))
+    assert form.family.name == "hermes"
+    shown, tools = form.shown(CHAT, TOOLS)
+    assert tools is TOOLS
+    assert shown[2]["tool_calls"][0]["function"]["arguments"] == {"a": "b"}
+    assert shown[0] == CHAT[0]
+    assert '"arguments": {"a": "b"}' in prompt(HERMES, CHAT, TOOLS)
+
+
+def test_a_template_may_want_arguments_as_text() -> None:
+    form = AnswerFormat.of(tokenizer(TEXT_ARGUMENTS))
+    given = [CHAT[1], {**CHAT[2], "tool_calls": [{"function": {"name": "get", "arguments": {"a": "b"}}}]}]
+    assert form.shown(given, None)[0][1]["tool_calls"][0]["function"]["arguments"] == '{"a": "b"}'
+
+
+def test_a_template_without_tools_is_told_them_in_words() -> None:
+    text = prompt(CHATML, CHAT, TOOLS)
+    assert text.count("<|im_start|>system") == 1
+    assert text.index('"name": "get"') < text.index("Be kind.")
+    assert 'Well,\n<tool_call>\n{"name": "get", "arguments": {"a": "b"}}\n</tool_call><|im_end|>' in text
+    assert (
+        "<|im_start|>user\n<tool_response>\nfound\n</tool_response>\n<tool_response>\nmore\n</tool_response>\nThanks"
+        in text
+    )
+    assert "<|im_start|>tool" not in text
+
+
+def test_told_tools_stand_before_all_else_where_nobody_gave_a_system_text() -> None:
+    text = prompt(CHATML, [{"role": "user", "content": "Hi"}], TOOLS)
+    assert text.startswith("<|im_start|>system\n# Tools")
+    parts = [{"role": "system", "content": [{"type": "text", "text": "Be kind."}]}, CHAT[1]]
+    assert "\n\nBe kind." in prompt(CHATML, parts, TOOLS)
+
+
+def test_gemma_calls_as_python_and_its_turns_alternate() -> None:
+    text = prompt(BUILTIN_TEMPLATES["gemma"], CHAT, TOOLS)
+    assert '[get(a="b")]' in text
+    assert text.count("<start_of_turn>user") == 2
+
+
+@pytest.mark.parametrize("name", [name for name in BUILTIN_TEMPLATES if name != "chatml"])
+def test_every_built_in_template_can_show_tools(name: str) -> None:
+    text = prompt(BUILTIN_TEMPLATES[name], CHAT, TOOLS)
+    for part in ("Gets it", "Be kind.", "found", "Thanks"):
+        assert part in text
+
+
+def test_without_a_system_role_tools_go_to_the_first_message() -> None:
+    refuses = "{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}"
+    picky = "{% for m in messages %}" + refuses + "{{ m.content }}{% endfor %}"
+    assert prompt(picky, [CHAT[1]], TOOLS).endswith("\n\nHi")
+
+
+def test_a_developer_is_a_system_where_the_template_does_not_know_one() -> None:
+    assert "<|im_start|>system\nGo" in prompt(CHATML, [{"role": "developer", "content": "Go"}, CHAT[1]])
+    knows = CHATML + "{# developer #}"
+    assert "<|im_start|>developer\nGo" in prompt(knows, [{"role": "developer", "content": "Go"}, CHAT[1]])
+
+
+@pytest.mark.parametrize("template", [CHATML, HERMES])
+@pytest.mark.parametrize("arguments", ["{", "[1]", "nothing", "[" * 5000])
+def test_arguments_that_are_no_object_are_refused(template: str, arguments: str) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "get", "arguments": arguments}}
+    messages = [CHAT[1], {"role": "assistant", "content": None, "tool_calls": [call]}]
+    with pytest.raises(TemplateError, match="arguments"):
+        AnswerFormat.of(tokenizer(template)).shown(messages, TOOLS)
+
+
+def test_thinking_is_found_in_the_template() -> None:
+    assert AnswerFormat.of(tokenizer(CHATML)).thinking is None
+    switched = AnswerFormat.of(tokenizer(SWITCHED)).thinking
+    assert switched is not None
+    assert (switched.opened, switched.switch, switched.default) == (False, "enable_thinking", True)
+    assert switched.variables(False) == {"enable_thinking": False}
+    opening = AnswerFormat.of(tokenizer(OPENING)).thinking
+    assert opening is not None
+    assert (opening.opened, opening.switch, opening.default) == (True, None, True)
+    assert opening.variables(True) == {}
+    asked = AnswerFormat.of(tokenizer(ASKED)).thinking
+    assert asked is not None
+    assert (asked.opened, asked.switch, asked.default) == (False, "thinking", False)
+    assert asked.opened_by("assistant\n<think>\n")
+    assert not asked.opened_by("assistant\n<think></think>")
+
+
+def test_a_parser_knows_who_opened_the_section() -> None:
+    form = AnswerFormat.of(tokenizer(OPENING))
+    assert parse_whole(form.parser(None), "a</think>b") == [Reasoning("a"), Content("b")]
+    assert parse_whole(form.parser(None, thinking=False), "b") == [Content("b")]
+    assert parse_whole(form.parser(None, opened=False), "b") == [Content("b")]
+    assert parse_whole(form.parser(TOOLS), '</think><tool_call>{"name": "x"}</tool_call>')[0] == ToolCall(0, "x")
+
+
+def test_marks_that_are_control_tokens_stay_in_the_text() -> None:
+    assert not AnswerFormat.of(tokenizer(HERMES)).keeps_special
+    tokens = tokenizer(HERMES, "<tool_call>", "</tool_call>")
+    form = AnswerFormat.of(tokens)
+    assert form.keeps_special
+    opening = tokens.token_id("<tool_call>")
+    assert f"<[{opening}]>" in str(form.form(TOOLS, "required", True).grammar)
+    assert f"<[{opening}]>" not in str(AnswerFormat.of(tokenizer(HERMES)).form(TOOLS, "get", False).grammar)
+
+
+def test_a_named_form_allows_that_tool_alone() -> None:
+    grammar = str(AnswerFormat.of(tokenizer(HERMES)).form(TOOLS, "put", False).grammar)
+    assert "put" in grammar
+    assert "get" not in grammar
+
+
+def test_gemma_with_control_tokens_for_calls_stops_before_results() -> None:
+    template = HERMES.replace("<tool_call>", "<start_function_call>")
+    tokens = tokenizer(template, "<start_function_call>", "<start_function_response>")
+    form = AnswerFormat.of(tokens)
+    assert form.family is FUNCTION_GEMMA
+    assert form.stop_token_ids == (tokens.token_id("<start_function_response>"),)
+
+
+def test_a_model_without_a_template_has_a_format() -> None:
+    metadata: dict[str, Any] = dict(tokenizer_metadata(300))
+    metadata["tokenizer.ggml.tokens"] = [text.replace("im_", "x_") for text in metadata["tokenizer.ggml.tokens"]]
+    form = AnswerFormat.of(Tokenizer.from_metadata(metadata))
+    assert form.thinking is None
+    assert parse_whole(form.parser(None), "text") == [Content("text")]
+
+
+def test_a_template_that_exceeds_a_limit_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading a model file stays a matter of a second, whatever its template does."""
+    loops = "{% for a in range(99999) %}" * 2 + "{% endfor %}" * 2 + "<think></think>{{ enable_thinking }}"
+    hostile = Tokenizer.from_metadata(bytelevel_metadata(), chat_template="{{ messages }}")
+    hostile._chat_template = ChatTemplate(loops, seconds=0.1)
+    asked = []
+    ask = TemplateProcesses.ask
+
+    def noted(processes: TemplateProcesses, request: str | None) -> tuple[str, str]:
+        asked.append(request)
+        return ask(processes, request)
+
+    monkeypatch.setattr(TemplateProcesses, "ask", noted)
+    model = AnswerFormat.of(hostile)
+    assert model.thinking is not None
+    assert not model.opened({"enable_thinking": True})
+    assert len(asked) == 1
+
+
+def test_whether_thinking_is_opened_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "{{ messages[0].content }}{% if enable_thinking %}<think>{% endif %}{# </think> #}"
+    model = AnswerFormat.of(Tokenizer.from_metadata(bytelevel_metadata(), chat_template=source))
+    assert model.opened({"enable_thinking": True})
+    assert not model.opened({"enable_thinking": False})
+    monkeypatch.setattr(TemplateProcesses, "ask", None)
+    assert model.opened({"enable_thinking": True})
+    assert not model.opened({"enable_thinking": False})
+
+
+@pytest.mark.parametrize("enum", [1.5, "abc", {"a": 1}, [], ["a", 1], [None], True])
+@pytest.mark.parametrize("family", [FUNCTION_GEMMA, GEMMA4, TAGGED], ids=["function-gemma", "gemma-4", "tagged"])
+def test_choices_that_are_no_list_of_texts(family: ToolFamily, enum: object) -> None:
+    """As if the schema had none: what a schema holds need not make sense."""
+
+    def rules(schema: object) -> str:
+        function = {"name": "f", "parameters": {"properties": {"a": schema}}}
+        return family.rules([{"type": "function", "function": function}], json.dumps, parallel=True)
+
+    if family is not TAGGED:
+        assert rules({"enum": enum}) == rules({})
+    assert "text" in rules({"enum": enum, "type": "string"})

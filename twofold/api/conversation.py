@@ -1,0 +1,204 @@
+"""What all chats are, in whatever dialect they came: messages, tools, and how the model may think and call.
+
+Messages and tools have OpenAI's chat shape, because chat templates read that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, TypeAlias
+
+from twofold.api.base import Job, ModelFacts
+from twofold.api.cache_points import CachePoint, find_pins
+from twofold.api.fields import UNSUPPORTED, FieldError
+from twofold.core.errors import ParameterError, nearest, quoted
+from twofold.core.params import SamplingParams, ThinkingParams
+from twofold.core.request import RequestOptions
+from twofold.engine.prompts import GivenPrompt, Message
+from twofold.text.parsers.base import SectionParser
+from twofold.text.parsers.thinking import ThinkingMarks
+from twofold.text.prompt_limit import PromptLimit
+from twofold.text.tokenizers.tokenizer import Tokenizer
+
+ThinkingMode = Literal["default", "off", "on"]
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """Whether the model thinks before it answers, and for how many tokens at most.
+
+    default     as its chat template does it
+    needed_by   the field that cannot be honoured by a model that does not think; None where the wish is only a limit
+    """
+
+    mode: ThinkingMode = "default"
+    budget: int | None = None
+    needed_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTool:
+    """The one tool that must be called."""
+
+    name: str
+
+
+ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
+AS_BEFORE: Final = Thinking()
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A chat up to the answer that is wanted. ``variables`` go to the chat template.
+
+    choice         which tools may be called; with "none" the model does not see them
+    parallel       whether one answer may hold several calls
+    continues      the answer goes on from the last message, which is the assistant's
+    cache_points   beginnings of the prompt that shall stay cached, in the order of the prompt
+    """
+
+    messages: Sequence[Message]
+    tools: Sequence[Message] = ()
+    choice: ToolChoice = "auto"
+    parallel: bool = True
+    thinking: Thinking = AS_BEFORE
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    add_generation_prompt: bool = True
+    continues: bool = False
+    cache_points: tuple[CachePoint, ...] = ()
+
+    def prepare(self, model: ModelFacts, params: SamplingParams, options: RequestOptions) -> Job:
+        """The rendered prompt as token ids, with what tools and thinking add to ``params`` and pins to ``options``.
+
+        Raises TemplateError where the template refuses the messages, ContextLengthError where the prompt is too long,
+        ParameterError for what the model cannot do.
+        """
+        marks = self._marks(model)
+        variables = self._variables(marks)
+        shown, tools = model.format.shown(self.messages, self._callable)
+
+        def render(messages: Sequence[Message], tools: Sequence[Message] | None) -> str:
+            return model.tokenizer.apply_chat_template(
+                messages,
+                tools=tools,
+                add_generation_prompt=self._prompted,
+                continue_final_message=self.continues,
+                tokenize=False,
+                chat_template_kwargs=variables,
+            )
+
+        ids = model.tokenizer.within(PromptLimit(model.context)).apply_chat_template(
+            shown,
+            tools=tools,
+            add_generation_prompt=self._prompted,
+            continue_final_message=self.continues,
+            chat_template_kwargs=variables,
+        )
+        if self.cache_points:
+            pins = find_pins(self.cache_points, self.messages, self._callable, ids, model, render)
+            options = replace(options, cache_pins=pins)
+        return Job(GivenPrompt(token_ids=tuple(ids)), self._params(model, marks, params), options)
+
+    def parser(self, model: ModelFacts) -> SectionParser:
+        """What divides one answer."""
+        return model.format.parser(self._callable, parallel=self.parallel, opened=self._opened(model))
+
+    @property
+    def _prompted(self) -> bool:
+        """Whether the prompt ends with what begins a turn of the assistant's."""
+        return self.add_generation_prompt and not self.continues
+
+    @property
+    def _callable(self) -> Sequence[Message] | None:
+        """The tools that the model is shown."""
+        return self.tools if self.tools and self.choice != "none" else None
+
+    def _opened(self, model: ModelFacts) -> bool:
+        """Whether the prompt ends inside the thinking section; the template says so where its switch is set."""
+        marks = model.format.thinking
+        if marks is None:
+            return False
+        if self.continues:
+            return opened_in(marks, self.messages[-1].get("content"))
+        variables = self._variables(marks)
+        return marks.opened if marks.switch not in variables else model.format.opened(variables)
+
+    def _marks(self, model: ModelFacts) -> ThinkingMarks | None:
+        marks = model.format.thinking
+        if marks is None and self.thinking.needed_by is not None and self.thinking.mode == "on":
+            raise FieldError(
+                f"{self.thinking.needed_by} is not supported by this model: it has no thinking mode.",
+                param=self.thinking.needed_by,
+                code=UNSUPPORTED,
+                hint="Remove it, or use a reasoning model.",
+            )
+        return marks
+
+    def _variables(self, marks: ThinkingMarks | None) -> dict[str, Any]:
+        """The template's variables, with the model's own switch for thinking where it has one."""
+        if marks is None or marks.switch is None or self.thinking.mode == "default":
+            return dict(self.variables)
+        return {**self.variables, marks.switch: self.thinking.mode == "on"}
+
+    def _params(self, model: ModelFacts, marks: ThinkingMarks | None, params: SamplingParams) -> SamplingParams:
+        params = self._with_form(model, params)
+        if self.continues and params.structured_outputs is not None:
+            raise ParameterError(
+                "An answer that goes on from a given beginning cannot have a form or be a forced call of a tool.",
+                param="messages",
+                hint="End with a message of the user, or leave the form out.",
+            )
+        if marks is not None and (self._budget(marks) is not None or params.structured_outputs is not None):
+            section = _section(marks, model.tokenizer, self._budget(marks), opened=self._opened(model))
+            params = replace(params, thinking=section)
+        if self._callable is not None and model.format.stop_token_ids:
+            params = replace(params, stop_token_ids=(*params.stop_tokens, *model.format.stop_token_ids))
+        if model.format.keeps_special and (self._callable is not None or marks is not None):
+            params = replace(params, skip_special_tokens=False)
+        return params
+
+    def _budget(self, marks: ThinkingMarks) -> int | None:
+        """Most tokens of the thinking section; a model without a switch is kept from thinking by a budget of 0."""
+        if self.thinking.mode == "off" and marks.switch is None:
+            return 0
+        return self.thinking.budget
+
+    def _with_form(self, model: ModelFacts, params: SamplingParams) -> SamplingParams:
+        """With the form of a call, where one must be made."""
+        if self.choice == "auto" and self.tools and params.structured_outputs is not None:
+            form = model.format.form_or(self.tools, params.structured_outputs, parallel=self.parallel)
+            return replace(params, structured_outputs=form)
+        if self.choice in ("auto", "none"):
+            return params
+        if not self.tools:
+            raise ParameterError("tool_choice requires a call, but tools is empty.", param="tool_choice")
+        if params.structured_outputs is not None:
+            raise ParameterError(
+                "Structured output and a required tool call cannot be combined.",
+                param="tool_choice",
+                hint='Set tool_choice to "auto" or "none", or remove the structured output.',
+            )
+        choice = self.choice.name if isinstance(self.choice, NamedTool) else None
+        known = [tool["function"]["name"] for tool in self.tools]
+        if choice is not None and choice not in known:
+            close = nearest(choice, known)
+            raise ParameterError(
+                f"tool_choice names {quoted(choice)}, which is not in tools.",
+                param="tool_choice",
+                hint=f"Did you mean {close!r}?" if close else None,
+            )
+        form = model.format.form(self.tools, choice or "required", parallel=self.parallel)
+        return replace(params, structured_outputs=form)
+
+
+def opened_in(marks: ThinkingMarks, content: object) -> bool:
+    """Whether a beginning of an answer ends inside the thinking section."""
+    parts = content if isinstance(content, list) else [{"text": content}]
+    text = str(parts[-1].get("text") or "") if parts else ""
+    return text.rfind(marks.start) > text.rfind(marks.end)
+
+
+def _section(marks: ThinkingMarks, tokenizer: Tokenizer, budget: int | None, *, opened: bool) -> ThinkingParams:
+    start = () if opened else tuple(tokenizer.encode(marks.start, add_special_tokens=False))
+    return ThinkingParams(start=start, end=tuple(tokenizer.encode(marks.end, add_special_tokens=False)), budget=budget)

@@ -1,0 +1,46 @@
+"""Server-sent events as OpenAI's clients parse them, written without building what is the same in every chunk."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+
+from twofold.api.base import ReplyHead
+from twofold.api.openai.errors import error_reply
+from twofold.core.errors import TwofoldError
+
+DONE: Final = b"data: [DONE]\n\n"
+KEEP_ALIVE: Final = b": keep-alive\n\n"
+NO_USAGE: Final = b',"usage":null'
+
+
+class ChunkFrame:
+    """Chunks of one reply: all alike but for their choices. ``usage`` says whether the last one tells tokens spent."""
+
+    def __init__(self, identity: str, kind: str, head: ReplyHead, *, usage: bool) -> None:
+        same = {"id": identity, "object": kind, "created": head.created, "model": head.model}
+        if head.service_tier is not None:
+            same["service_tier"] = head.service_tier
+        self._usage = usage
+        self._start = b"data: " + orjson.dumps(same)[:-1]
+        self._choice = self._start + b',"choices":['
+        self._end = b"]" + (NO_USAGE if usage else b"") + b"}\n\n"
+
+    def choice(self, choice: bytes) -> bytes:
+        """A chunk with one choice, given as JSON."""
+        return self._choice + choice + self._end
+
+    def last(self, spent: dict[str, Any], extra: Any | None) -> bytes:
+        """The chunk without choices that ends a stream: with usage or extras, if either was asked for."""
+        more: dict[str, Any] = {"choices": []}
+        if self._usage:
+            more["usage"] = spent
+        if extra is not None:
+            more["twofold"] = extra
+        return self._start + b"," + orjson.dumps(more)[1:] + b"\n\n" if len(more) > 1 else b""
+
+
+def failure(error: TwofoldError) -> bytes:
+    """The event that ends a stream which cannot go on."""
+    return b"data: " + orjson.dumps(error_reply(error)) + b"\n\n" + DONE

@@ -1,0 +1,215 @@
+"""The paged KV cache: how it lies in memory, and the kernels that fill it.
+
+One layer's cache is an array of blocks of ``block_size`` positions (a multiple of 16). In a block each KV head has its
+keys, then its values, in tiles of 16 positions:
+
+    keys      [tile][head_dim][16 positions]     a score needs no horizontal sum: lanes are positions
+    values    [tile][16 positions][head_dim]     an output needs none either: lanes are head values
+
+Elements are float16 or float32. Keys are stored after their norm and rotation. Which block holds a position is in the
+step's block tables: one for each sequence and each KV group, layers that see equally far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import Final, Literal
+
+from twofold.backends.cpu.kernels.ir import Kernel, Value
+from twofold.backends.cpu.kernels.isa import Isa
+from twofold.backends.cpu.kernels.rows import float_bits, reciprocal_rms
+from twofold.backends.cpu.kernels.signature import (
+    KERNEL_PARAMETERS,
+    KernelArguments,
+    StepFields,
+    step_count,
+    step_pointer,
+)
+from twofold.backends.cpu.kernels.types import F16, F32, I32, I64, Type
+from twofold.core.kv_layout import KVType
+from twofold.core.model import RopePairs
+
+TILE: Final = 16
+F16_MAX: Final = 65504.0
+
+CACHE_FIELDS: Final = (
+    "x", "x_stride", "cache", "group", "block_bytes", "head_bytes", "block_size", "heads", "weight", "eps", "table",
+    "out", "out_stride",
+)  # fmt: skip
+CACHE_POINTERS: Final = frozenset({"x", "cache", "weight", "table", "out"})
+
+
+def element(dtype: KVType) -> Type:
+    """The type of a cached value."""
+    return F16 if dtype == "f16" else F32
+
+
+def element_bytes(dtype: KVType) -> int:
+    """How far cached values are apart."""
+    return element(dtype).bits // 8
+
+
+def load_elements(k: Kernel, isa: Isa, dtype: KVType, lanes: int, at: Value) -> Value:
+    """``lanes`` cached values as float32."""
+    loaded = k.load(element(dtype).of(lanes), at)
+    return isa.widen(k, loaded) if dtype == "f16" else loaded
+
+
+def to_element(k: Kernel, isa: Isa, dtype: KVType, x: Value) -> Value:
+    """float32 as it is cached. float16 is clamped to finite values: a masked key must stay a number."""
+    if dtype == "f32":
+        return x
+    limit = k.splat(x.type, F16_MAX)
+    return isa.narrow(k, k.fmax(k.fmin(x, limit), -limit))
+
+
+def table_of(k: Kernel, group: Value, sequence: Value) -> Value:
+    """Where the block table of a sequence begins in a KV group."""
+    at = group * step_count(k, StepFields.GROUP_STRIDE) + sequence * step_count(k, StepFields.TABLE_STRIDE)
+    return step_pointer(k, StepFields.TABLES) + at * 4
+
+
+def block_of(k: Kernel, table: Value, position: Value, block_size: Value) -> Value:
+    """The block that holds a position, by its sequence's table."""
+    return k.load(I32, table + position // block_size * 4).to(I64)
+
+
+@dataclass(frozen=True, slots=True)
+class RotateSpec:
+    """A head's way from the projection: norm (or not), rotation (or not), and where the result goes."""
+
+    head_dim: int
+    rope_dims: int
+    pairs: RopePairs
+    norm: bool
+    target: Literal["row", "keys"]
+    dtype: KVType
+
+    @property
+    def name(self) -> str:
+        norm = "norm_" if self.norm else ""
+        return f"{norm}rotate_{self.pairs}_{self.rope_dims}of{self.head_dim}_to_{self.target}_{self.dtype}"
+
+    @property
+    def lanes(self) -> int:
+        """Values taken at a time: a divisor of all the stretches that are treated alike."""
+        half = self.rope_dims // 2 if self.pairs == "halves" else self.rope_dims
+        return gcd(gcd(16, half), self.head_dim)
+
+
+def rotate_kernel(spec: RotateSpec, isa: Isa) -> Kernel:
+    """Units are rows. ``table`` is float32 [positions][2][rope_dims / 2]: cosines, then sines."""
+    k = Kernel(spec.name, KERNEL_PARAMETERS)
+    a = KernelArguments(k, CACHE_FIELDS, CACHE_POINTERS)
+    for row in k.range(k.args[2], k.args[3]):
+        position = k.load(I32, step_pointer(k, StepFields.POSITIONS) + row * 4).to(I64)
+        angles = a["table"] + position * (spec.rope_dims * 4)
+        for head in k.range(0, a["heads"]):
+            x = a["x"] + row * a["x_stride"] + head * (4 * spec.head_dim)
+            factor = _norm_factor(k, spec, a, x)
+            values = _rotated(k, spec, x, angles, factor, a["weight"])
+            _place(k, spec, isa, a, row, head, position, values)
+    k.ret()
+    return k
+
+
+def _norm_factor(k: Kernel, spec: RotateSpec, a: KernelArguments, x: Value) -> Value | None:
+    if not spec.norm:
+        return None
+    width = k.lift(spec.head_dim, I64)
+    return k.splat(F32.of(spec.lanes), reciprocal_rms(k, x, width, float_bits(a["eps"])))
+
+
+def _rotated(k: Kernel, spec: RotateSpec, x: Value, angles: Value, factor: Value | None, weight: Value) -> list[Value]:
+    """All values of a head as vectors of ``spec.lanes``, read before anything is written."""
+    kind = F32.of(spec.lanes)
+
+    def load(at: int) -> Value:
+        v = k.load(kind, x + 4 * at)
+        return v if factor is None else v * factor * k.load(kind, weight + 4 * at)
+
+    plain = [load(at) for at in range(0, spec.head_dim, spec.lanes)]
+    turned = spec.rope_dims // spec.lanes
+    if spec.pairs == "halves":
+        return _turn_halves(k, spec, plain[:turned], angles) + plain[turned:]
+    return _turn_adjacent(k, spec, plain[:turned], angles) + plain[turned:]
+
+
+def _turn_halves(k: Kernel, spec: RotateSpec, values: list[Value], angles: Value) -> list[Value]:
+    """x[i], x[i + dims/2] → x[i]·cos − x[i + dims/2]·sin, x[i + dims/2]·cos + x[i]·sin."""
+    half = len(values) // 2
+    kind = F32.of(spec.lanes)
+    low, high = [], []
+    for i in range(half):
+        cos = k.load(kind, angles + 4 * spec.lanes * i)
+        sin = k.load(kind, angles + 4 * (spec.rope_dims // 2 + spec.lanes * i))
+        x, y = values[i], values[i + half]
+        low.append(k.fma(x, cos, -(y * sin)))
+        high.append(k.fma(y, cos, x * sin))
+    return low + high
+
+
+def _turn_adjacent(k: Kernel, spec: RotateSpec, values: list[Value], angles: Value) -> list[Value]:
+    """x[2i], x[2i+1] → x[2i]·cos − x[2i+1]·sin, x[2i+1]·cos + x[2i]·sin."""
+    lanes = spec.lanes
+    half_kind = F32.of(lanes // 2)
+    doubled = [i // 2 for i in range(lanes)]
+    swapped = [i ^ 1 for i in range(lanes)]
+    signs = k.constants(F32.of(lanes), [-1.0, 1.0] * (lanes // 2))
+    turned = []
+    for i, v in enumerate(values):
+        at = 2 * lanes * i
+        cos = k.shuffle(k.load(half_kind, angles + at), doubled)
+        sin = k.shuffle(k.load(half_kind, angles + at + 2 * spec.rope_dims), doubled)
+        turned.append(k.fma(v, cos, k.shuffle(v, swapped) * sin * signs))
+    return turned
+
+
+def _place(
+    k: Kernel,
+    spec: RotateSpec,
+    isa: Isa,
+    a: KernelArguments,
+    row: Value,
+    head: Value,
+    position: Value,
+    values: list[Value],
+) -> None:
+    if spec.target == "row":
+        out = a["out"] + row * a["out_stride"] + head * (4 * spec.head_dim)
+        for i, v in enumerate(values):
+            k.store(v, out + 4 * spec.lanes * i)
+        return
+    size = element_bytes(spec.dtype)
+    offset = position % a["block_size"]
+    tile = a["cache"] + _head_offset(k, a, row, head, position)
+    slot = tile + offset // TILE * (TILE * spec.head_dim * size) + offset % TILE * size
+    for i, v in enumerate(values):
+        stored = to_element(k, isa, spec.dtype, v)
+        for lane in range(spec.lanes):
+            k.store(k.extract(stored, lane), slot + (spec.lanes * i + lane) * TILE * size)
+
+
+def _head_offset(k: Kernel, a: KernelArguments, row: Value, head: Value, position: Value) -> Value:
+    sequence = k.load(I32, step_pointer(k, StepFields.ROW_SEQUENCE) + row * 4).to(I64)
+    block = block_of(k, table_of(k, a["group"], sequence), position, a["block_size"])
+    return block * a["block_bytes"] + head * a["head_bytes"]
+
+
+def store_values_kernel(head_dim: int, dtype: KVType, isa: Isa) -> Kernel:
+    """Writes the value rows into their blocks. Units are rows."""
+    k = Kernel(f"store_values_{head_dim}_{dtype}", KERNEL_PARAMETERS)
+    a = KernelArguments(k, CACHE_FIELDS, CACHE_POINTERS)
+    size, lanes = element_bytes(dtype), gcd(16, head_dim)
+    for row in k.range(k.args[2], k.args[3]):
+        position = k.load(I32, step_pointer(k, StepFields.POSITIONS) + row * 4).to(I64)
+        for head in k.range(0, a["heads"]):
+            x = a["x"] + row * a["x_stride"] + head * (4 * head_dim)
+            values = a["cache"] + _head_offset(k, a, row, head, position) + (a["head_bytes"] >> 1)
+            slot = values + position % a["block_size"] * (head_dim * size)
+            for at in range(0, head_dim, lanes):
+                v = k.load(F32.of(lanes), x + 4 * at)
+                k.store(to_element(k, isa, dtype, v), slot + at * size)
+    k.ret()
+    return k

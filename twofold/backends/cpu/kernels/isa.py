@@ -1,0 +1,206 @@
+"""Instruction tables: what each instruction set does in its own way, and how the others say the same.
+
+Everything that names a vendor's instruction is here. Each operation has one meaning; the tables differ in how they
+spell it, never in the result:
+
+    dot4(acc, codes, acts)   acc[i] + Σ_{j<4} codes[4i+j] · acts[j]   codes unsigned 8 bit, acts signed 8 bit in one i32
+    look_up(table, codes)    table[codes[i]] for 64 codes below 16
+    widen(h)                 float16 → float32, exact
+    narrow(x)                float32 → float16, to nearest even, |x| ≤ 65504
+    pause()                  tells the core that it spins
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from twofold.backends.cpu.kernels.ir import Kernel, Value
+from twofold.backends.cpu.kernels.types import F16, F32, I8, I16, I32, VOID, Type
+from twofold.core.errors import ParameterError, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Isa:
+    """How kernels are generated for one family of processors.
+
+    ``registers`` is the number of 16-lane float registers a tile may fill.
+    """
+
+    name: str
+    needs: frozenset[str]
+    cpu: str
+    registers: int
+    dot4: Callable[[Kernel, Value, Value, Value, int], Value]
+    look_up: Callable[[Kernel, tuple[int, ...], Value], Value]
+    widen: Callable[[Kernel, Value], Value]
+    narrow: Callable[[Kernel, Value], Value]
+    pause: Callable[[Kernel], None]
+
+
+# -- dot4 -----------------------------------------------------------------------------------------------------------
+
+
+def dot4_vnni(k: Kernel, acc: Value, codes: Value, acts: Value, _bits: int) -> Value:
+    """AVX-512 VNNI: one instruction."""
+    wide = k.splat(acc.type, acts)
+    return k.call(acc.type, "llvm.x86.avx512.vpdpbusd.512", acc, codes, wide.as_bits(codes.type))
+
+
+def dot4_avx2(k: Kernel, acc: Value, codes: Value, acts: Value, bits: int) -> Value:
+    """AVX2: 16-bit sums of pairs, then of pairs of those. Codes of 8 bits are split so that no pair sum saturates."""
+    if bits < 8:
+        return acc + _pairs_avx2(k, codes, acts)
+    low = _pairs_avx2(k, codes & 0x7F, acts)
+    return acc + low + _pairs_avx2(k, codes & -0x80, acts)
+
+
+def _pairs_avx2(k: Kernel, codes: Value, acts: Value) -> Value:
+    """Σ of four products in each 32-bit lane, 256 bits at a time."""
+    wide = k.splat(I32.of(8), acts).as_bits(I8.of(32))
+    ones = k.splat(I16.of(16), 1)
+    halves = []
+    for first in (0, 32):
+        half = k.shuffle(codes, range(first, first + 32))
+        pairs = k.call(I16.of(16), "llvm.x86.avx2.pmadd.ub.sw", half, wide)
+        halves.append(k.call(I32.of(8), "llvm.x86.avx2.pmadd.wd", pairs, ones))
+    return k.shuffle(halves[0], range(16), halves[1])
+
+
+def dot4_portable(k: Kernel, acc: Value, codes: Value, acts: Value, _bits: int) -> Value:
+    """Four 32-bit multiplications a lane; any target."""
+    quads = codes.as_bits(acc.type)
+    for byte in range(4):
+        code = (quads >> (8 * byte)) & 0xFF
+        act = (acts << (24 - 8 * byte)).as_bits(I32)
+        act = k.emit(I32, f"ashr i32 {act.name}, 24")
+        acc = acc + code * k.splat(acc.type, act)
+    return acc
+
+
+# -- look_up ----------------------------------------------------------------------------------------------------------
+
+
+def look_up_avx512(k: Kernel, table: tuple[int, ...], codes: Value) -> Value:
+    return k.call(codes.type, "llvm.x86.avx512.pshuf.b.512", _repeated(k, codes.type, table), codes)
+
+
+def look_up_avx2(k: Kernel, table: tuple[int, ...], codes: Value) -> Value:
+    half = codes.type.of(32)
+    values = _repeated(k, half, table)
+    parts = [
+        k.call(half, "llvm.x86.avx2.pshuf.b", values, k.shuffle(codes, range(first, first + 32))) for first in (0, 32)
+    ]
+    return k.shuffle(parts[0], range(64), parts[1])
+
+
+def look_up_portable(k: Kernel, table: tuple[int, ...], codes: Value) -> Value:
+    result = k.splat(codes.type, _signed(table[0]))
+    for index in range(1, 16):
+        result = k.select(codes.equals(index), k.splat(codes.type, _signed(table[index])), result)
+    return result
+
+
+def _repeated(k: Kernel, kind: Type, table: tuple[int, ...]) -> Value:
+    return k.constants(kind, [_signed(v) for v in table] * (kind.lanes // 16))
+
+
+def _signed(byte: int) -> int:
+    return byte - 256 if byte > 127 else byte
+
+
+# -- half precision ---------------------------------------------------------------------------------------------------
+
+
+def widen_native(_k: Kernel, h: Value) -> Value:
+    return h.to(F32.of(h.type.lanes))
+
+
+def narrow_native(_k: Kernel, x: Value) -> Value:
+    return x.to(F16.of(x.type.lanes))
+
+
+def widen_portable(_k: Kernel, h: Value) -> Value:
+    """Exponent and fraction moved into place, then scaled by 2^112: exact, subnormals included."""
+    ints, floats = I32.of(h.type.lanes), F32.of(h.type.lanes)
+    bits = h.as_bits(I16.of(h.type.lanes)).to(ints, unsigned=True)
+    magnitude = ((bits & 0x7FFF) << 13).as_bits(floats) * 2.0**112
+    sign = (bits & 0x8000) << 16
+    return (magnitude.as_bits(ints) | sign).as_bits(floats)
+
+
+def narrow_portable(k: Kernel, x: Value) -> Value:
+    """Rounded by adding the number whose last place is a float16's last place at x's size, then repacked."""
+    lanes = x.type.lanes
+    ints, floats = I32.of(lanes), F32.of(lanes)
+    bits = x.as_bits(ints)
+    magnitude = (bits & 0x7FFFFFFF).as_bits(floats)
+    exponent = k.smax(magnitude.as_bits(ints) & 0x7F800000, 113 << 23)
+    magic = (exponent + (13 << 23)).as_bits(floats)
+    rounded = (magnitude + magic) - magic
+    scaled = (rounded * 2.0**-112).as_bits(ints) >> 13
+    sign = (bits & k.splat(ints, -0x80000000)) >> 16
+    return (scaled | sign).to(I16.of(lanes)).as_bits(F16.of(lanes))
+
+
+# -- spinning ---------------------------------------------------------------------------------------------------------
+
+
+def pause_x86(k: Kernel) -> None:
+    k.call(VOID, "llvm.x86.sse2.pause")
+
+
+def pause_none(_k: Kernel) -> None:
+    """No hint: the loop spins at full speed."""
+
+
+X86_V3 = frozenset({"avx2", "fma", "f16c", "bmi2"})
+TABLES: tuple[Isa, ...] = (
+    Isa(
+        name="avx512",
+        needs=X86_V3 | {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni"},
+        cpu="",
+        registers=32,
+        dot4=dot4_vnni,
+        look_up=look_up_avx512,
+        widen=widen_native,
+        narrow=narrow_native,
+        pause=pause_x86,
+    ),
+    Isa("avx2", X86_V3, "x86-64-v3", 8, dot4_avx2, look_up_avx2, widen_native, narrow_native, pause_x86),
+    Isa(
+        name="portable",
+        needs=frozenset(),
+        cpu="generic",
+        registers=8,
+        dot4=dot4_portable,
+        look_up=look_up_portable,
+        widen=widen_portable,
+        narrow=narrow_portable,
+        pause=pause_none,
+    ),
+)
+"""Best first. A table serves every machine that has the features it needs."""
+
+
+def choose(features: frozenset[str], forced: str | None = None) -> Isa:
+    """The best table for a machine with ``features``, or the one named ``forced``.
+
+    Raises ParameterError if that name is unknown or the machine lacks what it needs.
+    """
+    if forced is None:
+        return next(isa for isa in TABLES if isa.needs <= features)
+    isa = next((isa for isa in TABLES if isa.name == forced), None)
+    if isa is None:
+        names = [isa.name for isa in TABLES]
+        close = nearest(forced, names)
+        hint = f"Did you mean {close}?" if close else f"Known: {', '.join(names)}."
+        raise ParameterError(f"There is no instruction set named {forced!r}.", param="isa", hint=hint)
+    missing = sorted(isa.needs - features)
+    if missing:
+        raise ParameterError(
+            f"This machine cannot run {forced} kernels: it lacks {', '.join(missing)}.",
+            param="isa",
+            hint="Leave isa out to let Twofold choose.",
+        )
+    return isa

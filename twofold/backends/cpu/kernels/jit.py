@@ -1,0 +1,214 @@
+"""From kernel text to machine code, and the cache that keeps it.
+
+An entry of the cache is an object file as the linker would read it, named by what decides its contents: the kernel's
+LLVM text (or its name and the source of all generators), the processor and its features, the passes, and the version
+of LLVM. An entry is never stale; entries are data for LLVM's loader, nothing of Python is in them. They are machine
+code all the same: a folder that others may write to is refused. The SHA-256 of the code stands before it, because the
+loader does not survive a damaged one; an entry that does not match is compiled anew. Where the folder cannot be
+written, as on a read-only disk, nothing is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import llvmlite.binding as llvm
+
+from twofold.backends.cpu.kernels.ir import Kernel
+from twofold.backends.cpu.kernels.isa import Isa
+from twofold.core.errors import ResourceError
+
+PASSES = ("sroa", "instruction_combine", "simplify_cfg", "dead_code_elimination")
+"""Only what turns stack slots into registers and folds constants: loops stay as the generator wrote them."""
+
+DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+def host_features() -> frozenset[str]:
+    """LLVM's names of what this processor can do."""
+    return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
+
+
+@dataclass(frozen=True, slots=True)
+class CodegenTarget:
+    """A processor to generate code for."""
+
+    isa: Isa
+    cpu: str
+    features: str
+
+    @staticmethod
+    def of(isa: Isa) -> CodegenTarget:
+        """This machine's processor, held to what ``isa`` may use."""
+        if isa.cpu == "":
+            return CodegenTarget(isa, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+        return CodegenTarget(isa, isa.cpu, "")
+
+
+@dataclass(slots=True)
+class CompileLog:
+    """What compiling cost in this process."""
+
+    compiled: int = 0
+    loaded: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Compiler:
+    """Compiles kernels for one target and loads them, through ``cache`` if that folder is given."""
+
+    target: CodegenTarget
+    cache: Path | None = None
+    log: CompileLog = field(default_factory=CompileLog)
+    _jit: llvm.LLJIT = field(init=False)
+    _machine: llvm.TargetMachine = field(init=False)
+    _loaded: dict[str, int] = field(init=False, default_factory=dict)
+    _trackers: list[llvm.ResourceTracker] = field(init=False, default_factory=list)
+    _generators: str = field(init=False, default="")
+
+    def __post_init__(self) -> None:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        self._generators = _fingerprint()
+        self._machine = _target_machine(self.target)
+        # JITLink keeps a kernel's code and constants in one piece of memory. The older linker may map them more than
+        # 2 GiB apart, where their 32-bit offsets end the process.
+        self._jit = llvm.create_lljit_compiler(_target_machine(self.target), use_jit_link=True)
+        if self.cache is not None:
+            self.cache = _secured(self.cache)
+
+    def address(self, kernel: Kernel) -> int:
+        """The address of ``kernel``'s machine code; compiled at most once for each text."""
+        text = kernel.text()
+        return self._address(kernel.name, self._key(text), lambda: text)
+
+    def named(self, name: str, make: Callable[[], Kernel]) -> int:
+        """The address of the kernel that ``make`` generates under ``name``, which is its whole identity.
+
+        It is generated only where the cache has no machine code of that name from these very generators.
+        """
+        return self._address(name, self._key(name, self._generators), lambda: _text_of(name, make()))
+
+    def assembly(self, kernel: Kernel) -> str:
+        """The machine code in words, for people and for the tests that count spills."""
+        return str(self._machine.emit_assembly(self._optimised(kernel.text())))
+
+    def _address(self, name: str, key: str, text: Callable[[], str]) -> int:
+        if key not in self._loaded:
+            began = time.perf_counter()
+            self._loaded[key] = self._load(name, key, self._object(key, text))
+            self.log.seconds += time.perf_counter() - began
+        return self._loaded[key]
+
+    def _key(self, *identity: str) -> str:
+        parts = (*identity, self.target.cpu, self.target.features, repr(PASSES), repr(llvm.llvm_version_info))
+        return hashlib.sha256("\0".join((*parts, self.target.isa.name)).encode()).hexdigest()[:40]
+
+    def _object(self, key: str, text: Callable[[], str]) -> bytes:
+        path = self.cache / f"{key}.o" if self.cache is not None else None
+        kept = _read_entry(path) if path is not None else None
+        if kept is not None:
+            self.log.loaded += 1
+            return kept
+        self.log.compiled += 1
+        code = bytes(self._machine.emit_object(self._optimised(text())))
+        if path is not None:
+            _write_entry(path, code)
+        return code
+
+    def _optimised(self, text: str) -> llvm.ModuleRef:
+        module = llvm.parse_assembly(text)
+        module.verify()
+        module.triple = self._machine.triple
+        module.data_layout = str(self._machine.target_data)
+        builder = llvm.create_pass_builder(self._machine, llvm.create_pipeline_tuning_options(speed_level=2))
+        passes = llvm.create_new_module_pass_manager()
+        for name in PASSES:
+            getattr(passes, f"add_{name}_pass")()
+        passes.run(module, builder)
+        return module
+
+    def _load(self, name: str, key: str, code: bytes) -> int:
+        library = llvm.JITLibraryBuilder().add_object_img(code).export_symbol(name).add_current_process()
+        tracker = library.link(self._jit, f"{name}-{key}")
+        self._trackers.append(tracker)
+        return int(tracker[name])
+
+
+def _text_of(name: str, kernel: Kernel) -> str:
+    assert kernel.name == name, f"{kernel.name} was asked for as {name}"
+    return kernel.text()
+
+
+def _fingerprint() -> str:
+    """A digest of the source of every generator: machine code made by other sources is not reused by name."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _target_machine(target: CodegenTarget) -> llvm.TargetMachine:
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=target.cpu, features=target.features, opt=2, reloc="pic", codemodel="small", jit=True
+    )
+
+
+def _secured(folder: Path) -> Path | None:
+    """Creates ``folder`` for its owner only; refuses one that somebody else could have written to.
+
+    None where it cannot be created: kernels are then compiled in every process.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = folder.stat()
+    except OSError:
+        return None
+    if info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o022:
+        raise ResourceError(
+            f"The kernel cache {folder} can be written by other users, so its machine code is not trusted.",
+            hint=f"Run: chmod 700 {folder} (or choose another folder with TWOFOLD_CACHE).",
+        )
+    return folder
+
+
+def _read_entry(path: Path) -> bytes | None:
+    """The code of an entry, or None where there is none, or none that is whole."""
+    try:
+        entry = path.read_bytes()
+    except OSError:
+        return None
+    digest, code = entry[:DIGEST_BYTES], entry[DIGEST_BYTES:]
+    return code if hashlib.sha256(code).digest() == digest else None
+
+
+def _write_entry(path: Path, code: bytes) -> None:
+    """Keeps ``code``; readers and other writers see a whole entry or none. A disk that refuses is left alone."""
+    with contextlib.suppress(OSError):
+        _write_atomically(path, hashlib.sha256(code).digest() + code)
+
+
+def _write_atomically(path: Path, data: bytes) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def as_function(address: int, arguments: int) -> ctypes._CFunctionType:
+    """A Python callable for machine code that takes 8-byte integers; the interpreter lock is released inside."""
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * arguments)(address)

@@ -1,0 +1,241 @@
+"""Kernels over rows of logits: the largest, the sum of exponentials, masks, and what sampling draws from.
+
+A row is read in blocks of 1024 ids, 64 vectors of 16 lanes; what remains at the row's end is filled up with −inf. A
+block's exponentials are summed over 16 lanes in float32 and folded by ``Kernel.reduce_tree``, so a sum depends on
+the row alone. Every kernel has the signature ``KERNEL_PARAMETERS``; its units are rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from twofold.backends.cpu.kernels.ir import Kernel, Value, Var
+from twofold.backends.cpu.kernels.math import exp, log
+from twofold.backends.cpu.kernels.rows import float_bits
+from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments
+from twofold.backends.cpu.kernels.types import F32, F32X16, F64, I1, I16, I32, I32X16, I64
+
+BLOCK: Final = 1024
+LANES: Final = 16
+LANE_BYTES: Final = 4
+NOWHERE: Final = 0x7FFFFFFF
+
+ARGMAX_FIELDS: Final = ("logits", "stride", "count", "ids", "values", "out_stride")
+"""A row has ``count`` logits and ``stride`` bytes. Out: an int32 id and a float32 value each ``out_stride`` bytes."""
+LOG_SUM_EXP_FIELDS: Final = ("logits", "stride", "count", "maxima", "logs")
+"""Out: float32 maximum, and float32 ln Σ exp(logit − maximum), one of each a row."""
+GROUP_MAXIMA_FIELDS: Final = ("logits", "stride", "count", "maxima")
+"""Out: for each block its 16 lanes' maxima, float32 [rows, blocks, 16]."""
+AT_LEAST_FIELDS: Final = ("logits", "count", "bound", "ids", "found")
+"""One row. Out: int32 ids of the logits ≥ ``bound`` (float32 bits), ascending, and int64 how many."""
+WEIGHT_FIELDS: Final = ("logits", "count", "maximum", "inverse_temperature", "out")
+"""One row, weights exp((logit − maximum) · inverse_temperature); both numbers are float32 bits. Out: float32 sums of
+each block, or the weights themselves (filled up to whole vectors with 0)."""
+MASK_FIELDS: Final = ("logits", "words", "count", "out")
+"""One row. ``words``: int32 [at least count / 32], bit t % 32 of word t // 32 for id t. Out: float32 [count]; it may be
+the row itself."""
+POINTERS: Final = frozenset({"logits", "ids", "values", "maxima", "logs", "found", "out", "words"})
+
+
+@dataclass(frozen=True, slots=True)
+class LogitRow:
+    """``count`` logits at ``base``, and the last, partial vector, filled up."""
+
+    k: Kernel
+    base: Value
+    count: Value
+    tail: Value
+
+    @staticmethod
+    def at(k: Kernel, base: Value, count: Value, fill: float = -math.inf) -> LogitRow:
+        buffer = k.buffer(LANES * LANE_BYTES)
+        k.store(k.splat(F32X16, fill), buffer)
+        whole = count // LANES * LANES
+        for i in k.range(whole, count):
+            k.store(k.load(F32, base + i * LANE_BYTES), buffer + (i - whole) * LANE_BYTES)
+        return LogitRow(k, base, count, k.load(F32X16, buffer))
+
+    @property
+    def blocks(self) -> Value:
+        return (self.count + (BLOCK - 1)) // BLOCK
+
+    def each(self, block: Value, body: Callable[[Value, Value], None]) -> None:
+        """Calls ``body(first id, 16 logits)`` for the vectors of a block in ascending order; generated twice."""
+        k, first = self.k, block * BLOCK
+        whole = self.count // LANES * LANES
+        for at in k.range(first, k.smin(first + BLOCK, whole), LANES):
+            body(at, k.load(F32X16, self.base + at * LANE_BYTES))
+        with k.when(self.count < first + BLOCK):
+            body(whole, self.tail)
+
+
+@contextmanager
+def _kernel(name: str, fields: Sequence[str]) -> Iterator[tuple[Kernel, KernelArguments, Iterator[Value]]]:
+    """A kernel, its fields by name, and the loop over its units."""
+    k = Kernel(name, KERNEL_PARAMETERS)
+    yield k, KernelArguments(k, fields, POINTERS), k.range(k.args[2], k.args[3])
+    k.ret()
+
+
+def argmax_kernel() -> Kernel:
+    """The largest logit of each row and the lowest id that has it. A NaN is never chosen; of nothing but NaN, id 0."""
+    with _kernel("argmax", ARGMAX_FIELDS) as (k, f, units):
+        for unit in units:
+            row = LogitRow.at(k, f["logits"] + unit * f["stride"], f["count"])
+            value, block = _largest(k, row)
+            k.store(_first_equal(k, row, block, value), f["ids"] + unit * f["out_stride"])
+            k.store(value, f["values"] + unit * f["out_stride"])
+    return k
+
+
+def _block_maxima(k: Kernel, row: LogitRow, block: Value) -> Value:
+    largest = k.var(F32X16, -math.inf)
+    row.each(block, lambda _, logits: largest.set(k.fmax(logits, largest.get())))
+    return largest.get()
+
+
+def _largest(k: Kernel, row: LogitRow) -> tuple[Value, Value]:
+    """The largest logit and the first block that holds it."""
+    best, best_block = k.var(F32, -math.inf), k.var(I64, 0)
+    for block in k.range(0, row.blocks):
+        largest = k.reduce_tree(_block_maxima(k, row, block), "fmax")
+        better = largest > best.get()
+        best_block.set(k.select(better, block, best_block.get()))
+        best.set(k.select(better, largest, best.get()))
+    return best.get(), best_block.get()
+
+
+def _first_equal(k: Kernel, row: LogitRow, block: Value, value: Value) -> Value:
+    """The lowest id in ``block`` whose logit is ``value``; 0 where there is none."""
+    wanted, none = k.splat(F32X16, value), k.splat(I32X16, NOWHERE)
+    lanes = k.constants(I32X16, range(LANES))
+    found = k.var(I32X16, none)
+
+    def look(first: Value, logits: Value) -> None:
+        ids = k.splat(I32X16, first.to(I32)) + lanes
+        found.set(k.smin(found.get(), k.select(logits.equals(wanted), ids, none)))
+
+    row.each(block, look)
+    lowest = _smallest(k, found.get())
+    return k.select(lowest < NOWHERE, lowest, k.lift(0, I32))
+
+
+def _smallest(k: Kernel, lanes: Value) -> Value:
+    while lanes.type.lanes > 2:
+        half = lanes.type.lanes // 2
+        lanes = k.smin(k.shuffle(lanes, range(half)), k.shuffle(lanes, range(half, 2 * half)))
+    return k.smin(k.extract(lanes, 0), k.extract(lanes, 1))
+
+
+def group_maxima_kernel() -> Kernel:
+    """The maximum of each lane of each block."""
+    with _kernel("group_maxima", GROUP_MAXIMA_FIELDS) as (k, f, units):
+        for unit in units:
+            row = LogitRow.at(k, f["logits"] + unit * f["stride"], f["count"])
+            for block in k.range(0, row.blocks):
+                at = (unit * row.blocks + block) * (LANES * LANE_BYTES)
+                k.store(_block_maxima(k, row, block), f["maxima"] + at)
+    return k
+
+
+def at_least_kernel() -> Kernel:
+    """The ids whose logits reach a bound. Meant for bounds that few reach: a vector without any costs one test."""
+    with _kernel("at_least", AT_LEAST_FIELDS) as (k, f, units):
+        bound = k.splat(F32X16, float_bits(f["bound"]))
+        for _unit in units:
+            row = LogitRow.at(k, f["logits"], f["count"], fill=math.nan)  # reaches no bound, not even −inf
+            found = k.var(I64, 0)
+            for block in k.range(0, row.blocks):
+                row.each(block, partial(_collect, bound, f["ids"], found))
+            k.store(found.get(), f["found"])
+    return k
+
+
+def _collect(bound: Value, ids: Value, found: Var, first: Value, logits: Value) -> None:
+    """Appends the ids of the lanes that reach ``bound``."""
+    k = bound.kernel
+    mask = (logits >= bound).as_bits(I16).to(I32, unsigned=True)
+    with k.when(mask > 0):
+        for lane in k.range(0, LANES):
+            with k.when(((mask >> lane.to(I32)) & 1).equals(1)):
+                k.store((first + lane).to(I32), ids + found.get() * 4)
+                found.set(found.get() + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """exp((logit − maximum) · inverse_temperature), 16 at a time."""
+
+    k: Kernel
+    maximum: Value
+    inverse_temperature: Value
+
+    def of(self, logits: Value) -> Value:
+        k = self.k
+        return exp(k, (logits - k.splat(F32X16, self.maximum)) * k.splat(F32X16, self.inverse_temperature))
+
+    def block_sum(self, row: LogitRow, block: Value) -> Value:
+        total = self.k.var(F32X16, 0.0)
+        row.each(block, lambda _, logits: total.set(total.get() + self.of(logits)))
+        return self.k.reduce_tree(total.get(), "add")
+
+
+def log_sum_exp_kernel() -> Kernel:
+    """ln Σ exp(logit) of each row in two numbers; the blocks' sums are added in float64, ascending."""
+    with _kernel("log_sum_exp", LOG_SUM_EXP_FIELDS) as (k, f, units):
+        for unit in units:
+            row = LogitRow.at(k, f["logits"] + unit * f["stride"], f["count"])
+            maximum, _ = _largest(k, row)
+            weights = Weights(k, maximum, k.lift(1.0, F32))
+            total = k.var(F64, 0.0)
+            for block in k.range(0, row.blocks):
+                total.set(total.get() + weights.block_sum(row, block).to(F64))
+            k.store(maximum, f["maxima"] + unit * 4)
+            k.store(log(k, total.get().to(F32)), f["logs"] + unit * 4)
+    return k
+
+
+def weight_sums_kernel() -> Kernel:
+    """The sum of the weights of each block."""
+    with _kernel("weight_sums", WEIGHT_FIELDS) as (k, f, units):
+        weights = Weights(k, float_bits(f["maximum"]), float_bits(f["inverse_temperature"]))
+        for _unit in units:
+            row = LogitRow.at(k, f["logits"], f["count"])
+            for block in k.range(0, row.blocks):
+                k.store(weights.block_sum(row, block), f["out"] + block * LANE_BYTES)
+    return k
+
+
+def weights_kernel() -> Kernel:
+    """Every weight."""
+    with _kernel("weights", WEIGHT_FIELDS) as (k, f, units):
+        weights = Weights(k, float_bits(f["maximum"]), float_bits(f["inverse_temperature"]))
+        for _unit in units:
+            row = LogitRow.at(k, f["logits"], f["count"])
+            for block in k.range(0, row.blocks):
+                row.each(block, lambda at, logits: k.store(weights.of(logits), f["out"] + at * LANE_BYTES))
+    return k
+
+
+def mask_kernel() -> Kernel:
+    """Ids whose bit is 0 get −inf, the others keep their logit. The bits of a vector are 16 of one word."""
+    with _kernel("mask", MASK_FIELDS) as (k, f, units):
+        logits, words, count, out = (f[name] for name in MASK_FIELDS)
+        forbidden = k.splat(F32X16, -math.inf)
+        for _unit in units:
+            whole = count // LANES * LANES
+            for at in k.range(0, whole, LANES):
+                allowed = k.load(I16, words + at // 8).as_bits(I1.of(LANES))
+                kept = k.select(allowed, k.load(F32X16, logits + at * LANE_BYTES), forbidden)
+                k.store(kept, out + at * LANE_BYTES)
+            for i in k.range(whole, count):
+                word = k.load(I32, words + i // 32 * 4)
+                allowed = ((word >> (i % 32).to(I32)) & 1).equals(1)
+                kept = k.select(allowed, k.load(F32, logits + i * LANE_BYTES), k.lift(-math.inf, F32))
+                k.store(kept, out + i * LANE_BYTES)
+    return k

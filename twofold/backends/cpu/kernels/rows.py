@@ -1,0 +1,182 @@
+"""Kernels that work on one row at a time: norms, quantisation, gated activations, rotary embedding, KV stores.
+
+Rows are float32, padded with zeros to 16 values. Sums run over 16 lanes in ascending order and are folded by one tree.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from twofold.backends.cpu.kernels.ir import Kernel, Value
+from twofold.backends.cpu.kernels.layout import CHUNK
+from twofold.backends.cpu.kernels.math import gelu_tanh, silu, tanh
+from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments, StepFields, step_pointer
+from twofold.backends.cpu.kernels.types import F32, F32X16, I8X16, I32, I32X16, I64
+from twofold.core.model import Activation
+
+LANES: Final = 16
+NEGLIGIBLE: Final = 1e-30
+"""Activations up to this become 0: near float32's smallest numbers 127 / amax would be infinite."""
+
+ROW_FIELDS: Final = (
+    "x", "x_stride", "y", "y_stride", "out", "out_stride", "acts", "act_stride", "weight", "width", "eps",
+)  # fmt: skip
+"""Arguments of the row kernels, 8 bytes each; strides in bytes; ``eps`` holds the bits of a float32.
+
+x, y       inputs (y: the residual of a norm, the ``up`` of a gate)
+out, acts  the result as float32 and as quantised activations: either may be null, not both
+"""
+ROW_POINTERS: Final = frozenset({"x", "y", "out", "acts", "weight"})
+
+
+def float_bits(field: Value) -> Value:
+    """The float32 whose bits are the low half of an 8-byte field."""
+    return field.to(I32).as_bits(F32)
+
+
+def sum_of_squares(k: Kernel, x: Value, width: Value | int) -> Value:
+    """Σ x² over a padded row, a scalar."""
+    total = k.var(F32X16, 0.0)
+    for i in k.range(0, width, LANES):
+        v = k.load(F32X16, x + i * 4)
+        total.set(k.fma(v, v, total.get()))
+    return k.reduce_tree(total.get(), "add")
+
+
+def reciprocal_rms(k: Kernel, x: Value, width: Value, eps: Value) -> Value:
+    """1 / sqrt(mean(x²) + eps), a scalar."""
+    mean = sum_of_squares(k, x, width) / width.to(F32)
+    return k.splat(F32, 1.0) / k.sqrt(mean + eps)
+
+
+# -- quantised activations --------------------------------------------------------------------------------------------
+
+
+def quantise_row(k: Kernel, x: Value, acts: Value, width: Value) -> None:
+    """float32 → int8 in groups of 32: codes, scales, sums of 32 and of 16 codes times their scale (see ``linear``).
+
+    scale = amax / 127, code = round_to_even(x · (127 / amax)); 0 where amax is negligible.
+    """
+    scales = acts + width
+    sums = acts + (width * (CHUNK + 4) >> 5)
+    halves = acts + (width * (CHUNK + 8) >> 5)
+    for i in k.range(0, width, CHUNK):
+        low, high = k.load(F32X16, x + i * 4), k.load(F32X16, x + i * 4 + 64)
+        amax = k.reduce_tree(k.fmax(k.abs(low), k.abs(high)), "fmax")
+        scale = amax * k.splat(F32, 1 / 127)
+        inverse = k.select(amax > NEGLIGIBLE, k.splat(F32, 127.0) / amax, k.splat(F32, 0.0))
+        totals = [_quantise_half(k, v, inverse, acts + i + 16 * part) for part, v in enumerate((low, high))]
+        group = i >> 3
+        k.store(scale, scales + group)
+        k.store((totals[0] + totals[1]).to(F32) * scale, sums + group)
+        for part, total in enumerate(totals):
+            k.store(total.to(F32) * scale, halves + group * 2 + 4 * part)
+
+
+def _quantise_half(k: Kernel, v: Value, inverse: Value, target: Value) -> Value:
+    """Sixteen codes; their sum."""
+    codes = k.round_even(v * k.splat(F32X16, inverse)).to(I32X16)
+    k.store(codes.to(I8X16), target)
+    return k.reduce_tree(codes, "add")
+
+
+def _emit_row(k: Kernel, a: KernelArguments, row: Value, width: Value, result: Value) -> None:
+    """Quantises a finished row where the call asks for it."""
+    with k.when(k.is_set(a["acts"])):
+        quantise_row(k, result, a["acts"] + row * a["act_stride"], width)
+
+
+def _result_at(k: Kernel, a: KernelArguments, row: Value) -> Value:
+    """Where the float32 result goes: the output, or scratch when only its quantised form is wanted."""
+    return k.select(k.is_set(a["out"]), a["out"] + row * a["out_stride"], k.args[4])
+
+
+def quantise_kernel() -> Kernel:
+    """acts = quantised x."""
+    k = Kernel("quantise", KERNEL_PARAMETERS)
+    a = KernelArguments(k, ROW_FIELDS, ROW_POINTERS)
+    for row in k.range(k.args[2], k.args[3]):
+        quantise_row(k, a["x"] + row * a["x_stride"], a["acts"] + row * a["act_stride"], a["width"])
+    k.ret()
+    return k
+
+
+# -- norm, add, gate --------------------------------------------------------------------------------------------------
+
+
+def norm_kernel() -> Kernel:
+    """out = (y +) x / rms(x) · weight, as float32 and/or quantised."""
+    k = Kernel("rms_norm", KERNEL_PARAMETERS)
+    a = KernelArguments(k, ROW_FIELDS, ROW_POINTERS)
+    width, weight = a["width"], a["weight"]
+    for row in k.range(k.args[2], k.args[3]):
+        x, y = a["x"] + row * a["x_stride"], a["y"] + row * a["y_stride"]
+        out = _result_at(k, a, row)
+        factor = k.splat(F32X16, reciprocal_rms(k, x, width, float_bits(a["eps"])))
+        with k.when(k.is_set(a["y"]).equals(0)):
+            for i in k.range(0, width, LANES):
+                k.store(_normed(k, x, weight, factor, i), out + i * 4)
+        with k.when(k.is_set(a["y"])):
+            for i in k.range(0, width, LANES):
+                k.store(k.load(F32X16, y + i * 4) + _normed(k, x, weight, factor, i), out + i * 4)
+        _emit_row(k, a, row, width, out)
+    k.ret()
+    return k
+
+
+def _normed(k: Kernel, x: Value, weight: Value, factor: Value, i: Value) -> Value:
+    return k.load(F32X16, x + i * 4) * factor * k.load(F32X16, weight + i * 4)
+
+
+def gated_kernel(activation: Activation) -> Kernel:
+    """out = activation(x) · y, as float32 and/or quantised."""
+    k = Kernel(f"gated_{activation}", KERNEL_PARAMETERS)
+    a = KernelArguments(k, ROW_FIELDS, ROW_POINTERS)
+    curve = {"silu": silu, "gelu_tanh": gelu_tanh}[activation]
+    for row in k.range(k.args[2], k.args[3]):
+        x, y = a["x"] + row * a["x_stride"], a["y"] + row * a["y_stride"]
+        out = _result_at(k, a, row)
+        for i in k.range(0, a["width"], LANES):
+            k.store(curve(k, k.load(F32X16, x + i * 4)) * k.load(F32X16, y + i * 4), out + i * 4)
+        _emit_row(k, a, row, a["width"], out)
+    k.ret()
+    return k
+
+
+def add_kernel() -> Kernel:
+    """out = x + y."""
+    k = Kernel("add", KERNEL_PARAMETERS)
+    a = KernelArguments(k, ROW_FIELDS, ROW_POINTERS)
+    for row in k.range(k.args[2], k.args[3]):
+        x, y, out = (a[n] + row * a[f"{n}_stride"] for n in ("x", "y", "out"))
+        for i in k.range(0, a["width"], LANES):
+            k.store(k.load(F32X16, x + i * 4) + k.load(F32X16, y + i * 4), out + i * 4)
+    k.ret()
+    return k
+
+
+def select_kernel(wanted: Literal[StepFields.LOGIT_LIST, StepFields.HIDDEN_LIST]) -> Kernel:
+    """out[j] = x[wanted[j]]: the rows that one of the step's lists names."""
+    k = Kernel(f"select_by_{wanted.name.lower()}", KERNEL_PARAMETERS)
+    a = KernelArguments(k, ROW_FIELDS, ROW_POINTERS)
+    rows = step_pointer(k, wanted)
+    for j in k.range(k.args[2], k.args[3]):
+        row = k.load(I32, rows + j * 4).to(I64)
+        x, out = a["x"] + row * a["x_stride"], a["out"] + j * a["out_stride"]
+        for i in k.range(0, a["width"], LANES):
+            k.store(k.load(F32X16, x + i * 4), out + i * 4)
+    k.ret()
+    return k
+
+
+def softcap_kernel() -> Kernel:
+    """out = cap · tanh(x / cap); ``eps`` holds the cap."""
+    k = Kernel("softcap", KERNEL_PARAMETERS)
+    a = KernelArguments(k, ROW_FIELDS, ROW_POINTERS)
+    cap = k.splat(F32X16, float_bits(a["eps"]))
+    for row in k.range(k.args[2], k.args[3]):
+        x, out = a["x"] + row * a["x_stride"], a["out"] + row * a["out_stride"]
+        for i in k.range(0, a["width"], LANES):
+            k.store(tanh(k, k.load(F32X16, x + i * 4) / cap) * cap, out + i * 4)
+    k.ret()
+    return k

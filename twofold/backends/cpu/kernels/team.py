@@ -1,0 +1,379 @@
+"""A persistent team of threads that runs programs of kernels: one call from Python a step.
+
+A **program** is a list of operations; each names a kernel, its arguments, and where its number of units comes from.
+Every member of the team walks the same list. Of each operation a member runs a first share that is always its own, then
+claims more from a shared counter until none are left; where the next operation needs all of it, the members meet at a
+barrier, where they spin and then sleep. Claims decide only who computes, never what.
+
+    op  →  run own share, claim, run …  →  (barrier)  →  next op
+
+Members other than the caller are Python threads inside machine code that holds no interpreter lock. Between steps they
+spin for a moment on the generation counter, then park on a Python event.
+
+**Joining late.** The caller is the last member, and may come after the others have begun: meanwhile it has something to
+do in Python. Why nothing goes wrong:
+
+- ``PRESENT`` is how many members take part: 0 … PRESENT − 1. While a program runs, only the last to arrive at a barrier
+  changes it, while all others wait there, so between two barriers all of them share, and count themselves, alike.
+- The caller asks by ``JOINING`` and waits for ``RESUME``, the operation it begins with. The last to arrive at a barrier
+  answers once: at the first barrier where it sees the question, or at the last barrier, asked or not. No answer can
+  be missed, and a program that ends first is simply found finished.
+- The answer is given after the barrier has opened: a newcomer that already ran to the next barrier must not take the
+  generation before for the one it waits in. The next barrier cannot open before the newcomer is there.
+- Only the caller clears the counters, once it is past the last barrier; after that barrier nobody claims, and only
+  the caller starts another program.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twofold.backends.cpu.kernels.ir import Kernel, Value
+from twofold.backends.cpu.kernels.isa import Isa
+from twofold.backends.cpu.kernels.jit import Compiler, as_function
+from twofold.backends.cpu.kernels.signature import StepFields
+from twofold.backends.cpu.kernels.types import I1, I32, I64, PTR
+from twofold.backends.cpu.kernels.waiting import open_gate, wait_at_gate
+
+LINE: Final = 64
+SPIN_LIMIT: Final = 20_000
+"""Pauses a member spins between steps before it parks: about a millisecond."""
+NOT_YET: Final = 0
+"""``RESUME`` while the caller has no answer: nobody who is absent at the first operation can begin with it."""
+
+OP_FIELDS: Final = ("kernel", "args", "source", "multiplier", "quantum", "parts", "barrier")
+OP_BYTES: Final = 8 * len(OP_FIELDS)
+
+
+class Control(IntEnum):
+    """Fields of the team's record, each on a cache line of its own where several threads write."""
+
+    OPS = 0
+    OP_COUNT = 1
+    STEP = 2
+    COUNTERS = 3
+    WORKERS = 4
+    SCRATCH = 5
+    SCRATCH_STRIDE = 6
+    STARTED = 7
+    ARRIVALS = 8
+    BARRIER_GENERATION = 16
+    BARRIER_SLEEPERS = 17
+    GENERATION = 24
+    PARKED = 32
+    PRESENT = 40
+    JOINING = 41
+    RESUME = 42
+    RESUME_SLEEPERS = 43
+    SIZE = 48
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """One kernel call of a program.
+
+    Units are ``step[source] · multiplier``; members claim at least ``quantum`` of them, and about 1/``parts`` of a
+    member's share, the first of them fixed. ``barrier``: whether the next operation must wait for all of it.
+    """
+
+    kernel: int
+    args: NDArray[np.int64]
+    source: StepFields
+    multiplier: int = 1
+    quantum: int = 1
+    parts: int = 4
+    barrier: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Operations as the machine reads them, and the step record they share. Counters are zero between runs."""
+
+    ops: NDArray[np.int64]
+    counters: NDArray[np.int64]
+    step: NDArray[np.int64]
+    operations: tuple[KernelCall, ...]
+
+    @staticmethod
+    def of(operations: Sequence[KernelCall], step: NDArray[np.int64]) -> Program:
+        assert operations, "a program has operations"
+        assert operations[-1].barrier, "a program ends where all its results are there"
+        rows = [
+            (o.kernel, o.args.ctypes.data, int(o.source), o.multiplier, o.quantum, o.parts, int(o.barrier))
+            for o in operations
+        ]
+        ops = np.array(rows, np.int64)
+        return Program(ops, _lines(len(rows) * LINE // 8), step, tuple(operations))
+
+
+def run_kernel(isa: Isa) -> Kernel:
+    """Walks the team's program from operation ``first`` on, as member ``worker``."""
+    k = Kernel("run_program", [("control", PTR), ("worker", I64), ("first", I64)])
+    control, worker, first = k.args
+    ops, step, counters, scratch = (
+        k.field(PTR, control, f) for f in (Control.OPS, Control.STEP, Control.COUNTERS, Control.SCRATCH)
+    )
+    mine = scratch + worker * k.field(I64, control, Control.SCRATCH_STRIDE)
+    count = k.field(I64, control, Control.OP_COUNT)
+    present = k.var(I64, k.field(I64, control, Control.PRESENT))
+    for index in k.range(first, count):
+        op = ops + index * OP_BYTES
+        _claim_and_run(k, op, step, counters + index * LINE, worker, present.get(), mine)
+        with k.when(_field(op, "barrier").equals(1)):
+            _barrier(k, isa, control, index + 1, present.get())
+            present.set(k.field(I64, control, Control.PRESENT))
+    with k.when(worker.equals(k.field(I64, control, Control.WORKERS) - 1)):
+        for index in k.range(0, count):
+            k.store(k.lift(0, I64), counters + index * LINE)
+    k.ret()
+    return k
+
+
+def _field(op: Value, name: str) -> Value:
+    """A number of an operation's record."""
+    return op.kernel.field(I64, op, OP_FIELDS.index(name))
+
+
+def _pointer(op: Value, name: str) -> Value:
+    return op.kernel.field(PTR, op, OP_FIELDS.index(name))
+
+
+def _claim_and_run(
+    k: Kernel, op: Value, step: Value, counter: Value, worker: Value, present: Value, scratch: Value
+) -> None:
+    """Runs the member's first claim, which is fixed, then what it can get of the rest."""
+    kernel, args = _pointer(op, "kernel"), _pointer(op, "args")
+    units = k.load(I64, step + _field(op, "source") * 8) * _field(op, "multiplier")
+    share, quantum = units // (present * _field(op, "parts")), _field(op, "quantum")
+    size = k.smax(share - share % quantum, quantum)
+    begin = k.var(I64, worker * size)
+    more = k.var(I1, begin.get() < units)
+    with k.loop_while(more):
+        k.invoke(kernel, args, step, begin.get(), k.smin(begin.get() + size, units), scratch)
+        begin.set(present * size + k.fetch_add(counter, size))
+        more.set(begin.get() < units)
+
+
+def _barrier(k: Kernel, isa: Isa, control: Value, following: Value, present: Value) -> None:
+    """Waits until all who are present are here. The last one opens the next generation.
+
+    It also answers a caller who is absent: with ``following``, the next operation, if it asked or if none is left.
+    """
+    arrivals, generation = control + 8 * Control.ARRIVALS, control + 8 * Control.BARRIER_GENERATION
+    before = k.load_acquire(generation)
+    last = k.fetch_add(arrivals, 1).equals(present - 1)
+    with k.when(last):
+        workers, count = k.field(I64, control, Control.WORKERS), k.field(I64, control, Control.OP_COUNT)
+        asked = k.load_acquire(control + 8 * Control.JOINING).equals(1)
+        answers = (present < workers) & (asked | following.equals(count))
+        k.store_release(0, arrivals)
+        with k.when(answers):
+            k.store(workers, control + 8 * Control.PRESENT)
+        open_gate(k, generation, before + 1)
+        with k.when(answers):
+            open_gate(k, control + 8 * Control.RESUME, following)
+    wait_at_gate(k, isa, generation, before)
+
+
+def start_kernel() -> Kernel:
+    """Opens the next generation, and runs the caller's share unless somebody must be woken first."""
+    k = Kernel("start", [("control", PTR), ("run", PTR)])
+    control, run = k.args
+    awake = _open(k, control)
+    with k.when(awake):
+        k.invoke(run, control, k.field(I64, control, Control.WORKERS) - 1, k.lift(0, I64))
+    k.ret()
+    return k
+
+
+def start_others_kernel() -> Kernel:
+    """Opens the next generation for all but the caller."""
+    k = Kernel("start_others", [("control", PTR)])
+    (control,) = k.args
+    k.store(k.field(I64, control, Control.WORKERS) - 1, control + 8 * Control.PRESENT)
+    k.store(k.lift(0, I64), control + 8 * Control.JOINING)
+    k.store(k.lift(NOT_YET, I64), control + 8 * Control.RESUME)
+    _open(k, control)
+    k.ret()
+    return k
+
+
+def _open(k: Kernel, control: Value) -> Value:
+    """Opens the next generation; whether all members are awake, which Python finds in ``STARTED``.
+
+    What was written before is visible to members that see the generation. The parked are counted by an atomic add of
+    nothing: on every processor it comes after the one before it.
+    """
+    k.fetch_add(control + 8 * Control.GENERATION, 1)
+    awake = k.fetch_add(control + 8 * Control.PARKED, 0).equals(0)
+    k.store(awake.to(I64, unsigned=True), control + 8 * Control.STARTED)
+    return awake
+
+
+def await_members_kernel() -> Kernel:
+    """Waits until no member is parked: they need the interpreter for a moment, so it must be let go.
+
+    Where the program is done before this is seen, they may be parked again.
+    """
+    k = Kernel("await_members", [("control", PTR)])
+    parked, resume = k.args[0] + 8 * Control.PARKED, k.args[0] + 8 * Control.RESUME
+    waiting = k.var(I1, 1)
+    with k.loop_while(waiting):
+        k.call(I32, "sched_yield")
+        waiting.set((k.load_acquire(parked) > 0) & k.load_acquire(resume).equals(NOT_YET))
+    k.ret()
+    return k
+
+
+def join_kernel(isa: Isa) -> Kernel:
+    """Takes the caller into the running program at its next barrier, and runs the caller's share of the rest."""
+    k = Kernel("join", [("control", PTR), ("run", PTR)])
+    control, run = k.args
+    resume = control + 8 * Control.RESUME
+    k.store_release(1, control + 8 * Control.JOINING)
+    wait_at_gate(k, isa, resume, k.lift(NOT_YET, I64))
+    k.invoke(run, control, k.field(I64, control, Control.WORKERS) - 1, k.load_acquire(resume))
+    k.ret()
+    return k
+
+
+def serve_kernel(isa: Isa) -> Kernel:
+    """A member's life: runs each new generation; returns to Python, counted as parked, when none comes for a while.
+
+    ``seen`` points to the last generation this member ran. A member counts itself before its last look at the
+    generation, and the caller looks at the count after publishing, so one of them always sees the other.
+    """
+    k = Kernel("serve", [("control", PTR), ("worker", I64), ("seen", PTR), ("run", PTR), ("limit", I64)])
+    control, worker, seen, run, limit = k.args
+    generation, parked = control + 8 * Control.GENERATION, control + 8 * Control.PARKED
+    k.fetch_add(parked, -1)
+    serving = k.var(I1, 1)
+    with k.loop_while(serving):
+        idle = k.var(I64, 0)
+        waiting = k.var(I1, k.load_acquire(generation).equals(k.load(I64, seen)))
+        with k.loop_while(waiting):
+            isa.pause(k)
+            idle.set(idle.get() + 1)
+            same = k.load_acquire(generation).equals(k.load(I64, seen))
+            waiting.set(same & (idle.get() < limit))
+        fresh = k.var(I1, k.load_acquire(generation).equals(k.load(I64, seen)).equals(0))
+        with k.when(fresh.get().equals(0)):
+            k.fetch_add(parked, 1)
+            fresh.set(k.fetch_add(generation, 0).equals(k.load(I64, seen)).equals(0))
+            with k.when(fresh.get()):
+                k.fetch_add(parked, -1)
+        with k.when(fresh.get()):
+            k.store(k.load(I64, seen) + 1, seen)
+            k.invoke(run, control, worker, k.lift(0, I64))
+        serving.set(fresh.get())
+    k.ret()
+    return k
+
+
+def _lines(size: int) -> NDArray[np.int64]:
+    """``size`` zeros from the beginning of a cache line on."""
+    memory = np.zeros(size + LINE // 8, np.int64)
+    first = -memory.ctypes.data % LINE // 8
+    return memory[first : first + size]
+
+
+class Team:
+    """``workers`` threads, the caller included. One thread at a time may call; ``close`` ends the threads."""
+
+    def __init__(self, compiler: Compiler, workers: int, scratch_bytes: int) -> None:
+        isa = compiler.target.isa
+        self._run_address = compiler.named("run_program", lambda: run_kernel(isa))
+        self._run = as_function(self._run_address, 3)
+        self._serve = as_function(compiler.named("serve", lambda: serve_kernel(isa)), 5)
+        self._start = as_function(compiler.named("start", start_kernel), 2)
+        self._start_others = as_function(compiler.named("start_others", start_others_kernel), 1)
+        self._await_members = as_function(compiler.named("await_members", await_members_kernel), 1)
+        self._join = as_function(compiler.named("join", lambda: join_kernel(isa)), 2)
+        stride = -(-scratch_bytes // LINE) * LINE + 2 * LINE
+        self._scratch = np.zeros(stride * workers + LINE, np.uint8)
+        self._control = _lines(Control.SIZE)
+        self._control[Control.WORKERS] = self._control[Control.PRESENT] = workers
+        self._control[Control.PARKED] = workers - 1
+        self._control[Control.SCRATCH] = -(-self._scratch.ctypes.data // LINE) * LINE
+        self._control[Control.SCRATCH_STRIDE] = stride
+        self._at = self._control.ctypes.data
+        self._wake = [threading.Event() for _ in range(workers - 1)]
+        self._closed = False
+        self._program: Program | None = None
+        self._threads = [
+            threading.Thread(target=self._member, args=(i,), name=f"twofold-{i + 1}", daemon=True)
+            for i in range(workers - 1)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def workers(self) -> int:
+        return len(self._threads) + 1
+
+    def run(self, program: Program) -> None:
+        """Runs every operation of ``program``; all its results are in memory on return."""
+        self._take_up(program)
+        self._run_together()
+
+    def begin(self, program: Program) -> None:
+        """Lets the other threads begin with ``program``. ``finish`` must follow."""
+        self._take_up(program)
+        if self._threads:
+            self._start_others(self._at)
+            if not self._control[Control.STARTED]:
+                self._wake_all()
+                self._await_members(self._at)
+
+    def finish(self) -> None:
+        """The calling thread joins the program that was begun; alone, it runs all of it. Returns as ``run``."""
+        if self._threads:
+            self._join(self._at, self._run_address)
+        else:
+            self._run_together()
+
+    def _run_together(self) -> None:
+        self._start(self._at, self._run_address)
+        if not self._control[Control.STARTED]:
+            self._wake_all()
+            self._run(self._at, len(self._threads), 0)
+
+    def close(self) -> None:
+        """Ends the threads. The team cannot run again."""
+        if self._closed:
+            return
+        self._closed = True
+        self._control[Control.OP_COUNT] = 0
+        self._start(self._at, self._run_address)
+        self._wake_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _take_up(self, program: Program) -> None:
+        assert not self._closed, "the team is closed"
+        if program is self._program:
+            return
+        control = self._control
+        control[Control.OPS] = program.ops.ctypes.data
+        control[Control.OP_COUNT] = len(program.ops)
+        control[Control.STEP] = program.step.ctypes.data
+        control[Control.COUNTERS] = program.counters.ctypes.data
+        self._program = program
+
+    def _wake_all(self) -> None:
+        for event in self._wake:
+            event.set()
+
+    def _member(self, index: int) -> None:
+        seen = np.zeros(1, np.int64)
+        while not self._closed:
+            self._serve(self._at, index, seen.ctypes.data, self._run_address, SPIN_LIMIT)
+            self._wake[index].wait()
+            self._wake[index].clear()

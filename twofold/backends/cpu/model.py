@@ -1,0 +1,173 @@
+"""A model on this machine's processor: one call of machine code a step."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twofold.backends.cpu.argmax import StepArgmax
+from twofold.backends.cpu.batch import StepRecord
+from twofold.backends.cpu.cache import KVCache
+from twofold.backends.cpu.fuse import fuse
+from twofold.backends.cpu.graph import Linear, Node, Recorder
+from twofold.backends.cpu.kernels.attention import scratch_floats
+from twofold.backends.cpu.kernels.jit import Compiler
+from twofold.backends.cpu.kernels.layout import PACKINGS
+from twofold.backends.cpu.kernels.linear import linear_scratch_bytes
+from twofold.backends.cpu.kernels.row_ops import KernelRowOps
+from twofold.backends.cpu.kernels.rows import LANES
+from twofold.backends.cpu.kernels.split import SPLIT
+from twofold.backends.cpu.kernels.team import Team
+from twofold.backends.cpu.memory import Buffer
+from twofold.backends.cpu.program import Capacity, ProgramBuilder
+from twofold.backends.cpu.weights import WeightStore
+from twofold.core.errors import UnsupportedModelError
+from twofold.core.kv_layout import KVLayout, KVType
+from twofold.core.model import ModelSpec
+from twofold.core.step import BlockMove
+from twofold.formats.gguf import GGUFFile
+from twofold.models.ops import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class CpuOptions:
+    """Sizes of what is allocated once; rows are those of a step.
+
+    ``blocks`` and ``host_slots`` count KV blocks of ``block_size`` positions, one number for each of the groups that
+    the model's layers make in a context of ``max_positions`` (``ModelSpec.kv_groups``); no host slots without.
+    """
+
+    blocks: tuple[int, ...]
+    max_positions: int
+    max_rows: int = 512
+    max_logit_rows: int = 64
+    block_size: int = 16
+    kv_dtype: KVType = "f16"
+    workers: int = 1
+    host_slots: tuple[int, ...] = ()
+
+
+class CpuModel:
+    """``Forward`` on CPU kernels. ``trace`` runs the model's decoder on a Recorder; not safe for several threads.
+
+    Raises UnsupportedModelError for sizes that the kernels cannot do, ResourceError where memory does not suffice.
+    """
+
+    def __init__(
+        self,
+        source: GGUFFile,
+        spec: ModelSpec,
+        trace: Callable[[Recorder], tuple[Node, Node]],
+        compiler: Compiler,
+        options: CpuOptions,
+    ) -> None:
+        attention = spec.attention
+        _check_sizes(spec)
+        self.vocab_size = spec.vocab_size
+        self.hidden_size = spec.hidden_size
+        self.max_rows = options.max_rows
+        self.max_logit_rows = options.max_logit_rows
+        recorder = Recorder()
+        logit_node, hidden_node = trace(recorder)
+        nodes = fuse(recorder.nodes)
+        partials = UNITS_OF_PARTIALS * -(-options.max_positions // SPLIT)
+        self.team = Team(compiler, options.workers, _scratch_bytes(nodes, source, spec, compiler))
+        self.weights = WeightStore(source, compiler, self.team)
+        layout = KVLayout.of(spec, options.kv_dtype, options.block_size)
+        self.cache = KVCache(layout, spec.kv_groups(options.max_positions), options.blocks, options.host_slots)
+        self._record = StepRecord(
+            rows=options.max_rows,
+            heads=attention.heads,
+            kv_heads=attention.kv_heads,
+            workers=options.workers,
+            partials=partials,
+        )
+        capacity = Capacity(options.max_rows, options.max_logit_rows, options.max_positions, partials)
+        builder = ProgramBuilder(compiler, self.weights, self.cache, capacity)
+        best = StepArgmax(options.max_logit_rows, spec.vocab_size)
+        self.program, logits, hidden = builder.build(nodes, logit_node, hidden_node, self._record.step, best)
+        self._logits = _float_rows(logits, options.max_logit_rows)[:, : self.vocab_size]
+        self._hidden = _float_rows(hidden, options.max_rows)[:, : self.hidden_size]
+        self._logit_rows = self._hidden_rows = 0
+        self._best = best
+        self.rows = KernelRowOps(compiler)
+        self._kept = builder.kept
+        source.release()
+
+    def run(self, batch: Batch) -> NDArray[np.float32]:
+        """``Forward.run``."""
+        self._take(batch)
+        self.team.run(self.program)
+        return self._logits[: self._logit_rows]
+
+    def begin(self, batch: Batch) -> None:
+        """``Forward.begin``."""
+        self._take(batch)
+        self.team.begin(self.program)
+
+    def finish(self) -> NDArray[np.float32]:
+        """``Forward.finish``."""
+        self.team.finish()
+        return self._logits[: self._logit_rows]
+
+    def _take(self, batch: Batch) -> None:
+        assert len(batch.tokens) <= self.max_rows
+        assert len(batch.logit_rows) <= self.max_logit_rows
+        assert len(batch.block_tables) >= len(self.cache.groups), "every KV group has its tables"
+        self._record.fill(batch)
+        self._logit_rows, self._hidden_rows = len(batch.logit_rows), len(batch.hidden_rows)
+
+    def argmax(self, logits: NDArray[np.float32], at: Sequence[int]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """``sampling.Argmax`` of rows of the last step, found by its program already."""
+        assert len(logits) <= self._logit_rows, "these are logits of another step"
+        return self._best.of(at)
+
+    @property
+    def hidden(self) -> NDArray[np.float32]:
+        """Hidden states [hidden_rows, hidden_size] of the last run, overwritten by the next call."""
+        return self._hidden[: self._hidden_rows]
+
+    def move(self, moves: Sequence[BlockMove]) -> None:
+        """Moves blocks of the KV cache, one after another."""
+        self.cache.move(moves)
+
+    def close(self) -> None:
+        """Ends the team's threads."""
+        self.team.close()
+
+
+UNITS_OF_PARTIALS = 8
+"""Rows of the longest context that may be cut into splits in one step."""
+
+
+def _check_sizes(spec: ModelSpec) -> None:
+    """Raises UnsupportedModelError for sizes that the kernels' 16-lane vectors do not divide."""
+    sizes = {"hidden_size": spec.hidden_size, "ffn_size": spec.ffn.size, "head_dim": spec.attention.head_dim}
+    for what, size in sizes.items():
+        if size % LANES:
+            raise UnsupportedModelError(
+                f"The model's {what} is {size}; the CPU kernels need a multiple of {LANES}.",
+                hint="No published model of a supported architecture has such a size: check the file.",
+            )
+
+
+def _float_rows(buffer: Buffer, rows: int) -> NDArray[np.float32]:
+    """A buffer as an array: float32 [rows, stride / 4]."""
+    raw = (ctypes.c_uint8 * (rows * buffer.stride)).from_address(buffer.address)
+    return np.ctypeslib.as_array(raw).view(np.float32).reshape(rows, buffer.stride // 4)
+
+
+def _scratch_bytes(nodes: list[Node], source: GGUFFile, spec: ModelSpec, compiler: Compiler) -> int:
+    """The most that any kernel of the program needs of a worker's scratch."""
+    isa = compiler.target.isa
+    needs = [4 * scratch_floats(spec.attention.head_dim), 4 * max(spec.hidden_size, spec.ffn.size) + 64]
+    for node in nodes:
+        if isinstance(node, Linear):
+            form = source.tensors[node.weight.name].format
+            if not form.is_float:
+                needs.append(linear_scratch_bytes(PACKINGS[form.name], isa, node.weight.columns))
+    return max(needs)

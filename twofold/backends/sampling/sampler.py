@@ -1,0 +1,99 @@
+"""Draws tokens from rows of logits. A draw depends on its own row and request, never on the batch.
+
+What makes one draw impossible is returned in its place: the other requests of the step get their tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, isfinite
+
+import numpy as np
+
+from twofold.backends.sampling.base import F32, Argmax, RowOps
+from twofold.backends.sampling.filters import adjusted, allowed, candidates, changes_logits, filtered, pick, rules_out
+from twofold.backends.sampling.logprobs import most_likely, score
+from twofold.backends.sampling.philox import uniform
+from twofold.core.errors import ModelError, TwofoldError
+from twofold.core.step import DrawRequest, PositionLogprobs, TokenLogprob
+
+
+class Sampler:
+    """Sampling over the rows of one step, with the given implementation of whole-row operations."""
+
+    def __init__(self, rows: RowOps, argmax: Argmax | None = None) -> None:
+        self._rows = rows
+        self._argmax = argmax or (lambda logits, at: rows.argmax(_select(logits, at)))
+
+    def draw(self, logits: F32, at: Sequence[int], requests: Sequence[DrawRequest]) -> list[int | TwofoldError]:
+        """One token for each request, from row ``at[i]`` of ``logits`` [rows, vocab], or why there is none.
+
+        Greedy requests that leave the logits as they are share one argmax; it is also the maximum that the others
+        need. There is no token (ModelError) where the model computed something that is not a number, or where nothing
+        is left that may be drawn.
+        """
+        ids, values = self._argmax(logits, at)
+        tokens: list[int | TwofoldError] = ids.tolist()
+        for index, (maximum, request) in enumerate(zip(values.tolist(), requests, strict=True)):
+            if not isfinite(maximum):
+                tokens[index] = _broken()
+                continue
+            try:
+                if not request.params.greedy or changes_logits(request):
+                    tokens[index] = self._draw_row(logits[at[index]], maximum, request)
+            except TwofoldError as error:
+                tokens[index] = error
+        return tokens
+
+    def candidates(self, logits: F32, at: int, request: DrawRequest) -> tuple[TokenLogprob, ...] | TwofoldError:
+        """The ``request.candidates`` most likely tokens of row ``at`` that may be drawn, or why there are none.
+
+        Fewer where fewer are allowed. Order, log-probabilities and ranks are of the model's own distribution.
+        """
+        row = logits[at]
+        if not isfinite(float(self._argmax(logits, [at])[1][0])):
+            return _broken()
+        left = allowed(self._rows, row, request) if rules_out(request) else row
+        return most_likely(self._rows, row, left, request.candidates) or _nothing_left(request)
+
+    def score(self, logits: F32, tokens: Sequence[int], alternatives: int) -> tuple[PositionLogprobs, ...]:
+        """Log-probabilities of token i in row i of ``logits`` [tokens, vocab], and of the most likely others."""
+        return score(self._rows, logits, tokens, alternatives)
+
+    def _draw_row(self, row: F32, maximum: float, request: DrawRequest) -> int:
+        params = request.params
+        if changes_logits(request):
+            row = adjusted(self._rows, row, request)
+            ids, values = self._rows.argmax(row[None])
+            maximum = float(values[0])
+            if maximum == -inf:
+                raise _nothing_left(request)
+            if params.greedy:
+                return int(ids[0])
+        number = uniform(request.seed, request.position)
+        if filtered(params):
+            return pick(*candidates(self._rows, row, maximum, params), number)
+        return self._rows.draw(row, maximum, params.temperature, number)
+
+
+def _broken() -> ModelError:
+    return ModelError(
+        "The model computed logits that are not finite.", hint="The file may be damaged: verify its checksum."
+    )
+
+
+def _nothing_left(request: DrawRequest) -> ModelError:
+    if request.mask is None:
+        return ModelError("Every token is suppressed.", hint="Suppress fewer tokens.")
+    return ModelError(
+        "No token satisfies both the structured output and the other sampling parameters.",
+        hint="Allow the end of sequence earlier (min_tokens), or change the form of the output.",
+    )
+
+
+def _select(logits: F32, at: Sequence[int]) -> F32:
+    """The rows ``at``, ascending: a view where they are adjacent, else a copy."""
+    if at[-1] - at[0] + 1 == len(at):
+        return logits[at[0] : at[-1] + 1]
+    copied: F32 = logits[np.asarray(at)]
+    return copied

@@ -1,0 +1,75 @@
+"""A closed loop: so many clients, each of which asks again as soon as it was answered.
+
+It measures what a server can do at a concurrency, never how it copes with a rate: a server that stands still is not
+asked, and so its clients wait for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from twofold.bench.load.base import FAILURES, Ask, EndedRequest
+from twofold.bench.load.checks import MOST_REQUESTS, MOST_SECONDS, an_end, before, number, whole
+from twofold.bench.load.requests import RandomRequests
+from twofold.core.errors import ParameterError
+
+PAUSE_S: Final = 0.1
+"""A client whose request failed asks again no sooner than so long after that request was due, or else a server that
+refuses at once would be asked thousands of times a second."""
+
+
+class ClosedLoop:
+    """``concurrency`` clients that begin evenly spread over ``ramp_s`` seconds, until ``duration_s`` is over or
+    ``requests`` were asked. ParameterError for what is impossible."""
+
+    def __init__(
+        self,
+        concurrency: int,
+        asks: RandomRequests,
+        *,
+        duration_s: float | None = None,
+        requests: int | None = None,
+        ramp_s: float = 0.0,
+    ) -> None:
+        an_end(duration_s, requests, "A closed loop")
+        self._clients = whole("concurrency", concurrency, 1, MOST_REQUESTS)
+        self._ramp_s = number("ramp", ramp_s, 0, MOST_SECONDS)
+        if not before(ramp_s, duration_s):
+            raise ParameterError(
+                f"A ramp of {ramp_s:g} s is not over before the {duration_s:g} s of the run are.",
+                param="ramp",
+                hint="Let it be shorter than --duration.",
+            )
+        self._asks = asks
+        self._most = MOST_REQUESTS if requests is None else requests
+        self.duration_s, self.requests = duration_s, requests
+        self._next = 0
+
+    @property
+    def most_open(self) -> int | None:
+        return self._clients
+
+    def describe(self) -> Mapping[str, Any]:
+        return {
+            "kind": "closed",
+            "concurrency": self._clients,
+            "ramp_s": self._ramp_s,
+            "pause_after_failure_s": PAUSE_S,
+            "duration_s": self.duration_s,
+            "requests": self.requests,
+            **self._asks.describe(),
+        }
+
+    def begin(self) -> Iterator[Ask]:
+        first = min(self._clients, self._most)
+        self._next = first
+        return (self._asks.ask(index, index * self._ramp_s / self._clients) for index in range(first))
+
+    def follow(self, ended: EndedRequest, now_s: float) -> Ask | None:
+        """The next request of the client whose request ended."""
+        due_s = max(now_s, ended.ask.due_s + PAUSE_S) if ended.outcome in FAILURES else now_s
+        if self._next >= self._most or not before(due_s, self.duration_s):
+            return None
+        self._next += 1
+        return self._asks.ask(self._next - 1, due_s)

@@ -1,0 +1,243 @@
+"""A trace as a load: the same requests again, faster or slower, longer or shorter, or a part of them.
+
+Laws
+- The first request that is kept is due at 0, and gaps and pauses are divided by one speed.
+- Where lengths are scaled, so are the places where shared pieces of prompts begin and end. What two prompts shared they
+  share then too.
+- A piece that no other of the kept requests names, at the end of what a prompt shares, is of its own tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twofold.bench.load.base import Ask, EndedRequest, PromptMessage, Shared
+from twofold.bench.load.checks import MOST_RATE, MOST_REQUESTS, MOST_SECONDS, above_zero, number, whole
+from twofold.bench.load.traces.trace import Extra, Later, Trace
+from twofold.bench.load.turns import Prompt, ended_s, goes_on, history_after
+from twofold.core.errors import ParameterError
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which requests of a trace: those that arrive from ``from_s`` on and before ``until_s``, counted from its first
+    one, and of these the first ``requests``. Later turns go with the first one of their session."""
+
+    from_s: float = 0.0
+    until_s: float | None = None
+    requests: int | None = None
+
+    def __post_init__(self) -> None:
+        number("from", self.from_s, 0, MOST_SECONDS)
+        if self.until_s is not None:
+            number("until", self.until_s, self.from_s, MOST_SECONDS)
+        if self.requests is not None:
+            whole("requests", self.requests, 1, MOST_REQUESTS)
+
+    def rows(self, trace: Trace) -> range:
+        """The numbers of the requests. ParameterError where there are none."""
+        since = np.asarray(trace.at_s) - trace.at_s[0]
+        begin = int(np.searchsorted(since, self.from_s))
+        end = len(trace) if self.until_s is None else int(np.searchsorted(since, self.until_s))
+        rows = range(begin, end)[: self.requests]
+        if not rows:
+            raise ParameterError(
+                f"{trace.path.name} has no request in that part of its {since[-1]:g} s.",
+                param="from",
+                hint="Choose an earlier start or a later end.",
+            )
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class TraceScale:
+    """How a trace is changed. ``speed`` 2 is twice as fast; ``rate`` is instead the requests a second that the whole
+    shall come to on average. ``input`` and ``output`` are factors of the lengths, which stay at least 1."""
+
+    speed: float = 1.0
+    rate: float | None = None
+    input: float = 1.0
+    output: float = 1.0
+
+    def __post_init__(self) -> None:
+        above_zero("speed", self.speed, 1e6)
+        above_zero("input scale", self.input, 1e4)
+        above_zero("output scale", self.output, 1e4)
+        if self.rate is not None:
+            above_zero("rate", self.rate, MOST_RATE)
+            if self.speed != 1:
+                raise ParameterError("A trace is scaled by a speed or to a rate, not by both.", param="rate")
+
+
+class TraceReplay:
+    """``part`` of a trace, changed by ``scale``; at most ``most_open`` requests are open at once.
+
+    ``prompt`` says what a request sent, for the turns after it. ParameterError for what is impossible.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        prompt: Prompt,
+        *,
+        part: Part | None = None,
+        scale: TraceScale | None = None,
+        most_open: int | None = None,
+    ) -> None:
+        self._trace, self._prompt = trace, prompt
+        self._part = Part() if part is None else part
+        self._scale = TraceScale() if scale is None else scale
+        self._most_open = None if most_open is None else whole("concurrency", most_open, 1, MOST_REQUESTS)
+        self._rows = self._part.rows(trace)
+        self._speed = self._speed_of(trace.at_s[self._rows[-1]] - trace.at_s[self._rows[0]])
+        self._named_again = _named_again(trace, self._rows)
+        self._later = {session: trace.later[session] for session in self._sessions() if session in trace.later}
+        self._first_later = dict(
+            zip(self._later, accumulate(map(len, self._later.values()), initial=len(self._rows)), strict=False)
+        )
+        self._check_scaled()
+
+    @property
+    def most_open(self) -> int | None:
+        return self._most_open
+
+    @property
+    def duration_s(self) -> float:
+        """When the last request arrives that waits for no other."""
+        return self._due_s(self._rows[-1])
+
+    def describe(self) -> Mapping[str, Any]:
+        trace, rows, scale, skipped = self._trace, self._rows, self._scale, self._trace.skipped
+        return {
+            "kind": "trace",
+            "format": trace.form,
+            "file": trace.path.name,
+            "sha256": trace.sha256,
+            "from_s": self._part.from_s,
+            "until_s": self._part.until_s,
+            "requests": len(rows),
+            "later_turns": sum(map(len, self._later.values())),
+            "duration_s": self.duration_s,
+            "rate": (len(rows) - 1) / self.duration_s if self.duration_s else None,
+            "speed": self._speed,
+            "input_scale": scale.input,
+            "output_scale": scale.output,
+            "concurrency": self._most_open,
+            "skipped_lines": skipped.count,
+            "first_skipped": skipped.first,
+            "unused_fields": sorted(trace.unused),
+        }
+
+    def begin(self) -> Iterator[Ask]:
+        return (self._first(index, row) for index, row in enumerate(self._rows))
+
+    def follow(self, ended: EndedRequest, now_s: float) -> Ask | None:
+        """The next turn of the session, if there is one and an answer to go on from."""
+        ask = ended.ask
+        turns = self._later.get(ask.session, []) if ask.session is not None else []
+        if ask.turn >= len(turns) or not goes_on(ended):
+            return None
+        later = turns[ask.turn]
+        due_s = ended_s(ended, now_s) + later.after_s / self._speed
+        return self._turn(later, due_s, history_after(ended, self._prompt))
+
+    def _first(self, index: int, row: int) -> Ask:
+        trace = self._trace
+        extra = trace.extras.get(row, _NOTHING)
+        return Ask(
+            index,
+            self._due_s(row),
+            _scaled(trace.input_tokens[row], self._scale.input),
+            _scaled(trace.output_tokens[row], self._scale.output),
+            self._pieces(row),
+            extra.messages,
+            session=extra.session,
+            fields=extra.fields,
+        )
+
+    def _turn(self, later: Later, due_s: float, history: tuple[PromptMessage, ...]) -> Ask:
+        session = later.extra.session
+        assert session is not None
+        return Ask(
+            self._first_later[session] + later.turn - 1,
+            due_s,
+            _scaled(later.input_tokens, self._scale.input),
+            _scaled(later.output_tokens, self._scale.output),
+            messages=later.extra.messages,
+            history=history,
+            session=session,
+            turn=later.turn,
+            fields=later.extra.fields,
+        )
+
+    def _due_s(self, row: int) -> float:
+        return (self._trace.at_s[row] - self._trace.at_s[self._rows[0]]) / self._speed
+
+    def _pieces(self, row: int) -> tuple[Shared, ...]:
+        """How a prompt begins, without the end of it that nobody else has, at its scaled places."""
+        trace, start = self._trace, self._trace.start(row)
+        offset = trace.start(self._rows[0])
+        end = trace.ends[row]
+        while end > start and not self._named_again[end - 1 - offset]:
+            end -= 1
+        pieces, place, edge = [], 0, 0
+        for at in range(start, end):
+            place += trace.piece_tokens[at]
+            next_edge = round(place * self._scale.input)
+            if next_edge > edge:
+                pieces.append(Shared(trace.keys[at], next_edge - edge))
+            edge = next_edge
+        return tuple(pieces)
+
+    def _speed_of(self, span_s: float) -> float:
+        """By what times are divided. The rate of n requests is that of their n − 1 gaps."""
+        rate = self._scale.rate
+        if rate is None:
+            return self._scale.speed
+        if span_s <= 0:
+            raise ParameterError(
+                f"What is kept of {self._trace.path.name} comes all at once and has no rate to scale.",
+                param="rate",
+                hint="Keep more of it, or leave the rate out.",
+            )
+        return rate * span_s / (len(self._rows) - 1)
+
+    def _sessions(self) -> Iterator[int]:
+        rows = self._rows
+        for row, extra in self._trace.extras.items():
+            if row in rows and extra.session is not None:
+                yield extra.session
+
+    def _check_scaled(self) -> None:
+        """Raises ParameterError where the length of a prompt that is given would have to change."""
+        if self._scale.input == 1:
+            return
+        kept = [extra for row, extra in self._trace.extras.items() if row in self._rows]
+        later = [turn.extra for turns in self._later.values() for turn in turns]
+        if any(extra.messages is not None for extra in kept + later):
+            raise ParameterError(
+                f"{self._trace.path.name} gives prompts as they stand, whose length cannot be scaled.",
+                param="input scale",
+                hint="Leave the input scale out.",
+            )
+
+
+_NOTHING = Extra()
+
+
+def _scaled(tokens: int, factor: float) -> int:
+    return max(1, round(tokens * factor)) if tokens else 0
+
+
+def _named_again(trace: Trace, rows: range) -> NDArray[np.bool_]:
+    """(pieces of the rows,) whether their key stands there more than once."""
+    keys = np.asarray(trace.keys)[trace.start(rows[0]) : trace.ends[rows[-1]]]
+    in_order = np.sort(keys)
+    again = np.unique(in_order[1:][in_order[1:] == in_order[:-1]])
+    return np.isin(keys, again)

@@ -1,0 +1,133 @@
+"""The least time that a case can take on this machine, known before it is measured.
+
+With W bytes of weights, kv(c) bytes of K and V after c tokens, R rows of a step, B sequences, S tokens of a prompt:
+
+    prefill    ⌈S/R⌉ · W read; multiply-adds of S rows
+    prefix     ⌈new/R⌉ · W and kv(S) read; multiply-adds of the new rows, which attend to all before them
+    decode     W + Σ kv(c) read; multiply-adds of B rows: of one step, halfway
+    mixed      k = ⌈S/(R − B)⌉ steps that each read W + Σ kv(c); multiply-adds of the prompt and of k · B rows, by k
+
+The limit is the longer of reading and computing, as ``cost.predict.phase`` has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from twofold.backends.cpu.kernels.isa import choose
+from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_features
+from twofold.bench.phases.cases import Case, Decode, Mixed, Prefill, Prefix
+from twofold.core.kv_layout import KVType
+from twofold.core.model import ModelSpec
+from twofold.formats.gguf import GGUFFile
+from twofold.host.cpu import read_cpu
+from twofold.host.paths import CacheFolders
+from twofold.models.read import read_model
+from twofold.planner.count.step import SequenceRows
+from twofold.planner.machine import FULL_RUNS, FULL_SIZES, MachineLimits, best_of, measure, probe_size, remeasured
+from twofold.planner.predict.phase import PhaseLimit, local_steps, prefill_limit, spans_limit
+from twofold.planner.predict.steps import StepPredictor
+from twofold.planner.shapes.spec import shape_of_spec
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What a model costs, and what the machine can do."""
+
+    spec: ModelSpec
+    machine: MachineLimits
+    kv_type: KVType
+    step_rows: int
+
+    @cached_property
+    def steps(self) -> StepPredictor:
+        """Predicts steps of the model on the machine."""
+        return local_steps(self.spec, self.machine, self.kv_type)
+
+    def limit(self, case: Case) -> PhaseLimit:
+        """Least seconds: of a prompt until its first token, or of one step where sequences generate."""
+        match case:
+            case Prefill(tokens):
+                return prefill_limit(self.steps, tokens, chunk=self.step_rows)
+            case Prefix():
+                return self._prefix(case)
+            case Decode():
+                rows = [(case.batch, SequenceRows(1, case.context + (case.steps + 1) // 2 - 1))]
+                return spans_limit(self.steps, rows, kv_read=self.steps.cost.read_bytes(rows))
+            case Mixed():
+                return self._mixed(case)
+
+    def raised(self, machine: MachineLimits) -> Ceilings:
+        """The best of what was known and of another measurement: what else runs can only slow a probe down."""
+        return replace(self, machine=best_of(self.machine, machine))
+
+    def pace(self, machine: MachineLimits) -> float:
+        """The least share of a ceiling that another measurement reached."""
+        return min(_ratios(machine, self.machine))
+
+    def gain(self, machine: MachineLimits) -> float:
+        """The most that another measurement reached, as a share of a ceiling: above 1, the ceiling was too low."""
+        return max(_ratios(machine, self.machine))
+
+    def _prefix(self, case: Prefix) -> PhaseLimit:
+        read = self.steps.cost.read_bytes([(1, SequenceRows(1, case.tokens - 1))])
+        passes = -(-case.new // self.step_rows)
+        return spans_limit(self.steps, [(1, SequenceRows(case.new, case.cached))], passes=passes, kv_read=read)
+
+    def _mixed(self, case: Mixed) -> PhaseLimit:
+        passes = case.prompt_steps(self.step_rows)
+        rows = [(passes * case.batch, SequenceRows(1, case.context - 1))]
+        read = self.steps.cost.read_bytes(rows)
+        whole = spans_limit(self.steps, [(1, SequenceRows(case.tokens)), *rows], passes=passes, kv_read=read)
+        return PhaseLimit(whole.seconds / passes, whole.bound)
+
+
+def read_ceilings(path: Path, machine: MachineLimits, kv_type: KVType, step_rows: int) -> Ceilings:
+    """Of the model in a GGUF file. Raises what reading it raises."""
+    with GGUFFile.open(path) as file:
+        spec, _ = read_model(file.metadata, file.tensors, file.data)
+        return Ceilings(shape_of_spec(spec, file.tensors), machine, kv_type, step_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineProbe:
+    """Measures this machine, in about a second; None is the best instruction set and every core. Reading is measured
+    at the size of ``working_set`` bytes too.
+
+    Raises ParameterError for an unknown instruction set, ResourceError where the cache folder cannot be used.
+    """
+
+    isa: str | None = None
+    threads: int | None = None
+    working_set: int = 0
+
+    def best(self) -> MachineLimits:
+        """The best of the week."""
+        return remeasured(self._compiler(), self._threads, CacheFolders.of().root, self._sizes, FULL_RUNS)
+
+    def now(self) -> MachineLimits:
+        """What it can do at this moment."""
+        return measure(self._compiler(), self._threads, self._sizes, FULL_RUNS)
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        own = (probe_size(self.working_set),) if self.working_set else ()
+        return tuple(sorted({*FULL_SIZES, *own}))
+
+    def _compiler(self) -> Compiler:
+        return Compiler(CodegenTarget.of(choose(host_features(), self.isa)), CacheFolders.of().create().kernels)
+
+    @property
+    def _threads(self) -> int:
+        return self.threads or read_cpu().usable_cores
+
+
+def _ratios(machine: MachineLimits, known: MachineLimits) -> Iterator[float]:
+    """``machine`` as shares of ``known``: reading, by size where both were measured, and computing."""
+    speeds = {read.size: read.bytes_per_s for read in known.reads}
+    yield from (read.bytes_per_s / speeds[read.size] for read in machine.reads if read.size in speeds)
+    yield machine.int8_macs_per_s / known.int8_macs_per_s
+    yield machine.float_macs_per_s / known.float_macs_per_s

@@ -1,0 +1,135 @@
+"""Compiles a form in this process, which may take long or crash on a hostile one: ``host`` is made to be ended.
+
+The result is a matcher before its first token, which each answer gets a copy of.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from llguidance import LLMatcher, LLParserLimits
+
+from twofold.core.errors import ParameterError
+from twofold.engine.grammar.completion import LONGEST, CompletionSearch, Path
+from twofold.engine.grammar.constraint import GrammarConstraint
+from twofold.engine.grammar.rise import literals, rise_bytes
+from twofold.engine.grammar.source import GrammarSource, impossible
+from twofold.engine.grammar.vocabulary import TokenVocabulary
+
+COMPILE_WORK: Final = 800_000
+"""Of the search for a shortest answer (``completion``): about a second."""
+LEAST_HEADROOM: Final = 8
+BRACKET_TOKENS: Final = 4
+"""What closing a bracket of a caller's own grammar takes: ``+1)`` and a little more."""
+_HINTS: Final = {
+    "json": "Check the schema; supported are the keywords of draft 2020-12 that llguidance lists.",
+    "regex": "Use the syntax of Rust's regex package: no look-around, no back-references.",
+    "choice": "Give fewer or shorter texts.",
+    "grammar": "Check the rules; `start` (in GBNF `root`) is the first one.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledGrammar:
+    """A form that answers may have, ready for any number of them. Safe to share among threads.
+
+    ``least_tokens`` is how many tokens are known to be enough for an answer.
+    """
+
+    form: str
+    matcher: LLMatcher
+    vocabulary: TokenVocabulary
+    texts: tuple[bytes, ...]
+    literals: tuple[Path, ...]
+    path: Path
+    headroom: int
+
+    @property
+    def least_tokens(self) -> int:
+        return len(self.path)
+
+    def start(self, max_tokens: int) -> GrammarConstraint:
+        """The constraint of one answer of at most ``max_tokens`` tokens, valid wherever it ends.
+
+        Raises ParameterError if the form needs more tokens than that.
+        """
+        check_room(self.least_tokens, max_tokens)
+        return GrammarConstraint(
+            self.matcher.deep_copy(),
+            self.vocabulary,
+            CompletionSearch(self.vocabulary, self.texts, self.literals),
+            max_tokens=max_tokens,
+            path=self.path,
+            headroom=self.headroom,
+        )
+
+
+def check_room(least_tokens: int, max_tokens: int) -> None:
+    """Raises ParameterError where the shortest answer is longer than an answer may be."""
+    if max_tokens < least_tokens:
+        raise ParameterError(
+            f"The structured output needs {least_tokens} tokens at the least, max_tokens is {max_tokens}.",
+            param="max_tokens",
+            hint=f"Set max_tokens to {least_tokens} or more; leave room for what the model wants to say.",
+        )
+
+
+def matched(source: GrammarSource, vocabulary: TokenVocabulary) -> LLMatcher:
+    """A matcher before its first token, whose first mask was tried. Raises ParameterError for an impossible form."""
+    limits = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)  # a state takes 1 to 2 KB
+    matcher = LLMatcher(vocabulary.matchable, source.grammar, log_level=0, limits=limits)
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+        matcher.compute_ff_bytes()
+    if matcher.is_error():
+        raise _refused(source.form, matcher.get_error())
+    return matcher
+
+
+def completed(source: GrammarSource, matcher: LLMatcher, vocabulary: TokenVocabulary) -> CompiledGrammar:
+    """The form with its shortest answer that was found. Raises ParameterError where none was."""
+    spelled = tuple(tuple(vocabulary.spell(text.encode())) for text in literals(source))
+    search = CompletionSearch(vocabulary, source.texts, spelled)
+    path = search.find(matcher, LONGEST, b"", COMPILE_WORK)
+    if matcher.is_error():
+        raise _refused(source.form, matcher.get_error())
+    if path is None:
+        raise unending(source.form, f"has no complete answer of up to {LONGEST} tokens that could be found")
+    return CompiledGrammar(source.form, matcher, vocabulary, source.texts, spelled, path, _headroom(source, vocabulary))
+
+
+def unending(form: str, why: str) -> ParameterError:
+    """The error for a form without a shortest answer."""
+    return impossible(form, why, "Give recursive parts an alternative that ends; lower least counts.")
+
+
+def too_much(form: str, why: str) -> ParameterError:
+    """The error for a form that costs more than it may."""
+    return impossible(form, why, "Make it smaller: fewer alternatives, properties, repetitions or levels.")
+
+
+def _headroom(source: GrammarSource, vocabulary: TokenVocabulary) -> int:
+    """How many tokens a single token can add to the shortest completion: what it opens, if it opens several.
+
+    A byte counts as a token, which it takes where a vocabulary knows no longer piece (emoji, digits).
+    """
+    if source.texts:
+        return max(len(vocabulary.spell(text)) for text in source.texts)
+    brackets = vocabulary.deepest * (BRACKET_TOKENS if source.form == "grammar" else 1)
+    return max(LEAST_HEADROOM, rise_bytes(source), brackets)
+
+
+def _refused(form: str, fault: str) -> ParameterError:
+    return impossible(form, f"cannot be compiled: {_one_line(fault)}", _HINTS.get(form, "Simplify it."))
+
+
+def _one_line(fault: str) -> str:
+    """The telling line of llguidance's message, without places in a grammar that the caller never saw."""
+    lines = [line.strip() for line in fault.splitlines() if line.strip()]
+    if lines and lines[0].startswith("NoExtension"):
+        return "no answer can have this form"
+    line = next((line.removeprefix("error:") for line in lines if line.startswith("error:")), lines[0])
+    line = re.sub(r"^(?:at )?\d+\(\d+\): ", "", line.split(" (in regex): ")[-1])
+    return line.strip().split(";")[0].rstrip(".")[:160]

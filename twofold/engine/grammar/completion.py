@@ -1,0 +1,179 @@
+"""The shortest way we find to complete an answer: an upper bound of the tokens it still takes.
+
+Greedy walks first: take what the grammar forces, else the token that tends to close what is open. Where none arrives
+(a regex such as ``[a-z]+x`` never ends on its own), a search by layers, which tries the literals of the grammar's
+text and then every character: states with equal masks count as one, the one that a literal led to comes first, at
+most ``WIDTH`` are kept in a layer. Every path that is found is a real one, so its length is a true bound; it need not
+be the least, and a path that exists may be missed.
+
+A search is bounded by its work, not by a clock, so what it finds depends on the grammar, the vocabulary and the tokens
+so far alone. The unit is one token tried or taken, about a microsecond; the weights below are what the other steps
+take, measured for a vocabulary of 50,000.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+from llguidance import LLMatcher
+
+from twofold.engine.grammar.vocabulary import I32, TokenVocabulary, allowed_ids, has_bits
+
+Path: TypeAlias = tuple[int, ...]
+
+LONGEST: Final = 8_192
+"""No path is longer: grammars whose shortest answer takes more tokens are refused."""
+WIDTH: Final = 8
+TEXTS: Final = 64
+SOME: Final = 16
+SAME: Final = 512
+"""A walk that takes the same token so often in a row leads nowhere."""
+SHORT: Final = 8
+MAX_FORCED_BYTES: Final = 65_536
+PROBES: Final = 8
+"""So many of the preferred tokens are tried one by one before a mask, which costs more, tells about all."""
+MASK_WORK: Final = 20
+COPY_WORK: Final = 10
+STEP_WORK: Final = 3
+"""To ask what is forced and whether the answer is complete."""
+
+
+@dataclass(slots=True)
+class _State:
+    matcher: LLMatcher
+    path: Path
+
+
+class CompletionSearch:
+    """Finds completions for one grammar. It holds a scratch mask, so each thread needs its own."""
+
+    def __init__(
+        self, vocabulary: TokenVocabulary, texts: tuple[bytes, ...] = (), literals: tuple[Path, ...] = ()
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._texts = texts
+        self._literals = literals
+        self._words = np.zeros(vocabulary.words, dtype=np.uint32)
+        self._address = self._words.ctypes.data
+        self._work = 0
+
+    def find(self, matcher: LLMatcher, limit: int, spelled: bytes, work: int) -> Path | None:
+        """At most ``limit`` tokens after which the answer is complete, or None if so much work found none.
+
+        ``work`` is in units of one token tried, see above; the last step may exceed it. ``spelled`` is the answer so
+        far, needed where the grammar is a list of texts.
+        """
+        path = self.walk(matcher, limit, spelled, work)
+        return path if path is not None or self._texts else self._layers(matcher, limit)
+
+    def walk(self, matcher: LLMatcher, limit: int, spelled: bytes, work: int) -> Path | None:
+        """As ``find``, by greedy walks only."""
+        self._work = work
+        return self._remainder(matcher, limit, spelled) if self._texts else self._walk(matcher, limit)
+
+    def _walk(self, matcher: LLMatcher, limit: int) -> Path | None:
+        """The shorter of two walks; where the first is short, the only one."""
+        preferences = self._vocabulary.preferences
+        path = self._greedy(matcher.deep_copy(), limit, preferences.text)
+        if path is not None and len(path) <= SHORT:
+            return path
+        other = self._greedy(matcher.deep_copy(), limit if path is None else len(path) - 1, preferences.words)
+        return path if other is None else other
+
+    def _remainder(self, matcher: LLMatcher, limit: int, spelled: bytes) -> Path | None:
+        """The shortest rest of one of the texts: exact but for how it is cut into tokens."""
+        rests = [text[len(spelled) :] for text in self._texts if text.startswith(spelled)]
+        paths = (tuple(self._vocabulary.spell(rest)) for rest in sorted(rests, key=len)[:TEXTS])
+        valid = [path for path in paths if completes(matcher, path, self._vocabulary.end_ids[0])]
+        best = min(valid, key=len, default=None) if valid else self._walk(matcher, limit)
+        return best if best is not None and len(best) <= limit else None
+
+    def _greedy(self, matcher: LLMatcher, limit: int, text_order: I32) -> Path | None:
+        path: list[int] = []
+        same = 0
+        self._work -= COPY_WORK
+        while not matcher.is_accepting():
+            step = self._forced(matcher, limit - len(path)) or self._chosen(matcher, text_order, path)
+            same = same + 1 if step == path[-1:] else 0
+            path += step
+            self._work -= STEP_WORK + len(step)
+            if not step or len(path) > limit or same > SAME or matcher.is_error() or self._work < 0:
+                return None
+        return tuple(path)
+
+    def _forced(self, matcher: LLMatcher, room: int) -> list[int]:
+        """Consumes what the grammar forces and gives it back."""
+        data = matcher.compute_ff_bytes()
+        if not data or len(data) > MAX_FORCED_BYTES:
+            return []
+        ids = self._vocabulary.spell(data)[: room + 1]
+        return ids[: matcher.try_consume_tokens(ids)] if ids else []
+
+    def _chosen(self, matcher: LLMatcher, text_order: I32, before: list[int]) -> list[int]:
+        """Consumes the preferred one of the allowed tokens and gives it back; nothing where none is allowed."""
+        preferences = self._vocabulary.preferences
+        last = before[-1] if before else -1
+        order = text_order if self._is_text(matcher) else preferences.after.get(last, preferences.structure)
+        tokens = self._probed(matcher, order) or self._ordered(matcher, order)[:1]
+        return tokens if tokens and matcher.consume_token(tokens[0]) else []
+
+    def _probed(self, matcher: LLMatcher, order: I32) -> list[int]:
+        """The first allowed one of the first tokens of ``order``, without a mask."""
+        return next(([token] for token in order[:PROBES].tolist() if self._allows(matcher, token)), [])
+
+    def _allows(self, matcher: LLMatcher, token: int) -> bool:
+        self._work -= 1
+        return matcher.validate_tokens([token]) == 1
+
+    def _ordered(self, matcher: LLMatcher, order: I32) -> list[int]:
+        """The allowed tokens of ``order``; where there is none, any allowed ones."""
+        self._work -= MASK_WORK
+        matcher.unsafe_compute_mask_ptr(self._address, self._words.nbytes)
+        found = order[np.flatnonzero(has_bits(self._words, order))]
+        if not len(found):
+            found = allowed_ids(self._words & ~self._vocabulary.end_bits).astype(np.int32)[:SOME]
+        ids: list[int] = found.tolist()
+        return ids
+
+    def _is_text(self, matcher: LLMatcher) -> bool:
+        """Whether the grammar takes any text here: a letter as well as a brace."""
+        marks = self._vocabulary.preferences.marks
+        return len(marks) > 0 and all(self._allows(matcher, mark) for mark in marks.tolist())
+
+    def _layers(self, matcher: LLMatcher, limit: int) -> Path | None:
+        layer = [_State(matcher.deep_copy(), ())]
+        while layer:
+            following: dict[bytes, _State] = {}
+            for after in self._successors(layer):
+                self._work -= MASK_WORK
+                if len(after.path) > limit or self._work < 0:
+                    return None
+                if after.matcher.is_accepting():
+                    return after.path
+                following.setdefault(after.matcher.compute_bitmask(), after)
+            layer = list(following.values())[:WIDTH]
+        return None
+
+    def _successors(self, layer: list[_State]) -> Iterator[_State]:
+        """Every state one literal or one character further; the literals of all states come first."""
+        for state in layer:
+            for literal in self._literals:
+                self._work -= COPY_WORK + len(literal)
+                after = state.matcher.deep_copy()
+                if after.validate_tokens([*literal]) == len(literal) and after.consume_tokens([*literal]):
+                    yield _State(after, (*state.path, *literal))
+        for state in layer:
+            for token in self._ordered(state.matcher, self._vocabulary.preferences.single):
+                self._work -= COPY_WORK
+                after = state.matcher.deep_copy()
+                if after.consume_token(token):
+                    yield _State(after, (*state.path, token))
+
+
+def completes(matcher: LLMatcher, path: Path, end: int, *before: int) -> bool:
+    """Whether ``before`` and then ``path`` lead from here to where the answer may end with token ``end``."""
+    tokens = [*before, *path, end]
+    return matcher.validate_tokens(tokens) == len(tokens)

@@ -1,0 +1,266 @@
+"""One answer under a grammar: the mask of each draw, and the promise that the answer is complete within its limit.
+
+Laws
+    A path is a list of tokens known to complete the answer from here; ``room`` is how many tokens may still come.
+    room − len(path) > headroom     free: every token that the grammar allows may be drawn
+    else                            near: only tokens from which a path of at most room − 1 tokens is proven
+    So once near, always in time: each proof becomes the path of the next state. While free, the path is looked for
+    again before the answer could have come near, if no token lengthens it by more than the headroom. Where one did,
+    and the shortest path found is longer than the room, only the tokens with the shortest path may be drawn: the
+    answer closes at once, and is in time again as soon as a path fits.
+    A mask depends on the grammar, the vocabulary, the limit and the tokens so far alone: searches are bounded by
+    counts, never by a clock, and a state is the same whether or not its mask was asked for.
+
+The end of an answer needs no token of its own: an answer that is complete when its limit is reached is valid.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final
+
+import numpy as np
+from llguidance import LLMatcher
+from numpy.typing import NDArray
+
+from twofold.core.errors import ParameterError
+from twofold.engine.grammar.completion import LONGEST, CompletionSearch, Path, completes
+from twofold.engine.grammar.vocabulary import TokenVocabulary, allowed_ids, has_bits, set_bits
+
+PROVEN: Final = 192
+"""Near the limit a mask of more tokens than these is cut down to the vocabulary's most common ones."""
+SEARCHES: Final = 4
+"""Of the tokens tried, for so many a path is searched where the known one does not fit."""
+SEARCH_WORK: Final = 40_000
+"""Of a search (``completion``) while an answer is generated; in the rare state that no rest of a path completes."""
+LOST_CHECKS: Final = 32
+"""Where no path is found the next search waits for this part of the room: searches that fail are the slow ones."""
+PROOF_WORK: Final = 8_000
+"""Of the search for one such path; a token without one is only left out."""
+CUTS: Final = 4
+"""How many tokens of a known path may already have been said by the token that was drawn instead."""
+
+
+class GrammarConstraint:
+    """A ``TokenConstraint`` for at most ``max_tokens`` tokens. Made by ``CompiledGrammar.start``; not thread-safe.
+
+    ``path`` completes the empty answer, in at most ``max_tokens`` tokens. ``mask`` and ``advance`` raise
+    ParameterError where the grammar turns out to be too costly to go on with.
+    """
+
+    def __init__(
+        self,
+        matcher: LLMatcher,
+        vocabulary: TokenVocabulary,
+        search: CompletionSearch,
+        *,
+        max_tokens: int,
+        path: Path,
+        headroom: int,
+    ) -> None:
+        self._matcher = matcher
+        self._vocabulary = vocabulary
+        self._search = search
+        self._room = max_tokens
+        self._path = path
+        self._headroom = headroom
+        self._proofs: dict[int, Path] = {}
+        self._unchecked = 0
+        self._stale = self._lost = False
+        self._spelled = bytearray()
+        self._words = np.zeros(vocabulary.words, dtype=np.uint32)
+        self._address = self._words.ctypes.data
+        self._view = self._words.data
+        self._fresh = False
+        self._finished = False
+        self._shortened = False
+        self._plan_check()
+
+    @property
+    def finished(self) -> bool:
+        return self._finished
+
+    @property
+    def shortened(self) -> bool:
+        return self._shortened
+
+    def mask(self) -> memoryview:
+        """The tokens that may be drawn now: 32-bit words, in one buffer that is filled again after ``advance``.
+
+        llguidance fills it without the interpreter's lock, but for text that the grammar forces, which our tokenizer
+        cuts into tokens; near the limit the proofs run with the lock.
+        """
+        if not self._fresh:
+            self._fill()
+            self._fresh = True
+        return self._view
+
+    def prepare(self) -> None:
+        """``TokenConstraint.prepare``."""
+        with suppress(ParameterError):  # ``mask`` raises it again
+            self.mask()
+
+    @property
+    def ready(self) -> bool:
+        return True
+
+    def wait(self) -> bool:
+        """``TokenConstraint.wait``."""
+        return True
+
+    def advance(self, token: int) -> None:
+        """Takes a drawn token, one that the mask allowed."""
+        self.take(token)
+        self.follow(token)
+
+    def take(self, token: int) -> None:
+        """The cheap half of ``advance``: whether the answer is finished is known after it."""
+        assert not self._finished, "nothing can follow a finished answer"
+        self.mask()  # its proofs are part of the state
+        self._fresh = False
+        self._room -= 1
+        if token in self._vocabulary.end_ids:
+            assert self._matcher.is_accepting(), "the answer ended before it was complete"
+            self._finished = True
+            return
+        if not self._matcher.consume_token(token):
+            raise self._broken(f"Token {token} cannot follow")
+        self._spelled += self._vocabulary.tokens[token]
+        self._finished = self._matcher.is_stopped()
+
+    def follow(self, token: int) -> None:
+        """The other half: keeps a path from the new state, or the plan of when to look for one."""
+        if self._finished:
+            return
+        if self._unchecked > 0:
+            self._unchecked -= 1
+            self._stale = True
+            return
+        proof = self._proofs.get(token)
+        if proof is not None:
+            self._path = proof
+        elif not self._stale and not self._lost and self._path[:1] == (token,):
+            self._path = self._path[1:]
+        else:
+            self._look()
+        self._plan_check()
+
+    def _fill(self) -> None:
+        if self._finished:
+            self._words[:] = self._vocabulary.end_bits
+            return
+        self._matcher.unsafe_compute_mask_ptr(self._address, self._words.nbytes)
+        if self._matcher.is_error():
+            raise self._broken("The mask cannot be computed")
+        if not self._matcher.is_accepting():
+            self._words &= ~self._vocabulary.end_bits
+        if not self._words.any():
+            raise self._broken("No token can follow")
+        if self._near:
+            self._narrow()
+
+    def _broken(self, what: str) -> ParameterError:
+        reason = self._matcher.get_error().split("\n")[0][:120]
+        return ParameterError(
+            f"{what}: the structured output's grammar is too complex here ({reason}).",
+            param="structured_outputs",
+            hint="Simplify the grammar: fewer alternatives that begin alike, smaller repetition counts.",
+        )
+
+    @property
+    def _near(self) -> bool:
+        return not self._lost and self._room - len(self._path) <= self._headroom
+
+    def _look(self) -> None:
+        """A path from here: what is left of the last one, else a new one; the shorter where none is in time."""
+        rest = self._rest_of_path()
+        found = rest if 0 < len(rest) <= self._room else self._searched()
+        if rest and (found is None or len(rest) < len(found)):
+            found = rest
+        self._lost = found is None
+        if found is not None:
+            self._headroom = max(self._headroom, len(found) - len(self._path))
+            self._path = found
+
+    def _rest_of_path(self) -> Path:
+        end = self._vocabulary.end_ids[0]
+        cuts = (self._path[cut:] for cut in reversed(range(min(CUTS, len(self._path)))))
+        return next((rest for rest in cuts if completes(self._matcher, rest, end)), ())
+
+    def _searched(self) -> Path | None:
+        if self._matcher.is_accepting():
+            return ()
+        spelled = bytes(self._spelled)
+        fitting = self._search.find(self._matcher, max(self._room, 1), spelled, SEARCH_WORK)
+        return fitting or self._search.walk(self._matcher, LONGEST, spelled, SEARCH_WORK)
+
+    def _plan_check(self) -> None:
+        """A free token may lengthen the path by the headroom and takes a token of the room: so long none is looked
+        for."""
+        self._stale = False
+        self._proofs.clear()
+        if self._lost:
+            self._unchecked = self._room // LOST_CHECKS
+            return
+        slack = self._room - len(self._path) - self._headroom
+        self._unchecked = max(0, slack // (1 + self._headroom) - 1)
+
+    def _narrow(self) -> None:
+        """Leaves the tokens from which the answer is proven to be complete in time."""
+        if self._matcher.is_accepting() and self._room <= 0:
+            return
+        allowed = allowed_ids(self._words)
+        self._prove(self._tried(allowed))
+        if len(self._path) > self._room:
+            self._keep_shortest()
+        kept = [*self._proofs, *(token for token in self._vocabulary.end_ids if self._matcher.is_accepting())]
+        if len(allowed) > len(kept) or not set(kept).issuperset(allowed.tolist()):
+            self._shortened = True
+            self._words.fill(0)
+            set_bits(self._words, np.asarray(kept, dtype=np.int32))
+
+    def _tried(self, allowed: NDArray[np.intp]) -> list[int]:
+        """The allowed tokens that go on with the answer, or the common ones of them."""
+        if len(allowed) <= PROVEN:
+            return [token for token in allowed.tolist() if token not in self._vocabulary.end_ids]
+        common = self._vocabulary.preferences.common
+        found: list[int] = common[np.flatnonzero(has_bits(self._words, common))].tolist()
+        return found
+
+    def _prove(self, tokens: list[int]) -> None:
+        searches = SEARCHES
+        self._proofs.clear()
+        if self._path:
+            self._proofs[self._path[0]] = self._path[1:]
+        for token in tokens:
+            proof = None if token in self._proofs else self._proof_by_path(token)
+            if proof is None and token not in self._proofs and searches > 0:
+                searches -= 1
+                proof = self._proof_by_search(token)
+            if proof is not None:
+                self._proofs[token] = proof
+
+    def _keep_shortest(self) -> None:
+        """Leaves the proofs that close soonest: none, but for the end, where the answer is complete."""
+        least = -1 if self._matcher.is_accepting() else min(map(len, self._proofs.values()))
+        self._proofs = {token: proof for token, proof in self._proofs.items() if len(proof) == least}
+
+    @property
+    def _longest_proof(self) -> int:
+        """After the next token."""
+        return max(self._room, len(self._path)) - 1
+
+    def _proof_by_path(self, token: int) -> Path | None:
+        end = self._vocabulary.end_ids[0]
+        for cut in range(min(CUTS, len(self._path) + 1)):
+            rest = self._path[cut:]
+            if len(rest) <= self._longest_proof and completes(self._matcher, rest, end, token):
+                return rest
+        return None
+
+    def _proof_by_search(self, token: int) -> Path | None:
+        after = self._matcher.deep_copy()
+        if not after.consume_token(token):
+            return None
+        spelled = bytes(self._spelled) + self._vocabulary.tokens[token]
+        return self._search.walk(after, self._longest_proof, spelled, PROOF_WORK)

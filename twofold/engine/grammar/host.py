@@ -1,0 +1,218 @@
+"""The processes that hold grammars. Nothing in llguidance can be stopped from inside, so each form that a caller asks
+for lives in a process of its own, which the kernel ends when it takes more than it may: nobody else notices.
+
+    fork server   ``main``: has the vocabulary, and forks a host whenever it is asked to
+    host          one form: compiles it, and keeps its answers
+
+What a host may take is counted in its own processor time, by a timer whose signal ends it. Messages to the fork server
+are nine bytes: FORK and the socket of the new host, answered by its process id; STATUS and an id, answered by how that
+process ended (``os.waitpid``). Either ends when the other side of its socket is closed.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import Thread
+from typing import Final
+
+from twofold.core.errors import ParameterError
+from twofold.engine.grammar import wire
+from twofold.engine.grammar.compiled import CompiledGrammar, completed, matched
+from twofold.engine.grammar.constraint import GrammarConstraint
+from twofold.engine.grammar.source import grammar_source
+from twofold.engine.grammar.vocabulary import TokenVocabulary
+from twofold.engine.grammar.wire import Pipe, vocabulary_of
+
+MEMORY: Final = 256 << 20
+"""Of a host, beside what the fork server has."""
+SEARCHING: Final = 4
+"""To find a shortest answer may take so many times as long as to compile."""
+BANK_S: Final = 4.0
+TOKEN_S: Final = 0.1
+"""An answer begins with BANK_S of processor time, and every token adds TOKEN_S, up to BANK_S again."""
+COMPILE_NICENESS: Final = 5
+SLOW_STEP_S: Final = 0.02
+SLOW_NICENESS: Final = 19
+"""The engine goes before hosts that compile, and before those that once took more processor time than SLOW_STEP_S for a
+token or a mask. Other masks are made at the engine's own priority: it waits for them."""
+FORK: Final = b"F"
+STATUS: Final = b"S"
+NUMBER: Final = 8
+
+
+class _HostedAnswer:
+    def __init__(self, constraint: GrammarConstraint, step_s: float) -> None:
+        self.constraint = constraint
+        self.step_s = step_s
+        self.bank = BANK_S
+        self.token: int | None = None
+
+
+class Host:
+    """One form and its answers, over a socket. Tokens are taken as they come, before masks are made."""
+
+    def __init__(self, pipe: Pipe, vocabulary: TokenVocabulary) -> None:
+        self._pipe = pipe
+        self._vocabulary = vocabulary
+        self._grammar: CompiledGrammar | None = None
+        self._step_s = 0.0
+        self._answers: dict[int, _HostedAnswer] = {}
+        self._wanted: dict[int, None] = {}
+
+    def run(self) -> None:
+        """Until the other side is closed."""
+        with suppress(EOFError, OSError):
+            while True:
+                message = self._pipe.receive(0.0 if self._wanted else None)
+                if message is None:
+                    self._make_mask(next(iter(self._wanted)))
+                else:
+                    self._handle(message)  # type: ignore[arg-type]
+
+    def _handle(self, message: wire.ToHost) -> None:
+        match message:
+            case wire.Compile():
+                compiling = Thread(target=self._compile, args=[message])  # a priority once lowered stays so
+                compiling.start()
+                compiling.join()
+            case wire.Start(number, max_tokens) if self._grammar is not None:
+                self._answers[number] = _HostedAnswer(self._grammar.start(max_tokens), self._step_s)
+            case wire.Prepare(number) if number in self._answers:
+                self._wanted[number] = None
+            case wire.Advance(number, token) if number in self._answers:
+                self._advance(number, token)
+            case wire.Drop(number):
+                self._answers.pop(number, None)
+                self._wanted.pop(number, None)
+
+    def _compile(self, message: wire.Compile) -> None:
+        """Runs on a thread of its own, whose priority it lowers."""
+        os.setpriority(os.PRIO_PROCESS, 0, COMPILE_NICENESS)
+        try:
+            with ended_after(message.compile_s):
+                source = grammar_source(message.params)
+                matcher = matched(source, self._vocabulary)
+            self._pipe.send(wire.Compiling())
+            with ended_after(SEARCHING * message.compile_s):
+                self._grammar = completed(source, matcher, self._vocabulary)
+        except ParameterError as error:
+            self._pipe.send(wire.Refused.of(error))
+            return
+        self._step_s = message.step_s
+        self._pipe.send(wire.Compiled(self._grammar.least_tokens))
+
+    def _advance(self, number: int, token: int) -> None:
+        answer = self._answers[number]
+        try:
+            with _paid(answer):
+                answer.constraint.take(token)
+        except ParameterError as error:
+            self._refuse(number, error)
+            return
+        answer.token = token
+        self._pipe.send(wire.Advanced(number, answer.constraint.finished))
+
+    def _make_mask(self, number: int) -> None:
+        del self._wanted[number]
+        answer = self._answers[number]
+        before = answer.bank = min(BANK_S, answer.bank + TOKEN_S)
+        try:
+            with _paid(answer):
+                if answer.token is not None:
+                    answer.constraint.follow(answer.token)
+                words = bytes(answer.constraint.mask())
+            seconds = before - answer.bank
+        except ParameterError as error:
+            self._refuse(number, error)
+            return
+        self._pipe.send(wire.Mask(number, answer.constraint.shortened, words, seconds))
+
+    def _refuse(self, number: int, error: ParameterError) -> None:
+        del self._answers[number]
+        self._wanted.pop(number, None)
+        self._pipe.send(wire.Refused.of(error, number))
+
+
+@contextmanager
+def ended_after(seconds: float) -> Iterator[None]:
+    """Ends this process when the block takes more than ``seconds`` of processor time."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+@contextmanager
+def _paid(answer: _HostedAnswer) -> Iterator[None]:
+    """Subtracts the block's processor time from the answer's; ends this process when that is used up."""
+    allowed = max(min(answer.step_s, answer.bank), 1e-3)
+    signal.setitimer(signal.ITIMER_PROF, allowed)
+    try:
+        yield
+    finally:
+        left, _ = signal.setitimer(signal.ITIMER_PROF, 0)
+        taken = allowed - left
+        answer.bank -= taken
+        if taken > SLOW_STEP_S:
+            os.setpriority(os.PRIO_PROCESS, 0, SLOW_NICENESS)
+
+
+def _limit_memory() -> None:
+    with open("/proc/self/statm", "rb") as file:
+        data = int(file.read().split()[5]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_DATA, (data + MEMORY, data + MEMORY))
+
+
+def _serve_forks(control: socket.socket, vocabulary: TokenVocabulary) -> None:
+    ended: dict[int, int] = {}
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(control, 1 + NUMBER, 1)
+        if not data:
+            return
+        _reap(ended)
+        number = int.from_bytes(data[1:], "little")
+        if data[:1] == FORK:
+            with socket.socket(fileno=descriptors[0]) as connection:
+                number = os.fork()
+                if not number:
+                    control.close()
+                    with suppress(OSError):  # no such file but on Linux
+                        _limit_memory()
+                    Host(Pipe(connection), vocabulary).run()
+                    os._exit(0)
+        else:
+            number = ended.pop(number) if number in ended else os.waitpid(number, 0)[1]
+        control.sendall(number.to_bytes(NUMBER, "little"))
+
+
+def _reap(ended: dict[int, int]) -> None:
+    with suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            ended[found[0]] = found[1]
+
+
+def main() -> None:
+    """Serves forks over the socket whose descriptor is the argument."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine's process ends this one
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    control = socket.socket(fileno=int(sys.argv[1]))
+    with suppress(EOFError, OSError):
+        description = Pipe(control).receive()
+        assert isinstance(description, wire.Describe)
+        vocabulary = vocabulary_of(description)
+        gc.collect()
+        gc.freeze()  # so that collections write on no page that hosts share
+        control.sendall(bytes(NUMBER))
+        _serve_forks(control, vocabulary)
+
+
+if __name__ == "__main__":
+    main()

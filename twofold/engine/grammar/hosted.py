@@ -1,0 +1,360 @@
+"""The engine's side of grammars: forms and answers that are kept in other processes (``host``).
+
+A host that exceeds its limits is ended. Its answers end with an error, and the next answer of its form gets a new host.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from typing import Final, Protocol
+
+from twofold.core.errors import ParameterError, ResourceError, TwofoldError
+from twofold.core.params import StructuredOutputsParams
+from twofold.engine.grammar import wire
+from twofold.engine.grammar.compiled import check_room, too_much, unending
+from twofold.engine.grammar.host import FORK, NUMBER, SEARCHING, STATUS
+from twofold.engine.grammar.wire import Pipe
+from twofold.host.env import quiet_child
+
+START_S: Final = 60.0
+PATIENCE_S: Final = 0.01
+PATIENCE_GAIN: Final = 1.1
+"""How long a step of the engine waits for a message of the host: half as long after each mask that took more processor
+time than PATIENCE_S, longer by PATIENCE_GAIN after each other mask. Elapsed time does not count: a busy machine delays
+cheap masks too, and computing a row again costs more than waiting for them."""
+
+
+class ForkServer:
+    """The process that has the vocabulary, started with the first question. Thread-safe."""
+
+    def __init__(self, describe: Callable[[], wire.Describe]) -> None:
+        self._describe = describe
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    def fork(self) -> tuple[socket.socket, int]:
+        """A new host: its socket, and its process id. Raises ResourceError where none can be started."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            return ours, self._ask(FORK, 0, [theirs.fileno()])
+
+    def status(self, process: int) -> int:
+        """How a host that ended did so, as ``os.waitpid`` tells it; 0 where that is not known any more."""
+        try:
+            return self._ask(STATUS, process, [])
+        except ResourceError:
+            return 0
+
+    def close(self) -> None:
+        """Ends the process; hosts end by themselves."""
+        with self._lock:
+            self._end()
+
+    def _ask(self, command: bytes, number: int, descriptors: list[int]) -> int:
+        with self._lock:
+            try:
+                control = self._control or self._start()
+                socket.send_fds(control, [command + number.to_bytes(NUMBER, "little")], descriptors)
+                return int.from_bytes(_read(control), "little")
+            except OSError as error:
+                self._end()
+                raise ResourceError(
+                    "The process that holds grammars could not be started.",
+                    hint="Structured output needs processes of up to 256 MiB each.",
+                ) from error
+
+    def _start(self) -> socket.socket:
+        control, theirs = socket.socketpair()
+        self._control = control
+        with theirs:
+            command = [sys.executable, "-P", "-m", "twofold.engine.grammar.host", str(theirs.fileno())]
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env=quiet_child(),
+            )
+        control.settimeout(START_S)
+        Pipe(control).send(self._describe())
+        control.settimeout(START_S)
+        _read(control)
+        return control
+
+    def _end(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def _read(control: socket.socket) -> bytes:
+    data = control.recv(NUMBER)
+    if len(data) < NUMBER:
+        raise ConnectionResetError("the fork server ended")
+    return data
+
+
+class Inbox:
+    """What a host said of one answer."""
+
+    def __init__(self) -> None:
+        self.finished = False
+        self.shortened = False
+        self.advanced = True
+        self.mask: memoryview | None = None
+        self.error: TwofoldError | None = None
+
+
+class GrammarHost:
+    """A process that compiles one form and keeps its answers. Thread-safe: the thread
+    that waits reads the messages for all answers."""
+
+    def __init__(self, server: ForkServer, form: str, wanted: wire.Compile) -> None:
+        connection, self._process = server.fork()
+        self._server = server
+        self._form = form
+        self._seconds = wanted.compile_s
+        self._pipe = Pipe(connection)
+        self._lock = threading.RLock()
+        self._numbers = count()
+        self._inboxes: dict[int, Inbox] = {}
+        self._patience = PATIENCE_S
+        self._searching = False
+        self.least_tokens: int | None = None
+        self.error: TwofoldError | None = None
+        self.send(wanted)
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is compiled, and keeps no answer."""
+        return not self._inboxes and self.least_tokens is not None
+
+    def start(self, max_tokens: int) -> tuple[int, Inbox]:
+        """A new answer: its number, and where to look for what is said of it."""
+        with self._lock:
+            number, inbox = next(self._numbers), Inbox()
+            inbox.error = self.error
+            self._inboxes[number] = inbox
+            self.send(wire.Start(number, max_tokens))
+            return number, inbox
+
+    def drop(self, number: int) -> None:
+        """Forgets an answer."""
+        with self._lock:
+            self._inboxes.pop(number, None)
+            self.send(wire.Drop(number))
+
+    def send(self, message: wire.ToHost) -> None:
+        """Sends a message; where the host has ended nothing happens, and the next ``read`` notices."""
+        with self._lock, suppress(OSError):
+            if self.error is None:
+                self._pipe.send(message)
+
+    def read(self, seconds: float | None) -> bool:
+        """Takes one message, or the end of the host; whether there was one within ``seconds``."""
+        if seconds != 0.0:  # without the lock, so that others can ask meanwhile
+            with suppress(OSError):
+                self._pipe.wait(seconds)
+        with self._lock:
+            if self.error is not None:
+                return False
+            try:
+                message = self._pipe.receive(0.0)
+            except (EOFError, OSError):
+                self._fail(self._fault())
+                return True
+            if message is not None:
+                self._take(message)  # type: ignore[arg-type]
+            return message is not None
+
+    def look(self, arrived: Callable[[], bool]) -> bool:
+        """Reads what is there; whether that, or an end of the host, is what is looked for."""
+        while not arrived() and self.error is None:
+            if not self.read(0.0):
+                return False
+        return True
+
+    def wait_for(self, arrived: Callable[[], bool]) -> bool:
+        """As ``look``, but waits for at most PATIENCE_S, less where masks of this form are slow."""
+        while not self.look(arrived):
+            if not self.read(self._patience):
+                return False
+        return True
+
+    def read_until(self, arrived: Callable[[], bool]) -> None:
+        """Waits until it is there, or the host has ended."""
+        while not self.look(arrived):
+            self.read(None)
+
+    def close(self) -> None:
+        """Ends the process."""
+        with self._lock:
+            if self.error is None:
+                self._fail(ResourceError("The engine was closed.", hint="Send it to another engine."))
+        with suppress(OSError):
+            os.kill(self._process, signal.SIGKILL)
+
+    def _take(self, message: wire.FromHost) -> None:
+        match message:
+            case wire.Compiling():
+                self._searching = True
+            case wire.Compiled(least):
+                self.least_tokens = least
+            case wire.Refused(answer=None):
+                self._fail(message.error)
+            case wire.Refused(answer=int(number)):
+                if number in self._inboxes:
+                    self._inboxes[number].error = message.error
+            case wire.Advanced(number, finished):
+                if number in self._inboxes:
+                    self._inboxes[number].finished, self._inboxes[number].advanced = finished, True
+            case wire.Mask(number, shortened, words, seconds):
+                longer = self._patience * PATIENCE_GAIN
+                self._patience = self._patience / 2 if seconds > PATIENCE_S else min(PATIENCE_S, longer)
+                if number in self._inboxes:
+                    self._inboxes[number].shortened = shortened
+                    self._inboxes[number].mask = memoryview(words).cast("I")
+
+    def _fail(self, error: TwofoldError) -> None:
+        self.error = error
+        self._pipe.close()
+        for inbox in list(self._inboxes.values()):
+            inbox.error = inbox.error or error
+
+    def _fault(self) -> ParameterError:
+        """Why the process ended by itself."""
+        if self.least_tokens is not None:  # on the engine's thread, which waits for no fork server
+            what = "takes too much processor time or memory"
+            return too_much(self._form, f"is too complex: finding which tokens may follow {what}")
+        slow = os.WTERMSIG(self._server.status(self._process)) == signal.SIGPROF
+        if self._searching and slow:
+            why = f"has no complete answer that could be found in {SEARCHING * self._seconds:g} s"
+            return unending(self._form, why)
+        limit = f"takes more than {self._seconds * 1e3:.0f} ms to compile"
+        return too_much(self._form, limit if slow else "is too deep or too large to compile")
+
+
+class _Hosts(Protocol):
+    """Keeps the hosts of a model's forms."""
+
+    def begin(self, grammar: HostedGrammar, max_tokens: int) -> tuple[GrammarHost, int, Inbox]: ...
+
+
+class HostedGrammar:
+    """A form that answers may have, ready for any number of them. Safe to share among threads.
+
+    ``least_tokens`` is how many tokens are known to be enough for an answer.
+    """
+
+    def __init__(self, hosts: _Hosts, key: bytes, params: StructuredOutputsParams, form: str) -> None:
+        self._hosts = hosts
+        self.key = key
+        self.params = params
+        self.form = form
+        self.least_tokens = 0
+
+    def begin(self, max_tokens: int) -> tuple[GrammarHost, int, Inbox]:
+        """A new answer, in the process that holds the form; started again where it was let go meanwhile."""
+        return self._hosts.begin(self, max_tokens)
+
+    def start(self, max_tokens: int) -> HostedConstraint:
+        """The constraint of one answer of at most ``max_tokens`` tokens, valid wherever it ends.
+
+        Raises ParameterError if the form needs more tokens than that.
+        """
+        check_room(self.least_tokens, max_tokens)
+        return HostedConstraint(self, max_tokens)
+
+
+class HostedConstraint:
+    """A ``TokenConstraint`` whose masks are made in another process while this one goes on; not thread-safe.
+
+    ``mask`` waits for the next one, and raises ParameterError where the form turned out to cost more than it may.
+    Nothing is asked of the other process before any of them is wanted.
+    """
+
+    def __init__(self, grammar: HostedGrammar, max_tokens: int) -> None:
+        self._grammar = grammar
+        self._max_tokens = max_tokens
+        self._host: GrammarHost | None = None
+        self._number = 0
+        self._inbox = Inbox()
+        self._prepared = False
+
+    def prepare(self) -> None:
+        """``TokenConstraint.prepare``: the host is asked for the next mask, once."""
+        if not self._prepared:
+            self._prepared = True
+            self._begin()
+            if self._host is not None:
+                self._host.send(wire.Prepare(self._number))
+
+    def _begin(self) -> None:
+        if self._host is None and self._inbox.error is None:
+            try:
+                host, self._number, self._inbox = self._grammar.begin(self._max_tokens)
+            except TwofoldError as error:
+                self._inbox.error = error
+                return
+            weakref.finalize(self, host.drop, self._number).atexit = False
+            self._host = host
+
+    @property
+    def ready(self) -> bool:
+        return self._known_after(GrammarHost.look)
+
+    def wait(self) -> bool:
+        """``TokenConstraint.wait``."""
+        return self._known_after(GrammarHost.wait_for)
+
+    @property
+    def finished(self) -> bool:
+        if self._host is not None and not self._inbox.advanced:
+            self._host.wait_for(lambda: self._inbox.advanced)
+        return self._inbox.finished
+
+    @property
+    def shortened(self) -> bool:
+        return self._inbox.shortened
+
+    def mask(self) -> memoryview:
+        """``TokenConstraint.mask``."""
+        self._known_after(GrammarHost.read_until)
+        if self._inbox.error is not None:
+            raise self._inbox.error
+        assert self._inbox.mask is not None
+        return self._inbox.mask
+
+    def advance(self, token: int) -> None:
+        """``TokenConstraint.advance``. The host makes no mask before ``prepare``: the answer to the next ``advance``
+        of the same form would wait for it."""
+        assert not self._inbox.finished, "nothing can follow a finished answer"
+        self._begin()
+        self._inbox.mask, self._inbox.advanced, self._prepared = None, False, False
+        if self._host is not None:
+            self._host.send(wire.Advance(self._number, token))
+
+    def _known_after(self, read: Callable[[GrammarHost, Callable[[], bool]], object]) -> bool:
+        """Whether the mask or an error is there after the host's messages were read."""
+        self.prepare()
+        if not self._answered() and self._host is not None:
+            read(self._host, self._answered)
+        return self._answered()
+
+    def _answered(self) -> bool:
+        return self._inbox.mask is not None or self._inbox.error is not None

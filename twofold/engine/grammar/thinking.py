@@ -1,0 +1,242 @@
+"""The section in which a model thinks, kept within a budget, and the form of the answer that follows it.
+
+    OPENING   the first tokens may spell the start mark; where a form is asked for, they keep to it or to the mark
+    INSIDE    tokens are counted; nothing is ruled out, but an end of sequence where a form still has to follow
+    CLOSING   the budget is spent: the tokens of the end mark are all that can be drawn, one by one
+    AFTER     the form, if one was asked for, rules what follows
+
+Laws
+    A state is a function of the tokens so far. Marks are found by their bytes, however they are cut into tokens.
+    Where a form follows, the section is closed while there is still room for the end mark and the shortest answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from enum import Enum
+from typing import Final
+
+from twofold.core.errors import ParameterError
+from twofold.core.params import ThinkingParams
+from twofold.core.step import TokenConstraint
+from twofold.engine.grammar.form import AnswerForm, FormConstraint
+
+WORD_BITS: Final = 32
+
+
+class _Stage(Enum):
+    OPENING = 0
+    INSIDE = 1
+    CLOSING = 2
+    AFTER = 3
+
+
+class ThinkingConstraint:
+    """A ``TokenConstraint`` for an answer of at most ``max_tokens`` tokens that may think first.
+
+    grammar     the form of what follows the section; None for any text
+    spell       the bytes of a token
+    end_ids     tokens that would end the answer, ruled out inside the section where a form follows
+    vocab_size  how many logits a row has
+
+    Raises ParameterError if the form, after the section that the prompt opened, needs more than ``max_tokens``.
+    """
+
+    def __init__(
+        self,
+        thinking: ThinkingParams,
+        grammar: AnswerForm | None,
+        *,
+        max_tokens: int,
+        spell: Callable[[int], bytes],
+        end_ids: Collection[int],
+        vocab_size: int,
+    ) -> None:
+        self._start, self._end = tuple(thinking.start), tuple(thinking.end)
+        self._start_bytes, self._end_bytes = (b"".join(map(spell, mark)) for mark in (self._start, self._end))
+        self._budget = thinking.budget
+        self._grammar = grammar
+        self._spell = spell
+        self._room = max_tokens
+        self._words = -(-vocab_size // WORD_BITS)
+        self._unended = self._mask_without(end_ids) if grammar else None
+        self._inner: FormConstraint | None = None
+        self._read = b""
+        self._told = 0
+        self._between = 0
+        self._cut = False
+        self._made: memoryview | None = None
+        self._stage = _Stage.OPENING
+        self._begin()
+
+    @property
+    def finished(self) -> bool:
+        return self._inner is not None and self._inner.finished
+
+    @property
+    def shortened(self) -> bool:
+        """Whether the answer, or the thinking before it, was cut so that the form is complete within the limit."""
+        return self._cut or (self._inner is not None and self._inner.shortened)
+
+    def prepare(self) -> None:
+        """``TokenConstraint.prepare``."""
+        if self._inner is not None:
+            self._inner.prepare()
+
+    @property
+    def ready(self) -> bool:
+        return self._inner is None or self._inner.ready
+
+    def wait(self) -> bool:
+        """``TokenConstraint.wait``."""
+        return self._inner is None or self._inner.wait()
+
+    def mask(self) -> memoryview | None:
+        """``TokenConstraint.mask``."""
+        if self._stage is _Stage.INSIDE:
+            return self._unended
+        if self._stage is _Stage.CLOSING:
+            return self._forced()
+        if self._stage is _Stage.AFTER or self._grammar is None:
+            return None if self._inner is None else self._inner.mask()
+        return self._opening()
+
+    def advance(self, token: int) -> None:
+        """``TokenConstraint.advance``."""
+        marked = self._stage is _Stage.OPENING and token == self._opening_token
+        self._room -= 1
+        if self._stage is _Stage.AFTER:
+            if self._inner is not None:
+                self._inner.advance(token)
+        elif self._stage is _Stage.OPENING:
+            self._open(token, marked=marked)
+        elif self._stage is _Stage.INSIDE:
+            self._think(token)
+        else:
+            self._close(token)
+        self._made = None
+
+    @property
+    def _least(self) -> int:
+        """Tokens that the form takes at the least."""
+        return 0 if self._grammar is None else self._grammar.least_tokens
+
+    def _begin(self) -> None:
+        if self._start:
+            self._inner = self._form()
+            return
+        if self._grammar is not None and self._room < len(self._end) + self._least:
+            raise ParameterError(
+                f"Closing the thinking and the shortest structured output take {len(self._end) + self._least} tokens, "
+                f"max_tokens is {self._room}.",
+                param="max_tokens",
+                hint="Raise max_tokens; leave room for thinking too.",
+            )
+        self._enter()
+
+    def _form(self) -> FormConstraint | None:
+        return None if self._grammar is None else self._grammar.start(self._room)
+
+    def _open(self, token: int, *, marked: bool) -> None:
+        """A token that goes on with the start mark (``marked``), spells it otherwise, or shows that there is none."""
+        self._read += self._spell(token)
+        if self._inner is not None and (not marked or _allows(self._inner.mask(), token)):
+            self._inner.advance(token)
+        else:
+            self._inner = None
+        fits = self._grammar is None or self._inner is None or self._room >= len(self._end) + self._least
+        if self._read.startswith(self._start_bytes) and fits:
+            self._told, self._read = 0, self._read[len(self._start_bytes) :]
+            self._enter()
+        elif self._start_bytes.startswith(self._read) and self._read != self._start_bytes:
+            self._told = self._told + 1 if marked else len(self._start)
+        else:
+            self._stage = _Stage.AFTER
+
+    @property
+    def _opening_token(self) -> int | None:
+        """The token of the start mark that may come next, as long as the answer spells it so and there is room."""
+        if self._told >= len(self._start):
+            return None
+        needed = len(self._start) - self._told + len(self._end) + self._least
+        return self._start[self._told] if self._grammar is None or self._room >= needed else None
+
+    def _enter(self) -> None:
+        self._inner = None
+        self._stage = _Stage.INSIDE
+        self._look_at_budget()
+
+    def _look_at_budget(self) -> None:
+        spent = self._budget is not None and self._between >= self._budget
+        tight = self._grammar is not None and self._room <= len(self._end) + self._least
+        if spent or tight:
+            self._cut = not spent
+            self._told = 0
+            self._stage = _Stage.CLOSING
+
+    def _think(self, token: int) -> None:
+        self._read += self._spell(token)
+        if self._end_bytes in self._read:
+            self._leave()
+            return
+        self._read = self._read[-len(self._end_bytes) :]
+        self._between += 1
+        self._look_at_budget()
+
+    def _close(self, token: int) -> None:
+        assert token == self._end[self._told], "only the end mark can follow a spent budget"
+        self._told += 1
+        if self._told == len(self._end):
+            self._leave()
+
+    def _leave(self) -> None:
+        self._inner = self._form()
+        self._stage = _Stage.AFTER
+
+    def _opening(self) -> memoryview | None:
+        """What the form allows, and the next token of the start mark."""
+        if self._made is None:
+            token = self._opening_token
+            allowed = bytes(4 * self._words) if self._inner is None else self._inner.mask().tobytes()
+            self._made = _with(allowed, () if token is None else (token,))
+        return self._made
+
+    def _forced(self) -> memoryview:
+        if self._made is None:
+            self._made = _with(bytes(4 * self._words), (self._end[self._told],))
+        return self._made
+
+    def _mask_without(self, ids: Collection[int]) -> memoryview:
+        words = bytearray(b"\xff" * (4 * self._words))
+        for token in ids:
+            words[token >> 3] &= ~(1 << (token & 7)) & 0xFF
+        return memoryview(bytes(words)).cast("I")
+
+
+def _with(words: bytes, tokens: Collection[int]) -> memoryview:
+    """A mask with some tokens allowed in addition: bit t % 8 of byte t // 8, as words are little-endian."""
+    changed = bytearray(words)
+    for token in tokens:
+        changed[token >> 3] |= 1 << (token & 7)
+    return memoryview(bytes(changed)).cast("I")
+
+
+def _allows(mask: memoryview, token: int) -> bool:
+    return bool(mask.cast("B")[token >> 3] >> (token & 7) & 1)
+
+
+def answer_constraint(
+    thinking: ThinkingParams | None,
+    grammar: AnswerForm | None,
+    *,
+    max_tokens: int,
+    spell: Callable[[int], bytes],
+    end_ids: Collection[int],
+    vocab_size: int,
+) -> TokenConstraint | None:
+    """What rules the tokens of one answer; None where nothing does. Raises ParameterError as ``ThinkingConstraint``."""
+    if thinking is None or (thinking.budget is None and grammar is None):
+        return None if grammar is None else grammar.start(max_tokens)
+    return ThinkingConstraint(
+        thinking, grammar, max_tokens=max_tokens, spell=spell, end_ids=end_ids, vocab_size=vocab_size
+    )

@@ -1,0 +1,195 @@
+"""Messages between an engine and the processes of its grammars: four bytes of length, then msgpack."""
+
+from __future__ import annotations
+
+import select
+import socket
+from typing import Final, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from twofold.core.errors import ParameterError
+from twofold.core.params import StructuredOutputsParams
+from twofold.engine.grammar.vocabulary import TokenVocabulary
+from twofold.text.tokenizers.encoder import PlainEncoder
+from twofold.text.tokenizers.tokenizer import Tokenizer
+
+LENGTH: Final = 4
+PIECE: Final = 1 << 18
+
+
+class GrammarMessage(Struct, frozen=True, tag=True):
+    """Base of all messages."""
+
+
+class AnswerMessage(GrammarMessage, frozen=True):
+    """A message about one answer, by its number."""
+
+    answer: int
+
+
+class Describe(GrammarMessage, frozen=True):
+    """The vocabulary, once for a server of forks."""
+
+    tokens: tuple[bytes, ...]
+    special_ids: frozenset[int]
+    end_ids: tuple[int, ...]
+    bos_id: int | None
+    size: int
+    strips_first_space: bool
+    encoder: str
+
+
+class Compile(GrammarMessage, frozen=True):
+    """The form that the process is for; processor time to compile it, and of a step: a token, or the mask after it."""
+
+    params: StructuredOutputsParams
+    compile_s: float
+    step_s: float
+
+
+class Start(AnswerMessage, frozen=True):
+    """Another answer."""
+
+    max_tokens: int
+
+
+class Prepare(AnswerMessage, frozen=True):
+    """Requests the next mask of an answer."""
+
+
+class Advance(AnswerMessage, frozen=True):
+    """A sampled token; requests whether the answer is finished."""
+
+    token: int
+
+
+class Drop(AnswerMessage, frozen=True):
+    """Forgets an answer."""
+
+
+class Compiling(GrammarMessage, frozen=True):
+    """The grammar is compiled; a shortest answer is looked for."""
+
+
+class Compiled(GrammarMessage, frozen=True):
+    """The form can be used."""
+
+    least_tokens: int
+
+
+class Advanced(AnswerMessage, frozen=True):
+    """A token was taken."""
+
+    finished: bool
+
+
+class Mask(AnswerMessage, frozen=True):
+    """Tokens that may be sampled next: 32-bit words. ``seconds``: the processor time that it took."""
+
+    shortened: bool
+    words: bytes
+    seconds: float
+
+
+class Refused(GrammarMessage, frozen=True):
+    """A form that cannot be compiled, or an answer (by its number) that cannot go on."""
+
+    message: str
+    param: str
+    hint: str | None
+    answer: int | None = None
+
+    @classmethod
+    def of(cls, error: ParameterError, answer: int | None = None) -> Refused:
+        """The message that carries an error."""
+        return cls(str(error), error.param, error.hint, answer)
+
+    @property
+    def error(self) -> ParameterError:
+        """The error that it carries."""
+        return ParameterError(self.message, param=self.param, hint=self.hint)
+
+
+ToHost: TypeAlias = Describe | Compile | Start | Prepare | Advance | Drop
+FromHost: TypeAlias = Compiling | Compiled | Advanced | Mask | Refused
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(ToHost | FromHost).decode
+
+
+class Pipe:
+    """Messages over a connected socket. Not thread-safe."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(True)
+        self._socket = connection
+        self._read = bytearray()
+
+    def send(self, message: ToHost | FromHost) -> None:
+        """Raises OSError where nobody is there to read it."""
+        data = _encode(message)
+        self._socket.sendall(len(data).to_bytes(LENGTH, "little") + data)
+
+    def receive(self, seconds: float | None = None) -> ToHost | FromHost | None:
+        """The next message; None where it is not there within ``seconds``. EOFError where none can come."""
+        while True:
+            end = LENGTH + int.from_bytes(self._read[:LENGTH], "little")
+            if len(self._read) >= max(end, LENGTH):
+                message: ToHost | FromHost = _decode(memoryview(self._read)[LENGTH:end])
+                del self._read[:end]
+                return message
+            if not self.wait(seconds):
+                return None
+            piece = self._socket.recv(PIECE)
+            if not piece:
+                raise EOFError
+            self._read += piece
+
+    def wait(self, seconds: float | None) -> bool:
+        """Whether there is something to read within ``seconds``; any thread may wait. OSError where it was closed."""
+        try:
+            poll = select.poll()  # takes descriptors beyond 1,023, which select does not
+            poll.register(self._socket, select.POLLIN)
+            return bool(poll.poll(None if seconds is None else seconds * 1e3))
+        except ValueError as error:
+            raise ConnectionResetError("the pipe is closed") from error
+
+    def close(self) -> None:
+        """Lets the other side see the end."""
+        self._socket.close()
+
+
+def described(tokenizer: Tokenizer, end_ids: tuple[int, ...], size: int) -> Describe:
+    """A vocabulary as it travels."""
+    return Describe(
+        tuple(tokenizer.token_bytes(token) for token in range(min(size, tokenizer.vocab_size))),
+        tokenizer.special_ids,
+        end_ids,
+        tokenizer.bos_id,
+        size,
+        tokenizer.strips_first_space,
+        tokenizer.encoder_text,
+    )
+
+
+class _ReceivedVocabulary:
+    """A ``TokenSource`` that came from another process."""
+
+    def __init__(self, description: Describe) -> None:
+        self.vocab_size = len(description.tokens)
+        self.special_ids = description.special_ids
+        self.bos_id = description.bos_id
+        self.strips_first_space = description.strips_first_space
+        self.token_bytes = description.tokens.__getitem__
+        self._encode = PlainEncoder(description.encoder)
+
+    def encode(self, text: str, *, add_special_tokens: bool, parse_special: bool) -> list[int]:
+        assert not add_special_tokens
+        assert not parse_special
+        return self._encode(text)
+
+
+def vocabulary_of(description: Describe) -> TokenVocabulary:
+    """The vocabulary that was described."""
+    return TokenVocabulary(_ReceivedVocabulary(description), description.end_ids, description.size)

@@ -1,0 +1,320 @@
+"""Which blocks each sequence has, which texts can be found again, and what has to move. Pure bookkeeping.
+
+A sequence's life: ``open`` finds its longest cached beginning, ``grow`` takes blocks for the rows of the next step,
+``publish`` makes computed blocks findable, ``close`` gives everything back. ``fork`` shares a sequence's blocks with
+another, ``swap_out`` and ``swap_in`` carry it through host memory, ``pin`` protects a beginning for a while.
+
+Contents follow by block moves. Each is asked for at the moment when its blocks change hands, and all are done in that
+order before the rows of the next step. So a block may be given on at once: what leaves it stands in the list before
+what enters it, and rows come last.
+
+Laws: those of ``pool`` (free + cached + held = all, for each group), ``tree`` and ``pins``, and for every holding:
+    1. It holds its tables' blocks from ``first`` on; of the widest group without a window, all.
+    2. Of its first ``published`` blocks it holds none but the tree's own.
+    3. A full block is never written again. Only the block behind the last full one is, and nobody shares it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import gt, le
+
+from twofold.core.model import ATTENTION_CHUNK
+from twofold.core.step import BlockMove, MoveKind
+from twofold.engine.kv.counters import CacheCounters
+from twofold.engine.kv.holding import Holding, Swapped
+from twofold.engine.kv.laws import check_holdings, check_tree
+from twofold.engine.kv.pins import PinBoard
+from twofold.engine.kv.pool import BlockPool, blocks_for
+from twofold.engine.kv.radix import ABSENT, TOKEN_BYTES, Path, path_to
+from twofold.engine.kv.reach import NEVER, Reach
+from twofold.engine.kv.slots import SlotPool
+from twofold.engine.kv.tables import Tables
+from twofold.engine.kv.tree import PrefixTree
+
+__all__ = ["BlockManager", "CacheCounters", "GroupSize", "Holding", "Swapped"]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSize:
+    """Layers that see ``window`` positions, None for all: their blocks, and their places in host memory."""
+
+    window: int | None
+    blocks: int
+    host_slots: int = 0
+
+
+class BlockManager:
+    """The blocks of a model's KV groups, the widest first; only that one may be without a window.
+
+    ``pinned_share`` of each group's blocks may be pinned. Attention reads positions in pieces of ``chunk``. Every call
+    that is told the time first ends the pins whose time is up.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[GroupSize],
+        block_size: int,
+        *,
+        prefix_caching: bool = True,
+        pinned_share: float = 0.5,
+        chunk: int = ATTENTION_CHUNK,
+    ) -> None:
+        if not groups or any(group.window is None for group in groups[1:]):
+            raise ValueError("there must be a KV group, and only the first may be without a window")
+        self.block_size = block_size
+        self.prefix_caching = prefix_caching
+        self.counters = CacheCounters()
+        self._pools = [BlockPool(group.blocks, block_size) for group in groups]
+        self._slots = [SlotPool(group.host_slots) for group in groups]
+        self._reaches = [Reach(group.window, chunk, block_size) for group in groups]
+        self._tree = PrefixTree(self._pools, self._reaches, self.counters)
+        self._pins = PinBoard(self._pools, pinned_share, self.counters)
+        self._tables = Tables(self._pools, self._reaches, self._tree, caching=prefix_caching)
+        self._swapped: set[Swapped] = set()
+
+    @property
+    def free(self) -> tuple[int, ...]:
+        """Blocks of each group that nobody has."""
+        return tuple(pool.free for pool in self._pools)
+
+    @property
+    def cached(self) -> tuple[int, ...]:
+        """Blocks of each group that only the prefix tree has."""
+        return tuple(pool.cached for pool in self._pools)
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """Blocks of each group that a running sequence has."""
+        return tuple(pool.held for pool in self._pools)
+
+    @property
+    def pinned(self) -> tuple[int, ...]:
+        """Blocks of each group that a pin protects, held or not."""
+        return tuple(pool.pinned for pool in self._pools)
+
+    @property
+    def free_slots(self) -> tuple[int, ...]:
+        """Places in host memory that are free, for each group."""
+        return tuple(slots.free for slots in self._slots)
+
+    def largest(self) -> int:
+        """Most positions that one sequence could ever hold, with all pools to itself and steps of one row."""
+        return min(
+            NEVER if pool.blocks >= reach.most() else pool.blocks * self.block_size
+            for pool, reach in zip(self._pools, self._reaches, strict=True)
+        )
+
+    def fits_ever(self, positions: int) -> bool:
+        return positions <= self.largest()
+
+    def matched(self, tokens: array[int], salt: str) -> int:
+        """Tokens that ``open`` would find for a prompt, of which the last token is always computed. Only looks."""
+        if not self.prefix_caching:
+            return 0
+        path = self._tree.find(salt, tokens[:-1].tobytes())
+        return path.whole * self.block_size + path.extra
+
+    def needed(self, holding: Holding | None, start: int, end: int) -> tuple[int, ...]:
+        """New blocks of each group so that rows ``start`` … ``end`` − 1 can be computed.
+
+        Blocks that ``grow`` would give back at ``start`` count against them. Without a holding: for a sequence whose
+        first ``start`` tokens are cached; the whole blocks of these are shared.
+        """
+        if holding is None:
+            return (blocks_for(end, self.block_size) - start // self.block_size,) * len(self._pools)
+        if end <= holding.room and start < holding.slides:
+            return (0,) * len(self._pools)
+        return tuple(self._tables.needed(group, holding, start, end) for group in range(len(self._pools)))
+
+    def obtainable(self) -> tuple[int, ...]:
+        """Blocks of each group that are free or can be evicted."""
+        return tuple(pool.obtainable for pool in self._pools)
+
+    def open(self, tokens: array[int], salt: str, now: float, *, most: int) -> Holding:
+        """The blocks of a new sequence: those of its longest cached beginning of at most ``most`` tokens.
+
+        Whole blocks are shared. Where the beginning ends inside a block, that block is copied if there is a free one.
+        """
+        assert most < len(tokens), "the last token of a prompt is always computed"
+        self._tell(now)
+        holding = self._tables.begin(salt)
+        if self.prefix_caching:
+            self._reuse(holding, tokens[: max(most, 0)].tobytes(), now)
+            self.counters.lookup(len(tokens), holding.cached)
+        self._tables.measure(holding)
+        return holding
+
+    def grow(self, holding: Holding, start: int, end: int, now: float) -> bool:
+        """Gets blocks for rows ``start`` … ``end`` − 1, and gives back those that no row from ``start`` on reads.
+
+        False, with nothing changed, if there are too few.
+        """
+        if end <= holding.room and start < holding.slides:
+            return True
+        self._tell(now)
+        if any(map(gt, self.needed(holding, start, end), self.obtainable())):
+            return False
+        self._tables.slide(holding, start)
+        self._tables.extend(holding, end)
+        self._tables.measure(holding)
+        return True
+
+    def publish(self, holding: Holding, tokens: array[int], computed: int, now: float) -> None:
+        """Makes the whole blocks of the first ``computed`` tokens findable.
+
+        Where the tree has such a block from another sequence, that one is held from now on and the own one goes back:
+        their contents are the same to the bit.
+        """
+        if computed < holding.due:
+            return
+        self._tell(now)
+        at, whole = holding.published, computed // self.block_size
+        if holding.first[0] >= whole:
+            return
+        text = tokens[at * self.block_size : whole * self.block_size].tobytes()
+        blocks = self._tables.offer(holding, at, whole)
+        holding.tip = self._tree.put(holding.salt, holding.place(), at, text, blocks)
+        holding.published = whole
+        self._tables.adopt(holding, at, blocks)
+        self._tables.measure(holding)
+
+    def fork(self, holding: Holding, computed: int, now: float) -> Holding | None:
+        """The blocks of a second sequence with the same first ``computed`` tokens, all of them cached for it.
+
+        They may be fewer than are computed, as long as no window has passed what a row behind them reads. Whole blocks
+        are shared, the block behind them is copied. None, with nothing changed, if there are too few.
+        """
+        assert all(map(le, holding.first, (r.first(computed) for r in self._reaches))), "a window has passed that place"
+        self._tell(now)
+        whole, rest = divmod(computed, self.block_size)
+        if rest and not all(self.obtainable()):
+            return None
+        other = self._tables.begin(holding.salt)
+        other.cached = computed
+        other.published = min(holding.published, whole)
+        other.tip = holding.place()
+        for group, table in enumerate(holding.tables):
+            first = max(holding.first[group], self._reaches[group].first(computed, other.published))
+            self._tables.share(other, group, table[:whole], first)
+        if other.first[0] >= other.published:
+            other.published, other.tip = 0, None
+        if rest:
+            self._tables.copy(other, [table[whole] for table in holding.tables])
+        self._tables.measure(other)
+        return other
+
+    def close(self, holding: Holding, now: float) -> None:
+        """Gives back all that a sequence holds. What is in the tree stays cached until its blocks are needed."""
+        self._tell(now)
+        self._tables.end(holding)
+
+    def pin(self, holding: Holding, tokens: int, seconds: float, now: float) -> bool:
+        """The whole blocks of the first ``tokens`` published tokens stay cached for ``seconds`` after their last use.
+
+        A pin on the same blocks is prolonged; the longer time to live wins. False if no such blocks are published,
+        the share of pinned blocks is used up, or a window has lost blocks that a row behind these tokens reads.
+        """
+        self._tell(now)
+        end = tokens // self.block_size
+        if not 0 < end <= holding.published:
+            return False
+        path = path_to(holding.place(), end)
+        firsts = [reach.first(end * self.block_size, end) for reach in self._reaches]
+        blocks = tuple(path.blocks(group)[first:] for group, first in enumerate(firsts))
+        return self._pins.add(blocks, end, seconds, now)
+
+    def swap_out(self, holding: Holding) -> Swapped | None:
+        """Moves a sequence's blocks to host memory and closes it. None, with nothing changed, if there are too few
+        places."""
+        own = [holding.own(group) for group in range(len(self._pools))]
+        if any(len(blocks) > slots.free for blocks, slots in zip(own, self._slots, strict=True)):
+            return None
+        places = tuple(slots.take(len(blocks)) for blocks, slots in zip(own, self._slots, strict=True))
+        for group, (blocks, slots) in enumerate(zip(own, places, strict=True)):
+            self._tables.move(MoveKind.OUT, group, blocks, slots)
+        text = path_to(holding.place(), holding.published).text(self.block_size)
+        swapped = Swapped(holding.salt, text, holding.cached, tuple(holding.first), places)
+        self._swapped.add(swapped)
+        self._tables.end(holding)
+        return swapped
+
+    def swap_in(self, swapped: Swapped, start: int, end: int, now: float) -> Holding | None:
+        """Brings a sequence back, with blocks for rows ``start`` … ``end`` − 1; what the tree still has is shared.
+
+        None, with nothing changed, if there are too few blocks.
+        """
+        self._tell(now)
+        path = self._tree.follow(swapped.salt, swapped.text)
+        found = [path.blocks(group) for group in range(len(self._pools))]
+        if any(self._lacks(group, swapped, blocks, end) for group, blocks in enumerate(found)):
+            return None
+        holding = self._tables.begin(swapped.salt)
+        holding.cached = swapped.cached
+        self._tables.restore(holding, swapped.first, found, swapped.slots)
+        self.drop(swapped)
+        self._tables.extend(holding, end)
+        self._tables.slide(holding, start)
+        self._tables.measure(holding)
+        return holding
+
+    def drop(self, swapped: Swapped) -> None:
+        """Frees the places of a sequence that is in host memory."""
+        self._swapped.remove(swapped)
+        for slots, taken in zip(self._slots, swapped.slots, strict=True):
+            slots.release(taken)
+
+    def take_moves(self) -> tuple[BlockMove, ...]:
+        """The moves asked for since the last call, in the order in which they have to be done."""
+        moves, self._tables.moves = tuple(self._tables.moves), []
+        return moves
+
+    def expire(self, now: float) -> None:
+        """Ends the pins whose time is up; their blocks are the last to be evicted."""
+        self._pins.expire(now)
+
+    def check(self) -> None:
+        """Asserts all laws; O(blocks), for idle moments and tests."""
+        for pool in self._pools:
+            pool.check()
+        self._pins.check()
+        check_tree(self._tree, self._pools, self._reaches)
+        check_holdings(self._tables.open, self._pools)
+        for group, slots in enumerate(self._slots):
+            slots.check(slot for swapped in self._swapped for slot in swapped.slots[group])
+
+    def _tell(self, now: float) -> None:
+        if now >= self._pins.due:
+            self._pins.expire(now)
+
+    def _reuse(self, holding: Holding, text: bytes, now: float) -> None:
+        """Shares what the tree has of a text, copies the block where it ends, and prolongs the pins on the way."""
+        path = self._tree.find(holding.salt, text)
+        if path.extra and not self._can_copy(path):
+            path = self._tree.find(holding.salt, text[: path.whole * self.block_size * TOKEN_BYTES])
+        sources = path.source_blocks() if path.extra else []
+        found = [path.blocks(group) for group in range(len(self._pools))]
+        holding.cached = path.whole * self.block_size + path.extra
+        holding.published = path.whole
+        holding.tip = path.tip if path.whole else None
+        self._pins.read([*found[0], *sources[:1]], holding.cached, now)
+        for group, reach in enumerate(self._reaches):
+            self._tables.share(holding, group, found[group], reach.first(holding.cached, path.whole))
+        if sources:
+            self._tables.copy(holding, sources)
+
+    def _can_copy(self, path: Path) -> bool:
+        """Whether a block of each group can be had once a path's own are held."""
+        return all(
+            pool.free or pool.obtainable > sum(map(pool.is_idle, path.blocks(group)))
+            for group, pool in enumerate(self._pools)
+        )
+
+    def _lacks(self, group: int, swapped: Swapped, found: array[int], end: int) -> bool:
+        """Whether there are too few blocks to bring a group back with room for ``end`` positions, sharing ``found``."""
+        pool, first, count = self._pools[group], swapped.first[group], len(swapped.slots[group])
+        shared = [block for block in found[first : first + count] if block != ABSENT]
+        more = max(0, blocks_for(end, self.block_size) - first - count)
+        return count - len(shared) + more > pool.obtainable - sum(map(pool.is_idle, shared))

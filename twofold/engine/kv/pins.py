@@ -1,0 +1,133 @@
+"""Prefixes that stay cached for a while after their last use, whatever else wants their blocks.
+
+A pin is known by the last block of its prefix in the widest group: while it is pinned, that block cannot leave its
+place in the tree. Several pins may lie on one path; a block is protected while any of them lives.
+
+Laws:
+    1. At most ``share`` of each pool's blocks are pinned.
+    2. Every live pin stands once in the heap, at or before the time when it ends.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from twofold.engine.kv.counters import CacheCounters
+from twofold.engine.kv.pool import BlockPool
+from twofold.engine.kv.radix import ABSENT
+
+
+@dataclass(slots=True)
+class Pin:
+    """The first ``end`` blocks of a path, protected until ``expires``; ``blocks`` are the protected ones, by group."""
+
+    blocks: tuple[array[int], ...]
+    end: int
+    seconds: float
+    expires: float
+
+    @property
+    def key(self) -> int:
+        return self.blocks[0][-1]
+
+
+class PinBoard:
+    """All pins on these pools."""
+
+    def __init__(self, pools: Sequence[BlockPool], share: float, counters: CacheCounters) -> None:
+        self._pools = pools
+        self._most = [int(share * pool.blocks) for pool in pools]
+        self._counters = counters
+        self._block_size = pools[0].block_size
+        self._pins: dict[int, Pin] = {}
+        self._heap: list[tuple[float, int, Pin]] = []
+        self._serial = 0
+        self.due = math.inf
+        """No pin ends before this time."""
+
+    def __iter__(self) -> Iterator[Pin]:
+        return iter(self._pins.values())
+
+    def add(self, blocks: tuple[array[int], ...], end: int, seconds: float, now: float) -> bool:
+        """Pins these blocks of a path's first ``end``, or prolongs the pin there is.
+
+        False if there is no room for them, or if one that a window needs is ABSENT.
+        """
+        pin = self._pins.get(blocks[0][-1])
+        if pin is not None:
+            pin.seconds = max(pin.seconds, seconds)
+            pin.expires = now + pin.seconds
+            return True
+        counts = self._counters.pins_of(seconds)
+        if not all(map(_fits, self._pools, self._most, blocks)):
+            counts.refused += end * self._block_size
+            return False
+        counts.written += _unpinned(self._pools[0], blocks[0]) * self._block_size
+        for pool, own in zip(self._pools, blocks, strict=True):
+            pool.pin(own)
+        pin = Pin(blocks, end, seconds, now + seconds)
+        self._pins[pin.key] = pin
+        self._push(pin)
+        return True
+
+    def read(self, blocks: Iterable[int], tokens: int, now: float) -> None:
+        """A prompt reads ``tokens`` from these blocks of the widest group: the pins on its way live on from now.
+
+        A prompt that ends within a pin's last block reads all that it can, so that pin is read too.
+        """
+        if not self._pins:
+            return
+        before = 0
+        for pin in sorted((self._pins[key] for key in self._pins.keys() & set(blocks)), key=lambda pin: pin.end):
+            pin.expires = now + pin.seconds
+            upto = min(pin.end * self._block_size, tokens)
+            self._counters.pins_of(pin.seconds).read += upto - before
+            before = upto
+
+    def expire(self, now: float) -> None:
+        """Ends the pins whose time is up; O(log pins) each."""
+        while self._heap and self._heap[0][0] <= now:
+            pin = heapq.heappop(self._heap)[2]
+            if pin.expires > now:
+                self._push(pin)
+            else:
+                self._end(pin)
+        self.due = self._heap[0][0] if self._heap else math.inf
+
+    def check(self) -> None:
+        """Asserts the laws, and that the pools count the pins that there are."""
+        standing = [pin for _, _, pin in self._heap]
+        assert {pin.key: pin for pin in standing} == self._pins, "a pin is lost"
+        assert len(standing) == len(self._pins), "a pin stands twice"
+        assert all(time <= pin.expires for time, _, pin in self._heap), "a pin stands behind its end"
+        for group, (pool, most) in enumerate(zip(self._pools, self._most, strict=True)):
+            assert pool.pinned <= most, f"{pool.pinned} blocks are pinned and at most {most} may be"
+            counts = [0] * pool.blocks
+            for pin in standing:
+                for block in pin.blocks[group]:
+                    counts[block] += 1
+            assert all(pool.pins(block) == count for block, count in enumerate(counts)), "pins are counted wrongly"
+
+    def _end(self, pin: Pin) -> None:
+        del self._pins[pin.key]
+        for group, (pool, own) in enumerate(zip(self._pools, pin.blocks, strict=True)):
+            gone = pool.unpin(reversed(own))
+            if group == 0:
+                self._counters.pins_of(pin.seconds).expired += gone * self._block_size
+
+    def _push(self, pin: Pin) -> None:
+        self._serial += 1
+        heapq.heappush(self._heap, (pin.expires, self._serial, pin))
+        self.due = self._heap[0][0]
+
+
+def _unpinned(pool: BlockPool, blocks: array[int]) -> int:
+    return sum(not pool.pins(block) for block in blocks)
+
+
+def _fits(pool: BlockPool, most: int, blocks: array[int]) -> bool:
+    return ABSENT not in blocks and pool.pinned + _unpinned(pool, blocks) <= most

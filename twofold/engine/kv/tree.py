@@ -1,0 +1,212 @@
+"""The prefix tree: which blocks hold the keys and values of which texts, by salt, and which of them go first.
+
+Laws, beside those of ``radix``:
+    1. A block is in the tree at one place at most, and is then kept by its pool.
+    2. A group without a window has a block at every place. A window's group may have lost its block anywhere.
+    3. Who holds or pins a place of a group without a window holds or pins all places before it. Blocks become idle
+       last block first, so every idle block was used later than those after it: the oldest is the end of a leaf.
+    4. A leaf's last place has a block of some group.
+
+Eviction is therefore LRU, O(1) a block, without a heap: the oldest idle block of a group is forgotten. In a group
+without a window its place goes with it; in a window's group a hole stays. An edge that was split stays split.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+
+from twofold.engine.kv.counters import CacheCounters
+from twofold.engine.kv.pool import BlockPool
+from twofold.engine.kv.radix import ABSENT, TOKEN_BYTES, Path, RadixNode, Root, follow, look_inside, shared
+from twofold.engine.kv.reach import Reach
+
+
+class PrefixTree:
+    """The tree over these pools, one for each group; the widest group is the first."""
+
+    def __init__(self, pools: Sequence[BlockPool], reaches: Sequence[Reach], counters: CacheCounters) -> None:
+        self._pools = pools
+        self._counters = counters
+        self._reaches = reaches
+        self._windows = [(group, reach) for group, reach in enumerate(reaches) if reach.window is not None]
+        self._block_size = pools[0].block_size
+        self._block_bytes = TOKEN_BYTES * self._block_size
+        self._owner: list[list[RadixNode | None]] = [[None] * pool.blocks for pool in pools]
+        self._place = [array("i", bytes(4 * pool.blocks)) for pool in pools]
+        self._roots: dict[str, Root] = {}
+
+    def follow(self, salt: str, text: bytes) -> Path:
+        """The places that the text's whole blocks have in the tree, whether or not all their blocks are there."""
+        root = self._roots.get(salt)
+        return Path([], 0) if root is None else follow(root, text, self._block_bytes)
+
+    def find(self, salt: str, text: bytes) -> Path:
+        """The longest beginning of a text from which a sequence can go on: every block that its next row reads is
+        there, and the block that the beginning ends in can be copied."""
+        root = self._roots.get(salt)
+        if root is None:
+            return Path([], 0)
+        path = follow(root, text, self._block_bytes)
+        look_inside(root, path, text, self._block_bytes)
+        if self._windows:
+            self._shorten(path)
+        return path
+
+    def put(self, salt: str, node: RadixNode | None, at: int, text: bytes, blocks: Sequence[array[int]]) -> RadixNode:
+        """Adds the whole blocks ``text`` after the first ``at`` blocks of the path to ``node``; returns the path's end.
+
+        ``blocks`` are the giver's for each group, ABSENT where it has none; each is replaced by the block that the tree
+        has there, which is the giver's own only where the tree had none.
+        """
+        size = self._block_bytes
+        node = self._root(salt) if node is None else node
+        count, done = len(text) // size, 0
+        while done < count:
+            inside = at + done - node.start
+            left = len(node) - inside
+            if left:
+                same = shared(text, done * size, node.key, inside * size, size, min(left, count - done))
+                self._merge(node, inside, blocks, done, same)
+                done += same
+                if same < left and done < count:
+                    node = self._split(node, inside + same)
+                continue
+            child = node.children.get(text[done * size : (done + 1) * size])
+            if child is None:
+                return self._append(node, text[done * size :], [own[done:] for own in blocks])
+            node = child
+        return node
+
+    def evict(self, group: int) -> None:
+        """Forgets the group's oldest idle block; there must be one."""
+        block = self._pools[group].oldest()
+        node = self._owner[group][block]
+        assert node is not None, f"idle block {block} has no place in the tree"
+        if self._reaches[group].window is None:
+            assert node.blocks[group][-1] == block, f"idle block {block} is older than one after it"
+            self._cut(node)
+            return
+        node.blocks[group][self._place[group][block] - node.start] = ABSENT
+        self._forget(group, block)
+        while not node.children and all(blocks[-1] == ABSENT for blocks in node.blocks):
+            parent = node.parent
+            if self._cut(node):
+                assert parent is not None, "a root was cut"
+                if not len(parent):
+                    return
+                node = parent
+
+    def owner(self, group: int, block: int) -> RadixNode | None:
+        """The node that has this block."""
+        return self._owner[group][block]
+
+    def place(self, group: int, block: int) -> int:
+        """The place of a block that the tree has: how many blocks come before it on its path."""
+        return self._place[group][block]
+
+    def roots(self) -> Iterator[Root]:
+        yield from self._roots.values()
+
+    def _shorten(self, path: Path) -> None:
+        """Takes a path back to where all windows have what they need.
+
+        Where a block is missing that a row at the path's end reads, every end behind that block lacks it too, since
+        windows only move forward; so the next end to try is at the missing block.
+        """
+        spans = [(reach, path.blocks(group)) for group, reach in self._windows]
+        if path.extra:
+            end = path.whole * self._block_size + path.extra
+            if ABSENT in path.source_blocks() or _last_hole(spans, end, path.whole) != ABSENT:
+                path.extra, path.source = 0, None
+        while path.whole and not path.extra:
+            hole = _last_hole(spans, path.whole * self._block_size, path.whole)
+            if hole == ABSENT:
+                return
+            path.whole = hole
+
+    def _root(self, salt: str) -> Root:
+        return self._roots.setdefault(salt, Root(salt, len(self._pools)))
+
+    def _append(self, node: RadixNode, text: bytes, blocks: Sequence[array[int]]) -> RadixNode:
+        """Puts the blocks behind a node: in it if it is a leaf, otherwise in a new child."""
+        if node.parent is None or node.children:
+            child = RadixNode(node, node.end, bytearray(), tuple(array("i") for _ in blocks))
+            node.attach(text[: self._block_bytes], child)
+            node = child
+        first = node.end
+        node.key += text
+        for group, own in enumerate(blocks):
+            node.blocks[group].extend(own)
+            for place, block in enumerate(own, first):
+                if block != ABSENT:
+                    self._own(group, block, node, place)
+        return node
+
+    def _merge(self, node: RadixNode, inside: int, blocks: Sequence[array[int]], done: int, count: int) -> None:
+        """Fills the node's holes from ``blocks``, and ``blocks`` with what the node has."""
+        for group, own in enumerate(blocks):
+            kept = node.blocks[group]
+            if ABSENT in kept[inside : inside + count]:
+                for index in range(count):
+                    block = own[done + index]
+                    if kept[inside + index] == ABSENT != block:
+                        kept[inside + index] = block
+                        self._own(group, block, node, node.start + inside + index)
+            own[done : done + count] = kept[inside : inside + count]
+
+    def _split(self, node: RadixNode, count: int) -> RadixNode:
+        """Cuts an edge after ``count`` blocks; returns the new node before the cut. The rest stays the same object."""
+        size = count * self._block_bytes
+        parent, name = node.parent, bytes(node.key[: self._block_bytes])
+        assert parent is not None, "a root has no edge"
+        head = RadixNode(parent, node.start, node.key[:size], tuple(blocks[:count] for blocks in node.blocks))
+        parent.children[name] = head
+        node.key = node.key[size:]
+        node.blocks = tuple(blocks[count:] for blocks in node.blocks)
+        node.start += count
+        node.parent = head
+        head.attach(bytes(node.key[: self._block_bytes]), node)
+        for group, blocks in enumerate(head.blocks):
+            for block in blocks:
+                if block != ABSENT:
+                    self._owner[group][block] = head
+        return head
+
+    def _cut(self, node: RadixNode) -> bool:
+        """Removes a leaf's last place; True if the leaf goes with it, and its root if that has nothing else."""
+        assert not node.children, "only the end of a leaf can go"
+        for group, blocks in enumerate(node.blocks):
+            block = blocks.pop()
+            if block != ABSENT:
+                self._forget(group, block)
+        name = bytes(node.key[: self._block_bytes])
+        del node.key[-self._block_bytes :]
+        if len(node):
+            return False
+        parent = node.parent
+        assert parent is not None, "a root was cut"
+        parent.detach(name)
+        if isinstance(parent, Root) and not parent.children:
+            del self._roots[parent.salt]
+        return True
+
+    def _own(self, group: int, block: int, node: RadixNode, place: int) -> None:
+        self._pools[group].keep(block)
+        self._owner[group][block] = node
+        self._place[group][block] = place
+
+    def _forget(self, group: int, block: int) -> None:
+        self._pools[group].forget(block)
+        self._owner[group][block] = None
+        self._counters.evicted += 1
+
+
+def _last_hole(spans: Sequence[tuple[Reach, array[int]]], start: int, whole: int) -> int:
+    """The last place before ``whole`` that a row at ``start`` reads and where a window has no block, or ABSENT."""
+    last = ABSENT
+    for reach, blocks in spans:
+        first = reach.first(start, whole)
+        if ABSENT in blocks[first:whole]:
+            last = max(last, next(i for i in range(whole - 1, first - 1, -1) if blocks[i] == ABSENT))
+    return last

@@ -1,0 +1,431 @@
+"""Which sequences advance in the next step, and by how many tokens. Pure: no arrays, and time is an argument.
+
+    plan      1. Every running sequence with one token to compute gets its row: nobody who generates is left out, but
+                 those for which it is not known yet what they may draw.
+              2. The budget says how many rows prompts may take; running ones get them, urgent classes first.
+              3. Who waits is admitted, in the order of the line, while rows, places and blocks last. The first that
+                 does not fit holds back those behind it, so none starves.
+              4. Where it does not fit and its tenant runs at least two sequences fewer than another one, the least
+                 urgent of that one gives way, of the same class or a less urgent one. So places are shared evenly
+                 among tenants that want them, and a tenant alone has them all.
+    commit    Cursors move, tokens leave, full blocks become findable, the step-time model learns.
+    cancel    Ends a sequence at any moment; ``expire`` ends those whose time is up.
+
+Blocks are taken as rows need them. When they run out, the least urgent running sequence is preempted, until there are
+enough or it was the one that asked. The most urgent running sequence is thus never stopped, so a sequence that fits
+alone always comes to its end. Nobody is admitted in a plan that preempts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence as Row
+
+from twofold.core.errors import ContextLengthError, ResourceError
+from twofold.core.model import ATTENTION_CHUNK
+from twofold.core.record import Stall
+from twofold.core.step import FinishReason, SequenceOutcome, SequenceStep, StepOutcome, StepPlan, TokenEvent
+from twofold.engine.kv.manager import BlockManager
+from twofold.engine.kv.reach import Reach
+from twofold.engine.scheduler.admission import LookAheadAdmission
+from twofold.engine.scheduler.blocks import SequenceBlocks
+from twofold.engine.scheduler.budget import Budget
+from twofold.engine.scheduler.events import event_of
+from twofold.engine.scheduler.limits import TimeLimits
+from twofold.engine.scheduler.look_ahead import LookAhead
+from twofold.engine.scheduler.preempt import PreemptionCost, least_urgent
+from twofold.engine.scheduler.queue import ANSWER_WEIGHT, PROMPT_WEIGHT, TenantQueue, WaitingLine
+from twofold.engine.scheduler.sequence import Sequence, SequenceState
+from twofold.engine.scheduler.siblings import Siblings, is_coming
+from twofold.engine.scheduler.stalls import Stalls, StepWork
+from twofold.engine.scheduler.step_builder import StepBuilder, StepLimits, StepPace
+from twofold.engine.scheduler.step_time import StepTimeModel
+
+
+class Scheduler:
+    """Sequences wait, run and finish; ``plan`` and ``commit`` move them, ``cancel`` ends them at any moment.
+
+    windows       of the KV groups, None for one that sees all
+    max_waiting   most sequences that may wait
+    ageing_s      after so many seconds a waiting class is as urgent as the next one
+
+    ``preemptions`` and ``swaps`` count what happened so far, a swap being one way to preempt.
+    """
+
+    def __init__(
+        self,
+        manager: BlockManager,
+        limits: StepLimits,
+        *,
+        budget: Budget,
+        step_time: StepTimeModel,
+        windows: Row[int | None] = (None,),
+        max_waiting: int = 100_000,
+        ageing_s: float = 10.0,
+    ) -> None:
+        self._manager = manager
+        self._limits = limits
+        self._budget = budget
+        self._model = step_time
+        self._max_waiting = max_waiting
+        self._line = WaitingLine(ageing_s)
+        self._live: dict[int, Sequence] = {}
+        self._running: dict[int, Sequence] = {}
+        self._accounts: dict[int, TenantQueue] = {}
+        self._parked: dict[int, Sequence] = {}
+        self._siblings = Siblings()
+        self._times = TimeLimits()
+        self._windows = [window for window in windows if window is not None]
+        reaches = [Reach(window, ATTENTION_CHUNK, manager.block_size) for window in windows]
+        assert len(reaches) == len(manager.held), "every KV group has a window, or None"
+        self._blocks = SequenceBlocks(manager, reaches)
+        self._look_ahead = LookAhead(manager, reaches, limits.rows)
+        self._admission = LookAheadAdmission(self._blocks, self._look_ahead)
+        self._cost = PreemptionCost(manager, step_time)
+        self._stalls = Stalls()
+        self.preemptions = 0
+        self.swaps = 0
+
+    @property
+    def manager(self) -> BlockManager:
+        """Who holds which KV block."""
+        return self._manager
+
+    @property
+    def step_time(self) -> StepTimeModel:
+        """What was learned of how long steps take, and how wrong that is."""
+        return self._model
+
+    @property
+    def waiting(self) -> int:
+        """Sequences without a place, preempted ones included."""
+        return len(self._live) - len(self._running)
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def defers(self) -> bool:
+        """Whether a running sequence waits to be told what it may draw."""
+        return any(sequence.deferred for sequence in self._running.values())
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._live)
+
+    def waiting_by_priority(self) -> dict[int, int]:
+        """How many stand in the line in each class, the most urgent first."""
+        return self._line.composition()
+
+    def add(self, sequence: Sequence, now: float) -> None:
+        """Puts a new sequence into the line; one with a parent that is not ready waits for it first.
+
+        Raises ContextLengthError for one that could never run, ResourceError when too many wait.
+        """
+        if not self._manager.fits_ever(sequence.positions_needed):
+            raise ContextLengthError(
+                f"The sequence may need {sequence.positions_needed} tokens of KV cache, "
+                f"which holds {self._manager.largest()}.",
+                hint="Lower max_tokens, shorten the prompt, or allow the KV cache more memory.",
+            )
+        if self.waiting >= self._max_waiting:
+            raise ResourceError(
+                f"{self.waiting} sequences are queued, the maximum.",
+                hint="Try again later, or raise max_waiting_seqs.",
+            )
+        self._enter(sequence)
+        self._stalls.enter_line(sequence, now)
+        self._times.wait(sequence)
+        parent = sequence.parent
+        if parent is not None and parent.sequence_id in self._live and is_coming(parent):
+            self._siblings.wait(sequence, parent)
+        else:
+            self._line.add(sequence)
+
+    def fork(self, parent_id: int, child: Sequence, now: float) -> None:
+        """Adds a sequence that begins with its parent's computed tokens: it shares their blocks and runs at once, or
+        waits and computes them where there is no room or no parent any more."""
+        self._enter(child)
+        parent = self._running.get(parent_id)
+        if parent is not None and len(self._running) < self._limits.sequences:
+            shared = min(parent.computed, child.most_cached)
+            if self._blocks.branch(child, parent, shared, now):
+                self._run(child, now)
+                return
+        self._stalls.enter_line(child, now)
+        self._line.put_back(child)
+
+    def expire(self, now: float) -> list[TokenEvent]:
+        """Ends sequences whose deadline has passed, and those that waited longer than they would before they ran; to
+        be called in every turn of the loop, before ``plan``."""
+        self._manager.expire(now)
+        events = []
+        while (event := self._times.reached(now)) is not None:
+            self._end(event.sequence_id, event.finish or "abort", now)
+            events.append(event)
+        return events
+
+    def plan(self, now: float) -> StepPlan:
+        """The next step; empty when there is nothing to do."""
+        step, before = StepBuilder(self._limits), self.preemptions
+        self._unpark()
+        decoding = [runner for runner in self._running.values() if runner.pending == 1 and not runner.waits]
+        prompts = [runner for runner in self._running.values() if runner.pending > 1]
+        self._place_decodes(step, decoding, now)
+        heard, shape = decoding if prompts or self._line else (), step.shape
+        pace = StepPace(self._budget, shape, self._budget.allowance(heard, shape, self._look_ahead.share, now))
+        for sequence in sorted(prompts, key=lambda sequence: sequence.options.priority):
+            self._place_prompt(step, sequence, pace, now)
+        if self.preemptions == before:
+            if not self._admit(step, pace, now):
+                self._share_places(step, now)
+        else:
+            self._stalls.set_blocked(True, now)
+        if not step.steps:
+            self._unblock(step, pace, now)
+        predicted = self._model.predict(step.shape) if step.shape.rows else None
+        return StepPlan(step.steps, self._manager.take_moves(), predicted, step.decode_rows, step.constraints)
+
+    def commit(self, plan: StepPlan, outcome: StepOutcome, now: float) -> list[TokenEvent]:
+        """Moves the cursors of the plan's sequences; those that ended meanwhile are passed over."""
+        work = StepWork.measure(plan, outcome, self._model)
+        self._model.observe(work.shape, work.seconds)
+        self._cost.learn_moves(plan, outcome)
+        self._stalls.add_prefill(work.prefill_s)
+        events = []
+        for step, result in zip(plan.steps, outcome.sequences, strict=True):
+            assert step.sequence_id == result.sequence_id, "an outcome belongs to another sequence"
+            runner = self._running.get(step.sequence_id)
+            if runner is not None and runner.computed == step.start:
+                event = self._gain(runner, step, result, work, now)
+                if event is not None:
+                    events.append(event)
+        return events
+
+    def cancel(self, sequence_id: int, now: float) -> bool:
+        """Ends a sequence as aborted and frees what it holds; False when there is no such sequence any more."""
+        return self._end(sequence_id, "abort", now)
+
+    def stop(self, sequence_id: int, now: float) -> bool:
+        """Ends a sequence as stopped, for reasons that tokens alone do not show: a stop string."""
+        return self._end(sequence_id, "stop", now)
+
+    def hold(self, sequence_id: int, now: float) -> None:
+        """A sequence computes nothing until ``resume``, and gives up its place and its blocks."""
+        sequence = self._live.get(sequence_id)
+        if sequence is None or sequence.held:
+            return
+        sequence.held = True
+        if sequence.state is SequenceState.RUNNING:
+            self._displace(sequence, now)
+        elif sequence in self._line:
+            self._line.remove(sequence)
+        self._siblings.leave(sequence)
+        self._stalls.leave_line(sequence, now)
+        self._stalls.enter_line(sequence, now, Stall.READER)
+        self._parked[sequence_id] = sequence
+
+    def resume(self, sequence_id: int, now: float) -> None:
+        """A held sequence waits for its tenant's turn, ahead of those of its tenant that arrived later."""
+        sequence = self._live.get(sequence_id)
+        if sequence is not None and sequence.held:
+            sequence.held = False
+            self._stalls.leave_line(sequence, now)
+            self._stalls.enter_line(sequence, now)
+            if not sequence.resting:
+                del self._parked[sequence_id]
+                self._line.add(sequence)
+
+    def check_idle(self) -> None:
+        """Asserts that nothing is held when nothing waits or runs; otherwise only that the blocks are consistent."""
+        self._manager.check()
+        if not self.has_work:
+            assert not any(self._manager.held), f"{self._manager.held} KV blocks leaked"
+            left = [len(self._line), len(self._parked), len(self._siblings), len(self._times)]
+            assert not any(left), "a sequence was forgotten"
+            assert self._stalls.idle(), "a stall was never settled"
+
+    def _place_decodes(self, step: StepBuilder, decoding: list[Sequence], now: float) -> None:
+        for sequence in decoding:
+            room = step.rows and step.logit_rows and sequence.state is SequenceState.RUNNING
+            if room and self._grow(step, sequence, 1, now):
+                step.add(sequence, 1)
+
+    def _place_prompt(self, step: StepBuilder, sequence: Sequence, pace: StepPace, now: float) -> None:
+        if sequence.state is not SequenceState.RUNNING:
+            return
+        rows = pace.rows(step, sequence)
+        while rows > 1 and not self._blocks.grow(sequence, rows, now):
+            rows //= 2
+        if rows and self._grow(step, sequence, rows, now):
+            step.add(sequence, rows)
+
+    def _admit(self, step: StepBuilder, pace: StepPace, now: float) -> bool:
+        """Starts who waits; whether none was left for want of a place or of blocks."""
+        blocked = False
+        while len(self._running) < self._limits.sequences and (head := self._line.head()) is not None:
+            if not pace.rows(step, head):
+                break
+            blocked = not self._start(head, now)
+            if blocked:
+                break
+            self._place_prompt(step, head, pace, now)
+        self._stalls.set_blocked(blocked, now)
+        return not (blocked or (self._line and len(self._running) >= self._limits.sequences))
+
+    def _share_places(self, step: StepBuilder, now: float) -> None:
+        """Lets one sequence of the tenant that runs most give way to the head of the line."""
+        head = self._line.head()
+        if head is None:
+            return
+        places = Counter(runner.options.tenant for runner in self._running.values())
+        greedy, most = places.most_common(1)[0] if places else ("", 0)
+        if most < places[head.options.tenant] + 2:
+            return
+        others = [runner for runner in self._running.values() if runner.options.tenant == greedy and not runner.resting]
+        movable = [runner for runner in others if runner.options.priority >= head.options.priority]
+        if movable:
+            self._preempt(step, least_urgent(movable, self._line.urgency), now, returns=False)
+
+    def _unblock(self, step: StepBuilder, pace: StepPace, now: float) -> None:
+        """Nobody advances: so that somebody can, those that rest give way one by one, and in the end pins."""
+        while self._line and not step.steps:
+            self._admit(step, pace, now)
+            resting = [sequence for sequence in self._running.values() if sequence.resting]
+            if resting and not step.steps:
+                self._preempt(step, least_urgent(resting, self._line.urgency), now)
+            elif any(self._manager.pinned) and not self._running:
+                self._manager.expire(math.inf)
+            else:
+                return
+
+    def _start(self, sequence: Sequence, now: float) -> bool:
+        """Makes the head of the line run if its blocks will last; False, and nothing changed, if not."""
+        if not self._admission.start(sequence, self._running.values(), now):
+            return False
+        self._line.remove(sequence)
+        self._stalls.leave_line(sequence, now)
+        self._run(sequence, now)
+        return True
+
+    def _run(self, sequence: Sequence, now: float) -> None:
+        """Counts a sequence as running that has its blocks."""
+        self._running[sequence.sequence_id] = sequence
+        record = sequence.record
+        account = self._accounts[sequence.sequence_id] = self._line.account(sequence)
+        if sequence.admitted_at is None:
+            sequence.admitted_at = now
+            self._times.admit(sequence.sequence_id)
+            record.cached = min(sequence.cached, sequence.prompt_length)
+            record.fresh = sequence.prompt_length - record.cached
+            account.service += PROMPT_WEIGHT * record.fresh
+        record.recomputed += self._cost.recover(sequence)
+        if sequence.first_token_at is not None:
+            self._stalls.begin_decode(sequence)
+
+    def _grow(self, step: StepBuilder, sequence: Sequence, rows: int, now: float) -> bool:
+        """Blocks for the rows of a running sequence, taken from less urgent ones if need be; False if it was itself
+        preempted."""
+        while not self._blocks.grow(sequence, rows, now):
+            victim = least_urgent(self._running.values(), self._line.urgency)
+            self._preempt(step, victim, now)
+            if victim is sequence:
+                return False
+        return True
+
+    def _preempt(self, step: StepBuilder, victim: Sequence, now: float, *, returns: bool = True) -> None:
+        """Takes a place; who ``returns`` goes before those that are new, else it waits for its tenant's turn."""
+        step.drop(victim)
+        self.preemptions += 1
+        victim.record.preemptions += 1
+        self._displace(victim, now)
+        self._stalls.enter_line(victim, now, Stall.PREEMPTED)
+        if victim.resting:
+            self._parked[victim.sequence_id] = victim
+        elif returns:
+            self._line.put_back(victim)
+        else:
+            self._line.add(victim)
+
+    def _displace(self, victim: Sequence, now: float) -> None:
+        """Takes the place and the blocks of a running sequence."""
+        del self._running[victim.sequence_id], self._accounts[victim.sequence_id]
+        self._stalls.end_decode(victim)
+        if not self._swap_out(victim):
+            self._cost.lose(victim)
+            self._blocks.preempt(victim, now)
+        self._call_siblings(victim)
+
+    def _swap_out(self, victim: Sequence) -> bool:
+        """Swaps the victim out if that is cheaper and the host has room."""
+        blocks = self._cost.blocks(victim)
+        if not (self._cost.prefers_swap(victim) and self._blocks.swap_out(victim)):
+            return False
+        self.swaps += 1
+        victim.record.swapped += blocks
+        return True
+
+    def _unpark(self) -> None:
+        """Preempted sequences come back into the line once they were extended and are not held."""
+        for sequence in [parked for parked in self._parked.values() if not (parked.resting or parked.held)]:
+            del self._parked[sequence.sequence_id]
+            self._line.put_back(sequence)
+
+    def _gain(
+        self, sequence: Sequence, step: SequenceStep, result: SequenceOutcome, work: StepWork, now: float
+    ) -> TokenEvent | None:
+        """Moves one sequence on; the event, if there is anything to tell."""
+        record = sequence.record
+        work.note(record.decode if step.start >= sequence.prompt_length else record.prefill, step, self._windows)
+        sequence.advance(len(step.tokens), deferred=result.deferred)
+        self._blocks.publish(sequence, now)
+        if step.start < sequence.prompt_length and not is_coming(sequence):
+            self._call_siblings(sequence)
+        tokens = sequence.take(result)
+        self._accounts[sequence.sequence_id].service += ANSWER_WEIGHT * len(tokens)
+        if sequence.first_token_at is None and (tokens or result.candidates):
+            sequence.first_token_at = now
+            self._stalls.begin_decode(sequence)
+        if sequence.state is SequenceState.FINISHED:
+            self._retire(sequence, now)
+        return event_of(sequence, tokens, result)
+
+    def _enter(self, sequence: Sequence) -> None:
+        number = sequence.sequence_id
+        assert number not in self._live, f"sequence {number} is there already"
+        self._live[number] = sequence
+        self._times.enter(sequence)
+
+    def _end(self, sequence_id: int, reason: FinishReason, now: float) -> bool:
+        sequence = self._live.get(sequence_id)
+        if sequence is None:
+            return False
+        sequence.finish(reason)
+        self._retire(sequence, now)
+        return True
+
+    def _retire(self, sequence: Sequence, now: float) -> None:
+        """Forgets a finished sequence, wherever it stood, and frees what it held."""
+        number = sequence.sequence_id
+        del self._live[number]
+        self._running.pop(number, None)
+        self._accounts.pop(number, None)
+        self._parked.pop(number, None)
+        if sequence in self._line:
+            self._line.remove(sequence)
+        self._siblings.leave(sequence)
+        self._stalls.leave_line(sequence, now)
+        self._stalls.end_decode(sequence)
+        self._cost.forget(sequence)
+        self._times.leave(number)
+        self._blocks.release(sequence, now)
+        if sequence.finish_reason in {"stop", "length"}:
+            self._look_ahead.learn(sequence)
+        self._call_siblings(sequence)
+
+    def _call_siblings(self, parent: Sequence) -> None:
+        """Those that waited for this parent need not wait for it any longer."""
+        for sibling in self._siblings.call(parent):
+            self._line.add(sibling)

@@ -1,0 +1,321 @@
+"""The life of a sequence: one list of tokens, four cursors, four states.
+
+    cached     tokens whose keys and values came from a cache
+    computed   tokens whose keys and values are in the sequence's blocks, or were when it was swapped out
+    known      tokens there are: the prompt and what was drawn
+    limit      most tokens there can be: the prompt with max_tokens, or the context
+
+    state      may become                     blocks             cursors
+    WAITING    RUNNING, FINISHED              none               cached = computed = 0
+    RUNNING    WAITING, SWAPPED, FINISHED     up to computed     computed and known move
+    SWAPPED    RUNNING, FINISHED              on the host        at rest
+    FINISHED   —                              none               at rest
+
+Laws, asserted where a cursor moves:
+    1. cached ≤ computed ≤ known ≤ limit.
+    2. A step advances ``computed`` by at least 1 and never past ``known``. Only when it reaches ``known`` is there a
+       draw, and only a draw advances ``known``. So there is no prefill path and no decode path.
+    3. Keys and values are never needed for the last possible token, if it is drawn: limit − 1 positions suffice.
+    4. A sequence has a finish reason exactly when it is FINISHED.
+    5. Preemption changes no result: what is computed again is told once only. RUNNING → WAITING keeps all known
+       tokens; rows whose log-probabilities or hidden states were given already are computed without them.
+
+A draw of candidates (beam search) makes no token known: the sequence rests until ``extend`` brings one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from enum import Enum
+from typing import Final, TypeAlias
+
+from twofold.core.params import SamplingParams
+from twofold.core.record import SequenceRecord
+from twofold.core.request import RequestOptions
+from twofold.core.step import (
+    DrawRequest,
+    FinishReason,
+    Logits,
+    Pooling,
+    SequenceOutcome,
+    SequenceStep,
+    TokenConstraint,
+)
+from twofold.engine.kv.holding import Holding, Swapped
+
+
+class SequenceState(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    SWAPPED = "swapped"
+    FINISHED = "finished"
+
+
+TRANSITIONS: Final = {
+    SequenceState.WAITING: (SequenceState.RUNNING, SequenceState.FINISHED),
+    SequenceState.RUNNING: (SequenceState.WAITING, SequenceState.SWAPPED, SequenceState.FINISHED),
+    SequenceState.SWAPPED: (SequenceState.RUNNING, SequenceState.FINISHED),
+    SequenceState.FINISHED: (),
+}
+
+Tokens: TypeAlias = "array[int] | tuple[int, ...]"
+NO_TOKENS: Final[Tokens] = ()
+
+
+class Sequence:
+    """One prompt and the answer that grows after it.
+
+    options         urgency, tenant, time and cache of its request, which arrived at ``arrival`` (seconds)
+    record          where its work and stalls are counted
+    end_ids         the model's end-of-sequence tokens
+    scores_prompt   its steps also ask for the prompt's log-probabilities
+    draws           whether there is an answer; without one it finishes when its prompt is computed
+    constraint      what the answer may be; ``append`` advances it
+    parent          a sequence of the same prompt, whose blocks it will share
+    pooling         its steps ask for hidden states instead of a draw
+    candidates      draws give that many candidates instead of a token
+    """
+
+    def __init__(
+        self,
+        sequence_id: int,
+        prompt: Iterable[int],
+        params: SamplingParams,
+        *,
+        seed: int,
+        limit: int,
+        options: RequestOptions,
+        arrival: float,
+        record: SequenceRecord,
+        end_ids: Iterable[int] = (),
+        scores_prompt: bool = False,
+        draws: bool = True,
+        constraint: TokenConstraint | None = None,
+        parent: Sequence | None = None,
+        pooling: Pooling | None = None,
+        candidates: int = 0,
+    ) -> None:
+        self.sequence_id = sequence_id
+        self.params = params
+        self.seed = seed
+        self.limit = limit
+        self.options = options
+        self.arrival = arrival
+        self.record = record
+        self.draws = draws and pooling is None
+        self.constraint = constraint
+        self.parent = parent
+        self.pooling: Pooling | None = pooling
+        self.candidates = candidates
+        self.tokens = array("i", prompt)
+        self.prompt_length = len(self.tokens)
+        self.state = SequenceState.WAITING
+        self.cached = 0
+        self.computed = 0
+        self.resting = False
+        self.held = False
+        self.deferred = False
+        self.finish_reason: FinishReason | None = None
+        self.stop_token: int | None = None
+        self.admitted_at: float | None = None
+        self.first_token_at: float | None = None
+        self.holding: Holding | None = None
+        self.swapped: Swapped | None = None
+        self._reached = 0
+        self._scores_prompt = scores_prompt
+        self._stops = frozenset(params.stop_tokens) | (frozenset() if params.ignore_eos else frozenset(end_ids))
+        self._suppressed = tuple(sorted(self._stops))
+        self._check()
+
+    @property
+    def known(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def pending(self) -> int:
+        """Tokens known but not computed."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def generated(self) -> int:
+        return len(self.tokens) - self.prompt_length
+
+    @property
+    def positions_needed(self) -> int:
+        """Positions whose keys and values it may come to store (law 3)."""
+        return self.limit - 1 if self.draws else self.limit
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether its next rows each need logits, for the prompt's log-probabilities."""
+        return self._scores_prompt and self._reached <= self.computed < self.prompt_length
+
+    @property
+    def wants_draw(self) -> bool:
+        """Whether something is to be drawn once all known tokens are computed."""
+        return self.draws and not self.resting
+
+    @property
+    def waits(self) -> bool:
+        """Whether what may be drawn next is not known yet, so that computing its row again would be in vain."""
+        return self.deferred and self.constraint is not None and not self.constraint.ready
+
+    @property
+    def most_cached(self) -> int:
+        """How many of its first tokens need no row now: of each row that tells something, the results are wanted."""
+        if self._tells_rows:
+            return min(self._reached, self.known - 1)
+        return self.known - 1
+
+    @property
+    def longest_chunk(self) -> int:
+        """Most rows of its next step. Rows whose results were told before share no step with others (law 5)."""
+        if self._tells_rows and self.computed < self._reached:
+            return self._reached - self.computed
+        return self.known - self.computed
+
+    @property
+    def _tells_rows(self) -> bool:
+        return self._scores_prompt or self.pooling == "mean"
+
+    def logit_rows(self, rows: int) -> int:
+        """How many of its next ``rows`` rows need logits."""
+        if self.scores_prompt:
+            return rows
+        return 1 if rows == self.pending and self.wants_draw else 0
+
+    def admit(self, holding: Holding, computed: int) -> None:
+        """WAITING → RUNNING; the holding's blocks have the keys and values of its first ``computed`` tokens."""
+        self._become(SequenceState.RUNNING)
+        self.holding = holding
+        self.cached = self.computed = computed
+        self._check()
+
+    def resume(self, holding: Holding) -> None:
+        """SWAPPED → RUNNING, where it stopped."""
+        self._become(SequenceState.RUNNING)
+        self.holding, self.swapped = holding, None
+
+    def preempt(self) -> None:
+        """RUNNING → WAITING: all will be computed again."""
+        self._become(SequenceState.WAITING)
+        self.holding = None
+        self.cached = self.computed = 0
+
+    def swap_out(self, swapped: Swapped) -> None:
+        """RUNNING → SWAPPED."""
+        self._become(SequenceState.SWAPPED)
+        self.holding, self.swapped = None, swapped
+
+    def next_step(self, rows: int) -> SequenceStep:
+        """The step that computes its next ``rows`` tokens."""
+        assert self.holding is not None, "a sequence without blocks cannot take a step"
+        start, end, scored = self.computed, self.computed + rows, NO_TOKENS
+        last = end == len(self.tokens)
+        draw = self._draw_request() if last and self.draws and not self.resting else None
+        if self._scores_prompt and self.scores_prompt:
+            scored = self.tokens[start + 1 : min(end + 1, self.prompt_length)]
+        return SequenceStep(
+            self.sequence_id,
+            self.tokens[start:end],
+            start,
+            self.holding.tables,
+            Logits.ALL if scored else Logits.LAST if draw else Logits.NONE,
+            draw,
+            scored,
+            self.params.prompt_logprobs or 0,
+            self._pooled(last) if self.pooling else None,
+        )
+
+    def advance(self, rows: int, *, deferred: bool = False) -> None:
+        """``rows`` more tokens are computed; the last one will be again where its draw was ``deferred``."""
+        assert rows >= 1, "a step computes at least one token"
+        self.deferred = deferred
+        rows -= deferred
+        self.computed += rows
+        self._reached = max(self._reached, self.computed)
+        self._check()
+
+    def append(self, drawn: Iterable[int]) -> tuple[int, ...]:
+        """Makes drawn tokens known until one ends the sequence; returns those that were taken."""
+        assert self.pending == 0, "a draw needs every known token computed"
+        taken = []
+        for token in drawn:
+            assert len(self.tokens) < self.limit, "no token can follow the last possible one"
+            self.tokens.append(token)
+            taken.append(token)
+            if self.constraint is not None:
+                self.constraint.advance(token)
+            reason = self._ending(token)
+            if reason is not None:
+                self.finish(reason)
+                break
+        return tuple(taken)
+
+    def take(self, result: SequenceOutcome) -> tuple[int, ...]:
+        """Goes on with what a step gave: the tokens that became known. It may rest, or come to its end."""
+        if result.error is not None:
+            self.finish("abort")
+        elif result.complete:
+            self.finish(self._formed)
+        elif result.tokens:
+            return self.append(result.tokens)
+        elif result.candidates:
+            self.rest()
+        elif not self.draws and self.pending == 0:
+            self.finish("length" if self.pooling is None else "stop")
+        return ()
+
+    def rest(self) -> None:
+        """Candidates were given: nothing more happens until ``extend``."""
+        assert self.pending == 0, "a draw needs every known token computed"
+        self.resting = True
+
+    def extend(self, token: int) -> None:
+        """Makes a chosen candidate known; there must be room for another one after it."""
+        assert self.resting, "only a sequence that gave candidates can be extended"
+        assert self.known + 1 < self.limit, "nothing could follow this token"
+        self.tokens.append(token)
+        self.resting = False
+
+    def finish(self, reason: FinishReason) -> None:
+        """→ FINISHED. Whoever holds blocks for it gives them back."""
+        self._become(SequenceState.FINISHED)
+        self.finish_reason = reason
+
+    def _ending(self, token: int) -> FinishReason | None:
+        """Why the sequence ends with this token; None if it goes on."""
+        if token in self._stops and self.generated > self.params.min_tokens:
+            self.stop_token = token
+        elif self.constraint is None or not self.constraint.finished:
+            return "length" if len(self.tokens) == self.limit else None
+        return self._formed
+
+    @property
+    def _formed(self) -> FinishReason:
+        """How an answer ended that its constraint completed."""
+        return "length" if self.constraint is not None and self.constraint.shortened else "stop"
+
+    def _pooled(self, last: bool) -> Pooling | None:
+        if self.pooling == "mean":
+            return "mean" if self.computed >= self._reached else None
+        return self.pooling if last else None
+
+    def _draw_request(self) -> DrawRequest:
+        params = self.params
+        suppressed = self._suppressed if self.generated < params.min_tokens else ()
+        prompt = answer = NO_TOKENS
+        if params.penalises:
+            prompt, answer = self.tokens[: self.prompt_length], self.tokens[self.prompt_length :]
+        known = len(self.tokens)
+        return DrawRequest(params, self.seed, known, prompt, answer, suppressed, None, self.candidates)
+
+    def _become(self, state: SequenceState) -> None:
+        assert state in TRANSITIONS[self.state], f"a {self.state.value} sequence cannot become {state.value}"
+        self.state = state
+
+    def _check(self) -> None:
+        assert 0 <= self.cached <= self.computed <= len(self.tokens) <= self.limit, (
+            f"cached {self.cached} ≤ computed {self.computed} ≤ known {self.known} ≤ limit {self.limit} is broken"
+        )

@@ -1,0 +1,129 @@
+"""What sequences do and what they wait for, counted so that waiting costs nothing.
+
+Seconds run on counters of the whole loop: how long the line was held up by blocks, and how much of the steps went to
+prompts. A sequence takes what the counters read when it begins to wait, and the difference when it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from twofold.core.record import PhaseWork, Stall
+from twofold.core.step import SequenceStep, StepOutcome, StepPlan
+from twofold.engine.scheduler.sequence import Sequence
+from twofold.engine.scheduler.step_time import StepShape, StepTimeModel, attended
+
+
+@dataclass(slots=True)
+class _Mark:
+    """When a sequence began to wait in the line, and what the counter of blocks read."""
+
+    since: float
+    blocked_s: float
+    cause: Stall | None
+
+
+class Stalls:
+    """The counters. ``set_blocked`` says at each plan whether blocks hold up the line from now on."""
+
+    def __init__(self) -> None:
+        self._blocked_s = 0.0
+        self._blocked_since: float | None = None
+        self._prefill_s = 0.0
+        self._lines: dict[int, _Mark] = {}
+        self._decoding: dict[int, float] = {}
+
+    def set_blocked(self, blocked: bool, now: float) -> None:
+        self._blocked_s = self._blocked(now)
+        self._blocked_since = now if blocked else None
+
+    def enter_line(self, sequence: Sequence, now: float, cause: Stall | None = None) -> None:
+        """It waits from now on: for ``cause``, or for blocks and its turn."""
+        self._lines[sequence.sequence_id] = _Mark(now, self._blocked(now), cause)
+
+    def leave_line(self, sequence: Sequence, now: float) -> None:
+        """It waits no longer, for whatever reason."""
+        mark = self._lines.pop(sequence.sequence_id, None)
+        if mark is None:
+            return
+        waited = now - mark.since
+        if mark.cause is not None:
+            sequence.record.stall(mark.cause, waited, until=now)
+            return
+        blocked = self._blocked(now) - mark.blocked_s
+        sequence.record.stall(Stall.BLOCKS, blocked)
+        sequence.record.stall(Stall.TURN, waited - blocked)
+
+    def begin_decode(self, sequence: Sequence) -> None:
+        """It generates from now on, and prompt rows of others delay it."""
+        self._decoding[sequence.sequence_id] = self._prefill_s
+
+    def end_decode(self, sequence: Sequence) -> None:
+        """It generates no longer, for whatever reason."""
+        mark = self._decoding.pop(sequence.sequence_id, None)
+        if mark is not None:
+            sequence.record.stall(Stall.PREFILL, self._prefill_s - mark)
+
+    def add_prefill(self, seconds: float) -> None:
+        """That much of a step went to prompt rows while others generated."""
+        self._prefill_s += seconds
+
+    def idle(self) -> bool:
+        """Whether nobody is counted as waiting or generating."""
+        return not (self._lines or self._decoding)
+
+    def _blocked(self, now: float) -> float:
+        return self._blocked_s + (0.0 if self._blocked_since is None else now - self._blocked_since)
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """A step that ran: its shape, its seconds, those predicted for it, and those that prompt rows cost others."""
+
+    shape: StepShape
+    seconds: float
+    predicted_s: float | None
+    prefill_s: float
+
+    @classmethod
+    def measure(cls, plan: StepPlan, outcome: StepOutcome, model: StepTimeModel) -> StepWork:
+        rows = logit_rows = pairs = read = 0
+        decode = [0, 0, 0, 0]
+        for step in plan.steps:
+            count, start = len(step.tokens), step.start
+            logits = count if step.scored else int(step.draw is not None)
+            if count == 1 and step.draw is not None:
+                decode[0] += 1
+                decode[1] += logits
+                decode[2] += start + 1
+                decode[3] += start + 1
+            rows += count
+            logit_rows += logits
+            pairs += attended(start, count)
+            read += start + count
+        shape = StepShape(rows, logit_rows, pairs, read)
+        return cls(shape, outcome.seconds, plan.predicted_s, _lost(shape, StepShape(*decode), outcome, model))
+
+    def note(self, work: PhaseWork, step: SequenceStep, windows: Iterable[int]) -> None:
+        """Adds one sequence's part of the step to the work of its phase."""
+        rows = len(step.tokens)
+        work.add_step(
+            step.start,
+            rows,
+            step_rows=self.shape.rows,
+            logit_rows=rows if step.scored else int(step.draw is not None),
+            seconds=self.seconds,
+            predicted_s=self.predicted_s,
+            windows=windows,
+        )
+
+
+def _lost(shape: StepShape, decode: StepShape, outcome: StepOutcome, model: StepTimeModel) -> float:
+    """Seconds that those that generate lost to prompt rows: actual · (1 − predicted without them / predicted)."""
+    if not decode.rows or decode.rows == shape.rows:
+        return 0.0
+    alone, together = model.predict(decode), model.predict(shape)
+    if alone is None or not together:
+        return 0.0
+    return outcome.seconds * max(1 - alone / together, 0.0)

@@ -1,0 +1,196 @@
+"""The meter: the decoder's operations counted and not computed.
+
+``MeterOps`` implements ``Ops`` like any other: a model's own code runs on it, layer by layer, with widths in place of
+arrays. What comes out is what a step of that model costs, counted from what the code asked for and not from formulas,
+so that formulas can be held against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import numpy as np
+
+from twofold.core.kv_layout import key_value_bytes
+from twofold.core.model import Activation, GroupedAttention, RopeSpec
+from twofold.core.quant import QuantFormat
+from twofold.core.values import FP16, ValueFormat
+from twofold.models.ops import Batch, TensorRef, Wanted
+
+FLOAT_BYTES: Final = 4
+"""Activations are float32."""
+
+
+class MeteredTensor(Protocol):
+    """What the meter must know of a tensor of the file."""
+
+    @property
+    def format(self) -> QuantFormat: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """In place of an array: float32 [rows, width]. Operations on no rows do nothing and are not counted."""
+
+    rows: int
+    width: int
+
+    @property
+    def nbytes(self) -> int:
+        return FLOAT_BYTES * self.rows * self.width
+
+
+@dataclass(slots=True)
+class Meter:
+    """What the calls of one operation came to. A tensor that several calls of a step read counts once."""
+
+    calls: int = 0
+    integer_macs: int = 0
+    float_macs: int = 0
+    weight_bytes: int = 0
+    kv_read: int = 0
+    kv_written: int = 0
+    activation_bytes: int = 0
+
+    @property
+    def macs(self) -> int:
+        return self.integer_macs + self.float_macs
+
+
+@dataclass(slots=True)
+class MeterOps:
+    """``Ops`` that counts a step over ``batch``. ``tensors`` are the file's; ``kv`` is the format of cached values.
+
+    ``meters`` has what was counted by operation: matrices and norms by the name of their tensor without layer number
+    and ``.weight``, all else by the name of the operation.
+    """
+
+    tensors: Mapping[str, MeteredTensor]
+    batch: Batch
+    kv: ValueFormat = FP16
+    meters: dict[str, Meter] = field(default_factory=dict)
+    _read: set[TensorRef] = field(default_factory=set)
+
+    @property
+    def total(self) -> Meter:
+        """The sum over all operations."""
+        sums = Meter()
+        for meter in self.meters.values():
+            for name in Meter.__slots__:
+                setattr(sums, name, getattr(sums, name) + getattr(meter, name))
+        return sums
+
+    def embed(self, table: TensorRef, scale: float) -> Sized:  # noqa: ARG002
+        x = Sized(len(self.batch.tokens), table.columns)
+        looked_up = x.rows * self._format(table).row_bytes(table.columns)
+        self._count(_role(table)).activation_bytes += looked_up + x.nbytes
+        return x
+
+    def rms_norm(self, x: Sized, weight: TensorRef, eps: float) -> Sized:  # noqa: ARG002
+        return self._norm(x, weight)
+
+    def head_norm(self, x: Sized, weight: TensorRef, eps: float, heads: int) -> Sized:  # noqa: ARG002
+        assert weight.columns * heads == x.width
+        return self._norm(x, weight)
+
+    def linear(self, x: Sized, weight: TensorRef, bias: TensorRef | None = None) -> Sized:
+        assert x.width == weight.columns
+        y = Sized(x.rows, weight.rows)
+        if not x.rows:
+            return y
+        meter = self._count("output" if _role(weight) == "token_embd" else _role(weight))
+        macs = x.rows * weight.rows * weight.columns
+        if self._format(weight).is_float:
+            meter.float_macs += macs
+        else:
+            meter.integer_macs += macs
+        meter.weight_bytes += self._once(weight) + (0 if bias is None else self._once(bias))
+        meter.activation_bytes += x.nbytes + y.nbytes
+        return y
+
+    def add(self, x: Sized, y: Sized) -> Sized:
+        assert x == y
+        return self._pass("add", x, 3)
+
+    def gated(self, gate: Sized, up: Sized, activation: Activation) -> Sized:  # noqa: ARG002
+        assert gate == up
+        return self._pass("gated", gate, 3)
+
+    def rope(self, x: Sized, heads: int, rope: RopeSpec) -> Sized:
+        assert heads * rope.dims <= x.width
+        return self._pass("rope", x, 2)
+
+    def store_kv(self, layer: int, k: Sized, v: Sized) -> None:  # noqa: ARG002
+        meter = self._count("store_kv")
+        meter.kv_written += self.kv.nbytes(k.rows, k.width) + self.kv.nbytes(v.rows, v.width)
+        meter.activation_bytes += k.nbytes + v.nbytes
+
+    def attention(self, layer: int, q: Sized, spec: GroupedAttention) -> Sized:  # noqa: ARG002
+        """Each row's products with every position that it sees; each position read once for a sequence's rows."""
+        meter = self._count("attention")
+        for start, stop in zip(self.batch.row_starts, self.batch.row_starts[1:], strict=False):
+            rows = self.batch.positions[start:stop].astype(np.int64)
+            if not len(rows):
+                continue
+            first = np.zeros_like(rows) if spec.window is None else np.maximum(0, rows + 1 - spec.window)
+            seen = int((rows + 1 - first).sum())
+            meter.float_macs += 2 * spec.heads * spec.head_dim * seen
+            positions = np.zeros(int(rows.max()) + 1, np.bool_)
+            for low, high in zip(first, rows, strict=True):
+                positions[low : high + 1] = True
+            read = int(np.count_nonzero(positions))
+            meter.kv_read += key_value_bytes(spec.kv_heads, spec.head_dim, read, self.kv)
+        meter.activation_bytes += 2 * q.nbytes
+        return q
+
+    def select(self, x: Sized, rows: Wanted) -> Sized:
+        wanted = self.batch.logit_rows if rows is Wanted.LOGITS else self.batch.hidden_rows
+        return self._pass("select", Sized(len(wanted), x.width), 2)
+
+    def softcap(self, x: Sized, cap: float) -> Sized:  # noqa: ARG002
+        return self._pass("softcap", x, 2)
+
+    def _norm(self, x: Sized, weight: TensorRef) -> Sized:
+        if x.rows:
+            meter = self._count(_role(weight))
+            meter.weight_bytes += self._once(weight)
+            meter.activation_bytes += 2 * x.nbytes
+        return x
+
+    def _pass(self, name: str, x: Sized, moved: int) -> Sized:
+        """An operation on values one by one, which moves so many arrays like ``x``."""
+        if x.rows:
+            self._count(name).activation_bytes += moved * x.nbytes
+        return x
+
+    def _count(self, name: str) -> Meter:
+        meter = self.meters.setdefault(name, Meter())
+        meter.calls += 1
+        return meter
+
+    def _once(self, ref: TensorRef) -> int:
+        """The tensor's bytes when it is read for the first time in the step, and then none."""
+        if ref in self._read:
+            return 0
+        self._read.add(ref)
+        return ref.rows * self._format(ref).row_bytes(ref.columns)
+
+    def _format(self, ref: TensorRef) -> QuantFormat:
+        return self.tensors[ref.name].format
+
+
+def meter_step(
+    decode: Callable[[MeterOps], object], tensors: Mapping[str, MeteredTensor], batch: Batch, kv: ValueFormat = FP16
+) -> MeterOps:
+    """Runs a decoder on the meter: ``decode`` is given it as its operations."""
+    ops = MeterOps(tensors, batch, kv)
+    decode(ops)
+    return ops
+
+
+def _role(ref: TensorRef) -> str:
+    """``blk.3.attn_q.weight`` is ``attn_q`` of any layer."""
+    name = ref.name.removesuffix(".weight")
+    return name.split(".", 2)[2] if name.startswith("blk.") else name

@@ -1,0 +1,148 @@
+"""What is run to learn how fast the engine is here: a few requests at a time, every step of which is a point.
+
+Prompts are random and new each time, so that nothing of them is cached. The first steps compute the prompts, by chunks;
+the others give each request a token. Cheap probes come first: what does not fit into the time that is left is skipped.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Final, TypeAlias
+
+from twofold.core.params import SamplingParams
+from twofold.core.report import RequestReport, StepReport
+from twofold.core.request import RequestOptions
+from twofold.core.step import StepPlan
+from twofold.engine.engine import Engine
+from twofold.engine.prompts import GivenPrompt
+from twofold.engine.reports import logit_rows
+from twofold.planner.count.step import SequenceRows
+
+Spans: TypeAlias = tuple[tuple[int, SequenceRows], ...]
+"""Rows of a step: so many sequences of each kind."""
+MOST_TOKEN: Final = 30_000
+WARM_ROWS: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """``batch`` prompts of ``prompt`` tokens, and answers of ``output`` tokens to each."""
+
+    batch: int
+    prompt: int
+    output: int
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * (self.prompt + self.output)
+
+
+PROBES: Final = (
+    Probe(1, 32, 16),
+    Probe(1, 8, 4),
+    Probe(2, 32, 12),
+    Probe(1, 16, 4),
+    Probe(4, 16, 12),
+    Probe(1, 128, 12),
+    Probe(8, 24, 12),
+    Probe(1, 64, 4),
+    Probe(16, 16, 10),
+    Probe(1, 256, 12),
+    Probe(4, 96, 12),
+    Probe(24, 16, 8),
+    Probe(1, 512, 12),
+    Probe(8, 96, 10),
+    Probe(1, 1024, 12),
+    Probe(4, 384, 10),
+    Probe(12, 48, 10),
+    Probe(2, 768, 10),
+    Probe(8, 256, 10),
+)
+"""The grid: rows of a step from 1 to a whole chunk, batches from 1 to 24, contexts up to 1,024."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbePoint:
+    """One step: of which probe, what was in it, how long its rows took, and what the engine needed around them."""
+
+    probe: int
+    spans: Spans
+    seconds: float
+    host_s: float
+
+    @property
+    def whole_s(self) -> float:
+        """From the end of the step before to its own."""
+        return self.seconds + self.host_s
+
+
+class Prober:
+    """Runs probes over an engine and gathers the points.
+
+    ``stop`` is asked between steps; what a probe has given until then stays.
+    """
+
+    def __init__(self, engine: Engine, vocabulary: int, stop: Callable[[], bool]) -> None:
+        self._engine, self._stop = engine, stop
+        self._tokens = range(min(100, vocabulary // 3), min(vocabulary, MOST_TOKEN))
+        self._random, self._salts = random.Random(0), count()
+        self._probe = 0
+        self.points: list[ProbePoint] = []
+        self._spans: Spans = ()
+        engine.watch_plans(self._note_spans)
+        engine.observe(self)
+
+    def on_step(self, report: StepReport) -> None:
+        """Notes a step that had rows."""
+        if self._spans:
+            self.points.append(ProbePoint(self._probe, self._spans, report.seconds + report.moves_s, report.host_s))
+
+    def _note_spans(self, plan: StepPlan) -> None:
+        counts = Counter(SequenceRows(len(step.tokens), step.start, logit_rows(step)) for step in plan.steps)
+        self._spans = tuple((count, span) for span, count in counts.items())
+
+    def on_request(self, report: RequestReport) -> None:
+        """Nothing is noted of requests."""
+
+    def run(self, probes: Sequence[Probe], budget_s: float) -> list[Probe]:
+        """The probes that were run: all that fit into ``budget_s`` seconds by the pace of those before."""
+        self._one(Probe(2, WARM_ROWS // 2, 4))
+        self.points.clear()
+        began, tokens, done = time.perf_counter(), 0, list[Probe]()
+        for number, probe in enumerate(probes):
+            spent = time.perf_counter() - began
+            if self._stop() or (tokens and spent + probe.tokens * spent / tokens > budget_s):
+                continue
+            self._probe = number
+            self._one(probe)
+            tokens += probe.tokens
+            done.append(probe)
+        return done
+
+    def _one(self, probe: Probe) -> None:
+        ids = [self._add(probe) for _ in range(probe.batch)]
+        while self._engine.has_work:
+            if self._stop():
+                for request_id in ids:
+                    self._engine.abort(request_id)
+            for delta in self._engine.step():
+                if delta.error is not None:
+                    raise delta.error
+
+    def _add(self, probe: Probe) -> str:
+        prompt = tuple(self._random.choices(self._tokens, k=probe.prompt))
+        params = SamplingParams(temperature=0, max_tokens=probe.output, ignore_eos=True)
+        salt = RequestOptions(cache_salt=f"probe-{next(self._salts)}")
+        return self._engine.add(GivenPrompt(token_ids=prompt), params, options=salt)
+
+
+def affordable(probes: Sequence[Probe], context: int, sequences: int) -> Iterator[Probe]:
+    """Probes that an engine with so much context and so many sequences has room for."""
+    for probe in probes:
+        if probe.prompt + probe.output <= context and probe.batch <= sequences:
+            yield probe

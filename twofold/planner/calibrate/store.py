@@ -1,0 +1,119 @@
+"""What was calibrated, kept as JSON in the cache folder: one file for a model, an instruction set and threads.
+
+A calibration counts for the processor and the model file it was made with; of another one it says nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from twofold.core.values import Arithmetic
+from twofold.planner.machines.machine import Cited, Machine
+from twofold.planner.predict.constants import SHARES, TIMES, Constants
+
+VERSION: Final = "twofold.calibration/1"
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationSubject:
+    """What a calibration holds for. ``model`` names a file's content: its name, size and first bytes."""
+
+    cpu: str
+    isa: str
+    threads: int
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Constants of one model on this machine.
+
+    working_set      bytes that a step reads: at whose speed "bandwidth" was taken
+    bandwidth, peaks the machine's limits that the shares are shares of, in bytes and FLOPs a second
+    steps, probes    how many were measured
+    took_s           seconds it took
+    """
+
+    subject: CalibrationSubject
+    constants: Constants
+    working_set: int
+    bandwidth: float
+    peaks: Mapping[Arithmetic, float]
+    steps: int
+    probes: int
+    took_s: float
+    measured: str
+
+    def machine(self, memory_bytes: int) -> Machine:
+        """The machine as it was measured then."""
+        source = f"measured {self.measured} with {self.subject.threads} threads ({self.subject.isa})"
+        return Machine(
+            "this machine",
+            "cpu",
+            memory=Cited(memory_bytes, "the operating system"),
+            bandwidth=Cited(self.bandwidth, source),
+            peaks={name: Cited(value, source) for name, value in self.peaks.items()},
+            other_names=(self.subject.cpu,),
+        )
+
+
+def save(calibration: Calibration, cache: Path) -> Path | None:
+    """Writes the file whole or not at all; None where the folder cannot be written."""
+    path = _path(calibration.subject, cache)
+    document = {"version": VERSION, **asdict(calibration), "constants": write_constants(calibration.constants)}
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".calibration-")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(document, file, indent=1)
+        Path(draft).replace(path)
+        return path
+    return None
+
+
+def load(subject: CalibrationSubject, cache: Path) -> Calibration | None:
+    """What was calibrated for it; None where nothing was, or what there is cannot be read."""
+    try:
+        document = json.loads(_path(subject, cache).read_text("utf-8"))
+        return _read(document, subject)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def write_constants(constants: Constants) -> dict[str, Any]:
+    """Constants as JSON: each with its value and source."""
+    values = {name: {"value": float(value), "source": value.source} for name, value in constants.values().items()}
+    error = constants.error
+    told = None if error is None else {"value": float(error), "source": error.source}
+    return {**values, "overlap": constants.overlap, "error": told}
+
+
+def read_constants(document: Mapping[str, Any]) -> Constants:
+    """The reverse. Raises KeyError, TypeError or ValueError for what is none."""
+    error = document["error"]
+    return Constants(
+        **{name: _cited(document[name]) for name in (*SHARES, *TIMES)},
+        overlap=bool(document["overlap"]),
+        error=None if error is None else _cited(error),
+    )
+
+
+def _cited(entry: Mapping[str, Any]) -> Cited:
+    return Cited(float(entry["value"]), str(entry["source"]))
+
+
+def _read(document: dict[str, Any], subject: CalibrationSubject) -> Calibration | None:
+    if document.pop("version") != VERSION or CalibrationSubject(**document.pop("subject")) != subject:
+        return None
+    return Calibration(subject=subject, constants=read_constants(document.pop("constants")), **document)
+
+
+def _path(subject: CalibrationSubject, cache: Path) -> Path:
+    return cache / "calibration" / f"{subject.isa}-{subject.threads}-{subject.model}.json"

@@ -1,0 +1,251 @@
+"""The work of one step, operator by operator: the same decoder that runs, counted and not computed.
+
+With H hidden, n_q query heads of d values, S new rows of a sequence after p cached ones, window w:
+
+    FLOPs of a matrix, a row          2 · rows · columns; of experts: the ``active`` ones
+    FLOPs of attention, a sequence    4 · n_q · d · Σ_{i=1..S} min(p + i, w)
+    bytes of experts, n rows          those of E · (1 − (1 − k/E)^n) experts, rows picking k of E alike and on their own
+    bytes of K and V, a sequence      read min(p + S, w + S − 1) positions, written S
+
+Latent attention is counted in the cheaper of its two equal forms (DeepSeek-V2, 2024, §2.1): absorbed, where heads work
+on the latent vectors themselves, or expanded, where the keys and values of every seen position are made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from twofold.core.model import ExpertFFN, GatedFFN, GroupedAttention, LatentAttention, LayerSpec, ModelSpec
+from twofold.planner.count.setting import PLAIN, Setting
+from twofold.planner.count.work import Operator, Work
+from twofold.planner.shapes.weights import EMBEDDING, HEAD, Weight, layer_weights, outer_weights
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceRows:
+    """Rows of one sequence in a step: ``new`` tokens after ``cached`` ones, with logits of ``logits`` of them."""
+
+    new: int
+    cached: int = 0
+    logits: int = 1
+
+
+def prefill(shape: ModelSpec, new: int, cached: int = 0, batch: int = 1, *, how: Setting = PLAIN) -> Work:
+    """``batch`` prompts of ``new`` tokens after ``cached`` ones in one step, each with the logits of its last token."""
+    return step(shape, [SequenceRows(new, cached)] * batch, how=how)
+
+
+def decode_step(shape: ModelSpec, contexts: Iterable[int], *, how: Setting = PLAIN) -> Work:
+    """One row for each sequence; a context is what the row sees, itself included."""
+    return step(shape, [SequenceRows(1, context - 1) for context in contexts], how=how)
+
+
+def mixed_step(
+    shape: ModelSpec,
+    contexts: Iterable[int],
+    chunk: int,
+    cached: int = 0,
+    *,
+    last: bool = False,
+    how: Setting = PLAIN,
+) -> Work:
+    """A decode step with a ``chunk`` of a prompt beside it, after ``cached`` tokens; ``last`` where it ends there."""
+    spans = [SequenceRows(1, context - 1) for context in contexts]
+    return step(shape, [*spans, SequenceRows(chunk, cached, int(last))], how=how)
+
+
+def step(shape: ModelSpec, spans: Sequence[SequenceRows], *, how: Setting = PLAIN) -> Work:
+    """The work of one step on one device. Raises ParameterError where the devices cannot share the model."""
+    rows = sum(span.new for span in spans)
+    logit_rows = sum(span.logits for span in spans)
+    counter = _Counter(shape.hidden_size, rows, tuple(spans), how)
+    found = [counter.embed(shape)]
+    for count, layer in _distinct(shape, how):
+        found += (each.times(count) for each in counter.layer(layer))
+    found += counter.end(shape, logit_rows)
+    return Work.of(found)
+
+
+@lru_cache(maxsize=256)
+def _distinct(shape: ModelSpec, how: Setting) -> tuple[tuple[int, LayerSpec], ...]:
+    """Layers that are not equal, and how many there are of each."""
+    how.check(shape)
+    counts: dict[LayerSpec, int] = {}
+    for count, layer in shape.runs:
+        counts[layer] = counts.get(layer, 0) + count
+    return tuple((count, layer) for layer, count in counts.items())
+
+
+def visible(cached: int, new: int, window: int | None) -> int:
+    """Σ_{i=1..new} min(cached + i, window): positions that the new rows see, together."""
+    growing = new if window is None else max(0, min(new, window - cached))
+    full = 0 if window is None else (new - growing) * window
+    return growing * cached + growing * (growing + 1) // 2 + full
+
+
+def read_positions(cached: int, new: int, window: int | None) -> int:
+    """Positions that at least one of the new rows sees."""
+    end = cached + new
+    return end if window is None else min(end, window + new - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counter:
+    """Counts for the rows of one step on one device."""
+
+    hidden: int
+    rows: int
+    spans: tuple[SequenceRows, ...]
+    how: Setting
+
+    def embed(self, shape: ModelSpec) -> Operator:
+        table = next(weight for weight in outer_weights(shape) if weight.name == EMBEDDING)
+        looked_up = table.format.nbytes(1, table.columns) * self.rows
+        return self._plain(EMBEDDING, looked_up + self._values(self.hidden))
+
+    def layer(self, layer: LayerSpec) -> Iterator[Operator]:
+        """Operators of one layer."""
+        for weight in layer_weights(layer, self.hidden):
+            yield self._bias(weight) if weight.name.endswith(".bias") else self._weight(weight, layer)
+        attention = layer.attention
+        yield (
+            self._attention(attention) if isinstance(attention, GroupedAttention) else self._latent_attention(attention)
+        )
+        yield self._store(layer)
+        yield self._plain("rope", 2 * self._values(*_rotated(layer, self.how)), calls=2)
+        if not isinstance(layer.ffn, GatedFFN | ExpertFFN):
+            yield self._plain("activation", 2 * self._values(-(-layer.ffn.size // self.how.tp)))
+        else:
+            yield self._plain("gated", 3 * self._values(_inner_size(layer.ffn, self.how)))
+        yield self._plain("add", 6 * self._values(self.hidden), calls=2)
+        if self.how.tp > 1:
+            message = self._values(self.hidden)
+            arithmetic = self.how.activations.arithmetic
+            yield Operator("all_reduce", arithmetic, 2, all_reduce_bytes=2 * message)
+
+    def end(self, shape: ModelSpec, logit_rows: int) -> Iterator[Operator]:
+        """The rows whose logits are wanted, the last norm, and the head. Nothing of them is read where none are."""
+        if not logit_rows:
+            return
+        last = _Counter(self.hidden, logit_rows, (), self.how)
+        yield last._plain("select", 2 * last._values(self.hidden))
+        for weight in outer_weights(shape):
+            if weight.vector:
+                yield last._weight(weight, None)
+            elif weight.name == (EMBEDDING if shape.tied_head else HEAD):
+                yield last._matrix(weight, None, HEAD)
+
+    def _weight(self, weight: Weight, layer: LayerSpec | None) -> Operator:
+        if not weight.vector:
+            return self._matrix(weight, layer, weight.name)
+        rows, columns, _ = self.how.share(weight, layer.attention if layer else None)
+        moved = 2 * self._values(_norm_width(weight, layer, self.how))
+        if weight.name == "attn_sinks":
+            moved = 0
+        arithmetic = self.how.activations.arithmetic
+        return Operator(
+            weight.name, arithmetic, 1, weight_bytes=weight.format.nbytes(rows, columns), activation_bytes=moved
+        )
+
+    def _bias(self, weight: Weight) -> Operator:
+        """A bias is read with its matrix and added to what that gives: no call of its own."""
+        rows, columns, copies = self.how.share(weight)
+        name = weight.name.removesuffix(".bias")
+        picked = self._picked(weight) if weight.copies > 1 else 1
+        size = weight.format.nbytes(rows, columns) * copies * picked
+        return Operator(name, weight.format.arithmetic, weight_bytes=size)
+
+    def _matrix(self, weight: Weight, layer: LayerSpec | None, name: str) -> Operator:
+        rows, columns, copies = self.how.share(weight, layer.attention if layer else None)
+        size: float = weight.format.nbytes(rows, columns)
+        passes = self.rows
+        if weight.copies > 1:
+            size *= copies * self._picked(weight)
+            passes = self.rows * weight.active // self.how.ep
+        elif layer is not None and isinstance(layer.attention, LatentAttention) and name in {"attn_k_b", "attn_v_b"}:
+            passes = sum(_latent_passes(layer.attention, span) for span in self.spans)
+        moved = self.how.activations.nbytes(passes, rows + columns)
+        flops = 2 * passes * rows * columns
+        return Operator(name, weight.format.arithmetic, 1, flops, size, activation_bytes=moved)
+
+    def _picked(self, weight: Weight) -> float:
+        """The share of the experts that at least one row is expected to pick."""
+        return 1 - (1 - weight.active / weight.copies) ** self.rows
+
+    def _attention(self, attention: GroupedAttention) -> Operator:
+        queries = attention.query_size // self.how.tp
+        attended = sum(visible(span.cached, span.new, attention.window) for span in self.spans)
+        return self._attend(4 * queries * attended, 2 * queries, attention.window, self.how.token_bytes(attention))
+
+    def _latent_attention(self, attention: LatentAttention) -> Operator:
+        heads = attention.heads // self.how.tp
+        flops = sum(heads * _latent_flops(attention, span) for span in self.spans)
+        width = heads * (attention.nope_dim + attention.rope_dim + attention.v_dim)
+        return self._attend(flops, width, attention.window, self.how.token_bytes(attention))
+
+    def _attend(self, flops: int, width: int, window: int | None, token_bytes: int) -> Operator:
+        read = sum(read_positions(span.cached, span.new, window) for span in self.spans) * token_bytes
+        arithmetic = self.how.activations.arithmetic
+        return Operator("attention", arithmetic, 1, flops, kv_read=read, activation_bytes=self._values(width))
+
+    def _store(self, layer: LayerSpec) -> Operator:
+        attention = layer.attention
+        parts = self.how.kv_parts(attention)
+        written = self.rows * self.how.token_bytes(attention)
+        taken = self._values(attention.kv_values // parts)
+        return Operator("store_kv", self.how.activations.arithmetic, 1, kv_written=written, activation_bytes=taken)
+
+    def _plain(self, name: str, moved: int, calls: int = 1) -> Operator:
+        return Operator(name, self.how.activations.arithmetic, calls, activation_bytes=moved)
+
+    def _values(self, *widths: int) -> int:
+        """Bytes of the rows' activations of these widths."""
+        return self.how.activations.nbytes(self.rows, sum(widths))
+
+
+def _latent_passes(attention: LatentAttention, span: SequenceRows) -> int:
+    """Rows that the matrices from the latent vector to keys and values multiply."""
+    return span.new if _absorbed(attention, span) else span.cached + span.new
+
+
+def _latent_flops(attention: LatentAttention, span: SequenceRows) -> int:
+    """FLOPs of one head's attention."""
+    return (_absorbed_flops if _absorbed(attention, span) else _expanded_flops)(attention, span)
+
+
+def _absorbed(attention: LatentAttention, span: SequenceRows) -> bool:
+    expanded = 2 * span.cached * attention.kv_rank * (attention.nope_dim + attention.v_dim)
+    return _absorbed_flops(attention, span) <= _expanded_flops(attention, span) + expanded
+
+
+def _absorbed_flops(attention: LatentAttention, span: SequenceRows) -> int:
+    return 2 * (2 * attention.kv_rank + attention.rope_dim) * visible(span.cached, span.new, attention.window)
+
+
+def _expanded_flops(attention: LatentAttention, span: SequenceRows) -> int:
+    width = attention.nope_dim + attention.rope_dim + attention.v_dim
+    return 2 * width * visible(span.cached, span.new, attention.window)
+
+
+def _rotated(layer: LayerSpec, how: Setting) -> tuple[int, int]:
+    """Values of queries and of keys that are rotated."""
+    attention = layer.attention
+    if isinstance(attention, GroupedAttention):
+        return attention.query_size // how.tp, attention.kv_size // how.kv_parts(attention)
+    return attention.heads // how.tp * attention.rope_dim, attention.rope_dim
+
+
+def _inner_size(ffn: GatedFFN | ExpertFFN, how: Setting) -> int:
+    if isinstance(ffn, GatedFFN):
+        return -(-ffn.size // how.tp)
+    return ffn.active * ffn.size // how.tp + -(-ffn.shared // how.tp)
+
+
+def _norm_width(weight: Weight, layer: LayerSpec | None, how: Setting) -> int:
+    """Values that a norm goes over: its own, or each head's."""
+    if layer is not None and isinstance(layer.attention, GroupedAttention) and layer.attention.qk_norm:
+        queries, keys = _rotated(layer, how)
+        return {"attn_q_norm": queries, "attn_k_norm": keys}.get(weight.name, weight.columns)
+    return weight.columns

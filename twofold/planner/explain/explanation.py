@@ -1,0 +1,152 @@
+"""The whole of an explanation: where the time goes, how near that is to the floor, and which lever gains what.
+
+hypothetical    a model, a machine and equal requests: everything is predicted
+observed        a request that ended: measured, and predicted beside it where its model and a machine are named
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from twofold.core.errors import ParameterError
+from twofold.core.model import ModelSpec
+from twofold.core.values import INT4, INT8
+from twofold.planner.count.setting import Setting
+from twofold.planner.explain.levers.base import Assumptions
+from twofold.planner.explain.levers.rank import Outcome, turn_all
+from twofold.planner.explain.observed import Observed
+from twofold.planner.explain.scenario import Goal, ScenarioFigures, UniformScenario
+from twofold.planner.explain.waterfall import Waterfall, waterfall
+from twofold.planner.explain.words import listed, size
+from twofold.planner.machines.machine import Machine
+from twofold.planner.predict.constants import Constants
+from twofold.planner.predict.errors import error_words, errors_for
+from twofold.planner.predict.known import constants_for
+from twofold.planner.predict.request import Case, Predictor
+
+MOST_DEVICES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """``scenario`` and ``figures`` are None where a request is explained of which model or machine are unknown."""
+
+    title: str
+    goal: Goal
+    waterfall: Waterfall
+    scenario: UniformScenario | None
+    figures: ScenarioFigures | None
+    levers: tuple[Outcome, ...]
+    observed: Observed | None = None
+    notes: tuple[str, ...] = ()
+
+
+def scenario_of(
+    shape: ModelSpec,
+    machine: Machine,
+    case: Case,
+    how: Setting,
+    constants: Constants | None = None,
+) -> UniformScenario:
+    """A hypothetical. Raises ParameterError where the memory does not hold one request, and says what would fit."""
+    found = UniformScenario(Predictor(shape, machine, constants or constants_for(machine, shape), how), case)
+    try:
+        found.predictor.batch(case)
+    except ParameterError as error:
+        ways = _ways_to_fit(found)
+        hint = f"It fits with {listed(ways, 'or')}." if ways else error.hint
+        raise ParameterError(str(error), param=error.param, hint=hint) from None
+    return found
+
+
+def explain_hypothetical(
+    scenario: UniformScenario, goal: Goal = "e2e", assumptions: Assumptions | None = None
+) -> Explanation:
+    """Everything predicted."""
+    return Explanation(
+        describe(scenario),
+        goal,
+        waterfall(scenario),
+        scenario,
+        scenario.figures(),
+        turn_all(scenario, goal, assumptions),
+        notes=tuple(_doubts(scenario)),
+    )
+
+
+def explain_observed(
+    seen: Observed, scenario: UniformScenario | None, goal: Goal = "e2e", assumptions: Assumptions | None = None
+) -> Explanation:
+    """What was measured. With a ``scenario`` (as ``like`` makes it) predictions stand beside, and levers are ranked."""
+    title = f"{seen.title}: {seen.prompt:,} prompt tokens"
+    title += f" ({seen.cached:,} cached)" if seen.cached else ""
+    title += f", {seen.output:,} output tokens"
+    if scenario is None:
+        hint = "Name its model and its machine (--model, --hardware) for predictions and levers."
+        return Explanation(title, goal, waterfall(None, seen), None, None, (), seen, (*seen.notes, hint))
+    return Explanation(
+        title,
+        goal,
+        waterfall(scenario, seen),
+        scenario,
+        scenario.figures(),
+        turn_all(scenario, goal, assumptions),
+        seen,
+        (*seen.notes, f"Predicted for {describe(scenario)}.", *_doubts(scenario)),
+    )
+
+
+def like(seen: Observed, chunk: int | None = None) -> Case:
+    """Equal requests of the sizes of one that was seen, as many at a time as ran beside it."""
+    cached = min(seen.cached, seen.prompt - 1)
+    return Case(
+        prompt=max(1, seen.prompt),
+        output=max(1, seen.output),
+        cached=max(0, cached),
+        concurrency=max(1, round(seen.batch)),
+        chunk=chunk,
+    )
+
+
+def describe(scenario: UniformScenario) -> str:
+    """llama-3-70b (bf16, KV bf16) on 4 × h100: 2,000 prompt tokens, 300 output tokens, concurrency 16."""
+    case, how = scenario.case, scenario.how
+    devices = f"{how.tp} × " if how.tp > 1 else ""
+    cached = f" ({case.cached:,} cached)" if case.cached else ""
+    chunk = f", chunks of {case.chunk:,}" if case.chunk else ""
+    stored = f"{scenario.shape.name} ({scenario.weights.name}, KV {how.kv.name})"
+    asked = f"{case.prompt:,} prompt tokens{cached}, {case.output:,} output tokens, concurrency {case.concurrency:,}"
+    return f"{stored} on {devices}{scenario.predictor.machine.name}: {asked}{chunk}"
+
+
+def _doubts(scenario: UniformScenario) -> list[str]:
+    predictor = scenario.predictor
+    return [error_words(errors_for(predictor.shape, predictor.machine, predictor.constants))]
+
+
+def _ways_to_fit(scenario: UniformScenario) -> list[str]:
+    """What makes room, each alone."""
+    shape, how = scenario.shape, scenario.how
+    tried: list[tuple[str, ModelSpec, Setting]] = [
+        (f"--weights {form.name} ({size(scenario.having(shape=shape.stored_as(form)).weight_bytes)})",
+         shape.stored_as(form), how)
+        for form in (INT8, INT4)
+    ]  # fmt: skip
+    devices = how.tp
+    while 2 * devices <= MOST_DEVICES:
+        devices *= 2
+        tried.append((f"--tp {devices}", shape, replace(how, tp=devices)))
+    fitting: list[str] = []
+    for words, changed_shape, changed_how in tried:
+        if _fits(scenario, changed_shape, changed_how):
+            fitting.append(words)
+            if words.startswith("--tp"):
+                break
+    return fitting
+
+
+def _fits(scenario: UniformScenario, shape: ModelSpec, how: Setting) -> bool:
+    try:
+        return scenario.having(shape=shape, how=how).room.fits
+    except ParameterError:
+        return False

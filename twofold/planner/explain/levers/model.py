@@ -1,0 +1,128 @@
+"""Levers on the model: fewer heads of keys and values, windows, fewer parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from twofold.core.errors import ParameterError
+from twofold.core.model import Attention, GroupedAttention, ModelSpec
+from twofold.planner.count.memory import kv_bytes_per_token, parameters
+from twofold.planner.explain.levers.base import Assumptions, Effect, Lever, LeverRefusal
+from twofold.planner.explain.scenario import UniformScenario
+from twofold.planner.explain.words import scaled, size
+from twofold.planner.predict.request import Prediction
+from twofold.planner.shapes.known import known_shapes
+
+GROUP: Final = 8
+"""Query heads for each head of keys and values, as in most models of today (Ainslie et al. 2023)."""
+WINDOW: Final = 1024
+WINDOWED: Final = 6
+"""Gemma 3's: of six layers five see so many positions."""
+LARGEST_SHARE: Final = 0.6
+_SIZE: Final = re.compile(r"[-_ ]\d+(\.\d+)?[bm]\b.*$", re.IGNORECASE)
+
+
+def model_levers() -> Iterator[Lever]:
+    """Those that need another model."""
+    yield Lever(
+        "GQA",
+        ("decode", "queue"),
+        "a model that was trained so: 5% of its training again, and a little quality",
+        _group,
+    )
+    yield Lever(
+        "window",
+        ("decode", "prefill", "queue"),
+        "a model that was trained so; what lies far back is seen less",
+        _window,
+    )
+    yield Lever("smaller model", ("prefill", "decode", "stalls"), "quality", _smaller)
+
+
+def _attending(shape: ModelSpec, change: Callable[[int, Attention], Attention]) -> ModelSpec:
+    """The shape with another attention in each layer, by its number."""
+    changed = (replace(layer, attention=change(i, layer.attention)) for i, layer in enumerate(shape.layers))
+    return replace(shape, layers=tuple(changed))
+
+
+def _group(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+    kinds = [layer.attention for _, layer in scenario.shape.runs]
+    grouped = [each for each in kinds if isinstance(each, GroupedAttention)]
+    if not grouped:
+        return LeverRefusal("in use", "Its attention keeps latent vectors, which are smaller still.")
+    before = kv_bytes_per_token(scenario.shape, scenario.how)
+    shared = max(each.heads // each.kv_heads for each in grouped)
+    if shared > 1:
+        without = scenario.having(shape=_attending(scenario.shape, lambda _, kind: _heads(kind, 1, 1)))
+        larger = kv_bytes_per_token(without.shape, without.how) / before
+        room = without.room
+        why = f"{shared} query heads share one of keys and values; else these would be {larger:.3g} times as large"
+        if not room.fits:
+            return LeverRefusal("in use", f"{why}, and not one such sequence would fit.")
+        return LeverRefusal("in use", f"{why}.", Effect("a head of keys and values for each query head", without))
+    tp = scenario.how.tp
+    changed = scenario.having(shape=_attending(scenario.shape, lambda _, kind: _heads(kind, GROUP, tp)))
+    after = kv_bytes_per_token(changed.shape, changed.how)
+    return Effect(f"{size(before)} → {size(after)} of keys and values a token and device", changed)
+
+
+def _heads(kind: Attention, group: int, tp: int) -> Attention:
+    """With at most ``group`` query heads for each head of keys and values, which ``tp`` devices can share."""
+    if not isinstance(kind, GroupedAttention):
+        return kind
+    even = [each for each in range(1, group + 1) if kind.heads % each == 0]
+    most = max((each for each in even if (kind.heads // each) % tp == 0), default=1)
+    return replace(kind, kv_heads=kind.heads // most)
+
+
+def _window(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+    windows = {layer.attention.window for _, layer in scenario.shape.runs} - {None}
+    if windows:
+        without = scenario.having(shape=_attending(scenario.shape, lambda _, kind: replace(kind, window=None)))
+        before, after = without.kv_bytes(scenario.halfway), scenario.kv_bytes(scenario.halfway)
+        least = min(window for window in windows if window is not None)
+        why = f"Layers see {least:,} positions: {size(after)} of keys and values a sequence, where {size(before)} were."
+        if not without.room.fits:
+            return LeverRefusal("in use", why)
+        return LeverRefusal("in use", why, Effect("no windows", without))
+    if scenario.halfway <= WINDOW:
+        return LeverRefusal(
+            "cannot", f"A context of {scenario.halfway:,} tokens is no longer than a window of {WINDOW:,}."
+        )
+    changed = scenario.having(
+        shape=_attending(
+            scenario.shape, lambda i, kind: kind if i % WINDOWED == WINDOWED - 1 else replace(kind, window=WINDOW)
+        )
+    )
+    before, after = scenario.kv_bytes(scenario.halfway), changed.kv_bytes(scenario.halfway)
+    return Effect(
+        f"{WINDOWED - 1} of {WINDOWED} layers see {WINDOW:,} positions",
+        changed,
+        f"Keys and values of a sequence: {size(before)} → {size(after)} a device.",
+    )
+
+
+def _smaller(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+    """The largest of the same family with at most 0.6 of the parameters; of all where the family has none."""
+    mine = scenario.shape
+    active, stem = parameters(mine).active, _SIZE.sub("", mine.name).lower()
+    smaller = {
+        name: own.active
+        for name, shape in known_shapes().items()
+        if (own := parameters(shape)).active <= LARGEST_SHARE * active and shape.context_length >= scenario.halfway
+    }
+    family = {name: size for name, size in smaller.items() if _SIZE.sub("", name) == stem}
+    found = family or smaller
+    if not found:
+        return LeverRefusal("cannot", "No model of the table is much smaller and takes so long a context.")
+    name = max(found, key=lambda each: found[each])
+    try:
+        changed = scenario.having(shape=known_shapes()[name].stored_as(scenario.weights))
+        changed.how.check(changed.shape)
+    except ParameterError:
+        return LeverRefusal("cannot", f"{name} cannot be shared out to so many devices.")
+    why = f"{scaled(active).strip()} → {scaled(found[name]).strip()} active parameters in the layers."
+    return Effect(f"{mine.name} → {name}", changed, why)

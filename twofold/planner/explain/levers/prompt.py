@@ -1,0 +1,124 @@
+"""Levers on prompts and answers: prefix cache, offload, compression, flash attention; streaming, shorter answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from twofold.bench.draw.form import duration, share
+from twofold.planner.explain.levers.base import Assumptions, Effect, Lever, LeverRefusal
+from twofold.planner.explain.scenario import UniformScenario, retimed
+from twofold.planner.explain.words import scaled, size
+from twofold.planner.predict.request import Prediction
+
+SCORE_BYTES: Final = 2
+SCORE_PASSES: Final = 4
+"""Scores are written, read by the softmax, written as probabilities and read again (Dao et al. 2022, algorithm 0)."""
+
+
+def prompt_levers() -> Iterator[Lever]:
+    """Those that change what is asked and answered, or how a prompt is computed."""
+    yield Lever("prefix cache", ("prefill", "stalls"), "memory for what is kept; prompts must begin alike", _cache)
+    yield Lever("offload", ("prefill", "stalls"), "host memory, and the way back at each hit", _offload)
+    yield Lever(
+        "prompt compression",
+        ("prefill", "stalls"),
+        "quality, the compressor's time, and hits of a prefix cache",
+        _squeeze,
+    )
+    yield Lever("flash attention", ("prefill",), "nothing", _flash)
+    yield Lever("shorter output", ("decode", "stalls"), "what the answer would have said", _shorter)
+    yield Lever("streaming", ("decode",), "nothing; a proxy in between must not buffer", _stream)
+
+
+def _cached(scenario: UniformScenario, given: Assumptions) -> tuple[int, UniformScenario]:
+    more = int(scenario.fresh * given.shared)
+    case = replace(scenario.case, cached=scenario.case.cached + more)
+    return more, scenario.having(case=case)
+
+
+def _cache(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
+    more, changed = _cached(scenario, given)
+    if not more:
+        return LeverRefusal("cannot", "One prompt token is computed, and at least one always is.")
+    saved = now.prefill.seconds - changed.prediction.prefill.seconds
+    had = f"{scenario.case.cached:,} tokens are cached already. " if scenario.case.cached else ""
+    kept = scenario.kv_bytes(changed.case.cached)
+    return Effect(
+        f"{more:,} of {scenario.fresh:,} fresh tokens from the cache",
+        changed,
+        f"{had}{duration(saved)} of each prompt need not be computed, and {size(kept)} a device are kept.",
+    )
+
+
+def _offload(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
+    link = scenario.predictor.machine.host_link
+    if link is None:
+        return LeverRefusal("cannot", f"No link between {scenario.predictor.machine.name} and another memory is known.")
+    more, changed = _cached(scenario, given)
+    if not more:
+        return LeverRefusal("cannot", "One prompt token is computed, and at least one always is.")
+    moved = scenario.kv_bytes(changed.case.cached) - scenario.kv_bytes(scenario.case.cached)
+    found = changed.prediction
+    after = retimed(found, ttft=found.ttft - found.queue + moved / link, tpot=found.tpot)
+    computed = now.prefill.seconds - found.prefill.seconds
+    verdict = "faster" if moved / link < computed else "slower"
+    return Effect(
+        f"{more:,} of {scenario.fresh:,} fresh tokens back from host memory",
+        changed,
+        f"Reading {size(moved)} a device at {scaled(link)}B/s takes {duration(moved / link)}, {verdict} than computing "
+        f"them ({duration(computed)}). Only for prefixes that the device's own memory has no room for.",
+        after,
+    )
+
+
+def _squeeze(scenario: UniformScenario, _now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
+    left = max(1, round(scenario.fresh * given.keeps))
+    if left == scenario.fresh:
+        return LeverRefusal("cannot", "One prompt token is computed, and at least one always is.")
+    changed = scenario.having(case=replace(scenario.case, prompt=scenario.case.cached + left))
+    cached = "What is cached stays as it is: a prompt compressed as a whole would hit nothing." * bool(
+        scenario.case.cached
+    )
+    return Effect(f"{scenario.fresh:,} → {left:,} fresh tokens", changed, cached)
+
+
+def _flash(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> LeverRefusal:
+    """It is what the cost model counts: scores that never leave the chip."""
+    case, chunk = scenario.case, scenario.case.chunk or scenario.fresh
+    ends = [min(start + chunk, case.prompt) for start in range(case.cached, case.prompt, chunk)]
+    starts = [case.cached, *ends[:-1]]
+    pairs = sum((end - start) * end for start, end in zip(starts, ends, strict=True))
+    heads = sum(count * layer.attention.heads for count, layer in scenario.shape.runs) // scenario.how.tp
+    moved = SCORE_PASSES * SCORE_BYTES * heads * pairs
+    machine, by = scenario.predictor.machine, scenario.predictor.constants
+    extra = moved / (machine.bandwidth * by.eta_k)
+    longer = 1 + extra / now.prefill.seconds
+    without = retimed(
+        now,
+        ttft=now.ttft - now.queue + extra,
+        tpot=now.tpot + (now.batch - 1) / case.output * extra,
+    )
+    why = f"Without it {size(moved)} of scores a device would pass through memory: prefill {longer:.2f} times as long."
+    if longer < 1.05:
+        why += f" Of {case.prompt:,} tokens attention is too small a part for more."
+    return LeverRefusal("in use", why, Effect("scores through memory", scenario, "", without))
+
+
+def _shorter(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+    if not scenario.further:
+        return LeverRefusal("cannot", "The answer has one token.")
+    half = scenario.case.output // 2
+    return Effect(
+        f"{scenario.case.output:,} → {half:,} tokens", scenario.having(case=replace(scenario.case, output=half))
+    )
+
+
+def _stream(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+    if not scenario.further:
+        return LeverRefusal("cannot", "The answer has one token.")
+    why = (
+        f"Text begins after {duration(now.ttft)} and not after {duration(now.e2e)}: {share(now.ttft / now.e2e)} of it."
+    )
+    return Effect("tokens as they come", scenario, why, felt=now.e2e / now.ttft)

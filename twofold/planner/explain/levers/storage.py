@@ -1,0 +1,85 @@
+"""Levers on how numbers are stored and multiplied: weights, keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from twofold.core.values import FP8, INT4, INT8, VALUE_FORMATS, W8A8, ValueFormat
+from twofold.planner.explain.levers.base import Assumptions, Effect, Lever, LeverRefusal, Turn
+from twofold.planner.explain.scenario import UniformScenario
+from twofold.planner.explain.words import size
+from twofold.planner.predict.request import Prediction
+
+ENOUGH: Final = 0.97
+"""What stays larger than that share of what it was is as small already."""
+
+
+def storage_levers() -> Iterator[Lever]:
+    """Weights of 8 and 4 bits, products of 8 bits, keys and values of 8 and 4 bits."""
+    yield Lever("weights INT8", ("decode",), "almost no quality; the weights must be converted", _weights(INT8, "q8_0"))
+    yield Lever(
+        "weights INT4",
+        ("decode",),
+        "some quality, most in small models",
+        _weights(INT4, "q4_0"),
+    )
+    yield Lever(
+        "8-bit arithmetic",
+        ("prefill", "decode", "stalls"),
+        "a little quality, as activations are rounded too; needs scales that were measured",
+        _narrow_arithmetic,
+    )
+    yield Lever("KV INT8", ("decode", "queue"), "almost no quality", _kv(INT8))
+    yield Lever("KV INT4", ("decode", "queue"), "quality of long contexts", _kv(INT4))
+
+
+def _weights(wide: ValueFormat, packed: str) -> Turn:
+    """Multiplied as wide numbers, as GPUs do; or in GGUF's ``packed`` format, whose codes processors multiply."""
+
+    def turn(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+        codes = scenario.predictor.machine.kind == "cpu" or scenario.weights.arithmetic == "int8"
+        form = VALUE_FORMATS[packed] if codes else wide
+        changed = scenario.having(shape=scenario.shape.stored_as(form))
+        before, after = scenario.weight_bytes, changed.weight_bytes
+        if after > ENOUGH * before:
+            return LeverRefusal("in use", f"The weights are {scenario.weights.name}: {form.name} is not smaller.")
+        return Effect(f"{scenario.weights.name} → {form.name}, {size(before)} → {size(after)} a device", changed)
+
+    return turn
+
+
+def _narrow_arithmetic(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+    machine = scenario.predictor.machine
+    form = next((each for each in (FP8, W8A8) if each.arithmetic in machine.peaks), None)
+    if form is None:
+        return LeverRefusal("cannot", f"{machine.name} has no units for products of 8 bits.")
+    current = scenario.weights
+    if machine.peak(current.arithmetic) >= machine.peak(form.arithmetic):
+        real = machine.computes_in(current.arithmetic)
+        return LeverRefusal("in use", f"Matrices of {current.name} are multiplied in {real}.")
+    changed = scenario.having(shape=scenario.shape.stored_as(form))
+    faster = machine.peak(form.arithmetic) / machine.peak(current.arithmetic)
+    real = machine.computes_in(current.arithmetic)
+    what = f"matrices in {form.arithmetic}, whose peak is {faster:.3g} times that of {real}"
+    worse = changed.weight_bytes > scenario.weight_bytes
+    why = f"Weights grow to {size(changed.weight_bytes)} a device." if worse else ""
+    return Effect(what, changed, why)
+
+
+def _kv(form: ValueFormat) -> Turn:
+    def turn(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
+        changed = scenario.having(how=replace(scenario.how, kv=form))
+        context = scenario.halfway
+        before, after = scenario.kv_bytes(context), changed.kv_bytes(context)
+        if after > ENOUGH * before:
+            return LeverRefusal("in use", f"Keys and values are {scenario.how.kv.name}: {form.name} is not smaller.")
+        then, now = scenario.room.sequences, changed.room.sequences
+        return Effect(
+            f"{scenario.how.kv.name} → {form.name}, {size(before)} → {size(after)} a sequence and device",
+            changed,
+            f"Memory then holds {now:,} such sequences, not {then:,}." if now > then else "",
+        )
+
+    return turn

@@ -1,0 +1,95 @@
+"""Where the time of a request went, in words for a terminal.
+
+queue         0.4 ms
+prefill      61.2 ms  38 rows in 1 step; at least 45.1 ms (arithmetic), 74% of the limit
+decode      318.0 ms  63 rows in 63 steps; at least 250.3 ms (memory), 79% of the limit
+stalled      12.0 ms  preempted 1 time, 38 tokens computed again
+stalled       3.1 ms  waiting behind others' prefill
+work                  prefill 8.2 GFLOP, 96.6 MB; decode 17 GFLOP, 6.1 GB, 24% of its steps
+predicted   371.0 ms  for 379.2 ms of steps: 2% too short
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twofold.core.record import PhaseWork, SequenceRecord, Stall
+from twofold.core.report import RequestReport
+from twofold.planner.count.linear import StepCost
+from twofold.planner.explain.words import count, scaled
+from twofold.planner.predict.phase import PhaseCost, phase_floor
+from twofold.planner.predict.steps import StepPredictor
+
+LABEL: Final = 9
+EXACT: Final = 0.005
+"""Predictions this near are called right."""
+LEAST_STALL: Final = 0.01
+"""Stalls that took less than this share of a request's time are not told."""
+
+
+def explain_request(report: RequestReport, steps: StepPredictor) -> list[str]:
+    """Lines about a request that ended: seconds by phase beside the machine's floor, stalls by cause, work done."""
+    record, answers = report.record, max(1, len(report.finish_reasons))
+    lines = [_line("queue", report.queue_s)]
+    for name, work, seconds in (
+        ("prefill", record.prefill, report.prefill_s),
+        ("decode", record.decode, report.decode_s),
+    ):
+        if work.rows:
+            floor = phase_floor(work, steps, answers)
+            share = floor.share(seconds)
+            note = f"{_steps(work)}; at least {duration(floor.seconds)} ({floor.bound})"
+            lines.append(_line(name, seconds, note + ("" if share is None else f", {share:.0%} of the limit")))
+    noticeable = LEAST_STALL * (report.finished - report.arrival)
+    stalls = [(cause, seconds) for cause, seconds in record.stalls.items() if seconds >= noticeable]
+    lines += [_line("stalled", seconds, _stall(cause, record)) for cause, seconds in stalls]
+    if record.prefill.rows or record.decode.rows:
+        lines += [_work(record, steps.cost), *_prediction(record)]
+    return lines
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds:,.2f} s" if seconds >= 10 else f"{seconds * 1000:,.1f} ms"
+
+
+def _line(label: str, seconds: float | None, note: str = "") -> str:
+    return f"{label:<{LABEL}} {'' if seconds is None else duration(seconds):>11}  {note}".rstrip()
+
+
+def _steps(work: PhaseWork) -> str:
+    return f"{count(work.rows, 'row')} in {count(work.steps, 'step')}"
+
+
+def _stall(cause: Stall, record: SequenceRecord) -> str:
+    note = str(cause.value)
+    if cause is not Stall.PREEMPTED:
+        return note
+    note += f" {count(record.preemptions, 'time')}"
+    if record.recomputed:
+        note += f", {count(record.recomputed, 'token')} computed again"
+    return note + (f", {count(record.swapped, 'block')} swapped" if record.swapped else "")
+
+
+def _work(record: SequenceRecord, cost: StepCost) -> str:
+    phases = (("prefill", record.prefill), ("decode", record.decode))
+    done = (f"{name} {_phase_work(work, PhaseCost.of(work, cost))}" for name, work in phases if work.rows)
+    return _line("work", None, "; ".join(done))
+
+
+def _phase_work(work: PhaseWork, done: PhaseCost) -> str:
+    """What was done; and where others ran in the same steps, which part of their rows was its own."""
+    text = f"{scaled(done.flops)}FLOP, {scaled(done.bytes)}B"
+    own = work.share / work.steps
+    return text if own > 1 - EXACT else f"{text}, {own:.0%} of its steps"
+
+
+def _prediction(record: SequenceRecord) -> list[str]:
+    """How right the step-time model was; nothing where it said nothing."""
+    phases = (record.prefill, record.decode)
+    took = sum(work.seconds - work.unpredicted_s for work in phases)
+    predicted = sum(work.predicted_s for work in phases)
+    if predicted <= 0 or took <= 0:
+        return []
+    error = predicted / took - 1
+    verdict = "right" if abs(error) < EXACT else f"{abs(error):.0%} too {'long' if error > 0 else 'short'}"
+    return [_line("predicted", predicted, f"for {duration(took)} of steps: {verdict}")]

@@ -1,0 +1,132 @@
+"""The roofline (Williams et al. 2009): FLOPs a second that a phase could make, and makes, by how many for each byte.
+
+One roof for each arithmetic that the model's products are made in; the phases are dots, and a dashed line is the way of
+a decode step as the batch grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from twofold.bench.draw.chart import Axis, Chart
+from twofold.bench.draw.form import number
+from twofold.bench.draw.marks import Dots, Guide, Label, Line, Mark
+from twofold.core.values import Arithmetic
+from twofold.planner.count.step import SequenceRows, step
+from twofold.planner.count.work import Work
+from twofold.planner.explain.observed import Observed
+from twofold.planner.explain.scenario import UniformScenario
+from twofold.planner.explain.waterfall import Waterfall
+from twofold.planner.explain.words import scaled
+
+LEAST_SHARE: Final = 0.02
+"""An arithmetic that makes less of a phase's FLOPs has no roof."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A phase on the picture, for one device: FLOPs a byte, FLOPs a second."""
+
+    name: str
+    intensity: float
+    speed: float
+
+
+def places(scenario: UniformScenario, fall: Waterfall, seen: Observed | None = None) -> tuple[Place, ...]:
+    """Where the phases stand, with measured seconds where they were."""
+    found = []
+    for name, work in (("prefill", prefill_work(scenario)), ("decode", decode_work(scenario))):
+        phase = fall.named("prefill" if name == "prefill" else "decode")
+        spent = None if seen is None else seen.phases.get(name)
+        flops, moved = float(work.flops), float(work.memory_bytes)
+        if spent is not None and spent.flops and spent.nbytes:
+            flops, moved = spent.flops, spent.nbytes
+        elif name == "decode":
+            flops, moved = flops * scenario.further, moved * scenario.further
+        if flops and moved and phase.seconds > 0:
+            found.append(Place(name, flops / moved, flops / phase.seconds))
+    return tuple(found)
+
+
+def prefill_work(scenario: UniformScenario) -> Work:
+    """All steps of one prompt on one device."""
+    case = scenario.case
+    chunk = case.chunk or scenario.fresh
+    whole = Work(())
+    for start in range(case.cached, case.prompt, chunk):
+        rows = min(chunk, case.prompt - start)
+        whole = whole + step(
+            scenario.shape, [SequenceRows(rows, start, int(start + rows == case.prompt))], how=scenario.how
+        )
+    return whole
+
+
+def decode_work(scenario: UniformScenario, batch: int | None = None) -> Work:
+    """One step on one device, halfway through the answers."""
+    running = batch or scenario.predictor.batch(scenario.case)
+    return step(scenario.shape, [SequenceRows(1, scenario.halfway - 1)] * running, how=scenario.how)
+
+
+def roofline(scenario: UniformScenario, fall: Waterfall, seen: Observed | None = None) -> Chart:
+    """The picture; both axes are logarithmic."""
+    machine = scenario.predictor.machine
+    dots = places(scenario, fall, seen)
+    way = tuple(_way(scenario))
+    roofs = _arithmetics(scenario)
+    low = min([0.5, *(each.intensity / 2 for each in dots)])
+    high = max([4 * machine.ridge(each) for each in roofs] + [2 * each.intensity for each in dots])
+    marks: list[Mark] = []
+    for index, each in enumerate(roofs):
+        peak, ridge = machine.peak(each), machine.ridge(each)
+        points = ((low, low * machine.bandwidth), (ridge, peak), (high, peak))
+        marks.append(Line(points, f"{machine.computes_in(each)} {scaled(peak)}FLOP/s", index))
+        marks.append(Guide("x", ridge, f"ridge {number(ridge)}"))
+    series = len(roofs)
+    marks.append(Label(4 * low, 4 * low * machine.bandwidth, f"{scaled(machine.bandwidth)}B/s"))
+    marks.append(Line(way, "decode by batch size", series, dashed=True))
+    marks.append(Dots(way, "decode by batch size", series, [f"batch {2**n}" for n in range(len(way))], 2))
+    marks += [Label(*point, f"batch {2**n}") for n, point in enumerate(way) if n in (0, len(way) - 1)]
+    for index, place in enumerate(dots, series + 1):
+        marks.append(Label(place.intensity, place.speed, place.name))
+        title = f"{place.name}: {number(place.intensity)} FLOP/byte, {scaled(place.speed)}FLOP/s"
+        marks.append(Dots(((place.intensity, place.speed),), place.name, index, (title,), radius=6))
+    return Chart(
+        f"Roofline of {machine.name}",
+        tuple(marks),
+        Axis("arithmetic intensity: FLOP per byte of weights and KV", "log", low=low, high=high, tight=True),
+        Axis("FLOP/s per device", "log"),
+        note=_words(scenario, dots),
+    )
+
+
+def _words(scenario: UniformScenario, dots: tuple[Place, ...]) -> str:
+    machine = scenario.predictor.machine
+    said = []
+    for place in dots:
+        roof = min(place.intensity * machine.bandwidth, machine.peak(_arithmetics(scenario)[0]))
+        said.append(f"{place.name} reaches {place.speed / roof:.0%} of its roof")
+    return "; ".join(said)
+
+
+def _arithmetics(scenario: UniformScenario) -> tuple[Arithmetic, ...]:
+    """In which numbers the products are made, the most first; those that become the same here count once."""
+    machine = scenario.predictor.machine
+    sums: dict[Arithmetic, float] = {}
+    for work in (prefill_work(scenario), decode_work(scenario, 1)):
+        for kind, flops in work.flops_by_arithmetic().items():
+            real = machine.computes_in(kind)
+            sums[real] = sums.get(real, 0.0) + flops / work.flops
+    ordered = sorted(sums, key=lambda kind: -sums[kind])
+    return tuple(kind for kind in ordered if sums[kind] >= LEAST_SHARE)
+
+
+def _way(scenario: UniformScenario) -> Iterator[tuple[float, float]]:
+    """Decode steps of 1, 2, 4 … sequences, as far as memory holds them."""
+    batch, most = 1, max(1, scenario.room.sequences)
+    while batch <= most and batch <= 4096:
+        work = decode_work(scenario, batch)
+        seconds = scenario.predictor.steps.decode(batch, scenario.halfway).seconds(scenario.predictor.constants)
+        yield work.intensity, work.flops / seconds
+        batch *= 2

@@ -1,0 +1,232 @@
+"""An explanation as lines for a terminal, and as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from textwrap import wrap
+from typing import Any, Final
+
+from twofold.bench.draw.form import NONE, duration, share
+from twofold.planner.explain.explanation import Explanation, describe
+from twofold.planner.explain.levers.rank import LEAST_GAIN, Outcome, Status
+from twofold.planner.explain.picture import places
+from twofold.planner.explain.scenario import GOAL_WORDS, GOALS, Goal, ScenarioFigures
+from twofold.planner.explain.waterfall import Phase, Waterfall
+from twofold.planner.explain.words import factor, listed, size
+from twofold.planner.predict.demand import StepParts
+
+SCHEMA: Final = "twofold.explain/1"
+BAR: Final = 24
+NAME: Final = 20
+LEAST_PART: Final = 0.03
+"""Parts of a phase below that share of it are not told."""
+STATUS_WORDS: Final[Mapping[Status, str]] = {
+    "gains": "Gain",
+    "felt": "Perceived latency",
+    "no gain": "No gain here",
+    "in use": "Already in use",
+    "cannot": "Not applicable here",
+}
+SHORT: Final[Mapping[Goal, str]] = {
+    "e2e": "E2E", "ttft": "TTFT", "tpot": "TPOT", "gap": "gap", "throughput": "tok/s",
+}  # fmt: skip
+EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
+
+
+def lines(given: Explanation, *, levers: int | None = None, width: int = 100) -> Iterator[str]:
+    """For a terminal; of the levers that gain, the first ``levers``."""
+    yield given.title
+    yield ""
+    yield from _waterfall(given.waterfall, measured=given.observed is not None, width=width)
+    if given.figures is not None:
+        yield ""
+        yield _figures(given.figures)
+    if given.levers:
+        yield ""
+        yield from _levers(given, levers, width)
+    for note in given.notes:
+        yield from _wrapped(note, width)
+
+
+def data(given: Explanation) -> dict[str, Any]:
+    """For machines: seconds, bytes, factors (above 1 is better) and shares from 0 to 1; null is unknown."""
+    fall, scenario, seen = given.waterfall, given.scenario, given.observed
+    return {
+        "schema": SCHEMA,
+        "title": given.title,
+        "goal": given.goal,
+        "scenario": None if scenario is None else _scenario(given),
+        "seconds": fall.seconds,
+        "predicted_s": fall.predicted,
+        "floor_s": fall.floor,
+        "phases": [_phase(phase) for phase in fall.phases],
+        "figures": None if given.figures is None else asdict(given.figures),
+        "roofline": [asdict(each) for each in places(scenario, fall, seen)] if scenario else [],
+        "levers": [_lever(each) for each in given.levers],
+        "notes": list(given.notes),
+    }
+
+
+def _waterfall(fall: Waterfall, *, measured: bool, width: int) -> Iterator[str]:
+    begin, whole = 0.0, fall.seconds
+    head = f"{'':<{BAR + 9}} {'took' if measured else 'predicted':>9}"
+    yield (
+        head
+        + (f" {'predicted':>11}" if measured else "")
+        + f" {'floor':>9} {'% floor':>7}  {'predicted breakdown' if measured else 'where the time goes'}"
+    )
+    for phase in fall.phases:
+        yield from _phase_lines(phase, _bar(begin, phase.seconds, whole), measured=measured, width=width)
+        begin += phase.seconds
+    guess = f" {duration(fall.predicted):>11}" if measured else ""
+    reached = share(round(fall.floor / whole, 3)) if whole > 0 and fall.floor else NONE
+    yield f"{'total':<8} {'':{BAR}} {duration(whole):>9}{guess} {duration(fall.floor):>9} {reached:>7}"
+
+
+def _phase_lines(phase: Phase, bar: str, *, measured: bool, width: int) -> Iterator[str]:
+    guess = f" {duration(phase.predicted):>11}" if measured else ""
+    reached = NONE if phase.share is None else share(round(phase.share, 3))
+    start = f"{phase.name:<8} {bar} {duration(phase.seconds):>9}{guess} {duration(phase.floor):>9} {reached:>7}  "
+    words = "; ".join(filter(None, (_spent_on(phase), phase.why if phase.seconds else "")))
+    first, *rest = wrap(words, max(30, width - len(start))) or [""]
+    yield (start + first).rstrip()
+    yield from (" " * len(start) + line for line in rest)
+
+
+def _spent_on(phase: Phase) -> str:
+    """memory 92% (weights 85%, KV 7%), overhead 6%."""
+    if phase.parts is None or not phase.seconds:
+        return phase.bound or ""
+    seconds = phase.parts.seconds
+    sums = {name: value / seconds for name, value in _groups(phase.parts).items() if value >= LEAST_PART * seconds}
+    return ", ".join(f"{name} {part:.0%}" for name, part in sorted(sums.items(), key=lambda item: -item[1]))
+
+
+def _groups(parts: StepParts) -> dict[str, float]:
+    return {
+        "weights from memory": parts.weights,
+        "KV from memory": parts.kv,
+        "arithmetic": parts.arithmetic,
+        "link": parts.links,
+        "overhead": parts.overhead,
+    }
+
+
+def _bar(begin: float, seconds: float, whole: float) -> str:
+    """A phase's place in the whole, to an eighth of a character; what took any time shows at least so much."""
+    if whole <= 0:
+        return " " * BAR
+    first, last = (round(8 * BAR * each / whole) for each in (begin, begin + seconds))
+    if seconds > 0:
+        first = min(first, 8 * BAR - 1)
+        last = max(last, first + 1)
+    cells = []
+    for cell in range(BAR):
+        low, high = max(first - 8 * cell, 0), min(last - 8 * cell, 8)
+        cells.append(" " if high <= 0 or low >= 8 else "█" if low < 8 and high >= 8 else EIGHTHS[high])
+    return "".join(cells)
+
+
+def _figures(found: ScenarioFigures) -> str:
+    return (
+        f"TTFT {duration(found.ttft)} · TPOT {duration(found.tpot)} · longest gap {duration(found.gap)} · "
+        f"{found.throughput:,.3g} tokens/s per device · {size(found.memory)} of memory, "
+        f"{found.sequences:,} sequences fit"
+    )
+
+
+def _levers(given: Explanation, most: int | None, width: int) -> Iterator[str]:
+    yield f"Levers, ranked by {GOAL_WORDS[given.goal]}"
+    yield " " * NAME + "".join(f"{SHORT[goal]:>8}" for goal in GOALS)
+    status: Status = "gains"
+    gaining = [each for each in given.levers if each.status == "gains"]
+    for outcome in gaining[:most]:
+        yield from _lever_lines(outcome, width)
+    rest = gaining[len(gaining) if most is None else most :]
+    if rest:
+        yield from _wrapped(f"Smaller gains: {listed([_short(each, given.goal) for each in rest])}.", width, 2)
+    for outcome in given.levers[len(gaining) :]:
+        if outcome.status != status:
+            status = outcome.status
+            yield f"{STATUS_WORDS[status]}:"
+        yield from _lever_lines(outcome, width) if outcome.after else _held(outcome, given.goal, width)
+
+
+def _lever_lines(outcome: Outcome, width: int) -> Iterator[str]:
+    yield f"  {outcome.lever:<{NAME - 2}}" + "".join(f"{factor(outcome.gain(goal)):>8}" for goal in GOALS)
+    yield from _wrapped(f"{outcome.what}. {outcome.why} Costs: {outcome.costs}.", width, 6)
+
+
+def _held(outcome: Outcome, goal: Goal, width: int) -> Iterator[str]:
+    """In use, or of no help."""
+    gain = outcome.gain(goal)
+    given = f"Already gives {factor(gain)} {SHORT[goal]}. " if gain >= LEAST_GAIN else ""
+    yield from _hanging(f"  {outcome.lever:<{NAME}}", given + outcome.why, width)
+
+
+def _short(outcome: Outcome, goal: Goal) -> str:
+    return f"{outcome.lever} {factor(outcome.gain(goal))}"
+
+
+def _hanging(head: str, text: str, width: int) -> Iterator[str]:
+    first, *rest = wrap(text, width - len(head)) or [""]
+    yield head + first
+    yield from (" " * len(head) + line for line in rest)
+
+
+def _wrapped(text: str, width: int, indent: int = 0) -> Iterator[str]:
+    yield from (" " * indent + line for line in wrap(text, width - indent))
+
+
+def _scenario(given: Explanation) -> dict[str, Any]:
+    assert given.scenario is not None
+    scenario = given.scenario
+    case, constants = scenario.case, scenario.predictor.constants
+    return {
+        "words": describe(scenario),
+        "model": scenario.shape.name,
+        "hardware": scenario.predictor.machine.name,
+        "weights": scenario.weights.name,
+        "kv": scenario.how.kv.name,
+        "tp": scenario.how.tp,
+        "input_tokens": case.prompt,
+        "cached_tokens": case.cached,
+        "output_tokens": case.output,
+        "batch": case.concurrency,
+        "chunk": case.chunk,
+        "constants": {
+            name: {"value": float(value), "source": value.source} for name, value in constants.values().items()
+        },
+        "overlap": constants.overlap,
+        "error": None if constants.error is None else float(constants.error),
+    }
+
+
+def _phase(phase: Phase) -> dict[str, Any]:
+    return {
+        "name": phase.name,
+        "seconds": phase.seconds,
+        "actual_s": phase.actual,
+        "predicted_s": phase.predicted,
+        "prediction_error": phase.error,
+        "floor_s": phase.floor,
+        "share": phase.share,
+        "bound": phase.bound,
+        "parts_s": None if phase.parts is None else asdict(phase.parts),
+        "why": phase.why or None,
+    }
+
+
+def _lever(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "lever": outcome.lever,
+        "status": outcome.status,
+        "helps": list(outcome.helps),
+        "what": outcome.what or None,
+        "gains": dict(outcome.gains),
+        "saves_s": dict(outcome.saves),
+        "after": None if outcome.after is None else asdict(outcome.after),
+        "why": outcome.why,
+        "costs": outcome.costs,
+    }

@@ -1,0 +1,216 @@
+"""What this machine can do at most, measured: bytes it reads and multiply-adds it makes in a second.
+
+Probes run on all threads at once, in machine code without the interpreter's lock; the best of several runs counts,
+because whatever else runs can only slow a probe down. Reading is measured for several sizes of memory, for a model that
+fits into a cache is not bound by what lies behind it. Results are kept as JSON in the cache folder for a week; what is
+measured again in that time counts only where it is better, for the same reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from twofold.backends.cpu.kernels import probe
+from twofold.backends.cpu.kernels.ir import Kernel
+from twofold.backends.cpu.kernels.isa import Isa
+from twofold.backends.cpu.kernels.jit import Compiler, as_function
+from twofold.backends.cpu.memory import aligned_zeros
+from twofold.host.cpu import read_cpu
+from twofold.host.memory import read_memory
+
+QUICK_SIZES: Final = (128 << 20,)
+QUICK_RUNS: Final = 3
+"""Takes about 0.3 s."""
+FULL_SIZES: Final = (32 << 20, 128 << 20, 512 << 20)
+FULL_RUNS: Final = 10
+"""Takes about a second."""
+SIZE_STEP: Final = 16 << 20
+LARGEST_SIZE: Final = 512 << 20
+"""Beyond it nothing is in a cache."""
+LONGEST_AGE: Final = timedelta(days=7)
+MEMORY_SHARE: Final = 4
+"""A probe takes at most 1/4 of the memory that is free."""
+LEAST_RUN_S: Final = 0.004
+"""Shorter runs would measure the start of threads."""
+
+Probe = Callable[[int, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSpeed:
+    """Bytes a second, reading ``size`` bytes in order again and again."""
+
+    size: int
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class MachineLimits:
+    """Ceilings of ``threads`` threads of a processor under one instruction set. ``reads`` ascend in size."""
+
+    cpu: str
+    isa: str
+    threads: int
+    reads: tuple[ReadSpeed, ...]
+    int8_macs_per_s: float
+    float_macs_per_s: float
+    measured: str
+
+    def read_speed(self, working_set: int) -> float:
+        """Bytes a second for a working set: the best measured of sizes that are no smaller, for less is no slower."""
+        fitting = [read.bytes_per_s for read in self.reads if read.size >= working_set]
+        return max(fitting, default=self.reads[-1].bytes_per_s)
+
+    def measured_at(self, working_set: int) -> bool:
+        """Whether a size near the working set was measured: between it and the next size a cache may end."""
+        size = probe_size(working_set)
+        return any(read.size == size for read in self.reads)
+
+    @property
+    def age(self) -> timedelta:
+        return datetime.now(UTC) - datetime.fromisoformat(self.measured)
+
+
+def probe_size(working_set: int) -> int:
+    """At which size reading is measured for a model's weights: theirs in whole probes, up to the largest probe."""
+    return min(-(-max(1, working_set) // SIZE_STEP) * SIZE_STEP, LARGEST_SIZE)
+
+
+def limits_for(compiler: Compiler, threads: int, cache: Path, working_set: int) -> MachineLimits:
+    """What was measured within the week, with the speed of reading that many bytes; measured now where it is not known.
+
+    A model that fits into the last cache is read faster than what lies behind it.
+    """
+    known = cached_limits(compiler.target.isa, threads, cache)
+    if known is not None and known.measured_at(working_set):
+        return known
+    return remeasured(compiler, threads, cache, (probe_size(working_set),))
+
+
+def remeasured(
+    compiler: Compiler, threads: int, cache: Path, sizes: Sequence[int] = QUICK_SIZES, runs: int = QUICK_RUNS
+) -> MachineLimits:
+    """Measures now, and keeps the best of that and of what was known."""
+    limits = measure(compiler, threads, sizes, runs)
+    known = cached_limits(compiler.target.isa, threads, cache)
+    limits = limits if known is None else best_of(known, limits)
+    _keep(_path(compiler.target.isa, threads, cache), limits)
+    return limits
+
+
+def best_of(known: MachineLimits, now: MachineLimits) -> MachineLimits:
+    """The higher of each ceiling, as old as the older: two measurements of one machine."""
+    speeds: dict[int, float] = {}
+    for read in (*known.reads, *now.reads):
+        speeds[read.size] = max(read.bytes_per_s, speeds.get(read.size, 0.0))
+    return replace(
+        known,
+        reads=tuple(ReadSpeed(size, speeds[size]) for size in sorted(speeds)),
+        int8_macs_per_s=max(known.int8_macs_per_s, now.int8_macs_per_s),
+        float_macs_per_s=max(known.float_macs_per_s, now.float_macs_per_s),
+    )
+
+
+def cached_limits(isa: Isa, threads: int, cache: Path) -> MachineLimits | None:
+    """What was measured for this processor, or None: never, too long ago, or unreadable."""
+    try:
+        limits = _read(_path(isa, threads, cache))
+        fresh = timedelta(0) <= limits.age < LONGEST_AGE
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    same = (limits.cpu, limits.isa, limits.threads) == (read_cpu().name, isa.name, threads)
+    return limits if same and fresh and limits.reads else None
+
+
+def measure(compiler: Compiler, threads: int, sizes: Sequence[int], runs: int) -> MachineLimits:
+    """Runs the probes."""
+    isa = compiler.target.isa
+    return MachineLimits(
+        cpu=read_cpu().name,
+        isa=isa.name,
+        threads=threads,
+        reads=tuple(_read_speed(compiler, threads, size, runs) for size in _affordable(sizes)),
+        int8_macs_per_s=_peak(compiler, probe.int8_kernel(isa), probe.int8_macs(isa), threads, runs),
+        float_macs_per_s=_peak(compiler, probe.float_kernel(isa), probe.float_macs(isa), threads, runs),
+        measured=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _affordable(sizes: Sequence[int]) -> list[int]:
+    most = read_memory().available // MEMORY_SHARE
+    return [size for size in sizes if size <= most] or [min(sizes)]
+
+
+def _read_speed(compiler: Compiler, threads: int, size: int, runs: int) -> ReadSpeed:
+    run = as_function(compiler.address(probe.read_kernel(compiler.target.isa)), 3)
+    start, owner = aligned_zeros(size + threads * probe.PROBE_BYTES)
+    owner.fill(1)  # untouched pages would all be one page of zeros
+    turns = size // threads // probe.READ_BYTES
+    share = turns * probe.READ_BYTES
+    sums = start + size
+    calls = [(turns, start + i * share, sums + i * probe.PROBE_BYTES) for i in range(threads)]
+    return ReadSpeed(size, threads * share / _best(run, calls, runs))
+
+
+def _peak(compiler: Compiler, kernel: Kernel, macs: int, threads: int, runs: int) -> float:
+    """Multiply-adds a second of a kernel that makes ``macs`` a turn."""
+    run = as_function(compiler.address(kernel), 3)
+    area = 2 * probe.PROBE_BYTES
+    start, owner = aligned_zeros(threads * area)
+    owner.fill(1)
+    turns = 1_000
+    # The run that counts is itself long enough: a shorter one may only have seemed so while it waited for a processor.
+    while (seconds := _best(run, _calls(turns, start, area, threads), runs)) < LEAST_RUN_S:
+        turns = max(2 * turns, int(turns * 1.2 * LEAST_RUN_S / max(seconds, 1e-6)))
+    return threads * turns * macs / seconds
+
+
+def _calls(turns: int, start: int, area: int, threads: int) -> list[tuple[int, int, int]]:
+    """Arguments for each thread: its own data, and beside it room for its sums."""
+    return [(turns, start + i * area, start + i * area + probe.PROBE_BYTES) for i in range(threads)]
+
+
+def _best(run: Probe, calls: Sequence[tuple[int, int, int]], runs: int) -> float:
+    """Seconds of the fastest of several runs, all calls at once."""
+    return min(_together(run, calls) for _ in range(runs))
+
+
+def _together(run: Probe, calls: Sequence[tuple[int, int, int]]) -> float:
+    others = [threading.Thread(target=run, args=call) for call in calls[1:]]
+    began = time.perf_counter()
+    for thread in others:
+        thread.start()
+    run(*calls[0])
+    for thread in others:
+        thread.join()
+    return time.perf_counter() - began
+
+
+def _path(isa: Isa, threads: int, cache: Path) -> Path:
+    return cache / f"machine-{isa.name}-{threads}.json"
+
+
+def _read(path: Path) -> MachineLimits:
+    fields = json.loads(path.read_text("utf-8"))
+    reads = tuple(ReadSpeed(int(read["size"]), float(read["bytes_per_s"])) for read in fields.pop("reads"))
+    return MachineLimits(reads=reads, **fields)
+
+
+def _keep(path: Path, limits: MachineLimits) -> None:
+    """Writes the file whole or not at all; a folder that cannot be written keeps nothing."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".machine-")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(asdict(limits), file, indent=1)
+        Path(draft).replace(path)

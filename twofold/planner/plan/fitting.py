@@ -1,0 +1,103 @@
+"""What fits into the memory of some machines: at which context, and how many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Final
+
+from twofold.core.errors import ParameterError
+from twofold.core.model import ModelSpec
+from twofold.core.values import BF16, FP8, INT4, ValueFormat
+from twofold.planner.count.setting import Setting
+from twofold.planner.machines.machine import Machine
+from twofold.planner.plan.choices import stored_as
+from twofold.planner.plan.memory import DeviceMemory, ReplicaMemory
+from twofold.planner.shapes.weights import main_format
+
+DEVICES: Final = (1, 2, 4, 8)
+FORMATS: Final[tuple[ValueFormat | None, ...]] = (None, FP8, INT4)
+KV_FORMATS: Final = (BF16, FP8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """``concurrency`` sequences of ``context`` tokens on ``tp`` machines; ``weights`` None are as the model comes.
+
+    ``rows`` is the most of a step, which activations are made for; ``share`` of the memory may be used.
+    """
+
+    shape: ModelSpec
+    machine: Machine
+    context: int
+    concurrency: int = 1
+    tp: int = 1
+    weights: ValueFormat | None = None
+    kv: ValueFormat = BF16
+    rows: int = 2048
+    share: float = 0.9
+
+    def __post_init__(self) -> None:
+        for name in ("context", "concurrency", "tp", "rows"):
+            if getattr(self, name) < 1:
+                raise ParameterError(f"{name} must be at least 1, not {getattr(self, name)}.", param=name)
+        if not 0 < self.share <= 1:
+            raise ParameterError(f"A share of memory is above 0 and at most 1, not {self.share:g}.", param="share")
+
+
+@dataclass(frozen=True, slots=True)
+class FitResult:
+    """Bytes are those of each device.
+
+    needed     of keys and values, for all that is asked for
+    sequences  of the asked context that there is room for
+    longest    context that as many sequences as asked can have; 0 where none fits. At most the model's own, or the
+               asked one where that is longer
+    """
+
+    question: Question
+    weights: str
+    room: DeviceMemory
+    needed: int
+    sequences: int
+    longest: int
+
+    @property
+    def fits(self) -> bool:
+        return self.needed <= self.room.kv
+
+    @property
+    def missing(self) -> int:
+        """Bytes that each device would need more."""
+        return max(0, self.needed - self.room.kv)
+
+
+def answer(question: Question) -> FitResult:
+    """Counts it. ParameterError where the devices cannot share the model."""
+    how = Setting(tp=question.tp, kv=question.kv)
+    how.check(question.shape)
+    shape = question.shape if question.weights is None else question.shape.stored_as(question.weights)
+    memory = ReplicaMemory(
+        shape, question.machine, how, question.rows, logit_rows=question.concurrency, share=question.share
+    )
+    return FitResult(
+        question,
+        main_format(shape).name,
+        memory.room(),
+        question.concurrency * memory.sequence_bytes(question.context),
+        memory.sequences(question.context),
+        memory.longest(question.concurrency, max(shape.context_length, question.context)),
+    )
+
+
+def ways(question: Question) -> Iterator[FitResult]:
+    """The same question with more devices, smaller weights, smaller keys and values: fewest devices first."""
+    shapes = tuple(stored_as(question.shape, FORMATS))
+    for tp, shape, kv in product(sorted({question.tp, *DEVICES}), shapes, KV_FORMATS):
+        changed = replace(question, shape=shape, tp=tp, weights=None, kv=kv)
+        if tp == 1 or question.machine.link is not None:
+            try:
+                yield answer(changed)
+            except ParameterError:  # the heads cannot be shared out to so many
+                continue

@@ -1,0 +1,227 @@
+"""Finds the cheapest ways to serve some traffic within limits, and the frontier of TPOT against cost.
+
+Every configuration is looked at once: what forbids it at any number, or its curve of load, and from that the least
+number of replicas that keeps the limits. Estimates are monotone in that number, so it is found by halving.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from twofold.core.errors import ParameterError
+from twofold.core.model import ModelSpec
+from twofold.planner.machines.machine import Machine
+from twofold.planner.plan.choices import Choices, Configuration
+from twofold.planner.plan.evaluate import Candidate, candidates
+from twofold.planner.plan.plan import CapacityPlan, Count, PlanRefusal
+from twofold.planner.plan.reasons import reasons
+from twofold.planner.plan.slo import Slo
+from twofold.planner.plan.traffic import Traffic
+from twofold.planner.predict.constants import Constants
+from twofold.planner.predict.errors import Errors, errors_for
+from twofold.planner.predict.known import constants_for
+
+LEAST_GAIN: Final = 0.01
+"""The share of TPOT that a dearer point must save to be on the frontier."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of machines beside their data sheets.
+
+    constants  what each really reaches
+    prices     dollars an hour that count instead of the table's, by the machine's name
+    """
+
+    constants: Callable[[Machine, ModelSpec], Constants] = constants_for
+    prices: Mapping[str, float] = field(default_factory=dict)
+
+    def price(self, machine: Machine) -> float | None:
+        """Of one device for an hour."""
+        return self.prices.get(machine.name, None if machine.price is None else float(machine.price))
+
+    def of(self, configuration: Configuration) -> tuple[Constants, Errors, float | None]:
+        """Of the configuration's model and machine."""
+        constants = self.constants(configuration.machine, configuration.shape)
+        return constants, measured_errors(configuration, constants), self.price(configuration.machine)
+
+
+def measured_errors(configuration: Configuration, by: Constants | None = None) -> Errors:
+    """Of predictions for a configuration. That of TTFT is not known: it was measured in closed loops, and plans have
+    random arrivals."""
+    shape, machine = configuration.shape, configuration.machine
+    return replace(errors_for(shape, machine, by or constants_for(machine, shape)), ttft=None)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPoint:
+    """A configuration at some load. ``cost`` an hour, or its devices where nothing has a price."""
+
+    name: str
+    count: Count
+    tpot: float
+    cost: float
+    met: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStudy:
+    """What a search found.
+
+    plans      that keep the limits, cheapest first, one for each way to hold the model
+    refusals   of all other configurations
+    frontier   points that nothing is both faster and cheaper than, by rising cost; limits do not matter here
+    tried      configurations
+    """
+
+    plans: tuple[CapacityPlan, ...]
+    refusals: tuple[PlanRefusal, ...]
+    frontier: tuple[SearchPoint, ...]
+    tried: int
+
+
+def search(choices: Choices, traffic: Traffic, slo: Slo, facts: Facts) -> PlanStudy:
+    """All that keeps the limits. ParameterError where costs cannot be compared, for want of a price."""
+    _check_prices(choices, facts)
+    plans: list[CapacityPlan] = []
+    refusals: list[PlanRefusal] = []
+    points: list[SearchPoint] = []
+    found = candidates(choices.configurations(), traffic, slo, facts.of)
+    tried = 0
+    for candidate in found:
+        tried += 1
+        if isinstance(candidate, PlanRefusal):
+            refusals.append(candidate)
+            continue
+        outcome = candidate.refusal() or least(candidate, choices.devices)
+        if isinstance(outcome, PlanRefusal):
+            refusals.append(outcome)
+        else:
+            plans.append(replace(outcome, reasons=tuple(reasons(candidate, outcome))))
+        if not isinstance(outcome, PlanRefusal) or outcome.bound not in ("memory", "shape"):
+            points += _points(candidate, choices.devices)
+    return PlanStudy(tuple(best(plans)), tuple(refusals), tuple(frontier(points)), tried)
+
+
+def best(plans: Iterable[CapacityPlan]) -> list[CapacityPlan]:
+    """Cheapest first; of those that differ in chunks or guesses alone, the cheapest, and of these the fastest."""
+    kept: dict[tuple[object, ...], CapacityPlan] = {}
+    for plan in by_cost(plans):
+        c = plan.configuration
+        kept.setdefault((c.shape.name, c.machine.name, c.how, c.weights, c.split), plan)
+    return list(kept.values())
+
+
+def frontier(points: Iterable[SearchPoint]) -> list[SearchPoint]:
+    """Those that no other point beats in one of TPOT and cost without losing in the other, by a hundredth at least."""
+    kept: list[SearchPoint] = []
+    for point in sorted(points, key=lambda each: (each.cost, each.tpot)):
+        if not kept or point.tpot < (1 - LEAST_GAIN) * kept[-1].tpot:
+            kept.append(point)
+    return kept
+
+
+def by_cost(plans: Iterable[CapacityPlan]) -> list[CapacityPlan]:
+    """Cheapest first; then those with the fewest devices, what costs least quality, and the fastest."""
+    return sorted(plans, key=_rank)
+
+
+def _rank(plan: CapacityPlan) -> tuple[float, int, int, float, float]:
+    c = plan.configuration
+    risks = (not c.stored) + (c.how.kv.bits < 16)
+    return (plan.devices if plan.cost is None else plan.cost), plan.devices, risks, plan.tpot.at, plan.ttft.at
+
+
+def _check_prices(choices: Choices, facts: Facts) -> None:
+    """Several machines are compared by money, so each needs a price; one alone is counted in devices without."""
+    missing = [machine.name for machine in choices.machines if facts.price(machine) is None]
+    if missing and len(choices.machines) > 1:
+        raise ParameterError(
+            f"No price of {', '.join(missing)} is known, so it cannot be compared with others.",
+            param="price",
+            hint=f"Give dollars an hour of one device: --price {missing[0]}=2.50",
+        )
+
+
+def least(candidate: Candidate, devices: int) -> CapacityPlan | PlanRefusal:
+    """The plan with the fewest replicas that keeps the limits."""
+    most = devices // candidate.configuration.tp
+
+    def kept(count: Count) -> bool:
+        plan = candidate.plan(count)
+        return plan is not None and candidate.meets(plan)
+
+    if candidate.configuration.split:
+        decode = _first(lambda n: kept(Count(prefill=most, decode=n)), most)
+        prefill = decode and _first(lambda n: kept(Count(prefill=n, decode=decode)), most - decode)
+        count = Count(prefill=prefill or 0, decode=decode or 0)
+        enough = bool(prefill)
+    else:
+        both = _first(lambda n: kept(Count(both=n)), most)
+        count, enough = Count(both=both or 0), bool(both)
+    plan = candidate.plan(count) if enough else None
+    return plan or _too_few(candidate, devices)
+
+
+def _first(ok: Callable[[int], bool], most: int) -> int | None:
+    """The least number up to ``most`` that is enough, where every larger one is too."""
+    high = 1
+    while high < most and not ok(high):
+        high *= 2
+    high = min(high, most)
+    if most < 1 or not ok(high):
+        return None
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if ok(middle) else (middle, high)
+    return high
+
+
+def _too_few(candidate: Candidate, devices: int) -> PlanRefusal:
+    """What still fails with all the devices that there may be."""
+    configuration = candidate.configuration
+    most = devices // configuration.tp
+    if not most:
+        return PlanRefusal(
+            configuration, "devices", f"one replica has {configuration.tp} devices, more than {devices:,}"
+        )
+    half = max(1, most // 2)
+    count = Count(prefill=half, decode=half) if configuration.split else Count(both=most)
+    plan = candidate.plan(count)
+    if plan is None:
+        return PlanRefusal(configuration, "devices", f"{devices:,} devices cannot take the load")
+    for name, limit in candidate.slo.limits():
+        if (value := plan.estimates()[name].at) > limit:
+            why = f"{name} is {value * 1e3:,.1f} ms for {candidate.slo.attainment:.4g} of the requests"
+            return PlanRefusal(configuration, "devices", f"{why} with {devices:,} devices", name, value, limit)
+    return PlanRefusal(configuration, "devices", f"{devices:,} devices are not enough for both phases")
+
+
+def _points(candidate: Candidate, devices: int) -> Iterable[SearchPoint]:
+    """The configuration at the loads of its curve, as far as that many devices go."""
+    rate, tp = candidate.traffic.rate, candidate.configuration.tp
+    counts = {math.ceil(rate / state.rate) for state in candidate.curve.states[1:]}
+    prefill = _prefill(candidate, devices // tp) if candidate.configuration.split else 0
+    for number in sorted(counts):
+        count = Count(prefill=prefill, decode=number) if prefill else Count(both=number)
+        if count.replicas * tp > devices or (candidate.configuration.split and not prefill):
+            continue
+        plan = candidate.plan(count)
+        if plan is not None and math.isfinite(plan.ttft.at):
+            cost = float(plan.devices) if plan.cost is None else plan.cost
+            yield SearchPoint(candidate.configuration.name, count, plan.tpot.mean, cost, candidate.meets(plan))
+
+
+def _prefill(candidate: Candidate, most: int) -> int:
+    """The least prefill replicas that keep the limit of TTFT, or if none can, that take the load; 0 where none do."""
+    limit = candidate.slo.ttft
+
+    def enough(number: int, limit: float | None) -> bool:
+        plan = candidate.plan(Count(prefill=number, decode=most))
+        return plan is not None and (limit is None or plan.ttft.at <= limit)
+
+    return _first(lambda n: enough(n, limit), most) or _first(lambda n: enough(n, None), most) or 0

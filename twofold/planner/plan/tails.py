@@ -1,0 +1,181 @@
+"""Plans held against the simulator: the tails of the best few are not estimated but seen.
+
+A plan is simulated on its own replicas, on eight of them with their part of the traffic where there are more, with
+arrivals as the load draws them. Where limits are missed, replicas are added, and taken away where they are kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from twofold.bench.load.base import Load
+from twofold.core.errors import TwofoldError
+from twofold.planner.plan.choices import Choices
+from twofold.planner.plan.evaluate import Candidate
+from twofold.planner.plan.plan import CapacityPlan, Count, Estimate
+from twofold.planner.plan.reasons import reasons
+from twofold.planner.plan.search import Facts, PlanStudy, by_cost
+from twofold.planner.plan.slo import Slo
+from twofold.planner.plan.traffic import Traffic
+from twofold.planner.simulate.fleet import Simulated
+from twofold.planner.simulate.jobs import Jobs
+from twofold.planner.simulate.scenario import Scenario, Split
+from twofold.planner.simulate.setting import EngineSetting, groups_for
+
+MakeLoad: TypeAlias = Callable[[float, int], Load]
+"""The load at another rate, and how many requests of it."""
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+BEST: Final = 3
+"""Plans at the head of the list that are to be simulated,"""
+MOST: Final = 6
+"""and how many may be until they are. As many again may be until the first one is."""
+REPLICAS: Final = 8
+REQUESTS: Final = 400
+"""Of each replica that is simulated, at least."""
+LEAST: Final = 2000
+"""Of all replicas together."""
+BEYOND: Final = 50
+"""Requests that are to be beyond the percentile, so that it is not a matter of a few."""
+EDGE: Final = 0.1
+"""Share of the requests at the start and at the end that do not count: replicas fill up, and empty."""
+ROUNDS: Final = 5
+"""How often the number of a plan's replicas is changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatencySamples:
+    """(requests,) seconds of those that count, in no order."""
+
+    times: Mapping[str, Floats]
+
+    @classmethod
+    def of(cls, found: Simulated) -> LatencySamples:
+        jobs = found.jobs
+        due, first, last = (np.array(column) for column in (jobs.due_s, jobs.first_s, jobs.last_s))
+        low, high = np.quantile(due, (EDGE, 1 - EDGE))
+        kept = (due >= low) & (due <= high)
+        tokens = np.maximum(1, np.array(jobs.output) - 1)
+        times = {"ttft": first - due, "tpot": (last - first) / tokens, "e2e": last - due}
+        return cls({name: each[kept] for name, each in times.items()})
+
+    def estimate(self, name: str, share: float, before: Estimate) -> Estimate:
+        """Mean and percentile by nearest rank, with floor and error of the estimate before."""
+        ascending = np.sort(self.times[name])
+        at = float(ascending[max(0, math.ceil(share * len(ascending)) - 1)])
+        return replace(before, mean=float(ascending.mean()), at=at)
+
+    def attained(self, slo: Slo) -> float:
+        """The share of the requests within all limits."""
+        met = np.ones(len(self.times["ttft"]), bool)
+        for name, limit in slo.limits():
+            met &= self.times[name] <= limit
+        return float(met.mean())
+
+
+def simulated(
+    study: PlanStudy, choices: Choices, traffic: Traffic, slo: Slo, facts: Facts, make: MakeLoad
+) -> PlanStudy:
+    """The study with its best few plans as the simulator sees them; those that it cannot simulate stay estimates."""
+    waiting, looked = list(study.plans), list[CapacityPlan]()
+    for number in range(2 * MOST):
+        first = by_cost([*looked, *waiting])[: BEST if number < MOST else 1]
+        plan = next((each for each in first if each in waiting), None)
+        if plan is None:
+            break
+        waiting.remove(plan)
+        candidate = Candidate.of(plan.configuration, traffic, slo, *facts.of(plan.configuration))
+        looked += _settled(candidate, plan, make, choices.devices)
+    return replace(study, plans=tuple(by_cost([*looked, *waiting])))
+
+
+def _settled(candidate: Candidate, plan: CapacityPlan, make: MakeLoad, devices: int) -> Iterator[CapacityPlan]:
+    """The plan with as many replicas as it needs; nothing where too many would be."""
+    if plan.configuration.speculation is not None:
+        yield plan
+        return
+    kept: CapacityPlan | None = None
+    tried: set[Count] = set()
+    for _ in range(ROUNDS):
+        tried.add(plan.count)
+        try:
+            looked = look(candidate, plan, make)
+        except TwofoldError:  # what the simulator does not know how to run stays an estimate
+            yield plan
+            return
+        good = (looked.attained or 0.0) >= candidate.slo.attainment
+        if good:
+            kept = looked
+        count = _fewer(plan.count) if good else _more(candidate, looked)
+        following = candidate.plan(count) if count is not None and count not in tried else None
+        if following is None or following.devices > devices or (kept is not None and not good):
+            break
+        plan = following
+    if kept is not None:
+        yield replace(kept, reasons=tuple(reasons(candidate, kept)))
+
+
+def look(candidate: Candidate, plan: CapacityPlan, make: MakeLoad) -> CapacityPlan:
+    """The plan with what a simulation of it shows."""
+    count, shown = plan.count, min(REPLICAS, plan.count.replicas)
+    whole = bool(count.decode)
+    part = 1.0 if whole else shown / count.both
+    requests = max(REQUESTS * shown, LEAST, math.ceil(BEYOND / (1 - candidate.slo.attainment)))
+    jobs = Jobs(make(candidate.traffic.rate * part, requests))
+    seen = LatencySamples.of(_scenario(candidate, plan, count.both if whole else shown).run(jobs))
+    share = candidate.slo.attainment
+    times = {name: seen.estimate(name, share, before) for name, before in plan.estimates().items()}
+    return replace(
+        plan,
+        ttft=times["ttft"],
+        tpot=times["tpot"],
+        e2e=times["e2e"],
+        sure=candidate.sure(times),
+        source="simulation",
+        attained=seen.attained(candidate.slo),
+    )
+
+
+def _scenario(candidate: Candidate, plan: CapacityPlan, replicas: int) -> Scenario:
+    c, count = plan.configuration, plan.count
+    rows = max(c.chunk, plan.batch_limit)
+    if c.split:
+        rows = max(rows, candidate.traffic.longest)
+    groups = groups_for(
+        c.shape, c.machine, c.how, sequences=plan.batch_limit, rows=rows, memory=float(candidate.memory.room().kv)
+    )
+    return Scenario(
+        shape=c.shape,
+        machine=c.machine,
+        setting=EngineSetting(groups, sequences=plan.batch_limit, rows=rows),
+        how=c.how,
+        constants=candidate.constants,
+        replicas=max(1, replicas),
+        split=Split(count.prefill, count.decode) if c.split else None,
+        router="least-loaded",
+    )
+
+
+def _fewer(count: Count) -> Count | None:
+    if count.both:
+        return Count(both=count.both - 1) if count.both > 1 else None
+    if count.decode > 1:
+        return Count(prefill=count.prefill, decode=count.decode - 1)
+    return Count(prefill=count.prefill - 1, decode=count.decode) if count.prefill > 1 else None
+
+
+def _more(candidate: Candidate, plan: CapacityPlan) -> Count:
+    """More of what is short."""
+    count = plan.count
+    if count.both:
+        return Count(both=count.both + max(1, count.both // 10))
+    slow = candidate.slo.tpot is not None and plan.tpot.at > candidate.slo.tpot
+    if slow:
+        return Count(prefill=count.prefill, decode=count.decode + max(1, count.decode // 10))
+    return Count(prefill=count.prefill + max(1, count.prefill // 10), decode=count.decode)

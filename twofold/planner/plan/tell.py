@@ -1,0 +1,155 @@
+"""Plans and answers as lines of text. Sizes are in units of 10⁹ bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from twofold.bench.draw import duration, plot, share
+from twofold.planner.plan.chart import frontier_chart
+from twofold.planner.plan.fitting import FitResult
+from twofold.planner.plan.plan import CapacityPlan, Estimate
+from twofold.planner.plan.search import PlanStudy, measured_errors
+from twofold.planner.plan.slo import Slo
+from twofold.planner.plan.traffic import Traffic
+from twofold.planner.predict.errors import error_words
+
+COLUMNS = (
+    "$/h",
+    "$/M out",
+    "devices",
+    "replicas",
+    "replica",
+    "weights",
+    "KV",
+    "step",
+    "TTFT",
+    "TPOT",
+    "batch",
+    "",
+)
+WAYS = ("TP", "weights", "KV", "weights/device", "free for KV", "sequences", "max context")
+
+
+def tell_study(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> Iterator[str]:
+    """The cheapest plans in a table, the first one's reasons, and the frontier."""
+    kinds = traffic.kinds
+    yield (
+        f"{traffic.rate:g} requests/s, on average {traffic.mean(kind.prompt for kind in kinds):,.0f} prompt tokens "
+        f"({share(traffic.cached_share)} cached) and {traffic.mean(kind.output for kind in kinds):,.0f} output tokens"
+    )
+    yield f"SLO: {slo}"
+    yield (
+        f"{_counted(study.tried, 'configuration')} tried; {len(study.plans):,} meet the SLO, counting those that "
+        "differ only in step size once. Cheapest first:"
+    )
+    yield ""
+    yield from table(COLUMNS, [_row(plan, several_models(study)) for plan in study.plans[:shown]])
+    yield ""
+    best = study.plans[0]
+    yield f"About the first ({best.configuration.name}):"
+    yield from (f"  {reason}" for reason in best.reasons)
+    yield f"  Settings: --max-num-seqs {best.batch_limit} --max-num-batched-tokens {best.configuration.chunk}."
+    yield error_words(measured_errors(best.configuration))
+    if best.source == "simulation":
+        yield f"~ marks estimates from means and variances; the others were simulated: {_attained(best)}."
+    else:
+        yield "~ marks estimates from means and variances, without a simulation."
+    yield ""
+    yield plot(frontier_chart(study, slo, priced=best.cost is not None))
+
+
+def several_models(study: PlanStudy) -> bool:
+    return len({plan.configuration.shape.name for plan in study.plans}) > 1
+
+
+def tell_answer(answer: FitResult, others: Sequence[FitResult]) -> Iterator[str]:
+    """The bytes line by line, whether it fits, and what would."""
+    asked, room = answer.question, answer.room
+    yield (
+        f"{asked.shape.name} on {asked.tp} × {asked.machine.name}: {answer.weights} weights, {asked.kv.name} keys and "
+        f"values, {asked.concurrency} × {asked.context:,} tokens"
+    )
+    each = " on each device" if asked.tp > 1 else ""
+    yield f"memory{each}: {_gb(room.memory)}"
+    lines = [(name, size) for name, size in room.lines() if name != "keys and values"]
+    for name, size in (*lines, ("keys and values", answer.needed)):
+        yield f"  {name:<18}{_gb(size):>10}{_detail(answer, name)}"
+    total = sum(size for _, size in lines) + answer.needed
+    verdict = "fits" if answer.fits else f"does not fit: {_gb(answer.missing)} too large"
+    yield f"  {'total':<18}{_gb(total):>10}  {verdict}"
+    if asked.context > asked.shape.context_length:
+        yield f"The model supports contexts of up to {asked.shape.context_length:,} tokens."
+    yield ""
+    yield f"Sequences of {asked.context:,} tokens that fit, and the longest context at concurrency {asked.concurrency}:"
+    rows = [_way(other) for other in others]
+    yield from table(WAYS, rows)
+
+
+def _attained(plan: CapacityPlan) -> str:
+    return f"the first met the SLO in {plan.attained or 0.0:.1%} of requests"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' if number != 1 else ''}"
+
+
+def _detail(answer: FitResult, name: str) -> str:
+    asked = answer.question
+    if name == "keys and values":
+        return f"  {asked.concurrency} × {_gb(answer.needed // asked.concurrency)}"
+    if name == "reserve":
+        return f"  {share(1 - asked.share)} for libraries, CUDA graphs and fragmentation"
+    if name == "activations":
+        return f"  for a step of {asked.rows:,} tokens"
+    return ""
+
+
+def _way(answer: FitResult) -> tuple[str, ...]:
+    longest = f"{answer.longest:,}" if answer.longest else "–"
+    return (
+        str(answer.question.tp),
+        answer.weights,
+        answer.question.kv.name,
+        _gb(answer.room.weights),
+        _gb(max(0, answer.room.kv)),
+        f"{answer.sequences:,}" if answer.sequences else "–",
+        longest,
+    )
+
+
+def _row(plan: CapacityPlan, named: bool) -> tuple[str, ...]:
+    c = plan.configuration
+    steps = "split" if c.split else f"{c.chunk} tokens"
+    if c.speculation:
+        steps += f", {c.speculation.drafts} drafts"
+    return (
+        "–" if plan.cost is None else f"{plan.cost:,.2f}",
+        "–" if plan.cost_per_million is None else f"{plan.cost_per_million:,.3f}",
+        str(plan.devices),
+        str(plan.count),
+        f"{c.shape.name + ' on ' if named else ''}{c.tp}×{c.machine.name}",
+        c.weights,
+        c.how.kv.name,
+        steps,
+        _time(plan.ttft, plan.source),
+        _time(plan.tpot, plan.source),
+        f"{plan.batch:.0f} (max {plan.batch_limit})",
+        {True: "sure", False: "", None: ""}[plan.sure],
+    )
+
+
+def _time(found: Estimate, source: str) -> str:
+    band = f" ±{float(found.error):.0%}" if found.error is not None else ""
+    return f"{'~' if source == 'estimate' else ''}{duration(found.at)}{band}"
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:,.1f} GB"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Columns that are as wide as what is in them; numbers to the right."""
+    widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
+        cells = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()

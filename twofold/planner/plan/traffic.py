@@ -1,0 +1,144 @@
+"""What is asked, as a planner sees it: a rate, and a few kinds of requests that stand for all.
+
+Requests are sorted by the tokens of their prompts that must be computed, and cut into kinds: tenths, and finer ones at
+the end, for it is the longest prompts that decide about tails. A kind is the mean of its requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+from typing import Final
+
+from twofold.bench.load.base import Ask, Load
+from twofold.bench.load.checks import MOST_RATE, above_zero
+from twofold.core.errors import ParameterError
+
+EDGES: Final = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0)
+"""Shares of the requests at which one kind ends and the next begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Equal requests, a ``share`` of all. ``cached`` tokens of the prompt need no prefill."""
+
+    share: float
+    prompt: int
+    cached: int
+    output: int
+
+    @property
+    def new(self) -> int:
+        """Tokens of the prompt that are computed."""
+        return self.prompt - self.cached
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """``rate`` requests a second, of these kinds.
+
+    longest    most tokens of a request with its answer
+    shortness  mean of 1 / (tokens of an answer after the first): short answers have no time to be average
+    """
+
+    rate: float
+    kinds: tuple[Kind, ...]
+    longest: int
+    shortness: float
+
+    @classmethod
+    def of(cls, load: Load, rate: float | None = None) -> Traffic:
+        """The requests of a load that wait for no other, at the rate that they come at if no other is given.
+
+        A prompt's shared pieces are cached where one before it began with the same; nothing is ever forgotten.
+        ParameterError where there are too few requests to have a rate, or answers of one token.
+        """
+        if load.describe().get("later_turns"):
+            raise ParameterError(
+                "Sessions of several turns cannot be planned for.", param="trace", hint="Simulate them."
+            )
+        asks = list(load.begin())
+        if rate is None:
+            rate = _rate(asks)
+        return cls.of_requests(above_zero("rate", rate, MOST_RATE), _requests(asks))
+
+    @classmethod
+    def of_requests(cls, rate: float, requests: Iterable[tuple[int, int, int]]) -> Traffic:
+        """Of (prompt, cached, output) tokens."""
+        listed = sorted(requests, key=lambda each: each[0] - each[1])
+        if not listed:
+            raise ParameterError("There are no requests to plan for.", param="load")
+        longest = max(prompt + output for prompt, _, output in listed)
+        kinds = (listed[:1],) if len(set(listed)) == 1 else tuple(_groups(listed))
+        count = sum(map(len, kinds))
+        shortness = fmean(1 / max(1, output - 1) for _, _, output in listed)
+        traffic = cls(rate, tuple(_kind(kind, len(kind) / count) for kind in kinds), longest, shortness)
+        if traffic.decoded < 1:
+            raise ParameterError(
+                "Answers of one token have no TPOT to plan for.", param="output-tokens", hint="Ask for longer answers."
+            )
+        return traffic
+
+    @property
+    def decoded(self) -> float:
+        """Mean tokens of an answer after the first."""
+        return self.mean(kind.output - 1 for kind in self.kinds)
+
+    @property
+    def context(self) -> int:
+        """Mean tokens that a row of decoding sees: longer answers count more, for they are there for longer."""
+        seen = self.mean((kind.output - 1) * (kind.prompt + kind.output / 2) for kind in self.kinds)
+        return max(2, round(seen / self.decoded))
+
+    @property
+    def cached_share(self) -> float:
+        """Of all tokens of prompts."""
+        return self.mean(kind.cached for kind in self.kinds) / self.mean(kind.prompt for kind in self.kinds)
+
+    def mean(self, values: Iterable[float]) -> float:
+        """Of one value for each kind, over requests."""
+        return sum(kind.share * value for kind, value in zip(self.kinds, values, strict=True))
+
+
+def _rate(asks: Sequence[Ask]) -> float:
+    span_s = asks[-1].due_s - asks[0].due_s if asks else 0.0
+    if span_s <= 0:
+        raise ParameterError("These requests come all at once.", param="rate", hint="Give a --rate to plan for.")
+    return (len(asks) - 1) / span_s
+
+
+def _requests(asks: Iterable[Ask]) -> Iterable[tuple[int, int, int]]:
+    seen: set[int] = set()
+    for ask in asks:
+        if ask.input_tokens < 1:
+            raise ParameterError(
+                f"Request {ask.index} gives a text and not how many tokens it has.",
+                param="trace",
+                hint="Write input_tokens into the trace.",
+            )
+        yield ask.input_tokens, min(_cached(ask, seen), ask.input_tokens - 1), ask.output_tokens
+
+
+def _cached(ask: Ask, seen: set[int]) -> int:
+    """Tokens that a prompt before this one began with too; its own beginning is kept in ``seen``."""
+    cached, path, known = 0, 0, True
+    for piece in ask.shared:
+        path = hash((path, piece.key, piece.tokens))
+        known = known and path in seen
+        cached += piece.tokens if known else 0
+        seen.add(path)
+    return cached
+
+
+def _groups(listed: Sequence[tuple[int, int, int]]) -> Iterable[Sequence[tuple[int, int, int]]]:
+    edges = [round(edge * len(listed)) for edge in EDGES]
+    for start, end in pairwise(edges):
+        if end > start:
+            yield listed[start:end]
+
+
+def _kind(requests: Sequence[tuple[int, int, int]], share: float) -> Kind:
+    prompt, cached, output = (round(fmean(column)) for column in zip(*requests, strict=True))
+    return Kind(share, prompt, min(cached, prompt - 1), max(1, output))

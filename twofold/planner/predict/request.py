@@ -1,0 +1,190 @@
+"""What a client will see: TTFT, TPOT and the time of whole answers, with C requests open at all times.
+
+    t_dec     seconds of a step in which everybody gets a token, halfway through the answer
+    T_p       seconds of a prompt's own steps
+    TPOT      t_dec(b) + (b − 1) / OSL · T_p                     continuous batching: each token waits for its share
+                                                                of the others' prompts
+    TTFT      t_first + wait · t_dec + T_p · (1 + n) + queue      n = min(b − 1, ahead + ahead_c · (b − 1))
+    E2E       TTFT + (OSL − 1) · TPOT
+    queue     (C − b) / b · (E2E without it)                      those beyond the b that fit wait for a place
+
+b = min(C, what the memory holds). n counts the others' prompts that are computed first: where every answer is followed
+by the next request, requests of equal length end together and so come together. ``wait`` counts the steps that a
+request waits for before it is let in. The interference term is that of SARATHI (Agrawal et al. 2023), in the mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from twofold.core.errors import ParameterError
+from twofold.core.model import ModelSpec
+from twofold.planner.count.memory import fit
+from twofold.planner.count.setting import PLAIN, Setting
+from twofold.planner.count.step import SequenceRows
+from twofold.planner.machines.machine import Machine
+from twofold.planner.predict.constants import Constants
+from twofold.planner.predict.demand import Demand, StepParts
+from twofold.planner.predict.steps import StepPredictor
+
+MEMORY_SHARE: Final = 0.9
+"""What servers take of a device's memory, if not told otherwise."""
+ENTRY_STEPS: Final = 1.5
+"""Steps that a request waits for: half of the one that runs, and the one before which it is let in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Equal requests. ``cached`` of the ``prompt`` tokens need no prefill; ``concurrency`` are open at all times.
+
+    ``chunk`` is the most rows of a step.
+    """
+
+    prompt: int
+    output: int
+    cached: int = 0
+    concurrency: int = 1
+    chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.prompt < 1 or self.output < 1 or self.concurrency < 1 or not 0 <= self.cached < self.prompt:
+            raise ParameterError(
+                "A request has at least one token of prompt that is not cached, one of output, and one of it is open.",
+                param="case",
+            )
+        if self.chunk is not None and self.chunk < 1:
+            raise ParameterError(f"A step has at least one row, not {self.chunk}.", param="chunk")
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Mean seconds of a request. ``batch`` run together, the others of the case wait in the queue.
+
+    ttft_floor, tpot_floor     what no server on this machine can go below: a prompt alone, and a step of the batch
+    prefill, decode            seconds of a prompt's own steps, and of a step in which all get a token, by part
+    interference               seconds a token that others' prompts take
+    """
+
+    ttft: float
+    tpot: float
+    ttft_floor: float
+    tpot_floor: float
+    prefill: StepParts
+    decode: StepParts
+    interference: float
+    queue: float
+    batch: int
+    output: int
+    concurrency: int
+    devices: int
+
+    @property
+    def e2e(self) -> float:
+        return self.ttft + (self.output - 1) * self.tpot
+
+    @property
+    def requests_per_s(self) -> float:
+        """With ``concurrency`` open, by Little's law."""
+        return self.concurrency / self.e2e
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Output tokens of all requests together."""
+        return self.output * self.requests_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Predictor:
+    """Predicts for one model on one machine. ``batch_limit``: the most sequences that the server lets run."""
+
+    shape: ModelSpec
+    machine: Machine
+    constants: Constants
+    how: Setting = PLAIN
+    batch_limit: int | None = None
+    memory_share: float = MEMORY_SHARE
+    steps: StepPredictor = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", StepPredictor.of(self.shape, self.machine, self.how))
+
+    def batch(self, case: Case) -> int:
+        """How many of the case's requests run together: those that the memory holds, halfway through their answers.
+
+        ParameterError where it holds none.
+        """
+        context = case.prompt + case.output // 2
+        room = fit(self.shape, self.machine.memory, context, self.how, share=self.memory_share)
+        if not room.fits:
+            raise ParameterError(
+                f"{self.shape.name} with a context of {context:,} tokens does not fit into {self.machine.name}: "
+                f"{room.weights / 1e9:,.1f} GB of weights and {room.kv_a_sequence / 1e9:,.1f} GB of keys and values, "
+                f"in {room.usable / 1e9:,.1f} GB.",
+                param="hardware",
+                hint="Use more devices, fewer bits a weight, or a shorter context.",
+            )
+        return min(case.concurrency, room.sequences, self.batch_limit or case.concurrency)
+
+    def predict(self, case: Case) -> Prediction:
+        """TTFT, TPOT and their parts."""
+        by, batch = self.constants, self.batch(case)
+        decode = self.decode(case, batch)
+        chunks = self.prefill(case)
+        step_s, prefill_s = decode.seconds(by), sum(each.seconds(by) for each in chunks)
+        interference = (batch - 1) / case.output * prefill_s
+        tpot = step_s + interference
+        ttft = first_token_s(by, prefill_s, step_s, batch)
+        queue = (case.concurrency - batch) / batch * (ttft + (case.output - 1) * tpot)
+        return Prediction(
+            ttft=ttft + queue,
+            tpot=tpot,
+            ttft_floor=floor_of(chunks),
+            tpot_floor=decode.floor,
+            prefill=_sum(each.parts(by) for each in chunks),
+            decode=decode.parts(by),
+            interference=interference,
+            queue=queue,
+            batch=batch,
+            output=case.output,
+            concurrency=case.concurrency,
+            devices=self.how.tp,
+        )
+
+    def decode(self, case: Case, batch: int) -> Demand:
+        """Of a step of ``batch`` sequences halfway through their answers."""
+        return self.steps.decode(batch, case.prompt + max(1, case.output // 2))
+
+    def prefill(self, case: Case) -> tuple[Demand, ...]:
+        """Of each of the steps that a prompt takes alone."""
+        chunk = case.chunk or case.prompt
+        starts = range(case.cached, case.prompt, chunk)
+        return tuple(
+            self.steps.demand(
+                [(1, SequenceRows(min(chunk, case.prompt - start), start, int(start + chunk >= case.prompt)))]
+            )
+            for start in starts
+        )
+
+
+def first_token_s(by: Constants, prompt_s: float, step_s: float, batch: int) -> float:
+    """Seconds to the first token of one of ``batch`` running requests, without the queue for a place among them."""
+    entry = ENTRY_STEPS * step_s if batch > 1 else 0.0
+    return by.t_first + entry + prompt_s * (1 + by.prompts_ahead(batch))
+
+
+def floor_of(steps: tuple[Demand, ...]) -> float:
+    """The least seconds for all of them, one after the other."""
+    return sum(each.floor for each in steps)
+
+
+def _sum(parts: Iterable[StepParts]) -> StepParts:
+    listed = list(parts)
+    return StepParts(
+        weights=sum(each.weights for each in listed),
+        arithmetic=sum(each.arithmetic for each in listed),
+        kv=sum(each.kv for each in listed),
+        links=sum(each.links for each in listed),
+        overhead=sum(each.overhead for each in listed),
+    )

@@ -1,0 +1,81 @@
+"""Where keys and values outgrow weights and arithmetic for one model on one machine, and what a price cliff implies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from twofold.core.model import ModelSpec
+from twofold.planner.count.crossover import attention_crossover, batch_tokens_crossover, context_crossover
+from twofold.planner.count.memory import kv_bytes_per_token, parameters
+from twofold.planner.count.setting import Setting
+from twofold.planner.machines.machine import Machine
+from twofold.planner.price.cliff import ImpliedCache, implied_kv
+
+
+@dataclass(frozen=True, slots=True)
+class Crossovers:
+    """Tokens from which one cost is above another; the names are those of ``cost.count.crossover``.
+
+    attention   S*: of a prompt, attention above the matrices
+    batch       B·c: in the batch, bytes of keys and values above those of the weights
+    context     c*: of a sequence, reading it above computing a row's matrices
+    cliff       a price step, and the bytes of keys and values a token that would explain it
+    """
+
+    model: str
+    machine: str
+    kv_token: int
+    attention: float
+    batch: float
+    context: float
+    cliff: int | None
+    implied: ImpliedCache | None
+
+    @classmethod
+    def of(cls, shape: ModelSpec, machine: Machine, how: Setting, cliff: int | None = None) -> Self:
+        """Those of a model; the cliff is explained by its active parameters and this machine."""
+        arithmetic = how.activations.arithmetic
+        active = parameters(shape).active
+        return cls(
+            model=shape.name,
+            machine=machine.name,
+            kv_token=kv_bytes_per_token(shape, how),
+            attention=attention_crossover(shape),
+            batch=batch_tokens_crossover(shape, how),
+            context=context_crossover(shape, machine, arithmetic, how),
+            cliff=cliff,
+            implied=None if cliff is None else implied_kv(active, machine.ridge(arithmetic), cliff),
+        )
+
+    def lines(self) -> list[str]:
+        """In words."""
+        found = [
+            f"{self.model} on {self.machine}: {self.kv_token:,} bytes of keys and values a token",
+            f"  attention costs more than the matrices in prompts above {self.attention:,.0f} tokens",
+            f"  keys and values outweigh the weights above {self.batch:,.0f} tokens in the batch",
+            f"  reading them takes longer than computing a token above {self.context:,.0f} tokens of context",
+        ]
+        if self.implied is not None:
+            low, high = self.implied.low, self.implied.high
+            found += [
+                f"  a price step at {self.cliff:,} tokens would mean {low:,.0f} bytes a token, or {high:,.0f}: "
+                "a multiply-add is one operation or two,",
+                "  both are published, and a step may have other reasons",
+            ]
+        return found
+
+    def document(self) -> dict[str, Any]:
+        """As plain data."""
+        implied = self.implied
+        return {
+            "schema": "twofold.crossover/1",
+            "model": self.model,
+            "machine": self.machine,
+            "kv_bytes_a_token": self.kv_token,
+            "attention_above_matrices_tokens": self.attention,
+            "kv_above_weights_batch_tokens": self.batch,
+            "kv_above_compute_context_tokens": self.context,
+            "cliff": self.cliff,
+            "implied_kv_bytes_a_token": None if implied is None else [implied.low, implied.high],
+        }

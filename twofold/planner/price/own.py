@@ -1,0 +1,211 @@
+"""The same workload on own hardware: machine seconds of prefill and decode, and what they cost.
+
+    prefill of a request    seconds of a step with its new tokens after the cached ones
+    decode of a request     (output − 1) · seconds of a step of B sequences / B, at the mean context
+    of a million tokens     10⁶ · seconds a token · price of an hour / (3600 · busy share)
+
+Each phase pays for its own tokens: prefill for those of the prompt, decode for those of the answer, as ``cost.bill``
+does for requests that ran. The prefix stays in the cache, so prefill leaves it out but for the first request of a
+session. Steps of either phase are taken to run apart, which chunked prefill comes near to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+
+from twofold.core.errors import ParameterError, ResourceError
+from twofold.core.model import ModelSpec
+from twofold.observe.accounting.prices import MachinePrices
+from twofold.planner.count.memory import Fit, fit
+from twofold.planner.count.setting import PLAIN, Setting
+from twofold.planner.count.step import decode_step, prefill
+from twofold.planner.count.work import Work
+from twofold.planner.machines.machine import Machine
+from twofold.planner.predict.constants import Constants
+from twofold.planner.predict.demand import Demand
+from twofold.planner.predict.known import constants_for
+from twofold.planner.price.workload import DAY_S, MONTH_DAYS, Workload
+
+HOUR_S: Final = 3600
+YEAR_HOURS: Final = 8766
+MILLION: Final = 1_000_000
+
+StepSeconds = Callable[[Work, int], float]
+"""Seconds of a step with that work and so many sequences."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnMachines:
+    """What serves: a model on ``how.tp`` machines, each paid for by the hour; ``batch`` sequences in a decode step."""
+
+    shape: ModelSpec
+    machine: Machine
+    prices: MachinePrices
+    how: Setting = PLAIN
+    batch: int | None = None
+    memory_share: float = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCost:
+    """What a workload costs on own hardware; a replica is ``devices`` machines that serve one copy of the model.
+
+    prefill_s, decode_s   seconds of a replica that a request takes
+    per_hour              of a replica
+    batch                 sequences in a decode step; ``step_s`` its seconds
+    """
+
+    workload: Workload
+    memory: Fit
+    devices: int
+    per_hour: float
+    busy_share: float
+    batch: int
+    step_s: float
+    prefill_s: float
+    decode_s: float
+
+    @property
+    def machine_s(self) -> float:
+        return self.prefill_s + self.decode_s
+
+    @property
+    def per_second(self) -> float:
+        """Of a replica, for the part of the time in which requests run."""
+        return self.per_hour / (HOUR_S * self.busy_share)
+
+    @property
+    def per_request(self) -> float:
+        return self.machine_s * self.per_second
+
+    @property
+    def per_million_input(self) -> float:
+        """Of a million tokens of prompts, cached ones included."""
+        return MILLION * self.prefill_s * self.per_second / self.workload.input_tokens
+
+    @property
+    def per_million_output(self) -> float:
+        return MILLION * self.decode_s * self.per_second / max(1, self.workload.output_tokens)
+
+    @property
+    def requests_per_day(self) -> float:
+        """What a replica serves in a day at its busy share."""
+        return DAY_S * self.busy_share / self.machine_s
+
+    @property
+    def replicas(self) -> int:
+        return math.ceil(self.workload.requests_per_day / self.requests_per_day)
+
+    @property
+    def per_month(self) -> float:
+        """Of whole replicas that run all day, busy or not."""
+        return self.replicas * self.per_hour * 24 * float(MONTH_DAYS)
+
+    def cheaper_from(self, api_request: float) -> float | None:
+        """Requests a day from which one replica costs less than an API at that price a request.
+
+        None where even a replica that is always as busy as it can be costs more.
+        """
+        if api_request <= 0:
+            return None
+        wanted = self.per_hour * 24 / api_request
+        return wanted if wanted <= self.requests_per_day else None
+
+    @property
+    def half_answers(self) -> float:
+        """What a request saves whose answer is half as long: half of its decode, at the same step."""
+        output = self.workload.output_tokens
+        steps = max(0, output - 1)
+        less = steps - max(0, output - output // 2 - 1)
+        return self.decode_s / steps * less * self.per_second if steps else 0.0
+
+
+def hourly(
+    per_hour: Decimal | None = None,
+    *,
+    watts: Decimal | None = None,
+    per_kwh: Decimal | None = None,
+    capital: Decimal | None = None,
+    years: Decimal = Decimal(4),
+) -> Decimal:
+    """The price of a machine's hour: rent, electricity, and what it cost to buy over the years that it runs.
+
+    Raises ParameterError where nothing is given, half of what electricity needs, or what is not a price.
+    """
+    for name, given in (
+        ("price_per_hour", per_hour),
+        ("watts", watts),
+        ("price_per_kwh", per_kwh),
+        ("capital", capital),
+    ):
+        if given is not None and not (given.is_finite() and given >= 0):
+            raise ParameterError(f"{name} must not be negative, and is {given}.", param=name)
+    if not (years.is_finite() and years > 0):
+        raise ParameterError(f"years must be above 0, not {years}.", param="years")
+    if (watts is None) != (per_kwh is None):
+        raise ParameterError(
+            "Electricity has a power and a price.",
+            param="watts" if watts is None else "per_kwh",
+            hint="Give --watts and --price-per-kwh, or neither.",
+        )
+    if per_hour is None and capital is None and watts is None:
+        raise ParameterError(
+            "What the machine costs is not known.",
+            param="price_per_hour",
+            hint="Give --price-per-hour, or --watts with --price-per-kwh, or --capital.",
+        )
+    parts = (per_hour, watts * per_kwh / 1000 if watts is not None and per_kwh is not None else None)
+    bought = None if capital is None else capital / (years * YEAR_HOURS)
+    return sum((part for part in (*parts, bought) if part is not None), Decimal(0))
+
+
+def step_seconds(own: OwnMachines, constants: Constants | None = None) -> StepSeconds:
+    """The cost model's prediction of steps on these machines; by what is assumed of them without ``constants``."""
+    by = constants_for(own.machine, own.shape) if constants is None else constants
+
+    def seconds(work: Work, sequences: int) -> float:
+        layers = len(own.shape.layers)
+        return Demand.of(work, own.machine, layers=layers, sequences=sequences, how=own.how).seconds(by)
+
+    return seconds
+
+
+def own_cost(own: OwnMachines, workload: Workload, seconds: StepSeconds) -> OwnCost:
+    """What the workload costs there. Raises ResourceError where the model, or one sequence, has no room."""
+    context = workload.input_tokens + workload.output_tokens
+    memory = fit(own.shape, own.machine.memory, context, own.how, share=own.memory_share)
+    if not memory.fits:
+        raise _too_large(own, memory, context)
+    batch = min(own.batch or memory.sequences, memory.sequences)
+    cached = min(workload.prefix_tokens, workload.input_tokens - 1)
+    missed = 1 / workload.session if workload.session else 0.0
+    whole, rest = (
+        seconds(prefill(own.shape, workload.input_tokens - kept, kept, how=own.how), 1) for kept in (0, cached)
+    )
+    mean = workload.input_tokens + (workload.output_tokens + 1) // 2
+    step_s = seconds(decode_step(own.shape, [mean] * batch, how=own.how), batch)
+    return OwnCost(
+        workload=workload,
+        memory=memory,
+        devices=own.how.tp,
+        per_hour=float(own.prices.per_hour) * own.how.tp,
+        busy_share=float(own.prices.busy_share),
+        batch=batch,
+        step_s=step_s,
+        prefill_s=missed * whole + (1 - missed) * rest,
+        decode_s=max(0, workload.output_tokens - 1) * step_s / batch,
+    )
+
+
+def _too_large(own: OwnMachines, memory: Fit, context: int) -> ResourceError:
+    gib = 1 << 30
+    need = (memory.weights + memory.kv_a_sequence) / gib
+    return ResourceError(
+        f"{own.shape.name} does not fit into {own.how.tp} × {own.machine.name}: each needs {need:.1f} GiB for weights "
+        f"and one sequence of {context:,} tokens, and has {memory.usable / gib:.1f} GiB for them.",
+        hint="Use more devices (--tp), smaller weights (--weights fp8, int4) or a smaller context.",
+    )

@@ -1,0 +1,137 @@
+"""What a trace of real requests costs at an API: each request by its own lengths, through a cache as the API has one.
+
+What prompts share is known by pieces (``twofold.bench.load``). A request reads the longest beginning of its shared pieces
+that nobody let expire, and writes the rest of them; both begin the time to live anew. Beginnings shorter than the model
+keeps are neither written nor read. Prices are exact for every request, cliffs included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Final
+
+from twofold.bench.load.base import Shared
+from twofold.bench.load.traces.trace import Trace
+from twofold.core.errors import ParameterError
+from twofold.core.request import TTL_SECONDS, TimeToLive
+from twofold.observe.accounting.bill import TokenUsage, token_lines, total_of
+from twofold.planner.price.minimums import least_cached
+from twofold.planner.price.rates import ApiModel, Tier
+from twofold.planner.price.workload import DAY_S, MONTH_DAYS, Workload
+
+ONE: Final = Decimal(1)
+
+
+@dataclass(frozen=True, slots=True)
+class TracedCost:
+    """What the requests of a trace cost, all together: ``plain`` without a cache, ``cached`` with one.
+
+    fresh, read, written, output   tokens, as the cache had them
+    seconds                        from the first arrival to the last
+    """
+
+    requests: int
+    seconds: float
+    ttl: TimeToLive
+    plain: Decimal
+    cached: Decimal
+    fresh: int
+    read: int
+    written: int
+    output: int
+
+    @property
+    def prompt(self) -> int:
+        return self.fresh + self.read + self.written
+
+    @property
+    def read_share(self) -> float:
+        """The share of the prompts' tokens that the cache had."""
+        return self.read / self.prompt if self.prompt else 0.0
+
+    @property
+    def saved_share(self) -> float:
+        """What the cache saves of the cost; negative where it costs more than it saves."""
+        return float(1 - self.cached / self.plain) if self.plain else 0.0
+
+    @property
+    def per_request(self) -> float:
+        """Of the mean request, with the cache."""
+        return float(self.cached) / self.requests
+
+    def per_month(self, total: Decimal) -> float:
+        """A month at the trace's rate. A trace of one moment has none."""
+        days = float(MONTH_DAYS)
+        return float(total) * DAY_S * days / self.seconds if self.seconds else float("nan")
+
+    def workload(self, tier: Tier) -> Workload:
+        """The mean request. Raises ParameterError for a trace of one moment, which has no rate."""
+        if not self.seconds:
+            raise ParameterError(
+                "All requests of the trace arrive at once.", param="trace", hint="Name one that takes some time."
+            )
+        return Workload(
+            input_tokens=max(1, round(self.prompt / self.requests)),
+            output_tokens=round(self.output / self.requests),
+            requests_per_day=self.requests * DAY_S / self.seconds,
+            prefix_tokens=round(self.read / self.requests),
+            ttl=self.ttl,
+            tier=tier,
+        )
+
+
+def traced_cost(model: ApiModel, trace: Trace, ttl: TimeToLive, at: datetime, tier: Tier = "default") -> TracedCost:
+    """What a trace's requests cost by the prices of a moment. Raises ParameterError for a tier that the model lacks.
+
+    Later turns of sessions arrive when nobody knows beforehand, and are left out.
+    """
+    cache = _PieceCache(TTL_SECONDS[ttl], least_cached(model.name))
+    plain = cached = Decimal(0)
+    fresh = read = written = output = 0
+    for index, now in enumerate(trace.at_s):
+        whole = TokenUsage(fresh=trace.input_tokens[index], output=trace.output_tokens[index])
+        found, kept = cache.ask(trace.pieces(index), now)
+        usage = _usage(whole, found, kept, ttl)
+        prices = model.prices(whole.prompt, at, tier)
+        plain += total_of(line.amount for line in token_lines(whole, prices, ONE))
+        cached += total_of(line.amount for line in token_lines(usage, prices, ONE))
+        fresh, read, written = fresh + usage.fresh, read + found, written + kept
+        output += whole.output
+    seconds = trace.at_s[-1] - trace.at_s[0]
+    return TracedCost(len(trace), seconds, ttl, plain, cached, fresh, read, written, output)
+
+
+def _usage(whole: TokenUsage, read: int, written: int, ttl: TimeToLive) -> TokenUsage:
+    kept = {f"written_{ttl}": written}
+    return TokenUsage(fresh=whole.fresh - read - written, cached=read, output=whole.output, **kept)
+
+
+class _PieceCache:
+    """When each beginning of a prompt expires; beginnings are known by the keys of their pieces, in order."""
+
+    def __init__(self, ttl_s: float, least: int) -> None:
+        self._ttl_s, self._least = ttl_s, least
+        self._expires: dict[tuple[int, int], float] = {}
+
+    def ask(self, pieces: Iterable[Shared], now: float) -> tuple[int, int]:
+        """Tokens that a request which begins with ``pieces`` reads, and tokens that it writes."""
+        read = total = 0
+        fits = True
+        for place, end in self._places(pieces):
+            fits = fits and now < self._expires.get(place, 0.0)
+            read, total = end if fits else read, end
+            self._expires[place] = now + self._ttl_s
+        if total < self._least:
+            return 0, 0
+        return (read, total - read) if read >= self._least else (0, total)
+
+    def _places(self, pieces: Iterable[Shared]) -> Iterator[tuple[tuple[int, int], int]]:
+        """Each beginning, and its tokens."""
+        before, total = 0, 0
+        for piece in pieces:
+            total += piece.tokens
+            before = hash((before, piece.key))
+            yield (before, total), total

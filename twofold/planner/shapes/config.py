@@ -1,0 +1,203 @@
+"""From a Hugging Face ``config.json`` to a shape: of the language model only, not of what sees or hears for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from twofold.core.errors import FormatError, ModelNotFoundError, ResourceError, UnsupportedModelError, named, nearest
+from twofold.core.model import (
+    Attention,
+    ExpertFFN,
+    FeedForward,
+    GatedFFN,
+    GroupedAttention,
+    LatentAttention,
+    LayerSpec,
+    ModelSpec,
+)
+from twofold.planner.shapes.families import ARCHITECTURES, BY_NAME, SAME_TEXT, ModelFamily
+from twofold.planner.shapes.fields import ConfigFields
+from twofold.planner.shapes.quantization import read_formats
+
+MOST_BYTES: Final = 16 << 20
+MOST_LAYERS: Final = 4096
+
+
+def read_config_file(path: Path) -> ModelSpec:
+    """The shape that a config.json describes; ``path`` is the file or its folder, where ModelOpt's formats may lie too.
+
+    Raises FormatError naming the field that is missing or wrong, UnsupportedModelError for an unknown kind of model,
+    ModelNotFoundError where there is no file.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    values = _load(file)
+    beside = file.with_name("hf_quant_config.json")
+    if "quantization_config" not in values and beside.is_file():
+        values = {**values, "quantization_config": _load(beside).get("quantization")}
+    return read_config(values, name=file.parent.resolve().name, label=str(file))
+
+
+def _load(file: Path) -> Mapping[str, object]:
+    try:
+        if file.stat().st_size > MOST_BYTES:
+            raise FormatError(f"{file} is larger than any configuration.", hint="Name a model's config.json.")
+        values = json.loads(file.read_bytes())
+    except FileNotFoundError as error:
+        raise ModelNotFoundError(f"There is no file {file}.", hint="Name a config.json or its folder.") from error
+    except OSError as error:
+        raise ResourceError(f"{file} cannot be read: {error.strerror}.", hint="Check its permissions.") from error
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{file} is not JSON.", hint="Name a model's config.json.") from error
+    if not isinstance(values, Mapping):
+        raise FormatError(f"{file} is not a JSON object.", hint="Name a model's config.json.")
+    return values
+
+
+def read_config(values: Mapping[str, object], *, name: str | None = None, label: str = "config.json") -> ModelSpec:
+    """The shape that a configuration describes. ``label`` names it in errors; ``name`` is the model's."""
+    inner = values.get("text_config")
+    text = {**values, **inner} if isinstance(inner, Mapping) else values
+    family = _family(text, label)
+    fields = ConfigFields(text, label, family.defaults)
+    formats = read_formats(fields)
+    count = fields.integer("num_hidden_layers")
+    if count > MOST_LAYERS:
+        raise fields.wrong("num_hidden_layers", count, f"at most {MOST_LAYERS}")
+    windows = _windows(fields, family, count)
+    everywhere = _attention(fields, family, None)
+    layers = [
+        LayerSpec(
+            everywhere if window is None else _attention(fields, family, window),
+            _feed_forward(fields, family, index),
+            family.norms,
+            formats.inner,
+        )
+        for index, window in enumerate(windows)
+    ]
+    return ModelSpec(
+        name=_name(values, name or family.name),
+        hidden_size=fields.integer("hidden_size"),
+        vocab_size=fields.integer("vocab_size"),
+        context_length=fields.integer("max_position_embeddings"),
+        layers=tuple(layers),
+        tied_head=fields.flag("tie_word_embeddings", False),
+        formats=formats.outer,
+        source=label,
+    )
+
+
+def _family(values: Mapping[str, object], label: str) -> ModelFamily:
+    kind = values.get("model_type")
+    architectures = values.get("architectures")
+    first = architectures[0] if isinstance(architectures, list) and architectures else None
+    if kind is None and isinstance(first, str):
+        kind = ARCHITECTURES.get(first, first)
+    if kind is None:
+        raise FormatError(f"{label} lacks the field 'model_type'.", hint="Use the config.json of a language model.")
+    family = BY_NAME.get(SAME_TEXT.get(kind, kind)) if isinstance(kind, str) else None
+    if family is None:
+        close = nearest(str(kind), BY_NAME)
+        raise UnsupportedModelError(
+            f"{label}: nothing is known of models of the kind {named(kind)} (field 'model_type').",
+            hint=(f"The nearest known one is {close!r}. " if close else "") + f"Known: {', '.join(BY_NAME)}.",
+        )
+    return family
+
+
+def _name(values: Mapping[str, object], fallback: str) -> str:
+    given = values.get("_name_or_path")
+    last = given.rstrip("/").rsplit("/", 1)[-1] if isinstance(given, str) else ""
+    return last or fallback
+
+
+def _attention(fields: ConfigFields, family: ModelFamily, window: int | None) -> Attention:
+    heads = fields.integer("num_attention_heads")
+    if family.latent:
+        return _latent(fields, heads)
+    hidden = fields.integer("hidden_size")
+    kv_heads = fields.integer("num_key_value_heads", heads)
+    if "head_dim" not in fields and hidden % heads:
+        raise fields.wrong("hidden_size", hidden, f"whole heads ({heads} of them), or 'head_dim' given")
+    if heads % kv_heads:
+        raise fields.wrong("num_key_value_heads", kv_heads, f"a divisor of {heads} (num_attention_heads)")
+    bias = fields.flag("attention_bias", False)
+    return GroupedAttention(
+        heads,
+        kv_heads,
+        fields.integer("head_dim", hidden // heads),
+        window,
+        family.qk_norm,
+        bias if family.qkv_bias is None else family.qkv_bias,
+        bias if family.output_bias is None else family.output_bias,
+        family.sinks,
+    )
+
+
+def _latent(fields: ConfigFields, heads: int) -> LatentAttention:
+    return LatentAttention(
+        heads,
+        fields.integer("q_lora_rank") if "q_lora_rank" in fields else None,
+        fields.integer("kv_lora_rank"),
+        rope_dim=fields.integer("qk_rope_head_dim"),
+        nope_dim=fields.integer("qk_nope_head_dim"),
+        v_dim=fields.integer("v_head_dim"),
+    )
+
+
+def _windows(fields: ConfigFields, family: ModelFamily, count: int) -> list[int | None]:
+    """The window of each layer; None for those that see everything."""
+    off = family.windows == "none" or (family.windows == "late" and not fields.flag("use_sliding_window", False))
+    if off or "sliding_window" not in fields:
+        return [None] * count
+    window = fields.integer("sliding_window")
+    kinds = fields.items("layer_types")
+    if kinds:
+        if len(kinds) != count:
+            raise fields.wrong("layer_types", kinds, f"one kind for each of the {count} layers")
+        return [window if kind == "sliding_attention" else None for kind in kinds]
+    if family.windows == "all":
+        return [window] * count
+    if family.windows == "late":
+        first = fields.integer("max_window_layers", count, least=0)
+        return [window if index >= first else None for index in range(count)]
+    period = fields.integer("sliding_window_pattern", family.period)
+    return [window if (index + 1) % period else None for index in range(count)]
+
+
+def _feed_forward(fields: ConfigFields, family: ModelFamily, index: int) -> FeedForward:
+    if not _has_experts(fields, family, index):
+        return GatedFFN(fields.integer("intermediate_size"), bias=fields.flag("mlp_bias", False))
+    names = ("n_routed_experts", "num_local_experts", "num_experts")
+    count = next((fields.integer(name) for name in names if name in fields), None) or fields.integer(names[-1])
+    active = fields.integer("num_experts_per_tok")
+    if active > count:
+        raise fields.wrong("num_experts_per_tok", active, f"at most {count}, the number of experts")
+    size = fields.integer("moe_intermediate_size" if "moe_intermediate_size" in fields else "intermediate_size")
+    shared = fields.integer("n_shared_experts", 0, least=0) * size
+    shared += fields.integer("shared_expert_intermediate_size", 0, least=0)
+    return ExpertFFN(
+        count,
+        active,
+        size,
+        shared,
+        router_bias=family.router_bias,
+        bias=family.expert_bias,
+        shared_gate=family.shared_gate and shared > 0,
+    )
+
+
+def _has_experts(fields: ConfigFields, family: ModelFamily, index: int) -> bool:
+    match family.experts:
+        case "none":
+            return False
+        case "all":
+            return True
+        case "step":
+            every = fields.integer("decoder_sparse_step", 1)
+            return index not in fields.items("mlp_only_layers") and (index + 1) % every == 0
+        case "first_dense":
+            first = fields.integer("first_k_dense_replace", 0, least=0)
+            return index >= first and index % fields.integer("moe_layer_freq", 1) == 0

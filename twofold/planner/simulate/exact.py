@@ -1,0 +1,188 @@
+"""The real scheduler and the real cache on a virtual clock: every step is planned and committed as in the engine.
+
+Only computing is left out. A prompt's tokens are numbers made of its pieces' names and its stream, so that prompts
+share just what their jobs say, inside of blocks too; a draw gives the next token of the stream.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from twofold.core.errors import ContextLengthError
+from twofold.core.params import SamplingParams
+from twofold.core.record import SequenceRecord
+from twofold.core.request import RequestOptions
+from twofold.core.step import SequenceOutcome, StepOutcome, StepPlan
+from twofold.engine.kv.manager import BlockManager, GroupSize
+from twofold.engine.scheduler.budget import Budget, FixedBudget, LiveBudget
+from twofold.engine.scheduler.scheduler import Scheduler
+from twofold.engine.scheduler.sequence import Sequence
+from twofold.engine.scheduler.step_builder import StepLimits
+from twofold.engine.scheduler.step_time import StepTimeModel
+from twofold.planner.count.step import SequenceRows, read_positions, visible
+from twofold.planner.simulate.jobs import SimulatedJob, spans
+from twofold.planner.simulate.records import Busy, Done
+from twofold.planner.simulate.setting import EngineSetting
+from twofold.planner.simulate.steps import StepSeconds, StepSize
+
+MOST_TOKEN: Final = (1 << 30) - 1
+PARAMS: Final = SamplingParams(temperature=0, ignore_eos=True)
+OPTIONS: Final = RequestOptions()
+
+
+@dataclass(slots=True)
+class _RunningJob:
+    """A job, its sequence, and where its stream begins: token at position p is ``base`` + p."""
+
+    job: SimulatedJob
+    sequence: Sequence
+    base: int
+
+
+class ExactReplica:
+    """One replica. ``windows`` are those of the steps' function."""
+
+    def __init__(self, setting: EngineSetting, seconds: StepSeconds, windows: tuple[int | None, ...] = (None,)) -> None:
+        self.done: list[Done] = []
+        self.busy = Busy()
+        self.open_jobs = 0
+        self._setting, self._seconds, self._windows = setting, seconds, windows
+        self._scheduler = _scheduler(setting)
+        self._now = 0.0
+        self._jobs: dict[int, _RunningJob] = {}
+        self._inbox: deque[tuple[float, SimulatedJob]] = deque()
+
+    @property
+    def next_s(self) -> float:
+        if self._scheduler.has_work:
+            return math.nextafter(self._now, math.inf)
+        return math.nextafter(max(self._now, self._inbox[0][0]), math.inf) if self._inbox else math.inf
+
+    @property
+    def step_time(self) -> StepTimeModel:
+        """What the scheduler learned of the steps."""
+        return self._scheduler.step_time
+
+    def submit(self, job: SimulatedJob, at_s: float) -> None:
+        self.open_jobs += 1
+        self._inbox.append((at_s, job))
+
+    def advance(self, until_s: float) -> None:
+        while True:
+            if not self._scheduler.has_work:
+                if not self._inbox or self._inbox[0][0] >= until_s:
+                    return
+                self._now = max(self._now, self._inbox[0][0])
+            elif self._now >= until_s:
+                return
+            while self._inbox and self._inbox[0][0] <= self._now:
+                self._arrive(*self._inbox.popleft())
+            if self._scheduler.has_work:
+                self._step()
+
+    def matched(self, job: SimulatedJob) -> int:
+        tokens, _ = tokens_of(job)
+        return self._scheduler.manager.matched(tokens, "")
+
+    def check_idle(self) -> None:
+        """Asserts that nothing is held when nothing waits or runs."""
+        self._scheduler.check_idle()
+
+    def _arrive(self, at_s: float, job: SimulatedJob) -> None:
+        assert not job.given, "the scheduler computes every prompt itself"
+        tokens, base = tokens_of(job)
+        limit = job.prompt + job.output
+        record = SequenceRecord()
+        sequence = Sequence(
+            job.number, tokens, PARAMS, seed=0, limit=limit, options=OPTIONS, arrival=at_s, record=record
+        )
+        try:
+            if limit > self._setting.context:
+                raise ContextLengthError(f"{limit} tokens are more than the context of {self._setting.context}.")
+            self._scheduler.add(sequence, self._now)
+        except ContextLengthError:
+            self._end(Done(job, None, None, None))
+            return
+        self._jobs[job.number] = _RunningJob(job, sequence, base)
+
+    def _step(self) -> None:
+        plan = self._scheduler.plan(self._now)
+        seconds = self._seconds(self._size(plan))
+        self._note(plan, seconds)
+        self._now += seconds
+        self.busy.until_s = self._now
+        for event in self._scheduler.commit(plan, StepOutcome(self._outcomes(plan), seconds), self._now):
+            if event.finish is not None:
+                self._finish(self._jobs.pop(event.sequence_id))
+
+    def _note(self, plan: StepPlan, seconds: float) -> None:
+        prefill = plan.rows - plan.decode_rows
+        self.busy.add(seconds, prefill, plan.decode_rows, self._scheduler.manager.held[0])
+
+    def _size(self, plan: StepPlan) -> StepSize:
+        places = [(step.start, len(step.tokens)) for step in plan.steps]
+        return StepSize(
+            plan.rows,
+            sum(step.draw is not None for step in plan.steps),
+            len(places),
+            tuple(sum(visible(*place, window) for place in places) for window in self._windows),
+            tuple(sum(read_positions(*place, window) for place in places) for window in self._windows),
+            tuple((1, SequenceRows(new, start)) for start, new in places if new > 1),
+        )
+
+    def _outcomes(self, plan: StepPlan) -> tuple[SequenceOutcome, ...]:
+        return tuple(
+            SequenceOutcome(step.sequence_id)
+            if step.draw is None
+            else SequenceOutcome(step.sequence_id, (self._jobs[step.sequence_id].base + step.draw.position,))
+            for step in plan.steps
+        )
+
+    def _finish(self, running: _RunningJob) -> None:
+        sequence = running.sequence
+        record = sequence.record
+        self._end(
+            Done(
+                running.job,
+                sequence.admitted_at,
+                sequence.first_token_at,
+                self._now,
+                record.cached,
+                record.preemptions,
+            )
+        )
+
+    def _end(self, done: Done) -> None:
+        self.open_jobs -= 1
+        self.done.append(done)
+
+
+def tokens_of(job: SimulatedJob) -> tuple[array[int], int]:
+    """The prompt's tokens, and what to add to a position to get the stream's token there."""
+    tokens, base = array("i"), 0
+    for name, start, end in spans(job):
+        base = hash((name, 0x5EED)) & MOST_TOKEN
+        tokens.extend(range(base, base + min(end, job.prompt) - start))
+        base -= start
+    return tokens, base
+
+
+def _scheduler(setting: EngineSetting) -> Scheduler:
+    groups = [GroupSize(group.window, group.blocks) for group in setting.groups]
+    manager = BlockManager(groups, setting.block_size, prefix_caching=setting.prefix_caching)
+    step_time = StepTimeModel(setting.lessons)
+    budget: Budget = FixedBudget(setting.rows)
+    if setting.tpot_target_s is not None:
+        budget = LiveBudget(step_time, setting.tpot_target_s, setting.itl_limit_s)
+    return Scheduler(
+        manager,
+        StepLimits(setting.sequences, setting.rows, setting.sequences),
+        budget=budget,
+        step_time=step_time,
+        windows=[group.window for group in setting.groups],
+        max_waiting=1 << 62,
+    )

@@ -1,0 +1,280 @@
+"""The prefix cache by runs of blocks instead of block by block: counts only, O(parts of a prompt) a job.
+
+A node is a run of whole blocks that some prompts have in common: ``first`` … ``upto`` − 1 of them are in the cache. It
+is cut where prompts part, at a block's edge, as ``kv.tree`` cuts its edges; so who uses a node uses it to its end.
+The block in which one part of a prompt (a shared piece, or a stream) ends and the next begins belongs to the later
+one; a node without blocks stands for the rest of the earlier one before it. A node in use is held as a whole; others
+stand in order of their last use, the end of a prompt before its beginning, and give up their last blocks first.
+
+Laws:
+    1. held + idle + free = all; ``held`` counts blocks of nodes in use and what jobs have of their own.
+    2. Who uses a node uses its parent.
+    3. What a job has of its own is behind what it published.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from twofold.planner.simulate.jobs import SimulatedJob, spans
+
+Name: TypeAlias = "int | tuple[int]"
+Key: TypeAlias = "tuple[int, Name, int]"
+"""Where a node begins, its part's name, and where it ends if it has no whole block, else 0."""
+
+
+class PrefixNode:
+    """Tokens up to ``end`` of prompts that begin alike; its blocks begin with ``first``. ``users`` run now."""
+
+    __slots__ = ("children", "end", "first", "key", "latest", "parent", "upto", "users")
+
+    def __init__(self, parent: PrefixNode | None, key: Key, end: int, first: int) -> None:
+        self.parent, self.key, self.end = parent, key, end
+        self.first = self.upto = first
+        self.users = 0
+        self.children: dict[Key, PrefixNode] = {}
+        self.latest: PrefixNode | None = None
+
+    @property
+    def blocks(self) -> int:
+        return self.upto - self.first
+
+    def has(self, block: int) -> bool:
+        """Whether that block is in the cache, of this node or of who goes on from it."""
+        node: PrefixNode | None = self
+        while node is not None and node.upto <= block and node.first <= block:
+            node = node.latest
+        return node is not None and node.upto > block
+
+
+class JobBlocks:
+    """What one running job has: ``path``, its nodes; of its blocks the first ``published`` are the nodes', and ``own``
+    more are its own. The nodes before ``at`` are complete."""
+
+    __slots__ = ("at", "own", "path", "published")
+
+    def __init__(self, path: list[PrefixNode], published: int) -> None:
+        self.path = path
+        self.published = published
+        self.own = 0
+        self.at = 0
+
+    @property
+    def blocks(self) -> int:
+        return self.published + self.own
+
+
+class CountedCache:
+    """``blocks`` of ``block_size`` positions."""
+
+    def __init__(self, blocks: int, block_size: int, *, keeps: bool = True) -> None:
+        self.total, self.block_size = blocks, block_size
+        self.held = 0
+        self._idle = 0
+        self._keeps = keeps
+        self._root = PrefixNode(None, (0, 0, 0), 0, 0)
+        self._age: OrderedDict[PrefixNode, None] = OrderedDict()
+        self._running: set[JobBlocks] = set()
+
+    @property
+    def obtainable(self) -> int:
+        """Blocks that are free or can be evicted."""
+        return self.total - self.held
+
+    def find(self, job: SimulatedJob, most: int) -> tuple[int, int]:
+        """Of the job's first ``most`` tokens those in the cache, and how many blocks among them nobody holds."""
+        if not self._keeps:
+            return 0, 0
+        return self._walk(job, most)
+
+    def open(self, job: SimulatedJob, most: int, *, shares: bool = True) -> tuple[JobBlocks, int]:
+        """Uses what is cached of the job's first ``most`` tokens, and how many these are.
+
+        Without ``shares`` nothing is looked for, and its blocks are all its own.
+        """
+        if not (self._keeps and shares):
+            return JobBlocks([], 0), 0
+        found, _ = self._walk(job, most)
+        holding = JobBlocks([], found // self.block_size)
+        self._use(holding, job)
+        return holding, found
+
+    def take(self, holding: JobBlocks, count: int) -> None:
+        """``count`` more blocks for a job; the caller has seen that they can be had."""
+        holding.own += count
+        self.take_many(count)
+
+    def take_many(self, count: int) -> None:
+        """``count`` blocks for whoever; their holdings are told later."""
+        self.held += count
+        lacking = self.held + self._idle - self.total
+        if lacking > 0:
+            self._evict(lacking)
+
+    def publish(self, holding: JobBlocks, computed: int) -> None:
+        """Makes the whole blocks of a job's first ``computed`` tokens findable; what others published is shared."""
+        while holding.at < len(holding.path):
+            node = holding.path[holding.at]
+            reach = min(node.end, computed) // self.block_size
+            fresh = reach - max(holding.published, node.upto)
+            if fresh > 0:
+                node.upto = reach
+                holding.own -= fresh
+            double = min(reach, node.upto - max(fresh, 0)) - holding.published
+            if double > 0:
+                holding.own -= double
+                self.held -= double
+            holding.published = max(holding.published, reach)
+            if computed < node.end:
+                return
+            holding.at += 1
+
+    def close(self, holding: JobBlocks, computed: int, returning: SimulatedJob | None = None) -> None:
+        """Publishes what a job computed and gives everything back. One that will be ``returning`` shall find it."""
+        if returning is not None and self._keeps and not holding.path:
+            self._use(holding, returning)
+        self.publish(holding, computed)
+        self.held -= holding.own
+        holding.own = 0
+        self._running.discard(holding)
+        for node in reversed(holding.path):
+            node.users -= 1
+            if not node.users:
+                self._rest(node)
+
+    def check(self) -> None:
+        """Asserts law 1 of a cache that nobody uses."""
+        assert self.held == 0, f"{self.held} blocks leaked"
+        assert self._idle == sum(node.blocks for node in self._age) <= self.total, "idle blocks are counted wrongly"
+
+    def _walk(self, job: SimulatedJob, most: int) -> tuple[int, int]:
+        """Of the job's first ``most`` tokens those in the cache, and idle blocks among them."""
+        size, node, whole, edge, idle = self.block_size, self._root, 0, 0, 0
+        found = 0
+        for key, end in self._runs(job):
+            reach = min(end, most)
+            if node.end > edge:
+                found = reach if key[1] == node.key[1] and node.upto > whole else 0
+                break
+            while edge < reach:
+                child = node.children.get((edge, *key[1:]))
+                if not edge % size and (child is None or key[2]):
+                    found = self._beside(node, key[1], edge, reach)
+                if child is None:
+                    break
+                node, edge = child, min(child.end, reach)
+                whole = min(child.upto, edge // size)
+                if not child.users:
+                    idle += max(0, whole - child.first)
+                if whole < edge // size:
+                    return whole * size, idle
+            if edge < end:
+                break
+        if node.has(edge // size):
+            found = max(found, edge)
+        return max(found, whole * size), idle
+
+    def _beside(self, node: PrefixNode, name: Name, edge: int, most: int) -> int:
+        """Tokens found, up to ``most``, where others go on from a block's edge with that part and leave it sooner or
+        later: their block can be copied."""
+        found = 0
+        for key in ((edge, name, 0), *((edge, name, edge + more) for more in range(1, self.block_size))):
+            child = node.children.get(key)
+            if child is not None and child.has(edge // self.block_size):
+                found = max(found, min(key[2] or most, most))
+        return found
+
+    def _runs(self, job: SimulatedJob) -> Iterator[tuple[Key, int]]:
+        """Of each part of a prompt its whole blocks, then the rest: keys of their nodes, and their ends."""
+        size = self.block_size
+        for name, start, end in spans(job):
+            whole = end - end % size
+            if whole > start:
+                yield (start, name, 0), whole
+            if whole < end:
+                yield (max(start, whole), name, end), end
+
+    def _use(self, holding: JobBlocks, job: SimulatedJob) -> None:
+        """Uses the whole way of a job, with new nodes where there were none."""
+        node, at = self._root, 0
+        for key, end in self._runs(job):
+            while at < end:
+                child = node.children.get((at, *key[1:]))
+                if child is None:
+                    child = self._attach(node, (at, *key[1:]), end)
+                elif child.end > end:
+                    child = self._cut(child, end)
+                child.users += 1
+                if child in self._age:
+                    del self._age[child]
+                    self._idle -= child.blocks
+                    self.held += child.blocks
+                holding.path.append(child)
+                node, at = child, child.end
+        self._running.add(holding)
+
+    def _attach(self, parent: PrefixNode, key: Key, end: int) -> PrefixNode:
+        node = PrefixNode(parent, key, end, key[0] // self.block_size)
+        parent.children[key] = parent.latest = node
+        return node
+
+    def _cut(self, node: PrefixNode, end: int) -> PrefixNode:
+        """The part of a node before ``end``, a block's edge; the rest stays the same object. Somebody will use it."""
+        parent, edge = node.parent, end // self.block_size
+        assert parent is not None, "the root has no tokens"
+        head = PrefixNode(parent, node.key, end, node.first)
+        head.upto, head.users, head.latest = min(node.upto, edge), node.users, node
+        parent.children[node.key] = head
+        if parent.latest is node:
+            parent.latest = head
+        node.parent, node.key, node.first, node.upto = head, (end, *node.key[1:]), edge, max(node.upto, edge)
+        head.children[node.key] = node
+        if node.users:
+            self._lead_through(head, node)
+        elif head.blocks:
+            self._age[head] = None
+            if not node.blocks:
+                del self._age[node]
+                self._detach(node)
+        return head
+
+    def _lead_through(self, head: PrefixNode, node: PrefixNode) -> None:
+        """Whoever runs and uses a node uses what was cut from its beginning."""
+        for holding in self._running:
+            if node in holding.path:
+                at = holding.path.index(node)
+                holding.path.insert(at, head)
+                holding.at += holding.at > at
+
+    def _rest(self, node: PrefixNode) -> None:
+        """Nobody uses the node any more."""
+        count = node.blocks
+        if count > 0:
+            self.held -= count
+            self._idle += count
+            self._age[node] = None
+        else:
+            self._detach(node)
+
+    def _evict(self, count: int) -> None:
+        """Forgets the ``count`` idle blocks that were used longest ago."""
+        while count > 0:
+            node = next(iter(self._age))
+            gone = min(count, node.blocks)
+            node.upto -= gone
+            self._idle -= gone
+            count -= gone
+            if not node.blocks:
+                del self._age[node]
+                self._detach(node)
+
+    def _detach(self, node: PrefixNode) -> None:
+        """Takes out a node that nobody uses and that holds nothing, and its parents if they are such."""
+        while node.parent is not None and not (node.users or node.children or node.blocks):
+            parent = node.parent
+            del parent.children[node.key]
+            if parent.latest is node:
+                parent.latest = next(reversed(parent.children.values()), None)
+            node = parent

@@ -1,0 +1,255 @@
+"""Many replicas on one virtual clock: jobs are routed to them, and what follows from their ends comes back.
+
+Where nobody must hear of ends (an open load, and a router that goes by jobs alone) replicas run apart. Else they run
+together, each no further than to its next end: ``Replica.next_s``.
+
+With disaggregation (Splitwise, Patel et al. 2024; DistServe, Zhong et al. 2024) a job has its prompt computed by one of
+the prefill replicas, which gives the first token; then its keys and values travel, and a decode replica goes on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+from typing import Final, Protocol
+
+from twofold.bench.load.base import Outcome
+from twofold.planner.simulate.jobs import SimulatedJob
+from twofold.planner.simulate.records import Busy, Columns, Done, Replica
+from twofold.planner.simulate.route import LeastLoaded, Router
+
+ROUND: Final = 4096
+"""Jobs that are submitted before replicas that run apart are told to go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """Decode replicas, and how many seconds the keys and values of so many tokens take to get there."""
+
+    replicas: Sequence[Replica]
+    seconds: Callable[[int], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """Jobs that ended, and what each replica did: those that prefill first, where others decode."""
+
+    jobs: Columns
+    busy: tuple[Busy, ...]
+    prefill_replicas: int
+
+
+class Source(Protocol):
+    """Where jobs come from: ``Jobs`` of a load, or others."""
+
+    @property
+    def follows(self) -> bool:
+        """Whether jobs can come of the ends of others."""
+        ...
+
+    @property
+    def most_open(self) -> int | None: ...
+
+    def begin(self) -> Iterator[SimulatedJob]:
+        """The jobs that wait for no other, ascending in time."""
+        ...
+
+    def ended(self, job: SimulatedJob, outcome: Outcome, ended_s: float) -> SimulatedJob | None:
+        """What the end of a job calls for."""
+        ...
+
+
+def simulate(
+    jobs: Source,
+    replicas: Sequence[Replica],
+    router: Router,
+    handover: Handover | None = None,
+    *,
+    delay_s: float = 0.0,
+) -> Simulated:
+    """Runs all jobs to their ends. A job gets to its replica ``delay_s`` after it was sent."""
+    columns = Columns()
+    apart = not (router.watches or jobs.follows or jobs.most_open is not None or handover)
+    if apart:
+        _run_apart(jobs.begin(), replicas, router, columns, delay_s)
+    else:
+        _Together(jobs, replicas, router, handover, columns, delay_s).run()
+    everybody = [*replicas, *(handover.replicas if handover else ())]
+    return Simulated(columns, tuple(each.busy for each in everybody), len(replicas))
+
+
+def _run_apart(
+    asked: Iterable[SimulatedJob], replicas: Sequence[Replica], router: Router, columns: Columns, delay_s: float
+) -> None:
+    for number, job in enumerate(asked, 1):
+        replicas[router.choose(job, (), replicas)].submit(job, job.due_s + delay_s)
+        if number % ROUND == 0:
+            _collect(replicas, columns, job.due_s + delay_s)
+    _collect(replicas, columns, math.inf)
+
+
+def _collect(replicas: Sequence[Replica], columns: Columns, until_s: float) -> None:
+    for number, replica in enumerate(replicas):
+        replica.advance(until_s)
+        for done in replica.done:
+            columns.add(done, number)
+        replica.done.clear()
+
+
+class _Pool:
+    """Replicas that a router chooses from. ``due`` are the times to look at each again."""
+
+    def __init__(self, replicas: Sequence[Replica], router: Router) -> None:
+        self.replicas, self._router = replicas, router
+        self._loads = [0] * len(replicas)
+        self._due: list[tuple[float, int]] = []
+        self._next = [math.inf] * len(replicas)
+
+    @property
+    def next_s(self) -> float:
+        while self._due and self._next[self._due[0][1]] != self._due[0][0]:
+            heappop(self._due)
+        return self._due[0][0] if self._due else math.inf
+
+    def submit(self, job: SimulatedJob, at_s: float) -> Iterator[tuple[Done, int]]:
+        """Gives a job to a replica; what ended there so far."""
+        number = self._router.choose(job, self._loads, self.replicas)
+        replica = self.replicas[number]
+        replica.advance(at_s)
+        replica.submit(job, at_s)
+        self._loads[number] += 1
+        return self._drain(number)
+
+    def advance(self) -> Iterator[tuple[Done, int]]:
+        """Lets the replica go on whose time is next; what ended there."""
+        time, number = heappop(self._due)
+        self.replicas[number].advance(time)
+        return self._drain(number)
+
+    def heard_of(self, number: int) -> None:
+        """A job of that replica has ended."""
+        self._loads[number] -= 1
+
+    def _drain(self, number: int) -> Iterator[tuple[Done, int]]:
+        replica = self.replicas[number]
+        ended, replica.done = replica.done, []
+        self._next[number] = replica.next_s
+        if self._next[number] < math.inf:
+            heappush(self._due, (self._next[number], number))
+        return ((done, number) for done in ended)
+
+
+class _Together:
+    """One run in which ends are heard of in their order."""
+
+    def __init__(
+        self,
+        jobs: Source,
+        replicas: Sequence[Replica],
+        router: Router,
+        handover: Handover | None,
+        columns: Columns,
+        delay_s: float,
+    ) -> None:
+        self._jobs, self._columns, self._handover, self._delay_s = jobs, columns, handover, delay_s
+        self._first = _Pool(replicas, router)
+        self._second = _Pool(handover.replicas, LeastLoaded()) if handover else None
+        self._asked = jobs.begin()
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self._serial = count()
+        self._open = 0
+        self._held: deque[SimulatedJob] = deque()
+        self._halfway: dict[int, tuple[SimulatedJob, Done]] = {}
+
+    def run(self) -> None:
+        self._ask_next()
+        pools = [pool for pool in (self._first, self._second) if pool]
+        while True:
+            pool = min(pools, key=lambda pool: pool.next_s)
+            time = self._events[0][0] if self._events else math.inf
+            if pool.next_s < time:
+                self._hear(pool, pool.advance())
+            elif self._events:
+                time, _, event = heappop(self._events)
+                event(time)
+            else:
+                return
+
+    def _ask_next(self) -> None:
+        """The next job of those that wait for no other."""
+        job = next(self._asked, None)
+        if job is not None:
+            self._at(job.due_s, lambda _: self._arrive_and_ask(job))
+
+    def _arrive_and_ask(self, job: SimulatedJob) -> None:
+        self._arrive(job)
+        self._ask_next()
+
+    def _arrive(self, job: SimulatedJob) -> None:
+        if self._jobs.most_open is not None and self._open >= self._jobs.most_open:
+            self._held.append(job)
+        else:
+            self._open += 1
+            self._send(job, job.due_s)
+
+    def _send(self, job: SimulatedJob, at_s: float) -> None:
+        if self._delay_s:
+            self._at(at_s + self._delay_s, lambda time: self._submit(job, time))
+        else:
+            self._submit(job, at_s)
+
+    def _submit(self, job: SimulatedJob, at_s: float) -> None:
+        if self._second is not None and job.output > 1:
+            self._halfway[job.number] = job, Done(job, None, None, None)
+            job = job._replace(output=1)
+        self._hear(self._first, self._first.submit(job, at_s))
+
+    def _hear(self, pool: _Pool, ended: Iterator[tuple[Done, int]]) -> None:
+        for done, number in ended:
+            time = done.job.due_s if done.last_s is None else done.last_s
+            self._at(time, lambda time, done=done, number=number: self._end(pool, done, number, time))  # type: ignore[misc]
+
+    def _end(self, pool: _Pool, done: Done, number: int, time: float) -> None:
+        pool.heard_of(number)
+        before = self._halfway.pop(done.job.number, None)
+        if before is None:
+            self._ended(done, number, time)
+        elif pool is self._first:
+            self._hand_over(before[0], done, number, time)
+        else:
+            job, prefilled = before
+            preemptions = prefilled.preemptions + done.preemptions
+            whole = prefilled._replace(job=job, last_s=done.last_s, preemptions=preemptions)
+            if done.last_s is None:
+                whole = Done(job, None, None, None)
+            self._ended(whole, number, time)
+
+    def _hand_over(self, job: SimulatedJob, done: Done, number: int, time: float) -> None:
+        assert self._handover is not None
+        if done.last_s is None:
+            self._ended(done._replace(job=job), number, time)
+            return
+        self._halfway[job.number] = job, done
+        goes_on = job._replace(given=job.prompt)
+        self._at(time + self._handover.seconds(job.prompt), lambda time: self._go_on(goes_on, time))
+
+    def _go_on(self, job: SimulatedJob, time: float) -> None:
+        assert self._second is not None
+        self._hear(self._second, self._second.submit(job, time))
+
+    def _ended(self, done: Done, number: int, time: float) -> None:
+        self._columns.add(done, number)
+        self._open -= 1
+        following = self._jobs.ended(done.job, "failed" if done.last_s is None else "ok", time)
+        if following is not None:
+            self._at(max(time, following.due_s), lambda _: self._arrive(following))
+        if self._held:
+            self._open += 1
+            self._send(self._held.popleft(), time)
+
+    def _at(self, time: float, event: Callable[[float], None]) -> None:
+        heappush(self._events, (time, next(self._serial), event))

@@ -1,0 +1,57 @@
+"""Our own engine on this machine, as `twofold serve` sets it up and as it was calibrated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from twofold.core.errors import ResourceError
+from twofold.engine.config import EngineConfig, EngineOptions, resolve
+from twofold.engine.lessons import Lesson, read_lessons
+from twofold.formats.gguf import GGUFFile
+from twofold.host.memory import read_memory
+from twofold.host.paths import CacheFolders
+from twofold.models.read import read_model
+from twofold.planner.calibrate.run import calibrated
+from twofold.planner.simulate.scenario import Scenario
+from twofold.planner.simulate.setting import Blocks, EngineSetting
+
+
+def this_machine(path: Path, options: EngineOptions) -> Scenario:
+    """An exact scenario of a model file. Raises ResourceError where nothing was calibrated for it and its threads."""
+    isa, threads = options.isa, options.threads
+    predictor = calibrated(path, isa, threads)
+    if predictor is None:
+        raise ResourceError(
+            f"This machine was not calibrated for {path.name}.",
+            hint=f"Do it once: twofold doctor --calibrate --model {path}, or name a machine with --hardware.",
+        )
+    with GGUFFile.open(path) as file:
+        spec, _ = read_model(file.metadata, file.tensors, file.data, options.max_model_len)
+        config = resolve(options, spec, max(0, read_memory().available - file.nbytes))
+    return Scenario(
+        shape=predictor.shape,
+        machine=predictor.machine,
+        setting=setting_of(config, read_lessons(path, isa, threads, CacheFolders.of().root)),
+        how=predictor.how,
+        constants=predictor.constants,
+        exact=True,
+    )
+
+
+def setting_of(config: EngineConfig, lessons: tuple[Lesson, ...] = ()) -> EngineSetting:
+    """The engine's configuration; its places in host memory are left out, so that nobody is swapped.
+
+    ``lessons`` are what its live budget begins with.
+    """
+    live = config.token_budget == "live"
+    return EngineSetting(
+        tuple(Blocks(group.window, group.blocks) for group in config.kv_groups),
+        sequences=config.limits.sequences,
+        rows=config.limits.rows,
+        block_size=config.block_size,
+        context=config.context,
+        prefix_caching=config.prefix_caching,
+        tpot_target_s=config.tpot_target_s if live else None,
+        itl_limit_s=config.itl_limit_s if live else None,
+        lessons=lessons if live else (),
+    )

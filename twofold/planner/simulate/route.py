@@ -1,0 +1,142 @@
+"""Which replica a job goes to.
+
+A router knows how many jobs are open at each replica, as far as it has heard of their ends, and nothing else of how
+they fare; ``LongestMatch`` also knows what is in their caches.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import ClassVar, Final, Literal, Protocol, TypeAlias, get_args
+
+from twofold.core.errors import ParameterError, nearest
+from twofold.planner.simulate.jobs import SimulatedJob
+from twofold.planner.simulate.records import Replica
+
+RouterName: TypeAlias = Literal["round-robin", "least-loaded", "affinity", "longest-match"]
+
+BOUND: Final = 1.25
+"""Of the mean number of open jobs: a replica that has more gets no job for the sake of its cache."""
+POINTS: Final = 64
+"""Places of each replica on the ring."""
+PREFIX_TOKENS: Final = 1024
+"""Prompts that begin alike for so long belong together."""
+
+
+class Router(Protocol):
+    """``watches`` says whether it must hear of jobs that ended."""
+
+    watches: ClassVar[bool]
+
+    def choose(self, job: SimulatedJob, loads: Sequence[int], replicas: Sequence[Replica]) -> int:
+        """The number of a replica. ``loads`` are their open jobs."""
+        ...
+
+
+class RoundRobin:
+    """One after the other."""
+
+    watches: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def choose(self, job: SimulatedJob, loads: Sequence[int], replicas: Sequence[Replica]) -> int:  # noqa: ARG002 - the seam
+        chosen = self._next
+        self._next = (chosen + 1) % len(replicas)
+        return chosen
+
+
+class LeastLoaded:
+    """Fewest open jobs; of these the one after the last that was chosen."""
+
+    watches: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self._last = -1
+
+    def choose(self, job: SimulatedJob, loads: Sequence[int], replicas: Sequence[Replica]) -> int:  # noqa: ARG002 - the seam
+        count, after = len(loads), self._last + 1
+        self._last = min(range(count), key=lambda number: (loads[number], (number - after) % count))
+        return self._last
+
+
+class PrefixAffinity:
+    """Prompts that begin alike go to one replica: consistent hashing with bounded loads (Mirrokni et al. 2018).
+
+    Who shares nothing goes to the least loaded.
+    """
+
+    watches: ClassVar[bool] = True
+
+    def __init__(self, replicas: int) -> None:
+        ring = sorted((_hash(f"{number}/{point}"), number) for number in range(replicas) for point in range(POINTS))
+        self._places = [place for place, _ in ring]
+        self._owners = [number for _, number in ring]
+        self._others = LeastLoaded()
+
+    def choose(self, job: SimulatedJob, loads: Sequence[int], replicas: Sequence[Replica]) -> int:
+        if not job.shares:
+            return self._others.choose(job, loads, replicas)
+        most = _most(loads)
+        at = bisect_right(self._places, _hash(_beginning(job)))
+        for step in range(len(self._owners)):
+            owner = self._owners[(at + step) % len(self._owners)]
+            if loads[owner] < most:
+                return owner
+        raise AssertionError("somebody has no more than the mean")
+
+
+class LongestMatch:
+    """Whose cache has most of the prompt, unless it has too many open jobs; of equals the least loaded."""
+
+    watches: ClassVar[bool] = True
+
+    def choose(self, job: SimulatedJob, loads: Sequence[int], replicas: Sequence[Replica]) -> int:
+        most = _most(loads)
+        able = [number for number, load in enumerate(loads) if load < most]
+        return max(able, key=lambda number: (replicas[number].matched(job) if job.shares else 0, -loads[number]))
+
+
+def make_router(name: str, replicas: int) -> Router:
+    """The router of that name. ParameterError with the nearest for any other."""
+    match name:
+        case "round-robin":
+            return RoundRobin()
+        case "least-loaded":
+            return LeastLoaded()
+        case "affinity":
+            return PrefixAffinity(replicas)
+        case "longest-match":
+            return LongestMatch()
+    known = get_args(RouterName)
+    close = nearest(name, known)
+    raise ParameterError(
+        f"There is no router {name!r:.40}.",
+        param="router",
+        hint=f"Did you mean {close!r}?" if close else f"Known: {', '.join(known)}.",
+    )
+
+
+def _most(loads: Sequence[int]) -> int:
+    """Open jobs from which a replica gets no more for the sake of its cache, at least one above the mean."""
+    return math.ceil(BOUND * (sum(loads) + 1) / len(loads))
+
+
+def _beginning(job: SimulatedJob) -> str:
+    names, start = [], 0
+    for piece in job.pieces:
+        if start >= PREFIX_TOKENS:
+            break
+        names.append(str(piece.key))
+        start += piece.tokens
+    if start < PREFIX_TOKENS and job.stream < 0:
+        names.append(f"session {job.stream}")
+    return "/".join(names)
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")

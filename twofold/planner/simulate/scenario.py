@@ -1,0 +1,102 @@
+"""What is simulated: a model on replicas of a machine, how they are set up, and who gets which job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from twofold.core.errors import ParameterError
+from twofold.core.model import ModelSpec
+from twofold.planner.count.memory import kv_bytes
+from twofold.planner.count.setting import PLAIN, Setting
+from twofold.planner.machines.machine import Machine
+from twofold.planner.predict.constants import Constants
+from twofold.planner.simulate.exact import ExactReplica
+from twofold.planner.simulate.fast.replica import FastReplica
+from twofold.planner.simulate.fleet import Handover, Simulated, Source, simulate
+from twofold.planner.simulate.records import Replica
+from twofold.planner.simulate.route import make_router
+from twofold.planner.simulate.setting import EngineSetting
+from twofold.planner.simulate.steps import PredictedSteps
+
+MOST_REPLICAS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Prefill and decode on machines of their own. Each device sends its part of the keys and values over a link of
+    ``link`` bytes a second, ``latency_s`` after the first token."""
+
+    prefill: int
+    decode: int
+    link: float = 50e9
+    latency_s: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if self.prefill < 1 or self.decode < 1:
+            raise ParameterError(
+                f"{self.prefill}:{self.decode} leaves a phase without a replica.",
+                param="disaggregate",
+                hint="Write 1:3, one replica that prefills for three that decode.",
+            )
+        if not self.link > 0 or self.latency_s < 0:
+            raise ParameterError("A link has a speed above 0 and a latency of at least 0.", param="link")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """``replicas`` copies, or a ``split``. ``exact`` steps through the real scheduler; else events are jumped between.
+
+    ``constants`` are those of the machine's kind where none are given.
+    """
+
+    shape: ModelSpec
+    machine: Machine
+    setting: EngineSetting
+    how: Setting = PLAIN
+    constants: Constants | None = None
+    replicas: int = 1
+    split: Split | None = None
+    router: str = "round-robin"
+    exact: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.replicas <= MOST_REPLICAS:
+            raise ParameterError(
+                f"There may be 1 to {MOST_REPLICAS:,} replicas, not {self.replicas}.", param="replicas"
+            )
+        if self.split and self.exact:
+            raise ParameterError(
+                "The scheduler computes every prompt itself, so there is no exact mode of a split.",
+                param="exact",
+                hint="Leave --exact or --disaggregate out.",
+            )
+        if not self.exact and self.setting.tpot_target_s is not None:
+            raise ParameterError(
+                "The live budget learns from each step, which only exact mode takes one by one.",
+                param="tpot-target-ms",
+                hint="Add --exact, or leave the target out.",
+            )
+        if not self.exact and self.setting.groups[0].window is not None:
+            raise ParameterError(
+                f"Every layer of {self.shape.name} has a window, whose blocks only exact mode counts.",
+                param="exact",
+                hint="Add --exact.",
+            )
+
+    def run(self, source: Source) -> Simulated:
+        """Runs all jobs to their ends."""
+        steps = PredictedSteps(self.shape, self.machine, self.constants, self.how)
+        split = self.split
+        first = self.made(steps, split.prefill if split else self.replicas)
+        handover = None if split is None else Handover(self.made(steps, split.decode), self._travel_s)
+        return simulate(source, first, make_router(self.router, len(first)), handover, delay_s=steps.first_s)
+
+    def made(self, steps: PredictedSteps, count: int) -> list[Replica]:
+        """So many replicas."""
+        kind = ExactReplica if self.exact else FastReplica
+        return [kind(self.setting, steps, steps.windows) for _ in range(count)]
+
+    def _travel_s(self, tokens: int) -> float:
+        assert self.split is not None, "keys and values travel only where phases are apart"
+        return self.split.latency_s + kv_bytes(self.shape, tokens, self.how) / self.split.link

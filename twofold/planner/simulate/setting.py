@@ -1,0 +1,117 @@
+"""How a simulated engine is set up: limits of a step, blocks, budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from twofold.core.errors import ParameterError, ResourceError
+from twofold.core.model import ModelSpec
+from twofold.engine.scheduler.step_time import StepShape
+from twofold.planner.count.setting import PLAIN, Setting
+from twofold.planner.machines.machine import Machine
+from twofold.planner.plan.memory import ReplicaMemory
+
+DEFAULT_SEQUENCES: Final = 256
+DEFAULT_ROWS: Final = 2048
+WINDOW_SHARE: Final = 0.5
+"""Most of the memory that layers with windows take together, as the engine shares it out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The blocks of layers that see ``window`` positions, None for all."""
+
+    window: int | None
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSetting:
+    """One replica.
+
+    sequences, rows   most of a step
+    groups            KV blocks, the widest group first
+    context           most tokens of a prompt with its answer
+    prefix_caching    whether prompts find what others computed
+    tpot_target_s     None: prompts get all rows that are left. Else the live budget, which keeps this
+    lessons           measured steps that the live budget begins with
+    """
+
+    groups: tuple[Blocks, ...]
+    sequences: int = DEFAULT_SEQUENCES
+    rows: int = DEFAULT_ROWS
+    block_size: int = 16
+    context: int = 1 << 20
+    prefix_caching: bool = True
+    tpot_target_s: float | None = None
+    itl_limit_s: float | None = None
+    lessons: tuple[tuple[StepShape, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("sequences", "rows", "block_size", "context"):
+            if getattr(self, name) < 1:
+                raise ParameterError(f"{name} must be at least 1, not {getattr(self, name)}.", param=name)
+        if self.sequences > self.rows:
+            raise ParameterError(
+                f"{self.sequences} sequences may run at once, but a step has only {self.rows} rows.",
+                param="max_num_seqs",
+                hint="Lower --max-num-seqs, or raise --max-num-batched-tokens.",
+            )
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the widest group."""
+        return self.groups[0].blocks
+
+
+def groups_for(
+    shape: ModelSpec,
+    machine: Machine,
+    how: Setting = PLAIN,
+    *,
+    sequences: int = DEFAULT_SEQUENCES,
+    rows: int = DEFAULT_ROWS,
+    block_size: int = 16,
+    share: float = 0.9,
+    memory: float | None = None,
+) -> tuple[Blocks, ...]:
+    """The KV blocks that fit beside weights and activations in ``share`` of a device's memory, or in ``memory`` bytes.
+
+    Layers with windows get what ``sequences`` sequences can need at most, the others what is left.
+    Raises ResourceError where the weights leave no room.
+    """
+    room = ReplicaMemory(shape, machine, how, rows=rows, logit_rows=sequences, share=share).room()
+    pool = room.kv if memory is None else memory
+    sizes: dict[int | None, int] = {}
+    for count, layer in shape.runs:
+        window = layer.attention.window
+        sizes[window] = sizes.get(window, 0) + count * how.token_bytes(layer.attention) * block_size
+    order = sorted(sizes, key=lambda window: -(1 << 62) if window is None else -window)
+    found = _share_out(order, sizes, pool, sequences=sequences, rows=rows, block_size=block_size)
+    if found[0].blocks < 1:
+        raise ResourceError(
+            f"{shape.name} takes {room.weights / 1e9:.1f} GB on each device and {room.activations / 1e9:.1f} GB for "
+            f"activations; of {machine.name}'s {room.memory / 1e9:.0f} GB no room is left for keys and values.",
+            hint="Use more devices (--tp), smaller weights (--weights int4), or a machine with more memory.",
+        )
+    return found
+
+
+def _share_out(
+    order: Sequence[int | None],
+    sizes: dict[int | None, int],
+    pool: float,
+    *,
+    sequences: int,
+    rows: int,
+    block_size: int,
+) -> tuple[Blocks, ...]:
+    narrow = []
+    for window in order[1:]:
+        assert window is not None, "only the widest group may be without a window"
+        most = sequences * (-(-(window + rows) // block_size) + 2)
+        narrow.append(Blocks(window, max(0, min(most, int(pool * WINDOW_SHARE / (len(order) - 1)) // sizes[window]))))
+    left = pool - sum(each.blocks * sizes[each.window] for each in narrow)
+    return (Blocks(order[0], max(0, int(left // sizes[order[0]]))), *narrow)

@@ -1,0 +1,73 @@
+"""What a server runs with: all of it settled before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from twofold.core.errors import ParameterError
+from twofold.observe.accounting.prices import PriceSheet
+from twofold.observe.metrics.goodput import DEFAULT_OBJECTIVES, Objective
+from twofold.server.admission import QueueLimits
+from twofold.server.edge.limits import BodyLimits, ConnectionLimits
+from twofold.server.models.hub import HubSettings
+from twofold.server.models.offers import Offer
+from twofold.server.response_cache.cache import ReplaySettings
+from twofold.server.tiers import Tiers
+
+MAX_PORT: Final = 65535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """A server. Times are in seconds.
+
+    api_keys       keys that may do everything; ``api_keys_file`` has more, with tenants, tiers and quotas
+    hosts          names beside those of this machine that requests may call the server by
+    origins        origins of web pages that may use it
+    data           folder of what must outlive the server: files, batches, responses, sums of what was used
+    own_data       the folder is this server's alone; else it takes one inside where another server has it
+    tolerant       unknown fields of requests are left out with a warning; else they are errors
+    replay         the response cache; None: no answer is kept
+    shutdown_s     how long requests that are under way may go on once the server shall end
+    quiet_s        a stream that is silent for so long gets a keep-alive
+    certificate, private_key    files in PEM; without them it is plain HTTP
+    """
+
+    offers: tuple[Offer, ...]
+    hub: HubSettings = field(default_factory=HubSettings)
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: tuple[str, ...] = ()
+    api_keys_file: Path | None = None
+    hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    body: BodyLimits = field(default_factory=BodyLimits)
+    queue: QueueLimits = field(default_factory=QueueLimits)
+    tiers: Tiers = field(default_factory=Tiers.standard)
+    prices: PriceSheet | None = None
+    objectives: Mapping[str, Objective] = field(default_factory=lambda: DEFAULT_OBJECTIVES)
+    data: Path
+    own_data: bool = True
+    tolerant: bool = False
+    replay: ReplaySettings | None = None
+    shutdown_s: float = 30.0
+    quiet_s: float = 15.0
+    certificate: Path | None = None
+    private_key: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= MAX_PORT:
+            raise ParameterError(
+                f"--port must be a number from 0 to {MAX_PORT}, not {self.port}.",
+                param="port",
+                hint="0 takes a free port.",
+            )
+
+    def url(self, port: int) -> str:
+        """Where clients on this machine find it, if it listens on ``port``."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}.get(self.host, self.host)
+        return f"{'http' if self.certificate is None else 'https'}://{host}:{port}"

@@ -1,0 +1,129 @@
+"""Whole request bodies as plain data: bounded in bytes and seconds, in depth and in number of values.
+
+Decoding holds the interpreter, so what a body can cost is bounded before it is decoded: 4 MiB of nothing but empty
+lists take half a second and 100 MB.
+Where an object has a field twice, the last one counts, as with OpenAI's and Anthropic's servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+from starlette.datastructures import Headers
+from starlette.types import Receive
+
+from twofold.api.fields import FieldError
+from twofold.core.errors import SlowClientError, TooLargeError
+from twofold.server.edge.limits import KIB, BodyLimits
+
+FREE_BYTES: Final = 64 * KIB
+"""Of each body, which the limit on connections bounds; only what is beyond counts for all bodies together."""
+MAX_DIGITS: Final = 18
+JSON_TYPE: Final = "application/json"
+
+
+class ClientGoneError(Exception):
+    """The client left while its body was read; there is nobody to answer."""
+
+
+async def read_body(
+    headers: Headers, receive: Receive, limits: BodyLimits, hold: Callable[[int], None] = lambda _size: None
+) -> bytes:
+    """All bytes of a body, of any type. ``hold`` hears of those beyond FREE_BYTES as they come, and may refuse them.
+
+    Raises TooLargeError, SlowClientError, ClientGoneError.
+    """
+    announced = headers.get("content-length", "")
+    if announced.isdecimal() and (len(announced) > MAX_DIGITS or int(announced) > limits.bytes):
+        raise _too_large(limits)
+    try:
+        async with asyncio.timeout(limits.seconds):
+            return await _read(receive, limits, hold)
+    except TimeoutError:
+        raise SlowClientError(f"The request body did not arrive within {limits.seconds:g} s.") from None
+
+
+async def _read(receive: Receive, limits: BodyLimits, hold: Callable[[int], None]) -> bytes:
+    body, held = bytearray(), FREE_BYTES
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        body += message.get("body", b"")
+        if len(body) > limits.bytes:
+            raise _too_large(limits)
+        if len(body) > held:
+            hold(len(body) - held)
+            held = len(body)
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def check_json_type(headers: Headers, *, any_type: bool = False) -> None:
+    """Raises FieldError where a body says that it is not JSON, or that it is packed."""
+    kind = headers.get("content-type", JSON_TYPE).partition(";")[0].strip().lower()
+    if kind != JSON_TYPE and not any_type:
+        raise FieldError(f"The body must be {JSON_TYPE}; the Content-Type header says otherwise.", param="content-type")
+    packing = headers.get("content-encoding", "identity").strip().lower()
+    if packing not in ("", "identity"):
+        raise FieldError(
+            "A compressed body is not supported.", param="content-encoding", hint="Send it without Content-Encoding."
+        )
+
+
+def decode_json(body: bytes, limits: BodyLimits) -> Any:
+    """Plain data of JSON text. Raises FieldError that says where it is not JSON, and TooLargeError."""
+    if not is_countable(body, limits):
+        most = f"{limits.containers:,} objects and lists or {limits.values:,} values"
+        raise TooLargeError(f"The body of the request has more than {most}.")
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise _not_json(body, error) from None  # the cause would carry the body along
+    if not _is_shallow(value, limits.depth):
+        raise FieldError(f"The body is nested deeper than {limits.depth} levels.", param="body")
+    return value
+
+
+def _not_json(body: bytes, error: orjson.JSONDecodeError) -> FieldError:
+    if not body.strip():
+        return FieldError("The body is empty.", param="body", hint="Send a JSON object.")
+    what = error.msg.partition(":")[0]
+    return FieldError(f"The body is not valid JSON at line {error.lineno}, column {error.colno}: {what}.", param="body")
+
+
+def is_countable(text: bytes, limits: BodyLimits) -> bool:
+    """Whether JSON text has at most as many objects, lists and values as the limits say, which bounds what decoding
+    costs. Marks are counted wherever they stand first: few texts need a closer look."""
+    if _within(text, limits):
+        return True
+    unescaped = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if unescaped.count(b'"') > 2 * limits.values:
+        return False
+    return _within(b'"'.join(unescaped.split(b'"')[::2]), limits)
+
+
+def _within(text: bytes, limits: BodyLimits) -> bool:
+    return text.count(b"{") + text.count(b"[") <= limits.containers and text.count(b",") <= limits.values
+
+
+def _is_shallow(value: object, depth: int) -> bool:
+    """Whether no more than ``depth`` objects and lists are inside each other; the value is looked through in layers."""
+    layer = [value] if isinstance(value, dict | list) else []
+    for _ in range(depth):
+        layer = [
+            inner
+            for outer in layer
+            for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) is dict or type(inner) is list
+        ]
+        if not layer:
+            return True
+    return False
+
+
+def _too_large(limits: BodyLimits) -> TooLargeError:
+    return TooLargeError(f"The body of the request is longer than {limits.bytes:,} bytes.")

@@ -1,0 +1,126 @@
+"""The ASGI application in front of all others: every request passes it, and none gets by without a key.
+
+In this order: a request gets its id; its host and origin are checked; a browser that asks first is answered; its key is
+looked up, but for OPEN_PATHS. What stands behind finds an ``Arrival`` in the request's state. Every response, refusals
+too, tells the id, says what browsers may do with it, and leaves in pieces that a slow reader holds up one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from twofold.core.errors import TwofoldError, UsageError
+from twofold.server.edge.hosts import SECURITY_HEADERS, Hosts, Origins, is_loopback
+from twofold.server.edge.keys import Caller, KeyRing
+from twofold.server.edge.limits import KIB
+from twofold.server.edge.protocol import OPEN_PATHS
+from twofold.server.edge.refusals import Header, Refusals
+from twofold.server.edge.request_id import request_id_of
+
+PIECE: Final = 256 * KIB
+"""A response leaves in pieces of at most this length, so that no more than two of them wait for a slow reader."""
+STATE_KEY: Final = "arrival"
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What is known of a request before it is read."""
+
+    request_id: str
+    caller: Caller
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Wraps ``app``. ``keys`` gives the keys as they are now."""
+
+    app: ASGIApp
+    keys: Callable[[], KeyRing]
+    refusals: Refusals
+    hosts: Hosts = field(default_factory=Hosts)
+    origins: Origins = field(default_factory=Origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        request_id = request_id_of(_plain(headers.get("x-request-id")))
+        outward = _outward(send, self._always(request_id, headers.get("origin")))
+        try:
+            self.hosts.check(headers.get("host"))
+            self.origins.check(headers.get("origin"), headers.get("host"))
+            if self._asks_first(scope, headers):
+                asked = _plain(headers.get("access-control-request-headers")) or b""
+                await self.origins.preflight(asked).send(outward)
+                return
+            arrival = Arrival(request_id, self._caller(scope, headers))
+        except TwofoldError as error:
+            await self.refusals.answer(error, scope["path"], request_id).send(outward)
+            return
+        scope.setdefault("state", {})[STATE_KEY] = arrival
+        await self.app(scope, receive, outward)
+
+    def _caller(self, scope: Scope, headers: Headers) -> Caller:
+        if scope["path"] in OPEN_PATHS:
+            return Caller()
+        return self.keys().caller(headers, datetime.now(UTC))
+
+    def _asks_first(self, scope: Scope, headers: Headers) -> bool:
+        origin = headers.get("origin")
+        asks = scope["method"] == "OPTIONS" and "access-control-request-method" in headers
+        return asks and origin is not None and self.origins.allows(origin)
+
+    def _always(self, request_id: str, origin: str | None) -> tuple[Header, ...]:
+        name = request_id.encode("ascii")
+        return ((b"x-request-id", name), (b"request-id", name), *SECURITY_HEADERS, *self.origins.headers(origin))
+
+
+def arrival_of(scope: Scope) -> Arrival:
+    """What the door knows of a request that came through it."""
+    arrival = scope["state"][STATE_KEY]
+    assert isinstance(arrival, Arrival)
+    return arrival
+
+
+def check_exposure(host: str, keys: KeyRing) -> None:
+    """Raises UsageError where a server without keys would listen to other machines."""
+    if not keys.required and not is_loopback(host):
+        raise UsageError(
+            f"Binding to {host} requires an API key; without one only loopback is allowed.",
+            hint="Give --api-key or --api-keys FILE (`twofold keys add` makes one), or omit --host.",
+        )
+
+
+def _plain(value: str | None) -> bytes | None:
+    return None if value is None else value.encode("latin-1")
+
+
+def _outward(send: Send, always: tuple[Header, ...]) -> Send:
+    """``send`` that adds headers which the response does not have, and splits long bodies."""
+
+    async def outward(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            given = list(message.get("headers", ()))
+            names = {name.lower() for name, _ in given}
+            given += [header for header in always if header[0] not in names]
+            message = {**message, "headers": given}
+        elif len(message.get("body", b"")) > PIECE:
+            await _send_pieces(send, message)
+            return
+        await send(message)
+
+    return outward
+
+
+async def _send_pieces(send: Send, message: Message) -> None:
+    body, more = memoryview(message["body"]), message.get("more_body", False)
+    for start in range(0, len(body), PIECE):
+        piece = bytes(body[start : start + PIECE])
+        await send({"type": message["type"], "body": piece, "more_body": more or start + PIECE < len(body)})

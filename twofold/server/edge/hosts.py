@@ -1,0 +1,184 @@
+"""Which names the server answers to, and which web pages may talk to it.
+
+A page from anywhere can send a browser's requests to a server on the same machine or network: under a name of its own
+that it lets point there (DNS rebinding), or as a cross-origin request. Against the first, a request must name the
+server by an address, a name for this machine, or one that was configured: only names can be rebound. Against the
+second, a request with an Origin must come from the server's own pages or from an allowed origin; programs send none.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from twofold.core.errors import ForbiddenError, ParameterError
+from twofold.server.edge.refusals import Header, RawResponse
+
+ANY: Final = "*"
+PREFLIGHT_AGE_S: Final = 600
+MAX_ASKED_HEADERS: Final = 1024
+METHODS: Final = b"GET, HEAD, POST, DELETE, OPTIONS"
+EXPOSED: Final = b", ".join(
+    (
+        b"x-request-id",
+        b"request-id",
+        b"retry-after",
+        b"retry-after-ms",
+        b"x-ratelimit-limit-requests",
+        b"x-ratelimit-remaining-requests",
+        b"x-ratelimit-reset-requests",
+        b"x-ratelimit-limit-tokens",
+        b"x-ratelimit-remaining-tokens",
+        b"x-ratelimit-reset-tokens",
+        b"x-ratelimit-limit-bytes",
+        b"x-ratelimit-remaining-bytes",
+        b"x-ratelimit-reset-bytes",
+        b"x-twofold-cache",
+        b"x-twofold-warning",
+    )
+)
+SECURITY_HEADERS: Final[tuple[Header, ...]] = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cache-control", b"no-store"),
+)
+"""What every response says that does not say otherwise."""
+
+HOST: Final = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[^:\[\]/@\s]+)(:\d{1,5})?")
+ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s]+")
+HEADER_NAMES: Final = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~ ,-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """Names that are answered to beside localhost and addresses; ``*.name`` for any below it, ``*`` for all."""
+
+    names: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> Hosts:
+        """Raises ParameterError for what is no name of a host."""
+        for name in names:
+            if name != ANY and not HOST.fullmatch(name.removeprefix("*.")):
+                raise ParameterError(f"{name!r:.100} is not the name of a host.", param="allowed_hosts")
+        return cls(frozenset(_plain_name(name) for name in names))
+
+    def check(self, host: str | None) -> None:
+        """Raises ForbiddenError for a Host header with another name; HTTP/1.0 has none, and no browser speaks it."""
+        if host is None or ANY in self.names:
+            return
+        parts = HOST.fullmatch(host)
+        if parts is None or not self._knows(_plain_name(parts["name"])):
+            raise ForbiddenError(
+                "This server does not answer to the name in the Host header.",
+                hint="Use its address or localhost, or start it with --allowed-hosts.",
+            )
+
+    def _knows(self, name: str) -> bool:
+        if name == "localhost" or name.endswith(".localhost") or name in self.names or _is_address(name):
+            return True
+        _, dot, above = name.partition(".")
+        return bool(dot) and any(f"*.{tail}" in self.names for tail in _tails(above))
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """Web origins that may use the server from a browser, such as ``https://app.example``; ``*`` for all.
+
+    No credentials are allowed with them: keys travel in headers that the page itself sets.
+    """
+
+    allowed: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, origins: Iterable[str]) -> Origins:
+        """Raises ParameterError for what is no origin."""
+        for origin in origins:
+            if origin != ANY and not ORIGIN.fullmatch(origin.lower()):
+                raise ParameterError(
+                    f"{origin!r:.100} is not an origin.",
+                    param="allowed_origins",
+                    hint="Write scheme://host or scheme://host:port, nothing else.",
+                )
+        return cls(frozenset(origin.lower() for origin in origins))
+
+    def check(self, origin: str | None, host: str | None) -> None:
+        """Raises ForbiddenError for a page of another origin that is not allowed."""
+        if origin is None or self.allows(origin) or _same(origin, host):
+            return
+        raise ForbiddenError(
+            "Pages of this Origin may not use this server.", hint="Start it with --allowed-origins to let them."
+        )
+
+    def allows(self, origin: str) -> bool:
+        return ANY in self.allowed or origin.lower() in self.allowed
+
+    def headers(self, origin: str | None) -> tuple[Header, ...]:
+        """What tells the browser that a page of this origin may read the response."""
+        if not self.allowed:
+            return ()
+        vary = ((b"vary", b"origin"),)
+        if origin is None or not self.allows(origin):
+            return vary
+        return (
+            *vary,
+            (b"access-control-allow-origin", origin.encode("latin-1")),
+            (b"access-control-expose-headers", EXPOSED),
+        )
+
+    def preflight(self, asked: bytes) -> RawResponse:
+        """The answer to a browser that asks first; ``asked`` are the headers that the page wants to send."""
+        allowed = asked if len(asked) <= MAX_ASKED_HEADERS and HEADER_NAMES.fullmatch(asked) else b"authorization"
+        headers = (
+            (b"access-control-allow-methods", METHODS),
+            (b"access-control-allow-headers", allowed),
+            (b"access-control-max-age", b"%d" % PREFLIGHT_AGE_S),
+        )
+        return RawResponse(204, headers, b"")
+
+
+def _plain_name(name: str) -> str:
+    return name.strip("[]").rstrip(".").lower()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _tails(name: str) -> Iterable[str]:
+    """a.b.c, b.c, c."""
+    while name:
+        yield name
+        name = name.partition(".")[2]
+
+
+def _same(origin: str, host: str | None) -> bool:
+    """Whether the page came from the server itself; the scheme may differ where a proxy ends TLS."""
+    return host is not None and origin.partition("://")[2].lower() == host.lower()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether who listens there is heard by this machine alone."""
+    name = _plain_name(host)
+    if name == "localhost":
+        return True
+    return _is_address(name) and ipaddress.ip_address(name).is_loopback
+
+
+def outward_address() -> str:
+    """The address that this machine has towards others; no packet is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # of RFC 5737: nobody's
+            return str(probe.getsockname()[0])
+        except OSError:
+            return socket.gethostname()

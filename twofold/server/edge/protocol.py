@@ -1,0 +1,356 @@
+"""uvicorn's h11 protocol with a time limit for every state that a connection can be in.
+
+    state      it is                                                      too long → what happens
+    HEAD       fresh, or some of a request's head has come                head_s → 408, then LEAVING
+    BUSY       a request is being answered                                the endpoint's own limits
+    STUCK      answered, but the client reads none of it                  stall_s → reset
+    UNREAD     answered before all of the request had come                linger_s → closed
+    IDLE       kept for the next request                                  keep_alive_s → closed
+    LEAVING    to be closed: what still comes is thrown away              linger_s → closed
+    CLOSING    closed, but for what is still to be sent                   stall_s → reset
+
+Once in a pulse a connection sees in which state it is; being in the same one for longer than its limit ends it.
+Refused bytes get an answer: 400 for what is no HTTP, 431 for too long a head, 408 for too slow a one, in the dialect of
+the path as far as that came through. After an answer to half a request the server goes on reading for a moment, because
+closing a socket on unread bytes would reset the connection and could take the answer with it (RFC 9112, section 9.6).
+
+A client that closes its side while it waits for an answer has left: its request is cancelled. It cannot be told from
+one that only closed half, so a half-closed request is told so in a 400 if nothing was sent yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from enum import Enum, auto
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import h11
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from twofold.core.errors import BusyError, SlowClientError, TwofoldError, UsageError
+from twofold.server.edge.connection import HEADERS_TOO_LARGE, BoundedConnection
+from twofold.server.edge.limits import ConnectionLimits
+from twofold.server.edge.refusals import HeadError, Refusals
+from twofold.server.edge.request_id import new_request_id
+
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.h11_impl import RequestResponseCycle
+
+OPEN_PATHS: Final = frozenset({"/health", "/ready"})
+"""What is told to everybody, without a key and however full the server is."""
+PROGRESS_BYTES: Final = 4096
+"""A client reads as long as this much leaves the buffer within ``stall_s``."""
+YIELDING_S: Final = 1.0
+"""Idle connections of at least this age give way where there is no room."""
+LOOKED_AT: Final = 64
+"""So many connections are looked at for one that gives way: a flood of them shall not cost more than it brings."""
+FULL_RETRY_S: Final = 2.0
+UNSENT_BYTES: Final = 32 << 10
+"""Most bytes that the kernel keeps unsent for a connection, and about as many in this process. By default the kernel
+would take megabytes of a stream that its client does not read, so the stream would keep its slot for minutes."""
+
+
+class ConnectionState(Enum):
+    """Where a connection stands; the table above."""
+
+    HEAD = auto()
+    BUSY = auto()
+    STUCK = auto()
+    UNREAD = auto()
+    IDLE = auto()
+    LEAVING = auto()
+    CLOSING = auto()
+
+
+def protocol_class(limits: ConnectionLimits, refusals: Refusals) -> type[asyncio.Protocol]:
+    """The class that uvicorn makes of each connection: ``uvicorn.Config(http=protocol_class(…))``."""
+
+    silent: dict[GateProtocol, None] = {}
+
+    class LimitedProtocol(GateProtocol):
+        def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any], **rest: Any) -> None:
+            super().__init__(limits, refusals, silent, config, server_state, app_state, **rest)
+
+    return LimitedProtocol
+
+
+def uvicorn_config(
+    app: ASGIApp,
+    host: str,
+    port: int,
+    limits: ConnectionLimits,
+    refusals: Refusals,
+    *,
+    certificate: Path | None = None,
+    private_key: Path | None = None,
+) -> Config:
+    """How uvicorn serves ``app``. Nothing is taken from the environment, nor from what proxies say of clients."""
+    return Config(
+        app,
+        host=host,
+        port=port,
+        http=protocol_class(limits, refusals),
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        workers=1,
+        backlog=limits.connections,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        forwarded_allow_ips="",
+        ssl_certfile=certificate,
+        ssl_keyfile=private_key,
+    )
+
+
+class GateProtocol(H11Protocol):
+    """One connection. ``silent`` are those of its server that have not sent a whole head yet, the oldest first."""
+
+    conn: BoundedConnection
+    cycle: RequestResponseCycle | None  # type: ignore[assignment]  # it is None before the first request
+
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        refusals: Refusals,
+        silent: dict[GateProtocol, None],
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.logger = Unbothered(self.logger)
+        self.limits = limits
+        self.refusals = refusals
+        self._silent = silent
+        self.conn = BoundedConnection(limits)
+        self.timeout_keep_alive = limits.keep_alive_s  # type: ignore[assignment]  # seconds, which may be parts of one
+        self._max_age = {
+            ConnectionState.HEAD: limits.head_s,
+            ConnectionState.STUCK: limits.stall_s,
+            ConnectionState.UNREAD: limits.linger_s,
+            ConnectionState.IDLE: limits.keep_alive_s,
+            ConnectionState.LEAVING: limits.linger_s,
+            ConnectionState.CLOSING: limits.stall_s,
+        }
+        self._leaving = False
+        self._beyond = False
+        self._pulse: asyncio.TimerHandle | None = None
+        self._seen: tuple[ConnectionState, int] = (ConnectionState.HEAD, 0)
+        self._since = self.loop.time()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        self._socket = transport
+        super().connection_made(cast(asyncio.Transport, LingeringTransport(transport, self._close)))
+        transport.set_write_buffer_limits(high=UNSENT_BYTES)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        if self._full:
+            self._make_room()
+        self._silent[self] = None
+        self._beyond = self._full
+        if len(self.connections) > self.limits.connections + self.limits.spare:
+            self._socket.abort()
+        self._since = self.loop.time()
+        self._pulse = self.loop.call_later(self.limits.pulse_s, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._silent.pop(self, None)
+        if self._pulse is not None:
+            self._pulse.cancel()
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        self.transport.close = self._socket.close  # type: ignore[method-assign]  # no reference cycle: no work for gc
+
+    def data_received(self, data: bytes) -> None:
+        if not self._leaving and not self.transport.is_closing():
+            super().data_received(data)
+            if self.conn.requests:
+                self._silent.pop(self, None)
+
+    def eof_received(self) -> None:
+        """Asyncio closes the transport after this; what was written goes out before."""
+        if self._leaving:
+            return
+        if self.conn.partial or self.conn.their_state is h11.SEND_BODY:
+            self.refuse(UsageError("The connection was closed before the request was complete."))
+        elif self._waits_for_answer:
+            self.refuse(UsageError("The client disconnected before the response was sent."))
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's words, in place of the dialect's
+        """What uvicorn calls for every request that h11 refuses."""
+        if self.conn.refused == HEADERS_TOO_LARGE:
+            sizes = f"{self.limits.head_bytes // 1024} KiB in {self.limits.head_lines} lines"
+            self.refuse(HeadError(f"The request head is longer than {sizes}."))
+        else:
+            self.refuse(UsageError("This is not a valid HTTP request."))
+
+    def refuse(self, error: TwofoldError) -> None:
+        """Answers the request that is coming with ``error`` where nothing was answered yet, and lets the client go."""
+        request_id = new_request_id()
+        answer = self.refusals.answer(error, self.conn.target, request_id)
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self._socket.close()
+            return
+        headers = [*answer.headers, (b"x-request-id", request_id.encode()), (b"connection", b"close")]
+        for event in (
+            h11.Response(status_code=answer.status, headers=headers),
+            h11.Data(data=answer.body),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event) or b"")
+        self._leave()
+
+    def shutdown(self) -> None:
+        """The server ends: a request that is being answered may end too."""
+        if self._leaving or self.transport.is_closing():
+            self.transport.close()
+        else:
+            super().shutdown()
+
+    @property
+    def app(self) -> Any:
+        """The application that gets the next request; of uvicorn's own ASGI type."""
+        return crowded(self._app, self.refusals) if self._beyond and self._full else self._app
+
+    @app.setter
+    def app(self, app: Any) -> None:
+        self._app = app
+
+    @property
+    def state(self) -> ConnectionState:
+        """Where the connection stands now."""
+        if self.transport.is_closing():
+            return ConnectionState.CLOSING
+        if self._leaving:
+            return ConnectionState.LEAVING
+        if self.flow.write_paused:
+            return ConnectionState.STUCK
+        if self.cycle is not None and not self.cycle.response_complete:
+            return ConnectionState.BUSY
+        if self.conn.their_state is h11.SEND_BODY:
+            return ConnectionState.UNREAD
+        return ConnectionState.HEAD if self.cycle is None or self.conn.partial else ConnectionState.IDLE
+
+    @property
+    def idle_s(self) -> float:
+        """How long nothing has come, where nothing is due; 0 otherwise."""
+        nothing = self.state is ConnectionState.IDLE or (self.state is ConnectionState.HEAD and not self.conn.partial)
+        return self.loop.time() - self._since if nothing else 0.0
+
+    @property
+    def _full(self) -> bool:
+        return len(self.connections) > self.limits.connections
+
+    @property
+    def _waits_for_answer(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_started
+
+    def _look(self) -> None:
+        """The pulse: ends the connection if it was in the same state for too long."""
+        now = self.loop.time()
+        seen = (self.state, self._mark())
+        if seen != self._seen:
+            self._seen, self._since = seen, now
+        elif now - self._since > self._max_age.get(seen[0], float("inf")):
+            self._end(seen[0])
+        self._pulse = self.loop.call_later(self.limits.pulse_s, self._look)
+
+    def _mark(self) -> int:
+        """Changes when the state is another one of the same name: another request, or some of an answer was read."""
+        if self.flow.write_paused:
+            return self.transport.get_write_buffer_size() // PROGRESS_BYTES
+        return self.conn.requests
+
+    def _end(self, state: ConnectionState) -> None:
+        if state in (ConnectionState.STUCK, ConnectionState.CLOSING):
+            self._socket.abort()
+        elif state is ConnectionState.HEAD and self.conn.partial:
+            self.refuse(SlowClientError(f"The request head did not arrive within {self.limits.head_s:g} s."))
+        else:
+            self._socket.close()
+
+    def _close(self) -> None:
+        """What uvicorn gets for ``close``: a request of which not all has come is let go with care."""
+        if self.conn.their_state is h11.SEND_BODY and not self._leaving:
+            self._leave()
+        else:
+            self._socket.close()
+
+    def _leave(self) -> None:
+        """Says good-bye, and reads on for a moment."""
+        self._leaving = True
+        self._unset_keepalive_if_required()
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+
+    def _make_room(self) -> None:
+        """Closes the oldest connection that has sent no request yet, however young it is: who does send one does so at
+        once. Where there is none, the connection that has been idle for longest, of some."""
+        if self._silent:
+            oldest_silent = next(iter(self._silent))
+            del self._silent[oldest_silent]
+            self.connections.discard(oldest_silent)
+            oldest_silent._socket.abort()
+            return
+        others = (other for other in self.connections if isinstance(other, GateProtocol) and other is not self)
+        oldest = max(islice(others, LOOKED_AT), key=lambda other: other.idle_s, default=None)
+        if oldest is not None and oldest.idle_s >= YIELDING_S:
+            self.connections.discard(oldest)
+            oldest.transport.close()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Upgrades are passed over, as RFC 9110, section 7.8, lets a server do; that needs no line in a log."""
+
+
+class Unbothered(logging.Logger):
+    """A logger that keeps faults of clients out of a server's log: whoever can connect could fill it."""
+
+    def __init__(self, parent: logging.Logger) -> None:
+        super().__init__(parent.name, parent.getEffectiveLevel())
+        self.parent = parent
+
+    def warning(self, msg: object, *args: object, **kwargs: Any) -> None:
+        self.debug(msg, *args, **kwargs)
+
+
+class LingeringTransport:
+    """A transport that is closed in another way. What is called for each piece of an answer is called directly."""
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+        self._transport = transport
+        self.write = transport.write
+        self.close = close
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+def crowded(app: ASGIApp, refusals: Refusals) -> ASGIApp:
+    """What a connection beyond the limit gets: a 503, but for the paths that tell whether the server lives."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            await app(scope, receive, send)
+            return
+        error = BusyError("The server's connection limit is reached.", retry_after_s=FULL_RETRY_S)
+        request_id = new_request_id()
+        extra = ((b"x-request-id", request_id.encode()),)
+        await refusals.answer(error, scope["path"], request_id, extra).send(send)
+
+    return answer

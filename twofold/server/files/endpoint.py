@@ -1,0 +1,174 @@
+"""/v1/files: OpenAI's files, as plain data; whoever has the HTTP connection carries them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Self
+
+from twofold.core.errors import BusyError
+from twofold.server.files.form import UploadForm
+from twofold.server.files.store import FileLimits, FileStore, StoredFile
+from twofold.server.storage.paging import PageQuery, page_of
+from twofold.server.storage.thread import OneThread
+
+MOST_LISTED: Final = 10_000
+UPLOADS_AT_ONCE: Final = 16
+PIECE_BYTES: Final = 1 << 20
+"""Of an upload: that much is gathered before a thread writes it."""
+READ_BYTES: Final = 256 << 10
+DEFAULT_LIMITS: Final = FileLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class FileContent:
+    """A file's bytes, piece by piece; ``pieces`` opens it when it is first asked for one."""
+
+    file: StoredFile
+    pieces: AsyncGenerator[bytes, None]
+
+
+class FilesEndpoint:
+    """The files of all tenants. Methods raise TwofoldError: NotFoundError, FieldError, TooLargeError, BusyError."""
+
+    def __init__(self, store: FileStore, thread: OneThread) -> None:
+        self._store, self._thread = store, thread
+        self._uploads = 0
+
+    @classmethod
+    async def open(
+        cls, folder: Path, limits: FileLimits = DEFAULT_LIMITS, *, wall: Callable[[], float] = time.time
+    ) -> Self:
+        """Opens the store in ``folder``; see FileStore for what it raises."""
+        thread = OneThread("files")
+        try:
+            return cls(await thread.call(FileStore, folder, limits, wall), thread)
+        except BaseException:
+            thread.close()
+            raise
+
+    async def close(self) -> None:
+        await self._thread.call(self._store.close)
+        self._thread.close()
+
+    async def upload(self, tenant: str, content_type: str | None, body: AsyncIterable[bytes]) -> dict[str, Any]:
+        """POST /v1/files: ``body`` is a multipart form, which goes to the disk as it comes."""
+        if self._uploads >= UPLOADS_AT_ONCE:
+            raise BusyError(f"{UPLOADS_AT_ONCE} files are already being uploaded.", retry_after_s=1.0)
+        self._uploads += 1
+        try:
+            return (await self._upload(_Upload(self._store, tenant, content_type), body)).as_object()
+        finally:
+            self._uploads -= 1
+
+    async def page(self, tenant: str, query: Mapping[str, str]) -> dict[str, Any]:
+        """GET /v1/files with limit, after, order and purpose."""
+        asked = PageQuery.read(query, default=MOST_LISTED, most=MOST_LISTED, others=("order", "purpose"))
+        files, more = await self._thread.call(self._store.page, tenant, asked, query.get("purpose"))
+        return page_of([file.as_object() for file in files], more)
+
+    async def get(self, tenant: str, id: str) -> dict[str, Any]:
+        """GET /v1/files/{id}."""
+        return (await self._thread.call(self._store.get, tenant, id)).as_object()
+
+    async def delete(self, tenant: str, id: str) -> dict[str, Any]:
+        """DELETE /v1/files/{id}."""
+        await self._thread.call(self._store.delete, tenant, id)
+        return {"id": id, "object": "file", "deleted": True}
+
+    async def content(self, tenant: str, id: str) -> FileContent:
+        """GET /v1/files/{id}/content."""
+        file, path = await self._thread.call(self._store.content, tenant, id)
+        return FileContent(file, self._pieces(path))
+
+    async def link(self, tenant: str, id: str, target: Path) -> StoredFile:
+        """Gives a file's bytes the second name ``target``, in the same file system."""
+        return await self._thread.call(self._store.link, tenant, id, target)
+
+    async def adopt(self, id: str, tenant: str, path: Path, filename: str, lifetime_s: int | None) -> StoredFile:
+        """Takes in what a batch made; see FileStore."""
+        return await self._thread.call(self._store.adopt, id, tenant, path, filename, lifetime_s)
+
+    async def sweep(self) -> None:
+        """Removes what has expired."""
+        await self._thread.call(self._store.sweep)
+
+    async def _upload(self, upload: _Upload, body: AsyncIterable[bytes]) -> StoredFile:
+        """Brings a body to the disk as it comes."""
+        try:
+            await self._thread.call(upload.begin)
+            gathered = bytearray()
+            async for piece in body:
+                gathered += piece
+                if len(gathered) >= PIECE_BYTES:
+                    await self._thread.call(upload.feed, bytes(gathered))
+                    gathered.clear()
+            return await self._thread.call(upload.finish, bytes(gathered))
+        finally:
+            await self._thread.surely(upload.end)
+
+    async def _pieces(self, path: Path) -> AsyncGenerator[bytes, None]:
+        reader = _FileReader(path)
+        try:
+            while piece := await self._thread.call(reader.read):
+                yield piece
+        finally:
+            await self._thread.surely(reader.close)
+
+
+class _Upload:
+    """A file that is being uploaded. All methods are called on the store's thread; ``end`` always."""
+
+    def __init__(self, store: FileStore, tenant: str, content_type: str | None) -> None:
+        self._store, self._tenant, self._content_type = store, tenant, content_type
+        self._path: Path | None = None
+        self._file: BinaryIO | None = None
+        self._form: UploadForm | None = None
+
+    def begin(self) -> None:
+        self._path, self._file = self._store.begin(self._tenant)
+        self._form = UploadForm(self._content_type, self._file, self._store.limits.file_bytes)
+
+    def feed(self, data: bytes) -> None:
+        assert self._form is not None
+        with self._store.folder.told():
+            self._form.feed(data)
+
+    def finish(self, rest: bytes) -> StoredFile:
+        self.feed(rest)
+        assert self._path is not None
+        assert self._file is not None
+        assert self._form is not None
+        with self._store.folder.told():
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        return self._store.add(self._tenant, self._path, self._form.finish())
+
+    def end(self) -> None:
+        """Closes the file, and removes it where it was not taken in."""
+        if self._path is None or self._file is None:
+            return
+        with contextlib.suppress(OSError):  # of bytes that the disk did not take; that was told already
+            self._file.close()
+        self._store.drop(self._path)
+
+
+class _FileReader:
+    """Reads a file piece by piece, on the store's thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+
+    def read(self) -> bytes:
+        if self._file is None:
+            self._file = self._path.open("rb")
+        return self._file.read(READ_BYTES)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()

@@ -1,0 +1,60 @@
+"""GET /v1/twofold/models and its actions: what is loaded and used, and loading, unloading and stopping by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twofold.core.errors import ForbiddenError
+from twofold.server.base import ModelHub, ModelUse
+from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
+
+
+class AdminEndpoint:
+    """Needs a key that may administer where keys are needed. ``stop`` ends the server as SIGTERM does."""
+
+    def __init__(self, hub: ModelHub, stop: Callable[[], None]) -> None:
+        self._hub = hub
+        self._stop = stop
+
+    async def list(self, asked: EndpointRequest) -> EndpointResponse:
+        _check(asked)
+        return EndpointResponse({"object": "list", "data": [_use(use) for use in self._hub.uses()]})
+
+    async def load(self, asked: EndpointRequest) -> EndpointResponse:
+        """Answers once the model is loaded."""
+        _check(asked)
+        return EndpointResponse(_use(await self._hub.load(asked.path["model"])))
+
+    async def unload(self, asked: EndpointRequest) -> EndpointResponse:
+        """Answers once the model is unloaded, or at once while requests use it: it is unloaded when they have ended."""
+        _check(asked)
+        return EndpointResponse(_use(await self._hub.unload(asked.path["model"])))
+
+    async def shutdown(self, asked: EndpointRequest) -> EndpointResponse:
+        """Answers before the server ends: requests that run may finish within --shutdown-timeout."""
+        _check(asked)
+        self._stop()
+        return EndpointResponse({"status": "stopping"})
+
+
+def _check(asked: EndpointRequest) -> None:
+    if not asked.exchange.caller.admin:
+        raise ForbiddenError("This key may not administer the server.", hint="twofold keys add NAME --admin makes one.")
+
+
+def _use(use: ModelUse) -> dict[str, Any]:
+    entry = use.entry
+    return {
+        "id": entry.names[0],
+        "object": "twofold.model",
+        "names": list(entry.names),
+        "state": entry.state,
+        "bytes": entry.bytes,
+        "context": entry.context,
+        "running": use.running,
+        "waiting": use.waiting,
+        "idle_s": use.idle_s,
+        "unloads_in_s": use.unloads_in_s,
+        "error": use.error,
+    }

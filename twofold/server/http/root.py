@@ -1,0 +1,85 @@
+"""GET /: a page for people who open the server's address in a browser, and the same as JSON for programs."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from hashlib import sha256
+from html import escape
+from typing import Any, Final
+
+from twofold.host.versions import twofold_version
+from twofold.server.base import ModelHub
+from twofold.server.edge.refusals import Header
+from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
+
+APIS: Final = (
+    ("OpenAI", "OPENAI_BASE_URL", "/v1"),
+    ("Anthropic", "ANTHROPIC_BASE_URL", ""),
+    ("Ollama", "OLLAMA_HOST", ""),
+)
+"""APIs, the variable that their clients read, and what stands behind the server's address in it."""
+LINKS: Final = (
+    ("/openapi.json", "all endpoints, as an OpenAPI document"),
+    ("/v1/models", "the models"),
+    ("/metrics", "metrics for Prometheus"),
+    ("/health", "whether the server runs"),
+)
+STYLE: Final = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:42rem;margin:3rem auto;padding:0 1rem;color-scheme:light dark}"
+    "code,pre{font-family:ui-monospace,monospace}"
+    "pre{padding:1rem;border:1px solid #8886;border-radius:.5rem;overflow:auto}"
+    "td,th{text-align:left;padding:.2rem 1.5rem .2rem 0}"
+)
+POLICY: Final = (
+    f"default-src 'none'; style-src 'sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
+"""Nothing may be loaded or run; the one style is known by its hash."""
+VARY: Final[Header] = (b"vary", b"accept")
+
+
+class RootEndpoint:
+    """What runs here and how to reach it. Without a script: nothing on the page does anything."""
+
+    def __init__(self, hub: ModelHub) -> None:
+        self._hub = hub
+
+    async def get(self, asked: EndpointRequest) -> EndpointResponse:
+        url = f"{asked.scope.get('scheme', 'http')}://{asked.headers.get('host', 'localhost')}"
+        told: dict[str, Any] = {
+            "name": "Twofold",
+            "version": twofold_version(),
+            "models": [
+                {"id": entry.names[0], "state": entry.state, "context": entry.context} for entry in self._hub.entries()
+            ],
+            "apis": {api.lower(): url + path for api, _, path in APIS},
+            "links": {path: url + path for path, _ in LINKS},
+        }
+        if "text/html" not in asked.headers.get("accept", ""):
+            return EndpointResponse(told, headers=(VARY,))
+        headers = ((b"content-security-policy", POLICY.encode()), VARY)
+        return EndpointResponse(
+            body=_page(told, url).encode(), content_type=b"text/html; charset=utf-8", headers=headers
+        )
+
+
+def _page(told: dict[str, Any], url: str) -> str:
+    rows = "".join(
+        f"<tr><td><code>{escape(model['id'])}</code><td>{escape(model['state'])}<td>{_context(model['context'])}"
+        for model in told["models"]
+    )
+    exports = "\n".join(f"export {variable}={escape(url + path)}" for _, variable, path in APIS)
+    links = "".join(f'<li><a href="{path}">{path}</a>: {escape(says)}' for path, says in LINKS)
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Twofold</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
+        f"<h1>Twofold {escape(told['version'])}</h1><p>An LLM inference server. It runs."
+        f"<h2>Models</h2><table><tr><th>Name<th>State<th>Context{rows}</table>"
+        f"<h2>Connect a client</h2><pre>{exports}</pre>"
+        f"<p>Without keys, use any text as the API key."
+        f"<h2>More</h2><ul>{links}</ul></html>"
+    )
+
+
+def _context(tokens: int | None) -> str:
+    return "" if tokens is None else f"{tokens:,} tokens"

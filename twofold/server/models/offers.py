@@ -1,0 +1,74 @@
+"""Which models a server offers, and under which names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from twofold.core.errors import ModelNotFoundError, ParameterError, nearest, quoted
+from twofold.formats.fetch.names import PathSource, parse_name
+
+_RENAMED: Final = re.compile(r"(?P<name>[A-Za-z0-9][\w./-]*)=(?P<source>[^=].*)", re.ASCII)
+MOST_NAME_CHARS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A model and what requests may call it; the first name is its own."""
+
+    names: tuple[str, ...]
+    source: str
+
+
+def read_offers(models: Sequence[str], served_names: Sequence[str] = ()) -> tuple[Offer, ...]:
+    """The models that a command line lists: each a name as ``formats.names`` knows it, or ALIAS=NAME.
+
+    A file is called by its name without folder and ending. ``served_names`` replace the names of an only model. Raises
+    ParameterError for a name that means two models, and what ``parse_name`` raises.
+    """
+    offers: dict[str, tuple[str, ...]] = {}
+    for spec in models:
+        name, source = _split(spec)
+        offers[source] = (*(known for known in offers.get(source, ()) if known != name), name)
+    if not offers:
+        raise ParameterError("There is no model to serve.", param="model", hint="Name one.")
+    if served_names:
+        if len(offers) > 1:
+            hint = "Write ALIAS=NAME for each model instead."
+            raise ParameterError(
+                "served_model_name names one model, not several.", param="served_model_name", hint=hint
+            )
+        offers = {source: tuple(dict.fromkeys(served_names)) for source in offers}
+    _check_names(offers.values())
+    return tuple(Offer(names, source) for source, names in offers.items())
+
+
+def unknown_model(name: str, known: Iterable[str]) -> ModelNotFoundError:
+    """The error for a name under which nothing is served."""
+    names = list(known)
+    close = nearest(name, names)
+    hint = f"Did you mean {close!r}?" if close else f"Served here: {', '.join(names)[:MOST_NAME_CHARS]}."
+    return ModelNotFoundError(f"No model is served as {quoted(name)}.", hint=hint)
+
+
+def _split(spec: str) -> tuple[str, str]:
+    """The name to serve a model under, and its source."""
+    renamed = _RENAMED.fullmatch(spec)
+    if renamed is not None:
+        parse_name(renamed["source"])
+        return renamed["name"], renamed["source"]
+    source = parse_name(spec)
+    return (source.path.stem if isinstance(source, PathSource) else spec), spec
+
+
+def _check_names(offered: Iterable[tuple[str, ...]]) -> None:
+    seen: set[str] = set()
+    for name in (name for names in offered for name in names):
+        if not name or len(name) > MOST_NAME_CHARS:
+            raise ParameterError(f"{quoted(name)} is not a valid model name.", param="model")
+        if name in seen:
+            hint = "Write ALIAS=NAME to tell them apart."
+            raise ParameterError(f"Two models would be called {name!r}.", param="model", hint=hint)
+        seen.add(name)

@@ -1,0 +1,100 @@
+"""What the server itself reads of a model file: enough to render and tokenise prompts, and to plan its memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from twofold.api.base import ModelFacts
+from twofold.core.model import ModelSpec
+from twofold.core.sampling_defaults import NONE, SamplingDefaults
+from twofold.formats.gguf import GGUFFile
+from twofold.host.paths import CacheFolders
+from twofold.models.read import read_model
+from twofold.planner.shapes.spec import shape_of_spec
+from twofold.text.parsers.format import AnswerFormat
+from twofold.text.tokenizers.tokenizer import Tokenizer
+
+TOKENIZER: Final = "tokenizer."
+MAX_TOLD_CHARS: Final = 256
+"""Of texts in metadata that are kept; chat templates and licences are longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReading:
+    """A model file without its weights. ``nbytes`` is its size, ``created`` its time in seconds since 1970.
+
+    parameters     values of all tensors
+    quantization   the format of most of its bytes
+    metadata       single values of the file's metadata, without those of its tokenizer
+    sampling       for requests that leave it out
+    """
+
+    path: Path
+    spec: ModelSpec
+    tokenizer: Tokenizer
+    format: AnswerFormat
+    nbytes: int
+    created: int
+    parameters: int
+    quantization: str
+    metadata: Mapping[str, str | int | float | bool]
+    sampling: SamplingDefaults
+
+    def is_of(self, path: Path) -> bool:
+        """Whether this is what reading ``path`` would give: the same file, not changed since."""
+        return path == self.path and int(path.stat().st_mtime) == self.created
+
+    def facts(self, context: int) -> ModelFacts:
+        """What dialects know of it, when it runs with this context."""
+        return ModelFacts(self.tokenizer, self.format, context, self.spec.hidden_size, self.sampling)
+
+
+def read_file(
+    path: Path,
+    folders: CacheFolders,
+    chat_template: str | None = None,
+    sampling: SamplingDefaults = NONE,
+) -> ModelReading:
+    """Reads a model file; what is slow to derive is kept in the cache folder. It may take a second.
+
+    ``chat_template`` replaces the file's own, as in ``EngineOptions``; ``sampling`` goes before the file's.
+
+    Raises what opening it, reading the model and making the tokenizer raise.
+    """
+    with GGUFFile.open(path) as file:
+        spec, _ = read_model(file.metadata, file.tensors, file.data)
+        tokenizer = Tokenizer.from_metadata(file.metadata, cache_dir=folders.tokenizers, chat_template=chat_template)
+        metadata = _single_values(file.metadata)
+        return ModelReading(
+            path=path,
+            spec=shape_of_spec(spec, file.tensors),
+            tokenizer=tokenizer,
+            format=AnswerFormat.of(tokenizer),
+            nbytes=file.nbytes,
+            created=int(path.stat().st_mtime),
+            parameters=sum(info.rows * info.columns for info in file.tensors.values()),
+            quantization=_quantization(file),
+            metadata=metadata,
+            sampling=sampling.over(SamplingDefaults.of_model(metadata)),
+        )
+
+
+def _quantization(file: GGUFFile) -> str:
+    sizes: Counter[str] = Counter()
+    for info in file.tensors.values():
+        sizes[info.format.name] += info.nbytes
+    return sizes.most_common(1)[0][0] if sizes else ""
+
+
+def _single_values(metadata: Mapping[str, object]) -> dict[str, str | int | float | bool]:
+    """Without the tokenizer's keys, whose arrays take long to read."""
+    found: dict[str, str | int | float | bool] = {}
+    for key in metadata:
+        value = None if key.startswith(TOKENIZER) else metadata[key]
+        if isinstance(value, int | float) or (isinstance(value, str) and len(value) <= MAX_TOLD_CHARS):
+            found[key] = value
+    return found

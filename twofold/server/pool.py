@@ -1,0 +1,212 @@
+"""Long work of the HTTP process: decoding bodies, checking requests, rendering and tokenising prompts.
+
+It runs on a few threads, so that the event loop answers others meanwhile. Laws:
+
+1. Work on more than ``small`` bytes has a lane of its own: a request of 5 KB never waits behind one of 2 MB.
+2. In a lane the caller that has had least goes first (start-time fair queueing, Goyal et al. 1996; cost is in bytes):
+   many requests of one caller delay those of another by one request each.
+3. A lane holds at most ``waiting`` bytes, running work included, and a caller no more of them than are left for others;
+   what is beyond is refused with BusyError. ``ByteBudget`` counts them, for bodies that are being read as well.
+4. A model whose prompts are slow to prepare has two lanes of its own, for small and for large ones, with one thread
+   each: no other model waits for it.
+
+All of it happens on the event loop, but for the work itself. A native call that holds the interpreter would still stop
+everybody: work keeps such calls below some 30 ms (tokenizers releases the interpreter; orjson does not, but is quick).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, Final, TypeVar, cast
+
+from twofold.core.errors import BusyError
+from twofold.host.memory import return_freed_memory
+from twofold.server.edge.limits import KIB, MIB
+from twofold.server.preparation import PreparationGuard
+
+T = TypeVar("T")
+
+LEAST_COST: Final = 4 * KIB
+"""Bytes that even the smallest work counts for."""
+RETRY_S: Final = 2.0
+TRIMMED: Final = MIB
+"""Bytes of work after which memory is given back to the system."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """``small`` is the most bytes of small work; then the threads and the most bytes of either lane.
+    ``apart_waiting`` is the most bytes of either lane of a slow model."""
+
+    small: int = 64 * KIB
+    small_threads: int = 2
+    small_waiting: int = 8 * MIB
+    large_threads: int = 1
+    large_waiting: int = 64 * MIB
+    apart_waiting: int = 16 * MIB
+
+
+class ByteBudget:
+    """``most`` bytes that callers share: nobody may hold more than what is then left for the others.
+
+    ``emptied`` is called when all of it was given back.
+    """
+
+    def __init__(self, most: int, emptied: Callable[[], None] = lambda: None) -> None:
+        self._emptied = emptied
+        self._most = most
+        self._held: dict[str, int] = {}
+        self.total = 0
+
+    def take(self, caller: str, size: int) -> None:
+        """Raises BusyError where there is not so much left."""
+        held = self._held.get(caller, 0) + size
+        if (held > size and held > self._most - self.total) or self.total + size > self._most:
+            raise BusyError(
+                "The server holds as much of requests as it can.",
+                retry_after_s=RETRY_S,
+                hint="Ask again later, with the delay that Retry-After says, or send less at once.",
+            )
+        self._held[caller] = held
+        self.total += size
+
+    def give(self, caller: str, size: int) -> None:
+        """Gives back what was taken."""
+        self.total -= size
+        self._held[caller] -= size
+        if not self._held[caller]:
+            del self._held[caller]
+        if not self.total:
+            self._emptied()
+
+
+@dataclass(order=True, slots=True)
+class _Work:
+    """Ordered by ``tag``, the virtual time at which it may begin, then by arrival."""
+
+    tag: float
+    number: int
+    run: Callable[[], Any] = field(compare=False)
+    done: asyncio.Future[Any] = field(compare=False)
+
+
+class _Lane:
+    """Work of about one size."""
+
+    def __init__(self, name: str, threads: int, waiting: int) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=f"pool-{name}")
+        self._idle = threads
+        self.shares = ByteBudget(waiting)
+        self._heap: list[_Work] = []
+        self._numbers = count()
+        self._now = 0.0
+        self._next: dict[str, float] = {}
+
+    async def run(self, caller: str, size: int, work: Callable[[], T]) -> T:
+        self.shares.take(caller, size)
+        try:
+            tag = max(self._now, self._next.get(caller, 0.0))
+            self._next[caller] = tag + size
+            done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+            heappush(self._heap, _Work(tag, next(self._numbers), work, done))
+            self._start()
+            return await done
+        finally:
+            self.shares.give(caller, size)
+
+    def _start(self) -> None:
+        """Begins what may begin. Who has left meanwhile is passed over."""
+        while self._idle and self._heap:
+            work = heappop(self._heap)
+            if work.done.cancelled():
+                continue
+            self._now = max(self._now, work.tag)
+            self._idle -= 1
+            running = asyncio.get_running_loop().run_in_executor(self._threads, work.run)
+            running.add_done_callback(partial(self._end, work))
+        if not self._heap:
+            self._next = {caller: tag for caller, tag in self._next.items() if tag > self._now}
+
+    def _end(self, work: _Work, ended: asyncio.Future[Any]) -> None:
+        self._idle += 1
+        if ended.cancelled():
+            work.done.cancel()
+        elif (error := ended.exception()) is not None:
+            if not work.done.cancelled():
+                work.done.set_exception(error)
+        elif not work.done.cancelled():
+            work.done.set_result(ended.result())
+        self._start()
+
+    def trim(self) -> None:
+        """Where nothing runs or waits: gives back to the system what long work took. The allocator would keep it."""
+        if not self.shares.total:
+            with suppress(RuntimeError):  # closed meanwhile
+                self._threads.submit(return_freed_memory)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class WorkPool:
+    """Runs work of all requests of a server. Made and used on the event loop."""
+
+    def __init__(self, limits: PoolLimits | None = None) -> None:
+        limits = limits or PoolLimits()
+        self._limits = limits
+        self._small = _Lane("small", limits.small_threads, limits.small_waiting)
+        self._large = _Lane("large", limits.large_threads, limits.large_waiting)
+        self._guards: dict[str, PreparationGuard] = {}
+        self._apart: dict[tuple[str, bool], _Lane] = {}
+
+    async def run(self, caller: str, size: int, work: Callable[[], T]) -> T:
+        """What ``work()`` gives, run on a thread. ``caller`` is whose share it takes, ``size`` the bytes it is about.
+
+        Raises what the work raises, and BusyError where too much waits already.
+        """
+        size, work = max(size, LEAST_COST), partial(copy_context().run, work)
+        if size <= self._limits.small:
+            return await self._small.run(caller, size, work)
+        try:
+            return await self._large.run(caller, min(size, self._limits.large_waiting), work)
+        finally:
+            if size >= TRIMMED:
+                asyncio.get_running_loop().call_soon(self._large.trim)
+
+    async def prepare(self, model: str, caller: str, size: int, work: Callable[[], T]) -> T:
+        """As ``run``, for work that may render the chat template of ``model``, which is one of the served ones.
+
+        Raises TemplateLimitError at once for a caller that exceeded the template's limits again and again.
+        """
+        guard = self._guards.setdefault(model, PreparationGuard())
+        guard.check(caller)
+        timed = guard.timed(work)
+        if guard.apart:
+            lane = model, size <= self._limits.small
+            if lane not in self._apart:
+                self._apart[lane] = _Lane(f"apart-{len(self._apart)}", 1, self._limits.apart_waiting)
+            size = min(max(size, LEAST_COST), self._limits.apart_waiting)
+            given, error, seconds = await self._apart[lane].run(caller, size, partial(copy_context().run, timed))
+        else:
+            given, error, seconds = await self.run(caller, size, timed)
+        guard.note(caller, error, seconds)
+        if error is not None:
+            raise error
+        return cast(T, given)
+
+    def trim(self) -> None:
+        """Gives freed memory back to the system, where no long work runs."""
+        self._large.trim()
+
+    def close(self) -> None:
+        """Ends the threads once what runs has ended; what waits is dropped."""
+        for lane in (self._small, self._large, *self._apart.values()):
+            lane.close()

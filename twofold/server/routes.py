@@ -1,0 +1,134 @@
+"""Which path is answered by what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from twofold.api.anthropic.messages import MessagesRequest
+from twofold.api.base import DialectRequest, ReplyHead
+from twofold.api.batch.endpoints import ENDPOINTS
+from twofold.api.ollama.chat import OllamaChatRequest
+from twofold.api.ollama.common import OllamaRequest
+from twofold.api.ollama.embed import EmbedRequest
+from twofold.api.ollama.generate import GenerateRequest
+from twofold.api.openai.responses.request import ResponsesRequest
+from twofold.api.openai.scores import RerankRequest, ScoreRequest
+from twofold.server.app import Routes
+from twofold.server.base import ModelHub
+from twofold.server.edge.limits import MIB
+from twofold.server.exchange import RequestContext
+from twofold.server.http.admin import AdminEndpoint
+from twofold.server.http.endpoints import Generating
+from twofold.server.http.files import BatchRoutes, FileRoutes
+from twofold.server.http.messages import MessageRoutes
+from twofold.server.http.models import ModelsEndpoint
+from twofold.server.http.ollama import OllamaEndpoint
+from twofold.server.http.responses import ResponseRoutes
+from twofold.server.http.root import RootEndpoint
+from twofold.server.http.status import StatusEndpoint
+from twofold.server.http.tokens import TokensEndpoint
+from twofold.server.openapi.endpoint import DocumentEndpoint
+from twofold.server.responses.endpoint import ResponsesEndpoint
+from twofold.server.storage.stores import Stores
+
+LONG_HISTORY: Final = MIB
+"""Bytes that a conversation counts for that goes on from stored responses."""
+
+
+def generating(stores: Stores) -> dict[str, Generating]:
+    """The endpoints whose replies a model makes."""
+    kept = _ResponseStore(stores.responses)
+    return {
+        **{path: Generating(read) for path, read in ENDPOINTS.items()},
+        "/v1/messages": Generating(MessagesRequest.read),
+        "/v1/responses": Generating(ResponsesRequest.read, kept.complete, kept.keep),
+        **dict.fromkeys(("/v1/rerank", "/rerank"), Generating(RerankRequest.read)),
+        **dict.fromkeys(("/v1/score", "/score"), Generating(ScoreRequest.read)),
+        "/api/chat": Generating(OllamaChatRequest.read, _kept_alive),
+        "/api/generate": Generating(GenerateRequest.read, _kept_alive),
+        "/api/embed": Generating(EmbedRequest.read, _kept_alive),
+        "/api/embeddings": Generating(EmbedRequest.read_single, _kept_alive),
+    }
+
+
+def plain(
+    hub: ModelHub, status: StatusEndpoint, admin: AdminEndpoint, stores: Stores, document: DocumentEndpoint
+) -> Routes:
+    """The endpoints that answer at once."""
+    return {**_about(hub, status, document), **_administration(admin), **_stored(hub, stores)}
+
+
+def _administration(admin: AdminEndpoint) -> Routes:
+    return {
+        "/v1/twofold/models": {"GET": admin.list},
+        "/v1/twofold/models/{model:path}/load": {"POST": admin.load},
+        "/v1/twofold/models/{model:path}/unload": {"POST": admin.unload},
+        "/v1/twofold/shutdown": {"POST": admin.shutdown},
+    }
+
+
+def _about(hub: ModelHub, status: StatusEndpoint, document: DocumentEndpoint) -> Routes:
+    models, tokens, for_ollama = ModelsEndpoint(hub), TokensEndpoint(hub), OllamaEndpoint(hub)
+    return {
+        "/": {"GET": RootEndpoint(hub).get},
+        "/health": {"GET": status.health},
+        "/ready": {"GET": status.ready},
+        "/version": {"GET": status.version},
+        "/metrics": {"GET": status.metrics},
+        "/openapi.json": {"GET": document.get},
+        "/v1/models": {"GET": models.list},
+        "/v1/models/{model:path}": {"GET": models.get},
+        "/api/version": {"GET": for_ollama.version},
+        "/api/tags": {"GET": for_ollama.tags},
+        "/api/ps": {"GET": for_ollama.ps},
+        "/api/show": {"POST": for_ollama.show},
+        "/tokenize": {"POST": tokens.tokenize},
+        "/detokenize": {"POST": tokens.detokenize},
+        "/tokenizer_info": {"GET": tokens.info},
+        "/v1/messages/count_tokens": {"POST": MessageRoutes(hub).count_tokens},
+        "/v1/twofold/requests/{request_id}": {"GET": status.request},
+        "/v1/twofold/usage": {"GET": status.usage},
+    }
+
+
+def _stored(hub: ModelHub, stores: Stores) -> Routes:
+    files, batches = FileRoutes(stores.files), BatchRoutes(stores.batches)
+    responses = ResponseRoutes(stores.responses, hub)
+    return {
+        "/v1/files": {"POST": files.upload, "GET": files.list},
+        "/v1/files/{file_id}": {"GET": files.get, "DELETE": files.delete},
+        "/v1/files/{file_id}/content": {"GET": files.content},
+        "/v1/batches": {"POST": batches.create, "GET": batches.list},
+        "/v1/batches/{batch_id}": {"GET": batches.get},
+        "/v1/batches/{batch_id}/cancel": {"POST": batches.cancel},
+        "/v1/responses/input_tokens": {"POST": responses.input_tokens},
+        "/v1/responses/{response_id}": {"GET": responses.get, "DELETE": responses.delete},
+        "/v1/responses/{response_id}/cancel": {"POST": responses.cancel},
+        "/v1/responses/{response_id}/input_items": {"GET": responses.input_items},
+    }
+
+
+async def _kept_alive(exchange: RequestContext, request: OllamaRequest | EmbedRequest) -> OllamaRequest | EmbedRequest:
+    """Says how long the model stays loaded: that concerns all callers, so it is for keys that may administer."""
+    if exchange.caller.admin:
+        exchange.keep_alive_s = request.keep_alive_s
+    return request
+
+
+@dataclass(frozen=True, slots=True)
+class _ResponseStore:
+    """What responses go on from, and where they are kept."""
+
+    responses: ResponsesEndpoint
+
+    async def complete(self, exchange: RequestContext, request: ResponsesRequest) -> ResponsesRequest:
+        if request.previous is not None:
+            exchange.size = max(exchange.size, LONG_HISTORY)  # what it goes on from may be long
+        return await self.responses.known(exchange.caller.tenant, request)
+
+    async def keep(
+        self, exchange: RequestContext, request: DialectRequest, head: ReplyHead, body: dict[str, Any]
+    ) -> None:
+        assert isinstance(request, ResponsesRequest)
+        await self.responses.keep(exchange.caller.tenant, request, head, body)

@@ -1,0 +1,312 @@
+"""The server: everything joined, from the socket to the models, and how it ends.
+
+start     the socket is bound, the first model is loaded; /health answers meanwhile, /ready does not
+serve     until SIGTERM or Ctrl-C
+drain     nothing new is accepted; what runs may end within ``shutdown_s``
+end       a second signal, or the end of that time, ends every stream with an error event
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gc
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import uvicorn
+
+from twofold.api.batch.endpoints import ENDPOINTS
+from twofold.core.errors import BusyError, UsageError
+from twofold.formats.fetch import sources
+from twofold.host.paths import private_folder
+from twofold.host.versions import twofold_version
+from twofold.observe.metrics.server import ServerMetrics
+from twofold.observe.served import ServedObserver
+from twofold.server.accounts.ledger import Ledger
+from twofold.server.accounts.recent import RecentRequests
+from twofold.server.accounts.usage import UsageBook
+from twofold.server.admission import Admission
+from twofold.server.app import build_app, dialect_of
+from twofold.server.base import ModelEntry
+from twofold.server.config import ServerConfig
+from twofold.server.edge.door import Door, check_exposure
+from twofold.server.edge.hosts import Hosts, Origins
+from twofold.server.edge.keyfile import KeyFile
+from twofold.server.edge.keys import Caller, KeyRing, single_keys
+from twofold.server.edge.protocol import uvicorn_config
+from twofold.server.edge.quotas import Quotas
+from twofold.server.edge.refusals import Refusals
+from twofold.server.http.admin import AdminEndpoint
+from twofold.server.http.asgi import App
+from twofold.server.http.endpoints import Site
+from twofold.server.http.replies import Replies
+from twofold.server.http.status import StatusEndpoint
+from twofold.server.lines import LineRunner
+from twofold.server.models.hub import WorkerHub
+from twofold.server.notify import notify
+from twofold.server.openapi.document import document
+from twofold.server.openapi.endpoint import DocumentEndpoint
+from twofold.server.pool import ByteBudget, WorkPool
+from twofold.server.response_cache.cache import ReplayCache
+from twofold.server.routes import generating, plain
+from twofold.server.runner import RequestRunner
+from twofold.server.storage.folder import DataFolder, claim_folder
+from twofold.server.storage.stores import Stores, open_stores
+
+log = logging.getLogger("twofold.serve")
+
+FORCED_S: Final = 2.0
+"""How long streams have to take their last event."""
+DRAIN_LOOK_S: Final = 0.02
+
+
+class WebServer(uvicorn.Server):
+    """uvicorn, but signals are ours."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def stop_listening(self) -> None:
+        """Accepts no connection any more; open ones go on."""
+        for server in self.servers:
+            server.close()
+
+
+class Server:
+    """One server. ``say`` gets sentences for whoever started it."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        *,
+        observers: Sequence[ServedObserver] = (),
+        say: Callable[[str], None] = print,
+        progress: sources.Progress = sources.SILENT,
+    ) -> None:
+        self._config = config
+        self._say = say
+        self._keys = _keys(config, say)
+        check_exposure(config.host, self._keys())
+        private_folder(config.data)
+        self._folder = DataFolder(config.data) if config.own_data else claim_folder(config.data, config.port)
+        if self._folder.path != config.data:
+            say(f"Another server uses {config.data}; this one keeps its data in {self._folder.path}.")
+        self._metrics = ServerMetrics(config.objectives)
+        self._hub = WorkerHub(config.offers, config.hub, [self._metrics], progress)
+        self._usage = UsageBook(self._folder.path / "usage.sqlite")
+        self._ledger = Ledger(config.prices, RecentRequests(), self._usage, [self._metrics, *observers])
+        self._kept = (
+            None
+            if config.replay is None
+            else ReplayCache(self._folder.path / "answers.sqlite", config.replay, time.time)
+        )
+        self._pool = WorkPool()
+        self._runner = RequestRunner(
+            self._hub, Admission(config.tiers, config.queue), self._ledger, self._pool, self._kept
+        )
+        self._refusals = Refusals(dialect_of)
+        self._quotas = Quotas()
+        self._ready = False
+        self._signals: asyncio.Queue[int] = asyncio.Queue()
+
+    async def run(self, announce: Callable[[str], None] = lambda _url: None) -> None:
+        """Serves until it is told to end; ``announce`` gets its URL once it is ready.
+
+        Raises what keeps it from that.
+        """
+        asyncio.get_running_loop().set_exception_handler(_tell_fault)
+        with _bound(self._config) as listening:
+            async with AsyncExitStack() as stack:
+                stack.callback(self._folder.close)
+                stack.callback(self._pool.close)
+                stack.push_async_callback(self._usage.close)
+                if self._kept is not None:
+                    stack.callback(self._kept.close)
+                stack.push_async_callback(self._hub.close)
+                lines = LineRunner(
+                    self._runner, ENDPOINTS, self._caller_of, self._quotas, self._pool, tolerant=self._config.tolerant
+                )
+                stores = await stack.enter_async_context(open_stores(self._folder.path, lines))
+                web = WebServer(self._web_config(self._app(stores)))
+                stack.enter_context(self._signalled())
+                writing = asyncio.create_task(self._usage.run())
+                stack.callback(writing.cancel)
+                serving = asyncio.create_task(web.serve([listening]))
+                try:
+                    await self._start(lambda: announce(self._config.url(listening.getsockname()[1])))
+                    await self._signals.get()
+                finally:
+                    await self._end(web, serving)
+
+    def models(self) -> Sequence[ModelEntry]:
+        """What is offered; the first one is loaded from the start."""
+        return self._hub.entries()
+
+    def stop(self) -> None:
+        """Ends it, as SIGTERM does; a second time at once."""
+        self._signals.put_nowait(signal.SIGTERM)
+
+    async def _start(self, announce: Callable[[], None]) -> None:
+        """Loads the first model, unless it is told to end meanwhile."""
+        loading = asyncio.create_task(self._hub.start())
+        told = asyncio.create_task(self._signals.get())
+        try:
+            await asyncio.wait({loading, told}, return_when=asyncio.FIRST_COMPLETED)
+            if told.done():
+                self.stop()
+                return
+            await loading
+            gc.freeze()  # what is there stays there: collections need not look through vocabularies
+            self._ready = True
+            announce()
+            notify("READY=1")
+        finally:
+            told.cancel()
+            loading.cancel()
+
+    async def _end(self, web: WebServer, serving: asyncio.Task[None]) -> None:
+        self._ready, self._runner.closing = False, True
+        notify("STOPPING=1")
+        if web.started:
+            web.stop_listening()
+        await self._drained()
+        web.should_exit = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FORCED_S):
+                await serving
+
+    async def _drained(self) -> None:
+        """Waits for what is under way; a second signal, or too long a time, ends it."""
+        if self._runner.under_way:
+            self._say(f"Waiting for {self._runner.under_way} requests. Once more ends them.")
+        until = time.monotonic() + self._config.shutdown_s
+        while self._runner.under_way and self._signals.empty() and time.monotonic() < until:
+            await asyncio.sleep(DRAIN_LOOK_S)
+        self._runner.interrupt(BusyError("The server is shutting down.", retry_after_s=5))
+        until = time.monotonic() + FORCED_S
+        while self._runner.under_way and time.monotonic() < until:
+            await asyncio.sleep(DRAIN_LOOK_S)
+
+    def _caller_of(self, tenant: str, key_id: str) -> Caller:
+        """The caller that created a batch, by its key as it is now."""
+        return self._keys().named(tenant, key_id, datetime.now(UTC))
+
+    def _web_config(self, app: App) -> uvicorn.Config:
+        config = self._config
+        return uvicorn_config(
+            app,
+            config.host,
+            config.port,
+            config.connections,
+            self._refusals,
+            certificate=config.certificate,
+            private_key=config.private_key,
+        )
+
+    def _app(self, stores: Stores) -> App:
+        config = self._config
+        replies = Replies(self._runner, self._refusals, quiet_s=config.quiet_s)
+        site = Site(
+            self._runner,
+            replies,
+            self._refusals,
+            self._quotas,
+            config.body,
+            ByteBudget(config.body.together, self._pool.trim),
+            self._pool,
+            config.tolerant,
+        )
+        status = StatusEndpoint(self._answers, self._metrics, self._ledger)
+        app = build_app(
+            site,
+            generating(stores),
+            plain(self._hub, status, AdminEndpoint(self._hub, self.stop), stores, self._document()),
+        )
+        return Door(app, self._keys, self._refusals, Hosts.of(config.hosts), Origins.of(config.origins))
+
+    def _document(self) -> DocumentEndpoint:
+        """What says which operations there are."""
+        config = self._config
+        names = [name for offer in config.offers for name in offer.names]
+        any_model, keyed = config.hub.accept_any, self._keys().required
+        return DocumentEndpoint(
+            document(names, dialect_of, version=twofold_version(), keyed=keyed, any_model=any_model)
+        )
+
+    def _answers(self) -> bool:
+        """Whether a request for the first model would be answered: one that was unloaded is loaded again for it."""
+        return self._ready and self._hub.entries()[0].state in {"ready", "unloaded"}
+
+    @contextmanager
+    def _signalled(self) -> Iterator[None]:
+        """Signals go into the queue meanwhile."""
+        loop = asyncio.get_running_loop()
+        try:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self._signals.put_nowait, number)
+        except (ValueError, RuntimeError):  # not the main thread: whoever runs it calls ``stop``
+            yield
+            return
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+
+def _tell_fault(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Logs what nobody caught. asyncio's own words would quote the exception's, which may quote what a caller wrote."""
+    log.error("%s", context["message"], exc_info=context.get("exception"))
+
+
+def _keys(config: ServerConfig, say: Callable[[str], None]) -> Callable[[], KeyRing]:
+    """The keys as they are now."""
+    fixed = single_keys(config.api_keys)
+    if config.api_keys_file is None:
+        ring = KeyRing(fixed, required=False)
+        return lambda: ring
+    file = KeyFile(config.api_keys_file, fixed, warn=say)
+    return lambda: file.ring(time.monotonic())
+
+
+@contextmanager
+def _bound(config: ServerConfig) -> Iterator[socket.socket]:
+    """A socket bound to the server's address. Raises UsageError where that is impossible."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    # With the protocol named, asyncio switches off that small writes wait for the acknowledgement of earlier ones.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((config.host, config.port))
+        except OSError as error:
+            raise _unbound(config, error) from error
+        yield listening
+
+
+def _unbound(config: ServerConfig, error: OSError) -> UsageError:
+    """Why the address cannot be bound, and the way out."""
+    if isinstance(error, socket.gaierror):
+        return UsageError(f"The host {config.host!r} is unknown.", hint="Set --host to an address of this machine.")
+    if error.errno == errno.EADDRINUSE:
+        return UsageError(
+            f"Port {config.port} is in use.", hint="Choose another --port (0 takes a free one), or end what uses it."
+        )
+    if error.errno == errno.EADDRNOTAVAIL:
+        return UsageError(
+            f"{config.host} is not an address of this machine.", hint="Set --host to 127.0.0.1, or 0.0.0.0 for all."
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return UsageError(
+            f"Port {config.port} needs a privilege that this process does not have.",
+            hint="Choose a --port of 1024 or above.",
+        )
+    return UsageError(f"{config.host}:{config.port} cannot be bound: {error.strerror}.", hint="Choose another --port.")

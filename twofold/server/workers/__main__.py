@@ -1,0 +1,7 @@
+"""``python -m twofold.server.workers FD``: a worker over the socket that it inherits as file descriptor FD."""
+
+import sys
+
+from twofold.server.workers.process import main
+
+main(int(sys.argv[1]))

@@ -1,0 +1,396 @@
+"""A model in a process of its own, and what happens when that process ends.
+
+    state      may become                     because
+    loading    ready, failed, closed          it is loaded; it cannot be, or ended too often
+    ready      loading, closed                its process ended
+    failed     closed                         —
+    closed     —
+
+When a process ends, requests that gave something get a WorkerError, for nobody could tell the rest of them apart; the
+others go to the next process, MOST_TRIES times in all. Processes that end soon after each other are started again after
+a pause that doubles, and in the end not any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final, Literal
+
+from twofold.api.base import Job, ModelFacts
+from twofold.core.clock import MonotonicClock
+from twofold.core.errors import ParameterError, ResourceError, TwofoldError, WorkerError
+from twofold.core.params import SamplingParams
+from twofold.core.report import EngineSnapshot
+from twofold.engine.outputs import OutputDelta
+from twofold.host.versions import twofold_version
+from twofold.planner.predict.phase import local_steps
+from twofold.planner.predict.steps import StepPredictor
+from twofold.server.base import EngineObserver, Passage
+from twofold.server.models.reading import ModelReading
+from twofold.server.response_cache.key import model_identity
+from twofold.server.workers.link import WorkerLink
+from twofold.server.workers.messages import (
+    Abort,
+    Check,
+    Checked,
+    Failed,
+    FromWorker,
+    Generate,
+    Gone,
+    Hold,
+    LoadModel,
+    Ping,
+    Pong,
+    Ready,
+    RunPooling,
+    StepOutputs,
+    Unloadable,
+)
+from twofold.server.workers.patience import Patience
+from twofold.server.workers.streams import WorkerStream
+
+WorkerState = Literal["loading", "ready", "failed", "closed"]
+
+MOST_TRIES: Final = 3
+"""Processes that a request is given to, if they end before its first delta."""
+
+
+class WorkerModel:
+    """``ServedModel``: a model file in a worker process, started again when it ends.
+
+    name        what observers and callers call it
+    reading     what is known of the file
+    options     ``EngineKeywords`` to load it with
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reading: ModelReading,
+        options: Mapping[str, Any],
+        observers: Sequence[EngineObserver] = (),
+        patience: Patience | None = None,
+    ) -> None:
+        self._name = name
+        self._reading = reading
+        self._load = LoadModel(str(reading.path), dict(options))
+        self._identity = model_identity(reading.path, {**options, "version": twofold_version()})
+        self._observers = tuple(observers)
+        self._patience = patience or Patience()
+        self._clock = MonotonicClock()
+        self._streams: dict[str, WorkerStream] = {}
+        self._leaving: dict[str, WorkerStream] = {}
+        self._checks: deque[asyncio.Future[str | None]] = deque()
+        self._ends: deque[float] = deque()
+        self._state: WorkerState = "loading"
+        self._changed = asyncio.Event()
+        self._link: WorkerLink | None = None
+        self._ready: Ready | None = None
+        self._facts: ModelFacts | None = None
+        self._ceilings: StepPredictor | None = None
+        self._error: TwofoldError | None = None
+        self.failed_at = 0.0
+        self._snapshot: EngineSnapshot | None = None
+        self._waiting = 0
+        self._unanswered = 0
+        self._life: asyncio.Task[None] | None = None
+
+    # -- what is known of it ------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def identity(self) -> str:
+        """What its answers depend on beside the request: its file and how it is run."""
+        return self._identity
+
+    @property
+    def state(self) -> WorkerState:
+        return self._state
+
+    @property
+    def error(self) -> TwofoldError | None:
+        """Why it failed."""
+        return self._error
+
+    @property
+    def facts(self) -> ModelFacts:
+        assert self._facts is not None, "a model has facts once it was ready"
+        return self._facts
+
+    @property
+    def ready(self) -> Ready:
+        """What the process said when it had loaded the model."""
+        assert self._ready is not None, "a model was ready before it is asked"
+        return self._ready
+
+    @property
+    def ceilings(self) -> StepPredictor | None:
+        return self._ceilings
+
+    @property
+    def snapshot(self) -> EngineSnapshot | None:
+        """How its engine stood lately."""
+        return self._snapshot
+
+    @property
+    def queued(self) -> int:
+        """At most this many: the sequences that waited before the last step, and the requests that came since. It
+        cannot be more than the requests that have given nothing yet."""
+        return min(self._waiting, sum(not stream.began for stream in self._streams.values()))
+
+    @property
+    def under_way(self) -> int:
+        """Requests that have not ended."""
+        return len(self._streams)
+
+    @property
+    def pid(self) -> int | None:
+        """Of its process; None while there is none."""
+        return None if self._link is None else self._link.pid
+
+    # -- its life -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Loads it. Raises what stands in the way of that; it is closed then."""
+        self._life = asyncio.create_task(self._live(), name=f"worker of {self._name}")
+        try:
+            while self._state == "loading":
+                self._changed.clear()
+                await self._changed.wait()
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        if self._error is not None:
+            await self.close()
+            raise self._error
+
+    async def close(self) -> None:
+        """Ends its process and what is under way. Closing twice is fine."""
+        self._become("closed")
+        life, self._life = self._life, None
+        if life is not None:
+            life.cancel()
+            with suppress(asyncio.CancelledError):
+                await life
+        self._break_off(ResourceError(f"The model {self._name} was unloaded.", hint="Retry."))
+
+    async def run(self, job: Job, request_id: str, passage: Passage | None = None) -> AsyncGenerator[OutputDelta, None]:
+        """``ServedModel.run``."""
+        passage = passage or Passage()
+        stream = self._open(job, request_id, passage)
+        whole = False
+        try:
+            while not whole:
+                delta = await stream.take()
+                if delta.request is not None:
+                    whole = True
+                    delta = replace(delta, request=stream.with_prompt(delta.request))
+                yield delta
+        finally:
+            del self._streams[request_id]
+            if not whole:
+                self._leave(stream)
+
+    async def check_idle(self) -> None:
+        """Asserts that an engine without work holds nothing. Raises WorkerError where there is no process."""
+        if self._link is None or self._state != "ready":
+            raise WorkerError(f"The model {self._name} is restarting.")
+        check: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._checks.append(check)
+        self._link.send(Check())
+        fault = await check
+        assert fault is None, fault
+
+    def _open(self, job: Job, request_id: str, passage: Passage) -> WorkerStream:
+        if self._state in {"failed", "closed"}:
+            raise self._gone()
+        if request_id in self._streams or request_id in self._leaving:
+            raise ParameterError(f"The request id {request_id!r} is in use.", param="request_id")
+        command = self._command(job, request_id, passage)
+        stream = WorkerStream(command, passage, lambda hold: self._send(Hold(request_id, hold)))
+        self._streams[request_id] = stream
+        if self._state == "ready":
+            self._give(stream)
+        return stream
+
+    def _command(self, job: Job, request_id: str, passage: Passage) -> Generate | RunPooling:
+        token_ids = job.prompt.token_ids
+        assert token_ids is not None, "a job's prompt is token ids"
+        if isinstance(job.params, SamplingParams):
+            return Generate(request_id, token_ids, job.params, job.options, self._clock.now(), passage.stream)
+        return RunPooling(request_id, token_ids, job.params, job.options)
+
+    def _give(self, stream: WorkerStream) -> None:
+        stream.tries += 1
+        stream.passage.retries = stream.tries - 1
+        self._waiting += 1
+        self._send(stream.command)
+
+    def _leave(self, stream: WorkerStream) -> None:
+        """Nobody reads what it gives any more: what was computed of it is still to be told."""
+        stream.leave()
+        if stream.over or self._state != "ready" or self._link is None:
+            stream.settle()
+            return
+        request_id = stream.command.request_id
+        self._leaving[request_id] = stream
+        self._link.send(Abort(request_id))
+
+    def _send(self, message: Generate | RunPooling | Hold) -> None:
+        if self._link is not None:
+            self._link.send(message)
+
+    async def _live(self) -> None:
+        """One process after the other."""
+        try:
+            while self._state == "loading":
+                await self._pause()
+                await self._live_once()
+        except TwofoldError as error:
+            self._fail(error)
+
+    async def _live_once(self) -> None:
+        """Starts a process and stays until it ends."""
+        link = await WorkerLink.open(self._hear)
+        self._link, self._unanswered = link, 0
+        pinging = asyncio.create_task(self._ping(link))
+        try:
+            link.send(self._load)
+            await link.ended.wait()
+        finally:
+            pinging.cancel()
+            self._link = None
+            status = await asyncio.shield(asyncio.ensure_future(link.close()))
+            self._lose(status)
+
+    async def _pause(self) -> None:
+        """None before the first process and the second, then longer and longer while they end quickly."""
+        recent = len(self._ends)
+        if recent > 1:
+            await asyncio.sleep(self._patience.pause_s * 2 ** (recent - 2))
+
+    def _lose(self, status: int) -> None:
+        """Its process has ended, asked or not."""
+        self._waiting = 0
+        for stream in self._leaving.values():
+            stream.settle()
+        self._leaving.clear()
+        for check in self._checks:
+            if not check.done():
+                check.set_exception(WorkerError(f"The process of the model {self._name} exited."))
+        self._checks.clear()
+        if self._state in {"failed", "closed"}:
+            return
+        served = self._state == "ready"
+        now = self._clock.now()
+        self._ends.append(now)
+        while now - self._ends[0] > self._patience.ends_within_s:
+            self._ends.popleft()
+        error = WorkerError(
+            f"The process of the model {self._name} exited ({_how(status)}).",
+            hint="Retry; the process is being restarted.",
+        )
+        self._break_off(error, lambda stream: stream.began or stream.tries >= MOST_TRIES)
+        if self._ready is None or len(self._ends) >= self._patience.ends:
+            self._fail(error)
+            return
+        self._become("loading")
+        if served:
+            for observer in self._observers:
+                observer.on_restart(self._name)
+
+    def _fail(self, error: TwofoldError) -> None:
+        """It cannot be used any more."""
+        self._error, self.failed_at = error, self._clock.now()
+        self._become("failed")
+        self._break_off(self._gone())
+
+    def _gone(self) -> TwofoldError:
+        reason = "It was unloaded." if self._error is None else str(self._error)
+        return WorkerError(f"The model {self._name} is not available. {reason}", hint="Retry later.")
+
+    def _become(self, state: WorkerState) -> None:
+        self._state = state
+        self._changed.set()
+
+    def _break_off(self, error: TwofoldError, concerns: Any = None) -> None:
+        for stream in self._streams.values():
+            if concerns is None or concerns(stream):
+                stream.break_off(error)
+
+    async def _ping(self, link: WorkerLink) -> None:
+        """Asks again and again whether the process is there; ends one that is not."""
+        patience = self._patience
+        while True:
+            await asyncio.sleep(patience.ping_s)
+            limit = patience.busy_s if self._streams or self._state == "loading" else patience.idle_s
+            if self._unanswered * patience.ping_s >= limit:
+                link.kill()
+            self._unanswered += 1
+            link.send(Ping(self._unanswered))
+
+    # -- what it says -------------------------------------------------------------------------------------------------
+
+    def _hear(self, message: FromWorker) -> None:
+        self._unanswered = 0
+        match message:
+            case StepOutputs():
+                self._step(message)
+            case Failed(request_id, error):
+                stream = self._streams.get(request_id)
+                if stream is not None:
+                    stream.break_off(error)
+            case Gone(request_id, remains):
+                leaving = self._leaving.pop(request_id, None)
+                if leaving is not None:
+                    leaving.settle(remains)
+            case Pong(_, snapshot):
+                self._stands(snapshot)
+            case Ready():
+                self._begin(message)
+            case Checked(fault):
+                self._checks.popleft().set_result(fault)
+            case Unloadable(error):
+                self._fail(error)
+
+    def _step(self, step: StepOutputs) -> None:
+        streams, leaving = self._streams, self._leaving
+        for delta in step.deltas:
+            stream = streams.get(delta.request_id) or leaving.get(delta.request_id)
+            if stream is not None:
+                stream.push(delta)
+        if step.reports:
+            self._waiting = step.reports[-1].waiting
+            for observer in self._observers:
+                for report in step.reports:
+                    observer.on_step(self._name, report)
+        self._stands(step.snapshot)
+
+    def _stands(self, snapshot: EngineSnapshot | None) -> None:
+        if snapshot is None:
+            return
+        self._snapshot = snapshot
+        self._waiting = snapshot.waiting
+        for observer in self._observers:
+            observer.on_snapshot(self._name, snapshot)
+
+    def _begin(self, ready: Ready) -> None:
+        """The model is loaded: it gets what waited for it."""
+        self._ready = ready
+        self._facts = self._facts or self._reading.facts(ready.context)
+        if ready.machine is not None:
+            self._ceilings = local_steps(self._reading.spec, ready.machine, ready.kv_type)
+        self._become("ready")
+        for stream in self._streams.values():
+            self._give(stream)
+
+
+def _how(status: int) -> str:
+    return f"signal {-status}" if status < 0 else f"exit status {status}"

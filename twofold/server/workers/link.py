@@ -1,0 +1,111 @@
+"""One worker process, as the event loop has it: started over a socketpair, spoken to in messages, noticed when it ends.
+
+The process ends when its socket does. Whoever made a link closes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, cast
+
+import msgspec
+
+from twofold.core.errors import ResourceError
+from twofold.server.workers.messages import FromWorker, ToWorker, Unframer, server_codec
+
+ROOT: Final = Path(__file__).parents[3]
+"""The folder in which the package lies."""
+END_S: Final = 2.0
+"""How long a process may take to end once its socket is closed."""
+
+
+class WorkerLink(asyncio.Protocol):
+    """A connection to a worker process. ``hear`` is called with each message, until the connection ends."""
+
+    def __init__(self, hear: Callable[[FromWorker], None]) -> None:
+        self._hear = hear
+        self._codec = server_codec()
+        self._unframer = Unframer()
+        self._transport: asyncio.Transport | None = None
+        self._process: Process | None = None
+        self.ended = asyncio.Event()
+
+    @classmethod
+    async def open(cls, hear: Callable[[FromWorker], None]) -> WorkerLink:
+        """Starts a worker. Raises ResourceError where no process can be started."""
+        link = cls(hear)
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                link._process = await _start(theirs.fileno())
+            await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=ours)
+        except BaseException:
+            ours.close()
+            if link._process is not None:
+                await link.close()
+            raise
+        return link
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def send(self, message: ToWorker) -> None:
+        """Sends a message; nothing happens where the connection has ended."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(self._codec.frame(message))
+
+    def kill(self) -> None:
+        """Ends a process that does not listen."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def close(self) -> int:
+        """Closes the connection and sees the process end; its exit status."""
+        assert self._process is not None
+        if self._transport is not None:
+            self._transport.abort()
+        try:
+            async with asyncio.timeout(END_S):
+                return await self._process.wait()
+        except TimeoutError:
+            self.kill()
+            return await self._process.wait()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one, but for its class
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            messages = [self._codec.message(payload) for payload in self._unframer.feed(data)]
+        except (ValueError, KeyError, TypeError, msgspec.MsgspecError):
+            self.kill()  # no worker writes this
+            if self._transport is not None:
+                self._transport.abort()
+            return
+        for message in messages:
+            self._hear(message)
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the process's end says more
+        self.ended.set()
+
+
+async def _start(descriptor: int) -> Process:
+    """Python finds modules in the folder where it was started only if the package itself lies there."""
+    here = Path.cwd() == ROOT
+    command = [sys.executable, *([] if here else ["-P"]), "-m", "twofold.server.workers", str(descriptor)]
+    try:
+        return await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, pass_fds=(descriptor,))
+    except OSError as error:
+        raise ResourceError(
+            f"The process for a model could not be started: {error.strerror}.",
+            hint="Each loaded model runs in its own process.",
+        ) from error

@@ -1,0 +1,122 @@
+"""The life of a worker process: it is told which model to load, loads it, tries it, and serves until the server's end
+of the socket is closed, for whatever reason. Interrupts are the server's business.
+
+An exception that nothing caught, on any thread, ends the process: the server starts another one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Final
+
+from twofold.backends.cpu.kernels.isa import choose
+from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_features
+from twofold.core.errors import ResourceError, TwofoldError
+from twofold.engine.config import EngineConfig, EngineOptions
+from twofold.engine.load import LoadedModel, load_model
+from twofold.formats.gguf import GGUFFile
+from twofold.host.cpu import read_cpu
+from twofold.host.paths import CacheFolders
+from twofold.planner.machine import MachineLimits, limits_for
+from twofold.server.models.memory import plan_of
+from twofold.server.workers.channel import Channel
+from twofold.server.workers.messages import LoadModel, Ping, Pong, Ready, Unloadable
+from twofold.server.workers.service import Service
+
+CRASHED: Final = 70
+"""Exit code where an exception was not caught; sysexits.h calls it an internal software error."""
+
+
+def main(descriptor: int) -> None:
+    """Serves over the connected socket that has this file descriptor; returns never."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    threading.excepthook = _crash
+    channel = Channel(socket.socket(fileno=descriptor))
+    first = channel.receive()
+    if isinstance(first, LoadModel):
+        _Worker(channel, first).serve()
+    os._exit(0)  # at once, whatever the engine's thread is at
+
+
+class _Worker:
+    """Reads messages while another thread loads the model, so that the end of the server is noticed then too."""
+
+    def __init__(self, channel: Channel, load: LoadModel) -> None:
+        self._channel = channel
+        self._service: Service | None = None
+        threading.Thread(target=self._load, args=(load,), name="twofold-load", daemon=True).start()
+
+    def serve(self) -> None:
+        """Until the server's end is closed."""
+        while (message := self._channel.receive()) is not None:
+            if self._service is not None:
+                self._service.obey(message)
+            elif isinstance(message, Ping):
+                self._channel.send(Pong(message.number, None))
+
+    def _load(self, load: LoadModel) -> None:
+        try:
+            self._open(load)
+        except TwofoldError as error:
+            self._refuse(error)
+        except MemoryError:
+            hint = "Use a smaller model, or lower max_model_len or kv_cache_memory_bytes."
+            self._refuse(ResourceError("There is not enough memory for the model.", hint=hint))
+
+    def _open(self, load: LoadModel) -> None:
+        folders = CacheFolders.of().create()
+        options = EngineOptions(**load.options)
+        path = Path(load.path)
+        machine = machine_limits(options, folders, path)
+        loaded = load_model(path, options, tokenizer_cache=folders.tokenizers, cache=folders.root)
+        service = Service(loaded, self._channel.send)
+        service.test()
+        self._service = service
+        self._channel.send(_ready(loaded, path, machine))
+
+    def _refuse(self, error: TwofoldError) -> None:
+        self._channel.send(Unloadable(error))
+        self._channel.drain()
+        os._exit(error.exit_code)
+
+
+def machine_limits(options: EngineOptions, folders: CacheFolders, path: Path) -> MachineLimits | None:
+    """What this machine can do at most with the model in that file, measured within the last week or now; None where it
+    cannot be measured."""
+    isa = choose(host_features(), options.isa)
+    threads = options.threads or read_cpu().usable_cores
+    try:
+        return limits_for(Compiler(CodegenTarget.of(isa), folders.kernels), threads, folders.root, path.stat().st_size)
+    except (TwofoldError, OSError, MemoryError):
+        return None
+
+
+def _ready(loaded: LoadedModel, path: Path, machine: MachineLimits | None) -> Ready:
+    config: EngineConfig = loaded.config
+    with GGUFFile.open(path) as file:
+        weights = file.nbytes
+    return Ready(
+        context=config.context,
+        hidden_size=loaded.spec.hidden_size,
+        bytes=plan_of(config, loaded.spec, weights).bytes,
+        load_s=loaded.load_s,
+        compile_s=loaded.compile_s,
+        machine=machine,
+        kv_type=config.kv_type,
+    )
+
+
+def _crash(failure: threading.ExceptHookArgs) -> None:
+    """Tells where, without the message, which may quote what a caller wrote; then ends the process."""
+    sys.stderr.write(
+        f"twofold worker: {failure.exc_type.__name__}\n{''.join(traceback.format_tb(failure.exc_traceback))}"
+    )
+    sys.stderr.flush()
+    os._exit(CRASHED)

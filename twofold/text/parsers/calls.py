@@ -1,0 +1,210 @@
+"""Tool calls in an answer: behind marks, or as the whole of it. How one call is written is the reader's matter.
+
+Laws
+    Behind a mark, all that reads as a call is one, whatever it names. Without a mark it is one only where an answer
+    begins with it, or with a code fence around it, and it names one of the tools: JSON is often data.
+    What breaks before its call has left is content, as the model wrote it. What breaks after that stays in the
+    arguments, as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+from twofold.text.parsers.base import Piece
+from twofold.text.parsers.marks import MarkFinder
+from twofold.text.parsers.pieces import PieceWriter, StatefulParser
+
+FENCE: Final = "```"
+_SPACE: Final = re.compile(r"\s*")
+_FENCE_LINE: Final = re.compile(r"```[a-z_]{0,16}\s{0,8}(?=[{\[])")
+_FENCE_BEGUN: Final = re.compile(r"`{1,2}|```[a-z_]{0,16}\s{0,8}")
+
+
+class CallReader(Protocol):
+    """Reads one call and tells it to a writer.
+
+    done    the call is whole
+    broken  it is none, or its arguments cannot be read
+    left    its name has been told
+    """
+
+    done: bool
+    broken: bool
+    left: bool
+
+    def read(self, text: str, at: int) -> int:
+        """Reads on from ``text[at]``; the place behind the call, or of what broke it."""
+        ...
+
+    def end(self) -> None:
+        """Tells what was read of the arguments."""
+        ...
+
+
+MakeReader: TypeAlias = Callable[[PieceWriter, frozenset[str] | None], CallReader]
+"""A reader that tells a writer; of calls of these tools only, or of any."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallSyntax:
+    """Where calls stand.
+
+    marks   what stands before one or more calls, with what stands after them, which may be nothing
+    begins  matches the character with which a call begins
+    bare    characters with which an answer begins that is a call without a mark
+    reader  reads one call
+    """
+
+    marks: Mapping[str, str]
+    begins: re.Pattern[str]
+    bare: str
+    reader: MakeReader
+
+
+class CallParser(StatefulParser):
+    """Divides an answer. ``tools`` are the names there are; not ``parallel``: only one call."""
+
+    def __init__(self, syntax: CallSyntax, tools: Iterable[str], *, parallel: bool) -> None:
+        super().__init__(self._begin)
+        self._syntax = syntax
+        self._finder = MarkFinder(syntax.marks)
+        self._tools = frozenset(tools)
+        self._parallel = parallel
+        self._seen: list[str] = []
+        self._bare = self._in_list = False
+        self._closes = ""
+        self._closer = MarkFinder(())
+        self._reader = syntax.reader(self._out, None)
+
+    def flush(self) -> Sequence[Piece]:
+        """``SectionParser.flush``."""
+        self._reader.end()
+        if self._state == self._spill:
+            self._out.arguments(self._left)
+        elif self._state == self._opened or (self._state == self._in_call and not self._reader.left):
+            self._out.content("".join(self._seen) + self._left)
+        elif self._state not in (self._in_call, self._ignore, self._between):
+            self._out.content(self._left)
+        self._left, self._state = "", self._ignore
+        self._out.end()
+        return self._out.take()
+
+    def _begin(self, text: str, at: int) -> int:
+        """Space at the beginning of an answer, then perhaps a call without a mark."""
+        end = _space(text, at)
+        self._out.content(text[at:end])
+        if end == len(text):
+            return end
+        place, mark = self._finder.find(text, end)
+        if place == end and not mark:
+            return end
+        self._seen, self._in_list, self._closes = [], False, ""
+        self._bare = text[end] in self._syntax.bare and place > end
+        if text[end] == "`" and self._syntax.bare and place > end:
+            self._state = self._fence
+        else:
+            self._state = self._opened if self._bare else self._content
+        return end
+
+    def _fence(self, text: str, at: int) -> int:
+        """A code fence at the beginning of an answer, with JSON in it or anything else."""
+        found = _FENCE_LINE.match(text, at)
+        if found:
+            self._seen, self._bare, self._closes = [found[0]], True, FENCE
+            self._state = self._opened
+            return found.end()
+        if not _FENCE_BEGUN.fullmatch(text, at):
+            self._state = self._content
+        return at
+
+    def _content(self, text: str, at: int) -> int:
+        place, mark = self._finder.find(text, at)
+        self._out.content(text[at:place])
+        if mark:
+            self._seen, self._bare, self._in_list, self._closes = [mark], False, False, self._syntax.marks[mark]
+            self._state = self._opened
+        return place + len(mark)
+
+    def _opened(self, text: str, at: int) -> int:
+        """Before the first call of a mark."""
+        end = _space(text, at)
+        self._seen.append(text[at:end])
+        if end == len(text):
+            return end
+        if text[end] == "[" and not self._in_list:
+            self._in_list = True
+            self._seen.append("[")
+            return end + 1
+        if not self._syntax.begins.match(text, end):
+            return self._not_a_call(end)
+        self._read_call()
+        return end
+
+    def _read_call(self) -> None:
+        self._reader = self._syntax.reader(self._out, self._tools if self._bare else None)
+        self._state = self._in_call
+
+    def _in_call(self, text: str, at: int) -> int:
+        end = self._reader.read(text, at)
+        if not self._reader.left:
+            self._seen.append(text[at:end])
+        if self._reader.done:
+            self._seen = []
+            self._state = self._between if self._parallel else self._ignore
+        elif self._reader.broken:
+            if not self._reader.left:
+                return self._not_a_call(end)
+            self._closer = MarkFinder((self._closes,) if self._closes else ())
+            self._state = self._spill
+        return end
+
+    def _not_a_call(self, at: int) -> int:
+        self._out.content("".join(self._seen))
+        self._seen = []
+        self._state = self._content
+        return at
+
+    def _between(self, text: str, at: int) -> int:
+        """After a call: another one, the closing mark, or the end of the section."""
+        end = _space(text, at)
+        if end == len(text):
+            self._out.content(text[at:end])
+            return end
+        closes = self._closes
+        if closes and closes.startswith(text[end : end + len(closes)]):
+            if len(text) - end < len(closes):
+                return end
+            self._state = self._begin if self._bare else self._content
+            return end + len(closes)
+        return self._next(text, end)
+
+    def _next(self, text: str, at: int) -> int:
+        if text[at] == ("," if self._in_list else ";"):
+            self._seen = [text[at]]
+            self._state = self._opened
+            return at + 1
+        if text[at] == "]" and self._in_list:
+            self._in_list = False
+            return at + 1
+        self._state = self._opened if self._syntax.begins.match(text, at) else self._content
+        return at
+
+    def _spill(self, text: str, at: int) -> int:
+        """The rest of arguments that are not JSON."""
+        place, mark = self._closer.find(text, at)
+        self._out.arguments(text[at:place])
+        if mark:
+            self._state = self._content if self._parallel else self._ignore
+        return place + len(mark)
+
+    def _ignore(self, text: str, _: int) -> int:
+        """After the one call that was allowed."""
+        return len(text)
+
+
+def _space(text: str, at: int) -> int:
+    return _SPACE.match(text, at).end()  # type: ignore[union-attr]

@@ -1,0 +1,150 @@
+"""The section in which a model thinks: its marks, and a parser that takes it from the beginning of an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from twofold.text.parsers.base import Piece, Reasoning, SectionParser
+from twofold.text.parsers.marks import MarkFinder
+from twofold.text.parsers.prober import TemplateProber
+from twofold.text.templates.messages import Message
+from twofold.text.tokenizers.tokenizer import Tokenizer
+
+PAIRS: Final = (
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"),
+    ("<|channel>thought", "<channel|>"),
+)
+"""Of Qwen and DeepSeek and most others, of Mistral, of Seed, of Gemma 4."""
+SWITCHES: Final = ("enable_thinking", "thinking")
+"""Template variables that turn thinking on and off, as Qwen and Granite name them."""
+PROBE: Final[Sequence[Message]] = ({"role": "user", "content": "?"},)
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingMarks:
+    """How a model's thinking is written.
+
+    start, end  the marks around it
+    opened      whether the chat template writes ``start`` at the end of the prompt, unless it is told otherwise
+    switch      the template variable that turns thinking on and off; None where nothing does
+    default     whether the template turns it on unless it is told
+    """
+
+    start: str
+    end: str
+    opened: bool
+    switch: str | None
+    default: bool
+
+    def opened_by(self, prompt: str) -> bool:
+        """Whether a rendered prompt ends inside the section."""
+        return prompt.rstrip().endswith(self.start)
+
+    def variables(self, on: bool) -> Mapping[str, Any]:
+        """What to tell the template; nothing where it has no switch."""
+        return {} if self.switch is None else {self.switch: on}
+
+
+def thinking_marks(tokenizer: Tokenizer, prober: TemplateProber) -> ThinkingMarks | None:
+    """The marks that the chat template, or the control tokens, show; None for a model that does not think."""
+    if not tokenizer.has_chat_template:
+        return None
+    for start, end in PAIRS:
+        if end in prober.source or (tokenizer.token_id(start) is not None and tokenizer.token_id(end) is not None):
+            return _marks(prober, start, end)
+    return None
+
+
+def _marks(prober: TemplateProber, start: str, end: str) -> ThinkingMarks:
+    default = prober.rendered(PROBE)
+    marks = ThinkingMarks(start, end, default.rstrip().endswith(start), None, True)
+    for name in SWITCHES:
+        if name not in prober.source:
+            continue
+        on, off = (prober.rendered(PROBE, variables={name: value}) for value in (True, False))
+        if on and on != off:
+            return ThinkingMarks(start, end, marks.opened, name, on == default)
+    return marks
+
+
+class ThinkingParser:
+    """Takes the section from the beginning of an answer, and gives what follows to the parser that ``then`` makes.
+
+    Space around the section's text belongs to its marks. A section that is never closed is the whole answer.
+    """
+
+    def __init__(self, start: str, end: str, *, opened: bool, then: Callable[[], SectionParser]) -> None:
+        self._start = start
+        self._finder = MarkFinder((end,))
+        self._state = self._skip if opened else self._begin
+        self._then = then()
+        self._left = ""
+        self._space: list[str] = []
+
+    def push(self, text: str) -> Sequence[Piece]:
+        """``SectionParser.push``."""
+        return self._state(text)
+
+    def flush(self) -> Sequence[Piece]:
+        """``SectionParser.flush``."""
+        if self._state == self._inside:
+            return self._said(self._left)
+        return [*self._then.push("".join(self._space) + self._left), *self._then.flush()]
+
+    def _begin(self, text: str) -> Sequence[Piece]:
+        """Space, then the mark that opens the section, or an answer without one."""
+        text, self._left = self._left + text, ""
+        body = text.lstrip()
+        self._space.append(text[: len(text) - len(body)])
+        if body.startswith(self._start):
+            self._space, self._state = [], self._skip
+            return self._skip(body[len(self._start) :])
+        if self._start.startswith(body):
+            self._left = body
+            return ()
+        whole = "".join(self._space) + body
+        self._space, self._state = [], self._follow
+        return self._then.push(whole)
+
+    def _skip(self, text: str) -> Sequence[Piece]:
+        """Space behind the opening mark."""
+        text = text.lstrip()
+        if not text:
+            return ()
+        self._state = self._inside
+        return self._inside(text)
+
+    def _inside(self, text: str) -> Sequence[Piece]:
+        text = self._left + text
+        place, mark = self._finder.find(text)
+        pieces = self._said(text[:place])
+        self._left = "" if mark else text[place:]
+        if not mark:
+            return pieces
+        self._space, self._state = [], self._after
+        return [*pieces, *self._after(text[place + len(mark) :])]
+
+    def _said(self, text: str) -> list[Piece]:
+        """Space is held until more of the section follows."""
+        body = text.rstrip()
+        if not body:
+            self._space.append(text)
+            return []
+        whole = "".join(self._space) + body
+        self._space = [text[len(body) :]]
+        return [Reasoning(whole)]
+
+    def _after(self, text: str) -> Sequence[Piece]:
+        """Space behind the closing mark."""
+        text = text.lstrip()
+        if not text:
+            return ()
+        self._state = self._follow
+        return self._then.push(text)
+
+    def _follow(self, text: str) -> Sequence[Piece]:
+        return self._then.push(text)

@@ -1,0 +1,169 @@
+"""Renders a chat template from a stranger: ``python -m twofold.text.templates.sandbox SECONDS``, over standard input and output.
+
+The process may run out of time or memory instead of the one that asks (``template_process``). Processor time is limited
+to SECONDS for each answer, by a timer of the kernel whose signal ends the process wherever it is; memory by a limit of
+the kernel.
+``ImmutableSandboxedEnvironment`` closes the ways to Python's internals and forbids changes to the variables.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import Any, BinaryIO, Final, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Undefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from twofold.text.templates.sandbox_messages import (
+    DONE,
+    EXCEEDED,
+    FAILED,
+    INVALID,
+    REFUSED,
+    UNSAFE,
+    message,
+    read_message,
+)
+
+MEMORY: Final = 96 << 20
+MEMORY_PER_INPUT: Final = 32
+"""Bytes of the whole process, of which about 10 MiB are its own, and bytes more for each character of a request."""
+MAX_CHARACTERS: Final = 4 << 20
+CHARACTERS_PER_INPUT: Final = 16
+"""Characters of a text, and characters more for each character of a request."""
+MAX_ERROR_CHARACTERS: Final = 500
+
+
+class _GenerationTag(Extension):
+    """``{% generation %}`` marks what the model wrote, for training; rendering ignores it."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it as an instance variable
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Refusal(jinja2.TemplateError):
+    """The template itself called ``raise_exception``."""
+
+
+class _TooLongError(Exception):
+    """The text has too many characters."""
+
+
+KINDS: Final = {_Refusal: REFUSED, SecurityError: UNSAFE, _TooLongError: EXCEEDED}
+
+
+def _refuse(message: str = "no reason given") -> NoReturn:
+    raise _Refusal(str(message)[:MAX_ERROR_CHARACTERS])
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as it stands, without HTML escapes, keys in order of appearance."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _written(value: object) -> object:
+    """A value as output takes it. Objects of Python would write their place in memory, which differs each time."""
+    if isinstance(value, (str, int, float, list, tuple, dict, set, Undefined)) or value is None:
+        return value
+    raise SecurityError(f"a value of type {type(value).__name__} cannot be written out")
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """The functions and filters that Hugging Face's templates expect; nothing that differs from call to call."""
+
+    def __init__(self) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationTag])
+        self.globals = {name: self.globals[name] for name in ("range", "dict", "namespace", "cycler", "joiner")}
+        self.globals["raise_exception"] = _refuse
+        self.finalize = _written
+        self.filters["tojson"] = _to_json
+        del self.filters["random"]
+
+
+def _rendered(template: jinja2.Template, request: str, max_characters: int) -> str:
+    given = json.loads(request)
+    now = datetime.fromisoformat(given["now"])
+    text = template.render(given["variables"] | {"strftime_now": now.strftime})
+    if len(text) > max_characters:
+        raise _TooLongError(f"its text is longer than {max_characters} characters")
+    return text
+
+
+def _limited(work: Callable[[], str], seconds: float, memory: int) -> tuple[str, str]:
+    """What ``work`` gives, or why it gives nothing. The timer ends the process where it takes too long."""
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    soft = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        outcome = DONE, work()
+    except MemoryError:
+        outcome = EXCEEDED, f"it needs more than {soft >> 20} MiB of memory"
+    except RecursionError:
+        outcome = FAILED, "it recurses too deeply"
+    except Exception as error:  # templates can raise anything
+        kind = next((kind for cause, kind in KINDS.items() if isinstance(error, cause)), FAILED)
+        outcome = kind, _shortened(error)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+    return outcome
+
+
+def _shortened(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= MAX_ERROR_CHARACTERS else text[:MAX_ERROR_CHARACTERS] + "…"
+
+
+def _serve(requests: BinaryIO, answers: BinaryIO, seconds: float) -> None:
+    """Compiles the first text, and renders what was compiled for each of the others."""
+    template: jinja2.Template | None = None
+
+    def compile_(source: str) -> str:
+        nonlocal template
+        template = _Sandbox().from_string(source)
+        return ""
+
+    while (text := read_message(requests)) is not None:
+        if template is None:
+            kind, answer = _limited(partial(compile_, text), seconds, MEMORY)
+            kind = INVALID if kind == FAILED else kind
+        else:
+            longest = MAX_CHARACTERS + CHARACTERS_PER_INPUT * len(text)
+            memory = MEMORY + MEMORY_PER_INPUT * len(text)
+            kind, answer = _limited(partial(_rendered, template, text, longest), seconds, memory)
+        answers.write(message(kind + answer))
+        answers.flush()
+
+
+def main(seconds: float) -> None:
+    """Serves until standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks ends this one
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _serve(sys.stdin.buffer, sys.stdout.buffer, seconds)
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]))

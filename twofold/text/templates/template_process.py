@@ -1,0 +1,233 @@
+"""The side that asks: processes that render one chat template, each replaced when the template was too much for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from pathlib import Path
+from typing import Final
+
+from twofold.core.errors import ResourceError
+from twofold.text.templates.sandbox_messages import DONE, EXCEEDED, HEAD_BYTES, decoded, message
+
+MOST: Final = 4
+"""Processes of one template at the same time."""
+PATIENCE_S: Final = 0.2
+"""How long a rendering waits for another one before it gets a process of its own: ordinary ones take a millisecond."""
+WALL_S: Final = 60.0
+"""For a second of processor time, on a machine that may be busy; a process that takes longer was stopped."""
+ROOT: Final = Path(__file__).parents[3]
+FROM_OUTSIDE: Final = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
+"""Signals of which no template is the cause."""
+
+
+class _EndedError(Exception):
+    """The process ended before it answered.
+
+    status       as ``Popen.returncode`` tells it
+    by_template  whether the template is the cause
+    """
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+        self.by_template = -status not in FROM_OUTSIDE
+
+
+class _Process:
+    """One process. One thread at a time asks it."""
+
+    def __init__(self, seconds: float) -> None:
+        # Python finds modules in the folder where it was started only if the package itself lies there. The process
+        # stands in a group of its own, so that Ctrl-C does not reach it.
+        here = Path.cwd() == ROOT
+        command = [sys.executable, *([] if here else ["-P"]), "-m", "twofold.text.templates.sandbox", str(seconds)]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                process_group=0,
+            )
+        except OSError as error:
+            raise ResourceError(
+                f"The process that renders chat templates could not be started: {error.strerror}.",
+                hint="Chats need one more process of up to 100 MiB.",
+            ) from error
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._to, self._from = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(self._to, False)
+        os.set_blocking(self._from, False)
+        self.is_loaded = False
+        self.close = weakref.finalize(self, _end, self._process, os.getpid())
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, text: str) -> tuple[str, str]:
+        """The letter and the text that it answers. Raises _EndedError."""
+        until = time.monotonic() + WALL_S
+        try:
+            self._send(message(text), until)
+            size = int.from_bytes(self._receive(HEAD_BYTES, until), "little")
+            answer = decoded(self._receive(size, until))
+        except (TimeoutError, BrokenPipeError, EOFError) as error:
+            if not isinstance(error, TimeoutError):
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(1)  # its end of the pipes is closed before it is gone
+            status = self._process.poll()
+            raise _EndedError(-signal.SIGPROF if status is None else status) from error
+        return answer[0], answer[1:]
+
+    def _send(self, data: bytes, until: float) -> None:
+        left = memoryview(data)
+        while left:
+            _wait(self._to, select.POLLOUT, until)
+            with contextlib.suppress(BlockingIOError):
+                left = left[os.write(self._to, left) :]
+
+    def _receive(self, size: int, until: float) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            _wait(self._from, select.POLLIN, until)
+            piece = os.read(self._from, size - len(data))
+            if not piece:
+                raise EOFError
+            data += piece
+        return bytes(data)
+
+
+def _wait(descriptor: int, event: int, until: float) -> None:
+    """Until there is something to read, or room to write. Raises TimeoutError."""
+    poll = select.poll()
+    poll.register(descriptor, event)
+    if not poll.poll(max(0.0, until - time.monotonic()) * 1e3):
+        raise TimeoutError
+
+
+def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+    """Ends a process, unless this is a fork of the one that started it."""
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            stream.close()
+    if os.getpid() == owner:
+        process.kill()
+        process.wait()
+    else:
+        process.returncode = 0
+
+
+class TemplateProcesses:
+    """Renders one template. May be asked by any thread; one that takes long does not hold up the others.
+
+    ``seconds`` of processor time are the limit of each answer. Up to ``MOST`` processes run at once, one of them is
+    kept. A process that ended is replaced.
+    """
+
+    def __init__(self, source: str, seconds: float) -> None:
+        self._source = source
+        self._seconds = seconds
+        self._changed = threading.Condition()
+        self._idle: list[_Process] = []
+        self.count = 0
+        self._owner = os.getpid()
+        self._fault: tuple[str, str] | None = None
+
+    def start(self) -> None:
+        """Starts a process now, without waiting for it. Raises ResourceError."""
+        with self._changed:
+            if not self.count:
+                self._idle.append(_Process(self._seconds))
+                self.count = 1
+
+    def ask(self, request: str | None) -> tuple[str, str]:
+        """What the sandbox answers to a request; to None, whether the template can be compiled.
+
+        Raises ResourceError where no process can be started.
+        """
+        for last in (False, True):
+            try:
+                return self._fault or self._ask_once(request)
+            except _EndedError as ended:
+                if last or ended.by_template:
+                    return EXCEEDED, self._cause(ended)
+        raise AssertionError
+
+    def close(self) -> None:
+        """Ends the processes that do nothing. They are started again when they are needed."""
+        with self._changed:
+            self.count -= len(self._idle)
+            while self._idle:
+                self._idle.pop().close()
+
+    def _ask_once(self, request: str | None) -> tuple[str, str]:
+        process = self._take()
+        kept = False
+        try:
+            kind, text = (DONE, "") if process.is_loaded else self._load(process)
+            if process.is_loaded and request is not None:
+                kind, text = process.ask(request)
+            kept = process.is_loaded and kind != EXCEEDED
+        finally:
+            self._give_back(process, kept)
+        return kind, text
+
+    def _load(self, process: _Process) -> tuple[str, str]:
+        """Has the template compiled. One that cannot be is not tried again."""
+        try:
+            kind, text = process.ask(self._source)
+        except _EndedError as ended:
+            if not ended.by_template:
+                raise
+            kind, text = EXCEEDED, self._cause(ended)
+        process.is_loaded = kind == DONE
+        self._fault = None if process.is_loaded else (kind, text)
+        return kind, text
+
+    def _take(self) -> _Process:
+        """A process that does nothing: one that is kept, or a new one."""
+        with self._changed:
+            if self._owner != os.getpid():  # this is a fork: they belong to the parent
+                self._idle, self.count, self._owner = [], 0, os.getpid()
+            if self.count and not self._idle:
+                self._changed.wait_for(lambda: self._idle, PATIENCE_S)
+            self._changed.wait_for(lambda: self._idle or self.count < MOST)
+            while self._idle:
+                process = self._idle.pop()
+                if process.is_alive:
+                    return process
+                process.close()
+                self.count -= 1
+            self.count += 1
+        try:
+            return _Process(self._seconds)
+        except BaseException:
+            with self._changed:
+                self.count -= 1
+                self._changed.notify()
+            raise
+
+    def _give_back(self, process: _Process, kept: bool) -> None:
+        with self._changed:
+            if kept and not self._idle:
+                self._idle.append(process)
+            else:
+                process.close()
+                self.count -= 1
+            self._changed.notify()
+
+    def _cause(self, ended: _EndedError) -> str:
+        if ended.status == -signal.SIGPROF:
+            return f"it takes more than {self._seconds:g} s of processor time"
+        return "its process crashed" if ended.by_template else "its process was ended from outside"

@@ -1,0 +1,403 @@
+"""Text to token ids and back, for the vocabulary inside a GGUF file.
+
+Where implementations differ, this follows the model family's own tokenizer (the ``tokenizers`` package), with these
+rules: user-defined tokens (runs of spaces, ``<tool_call>``) are part of the vocabulary and found in any text; control
+tokens are found only with ``parse_special``; decoding joins the bytes of all tokens and replaces what is not UTF-8.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, Self, overload
+
+from tokenizers import Tokenizer as Encoder
+
+from twofold.core.errors import (
+    FormatError,
+    ParameterError,
+    ResourceError,
+    TemplateError,
+    UnsupportedModelError,
+    nearest,
+)
+from twofold.text.infill import InfillTokens, infill_tokens
+from twofold.text.prompt_limit import SHORT, LowerBound, PromptLimit
+from twofold.text.templates.builtin_templates import BUILTIN_TEMPLATES, family_of
+from twofold.text.templates.chat import ChatTemplate
+from twofold.text.templates.messages import Message, guarded, texts_of, validated
+from twofold.text.tokenizers import bytelevel, sentencepiece
+from twofold.text.tokenizers.metadata import PREFIX, TokenType, Vocabulary, read_vocabulary
+from twofold.text.tokenizers.names import names
+from twofold.text.tokenizers.pretokenizers import word_rule
+from twofold.text.tokenizers.special import SpecialTokens, unused_mark
+
+KINDS = ("gpt2", "llama")
+
+_END_NAMES = names(
+    "<|im_end|> <|eot_id|> <|eom_id|> <end_of_turn> <|end|> <|endoftext|> <|end_of_text|> <|return|> <|call|> </s> "
+    "<eos> <EOT> <|END_OF_TURN_TOKEN|> <｜end▁of▁sentence｜>"
+)
+"""Control tokens of these names end an answer, whatever the id keys say."""
+
+_HARMONY_NAMES = frozenset({"<|return|>", "<|call|>", "<|end|>"})
+"""Where all three exist, ``<|end|>`` only ends one message of an answer."""
+
+_KEEPS_SPACE = frozenset({"<unk>", "<s>", "<|endoftext|>"})
+"""Phi-3's control tokens take following white space with them, but for these."""
+
+
+class Tokenizer:
+    """Encodes, decodes and renders chats for one vocabulary. Made by ``from_metadata``; safe to share among threads."""
+
+    def __init__(self, vocabulary: Vocabulary, encoder: Encoder, *, chat_template: str | None = None) -> None:
+        self._vocabulary = vocabulary
+        self._encoder = encoder
+        texts = vocabulary.texts
+        control = vocabulary.ids_of(TokenType.CONTROL, TokenType.UNKNOWN)
+        self.special_ids: frozenset[int] = frozenset(control)
+        """Control tokens: found in text only with ``parse_special``, left out of decoded text."""
+        self._bytes: dict[int, bytes] = {}
+        self._special = SpecialTokens({texts[token]: token for token in control}, _eats_space(vocabulary, control))
+        self._space_prefix = vocabulary.model == "llama" and vocabulary.add_space_prefix is not False
+        self.bos_id, self.eos_id, self.pad_id = vocabulary.bos_id, vocabulary.eos_id, vocabulary.padding_id
+        self.eos_ids: frozenset[int] = _end_ids(vocabulary)
+        """Every token that ends an answer."""
+        self.add_bos = _adds(vocabulary.add_bos, "bos", vocabulary.bos_id, _bos_by_default(vocabulary))
+        self.add_eos = _adds(vocabulary.add_eos, "eos", vocabulary.eos_id, False)
+        self._chat_template = self._template(chat_template)
+        marks = vocabulary.ids_of(TokenType.CONTROL, TokenType.USER_DEFINED)
+        self.infill: InfillTokens | None = infill_tokens(
+            vocabulary.infill_ids, {texts[token]: token for token in marks}
+        )
+        """The tokens for filling in the middle of a text; None where the model was not taught it."""
+        self._room: PromptLimit | None = None
+        self._bound = cache(lambda: LowerBound(vocabulary, eats_space=bool(_eats_space(vocabulary, control))))
+
+    @classmethod
+    def from_metadata(
+        cls, metadata: Mapping[str, object], *, cache_dir: Path | None = None, chat_template: str | None = None
+    ) -> Tokenizer:
+        """The tokenizer that a GGUF file's metadata describes.
+
+        cache_dir      keeps what is slow to derive from large SentencePiece vocabularies; None derives it each time
+        chat_template  name of a built-in family (``BUILTIN_TEMPLATES``) or Jinja source, instead of the file's own
+
+        Raises FormatError, UnsupportedModelError, or TemplateError for a broken ``chat_template``.
+        """
+        vocabulary = read_vocabulary(metadata)
+        if vocabulary.model == "gpt2":
+            encoder = bytelevel.build_encoder(vocabulary)
+        elif vocabulary.model == "llama":
+            encoder = sentencepiece.build_encoder(vocabulary, cache_dir)
+        else:
+            raise UnsupportedModelError(
+                f"The tokenizer kind {PREFIX + 'model'!r} = {vocabulary.model!r} is not implemented.",
+                hint=f"Implemented kinds: {', '.join(KINDS)}.",
+            )
+        return cls(vocabulary, encoder, chat_template=chat_template)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, unused ones included."""
+        return len(self._vocabulary.texts)
+
+    @property
+    def encoder_text(self) -> str:
+        """What ``PlainEncoder`` needs to cut plain text in another process; of the size of the vocabulary."""
+        return self._encoder.to_str()
+
+    def within(self, room: PromptLimit) -> Self:
+        """This tokenizer for prompts that must fit into ``room``. What it encodes raises ContextLengthError where it
+        does not; a long text that cannot fit is refused before it is tokenised."""
+        bounded = copy.copy(self)
+        bounded._room = room
+        return bounded
+
+    def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True) -> list[int]:
+        """Ids of ``text``, with BOS and EOS around it where the model wants them.
+
+        parse_special  False takes text that looks like a control token literally: for text from strangers
+
+        Raises ParameterError for text that is not Unicode (a lone surrogate), and what ``within`` says.
+        """
+        if not parse_special:
+            self._check_long(text)
+        body = self._encode_parsed(text) if parse_special else self._encode_plain(text)
+        return self._fitting(self._wrapped(body) if add_special_tokens else body)
+
+    def _fitting(self, ids: list[int]) -> list[int]:
+        if self._room is not None:
+            self._room.check(len(ids))
+        return ids
+
+    def encode_infill(self, prefix: str, suffix: str) -> list[int]:
+        """Ids of a prompt after which the model writes what stands between both texts; control tokens in them are text.
+
+        Raises ParameterError for a model that has no tokens for it.
+        """
+        if self.infill is None:
+            raise ParameterError(
+                "This model cannot fill in the middle of a text: its vocabulary has no tokens for it.",
+                param="suffix",
+                hint="Leave suffix out, or use a model for code, such as qwen2.5-coder-1.5b.",
+            )
+        self._check_long(prefix + suffix)
+        before = [self.bos_id] if self.add_bos and self.bos_id is not None else []
+        prefix_ids, suffix_ids = self._encode_plain(prefix), self._encode_plain(suffix)
+        ids = [*before, self.infill.prefix, *prefix_ids, self.infill.suffix, *suffix_ids, self.infill.middle]
+        return self._fitting(ids)
+
+    def _wrapped(self, ids: list[int]) -> list[int]:
+        before = [self.bos_id] if self.add_bos and self.bos_id is not None else []
+        after = [self.eos_id] if self.add_eos and self.eos_id is not None else []
+        return [*before, *ids, *after]
+
+    def _encode_parsed(self, text: str, mark: str = "") -> list[int]:
+        """Ids of a text in which control tokens are found; ``mark`` is taken out of the rest."""
+        self._check_long(text.replace(mark, "") if mark else text)
+        room = self._room
+        ids: list[int] = []
+        for segment in self._special.split(text):
+            if segment.token is not None:
+                ids.append(segment.token)
+            else:
+                ids += self._encode_plain(segment.text.replace(mark, "") if mark else segment.text)
+            if room is not None and len(text) > SHORT:
+                room.check(len(ids), more=True)
+        return ids
+
+    def _check_long(self, text: str) -> None:
+        """Raises ContextLengthError for a long text that cannot fit, whatever its tokens are."""
+        room = self._room
+        if room is None or len(text) <= max(SHORT, room.tokens):
+            return
+        try:
+            room.check(self._bound().tokens(text), more=True)
+        except UnicodeEncodeError as error:
+            raise _not_unicode() from error
+
+    def _encode_plain(self, text: str) -> list[int]:
+        try:
+            (encoding,) = self._encoder.encode_batch_fast([text], add_special_tokens=False)
+        except TypeError as error:  # how the package refuses a string that has no UTF-8
+            raise _not_unicode() from error
+        ids: list[int] = encoding.ids
+        return ids
+
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True, continuation: bool = False) -> str:
+        """The text of ``ids``; bytes that are not UTF-8 become U+FFFD.
+
+        continuation  the ids go on after an earlier text, so the space that SentencePiece puts before the first word
+                      is a real one and stays
+        """
+        wanted = (token for token in ids if not (skip_special_tokens and token in self.special_ids))
+        text = b"".join(map(self.token_bytes, wanted)).decode(errors="replace")
+        return text if continuation or not self._space_prefix else text.removeprefix(" ")
+
+    @property
+    def strips_first_space(self) -> bool:
+        """Whether a decoded text loses one leading space, because encoding adds one."""
+        return self._space_prefix
+
+    def token_text(self, token: int) -> str:
+        """The token as it is written in the vocabulary. Raises ParameterError for an id outside of it."""
+        if not 0 <= token < len(self._vocabulary.texts):
+            raise ParameterError(
+                f"Token id {token} is outside of the vocabulary of {self.vocab_size} tokens.",
+                param="token",
+                hint="Use ids that this tokenizer made.",
+            )
+        return self._vocabulary.texts[token]
+
+    def token_bytes(self, token: int) -> bytes:
+        """Exactly the bytes that a token adds to a text; they need not be whole characters."""
+        known = self._bytes.get(token)
+        if known is None:
+            known = self._bytes[token] = self._bytes_of(token)
+        return known
+
+    def _bytes_of(self, token: int) -> bytes:
+        text = self.token_text(token)
+        kind = TokenType(int(self._vocabulary.types[token]))
+        if self._vocabulary.model == "llama":
+            return sentencepiece.token_bytes(text, kind)
+        plain = kind in {TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED}
+        return bytelevel.token_bytes(text) if plain else text.encode()
+
+    def token_id(self, text: str) -> int | None:
+        """Id of the control token written ``text``."""
+        return self._special.id_of(text)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether messages can be rendered: the file has a template, or one was chosen."""
+        return self._chat_template is not None
+
+    def start_rendering(self) -> None:
+        """Starts the process that renders chats, without waiting for it. Without this the first chat starts it."""
+        if self._chat_template is not None:
+            with suppress(ResourceError):
+                self._chat_template.start()
+
+    def stop_rendering(self) -> None:
+        """Ends the process that renders chats, until the next chat."""
+        if self._chat_template is not None:
+            self._chat_template.close()
+
+    @property
+    def chat_template(self) -> str | None:
+        """Source of the template in use."""
+        return None if self._chat_template is None else self._chat_template.source
+
+    def _template(self, chosen: str | None) -> ChatTemplate | None:
+        if chosen is not None:
+            template = ChatTemplate(_named_or_source(chosen))
+            template.check()
+            return template
+        source = self._vocabulary.chat_template
+        return None if source is None else ChatTemplate(source)
+
+    def _no_template(self) -> TemplateError:
+        """A template is never guessed: base models have the control tokens of their family, too."""
+        family = family_of(self._special.texts)
+        fits = "" if family is None else f" Its control tokens are those of {family}."
+        return TemplateError(
+            "The model has no chat template, so it can only complete text.",
+            hint="Send a plain completion, or choose a template with --chat-template: a file, or one of "
+            f"{', '.join(sorted(BUILTIN_TEMPLATES))}.{fits}",
+        )
+
+    @overload
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Message] | None = None,
+        continue_final_message: bool = False,
+        tokenize: Literal[True] = True,
+        trust_content: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[int]: ...
+
+    @overload
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Message] | None = None,
+        continue_final_message: bool = False,
+        tokenize: Literal[False],
+        trust_content: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str: ...
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Message] | None = None,
+        continue_final_message: bool = False,
+        tokenize: bool = True,
+        trust_content: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[int] | str:
+        """The prompt that the model's chat template makes of ``messages``, as ids or as text.
+
+        Text in messages and tools that looks like a control token stays text in the ids, unless ``trust_content``.
+        With ``continue_final_message`` the prompt ends where the content of the last message ends, its turn left open.
+        ``chat_template_kwargs`` become variables of the template. Raises TemplateError without a template, for
+        messages that are malformed or that the template refuses, and where the template exceeds its limits;
+        ParameterError for a variable whose name is taken.
+        """
+        if self._chat_template is None:
+            raise self._no_template()
+        checked, checked_tools = validated(messages), list(tools) if tools is not None else None
+        mark = None
+        if tokenize and not trust_content and any(map(self._special.holds, texts_of([checked, checked_tools]))):
+            mark = unused_mark("".join(texts_of([checked, checked_tools])) + self._chat_template.source)
+            checked, checked_tools = guarded([checked, checked_tools], lambda text: self._special.broken(text, mark))
+        end = None
+        if continue_final_message:
+            end = unused_mark("".join(texts_of([checked, checked_tools])) + self._chat_template.source)
+            checked[-1]["content"] += end
+        rendered = self._chat_template.render(
+            checked,
+            tools=checked_tools,
+            add_generation_prompt=add_generation_prompt,
+            special_tokens=self._named_tokens(),
+            variables=chat_template_kwargs,
+        )
+        if end is not None:
+            rendered = _until(rendered, end)
+        return self._fitting(self._encode_parsed(rendered, mark or "")) if tokenize else rendered
+
+    def _named_tokens(self) -> dict[str, str]:
+        named = {"bos_token": self.bos_id, "eos_token": self.eos_id, "pad_token": self.pad_id}
+        return {name: "" if token is None else self.token_text(token) for name, token in named.items()}
+
+
+def _until(rendered: str, mark: str) -> str:
+    """The text before the last ``mark``. Raises TemplateError where there is none."""
+    before, found, _ = rendered.rpartition(mark)
+    if not found:
+        raise TemplateError(
+            "The chat template does not show the last message, so it cannot be continued.",
+            hint="End with a message of the user.",
+        )
+    return before.replace(mark, "")
+
+
+def _not_unicode() -> ParameterError:
+    return ParameterError(
+        "The text holds a lone surrogate, which is not Unicode text.",
+        param="text",
+        hint="Decode the input as UTF-8 before sending it.",
+    )
+
+
+def _named_or_source(chosen: str) -> str:
+    if chosen in BUILTIN_TEMPLATES:
+        return BUILTIN_TEMPLATES[chosen]
+    if "{" in chosen:
+        return chosen
+    close = nearest(chosen, BUILTIN_TEMPLATES)
+    raise ParameterError(
+        f"There is no built-in chat template {chosen!r}" + (f"; did you mean {close!r}?" if close else "."),
+        param="chat_template",
+        hint=f"Built-in ones: {', '.join(sorted(BUILTIN_TEMPLATES))}; or give Jinja source.",
+    )
+
+
+def _adds(said: bool | None, name: str, token: int | None, default: bool) -> bool:
+    if said and token is None:
+        raise FormatError(
+            f"The tokenizer metadata '{PREFIX}add_{name}_token' is true, but '{PREFIX}{name}_token_id' is missing.",
+            hint="The file is corrupt, or was made by a faulty converter.",
+        )
+    return token is not None and (default if said is None else said)
+
+
+def _bos_by_default(vocabulary: Vocabulary) -> bool:
+    return vocabulary.model == "llama" or word_rule(vocabulary.pre).add_bos
+
+
+def _end_ids(vocabulary: Vocabulary) -> frozenset[int]:
+    control = {vocabulary.texts[token]: token for token in vocabulary.ids_of(TokenType.CONTROL)}
+    named = {control[name] for name in _END_NAMES & control.keys()}
+    if control.keys() >= _HARMONY_NAMES:
+        named.discard(control["<|end|>"])
+    given = (vocabulary.eos_id, vocabulary.eot_id, vocabulary.eom_id)
+    return frozenset(named | {token for token in given if token is not None})
+
+
+def _eats_space(vocabulary: Vocabulary, control: list[int]) -> frozenset[int]:
+    if vocabulary.model != "llama" or vocabulary.architecture != "phi3":
+        return frozenset()
+    return frozenset(token for token in control if vocabulary.texts[token] not in _KEEPS_SPACE)
