@@ -13,10 +13,10 @@ PACKAGE = "twofold"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file. ``package`` is the folder under twofold that it lies in, "" for the facade itself."""
+    """A file. ``module`` is its dotted name under twofold, "" for the facade itself."""
 
     path: Path
-    package: str
+    module: str
     tree: ast.Module
 
     @property
@@ -67,6 +67,6 @@ def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def _load(path: Path) -> Source:
-    parts = path.relative_to(ROOT / PACKAGE).parts
-    package = parts[0] if len(parts) > 1 else ""
-    return Source(path, package, ast.parse(path.read_text(encoding="utf-8"), str(path)))
+    parts = path.relative_to(ROOT / PACKAGE).with_suffix("").parts
+    module = ".".join(parts).removesuffix(".__init__") if len(parts) > 1 else ""
+    return Source(path, module, ast.parse(path.read_text(encoding="utf-8"), str(path)))

@@ -8,9 +8,9 @@
 
 A settings file changes any of it, as ``[flex]`` with ``priority``, ``tpot_target_s`` and ``queue_limit_s``. Requests
 may order themselves inside their tier: their own priority, from 0 (first) to 49, is added to the tier's. So nobody gets
-into a more urgent tier by a number, and waiting makes all more urgent in time, as the scheduler has it. Which tiers a
-caller may ask for is said by its key, and what a tier costs by the price sheet (``observe/accounting/prices.py``); who asks for none
-gets the default one where its key has it, and so pays no more for saying nothing.
+into a more urgent tier by a number, and waiting makes all more urgent in time, as the scheduler has it. A key
+lists the tiers that its caller may ask for; the price sheet has their prices (``observe/accounting/prices.py``). A
+request that names no tier gets the default one if its key has it.
 """
 
 from __future__ import annotations

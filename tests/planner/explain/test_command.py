@@ -28,8 +28,7 @@ HEAVY = (
     "tokenizers",
     "rich",
     "twofold.engine",
-    "twofold.backends.cpu.kernels",
-    "twofold.ops",
+    "twofold.backends",
     "twofold.bench",
 )
 START = """

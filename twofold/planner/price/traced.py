@@ -1,8 +1,8 @@
 """What a trace of real requests costs at an API: each request by its own lengths, through a cache as the API has one.
 
-What prompts share is known by pieces (``twofold.bench.load``). A request reads the longest beginning of its shared pieces
-that nobody let expire, and writes the rest of them; both begin the time to live anew. Beginnings shorter than the model
-keeps are neither written nor read. Prices are exact for every request, cliffs included.
+Prompts share pieces (``twofold.bench.load``). A request reads the longest prefix of shared pieces that has not expired,
+and writes the others; both restart the time to live. Prefixes shorter than the model's minimum are neither written nor
+read. Prices are exact for every request, cliffs included.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Renders a chat template from a stranger: ``python -m twofold.text.templates.sandbox SECONDS``, over standard input and output.
+"""Render an untrusted chat template, over standard input and output.
+
+Started as ``python -m twofold.text.templates.sandbox SECONDS``.
 
 The process may run out of time or memory instead of the one that asks (``template_process``). Processor time is limited
 to SECONDS for each answer, by a timer of the kernel whose signal ends the process wherever it is; memory by a limit of

@@ -1,7 +1,7 @@
-"""Operations over rows of logits, by kernels: what sampling asks of them, for NumPy arrays.
+"""The operations on rows of logits that sampling needs, by kernels, for NumPy arrays.
 
-The shape of ``twofold.backends.sampling.base.RowOps``. An object keeps the records that its kernels read, so it belongs to one
-thread. Arrays are float32, contiguous, of at most 2³¹ − 1 logits a row.
+Implements ``twofold.backends.sampling.base.RowOps``. An object keeps the records that its kernels read, so it belongs
+to one thread. Arrays are float32, contiguous, of at most 2³¹ − 1 logits a row.
 """
 
 from __future__ import annotations
