@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ import httpx2
 
 START_S: Final = 60.0
 END_S: Final = 20.0
+TWOFOLD: Final = (sys.executable, "-m", "twofold")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +54,16 @@ class LiveServer:
 
 @contextmanager
 def live_server(
-    folder: Path, *arguments: str, environment: Mapping[str, str] | None = None, own_data: bool = True
+    folder: Path,
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    own_data: bool = True,
+    twofold: Sequence[str] = TWOFOLD,
 ) -> Iterator[LiveServer]:
     """A server with these arguments, ready; what it keeps lies in ``folder``, unless it has no data folder of its own
-    and the environment says where."""
+    and the environment says where. ``twofold`` is the command to start it with."""
     log = folder / "server.log"
-    command = [sys.executable, "-m", "twofold", "serve", "--port", "0"]
+    command = [*twofold, "serve", "--port", "0"]
     if own_data:
         command += ["--data-folder", str(folder / "data")]
     with log.open("wb") as output:

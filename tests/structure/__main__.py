@@ -1,0 +1,149 @@
+"""Prints measures of the package's structure: ``python -m tests.structure``.
+
+Static ones come from the syntax trees. Those of a request and of a step come from running the tiny model: a streamed
+chat of 8 tokens through a server (functions entered in the HTTP process, with its warm-up left out), and one decode
+step of an engine with one sequence.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import signal
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tests.server.live import live_server
+from tests.structure.profiled import Profile
+from tests.structure.sources import PACKAGE, Source, imported, package_sources
+from tests.support.tiny import TinyOptions, write_tiny
+from twofold import LLM, SamplingParams
+
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "abc"}], "max_tokens": 8, "stream": True}
+
+
+def names_defined_twice(sources: Iterable[Source]) -> dict[str, int]:
+    """Class names of several definitions, and how many they have."""
+    found: defaultdict[str, int] = defaultdict(int)
+    for source in sources:
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.ClassDef):
+                found[node.name] += 1
+    return {name: count for name, count in sorted(found.items()) if count > 1}
+
+
+def loop_drivers(sources: Iterable[Source]) -> list[str]:
+    """Places that drive an engine by hand: calls of ``….engine.step()``."""
+    return [
+        f"{source.name}:{node.lineno}"
+        for source in sources
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "step"
+        and ast.unparse(node.func.value).endswith("engine")
+    ]
+
+
+def import_cycles(sources: Iterable[Source]) -> list[list[str]]:
+    """Modules that import each other, lazy and typing imports included (Tarjan's strongly connected components)."""
+    known = {f"{PACKAGE}.{source.module}" for source in sources if source.module}
+    arrows = {f"{PACKAGE}.{source.module}": set(_targets(source, known)) for source in sources if source.module}
+    return [sorted(group) for group in _components(arrows) if len(group) > 1]
+
+
+def _targets(source: Source, known: set[str]) -> Iterator[str]:
+    for name in imported(source):
+        target = name if name in known else name.rpartition(".")[0]
+        if target in known and target != f"{PACKAGE}.{source.module}":
+            yield target
+
+
+def _components(arrows: dict[str, set[str]]) -> list[list[str]]:
+    order: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        order[node] = low[node] = len(order)
+        stack.append(node)
+        for target in arrows.get(node, ()):
+            if target not in order:
+                visit(target)
+            if target in stack:
+                low[node] = min(low[node], low[target])
+        if low[node] == order[node]:
+            start = stack.index(node)
+            found.append(stack[start:])
+            del stack[start:]
+
+    sys.setrecursionlimit(10_000)
+    for node in arrows:
+        if node not in order:
+            visit(node)
+    return found
+
+
+def functions_of_a_chat(model: Path, folder: Path) -> list[tuple[str, str, int]]:
+    """The package's functions that the HTTP process enters for one streamed chat after a first one."""
+    output = folder / "functions.json"
+    command = (sys.executable, "-m", "tests.structure.profiled", str(output))
+    with live_server(folder, f"tiny={model}", "--threads", "1", twofold=command) as server:
+        server.post("/v1/chat/completions", CHAT)
+        time.sleep(1.0)  # what happens after the last byte
+        server.process.send_signal(signal.SIGUSR1)
+        time.sleep(0.2)
+        server.post("/v1/chat/completions", CHAT)
+        time.sleep(1.0)
+        server.process.send_signal(signal.SIGUSR2)
+        while not output.exists():
+            time.sleep(0.05)
+    return [(file, function, calls) for file, function, calls in json.loads(output.read_text())]
+
+
+def functions_of_a_step(model: Path) -> list[tuple[str, str, int]]:
+    """The package's functions that one decode step of one sequence enters."""
+    profile = Profile()
+    with LLM(model=str(model), threads=1) as llm:
+        llm.generate("abc", SamplingParams(temperature=0, max_tokens=4))
+        stream = llm.stream("abc", SamplingParams(temperature=0, max_tokens=8, ignore_eos=True))
+        for _ in range(3):
+            next(stream)
+        profile.counting = True
+        sys.setprofile(profile)
+        next(stream)
+        sys.setprofile(None)
+    return profile.rows()
+
+
+def main() -> int:
+    sources = package_sources()
+    twice = names_defined_twice(sources)
+    print(f"lines of the package: {sum(source.path.read_text().count(chr(10)) for source in sources):,}")
+    print(f"files of the package: {len(sources):,}")
+    print(f"class names defined more than once: {len(twice)}  {' '.join(twice)}")
+    print(f"drivers of the loop: {len(loop_drivers(sources))}  {' '.join(loop_drivers(sources))}")
+    cycles = import_cycles(sources)
+    print(f"import cycles: {len(cycles)}  {' | '.join(' ↔ '.join(cycle) for cycle in cycles)}")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model = write_tiny(folder / "tiny.gguf", TinyOptions("llama", vocab=300, context=512)).path
+        for what, rows in (
+            ("streamed chat, HTTP process", functions_of_a_chat(model, folder)),
+            ("decode step of one sequence", functions_of_a_step(model)),
+        ):
+            calls = sum(row[2] for row in rows)
+            print(f"{what}: {len(rows)} functions in {len({row[0] for row in rows})} files, {calls:,} calls")
+            if "--functions" in sys.argv:
+                for file, function, count in rows:
+                    print(f"    {file:48} {function:60} {count}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
