@@ -14,6 +14,7 @@ a pause that doubles, and in the end not any more.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
@@ -55,6 +56,7 @@ from twofold.server.workers.streams import WorkerStream
 
 WorkerState = Literal["loading", "ready", "failed", "closed"]
 
+log = logging.getLogger("twofold.serve")
 MOST_TRIES: Final = 3
 """Processes that a request is given to, if they end before its first delta."""
 
@@ -302,6 +304,7 @@ class WorkerModel:
             self._fail(error)
             return
         self._become("loading")
+        log.warning("model process exited (%s), restarting: model=%s", _how(status), self._name)
         if served:
             for observer in self._observers:
                 observer.on_restart(self._name)
