@@ -149,7 +149,7 @@ def test_settings_change_the_next_answer(chat: Command) -> None:
 
 def test_turns_are_taken_back_and_generated_again(chat: Command) -> None:
     result = chat("/undo", "in the", "on the", "/undo", "on the", "/regenerate")
-    assert "There is nothing to take back." in result.err
+    assert "There is nothing to undo." in result.err
     assert "Took back: on the" in result.err
     sizes = prompt_sizes(result)
     assert sizes[1] == sizes[2] == sizes[3] > sizes[0]

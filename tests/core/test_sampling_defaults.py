@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from twofold.core.errors import ParameterError
 from twofold.core.params import SamplingParams
-from twofold.core.sampling_defaults import FALLBACK, SamplingDefaults
+from twofold.core.sampling_defaults import FALLBACK, GENERATION_CONFIG, MAX_CONFIG_BYTES, SamplingDefaults
 
 METADATA = {"general.sampling.temp": 0.6, "general.sampling.top_k": 20, "general.sampling.top_p": 7.0, "x": 1}
 
@@ -20,6 +22,27 @@ def test_flags_go_before_the_file_and_that_before_the_fallback() -> None:
     found = SamplingDefaults(temperature=0.0).over(SamplingDefaults.of_metadata(METADATA)).over(FALLBACK)
     assert found.given() == {"temperature": 0.0, "top_k": 20, "top_p": 0.9}
     assert str(found) == "temperature 0, top_p 0.9, top_k 20"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"temperature": 0.7, "top_k": 40, "top_p": 7, "eos_token_id": [1, 2]}', {"temperature": 0.7, "top_k": 20}),
+        ('{"temperature": "hot", "repetition_penalty": 1.1}', {"top_k": 20, "repetition_penalty": 1.1}),
+        ("[]", {"top_k": 20}),
+        ("{", {"top_k": 20}),
+        ("[" * 30_000, {"top_k": 20}),
+        ('{"temperature": 0.7' + " " * MAX_CONFIG_BYTES + "}", {"top_k": 20}),
+        (None, {"top_k": 20}),
+    ],
+)
+def test_a_generation_config_beside_the_file_says_what_the_file_does_not(
+    text: str | None, found: dict[str, float], tmp_path: Path
+) -> None:
+    if text is not None:
+        (tmp_path / GENERATION_CONFIG).write_text(text)
+    defaults = SamplingDefaults.of_model(tmp_path / "m.gguf", {"general.sampling.top_k": 20})
+    assert defaults.given() == {**FALLBACK.given(), **found}
 
 
 def test_what_a_request_says_stays() -> None:

@@ -13,6 +13,7 @@ from huggingface_hub import close_session, constants
 
 from tests.formats.wheel_maker import tiny_model
 from twofold.core.errors import ModelNotFoundError, NetworkError, ResourceError
+from twofold.core.sampling_defaults import SamplingDefaults
 from twofold.formats.fetch import sources
 from twofold.formats.fetch.hub import bar_class, choose_file
 from twofold.formats.fetch.names import HubSource
@@ -106,6 +107,15 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+def test_a_generation_config_comes_with_the_model(hub: Hub, tmp_path: Path) -> None:
+    hub.files["generation_config.json"] = b'{"temperature": 0.6}'
+    progress = Counter()
+    found = sources.resolve("hf.co/u/m", cache=tmp_path / "cache", progress=progress)
+    assert progress.seen == progress.total == found.path.stat().st_size + len(hub.files["generation_config.json"])
+    assert [model.size for model in sources.installed(tmp_path / "cache")] == [found.path.stat().st_size]
+    assert SamplingDefaults.of_model(found.path, {}).temperature == 0.6
 
 
 def test_the_usual_file_is_fetched_once(hub: Hub, tmp_path: Path) -> None:

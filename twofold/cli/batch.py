@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from twofold.api.batch.files import BatchFiles, BatchProgress
 
 INTERRUPTED: Final = 130
-TENTHS: Final = 10
+LONG: Final = 4
+"""Lines to do from which on a log gets one in the middle."""
 
 
 @Parameter(name="*", group="Model")
@@ -75,10 +76,10 @@ def batch(
         progress = files.progress if files.progress.finished else _answered(files, model, trace)
     print_json(_as_json(progress)) if json else note(_summary(progress, output))
     if progress.failed:
-        note("Failed lines are not tried again. Take them out of the output to have them tried once more.")
+        note("Failed lines are not retried. To retry them, remove them from the output and run the command again.")
     if progress.finished:
         return 0
-    note("Stopped. What is finished is in the output; run the same command again to go on.")
+    note("Stopped. Finished lines are in the output; run the same command again to resume.")
     return INTERRUPTED
 
 
@@ -110,11 +111,14 @@ def _answered(files: BatchFiles, options: BatchOptions, trace: Path | None) -> B
 
 @contextmanager
 def _shown(before: BatchProgress) -> Iterator[Callable[[BatchProgress], None]]:
-    """Draws the progress on standard error: a bar on a terminal, a line each 10 % elsewhere."""
+    """Draws the progress on standard error: a bar on a terminal, two lines elsewhere; the summary is the third."""
+    terminal = is_terminal(sys.stderr)
     if before.found:
         note(f"{before.found} of {before.lines} lines were finished before.")
-    if not is_terminal(sys.stderr):
-        yield TenthLines(before)
+    elif not terminal:
+        note(f"{before.lines} lines")
+    if not terminal:
+        yield HalfLine(before)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
     from rich.progress import Progress as Bars  # noqa: PLC0415
@@ -129,21 +133,17 @@ def _shown(before: BatchProgress) -> Iterator[Callable[[BatchProgress], None]]:
         yield draw
 
 
-class TenthLines:
-    """Says each tenth of the lines, once."""
+class HalfLine:
+    """For logs: a line when half of the lines that were left are done."""
 
     def __init__(self, before: BatchProgress) -> None:
-        self._told = self._tenths(before)
+        self._half = before.done + (before.lines - before.done) // 2
+        self._noted = before.lines - before.done < LONG
 
     def __call__(self, progress: BatchProgress) -> None:
-        tenths = self._tenths(progress)
-        if tenths > self._told:
-            self._told = tenths
-            note(f"{tenths * 100 // TENTHS} %: {progress.done} of {progress.lines} lines, {_speeds(progress)}")
-
-    @staticmethod
-    def _tenths(progress: BatchProgress) -> int:
-        return progress.done * TENTHS // max(1, progress.lines)
+        if not self._noted and progress.done >= self._half:
+            self._noted = True
+            note(f"{progress.done} of {progress.lines} lines, {_speeds(progress)}")
 
 
 def _speeds(progress: BatchProgress) -> str:

@@ -39,7 +39,9 @@ class FormOptions:
             return None
         if len(names) > 1:
             raise ParameterError(
-                f"An answer has one form, not {' and '.join(names)}.", param=names[-1], hint="Give one of them."
+                f"Structured output has one form, not {' and '.join(names)}.",
+                param=names[-1],
+                hint="Give one of them.",
             )
         return StructuredOutputsParams(
             json=None if self.json_schema is None else _schema(self.json_schema),

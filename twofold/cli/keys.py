@@ -41,9 +41,11 @@ class KeyOptions:
     tier: Annotated[list[str], LIST, Parameter(help="Allowed service tier; repeatable. Default: all.")] = field(
         default_factory=list
     )
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
-    bytes_per_minute: Annotated[int | None, Parameter(help="Bytes of request bodies, uploads included.")] = None
+    requests_per_minute: Annotated[int | None, Parameter(help="Max requests per minute.")] = None
+    tokens_per_minute: Annotated[int | None, Parameter(help="Max prompt and output tokens per minute.")] = None
+    bytes_per_minute: Annotated[
+        int | None, Parameter(help="Max bytes of request bodies per minute, uploads included.")
+    ] = None
     concurrent: Annotated[int | None, Parameter(help="Max concurrent requests.")] = None
     kv_tokens: Annotated[int | None, Parameter(help="Max tokens in the KV cache.")] = None
     expires_days: Annotated[float | None, Parameter(help="Days until the key expires. Default: never.")] = None

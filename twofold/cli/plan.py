@@ -212,18 +212,18 @@ def fit(
     json: Annotated[bool, FLAG] = False,
     how: HoldOptions = HoldOptions(),
 ) -> int:
-    """Says what fits into a machine's memory, at which context and how many at once, with the bytes.
+    """Show whether a model fits in memory, up to which context and concurrency.
 
     Parameters
     ----------
     model
-        A name, as llama-3-70b, a GGUF file or a config.json.
+        Known name such as llama-3-70b, GGUF file or config.json.
     hardware
-        A machine of the table, as h100.
+        Hardware, such as h100.
     context
-        Tokens of a prompt with its answer; default: the model's maximum.
+        Context length (prompt + output). Default: the model's maximum.
     concurrency
-        Sequences at once.
+        Concurrent sequences.
     json
         Print JSON.
     """

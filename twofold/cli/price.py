@@ -57,7 +57,9 @@ class WorkloadOptions:
     def paid_tier(self) -> TierName:
         """Raises ParameterError for a batch of another tier."""
         if self.batch and self.tier not in ("default", "batch"):
-            raise ParameterError("A batch has a tier of its own.", param="tier", hint="Leave out --tier or --batch.")
+            raise ParameterError(
+                "A batch has the service tier batch.", param="tier", hint="Leave out --tier or --batch."
+            )
         return "batch" if self.batch else self.tier
 
     def given(self) -> dict[str, Any]:
@@ -92,7 +94,7 @@ class WorkloadOptions:
 
         if self.given():
             raise ParameterError(
-                "A trace says how long its requests are and what they share.",
+                "A trace sets the lengths and shared prefixes of its requests.",
                 param="trace",
                 hint="Leave out --trace, or the flags that describe requests.",
             )

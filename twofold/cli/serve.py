@@ -59,7 +59,7 @@ class ServeOptions:
         Parameter(help="Memory of all loaded models together, e.g. 12G (default: 90 % of what is free at the start)."),
     ] = None
     idle_unload: Annotated[
-        str, Parameter(help="Unload a model that was idle for so long, e.g. 10m; never: keep it loaded.")
+        str, Parameter(help="Unload models after this idle time, e.g. 10m; never: keep them loaded.")
     ] = NEVER
     max_num_queued_reqs: Annotated[int, Parameter(help="Max queued requests per model.")] = 128
     max_num_queued_tokens: Annotated[int, Parameter(help="Max queued prompt tokens per model.")] = 1 << 20

@@ -33,15 +33,13 @@ class ServerOptions:
 
     model: Annotated[
         str | None,
-        Parameter(name=("--model", "-m"), help="A GGUF file, a config.json or its folder, or a name: llama-3-8b."),
+        Parameter(name=("--model", "-m"), help="GGUF file, config.json or its folder, or known name: llama-3-8b."),
     ] = None
     hardware: Annotated[
-        str, Parameter(help='A machine\'s name: h100, epyc-9654; "this" is the one here, once calibrated.')
+        str, Parameter(help='Hardware: h100, epyc-9654; "this" is the local machine, once calibrated.')
     ] = HERE
     tp: Annotated[int, Parameter(name=("--tp", "--tensor-parallel-size"), help="Tensor-parallel devices.")] = 1
-    weights: Annotated[
-        str | None, Parameter(help="How matrices are stored: bf16, fp8, int4. Default: the model's own.")
-    ] = None
+    weights: Annotated[str | None, Parameter(help="Weight format: bf16, fp8, int4. Default: the model's own.")] = None
     kv: Annotated[str, Parameter(name=("--kv", "--kv-cache-dtype"), help="KV-cache format.")] = "bf16"
     replicas: Annotated[int, Parameter(help="Number of replicas.")] = 1
     router: Annotated[RouterFlag, Parameter(help="Routing policy.")] = "round-robin"

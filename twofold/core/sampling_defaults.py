@@ -1,16 +1,18 @@
 """Sampling parameters of requests that leave them out. Precedence, in this one place, for ``serve``, ``run``, ``chat``
 and ``batch`` alike:
 
-    request → flags of the command (``--temperature`` …) → the model file's own (``general.sampling.*``) → FALLBACK
+    request → flags (``--temperature`` …) → the model file (``general.sampling.*``) → GENERATION_CONFIG → FALLBACK
 
-vLLM does the same with a model's generation_config. A client (``run --url``, ``chat --url``) sends only what its user
-gave: the defaults are the server's. ``SamplingParams`` themselves keep vLLM's defaults.
+vLLM reads the same keys of a generation config, whatever its ``do_sample`` is. A client (``run --url``, ``chat --url``)
+sends only what its user gave: the defaults are the server's. ``SamplingParams`` themselves keep vLLM's defaults.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Final, Self
 
 from twofold.core.errors import ParameterError
@@ -25,6 +27,9 @@ METADATA: Final = {
 }
 """Keys of GGUF files, by parameter: ``Keys.General.SAMPLING_*`` in llama.cpp's gguf-py/gguf/constants.py."""
 NAMES: Final = tuple(METADATA)
+GENERATION_CONFIG: Final = "generation_config.json"
+"""Hugging Face's file of a model's defaults, beside the model file; its keys are NAMES."""
+MAX_CONFIG_BYTES: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,21 +50,33 @@ class SamplingDefaults:
 
     @classmethod
     def of_metadata(cls, metadata: Mapping[str, Any]) -> Self:
-        """A model file's own; values that are impossible are passed over."""
+        """Those of a GGUF file; impossible values are ignored."""
+        return cls._possible({name: metadata.get(key) for name, key in METADATA.items()})
+
+    @classmethod
+    def of_model(cls, path: Path, metadata: Mapping[str, Any]) -> Self:
+        """Those of a model file, else of the generation config beside it, else FALLBACK."""
+        return cls.of_metadata(metadata).over(cls._of_config(path.with_name(GENERATION_CONFIG))).over(FALLBACK)
+
+    @classmethod
+    def _of_config(cls, path: Path) -> Self:
+        try:
+            with path.open("rb") as file:
+                found = json.loads(file.read(MAX_CONFIG_BYTES))
+        except (OSError, ValueError, RecursionError):
+            return cls()
+        return cls._possible({name: found.get(name) for name in NAMES}) if isinstance(found, dict) else cls()
+
+    @classmethod
+    def _possible(cls, values: Mapping[str, Any]) -> Self:
         found = cls()
-        for name, key in METADATA.items():
-            value = metadata.get(key)
+        for name, value in values.items():
             if value is not None:
                 try:
                     found = replace(found, **{name: value})
                 except ParameterError:
                     continue
         return found
-
-    @classmethod
-    def of_model(cls, metadata: Mapping[str, Any]) -> Self:
-        """A model file's own, and FALLBACK where it has none."""
-        return cls.of_metadata(metadata).over(FALLBACK)
 
     def given(self) -> dict[str, Any]:
         """Those that are not None, by name."""

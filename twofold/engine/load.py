@@ -73,7 +73,7 @@ def load_model(
             tokenizer.start_rendering()
         config = resolve(options, spec, max(0, backend.free_memory() - file.nbytes))
         runner = backend.load(file, spec, weights, runner_sizes(config))
-        sampling = SamplingDefaults.of_model(file.metadata)
+        sampling = SamplingDefaults.of_model(path, file.metadata)
     lessons = () if cache is None else read_lessons(path, config.isa, config.threads, cache)
     load_s = time.perf_counter() - start - runner.compile_s
     return LoadedModel(runner, tokenizer, spec, config, load_s, lessons, sampling)

@@ -107,7 +107,7 @@ class Admission:
             )
 
     def _retry_after(self, queued: int) -> float:
-        """About how long those who wait will take, by how many ended lately."""
+        """About how long those who wait will take, by how many ended recently."""
         now = time.monotonic()
         lately = sum(1 for ended in self._ended if now - ended < RATE_WINDOW_S)
         if lately < 2:

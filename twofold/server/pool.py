@@ -71,7 +71,7 @@ class ByteBudget:
         held = self._held.get(caller, 0) + size
         if (held > size and held > self._most - self.total) or self.total + size > self._most:
             raise BusyError(
-                "The server holds as much of requests as it can.",
+                "The server's memory for request bodies is full.",
                 retry_after_s=RETRY_S,
                 hint="Ask again later, with the delay that Retry-After says, or send less at once.",
             )

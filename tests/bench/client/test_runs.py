@@ -79,7 +79,7 @@ def test_the_drain_has_an_end() -> None:
     record = asked(silent, PlainLoad((0.0, 0.0, 0.1), most_open=2, told={"duration_s": 0.5}), options)
     first, second, third = record.samples
     assert {sample.outcome for sample in record.samples} == {"unfinished"}
-    assert first.error == second.error == "The time to drain was over before it ended."
+    assert first.error == second.error == "The drain period ended before the request ended."
     assert (third.started_s, third.error) == (None, "The run was over before it could begin.")
     assert record.duration_s == 0.5
     assert not record.interrupted
@@ -105,7 +105,7 @@ def test_a_run_that_is_stopped_gives_what_there_is(by_signal: bool) -> None:
         record = client.run(load, Stopper(stop))
     assert record.interrupted
     assert [sample.outcome for sample in record.samples] == ["unfinished"] * 3
-    assert record.samples[0].error == "The run was stopped before it ended."
+    assert record.samples[0].error == "The run was stopped before the request ended."
     assert record.samples[0].answer.text == "a"
     assert 0.2 < record.duration_s < 2.0
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from tests.bench.report.runs import HOSTILE, answered, document, failed, mixed, record
-from twofold.bench.draw import Guide, Spans, StepLine
-from twofold.bench.report.charts import MOST_ROWS, cdf, charts_of, timeline
+from twofold.bench.draw import Dots, Guide, Spans, StepLine
+from twofold.bench.report.charts import MOST_ROWS, cdf, charts_of, open_requests, over_time, timeline
 from twofold.bench.report.curves import curves_of, front
 from twofold.bench.report.document import Document
 from twofold.bench.report.html import html
@@ -147,6 +147,44 @@ def test_a_timeline_shows_phases_of_the_first_requests() -> None:
     assert first.end == decode.start < decode.end
 
 
+def test_a_request_without_end_is_open_until_the_run_is_over() -> None:
+    run = document(record([answered(0, 0.0, gaps=[1.0, 1.0]), failed(1, 0.5, "unfinished")])).runs[0]
+    chart, load = timeline(run), open_requests(run)
+    assert chart is not None
+    assert load is not None
+    (span,) = next(mark.spans for mark in chart.marks if isinstance(mark, Spans) and mark.label == "no output")
+    over = max(each.ended_s or 0.0 for each in run.requests)
+    assert (span.start, span.end) == (0.5, over)
+    (line,) = (mark for mark in load.marks if isinstance(mark, StepLine) and mark.label == "at the server")
+    assert line.points[-1] == (over, 0.0)
+
+
+def test_time_before_the_first_token_is_called_prefill_only_where_the_queue_is_known() -> None:
+    run = document(mixed(40)).runs[0]
+    unknown = [msgspec.structs.replace(each, queue_s=None) for each in run.requests]
+    chart = timeline(msgspec.structs.replace(run, requests=unknown))
+    assert chart is not None
+    labels = {mark.label for mark in chart.marks if isinstance(mark, Spans)}
+    assert labels == {"in the client", "queue and prefill", "decode", "no output"}
+
+
+def test_delays_of_the_client_and_requests_without_output_are_seen_beside_long_latencies() -> None:
+    late = answered(0, 0.0, ttft_s=5.0)
+    late.started_s = 0.004
+    chart = over_time(document(record([late, failed(1, 0.5, "unfinished")])).runs[0])
+    assert chart is not None
+    dots = {mark.label: mark.points for mark in chart.marks if isinstance(mark, Dots)}
+    assert dots["schedule delay above 1 ms"] == [(0.0, 0.004)]
+    assert dots["no output (at the top)"] == [(0.5, 5.0)]
+    assert chart.y.kind == "log"
+
+
+def test_a_sweep_begins_with_what_it_found() -> None:
+    words = Page(html(document(mixed(40), mixed(40, rate=8.0)))).words
+    assert "2 runs. Highest throughput: " in words
+    assert "Highest goodput at 8 requests/s requested: " in words
+
+
 def test_several_runs_have_curves_by_rate() -> None:
     titles = [chart.title for chart in curves_of(document(mixed(40), mixed(40, rate=8.0)))]
     assert titles == ["TTFT against rate", "TPOT against rate", "Throughput against rate", "Throughput against TPOT"]
@@ -157,7 +195,7 @@ def test_closed_loops_have_curves_by_clients() -> None:
     runs = [replace(mixed(40, rate=4.0 * count), load={"kind": "closed", "concurrency": count}) for count in (1, 2)]
     titles = [chart.title for chart in curves_of(document(*runs))]
     assert titles[0] == "TTFT against concurrency"
-    assert "run 2: 2 concurrency" in Page(html(document(*runs))).words
+    assert "run 2: 2 concurrent requests" in Page(html(document(*runs))).words
 
 
 def test_the_front_holds_what_no_other_beats_in_both() -> None:

@@ -14,7 +14,7 @@ from tests.bench.search.servers import Line, capacity, exponential, fixed
 from twofold.bench.metrics.objectives import Objectives
 from twofold.bench.metrics.rule import MeasurementRule
 from twofold.bench.record import RunRecord
-from twofold.bench.search.rate import SearchOptions, SearchResult, find_rate
+from twofold.bench.search.rate import LEAST_REQUESTS, SearchOptions, SearchResult, find_rate
 from twofold.bench.search.trial import Aim, Rounds, Trial, requests_to_be_sure
 from twofold.core.errors import ParameterError
 
@@ -109,6 +109,12 @@ def test_the_highest_and_the_lowest_rate_end_it() -> None:
     slow = find_rate(fixed(2.0), AIM, SearchOptions(start=4.0, lowest=1.0))
     assert (slow.rate, slow.sure_fail) == (None, 1.0)
     assert "not even at 1 requests/s" in slow.words()
+
+
+def test_no_rate_is_tried_at_which_no_request_may_come() -> None:
+    found = find_rate(fixed(20.0), AIM, SearchOptions(seconds=6.0, most_seconds=60.0))
+    assert found.rate is None
+    assert min(trial.rate for trial in found.trials) == LEAST_REQUESTS / 60
 
 
 def test_nobody_is_sure_of_every_request() -> None:

@@ -192,7 +192,7 @@ plain = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_any_change_to_a_document_is_read_or_refused(data: st.DataObject) -> None:
     """Some field, at any depth, becomes anything."""

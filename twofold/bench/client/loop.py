@@ -85,7 +85,11 @@ class Loop:
 
     def finish(self, interrupted: bool) -> tuple[RequestSample, ...]:
         """Ends what is open; every request that became due, those that never began last."""
-        why = "The run was stopped before it ended." if interrupted else "The time to drain was over before it ended."
+        why = (
+            "The run was stopped before the request ended."
+            if interrupted
+            else "The drain period ended before the request did."
+        )
         for flight in self._flights:
             if flight.file is not None:
                 flight.settle("unfinished", why)

@@ -25,6 +25,6 @@ class ClientOptions:
         if not self.request_timeout_s > 0:
             raise ParameterError("A request must be given more than 0 seconds.", param="request_timeout_s")
         if self.drain_s is not None and not self.drain_s >= 0:
-            raise ParameterError("The time to drain cannot be negative.", param="drain_s")
+            raise ParameterError("The drain period cannot be negative.", param="drain_s")
         if self.most_connections is not None and self.most_connections < 1:
             raise ParameterError("There must be at least 1 connection.", param="most_connections")

@@ -94,7 +94,7 @@ class Guide:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A few words beside a point."""
+    """A few words beside a point; omitted where they would lie on others."""
 
     x: float
     y: float

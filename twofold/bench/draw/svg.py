@@ -11,6 +11,7 @@ from html import escape
 from typing import Final
 
 from twofold.bench.draw.chart import Chart
+from twofold.bench.draw.labels import labels
 from twofold.bench.draw.layout import Entry, Layout, lay_out
 from twofold.bench.draw.marks import Band, Bars, Dots, Guide, Label, Line, Mark, Point, Spans, StepLine, pieces
 from twofold.bench.draw.style import SERIES, STYLE
@@ -33,6 +34,8 @@ def svg(chart: Chart, *, width: float = 640, height: float = 300, standalone: bo
     parts = [*_head(chart, layout), *_grid(chart, layout)]
     for mark in chart.marks:
         parts += _mark(mark, layout)
+    for words in labels(chart.marks, layout):
+        parts.append(_words(words.x, words.y, words.text, "tick halo", "end" if words.to_left else ""))
     for entry in layout.entries:
         parts += _entry(entry)
     edge = _EDGE if standalone else 0.0
@@ -110,7 +113,7 @@ def _mark(mark: Mark, layout: Layout) -> Iterable[str]:
         case Spans():
             return _spans(mark, layout)
         case Guide() | Label():
-            return _guide(mark, layout) if isinstance(mark, Guide) else _label(mark, layout)
+            return _guide(mark, layout) if isinstance(mark, Guide) else ()
 
 
 def _places(points: Iterable[Point], layout: Layout) -> list[Place]:
@@ -170,18 +173,9 @@ def _box(kind: str, left: float, right: float, one: float, other: float, title: 
 
 def _guide(mark: Guide, layout: Layout) -> Iterator[str]:
     if mark.axis == "x" and (x := layout.at_x(mark.value)) is not None:
-        late = x > (layout.left + layout.right) / 2
         yield f'<path class="guide" d="M{_n(x)} {_n(layout.top)}V{_n(layout.bottom)}"/>'
-        yield _words(x + (-5 if late else 5), layout.top + 11, mark.text, "tick halo", "end" if late else "")
     elif mark.axis == "y" and (y := layout.at_y(mark.value)) is not None:
         yield f'<path class="guide" d="M{_n(layout.left)} {_n(y)}H{_n(layout.right)}"/>'
-        yield _words(layout.right - 4, y - 4, mark.text, "tick halo", "end")
-
-
-def _label(mark: Label, layout: Layout) -> Iterator[str]:
-    if (place := layout.at(mark.x, mark.y)) is not None:
-        late = place[0] > layout.left + 0.7 * (layout.right - layout.left)
-        yield _words(place[0] + (-9 if late else 9), place[1] - 7, mark.text, "tick halo", "end" if late else "")
 
 
 def _entry(entry: Entry) -> Iterator[str]:

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from twofold.bench.draw import Axis, Chart, Dots, Guide, Mark, Span, Spans, StepLine, duration, number, share
 from twofold.bench.draw.marks import Point
 from twofold.bench.draw.scale import nice_step
-from twofold.bench.load.base import FAILURES
 from twofold.bench.report import figures
 from twofold.bench.report.document import Request, Run
 from twofold.bench.report.gather import moments_of
@@ -81,10 +80,12 @@ def over_time(run: Run) -> Chart | None:
         Dots(delays, f"schedule delay above {duration(_NO_WAIT_S)}", _ORANGE, radius=2.2),
     ]
     top = max(first for _, first in firsts)
-    ends = [(each.due_s, top) for each in run.requests if each.measured and each.outcome in FAILURES]
+    ends = [(each.due_s, top) for each in _measured(run) if each.outcome != "ok" and each.ttft_s is None]
     if ends:
-        marks.append(Dots(ends, "failed (at the top)", _GREY, radius=3))
-    return Chart("Latency over the run", tuple(marks), _TIME, Axis("latency", form=duration, low=0.0))
+        marks.append(Dots(ends, "no output (at the top)", _GREY, radius=3))
+    # Delays of milliseconds would lie on the axis of a linear scale.
+    y = Axis("latency", "log", duration) if delays else Axis("latency", form=duration, low=0.0)
+    return Chart("Latency over the run", tuple(marks), _TIME, y)
 
 
 def throughput(run: Run) -> Chart | None:
@@ -102,7 +103,8 @@ def throughput(run: Run) -> Chart | None:
 
 def open_requests(run: Run) -> Chart | None:
     """How many requests were with the server, and how many waited at the client."""
-    sent = [(each.started_s, _end(each)) for each in run.requests if each.started_s is not None]
+    over = _over(run)
+    sent = [(each.started_s, _end(each, over)) for each in run.requests if each.started_s is not None]
     delays = [(each.due_s, each.started_s) for each in run.requests if each.started_s is not None]
     waiting = [(due, start) for due, start in delays if start > due + _NO_WAIT_S]
     if not sent:
@@ -133,19 +135,19 @@ def timeline(run: Run) -> Chart | None:
     rows = [each for each in run.requests if each.measured][:MOST_ROWS]
     if not rows:
         return None
-    parts = [list(_phases(row, each)) for row, each in enumerate(rows)]
+    over = _over(run)
+    parts = [list(_phases(row, each, over)) for row, each in enumerate(rows)]
     names = (
         ("in the client", _ORANGE),
         ("queue (estimate)", _GREY),
         ("prefill", _PINK),
+        ("queue and prefill", _GREEN),
         ("decode", _BLUE),
         ("no output", _OLIVE),
     )
-    marks: list[Mark] = [
-        Spans([span for spans in parts for phase, span in spans if phase == name], name, colour)
-        for name, colour in names
-    ]
-    ends = [(_end(each), row + 0.5) for row, each in enumerate(rows) if each.outcome != "ok"]
+    spans = {name: [span for row in parts for phase, span in row if phase == name] for name, _ in names}
+    marks: list[Mark] = [Spans(spans[name], name, colour) for name, colour in names if spans[name]]
+    ends = [(_end(each, over), row + 0.5) for row, each in enumerate(rows) if each.outcome != "ok"]
     titles = [f"request {each.index}: {each.outcome}" for each in rows if each.outcome != "ok"]
     if ends:
         marks.append(Dots(ends, "failed or unfinished", _OLIVE, titles, 3))
@@ -237,19 +239,22 @@ def _level(spans: Sequence[tuple[float, float]]) -> list[Point]:
     return points
 
 
-def _phases(row: int, each: Request) -> Iterator[tuple[str, Span]]:
-    """Which phase, and when."""
+def _phases(row: int, each: Request, over: float) -> Iterator[tuple[str, Span]]:
+    """Which phase, and when; ``over``: when the run was."""
     if each.started_s is None:
         return
     yield "in the client", Span(row, each.due_s, each.started_s, f"request {each.index} waited at the client")
-    end = each.first_s if each.first_s is not None else _end(each)
-    turn = min(end, each.started_s + (each.queue_s or 0.0))
-    if each.first_s is None:  # nobody knows whether its prompt was ever computed
-        yield "no output", Span(row, each.started_s, end, f"request {each.index}: no output")
+    if each.first_s is None:  # whether its prompt was ever computed is unknown
+        yield "no output", Span(row, each.started_s, _end(each, over), f"request {each.index}: no output")
         return
-    yield "queue (estimate)", Span(row, each.started_s, turn, f"request {each.index} queued, as estimated")
-    yield "prefill", Span(row, turn, end, f"request {each.index}: prefill of {_prompt(each)} tokens")
-    if each.first_s is not None and each.last_s is not None:
+    prompt = f"prefill of {_prompt(each)} tokens"
+    if each.queue_s is None:
+        yield "queue and prefill", Span(row, each.started_s, each.first_s, f"request {each.index}: queue, {prompt}")
+    else:
+        turn = min(each.first_s, each.started_s + each.queue_s)
+        yield "queue (estimate)", Span(row, each.started_s, turn, f"request {each.index} queued, as estimated")
+        yield "prefill", Span(row, turn, each.first_s, f"request {each.index}: {prompt}")
+    if each.last_s is not None:
         words = f"request {each.index}: {each.output_tokens or each.chunks} tokens"
         yield "decode", Span(row, each.first_s, each.last_s, words)
 
@@ -258,7 +263,18 @@ def _prompt(each: Request) -> int:
     return each.asked_input_tokens if each.prompt_tokens is None else each.prompt_tokens
 
 
-def _end(each: Request) -> float:
-    """When it ended, or the last that is known of it."""
+def _end(each: Request, over: float) -> float:
+    """When it ended; ``over``, the end of the run, if it was open then."""
+    if each.outcome == "unfinished" and each.started_s is not None:
+        return over
+    return max(_moments(each), default=each.due_s)
+
+
+def _over(run: Run) -> float:
+    """The last moment that any request has."""
+    return max((moment for each in run.requests for moment in _moments(each)), default=run.duration_s)
+
+
+def _moments(each: Request) -> list[float]:
     moments = (each.ended_s, each.last_s, each.sent_s, each.started_s)
-    return next((moment for moment in moments if moment is not None), each.due_s)
+    return [moment for moment in moments if moment is not None]

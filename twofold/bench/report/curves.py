@@ -87,7 +87,7 @@ def pareto(runs: Sequence[Run]) -> Chart | None:
     if len(rows) < 2:
         return None
     step = figures.step_of(runs)
-    titles = [f"{number(step.of(run))} {step.axis}" for _, _, run in rows]
+    titles = [step.at(run) for _, _, run in rows]
     points = [(tpot, tokens) for tpot, tokens, _ in rows]
     marks = (Line(front(points), "Pareto front", _ORANGE), Dots(points, "runs", _BLUE, titles, 4.5))
     x = Axis("TPOT P50", form=duration, low=0.0)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from twofold.bench.draw.form import number
 from twofold.bench.metrics.distribution import NOTHING, MeasureDistribution
 from twofold.bench.report.document import Run
 
@@ -139,12 +140,17 @@ def achieved(run: Run, name: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class SweepParameter:
-    """What differs between the runs of a sweep: ``of`` a run, in words for a table and for an axis."""
+    """What differs between the runs of a sweep: ``of`` a run, in words for a table and for an axis, and its unit."""
 
     title: str
     axis: str
     word: str
     of: Callable[[Run], float | None]
+    unit: str
+
+    def at(self, run: Run) -> str:
+        """4 requests/s requested"""
+        return f"{number(self.of(run))} {self.unit}"
 
 
 def clients(run: Run) -> float | None:
@@ -152,8 +158,8 @@ def clients(run: Run) -> float | None:
     return figure(run.load, "concurrency") if look(run.load, "kind") == "closed" else None
 
 
-RATE: Final = SweepParameter("rate", "requested rate (requests/s)", "rate", offered_rate)
-CLIENTS: Final = SweepParameter("concurrency", "concurrency", "concurrency", clients)
+RATE: Final = SweepParameter("rate", "requested rate (requests/s)", "rate", offered_rate, "requests/s requested")
+CLIENTS: Final = SweepParameter("concurrency", "concurrency", "concurrency", clients, "concurrent requests")
 
 
 def step_of(runs: Sequence[Run]) -> SweepParameter:

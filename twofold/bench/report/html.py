@@ -37,7 +37,7 @@ def html(document: Document) -> str:
 
 def _body(document: Document) -> Iterator[str]:
     yield from _head(document)
-    yield _verdict(words.search(document))
+    yield _verdict(words.summary(document))
     several, step = len(document.runs) > 1, figures.step_of(document.runs)
     yield _table("Trials", words.TRIALS, words.trials(document), kind="words")
     yield _gallery(curves_of(document))

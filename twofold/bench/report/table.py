@@ -28,7 +28,7 @@ _MOST_PLOTS: Final = 2
 def print_report(document: Document, console: Console) -> None:
     """The whole of a document: a table for its run, or one row for each of several and their curves."""
     _say(console, words.title(document), "bold")
-    for sentence in words.search(document):
+    for sentence in words.summary(document):
         _say(console, sentence)
     if len(document.runs) == 1:
         print_run(document.runs[0], console)

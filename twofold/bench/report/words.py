@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from twofold.bench.draw.form import duration, number, share
@@ -91,8 +91,7 @@ def notes(run: Run) -> Iterator[str]:
 
 def run_name(run: Run, place: int, step: SweepParameter) -> str:
     """How reports of several runs call one: by its number, and by what differs."""
-    value = step.of(run)
-    return f"run {place + 1}" if value is None else f"run {place + 1}: {number(value)} {step.axis}"
+    return f"run {place + 1}" if step.of(run) is None else f"run {place + 1}: {step.at(run)}"
 
 
 def cell(found: MeasureDistribution, name: str) -> str:
@@ -115,11 +114,25 @@ def _value(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def search(document: Document) -> Iterator[str]:
-    """What a search for the highest sustainable rate found; nothing without one."""
+def summary(document: Document) -> Iterator[str]:
+    """What a search or a sweep found; nothing of a single run."""
     sentence = None if document.search is None else figures.look(document.search, "words")
     if isinstance(sentence, str):
         yield sentence
+    elif len(document.runs) > 1:
+        yield from _sweep(document.runs)
+
+
+def _sweep(runs: Sequence[Run]) -> Iterator[str]:
+    """The highest throughput and goodput, and where they were reached."""
+    step = figures.step_of(runs)
+    fastest = max(runs, key=lambda run: figures.achieved(run, "output_tokens_per_s") or 0.0)
+    got, tokens = (number(figures.achieved(fastest, name)) for name in ("requests_per_s", "output_tokens_per_s"))
+    yield f"{len(runs)} runs. Highest throughput: {tokens} output tokens/s, {got} requests/s, at {step.at(fastest)}."
+    judged = [run for run in runs if goodput(run)]
+    if judged:
+        best = max(judged, key=lambda run: figures.figure(run.summary, "goodput", "requests_per_s") or 0.0)
+        yield f"Highest goodput at {step.at(best)}: {goodput(best)}"
 
 
 def trials(document: Document) -> Iterator[tuple[str, ...]]:

@@ -22,6 +22,9 @@ from twofold.core.errors import ParameterError
 CALM: Final = 20
 """Requests that know nothing of each other and all pass: on the way up to the first rate that fails, that will do."""
 
+LEAST_REQUESTS: Final = 3
+"""Of a trial: at lower rates its time may pass without a request, and it would show nothing."""
+
 
 class LoadRunner(Protocol):
     """Sends an open-loop load and waits for its answers."""
@@ -165,7 +168,8 @@ class _Search:
         if high is None:
             return None if low == options.highest else min(options.highest, 2 * (low or 0.0))
         if low is None:
-            return None if high == options.lowest else max(options.lowest, high / 2)
+            floor = max(options.lowest, LEAST_REQUESTS / options.most_seconds)
+            return None if high <= floor else max(floor, high / 2)
         return math.sqrt(low * high)
 
     def _settled(self) -> bool:

@@ -18,7 +18,14 @@ Result = Annotated[Path, Parameter(help="A file that `twofold bench … --output
 HEADS = ("", "a", "b", "change", "interval", "verdict on b")
 
 
-def compare(a: Result, b: Result, /, *, seed: int = 0, json: Json = False) -> int:
+def compare(
+    a: Result,
+    b: Result,
+    /,
+    *,
+    seed: Annotated[int, Parameter(help="Seed of the resampling that the intervals come from.")] = 0,
+    json: Json = False,
+) -> int:
     """Says what differs between two results, with intervals, and what is noise."""
     from twofold.bench.compare.compare import compare as compared  # noqa: PLC0415 - start-up time
     from twofold.bench.report.document import read_file  # noqa: PLC0415

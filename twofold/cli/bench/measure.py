@@ -250,9 +250,8 @@ def _show(goal: Goal) -> AbstractContextManager[Watcher]:
 
 
 def _tell(trial: Trial) -> None:
-    sure = "" if trial.sure else ", not surely"
-    verdict = "passed" if trial.passed else "failed"
-    note(f"{trial.rate:.4g} requests/s: {trial.attainment:.1%} of {trial.judged:,} met; {verdict}{sure}: {trial.why}")
+    verdict = f"{'pass' if trial.passed else 'fail'}{'' if trial.sure else ' (inconclusive)'}"
+    note(f"{trial.rate:.4g} requests/s, {trial.judged:,} requests: {verdict}; {trial.why}")
 
 
 def _nothing(_ask: Any) -> tuple[Any, ...]:

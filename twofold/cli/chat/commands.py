@@ -20,7 +20,8 @@ Argument: TypeAlias = Literal["", "file", "model", "setting", "switch", "text"]
 _FORM: Final = re.compile(r"/[a-z?]*(?=\s|$)")
 
 KEYS: Final = """\
-Enter sends. Alt-Enter, Ctrl-J or a backslash at the end of a line begins another line; so does a text between \"\"\".
+Enter sends. Alt-Enter, Ctrl-J or a backslash at the end of a line starts a new line; text between \"\"\" can have
+several lines.
 Ctrl-C stops an answer, and leaves at an empty prompt when pressed twice. Ctrl-D leaves. Ctrl-R searches the history."""
 
 
@@ -127,7 +128,7 @@ def _clear(chat: Chat, _text: str) -> None:
 def _undo(chat: Chat, _text: str) -> None:
     question = chat.talk.undo()
     if question is None:
-        raise UsageError("There is nothing to take back.")
+        raise UsageError("There is nothing to undo.")
     line = " ".join(question.split())
     chat.say(f"Took back: {line if len(line) <= 60 else line[:59] + '…'}")
 
@@ -184,7 +185,7 @@ COMMANDS: Final = (
     Command("/system", "[TEXT]", "Show or set the system message; off removes it.", _system, "text"),
     Command("/clear", "", "Forget the conversation; keep the system message.", _clear, aliases=("/reset",)),
     Command("/regenerate", "", "Generate the last answer again.", _regenerate, aliases=("/retry",)),
-    Command("/undo", "", "Take back the last question and its answer.", _undo),
+    Command("/undo", "", "Remove the last question and its answer.", _undo),
     Command("/save", "FILE", "Save the conversation as JSON, or as Markdown to a .md file.", _save, "file"),
     Command("/load", "FILE", "Load a saved conversation.", _load, "file"),
     Command("/model", "[NAME]", "Show or change the model; the conversation stays.", _model, "model"),

@@ -69,7 +69,7 @@ class ChatSettings:
             changed = replace(self.sampling, **{name: value for name, value in saved.items() if name in known})
             changed.params()
         except (TypeError, ValueError) as error:
-            raise ParameterError("The saved settings are impossible.", param="settings") from error
+            raise ParameterError("The saved settings are invalid.", param="settings") from error
         self.sampling = changed
 
     def lines(self, defaults: SamplingDefaults) -> list[str]:

@@ -6,10 +6,11 @@ import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from twofold.core.errors import ModelNotFoundError, NetworkError, ResourceError, nearest
+from twofold.core.sampling_defaults import GENERATION_CONFIG
 from twofold.formats.fetch.names import HubSource
 from twofold.formats.fetch.parts import part_names, part_number
 from twofold.formats.fetch.progress import Progress
@@ -31,7 +32,7 @@ class Listing:
 
 
 def fetch_hub(name: str, slug: str, source: HubSource, store: ModelStore, progress: Progress) -> InstalledModel:
-    """Fetches a file into the hub's own cache, which other programs share, and notes it in the store.
+    """Fetches a file, and the generation config beside it, into the hub's own cache, and notes it in the store.
 
     Raises ModelNotFoundError for an unknown repository or file, NetworkError, ResourceError for a gated one.
     """
@@ -39,14 +40,16 @@ def fetch_hub(name: str, slug: str, source: HubSource, store: ModelStore, progre
         listing = _listing(source.repository)
     chosen = choose_file(source, list(listing.sizes))
     files = part_names(chosen)
-    total = _total(listing, files)
+    config = PurePosixPath(chosen).with_name(GENERATION_CONFIG).as_posix()
+    more = [config] if config in listing.sizes else []
+    total = _total(listing, files + more)
     progress.start(total, f"downloading {name}")
     try:
         with reported(store.folder), _translated(source.repository):
-            paths = [_download(source.repository, file, listing, progress) for file in files]
+            paths = [_download(source.repository, file, listing, progress) for file in files + more]
     finally:
         progress.done()
-    size = sum(path.stat().st_size for path in paths)
+    size = sum(path.stat().st_size for path in paths[: len(files)])
     model = InstalledModel(name, f"hf.co/{source.repository}/{chosen}", paths[0], size, "", listing.licence, now())
     return store.record(slug, model)
 

@@ -87,11 +87,11 @@ def roofline(scenario: UniformScenario, fall: Waterfall, seen: Observed | None =
     marks.append(Label(4 * low, 4 * low * machine.bandwidth, f"{scaled(machine.bandwidth)}B/s"))
     marks.append(Line(way, "decode by batch size", series, dashed=True))
     marks.append(Dots(way, "decode by batch size", series, [f"batch {2**n}" for n in range(len(way))], 2))
-    marks += [Label(*point, f"batch {2**n}") for n, point in enumerate(way) if n in (0, len(way) - 1)]
     for index, place in enumerate(dots, series + 1):
         marks.append(Label(place.intensity, place.speed, place.name))
         title = f"{place.name}: {number(place.intensity)} FLOP/byte, {scaled(place.speed)}FLOP/s"
         marks.append(Dots(((place.intensity, place.speed),), place.name, index, (title,), radius=6))
+    marks += [Label(*point, f"batch {2**n}" if n in (0, len(way) - 1) else f"{2**n}") for n, point in enumerate(way)]
     return Chart(
         f"Roofline of {machine.name}",
         tuple(marks),

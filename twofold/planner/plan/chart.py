@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from twofold.bench.draw import Axis, Chart, Dots, Guide, Label, Mark, StepLine, duration, number
-from twofold.planner.plan.search import PlanStudy
+from twofold.planner.plan.search import PlanStudy, SearchPoint
 from twofold.planner.plan.slo import Slo
 
 
@@ -20,9 +22,7 @@ def frontier_chart(study: PlanStudy, slo: Slo, *, priced: bool = True) -> Chart:
             titles=[title for title, point in zip(titles, study.frontier, strict=True) if point.met],
         ),
     ]
-    named = [point for point in study.frontier if point.met]
-    marks += [Label(point.cost, point.tpot, point.name) for point in named[:1]]
-    marks += [Label(point.cost, 1.4 * point.tpot, point.name) for point in named[1:][-1:]]  # clear of the line
+    marks += [Label(point.cost, point.tpot, name) for point, name in _names(study)]
     if slo.tpot is not None:
         marks.append(Guide("y", slo.tpot, f"TPOT limit {duration(slo.tpot)}"))
     return Chart(
@@ -31,3 +31,12 @@ def frontier_chart(study: PlanStudy, slo: Slo, *, priced: bool = True) -> Chart:
         x=Axis("dollars per hour" if priced else "devices", "log", number),
         y=Axis("mean TPOT", "log", duration),
     )
+
+
+def _names(study: PlanStudy) -> Iterator[tuple[SearchPoint, str]]:
+    """The points that meet the SLO, each with the parts of its name that not all of them share."""
+    met = [point for point in study.frontier if point.met]
+    parts = [point.name.split(" · ") for point in met]
+    shared = set.intersection(*map(set, parts)) if len(parts) > 1 else set()
+    for point, words in zip(met, parts, strict=True):
+        yield point, " · ".join(word for word in words if word not in shared)

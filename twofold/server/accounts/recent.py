@@ -40,7 +40,7 @@ class RecentRequests:
         account = self._accounts.get((tenant, request_id))
         if account is None:
             raise NotFoundError(
-                f"No request {quoted(request_id)} ended lately.",
+                f"No request {quoted(request_id)} ended recently.",
                 hint=f"The last {self._most:,} are kept; ids are in the header x-request-id.",
             )
         return account.data()

@@ -79,7 +79,7 @@ class _Checker:
         fields = decode_line(line, self._limits.line_bytes)
         custom_id = digest_of(custom_id_of(fields))
         if custom_id in self._custom_ids:
-            raise FieldError("An earlier line has this custom_id too.", param="custom_id", code="duplicate_custom_id")
+            raise FieldError("An earlier line has the same custom_id.", param="custom_id", code="duplicate_custom_id")
         self._custom_ids.add(custom_id)
         _, body = target_of(fields, (self._endpoint,))
         if not isinstance(body, dict):

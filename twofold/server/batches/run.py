@@ -158,7 +158,7 @@ class BatchRun:
                 return error.status, error_reply(error)
             except Exception as error:  # whatever one line brings about, the others go on
                 logging.getLogger(__name__).error("line %s failed: %s", call.request_id, place_of(error))
-                failure = TwofoldError("The server failed at this line.")
+                failure = TwofoldError("The server failed to process this line.")
                 return failure.status, error_reply(failure)
 
     async def _limit(self, wait_s: float, slot: _Slot) -> None:

@@ -46,7 +46,7 @@ DEFAULT_LISTED: Final = 20
 MOST_LISTED: Final = 100
 GIVEN_UP: Final = {
     "cancelled": LineError("batch_cancelled", "The batch was cancelled before this line was answered."),
-    "expired": LineError("batch_expired", "The time of the batch was up before this line was answered."),
+    "expired": LineError("batch_expired", "The batch expired before this line was answered."),
 }
 
 
@@ -220,7 +220,7 @@ class BatchService:
                     await asyncio.sleep(RETRY_S)
                 else:
                     logging.getLogger(__name__).error("batch %s failed: %s", live.batch.id, place_of(error))
-                    await self._fail(live, (LineError("server_error", "The server failed at this batch."),))
+                    await self._fail(live, (LineError("server_error", "The server failed to process this batch."),))
         del self._live[live.batch.id]
 
     async def _advance(self, live: _Live) -> None:

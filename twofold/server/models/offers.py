@@ -70,5 +70,5 @@ def _check_names(offered: Iterable[tuple[str, ...]]) -> None:
             raise ParameterError(f"{quoted(name)} is not a valid model name.", param="model")
         if name in seen:
             hint = "Write ALIAS=NAME to tell them apart."
-            raise ParameterError(f"Two models would be called {name!r}.", param="model", hint=hint)
+            raise ParameterError(f"Two models have the name {name!r}.", param="model", hint=hint)
         seen.add(name)

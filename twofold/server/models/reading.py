@@ -79,7 +79,7 @@ def read_file(
             parameters=sum(info.rows * info.columns for info in file.tensors.values()),
             quantization=_quantization(file),
             metadata=metadata,
-            sampling=sampling.over(SamplingDefaults.of_model(metadata)),
+            sampling=sampling.over(SamplingDefaults.of_model(path, metadata)),
         )
 
 

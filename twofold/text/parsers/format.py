@@ -139,7 +139,7 @@ class AnswerFormat:
         """
         if content.json is None and not content.json_object:
             raise ParameterError(
-                "Beside tools an answer's own form must be JSON.",
+                "Beside tools, structured output must be JSON.",
                 param="structured_outputs",
                 hint='Leave the tools out, or set tool_choice to "none".',
             )
