@@ -15,90 +15,90 @@ import pytest
 TESTS: Final = Path(__file__).parents[2]
 ATTACKS: Final[dict[str, str]] = {
     "bytes that are no HTTP, request smuggling": """
-        serve/trust/test_bytes.py::test_one_answer_to_odd_bytes
-        serve/trust/test_limits.py::test_bytes_that_are_no_request_are_told_so
-        serve/gate/test_sockets.py::test_random_bytes_harm_nobody""",
+        server/trust/test_bytes.py::test_one_answer_to_odd_bytes
+        server/trust/test_limits.py::test_bytes_that_are_no_request_are_told_so
+        server/edge/test_sockets.py::test_random_bytes_harm_nobody""",
     "JSON bombs": """
-        serve/trust/test_bytes.py::test_one_answer_to_odd_json
-        serve/gate/test_body.py::test_bombs_are_refused_before_they_are_decoded""",
+        server/trust/test_bytes.py::test_one_answer_to_odd_json
+        server/edge/test_body.py::test_bombs_are_refused_before_they_are_decoded""",
     "odd values in every field": """
-        serve/trust/test_fuzz.py::test_an_odd_value_in_any_place_is_answered_or_refused
-        serve/openapi/test_explored.py::test_whatever_is_sent_is_answered_as_documented
-        dialects/test_openai.py::test_template_variables_that_cannot_be""",
+        server/trust/test_fuzz.py::test_an_odd_value_in_any_place_is_answered_or_refused
+        server/openapi/test_explored.py::test_whatever_is_sent_is_answered_as_documented
+        api/test_openai.py::test_template_variables_that_cannot_be""",
     "tools with odd schemas": """
-        serve/trust/test_fuzz.py::test_tools_with_odd_schemas_are_answered_or_refused
-        grammar/test_tool_forms.py::test_schemas_that_make_no_sense_do_not_raise""",
+        server/trust/test_fuzz.py::test_tools_with_odd_schemas_are_answered_or_refused
+        engine/grammar/test_tool_forms.py::test_schemas_that_make_no_sense_do_not_raise""",
     "single bodies of 2 MB that block the event loop": """
-        serve/trust/test_turns.py::test_many_prompts_of_one_request_hold_up_nobody
-        serve/trust/test_turns.py::test_long_replies_are_made_on_another_thread
-        serve/gate/test_body.py::test_values_are_counted_where_they_are_values
+        server/trust/test_turns.py::test_many_prompts_of_one_request_hold_up_nobody
+        server/trust/test_turns.py::test_long_replies_are_made_on_another_thread
+        server/edge/test_body.py::test_values_are_counted_where_they_are_values
         text/test_prompt_limit.py::test_what_cannot_fit_is_not_tokenised""",
     "floods of large bodies": """
-        serve/trust/test_flood.py::test_a_flood_of_large_bodies_holds_up_nobody
-        serve/test_pool.py::test_a_flood_of_one_caller_delays_another_by_one_piece_of_work""",
+        server/trust/test_flood.py::test_a_flood_of_large_bodies_holds_up_nobody
+        server/test_pool.py::test_a_flood_of_one_caller_delays_another_by_one_piece_of_work""",
     "bodies without their last byte": """
-        serve/trust/test_flood.py::test_bodies_are_bounded_together
-        serve/gate/test_sockets.py::test_slow_bodies_get_a_408""",
+        server/trust/test_flood.py::test_bodies_are_bounded_together
+        server/edge/test_sockets.py::test_slow_bodies_get_a_408""",
     "slow heads, silent connections, pipelining": """
-        serve/gate/test_sockets.py::test_slow_heads_get_a_408
-        serve/gate/test_sockets.py::test_silent_connections_give_way_to_those_that_ask
-        serve/gate/test_sockets.py::test_requests_may_come_all_at_once""",
+        server/edge/test_sockets.py::test_slow_heads_get_a_408
+        server/edge/test_sockets.py::test_silent_connections_give_way_to_those_that_ask
+        server/edge/test_sockets.py::test_requests_may_come_all_at_once""",
     "heads that are reset, to fill the log": """
-        serve/trust/test_bytes.py::test_connections_that_are_reset_leave_nothing""",
+        server/trust/test_bytes.py::test_connections_that_are_reset_leave_nothing""",
     "clients that leave at random": """
-        serve/trust/test_disconnects.py::test_two_hundred_leave_at_any_moment_and_nothing_stays
-        serve/trust/test_disconnects.py::test_memory_does_not_grow""",
+        server/trust/test_disconnects.py::test_two_hundred_leave_at_any_moment_and_nothing_stays
+        server/trust/test_disconnects.py::test_memory_does_not_grow""",
     "streams that are not read": """
-        serve/trust/test_limits.py::test_a_client_that_does_not_read_is_cut_and_holds_nobody_up
-        serve/trust/test_unread.py::test_unread_streams_give_their_slots_to_others_and_lose_nothing
-        serve/gate/test_sockets.py::test_who_does_not_read_is_cut""",
+        server/trust/test_limits.py::test_a_client_that_does_not_read_is_cut_and_holds_nobody_up
+        server/trust/test_unread.py::test_unread_streams_give_their_slots_to_others_and_lose_nothing
+        server/edge/test_sockets.py::test_who_does_not_read_is_cut""",
     "one request or key that takes the whole queue or all slots": """
-        serve/test_admission.py::test_one_request_of_many_prompts_leaves_room_for_other_tenants
-        sched/test_shares.py::test_a_second_tenant_is_served_within_a_few_steps
-        sched/test_shares.py::test_tenants_that_want_all_places_get_half_of_them_each""",
+        server/test_admission.py::test_one_request_of_many_prompts_leaves_room_for_other_tenants
+        engine/scheduler/test_shares.py::test_a_second_tenant_is_served_within_a_few_steps
+        engine/scheduler/test_shares.py::test_tenants_that_want_all_places_get_half_of_them_each""",
     "the worker is killed under streams and queued requests": """
-        serve/trust/test_crash.py::test_a_worker_that_is_killed_while_it_streams
-        serve/worker/test_crashes.py::test_a_kill_breaks_streams_that_began_and_no_other_request
-        serve/worker/test_crashes.py::test_a_request_is_given_to_three_processes_and_no_more""",
+        server/trust/test_crash.py::test_a_worker_that_is_killed_while_it_streams
+        server/workers/test_crashes.py::test_a_kill_breaks_streams_that_began_and_no_other_request
+        server/workers/test_crashes.py::test_a_request_is_given_to_three_processes_and_no_more""",
     "the server is killed in a batch and an upload": """
-        serve/batches/test_recovery.py::test_a_server_that_is_killed_is_gone_on_with
-        serve/files/test_files.py::test_files_outlive_the_server_and_halves_do_not""",
+        server/batches/test_recovery.py::test_a_server_that_is_killed_is_gone_on_with
+        server/files/test_files.py::test_files_outlive_the_server_and_halves_do_not""",
     "batch lines of 4 MB": """
-        serve/batches/test_batches.py::test_inputs_with_mistakes_fail_whole
+        server/batches/test_batches.py::test_inputs_with_mistakes_fail_whole
         text/test_prompt_limit.py::test_what_cannot_fit_is_not_tokenised""",
     "odd batch lines": """
-        batch/test_bodies.py::test_bodies_that_cannot_be_are_refused
-        batch/test_files.py::test_lines_that_are_no_requests
-        serve/batches/test_batches.py::test_a_line_that_fails_is_its_own_error""",
+        api/batch/test_bodies.py::test_bodies_that_cannot_be_are_refused
+        api/batch/test_files.py::test_lines_that_are_no_requests
+        server/batches/test_batches.py::test_a_line_that_fails_is_its_own_error""",
     "quotas that batches, counting and uploads pass by": """
-        serve/trust/test_quotas.py::test_every_post_counts_as_a_request
-        serve/trust/test_quotas.py::test_bodies_count_by_their_bytes
-        serve/trust/test_quotas.py::test_lines_of_a_batch_count
-        serve/trust/test_quotas.py::test_the_batch_of_a_removed_key_ends""",
+        server/trust/test_quotas.py::test_every_post_counts_as_a_request
+        server/trust/test_quotas.py::test_bodies_count_by_their_bytes
+        server/trust/test_quotas.py::test_lines_of_a_batch_count
+        server/trust/test_quotas.py::test_the_batch_of_a_removed_key_ends""",
     "routes without a key, spellings of paths": """
-        serve/trust/test_access.py::test_every_route_and_method_is_closed_without_a_key
-        serve/trust/test_access.py::test_no_spelling_of_a_path_gets_around_it""",
+        server/trust/test_access.py::test_every_route_and_method_is_closed_without_a_key
+        server/trust/test_access.py::test_no_spelling_of_a_path_gets_around_it""",
     "other tenants' files, responses, caches and metrics": """
-        serve/trust/test_tenants.py::test_what_is_kept_is_not_there_for_another_tenant
-        serve/trust/test_tenants.py::test_a_prefix_is_found_by_the_key_that_wrote_it_alone
-        serve/trust/test_tenants.py::test_kept_answers_are_the_key_s_own
-        serve/trust/test_tenants.py::test_a_stored_response_is_not_replaced_by_one_of_the_same_request_id
-        serve/trust/test_quotas.py::test_metrics_name_no_other_tenant""",
+        server/trust/test_tenants.py::test_what_is_kept_is_not_there_for_another_tenant
+        server/trust/test_tenants.py::test_a_prefix_is_found_by_the_key_that_wrote_it_alone
+        server/trust/test_tenants.py::test_kept_answers_are_the_key_s_own
+        server/trust/test_tenants.py::test_a_stored_response_is_not_replaced_by_one_of_the_same_request_id
+        server/trust/test_quotas.py::test_metrics_name_no_other_tenant""",
     "canaries in everything that a caller writes": """
-        serve/trust/test_canaries.py::test_no_canary_is_told
-        serve/trust/test_leaks.py::test_no_error_quotes_a_prompt_or_a_path""",
+        server/trust/test_canaries.py::test_no_canary_is_told
+        server/trust/test_leaks.py::test_no_error_quotes_a_prompt_or_a_path""",
     "a full disk": """
-        serve/files/test_files.py::test_a_database_on_a_full_disk_leaves_no_bytes
-        serve/batches/test_recovery.py::test_a_full_disk_is_waited_for""",
+        server/files/test_files.py::test_a_database_on_a_full_disk_leaves_no_bytes
+        server/batches/test_recovery.py::test_a_full_disk_is_waited_for""",
     "ambiguous and exploding grammars": """
-        grammar/test_hosted.py::test_a_form_that_explodes_ends_alone
-        grammar/test_hosted.py::test_random_forms_are_answered_or_refused
-        grammar/test_compile.py::test_impossible_forms_are_refused_in_a_sentence""",
+        engine/grammar/test_hosted.py::test_a_form_that_explodes_ends_alone
+        engine/grammar/test_hosted.py::test_random_forms_are_answered_or_refused
+        engine/grammar/test_compile.py::test_impossible_forms_are_refused_in_a_sentence""",
     "hostile chat templates": """
         text/test_sandbox.py::test_nothing_is_in_reach
         text/test_sandbox.py::test_memory_is_bounded
         text/test_sandbox.py::test_time_is_bounded
-        serve/trust/test_turns.py::test_a_hostile_template_holds_up_no_other_model""",
+        server/trust/test_turns.py::test_a_hostile_template_holds_up_no_other_model""",
     "mutated model files": """
         formats/test_gguf_hostile.py::test_every_byte_flipped
         formats/test_gguf_hostile.py::test_overwritten_anywhere""",
