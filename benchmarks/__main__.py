@@ -44,12 +44,11 @@ from benchmarks import (
 from benchmarks.http import overhead, servers
 from benchmarks.setting import Setting
 from benchmarks.worker import WorkerError
-from twofold.bench.phases.ceilings import MachineProbe
 from twofold.bench.phases.table import machine_lines
 from twofold.core.errors import TwofoldError
 from twofold.formats.fetch.sources import resolve
 from twofold.host.paths import CacheFolders
-from twofold.planner.machine import MachineLimits
+from twofold.planner.machine import MachineLimits, MachineProbe
 
 MODELS = ("smollm2-135m", "gemma3-270m", "qwen2.5-coder-1.5b")
 SERVING: Mapping[str, Callable[[Setting], Any]] = {

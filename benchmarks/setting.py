@@ -9,11 +9,11 @@ from typing import Final
 
 from twofold.bench.phases.bench import PhaseBench
 from twofold.bench.phases.cases import Case, Decode
-from twofold.bench.phases.ceilings import Ceilings, MachineProbe, read_ceilings
+from twofold.bench.phases.ceilings import Ceilings, read_ceilings
 from twofold.bench.phases.rows import Row
 from twofold.engine.llm import LLM
 from twofold.planner.count.step import SequenceRows
-from twofold.planner.machine import MachineLimits
+from twofold.planner.machine import MachineLimits, MachineProbe
 from twofold.planner.predict.phase import spans_limit
 
 STEP_ROWS: Final = 512

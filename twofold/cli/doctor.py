@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter
 
 from twofold.backends.cpu.kernels.isa import TABLES, Isa, choose
-from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_features
+from twofold.backends.cpu.kernels.jit import host_features
 from twofold.cli.console import LazyProgress, Status, answer, print_json
 from twofold.cli.options import FLAG
 from twofold.cli.progress import format_bytes
@@ -19,7 +19,7 @@ from twofold.host.cpu import CPU, read_cpu
 from twofold.host.memory import Memory, read_memory
 from twofold.host.paths import CacheFolders
 from twofold.host.versions import versions
-from twofold.planner.machine import FULL_RUNS, FULL_SIZES, MachineLimits, remeasured
+from twofold.planner.machine import MachineLimits, MachineProbe
 
 if TYPE_CHECKING:
     from twofold.core.values import Arithmetic
@@ -101,9 +101,7 @@ def diagnose(isa: Isa, threads: int | None) -> Diagnosis:
     folders, cpu, memory = CacheFolders.of().create(), read_cpu(), read_memory()
     threads = threads or cpu.usable_cores
     with Status("Measuring …"):
-        limits = remeasured(
-            Compiler(CodegenTarget.of(isa), folders.kernels), threads, folders.root, FULL_SIZES, FULL_RUNS
-        )
+        limits = MachineProbe(isa.name, threads).best()
     parts = {"models": folders.models, "kernels": folders.kernels, "tokenizers": folders.tokenizers}
     models = tuple(model.name for model in sources.installed(folders.models))
     return Diagnosis(

@@ -195,17 +195,11 @@ def _scenario_here(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformSc
 
 
 def _measured(shape: ModelSpec) -> Machine:
-    from twofold.backends.cpu.kernels.isa import choose  # noqa: PLC0415
-    from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_features  # noqa: PLC0415
-    from twofold.host.cpu import read_cpu  # noqa: PLC0415
-    from twofold.host.paths import CacheFolders  # noqa: PLC0415
     from twofold.planner.count.memory import streamed_bytes  # noqa: PLC0415
-    from twofold.planner.machine import limits_for  # noqa: PLC0415
+    from twofold.planner.machine import MachineProbe  # noqa: PLC0415
     from twofold.planner.machines.local import engine_setting, machine_of  # noqa: PLC0415
 
-    folders, isa, threads = CacheFolders.of(), choose(host_features(), None), read_cpu().usable_cores
-    compiler = Compiler(CodegenTarget.of(isa), folders.kernels)
-    return machine_of(shape, limits_for(compiler, threads, folders.root, streamed_bytes(shape, engine_setting())))
+    return machine_of(shape, MachineProbe(working_set=streamed_bytes(shape, engine_setting())).limits())
 
 
 def _read(source: str, request: str | None, api_key: str | None, goal: Goal) -> Observed:

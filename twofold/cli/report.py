@@ -6,8 +6,6 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Self
 
-from twofold.backends.cpu.kernels.isa import choose
-from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_features
 from twofold.cli.generate import Generator
 from twofold.cli.phases import PhaseShare, RooflineShares, decode_speed, prefill_speed
 from twofold.core.errors import TwofoldError
@@ -15,12 +13,10 @@ from twofold.core.record import PhaseWork
 from twofold.core.report import RequestReport
 from twofold.engine.outputs import RequestMetrics, RequestOutput
 from twofold.formats.gguf import GGUFFile
-from twofold.host.cpu import read_cpu
-from twofold.host.paths import CacheFolders
 from twofold.models.read import read_model
 from twofold.planner.count.memory import streamed_bytes
 from twofold.planner.explain.lines import explain_request
-from twofold.planner.machine import MachineLimits, limits_for, probe_size, remeasured
+from twofold.planner.machine import MachineLimits, MachineProbe
 from twofold.planner.predict.phase import PhaseCost, PhaseLimit, decode_limit, local_steps, prefill_limit
 from twofold.planner.predict.steps import StepPredictor
 from twofold.planner.shapes.spec import shape_of_spec
@@ -31,15 +27,11 @@ class Roofline:
 
     def __init__(self, generator: Generator) -> None:
         self._config = generator.llm.config
-        self._cache = CacheFolders.of()
-        self._isa = choose(host_features(), self._config.isa)
-        self._threads = self._config.threads or read_cpu().usable_cores
         with GGUFFile.open(generator.path) as file:
             spec, _ = read_model(file.metadata, file.tensors, file.data)
             self._shape = shape_of_spec(spec, file.tensors)
-        self._read = streamed_bytes(self._shape)
-        compiler = Compiler(CodegenTarget.of(self._isa), self._cache.kernels)
-        self._steps = self._with(limits_for(compiler, self._threads, self._cache.root, self._read))
+        self._probe = MachineProbe(self._config.isa, self._config.threads, streamed_bytes(self._shape))
+        self._steps = self._with(self._probe.limits())
 
     @classmethod
     def measured(cls, generator: Generator) -> Self | None:
@@ -62,7 +54,7 @@ class Roofline:
         shares = self._shares(metrics)
         if shares.highest > 1:
             with suppress(TwofoldError, OSError):
-                self._steps = self._with(self._probed())
+                self._steps = self._with(self._probe.again())
             shares = self._shares(metrics)
         return shares
 
@@ -75,10 +67,6 @@ class Roofline:
 
     def _with(self, machine: MachineLimits) -> StepPredictor:
         return local_steps(self._shape, machine, self._config.kv_type)
-
-    def _probed(self) -> MachineLimits:
-        compiler = Compiler(CodegenTarget.of(self._isa), self._cache.kernels)
-        return remeasured(compiler, self._threads, self._cache.root, (probe_size(self._read),))
 
 
 def _reached(limit: PhaseLimit, measured_s: float) -> PhaseShare | None:

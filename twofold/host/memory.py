@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,14 +23,6 @@ class Memory:
         return self.total if self.limit is None else min(self.total, self.limit)
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessMemory:
-    """Memory of this process that is in RAM now, and the most it ever was."""
-
-    resident: int
-    peak: int
-
-
 def read_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> Memory:
     """What this machine has now; a container's limit lowers what is available."""
     fields = _fields(proc / "meminfo")
@@ -41,18 +32,6 @@ def read_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup"
     if limit is None:
         return Memory(total, available, None)
     return Memory(total, min(available, max(0, limit - memory_used(proc, cgroup))), limit)
-
-
-def read_process_memory(proc: Path = Path("/proc")) -> ProcessMemory:
-    """What this process takes now; without /proc only the peak is known, and is given for both."""
-    fields = _fields(proc / "self" / "status")
-    if "VmRSS" in fields:
-        return ProcessMemory(fields["VmRSS"], max(fields["VmRSS"], fields.get("VmHWM", 0)))
-    import resource  # noqa: PLC0415 - not on Windows
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    return ProcessMemory(peak, peak)
 
 
 def return_freed_memory() -> None:

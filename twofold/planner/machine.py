@@ -22,11 +22,12 @@ from typing import Final
 
 from twofold.backends.cpu.kernels import probe
 from twofold.backends.cpu.kernels.ir import Kernel
-from twofold.backends.cpu.kernels.isa import Isa
-from twofold.backends.cpu.kernels.jit import Compiler, as_function
+from twofold.backends.cpu.kernels.isa import Isa, choose
+from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, as_function, host_features
 from twofold.backends.cpu.memory import aligned_zeros
 from twofold.host.cpu import read_cpu
 from twofold.host.memory import read_memory
+from twofold.host.paths import CacheFolders
 
 QUICK_SIZES: Final = (128 << 20,)
 QUICK_RUNS: Final = 3
@@ -79,6 +80,54 @@ class MachineLimits:
     @property
     def age(self) -> timedelta:
         return datetime.now(UTC) - datetime.fromisoformat(self.measured)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineProbe:
+    """Measures this machine; None is the best instruction set and every core. ``working_set`` is how many bytes a model
+    reads.
+
+    Raises ParameterError for an unknown instruction set, ResourceError where the cache folder cannot be used.
+    """
+
+    isa: str | None = None
+    threads: int | None = None
+    working_set: int = 0
+
+    def limits(self) -> MachineLimits:
+        """What was measured within the week; measured now, in 0.3 s, where it is not known."""
+        return limits_for(self._compiler(), self.workers, CacheFolders.of().root, self.working_set)
+
+    def again(self) -> MachineLimits:
+        """Measured now at the working set alone; the best of that and of what was known."""
+        sizes = (probe_size(self.working_set),)
+        return remeasured(self._compiler(), self.workers, CacheFolders.of().root, sizes)
+
+    def best(self) -> MachineLimits:
+        """Measured now, in about a second; the best of that and of what was known."""
+        return remeasured(self._compiler(), self.workers, CacheFolders.of().root, self._sizes, FULL_RUNS)
+
+    def now(self) -> MachineLimits:
+        """What it can do at this moment."""
+        return measure(self._compiler(), self.workers, self._sizes, FULL_RUNS)
+
+    @property
+    def table(self) -> Isa:
+        """The instruction set."""
+        return choose(host_features(), self.isa)
+
+    @property
+    def workers(self) -> int:
+        """Threads that measure at once."""
+        return self.threads or read_cpu().usable_cores
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        own = (probe_size(self.working_set),) if self.working_set else ()
+        return tuple(sorted({*FULL_SIZES, *own}))
+
+    def _compiler(self) -> Compiler:
+        return Compiler(CodegenTarget.of(self.table), CacheFolders.of().create().kernels)
 
 
 def probe_size(working_set: int) -> int:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tests.support.meter import Meter, MeterOps, Sized, meter_step
 from twofold.core.model import GroupedAttention, RopeSpec
 from twofold.core.quant import BY_NAME, QuantFormat
 from twofold.core.values import FP32
-from twofold.models.meter import Meter, MeterOps, Sized, meter_step
 from twofold.models.ops import Batch, TensorRef, Wanted
 
 

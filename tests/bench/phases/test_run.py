@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.bench.phases.cases import Case, Decode, Mixed, Prefill, Prefix, Sizes, phase_of
-from twofold.bench.phases.ceilings import Ceilings, MachineProbe
+from twofold.bench.phases.ceilings import Ceilings
 from twofold.bench.phases.report import PhaseReport
 from twofold.bench.phases.rows import Row, SkippedCase, StartTimes
 from twofold.bench.phases.run import MeasuredModel, run
@@ -23,7 +23,7 @@ from twofold.cli.bench import engine as command
 from twofold.cli.options import ModelOptions
 from twofold.core.errors import ContextLengthError, ParameterError
 from twofold.engine.config import EngineOptions
-from twofold.planner.machine import MachineLimits, ReadSpeed
+from twofold.planner.machine import MachineLimits, MachineProbe, ReadSpeed
 from twofold.planner.predict.phase import PhaseLimit
 
 MACHINE = MachineLimits("made up", "avx2", 2, (ReadSpeed(1 << 30, 1e11),), 1e12, 1e12, "2026-01-01T00:00:00+00:00")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from twofold.core.errors import ResourceError
-from twofold.engine.kv.pool import BlockPool, BlockTable, blocks_for
+from twofold.engine.kv.pool import BlockPool, blocks_for
 
 BLOCKS = 12
 
@@ -60,21 +60,6 @@ def test_check_sees_a_corrupt_pool() -> None:
     pool._free.pop()
     with pytest.raises(AssertionError, match="disagree"):
         pool.check()
-
-
-def test_a_table_grows_block_by_block() -> None:
-    pool = BlockPool(4, 4)
-    table = BlockTable(pool)
-    table.grow_to(5)
-    first = list(table.blocks)
-    table.grow_to(4)
-    table.grow_to(9)
-    assert list(table.blocks)[:2] == first
-    assert table.capacity == 12
-    with pytest.raises(ResourceError):
-        table.grow_to(17)
-    table.release()
-    assert (pool.free, table.capacity) == (4, 0)
 
 
 class PoolMachine(RuleBasedStateMachine):

@@ -15,7 +15,7 @@ from twofold.engine.scheduler.step_time import MIN_STEPS, StepShape
 from twofold.host.paths import CacheFolders
 from twofold.planner.calibrate import run
 from twofold.planner.calibrate.probes import PROBES, Probe, affordable
-from twofold.planner.machine import MachineLimits, ReadSpeed
+from twofold.planner.machine import MachineLimits, MachineProbe, ReadSpeed
 from twofold.planner.predict.request import Case
 from twofold.planner.shapes.gguf import read_gguf
 
@@ -34,7 +34,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TWOFOLD_CACHE", str(folder))
         patch.setattr(run, "PROBES", TINY_PROBES)
-        patch.setattr(run, "_ceilings", lambda *_: LIMITS)
+        patch.setattr(MachineProbe, "best", lambda _self: LIMITS)
         yield folder
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.planner.count.steps import batch_of
+from tests.support.meter import Meter, MeterOps, meter_step
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.core.kv_layout import KVLayout
 from twofold.core.model import ModelSpec
 from twofold.formats.gguf import GGUFFile
 from twofold.models.decoder import forward
-from twofold.models.meter import Meter, MeterOps, meter_step
 from twofold.models.read import read_model
 from twofold.planner.count.linear import StepCost
 from twofold.planner.count.memory import kv_bytes_per_token, parameters, streamed_bytes

@@ -14,7 +14,7 @@ from twofold.core.values import FP8, FP32, INT4, INT8, W8A8, ValueFormat
 from twofold.planner.count.linear import StepCost
 from twofold.planner.count.memory import fit, kv_bytes, kv_bytes_per_token, parameters, streamed_bytes, weight_bytes
 from twofold.planner.count.setting import Setting
-from twofold.planner.count.step import SequenceRows, decode_step, mixed_step, prefill, read_positions, step, visible
+from twofold.planner.count.step import SequenceRows, decode_step, prefill, read_positions, step, visible
 from twofold.planner.count.work import Operator, Work
 from twofold.planner.shapes.known import find_shape, known_shapes
 
@@ -206,7 +206,8 @@ def test_a_prompt_in_chunks_is_the_whole(name: str, first: int, second: int, cac
 @given(st.sampled_from(EVERY), st.lists(st.integers(1, 10_000), min_size=1, max_size=8), st.integers(1, 500))
 def test_a_mixed_step_reads_weights_once(name: str, contexts: list[int], chunk: int) -> None:
     shape = find_shape(name)
-    mixed, alone = mixed_step(shape, contexts, chunk, last=True), prefill(shape, chunk)
+    rows = [SequenceRows(1, context - 1) for context in contexts]
+    mixed, alone = step(shape, [*rows, SequenceRows(chunk)]), prefill(shape, chunk)
     decode = decode_step(shape, contexts)
     assert mixed.flops == alone.flops + decode.flops
     assert mixed.kv_read == alone.kv_read + decode.kv_read

@@ -17,17 +17,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from twofold.backends.cpu.kernels.isa import choose
-from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_features
 from twofold.bench.phases.cases import Case, Decode, Mixed, Prefill, Prefix
 from twofold.core.kv_layout import KVType
 from twofold.core.model import ModelSpec
 from twofold.formats.gguf import GGUFFile
-from twofold.host.cpu import read_cpu
-from twofold.host.paths import CacheFolders
 from twofold.models.read import read_model
 from twofold.planner.count.step import SequenceRows
-from twofold.planner.machine import FULL_RUNS, FULL_SIZES, MachineLimits, best_of, measure, probe_size, remeasured
+from twofold.planner.machine import MachineLimits, best_of
 from twofold.planner.predict.phase import PhaseLimit, local_steps, prefill_limit, spans_limit
 from twofold.planner.predict.steps import StepPredictor
 from twofold.planner.shapes.spec import shape_of_spec
@@ -90,39 +86,6 @@ def read_ceilings(path: Path, machine: MachineLimits, kv_type: KVType, step_rows
     with GGUFFile.open(path) as file:
         spec, _ = read_model(file.metadata, file.tensors, file.data)
         return Ceilings(shape_of_spec(spec, file.tensors), machine, kv_type, step_rows)
-
-
-@dataclass(frozen=True, slots=True)
-class MachineProbe:
-    """Measures this machine, in about a second; None is the best instruction set and every core. Reading is measured
-    at the size of ``working_set`` bytes too.
-
-    Raises ParameterError for an unknown instruction set, ResourceError where the cache folder cannot be used.
-    """
-
-    isa: str | None = None
-    threads: int | None = None
-    working_set: int = 0
-
-    def best(self) -> MachineLimits:
-        """The best of the week."""
-        return remeasured(self._compiler(), self._threads, CacheFolders.of().root, self._sizes, FULL_RUNS)
-
-    def now(self) -> MachineLimits:
-        """What it can do at this moment."""
-        return measure(self._compiler(), self._threads, self._sizes, FULL_RUNS)
-
-    @property
-    def _sizes(self) -> tuple[int, ...]:
-        own = (probe_size(self.working_set),) if self.working_set else ()
-        return tuple(sorted({*FULL_SIZES, *own}))
-
-    def _compiler(self) -> Compiler:
-        return Compiler(CodegenTarget.of(choose(host_features(), self.isa)), CacheFolders.of().create().kernels)
-
-    @property
-    def _threads(self) -> int:
-        return self.threads or read_cpu().usable_cores
 
 
 def _ratios(machine: MachineLimits, known: MachineLimits) -> Iterator[float]:

@@ -10,13 +10,14 @@ from typing import Final, Protocol
 
 from twofold.bench.phases.bench import PhaseBench
 from twofold.bench.phases.cases import Case, Sizes
-from twofold.bench.phases.ceilings import Ceilings, MachineProbe, read_ceilings
+from twofold.bench.phases.ceilings import Ceilings, read_ceilings
 from twofold.bench.phases.report import PhaseReport
 from twofold.bench.phases.rows import Row, SkippedCase, StartTimes
 from twofold.core.errors import ContextLengthError, ResourceError
 from twofold.core.kv_layout import KVType
 from twofold.engine.config import EngineKeywords, EngineOptions
 from twofold.engine.llm import LLM
+from twofold.planner.machine import MachineProbe
 from twofold.planner.predict.phase import PhaseLimit
 
 RAISED: Final = 1.02

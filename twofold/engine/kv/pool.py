@@ -192,27 +192,3 @@ class BlockPool:
         count = self._references[block]
         assert count > 0, f"block {block} is free and cannot be released or shared"
         return count
-
-
-class BlockTable:
-    """The blocks of one sequence, in order of position: entry j holds positions j·block_size …"""
-
-    def __init__(self, pool: BlockPool) -> None:
-        self._pool = pool
-        self.blocks = array("i")
-
-    @property
-    def capacity(self) -> int:
-        """Positions that fit."""
-        return len(self.blocks) * self._pool.block_size
-
-    def grow_to(self, tokens: int) -> None:
-        """Takes blocks until ``tokens`` positions fit. Raises ResourceError, taking none, when too few are free."""
-        missing = blocks_for(tokens, self._pool.block_size) - len(self.blocks)
-        if missing > 0:
-            self.blocks.extend(self._pool.take(missing))
-
-    def release(self) -> None:
-        """Gives all blocks back."""
-        self._pool.release(self.blocks)
-        self.blocks = array("i")

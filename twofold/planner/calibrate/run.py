@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from twofold.backends.cpu.kernels.isa import choose
-from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_features
 from twofold.core.model import ModelSpec
 from twofold.engine.lessons import model_key, write_lessons
 from twofold.engine.llm import LLM
@@ -23,7 +21,7 @@ from twofold.planner.calibrate.fit import fit_constants, lessons, samples
 from twofold.planner.calibrate.probes import PROBES, ProbePoint, Prober, affordable
 from twofold.planner.calibrate.store import Calibration, CalibrationSubject, load, save
 from twofold.planner.count.memory import streamed_bytes
-from twofold.planner.machine import FULL_RUNS, FULL_SIZES, MachineLimits, probe_size, remeasured
+from twofold.planner.machine import MachineProbe
 from twofold.planner.machines.local import engine_setting, machine_of
 from twofold.planner.predict.request import Predictor
 from twofold.planner.predict.steps import StepPredictor
@@ -52,9 +50,10 @@ def calibrate(
     subject = subject_of(path, isa, threads)
     shape = read_gguf(path)
     read = streamed_bytes(shape, ENGINE)
-    _ceilings(subject, isa, read)
+    probe = MachineProbe(isa, subject.threads, read)
+    probe.best()  # once before and once after: other programs can only slow a probe down, and the best counts
     points = measure(path, shape, isa, subject.threads, seconds, stop)
-    machine = machine_of(shape, _ceilings(subject, isa, read))
+    machine = machine_of(shape, probe.best())
     now = datetime.now(UTC).isoformat(timespec="seconds")
     found = samples(points, StepPredictor.of(shape, machine, ENGINE))
     constants = fit_constants(
@@ -74,14 +73,6 @@ def calibrate(
     save(calibration, folders.root)
     write_lessons(lessons(points), path, isa, threads, folders.root)
     return calibration
-
-
-def _ceilings(subject: CalibrationSubject, isa: str | None, working_set: int) -> MachineLimits:
-    """The best of now and of the week: asked before and after, for whatever else runs can only slow a probe down."""
-    folders = CacheFolders.of()
-    compiler = Compiler(CodegenTarget.of(choose(host_features(), isa)), folders.kernels)
-    sizes = sorted({*FULL_SIZES, probe_size(working_set)})
-    return remeasured(compiler, subject.threads, folders.root, sizes, FULL_RUNS)
 
 
 def measure(
@@ -105,8 +96,8 @@ def measure(
 
 def subject_of(path: Path, isa: str | None = None, threads: int | None = None) -> CalibrationSubject:
     """What a calibration of this model on this machine is filed under."""
-    cpu = read_cpu()
-    return CalibrationSubject(cpu.name, choose(host_features(), isa).name, threads or cpu.usable_cores, model_key(path))
+    probe = MachineProbe(isa, threads)
+    return CalibrationSubject(read_cpu().name, probe.table.name, probe.workers, model_key(path))
 
 
 def calibrated(path: Path, isa: str | None = None, threads: int | None = None) -> Predictor | None:

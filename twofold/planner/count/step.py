@@ -42,20 +42,6 @@ def decode_step(shape: ModelSpec, contexts: Iterable[int], *, how: Setting = PLA
     return step(shape, [SequenceRows(1, context - 1) for context in contexts], how=how)
 
 
-def mixed_step(
-    shape: ModelSpec,
-    contexts: Iterable[int],
-    chunk: int,
-    cached: int = 0,
-    *,
-    last: bool = False,
-    how: Setting = PLAIN,
-) -> Work:
-    """A decode step with a ``chunk`` of a prompt beside it, after ``cached`` tokens; ``last`` where it ends there."""
-    spans = [SequenceRows(1, context - 1) for context in contexts]
-    return step(shape, [*spans, SequenceRows(chunk, cached, int(last))], how=how)
-
-
 def step(shape: ModelSpec, spans: Sequence[SequenceRows], *, how: Setting = PLAIN) -> Work:
     """The work of one step on one device. Raises ParameterError where the devices cannot share the model."""
     rows = sum(span.new for span in spans)

@@ -15,15 +15,12 @@ import traceback
 from pathlib import Path
 from typing import Final
 
-from twofold.backends.cpu.kernels.isa import choose
-from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_features
 from twofold.core.errors import ResourceError, TwofoldError
 from twofold.engine.config import EngineConfig, EngineOptions
 from twofold.engine.load import LoadedModel, load_model
 from twofold.formats.gguf import GGUFFile
-from twofold.host.cpu import read_cpu
 from twofold.host.paths import CacheFolders
-from twofold.planner.machine import MachineLimits, limits_for
+from twofold.planner.machine import MachineLimits, MachineProbe
 from twofold.server.models.memory import plan_of
 from twofold.server.workers.channel import Channel
 from twofold.server.workers.messages import LoadModel, Ping, Pong, Ready, Unloadable
@@ -74,7 +71,7 @@ class _Worker:
         folders = CacheFolders.of().create()
         options = EngineOptions(**load.options)
         path = Path(load.path)
-        machine = machine_limits(options, folders, path)
+        machine = machine_limits(options, path)
         loaded = load_model(path, options, tokenizer_cache=folders.tokenizers, cache=folders.root)
         service = Service(loaded, self._channel.send)
         service.test()
@@ -87,13 +84,11 @@ class _Worker:
         os._exit(error.exit_code)
 
 
-def machine_limits(options: EngineOptions, folders: CacheFolders, path: Path) -> MachineLimits | None:
+def machine_limits(options: EngineOptions, path: Path) -> MachineLimits | None:
     """What this machine can do at most with the model in that file, measured within the last week or now; None where it
     cannot be measured."""
-    isa = choose(host_features(), options.isa)
-    threads = options.threads or read_cpu().usable_cores
     try:
-        return limits_for(Compiler(CodegenTarget.of(isa), folders.kernels), threads, folders.root, path.stat().st_size)
+        return MachineProbe(options.isa, options.threads, path.stat().st_size).limits()
     except (TwofoldError, OSError, MemoryError):
         return None
 
