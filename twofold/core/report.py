@@ -83,6 +83,11 @@ class RequestReport:
     record: SequenceRecord
 
     @property
+    def completions(self) -> int:
+        """How many it has; at least one, so that a request that ended early counts too."""
+        return max(1, len(self.finish_reasons))
+
+    @property
     def queue_s(self) -> float:
         return (self.finished if self.admitted is None else self.admitted) - self.arrival
 

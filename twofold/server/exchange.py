@@ -139,10 +139,9 @@ class RequestContext:
             return {}
         limits = {"prefill": 0.0, "decode": 0.0}
         for report in (output.report for output in self.outputs):
-            answers = max(1, len(report.finish_reasons))
             for phase, work in (("prefill", report.record.prefill), ("decode", report.record.decode)):
                 if work.rows:
-                    limits[phase] += phase_floor(work, self.ceilings, answers).seconds
+                    limits[phase] += phase_floor(work, self.ceilings, report.completions).seconds
         return limits
 
     @property

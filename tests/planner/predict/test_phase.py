@@ -227,10 +227,10 @@ def test_steps_that_answers_share_count_once() -> None:
     together = SequenceRecord()
     for _ in range(3):
         together.decode.add_step(10, 1, step_rows=3, logit_rows=1, seconds=0.1)
-    floor = phase_floor(together.decode, STEPS, answers=3)
+    floor = phase_floor(together.decode, STEPS, completions=3)
     assert floor.seconds == pytest.approx((COST.weight_bytes() + 3 * kv_bytes(COST, 11)) / 10e9)
     unequal = PhaseWork()
     for _ in range(4):
         unequal.add_step(10, 1, step_rows=1, logit_rows=1, seconds=0.1)
-    assert phase_floor(unequal, STEPS, answers=3) == phase_floor(unequal, STEPS)
+    assert phase_floor(unequal, STEPS, completions=3) == phase_floor(unequal, STEPS)
     assert MACHINE.read_speed(int(COST.weight_bytes())) == STEPS.bandwidth

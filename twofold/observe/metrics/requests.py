@@ -176,7 +176,7 @@ class _Tokens:
     def _distribute(self, report: RequestReport, labels: tuple[str, ...]) -> None:
         self._prompts.observe(report.prompt_tokens, *labels)
         self._outputs.observe(report.output_tokens, *labels)
-        self._longest.observe(report.output_tokens / max(1, len(report.finish_reasons)), *labels)
+        self._longest.observe(report.output_tokens / report.completions, *labels)
         self._computed.observe(report.prompt_tokens - report.cached_tokens, *labels)
         self._preempted.observe(report.record.preemptions, *labels)
 

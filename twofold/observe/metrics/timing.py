@@ -32,9 +32,8 @@ class Timing:
 
 def tpot_s(report: RequestReport) -> float | None:
     """Seconds of decode for each token after the first one; answers of one prompt are decoded side by side."""
-    answers = max(1, len(report.finish_reasons))
-    later = report.output_tokens - answers
-    return report.decode_s * answers / later if later > 0 else None
+    later = report.output_tokens - report.completions
+    return report.decode_s * report.completions / later if later > 0 else None
 
 
 def _first_token_s(reports: Sequence[RequestReport]) -> float | None:

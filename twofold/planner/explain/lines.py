@@ -29,14 +29,14 @@ LEAST_STALL: Final = 0.01
 
 def explain_request(report: RequestReport, steps: StepPredictor) -> list[str]:
     """Lines about a request that ended: seconds by phase beside the machine's floor, stalls by cause, work done."""
-    record, answers = report.record, max(1, len(report.finish_reasons))
+    record = report.record
     lines = [_line("queue", report.queue_s)]
     for name, work, seconds in (
         ("prefill", record.prefill, report.prefill_s),
         ("decode", record.decode, report.decode_s),
     ):
         if work.rows:
-            floor = phase_floor(work, steps, answers)
+            floor = phase_floor(work, steps, report.completions)
             share = floor.share(seconds)
             note = f"{_steps(work)}; at least {duration(floor.seconds)} ({floor.bound})"
             lines.append(_line(name, seconds, note + ("" if share is None else f", {share:.0%} of the limit")))

@@ -14,7 +14,7 @@ The limit is the longer of two times, because reading and computing can overlap 
 
 In layers with a window, read and attended are the record's counts for that window. The floor takes the whole weights,
 for a step reads all of them whatever runs in it: nothing on this machine could have made these tokens, one after the
-other, in less time. Answers of one request run in the same steps, so those are counted once.
+other, in less time. Completions of one request run in the same steps, so those are counted once.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def prefill_limit(steps: StepPredictor, new: int, *, cached: int = 0, chunk: int
 
 
 def decode_limit(steps: StepPredictor, prompt: int, tokens: int) -> PhaseLimit:
-    """Limit of the ``tokens`` − 1 steps after the first token of an answer to ``prompt`` tokens, one token each."""
+    """Limit of the ``tokens`` − 1 steps after the first token of a completion of ``prompt`` tokens, one token each."""
     rows = [(1, SequenceRows(1, context)) for context in range(prompt, prompt + tokens - 1)]
     return spans_limit(steps, rows, passes=len(rows), kv_read=steps.cost.read_bytes(rows))
 
@@ -100,14 +100,14 @@ def spans_limit(
     return _limit(steps, passes, sum(count * span.new for count, span in spans), steps.demand(spans), kv_read)
 
 
-def phase_floor(work: PhaseWork, steps: StepPredictor, answers: int = 1) -> PhaseLimit:
-    """The least seconds for the work of a phase, as if nothing else had run; ``work`` sums that of ``answers``.
+def phase_floor(work: PhaseWork, steps: StepPredictor, completions: int = 1) -> PhaseLimit:
+    """The least seconds for the work of a phase, as if nothing else had run; ``work`` sums that of ``completions``.
 
-    Several answers took part in at least steps / answers steps, and in no fewer than their shares add up to.
+    Several completions took part in at least steps / completions steps, and in no fewer than their shares add up to.
     """
     attended, read = _seen(work, steps.cost)
     demand = steps.summed(work.rows, work.logit_rows, 0, list(attended.values()), list(read.values()))
-    return _limit(steps, max(work.steps / answers, work.share), work.rows, demand, steps.cost.kv_bytes(read))
+    return _limit(steps, max(work.steps / completions, work.share), work.rows, demand, steps.cost.kv_bytes(read))
 
 
 def _limit(steps: StepPredictor, passes: float, rows: int, demand: Demand, kv_read: float) -> PhaseLimit:

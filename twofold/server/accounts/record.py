@@ -102,7 +102,7 @@ def _tokens(served: ServedRequest) -> dict[str, Any]:
 
 
 def _prompt(report: RequestReport, ceilings: StepPredictor | None) -> dict[str, Any]:
-    record, answers = report.record, max(1, len(report.finish_reasons))
+    record, count = report.record, report.completions
     return {
         "prompt_tokens": report.prompt_tokens,
         "cached_tokens": report.cached_tokens,
@@ -112,8 +112,8 @@ def _prompt(report: RequestReport, ceilings: StepPredictor | None) -> dict[str, 
         "prefill_s": report.prefill_s,
         "decode_s": report.decode_s,
         "ttft_s": None if report.first_token is None else report.first_token - report.arrival,
-        "prefill": _phase(record.prefill, report.prefill_s, ceilings, answers),
-        "decode": _phase(record.decode, report.decode_s, ceilings, answers),
+        "prefill": _phase(record.prefill, report.prefill_s, ceilings, count),
+        "decode": _phase(record.decode, report.decode_s, ceilings, count),
         "stalls_s": {cause.name.lower(): seconds for cause, seconds in record.stalls.items()},
         "preemptions": record.preemptions,
         "recomputed_tokens": record.recomputed,
@@ -122,7 +122,7 @@ def _prompt(report: RequestReport, ceilings: StepPredictor | None) -> dict[str, 
     }
 
 
-def _phase(work: PhaseWork, seconds: float, ceilings: StepPredictor | None, answers: int) -> dict[str, Any]:
+def _phase(work: PhaseWork, seconds: float, ceilings: StepPredictor | None, completions: int) -> dict[str, Any]:
     """What was done in a phase. ``rows_share`` is the part of its steps' rows that were the request's own."""
     counts = {
         "rows": work.rows,
@@ -133,7 +133,7 @@ def _phase(work: PhaseWork, seconds: float, ceilings: StepPredictor | None, answ
     if ceilings is None or not work.rows:
         return counts
     done = PhaseCost.of(work, ceilings.cost)
-    floor = phase_floor(work, ceilings, answers)
+    floor = phase_floor(work, ceilings, completions)
     return counts | {
         "flops": done.flops,
         "bytes": {
