@@ -9,6 +9,7 @@ import pytest
 
 from twofold.api.base import DialectRequest, ModelFacts
 from twofold.api.fields import FieldError
+from twofold.api.openai.bodies import given_prompts
 from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.completions import CompletionRequest
 from twofold.api.openai.embeddings import EmbeddingRequest
@@ -33,7 +34,7 @@ def model(tokenizer: Tokenizer) -> ModelFacts:
 
 
 def options_of(request: DialectRequest) -> RequestOptions:
-    options: RequestOptions = request.common.options  # type: ignore[attr-defined]
+    options: RequestOptions = request.request_options  # type: ignore[attr-defined]
     return options
 
 
@@ -89,11 +90,9 @@ def test_vllms_fields_about_a_request_beside_others(make: Callable[..., DialectR
 
 
 def test_the_defaults_of_embeddings() -> None:
-    assert embedding().common.params == PoolingParams("mean")
-    assert (embedding().encoding, embedding(encoding_format="base64").encoding) == ("float", "base64")
-    assert embedding(pooling="last", user="me", model="m", encoding_format="float").common.params == PoolingParams(
-        "last"
-    )
+    assert embedding().params == PoolingParams("mean")
+    assert (embedding().encoding_format, embedding(encoding_format="base64").encoding_format) == ("float", "base64")
+    assert embedding(pooling="last", user="me", model="m", encoding_format="float").params == PoolingParams("last")
 
 
 @pytest.mark.parametrize(
@@ -107,26 +106,27 @@ def test_the_defaults_of_embeddings() -> None:
 )
 def test_forms_of_inputs(given: Any, read: list[GivenPrompt], model: ModelFacts) -> None:
     request = embedding(input=given)
-    assert list(request.given) == read
+    assert list(given_prompts(request.input)) == read
     jobs = request.prepare(model)
     assert [job.prompt.text for job in jobs] == [one.text for one in read]
     assert all(job.prompt.token_ids for job in jobs)
 
 
 def test_dimensions_are_the_models() -> None:
-    embedding(dimensions=8).common.params.check(8)
-    embedding().common.params.check(8)
+    embedding(dimensions=8).params.check(8)
+    embedding().params.check(8)
     with pytest.raises(ParameterError, match="dimensions must be the model's 8, not 4"):
-        embedding(dimensions=4).common.params.check(8)
+        embedding(dimensions=4).params.check(8)
 
 
 @pytest.mark.parametrize(
     ("fields", "param", "said"),
     [
         ({"input": None}, "input", "required"),
-        ({"input": []}, "input", "text, a list of texts"),
-        ({"input": [[]]}, "input", "text, a list of texts"),
-        ({"input": ["a"] * 2049}, "input", "the maximum is 2048"),
+        ({"input": []}, "input", "not empty"),
+        ({"input": [[]]}, "input[0]", "not empty"),
+        ({"input": {}}, "input", "text, a list of texts"),
+        ({"input": ["a"] * 2049}, "input", "1 to 2048"),
         ({"encoding_format": "base32"}, "encoding_format", "Did you mean 'base64'?"),
         ({"encoding_format": 5}, "encoding_format", "float or base64"),
         ({"pooling": "maen"}, "pooling", "Did you mean 'mean'?"),
@@ -232,14 +232,20 @@ def test_null_is_as_good_as_nothing() -> None:
 
 def test_what_concerns_no_answer_is_taken() -> None:
     plain = {"stream": False, "store": False, "service_tier": "auto", "parallel_tool_calls": True}
-    assert chat(**plain, user="me", metadata={"a": "b"}, modalities=["text"]) == chat()
+    taken, least = chat(**plain, user="me", metadata={"a": "b"}, modalities=["text"]), chat()
+    assert (taken.conversation, taken.params, taken.request_options) == (
+        least.conversation,
+        least.params,
+        least.request_options,
+    )
+    assert (taken.stream, taken.tier, taken.explain) == (least.stream, least.tier, least.explain)
 
 
 def test_how_a_reply_is_told() -> None:
     assert not chat().stream
     streamed = chat(stream=True, stream_options={"include_usage": True})
     assert streamed.stream
-    assert streamed.common.include_usage
+    assert streamed.include_usage
     assert chat(twofold={"explain": True}).explain
     assert chat(service_tier="fast").tier == "priority"
     assert chat().tier == "auto"
@@ -251,7 +257,7 @@ def test_how_a_reply_is_told() -> None:
         ({"temprature": 1}, "temprature", "unknown_parameter", "'temperature'"),
         ({"max_token": 1}, "max_token", "unknown_parameter", "'max_tokens'"),
         ({"zzz": 1}, "zzz", "unknown_parameter", "Known: "),
-        ({"messages": "x"}, "messages", "invalid_value", "list of objects"),
+        ({"messages": "x"}, "messages", "invalid_value", "list of 1 to 4096"),
         ({"messages": None}, "messages", "missing_required_parameter", "required"),
         ({"model": 5}, "model", "invalid_value", "text"),
         ({"stream": "yes"}, "stream", "invalid_value", "true or false"),
@@ -267,7 +273,12 @@ def test_how_a_reply_is_told() -> None:
         ({"prompt_cache_options": {"ttl": "24h"}}, "prompt_cache_options.ttl", "invalid_value", "1h"),
         ({"prompt_cache_retention": "24h"}, "prompt_cache_retention", "unsupported_value", "in_memory"),
         ({"twofold": {"explian": True}}, "twofold.explian", "unknown_parameter", "'explain'"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "content[0]", "unsupported_param", ""),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "content[0].type",
+            "unsupported_value",
+            "'text'",
+        ),
         ({"messages": HELLO * 4097}, "messages", "invalid_value", "4096"),
         ({"tools": "x"}, "tools", "invalid_value", "list"),
         ({"top_logprobs": 2}, "top_logprobs", "invalid_value", "logprobs"),
@@ -325,9 +336,9 @@ def test_template_variables_that_cannot_be(name: str) -> None:
         ({"temperature": "hot"}, "temperature"),
         ({"n": 0}, "n"),
         ({"n": True}, "n"),
-        ({"stop": [1]}, "stop"),
-        ({"logit_bias": {"1": 101}}, "logit_bias"),
-        ({"structured_outputs": {"jsn": "{}"}}, "jsn"),
+        ({"stop": [1]}, "stop[0]"),
+        ({"logit_bias": {"1": 101}}, "logit_bias.1"),
+        ({"structured_outputs": {"jsn": "{}"}}, "structured_outputs.jsn"),
     ],
     ids=str,
 )

@@ -32,7 +32,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "backends.sampling": frozenset({"numpy"}),
     "engine": frozenset({"numpy", "structlog"}),
     "engine.grammar": frozenset({"numpy", "llguidance", "msgspec"}),
-    "api": frozenset({"orjson"}),
+    "api": frozenset({"msgspec", "orjson"}),
     "api.batch": frozenset({"orjson"}),
     "observe": frozenset({"rich", "structlog", "prometheus_client", "opentelemetry"}),
     "planner": frozenset({"genai_prices", "numpy", "orjson"}),

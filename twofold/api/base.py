@@ -102,8 +102,8 @@ class Streamer(Protocol):
         ...
 
 
-class CommonFields(Protocol):
-    """Fields that every request has.
+class DialectRequest(Protocol):
+    """A request that was read.
 
     model    name of the requested model; None for the default one
     stream   whether the reply is streamed
@@ -123,10 +123,6 @@ class CommonFields(Protocol):
     @property
     def explain(self) -> bool: ...
 
-
-class DialectRequest(CommonFields, Protocol):
-    """A request that was read."""
-
     def prepare(self, model: ModelFacts) -> Sequence[Job]:
         """What to run. It may take a while: templates are rendered and texts tokenised.
 
@@ -142,29 +138,6 @@ class DialectRequest(CommonFields, Protocol):
     def streamer(self, head: ReplyHead, model: ModelFacts) -> Streamer:
         """Tells the response as it comes, where ``stream`` was asked for."""
         ...
-
-
-class HasCommon:
-    """The ``CommonFields`` of a request that keeps them in ``common``."""
-
-    __slots__ = ()
-    common: CommonFields
-
-    @property
-    def model(self) -> str | None:
-        return self.common.model
-
-    @property
-    def stream(self) -> bool:
-        return self.common.stream
-
-    @property
-    def tier(self) -> AskedTier:
-        return self.common.tier
-
-    @property
-    def explain(self) -> bool:
-        return self.common.explain
 
 
 class Dialect(Protocol):

@@ -9,7 +9,7 @@ out and told of, see ``leaving_out``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from twofold.core.errors import MAX_QUOTED, ParameterError, named, nearest, plai
 MISSING: Final = "missing_required_parameter"
 UNKNOWN: Final = "unknown_parameter"
 UNSUPPORTED: Final = "unsupported_parameter"
+UNSUPPORTED_VALUE: Final = "unsupported_value"
 IMPOSSIBLE: Final = "invalid_value"
 MAX_LEFT_OUT: Final = 16
 """Things left out of a request that its caller is told of."""
@@ -164,26 +165,30 @@ class Fields:
         raise FieldError(
             f"{self.name(field)} {named(value)} is not supported.",
             param=self.name(field),
-            code="unsupported_value",
+            code=UNSUPPORTED_VALUE,
             hint=f"Remove it, or use one of: {', '.join(map(repr, possible))}.",
         )
 
     def close(self) -> None:
         """Raises for the first field that nobody asked for, with the nearest name that somebody did ask for. Where
         unknown fields are left out, all of them are."""
-        left_out = _left_out.get()
+        where = f"{self._path}." if self._path else ""
         for field in self._values:
-            if field in self._asked:
-                continue
-            if left_out is not None and left_out.unknown:
-                left_out.add(self.name(spelled(field)), plain_name(self.name(field)))
-            else:
-                close = nearest(field, self._asked)
-                hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(sorted(self._asked))}."
-                name = self.name(field[:MAX_QUOTED])
-                raise FieldError(
-                    f"{self.name(spelled(field))} is not a known field.", param=name, code=UNKNOWN, hint=hint
-                )
+            if field not in self._asked:
+                refuse_unknown(where, field, self._asked)
+
+
+def refuse_unknown(where: str, field: str, known: Collection[str]) -> None:
+    """Raises FieldError for an unknown field of the object at ``where``, with the nearest known name; or omits it with
+    a warning, if the server omits such fields."""
+    left_out = _left_out.get()
+    if left_out is not None and left_out.unknown:
+        left_out.add(where + spelled(field), plain_name(where + field))
+        return
+    close = nearest(field, known)
+    hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(sorted(known))}."
+    message = f"{where}{spelled(field)} is not a known field."
+    raise FieldError(message, param=where + field[:MAX_QUOTED], code=UNKNOWN, hint=hint)
 
 
 def is_whole(value: object) -> bool:

@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
-from twofold.api.base import AskedTier, HasCommon, Job, ModelFacts, ReplyHead, Streamer
+from twofold.api.base import Job, ModelFacts, ReplyHead, Streamer
 from twofold.api.pooling import PoolingParams
 from twofold.core.request import RequestOptions
 from twofold.engine.prompts import GivenPrompt
 
 
-@dataclass(frozen=True, slots=True)
-class PoolingFields:
-    """``CommonFields`` of a request for vectors, and how they are made."""
+class PoolingRequest:
+    """A ``DialectRequest`` for vectors."""
 
-    model: str | None
-    params: PoolingParams
-    explain: bool
-    options: RequestOptions = field(default_factory=RequestOptions)
-    tier: AskedTier = "auto"
+    __slots__ = ()
 
     @property
     def stream(self) -> bool:
         return False
 
+    @property
+    def request_options(self) -> RequestOptions:
+        return RequestOptions()
 
-class PoolingRequest(HasCommon):
-    """A ``DialectRequest`` for vectors."""
-
-    __slots__ = ()
-    common: PoolingFields
+    @property
+    def params(self) -> PoolingParams:
+        return PoolingParams()
 
     def jobs(self, model: ModelFacts, prompts: Iterable[GivenPrompt]) -> list[Job]:
         """One job for each prompt. Raises ParameterError for a number of dimensions that the model does not have."""
-        self.common.params.check(model.hidden_size)
-        return [Job(prompt, self.common.params, self.common.options) for prompt in prompts]
+        params, options = self.params, self.request_options
+        params.check(model.hidden_size)
+        return [Job(prompt, params, options) for prompt in prompts]
 
-    def streamer(self, head: ReplyHead, model: ModelFacts) -> Streamer:  # noqa: ARG002 - see ``PoolingFields.stream``
+    def streamer(self, head: ReplyHead, model: ModelFacts) -> Streamer:  # noqa: ARG002 - see ``stream``
         raise AssertionError("vectors are not streamed")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from twofold.api.anthropic.messages import MessagesRequest
 from twofold.api.base import DialectRequest, ReplyHead
 from twofold.api.batch.endpoints import ENDPOINTS
 from twofold.api.ollama.chat import OllamaChatRequest
-from twofold.api.ollama.common import OllamaRequest
-from twofold.api.ollama.embed import EmbedRequest
-from twofold.api.ollama.generate import GenerateRequest
+from twofold.api.ollama.embed import OllamaEmbeddingRequest, OllamaEmbedRequest
+from twofold.api.ollama.generate import OllamaGenerateRequest
 from twofold.api.openai.responses.request import ResponsesRequest
 from twofold.api.openai.scores import RerankRequest, ScoreRequest
 from twofold.server.app import Routes
@@ -32,6 +31,8 @@ from twofold.server.openapi.endpoint import DocumentEndpoint
 from twofold.server.responses.endpoint import ResponsesEndpoint
 from twofold.server.storage.stores import Stores
 
+OllamaGenerating: TypeAlias = OllamaChatRequest | OllamaGenerateRequest | OllamaEmbedRequest | OllamaEmbeddingRequest
+
 LONG_HISTORY: Final = MIB
 """Bytes that a conversation counts for that goes on from stored responses."""
 
@@ -46,9 +47,9 @@ def generating(stores: Stores) -> dict[str, Generating]:
         **dict.fromkeys(("/v1/rerank", "/rerank"), Generating(RerankRequest.read)),
         **dict.fromkeys(("/v1/score", "/score"), Generating(ScoreRequest.read)),
         "/api/chat": Generating(OllamaChatRequest.read, _kept_alive),
-        "/api/generate": Generating(GenerateRequest.read, _kept_alive),
-        "/api/embed": Generating(EmbedRequest.read, _kept_alive),
-        "/api/embeddings": Generating(EmbedRequest.read_single, _kept_alive),
+        "/api/generate": Generating(OllamaGenerateRequest.read, _kept_alive),
+        "/api/embed": Generating(OllamaEmbedRequest.read, _kept_alive),
+        "/api/embeddings": Generating(OllamaEmbeddingRequest.read, _kept_alive),
     }
 
 
@@ -109,7 +110,7 @@ def _stored(hub: ModelHub, stores: Stores) -> Routes:
     }
 
 
-async def _kept_alive(exchange: RequestContext, request: OllamaRequest | EmbedRequest) -> OllamaRequest | EmbedRequest:
+async def _kept_alive(exchange: RequestContext, request: OllamaGenerating) -> OllamaGenerating:
     """Says how long the model stays loaded: that concerns all callers, so it is for keys that may administer."""
     if exchange.caller.admin:
         exchange.keep_alive_s = request.keep_alive_s

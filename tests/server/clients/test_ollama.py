@@ -156,7 +156,7 @@ def test_models(client: Any) -> None:
         ({"options": {"repeat_penalty": 1.2, "repeat_last_n": 8}}, "options.repeat_last_n is not supported"),
         ({"options": {"num_ctx": 2}}, "does not fit num_ctx 2"),
         ({"keep_alive": "soon"}, "keep_alive must be"),
-        ({"template": "{{ .Prompt }}"}, "template is not supported"),
+        ({"template": "{{ .Prompt }}"}, "template .* is not supported. The model's own"),
         ({"suffix": "b"}, "cannot fill in the middle"),
         ({"raw": True, "system": "a"}, "system cannot be used with raw"),
     ],

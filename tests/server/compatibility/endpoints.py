@@ -17,8 +17,8 @@ from tests.server.compatibility.probes import Probe
 from twofold.api.anthropic.messages import MessagesRequest
 from twofold.api.base import DialectRequest
 from twofold.api.ollama.chat import OllamaChatRequest
-from twofold.api.ollama.embed import EmbedRequest
-from twofold.api.ollama.generate import GenerateRequest
+from twofold.api.ollama.embed import OllamaEmbedRequest
+from twofold.api.ollama.generate import OllamaGenerateRequest
 from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.completions import CompletionRequest
 from twofold.api.openai.embeddings import EmbeddingRequest
@@ -306,7 +306,7 @@ ENDPOINTS: Final = (
         "/api/generate",
         "ollama",
         ollama.GenerateRequest,
-        GenerateRequest.read,
+        OllamaGenerateRequest.read,
         {"model": "tiny", "prompt": "hi"},
         values={
             **OLLAMA,
@@ -322,7 +322,7 @@ ENDPOINTS: Final = (
         "/api/embed",
         "ollama",
         ollama.EmbedRequest,
-        EmbedRequest.read,
+        OllamaEmbedRequest.read,
         {"model": "tiny", "input": "hi"},
         values={
             **OLLAMA,

@@ -13,6 +13,7 @@ from tests.server.compatibility.probes import Probe, fields_of, probes_of
 from tests.support.vocabulary import tokenizer_metadata
 from twofold.api.anthropic.errors import AnthropicDialect
 from twofold.api.base import Dialect, ModelFacts
+from twofold.api.body import RequestObject, object_of
 from twofold.api.fields import UNSUPPORTED, FieldError, Fields, leaving_out
 from twofold.api.ollama.errors import OllamaDialect
 from twofold.api.openai.errors import OpenAIDialect
@@ -105,6 +106,9 @@ class Readers:
 
     def known(self, endpoint: Endpoint) -> set[str]:
         """The fields that the endpoint's reader looks at."""
+        owner = getattr(endpoint.read, "__self__", None)
+        if isinstance(owner, type) and issubclass(owner, RequestObject):
+            return set(object_of(owner).kinds)
         with _asked() as names:
             endpoint.read(dict(endpoint.base))
         return names

@@ -6,18 +6,20 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any, Final, get_args
 from unittest.mock import Mock
 
 import jsonschema_rs
 import pytest
 
+from tests.server.openapi.explore import breaks
 from tests.server.openapi.readers import Seen, full, named, watched
 from twofold.api.anthropic.messages import CountTokensRequest, MessagesRequest
 from twofold.api.batch.endpoints import ENDPOINTS as BATCHED
 from twofold.api.ollama.chat import OllamaChatRequest
-from twofold.api.ollama.embed import EmbedRequest
-from twofold.api.ollama.generate import GenerateRequest
+from twofold.api.ollama.embed import OllamaEmbeddingRequest, OllamaEmbedRequest
+from twofold.api.ollama.generate import OllamaGenerateRequest
 from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.completions import CompletionRequest
 from twofold.api.openai.embeddings import EmbeddingRequest
@@ -30,6 +32,7 @@ from twofold.server.batches.body import BatchOrder
 from twofold.server.batches.service import ENDPOINTS
 from twofold.server.files import form
 from twofold.server.openapi.document import document, operations
+from twofold.server.openapi.generating import BODIES
 from twofold.server.openapi.operation import Method
 from twofold.server.routes import generating, plain
 
@@ -46,11 +49,33 @@ READERS: Final[dict[str, Callable[[object], object]]] = {
     "MessageRequest": MessagesRequest.read,
     "MessageTokensRequest": CountTokensRequest.read,
     "OllamaChatRequest": OllamaChatRequest.read,
-    "OllamaGenerateRequest": GenerateRequest.read,
-    "OllamaEmbedRequest": EmbedRequest.read,
-    "OllamaEmbeddingRequest": EmbedRequest.read_single,
+    "OllamaGenerateRequest": OllamaGenerateRequest.read,
+    "OllamaEmbedRequest": OllamaEmbedRequest.read,
+    "OllamaEmbeddingRequest": OllamaEmbeddingRequest.read,
     "BatchRequest": lambda body: BatchOrder.read(body, ENDPOINTS),
 }
+DECLARED: Final = sorted(set(READERS) & {body.__name__ for body in BODIES})
+FREE_MODEL: Final = document(["tiny"], dialect_of, version="1.0", any_model=True)["components"]["schemas"]
+VALUES: Final[tuple[Any, ...]] = (
+    None,
+    True,
+    0,
+    1,
+    -1,
+    2.0,
+    0.5,
+    1e300,
+    "",
+    "x",
+    "x" * 600,
+    [],
+    [1],
+    ["x"],
+    [None],
+    {},
+    {"x": 1},
+    {"1": 1},
+)
 NEEDED: Final[dict[str, dict[str, Any]]] = {
     "ResponseRequest": {"input": "a"},
     "ResponseTokensRequest": {"input": "a"},
@@ -107,7 +132,7 @@ def test_the_document_is_valid_and_every_reference_leads_somewhere() -> None:
         assert _closed(schema, name) == []
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", [name for name in READERS if name not in DECLARED])
 def test_schema_and_reader_know_the_same_fields(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     schema, read = COMPONENTS[name], READERS[name]
     with watched(monkeypatch) as seen:
@@ -115,6 +140,27 @@ def test_schema_and_reader_know_the_same_fields(name: str, monkeypatch: pytest.M
             with suppress(TwofoldError):
                 read(body)
     assert _compared(seen) == _compared(named(schema, COMPONENTS))
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_a_reader_takes_what_its_schema_allows_and_nothing_else(name: str) -> None:
+    """Bodies with one value changed: what is read is valid, and a valid one is refused by a rule of the operation."""
+    found = [one for one in operations(["tiny"]) if one.body is not None and f"/{name}" in json.dumps(one.body.schema)]
+    dialect, rules = dialect_of(found[0].path), found[0].rules
+    validator = jsonschema_rs.Draft202012Validator({**FREE_MODEL[name], "components": {"schemas": FREE_MODEL}})
+    read, refused = 0, 0
+    for body in (changed for whole in _bodies(name) for changed in _changed(whole)):
+        error = _refusal(name, body)
+        if error is None:
+            read += 1
+            assert validator.is_valid(body), body
+        elif validator.is_valid(body):
+            told = dialect.error(error, "req_1")["error"]
+            assert any(breaks(told, asdict(rule)) for rule in rules), f"{error} {body}"
+        else:
+            refused += 1
+    assert read > 20
+    assert refused > 20
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -173,6 +219,25 @@ def _bodies(name: str) -> Iterator[dict[str, Any]]:
             yield {**least, field: value, **BESIDE.get(field, {})}
     for more in APART.get(name, ()):
         yield {**least, **more}
+
+
+def _refusal(name: str, body: object) -> TwofoldError | None:
+    try:
+        READERS[name](body)
+    except TwofoldError as error:
+        return error
+    return None
+
+
+def _changed(value: Any) -> Iterator[Any]:
+    """The value, and with another value in the place of each of its parts."""
+    yield value
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in parts:
+        for other in (*VALUES, *_changed(part)):
+            copy: Any = dict(value) if isinstance(value, dict) else list(value)
+            copy[key] = other
+            yield copy
 
 
 def _compared(names: Seen) -> Seen:

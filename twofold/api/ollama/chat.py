@@ -1,104 +1,95 @@
-"""/api/chat: bodies read; without messages a request only loads the model."""
+"""/api/chat; without messages a request only loads the model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Self
+from functools import cached_property
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta
 
 from twofold.api.base import Job, ModelFacts
+from twofold.api.body import RequestObject, only
 from twofold.api.conversation import Conversation
-from twofold.api.fields import FieldError, Fields, impossible
-from twofold.api.ollama.common import OllamaFields, OllamaRequest
-from twofold.api.ollama.fields import read_think
-from twofold.api.ollama.replies import as_message
-from twofold.api.openai.tools import tool_list
+from twofold.api.ollama.common import OllamaRequest
+from twofold.api.ollama.replies import Shape, as_message
+from twofold.api.openai.messages import MAX_INDEX
+from twofold.api.openai.sampling import FullText
+from twofold.api.openai.tools import ChatTools
 from twofold.core.request import RequestOptions
 from twofold.engine.prompts import Message
 from twofold.text.parsers.base import SectionParser
 from twofold.text.templates.messages import MAX_MESSAGES
 
-ROLES: Final = ("system", "user", "assistant", "tool")
-MAX_INDEX: Final = 2**31 - 1
+TEXTS: Final = {"thinking": "reasoning_content", "tool_name": "name", "tool_call_id": "tool_call_id"}
+"""Names of fields in the form that chat templates read."""
 
 
-@dataclass(frozen=True, slots=True)
+class OllamaCalledFunction(RequestObject):
+    """A function with its arguments."""
+
+    name: FullText
+    arguments: dict[str, Any] | None = None
+    index: Annotated[int, Meta(ge=0, le=MAX_INDEX)] | None = None
+
+
+class OllamaCall(RequestObject):
+    """A call that the assistant made."""
+
+    function: OllamaCalledFunction
+    id: str | None = None
+    type: Literal["function"] = "function"
+
+    def message(self, number: int) -> Message:
+        function = {"name": self.function.name, "arguments": self.function.arguments or {}}
+        return {"id": self.id or f"call_{number}", "type": "function", "function": function}
+
+
+class OllamaMessage(RequestObject):
+    """One message of a chat."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str = ""
+    thinking: str | None = None
+    images: Annotated[Any, only([])] = None
+    tool_calls: list[OllamaCall] | None = None
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+
+    def message(self) -> Message:
+        """The message in the form that chat templates read."""
+        message: dict[str, Any] = {"role": self.role, "content": self.content}
+        message |= {ours: value for theirs, ours in TEXTS.items() if (value := getattr(self, theirs))}
+        if self.tool_calls:
+            message["tool_calls"] = [call.message(number) for number, call in enumerate(self.tool_calls)]
+        return message
+
+
 class OllamaChatRequest(OllamaRequest):
     """A chat. A last message of the assistant's is continued."""
 
-    common: OllamaFields
-    conversation: Conversation
+    messages: Annotated[list[OllamaMessage], Meta(max_length=MAX_MESSAGES)] | None = None
+    tools: ChatTools | None = None
 
-    shape = staticmethod(as_message)
+    @property
+    def shape(self) -> Shape:
+        return as_message
 
-    @classmethod
-    def read(cls, body: object) -> Self:
-        """Reads a body. Raises ParameterError for an impossible, unknown or unsupported field."""
-        fields = Fields(body)
-        messages = read_messages(fields)
-        request = cls(
-            common=OllamaFields.read(fields),
-            conversation=Conversation(
-                messages=messages,
-                tools=tool_list(fields.take("tools")),
-                thinking=read_think(fields),
-                continues=bool(messages) and _is_begun(messages[-1]),
-            ),
+    @cached_property
+    def conversation(self) -> Conversation:
+        messages = [message.message() for message in self.messages or ()]
+        last = messages[-1] if messages else {"role": "none"}
+        return Conversation(
+            messages=messages,
+            tools=tuple(tool.message() for tool in self.tools or ()),
+            thinking=self.thinking,
+            continues=bool(last["role"] == "assistant" and last["content"] and "tool_calls" not in last),
         )
-        fields.close()
-        return request
 
     def prepare(self, model: ModelFacts) -> Sequence[Job]:
-        if not self.conversation.messages:
+        if not self.messages:
             return []
-        sampling = self.common.sampling
-        return [sampling.within(self.conversation.prepare(model, sampling.filled(model), RequestOptions()))]
+        return [self.within(self.conversation.prepare(model, self.filled(model), RequestOptions()))]
 
     def parser(self, model: ModelFacts) -> SectionParser:
         return self.conversation.parser(model)
-
-
-def read_messages(fields: Fields) -> tuple[Message, ...]:
-    """The messages in the shape that chat templates read. Raises FieldError."""
-    given = fields.take("messages")
-    if given is None:
-        return ()
-    if not isinstance(given, list) or len(given) > MAX_MESSAGES:
-        raise impossible("messages", given, f"a list of at most {MAX_MESSAGES} messages")
-    return tuple(_message(Fields(message, f"messages[{index}]")) for index, message in enumerate(given))
-
-
-def _is_begun(message: Message) -> bool:
-    """Whether this is the beginning of an answer."""
-    return bool(message["role"] == "assistant" and message["content"] and "tool_calls" not in message)
-
-
-def _message(fields: Fields) -> Message:
-    role = fields.choice("role", ROLES)
-    message: dict[str, Any] = {"role": role, "content": fields.text("content") or ""}
-    fields.only("images", [])
-    named = {"thinking": "reasoning_content", "tool_name": "name", "tool_call_id": "tool_call_id"}
-    message |= {ours: value for theirs, ours in named.items() if (value := fields.text(theirs))}
-    calls = fields.take("tool_calls")
-    fields.close()
-    if calls is not None and not isinstance(calls, list):
-        raise impossible(fields.name("tool_calls"), calls, "a list of calls")
-    if calls:
-        where = fields.name("tool_calls")
-        message["tool_calls"] = [_call(Fields(call, f"{where}[{number}]"), number) for number, call in enumerate(calls)]
-    return message
-
-
-def _call(call: Fields, number: int) -> Message:
-    identity = call.text("id") or f"call_{number}"
-    call.only("type", "function")
-    function = Fields(call.require("function"), call.name("function"))
-    call.close()
-    name, arguments = function.require("name"), function.take("arguments")
-    function.whole("index", 0, MAX_INDEX)
-    function.close()
-    if not isinstance(name, str) or not name:
-        raise impossible(function.name("name"), name, "the name of a tool")
-    if arguments is not None and not isinstance(arguments, dict):
-        raise FieldError(f"{function.name('arguments')} must be an object.", param=function.name("arguments"))
-    return {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments or {}}}

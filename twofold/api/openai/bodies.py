@@ -8,25 +8,23 @@ dropped.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, Self, cast, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from msgspec import Meta
 
 from twofold.api.base import AskedTier
-from twofold.api.extras import read_explain
-from twofold.api.fields import FieldError, Fields, impossible, is_whole
+from twofold.api.body import OFFERED, RequestObject
+from twofold.api.extras import MAX_MODEL_CHARS, ModelName, OwnFields
+from twofold.api.fields import FieldError, Fields, impossible
 from twofold.api.pooling import PoolingParams
-from twofold.api.vectors import PoolingFields
-from twofold.core.errors import ParameterError, named
-from twofold.core.request import RequestOptions
+from twofold.api.vectors import PoolingRequest
+from twofold.core.errors import named
+from twofold.core.params import MAX_TOKEN_ID
+from twofold.core.request import MAX_NAME_CHARS, MAX_PRIORITY, RequestOptions
 from twofold.core.step import Pooling
 from twofold.engine.prompts import GivenPrompt
 
 MAX_PROMPTS: Final = 2048
-MAX_MODEL_CHARS: Final = 512
-
-LABELS: Final = ("user", "safety_identifier", "prompt_cache_key")
-"""Texts by which OpenAI's customers sort their requests; ``metadata`` is an object of such."""
-
 Limits = Mapping[str, tuple[object, ...]]
 """Fields of OpenAI's with the only values that can be honoured here."""
 
@@ -40,43 +38,56 @@ TIERS: Final[Mapping[str, AskedTier]] = {
 """What OpenAI calls our tiers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Common:
-    """The fields that say nothing about the answer itself. ``include_usage`` adds the tokens spent to a stream."""
-
-    model: str | None
-    stream: bool
-    include_usage: bool
-    tier: AskedTier
-    explain: bool
-    return_token_ids: bool
-    options: RequestOptions
-
-    @classmethod
-    def read(cls, fields: Fields) -> Self:
-        stream = fields.flag("stream")
-        return cls(
-            model=read_model(fields),
-            stream=stream,
-            include_usage=_includes_usage(fields, stream),
-            tier=read_tier(fields),
-            explain=read_explain(fields),
-            return_token_ids=fields.flag("return_token_ids"),
-            options=read_options(fields),
-        )
+Tier: TypeAlias = Annotated[Literal["auto", "default", "flex", "priority", "fast"], OFFERED]
+TokenIds: TypeAlias = Annotated[list[Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]], Meta(min_length=1)]
+Prompts: TypeAlias = Annotated[
+    str | TokenIds | Annotated[list[str | TokenIds], Meta(min_length=1, max_length=MAX_PROMPTS)],
+    Meta(extra={"wanted": "text, a list of texts, token ids or a list of lists of token ids"}),
+]
+Label: TypeAlias = Annotated[str, Meta(description="Sorts requests; it changes no answer.")]
 
 
-def open_body(body: object, limits: Limits) -> Fields:
-    """The body's fields, those looked at that say nothing about what is wanted."""
-    fields = Fields(body)
-    for name in LABELS:
-        fields.text(name)
-    metadata = fields.take("metadata")
-    if metadata is not None and not isinstance(metadata, dict):
-        raise impossible("metadata", metadata, "an object")
-    for name, possible in limits.items():
-        fields.only(name, *possible)
-    return fields
+class OpenAIRequest(RequestObject):
+    """The fields that all bodies have in common. ``priority`` and ``cache_salt`` are vLLM's."""
+
+    model: ModelName | None = None
+    service_tier: Tier = "auto"
+    priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="A lower number goes first.")] = 0
+    cache_salt: Annotated[
+        str, Meta(max_length=MAX_NAME_CHARS, description="Only prompts of the same salt share cached prefixes.")
+    ] = ""
+    twofold: OwnFields | None = None
+
+    @property
+    def tier(self) -> AskedTier:
+        return TIERS[self.service_tier]
+
+    @property
+    def explain(self) -> bool:
+        return self.twofold is not None and self.twofold.explain
+
+    @property
+    def request_options(self) -> RequestOptions:
+        return RequestOptions(priority=self.priority, cache_salt=self.cache_salt)
+
+
+class LabelledRequest(OpenAIRequest):
+    """With the labels by which OpenAI's customers sort their requests."""
+
+    user: Label | None = None
+    safety_identifier: Label | None = None
+    prompt_cache_key: Label | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class VectorRequest(LabelledRequest, PoolingRequest):
+    """Texts whose vectors are wanted. ``pooling`` is vLLM's."""
+
+    pooling: Pooling = "mean"
+
+    @property
+    def params(self) -> PoolingParams:
+        return PoolingParams(self.pooling)
 
 
 def read_model(fields: Fields) -> str | None:
@@ -106,54 +117,10 @@ def read_options(fields: Fields) -> RequestOptions:
     return RequestOptions(**{name: value for name in names if (value := fields.take(name)) is not None})
 
 
-def read_pooling(fields: Fields, dimensions: int | None = None) -> PoolingFields:
-    """``pooling``, which OpenAI does not have, is mean (default) or last."""
-    pooling = "mean" if fields.take("pooling") is None else fields.choice("pooling", get_args(Pooling))
-    return PoolingFields(
-        model=read_model(fields),
-        params=PoolingParams(cast(Pooling, pooling), dimensions),
-        options=read_options(fields),
-        tier=read_tier(fields),
-        explain=read_explain(fields),
-    )
-
-
-def read_texts(fields: Fields, name: str) -> tuple[GivenPrompt, ...]:
-    """The forms that OpenAI knows of the field ``name``: a text, token ids, or a list of either."""
-    given = fields.require(name)
+def given_prompts(given: Prompts) -> tuple[GivenPrompt, ...]:
+    """Each prompt of the field."""
     if isinstance(given, str):
         return (GivenPrompt(text=given),)
-    if not isinstance(given, list) or not given:
-        raise _no_text(name, given)
-    if all(map(is_whole, given)):
+    if isinstance(given[0], int):
         return (GivenPrompt(token_ids=tuple(given)),)
-    if len(given) > MAX_PROMPTS:
-        raise FieldError(f"{name} holds {len(given)} texts; the maximum is {MAX_PROMPTS}.", param=name)
-    return tuple(_one_text(name, one) for one in given)
-
-
-def _includes_usage(fields: Fields, stream: bool) -> bool:
-    options = fields.inner("stream_options")
-    if options is None:
-        return False
-    if not stream:
-        raise ParameterError(
-            "stream_options needs stream.", param="stream_options", hint='Set "stream": true, or leave it out.'
-        )
-    include = options.flag("include_usage")
-    options.only("include_obfuscation", False)
-    options.only("continuous_usage_stats", False)
-    options.close()
-    return include
-
-
-def _one_text(name: str, given: object) -> GivenPrompt:
-    if isinstance(given, str):
-        return GivenPrompt(text=given)
-    if not isinstance(given, list) or not given or not all(map(is_whole, given)):
-        raise _no_text(name, given)
-    return GivenPrompt(token_ids=tuple(given))
-
-
-def _no_text(name: str, given: object) -> FieldError:
-    return impossible(name, given, "text, a list of texts, token ids or a list of lists of token ids")
+    return tuple(GivenPrompt(text=one) if isinstance(one, str) else GivenPrompt(token_ids=tuple(one)) for one in given)

@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Self
+from functools import cached_property
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from twofold.api.base import HasCommon, Job, ModelFacts, ReplyHead
+from msgspec import Meta
+
+from twofold.api.base import Job, ModelFacts, ReplyHead
+from twofold.api.body import only
 from twofold.api.conversation import AS_BEFORE, Conversation, Thinking
-from twofold.api.fields import FieldError, Fields, impossible
-from twofold.api.openai.bodies import Common, Limits, open_body
+from twofold.api.fields import FieldError
 from twofold.api.openai.chat_stream import ChatStreamer
-from twofold.api.openai.messages import read_messages
+from twofold.api.openai.messages import ChatMessage, PromptCacheOptions, cache_points
 from twofold.api.openai.replies import chat_completion
-from twofold.api.openai.sampling import sampling_keywords
-from twofold.api.openai.tools import read_tools
-from twofold.core.params import MAX_LOGPROBS, MAX_TOKEN_ID, SamplingParams
-from twofold.core.sampling_defaults import NAMES
+from twofold.api.openai.sampling import Count, SampledRequest, TokenId, TopLogprobs
+from twofold.api.openai.tools import ChatToolChoice, ChatTools, chosen_tools
+from twofold.core.params import SamplingParams
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import Message
-from twofold.text.templates.chat import check_variables
+from twofold.text.templates.chat import MAX_VARIABLE_CHARACTERS, RESERVED_VARIABLES, check_variables
+from twofold.text.templates.messages import MAX_MESSAGES
 
-LIMITS: Final[Limits] = {
-    "audio": (),
-    "function_call": (),
-    "functions": (),
-    "modalities": (["text"],),
-    "moderation": (),
-    "prediction": (),
-    "store": (False,),
-    "verbosity": ("medium",),
-    "web_search_options": (),
-}
+TemplateVariables: TypeAlias = Annotated[
+    dict[str, Any],
+    Meta(
+        extra_json_schema={
+            "propertyNames": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": MAX_VARIABLE_CHARACTERS,
+                "pattern": "^[A-Za-z_][A-Za-z0-9_]*$",
+                "not": {"enum": sorted(RESERVED_VARIABLES)},
+            }
+        }
+    ),
+]
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 EFFORTS: Final[Mapping[str, Thinking]] = {
     "none": Thinking("off"),
     "minimal": Thinking("on", 256, "reasoning_effort"),
@@ -44,46 +50,78 @@ EFFORTS: Final[Mapping[str, Thinking]] = {
 """How many tokens a model may think for an effort; thinking_token_budget says it exactly."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest(HasCommon):
-    """A chat, and how its answers are drawn. ``asked``: sampling parameters that the body gave itself."""
+class ChatRequest(SampledRequest, kw_only=True, dict=True):
+    """A chat, and how its answers are sampled."""
 
-    common: Common
-    conversation: Conversation
-    params: SamplingParams
-    asked: frozenset[str] = frozenset()
+    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    tools: ChatTools | None = None
+    tool_choice: ChatToolChoice = "auto"
+    parallel_tool_calls: bool = True
+    reasoning_effort: Effort | None = None
+    thinking_token_budget: TokenId | None = None
+    chat_template_kwargs: TemplateVariables | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: Annotated[
+        bool, Meta(description="The answer goes on from the last message, which is the assistant's.")
+    ] = False
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    logprobs: bool = False
+    top_logprobs: TopLogprobs | None = None
+    prompt_cache_retention: Literal["in_memory"] | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
+    modalities: Annotated[Any, only(["text"])] = None
+    store: Literal[False] = False
+    verbosity: Literal["medium"] | None = None
+    audio: None = None
+    function_call: None = None
+    functions: None = None
+    moderation: None = None
+    prediction: None = None
+    web_search_options: None = None
 
-    @classmethod
-    def read(cls, body: object) -> Self:
-        """Reads a body. Raises ParameterError for an impossible, unknown or unsupported field."""
-        fields = open_body(body, LIMITS)
-        common = Common.read(fields)
-        tools, choice = read_tools(fields)
-        messages, points = read_messages(fields)
-        continues = _continues(fields, messages)
-        request = cls(
-            common=common,
-            conversation=Conversation(
-                messages=messages,
-                tools=tools,
-                choice=choice,
-                parallel=fields.flag("parallel_tool_calls", True),
-                thinking=read_thinking(fields),
-                variables=_variables(fields),
-                add_generation_prompt=fields.flag("add_generation_prompt", not continues),
-                continues=continues,
-                cache_points=points,
-            ),
-            params=SamplingParams(
-                **sampling_keywords(fields), max_tokens=_max_tokens(fields), logprobs=_logprobs(fields)
-            ),
-            asked=fields.given(NAMES),
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_variables(self.chat_template_kwargs or ())
+        assert self.conversation, "it raises for what is impossible"
+        assert self.params, "it raises for what is impossible"
+
+    @cached_property
+    def conversation(self) -> Conversation:
+        tools, choice = chosen_tools(self.tools or (), self.tool_choice)
+        messages = [message.message(f"messages[{index}]") for index, message in enumerate(self.messages)]
+        self._check_continued(messages[-1])
+        prompted = not self.continue_final_message if self.add_generation_prompt is None else self.add_generation_prompt
+        return Conversation(
+            messages=messages,
+            tools=tools,
+            choice=choice,
+            parallel=self.parallel_tool_calls,
+            thinking=self._thinking(),
+            variables=self.chat_template_kwargs or {},
+            add_generation_prompt=prompted,
+            continues=self.continue_final_message,
+            cache_points=cache_points(self.messages, self.prompt_cache_options),
         )
-        fields.close()
-        return request
+
+    @cached_property
+    def params(self) -> SamplingParams:
+        older, newer = self.max_tokens, self.max_completion_tokens
+        if None not in (older, newer) and older != newer:
+            raise FieldError(
+                f"max_tokens is {older}, max_completion_tokens {newer}.",
+                param="max_tokens",
+                hint="Leave max_tokens out.",
+            )
+        if self.top_logprobs and not self.logprobs:
+            raise FieldError("top_logprobs needs logprobs.", param="top_logprobs", hint='Set "logprobs": true.')
+        logprobs = (self.top_logprobs or 0) if self.logprobs else None
+        return SamplingParams(
+            **self.sampling_keywords(), max_tokens=older if newer is None else newer, logprobs=logprobs
+        )
 
     def prepare(self, model: ModelFacts) -> Sequence[Job]:
-        return [self.conversation.prepare(model, model.sampling.fill(self.params, self.asked), self.common.options)]
+        return [self.conversation.prepare(model, model.sampling.fill(self.params, self.asked), self.request_options)]
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:
         (output,) = outputs
@@ -93,7 +131,7 @@ class ChatRequest(HasCommon):
             model,
             lambda: self.conversation.parser(model),
             top_logprobs=self.params.logprobs or 0,
-            token_ids=self.common.return_token_ids,
+            token_ids=self.return_token_ids,
         )
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> ChatStreamer:
@@ -101,66 +139,35 @@ class ChatRequest(HasCommon):
             head,
             model,
             [self.conversation.parser(model) for _ in range(self.params.n)],
-            include_usage=self.common.include_usage,
+            include_usage=self.include_usage,
             top_logprobs=self.params.logprobs,
-            token_ids=self.common.return_token_ids,
+            token_ids=self.return_token_ids,
         )
 
+    def _check_continued(self, last: Message) -> None:
+        """Raises FieldError for an answer that cannot go on from the last message."""
+        name = "continue_final_message"
+        if not self.continue_final_message:
+            return
+        if last["role"] != "assistant" or "tool_calls" in last:
+            raise FieldError(
+                f"{name} needs a last message of role assistant without tool calls.",
+                param=name,
+                hint="Leave it out, or end with the beginning of the answer.",
+            )
+        if self.add_generation_prompt:
+            message = f"{name} and add_generation_prompt exclude each other."
+            raise FieldError(message, param=name, hint="Leave add_generation_prompt out.")
 
-def _continues(fields: Fields, messages: Sequence[Message]) -> bool:
-    """Whether the answer goes on from the last message, as vLLM's continue_final_message asks."""
-    name = "continue_final_message"
-    if not fields.flag(name):
-        return False
-    if messages[-1]["role"] != "assistant" or "tool_calls" in messages[-1]:
-        raise FieldError(
-            f"{name} needs a last message of role assistant without tool calls.",
-            param=name,
-            hint="Leave it out, or end with the beginning of the answer.",
-        )
-    if fields.flag("add_generation_prompt"):
-        raise FieldError(
-            f"{name} and add_generation_prompt exclude each other.", param=name, hint="Leave add_generation_prompt out."
-        )
-    return True
-
-
-def read_thinking(fields: Fields) -> Thinking:
-    """OpenAI's reasoning_effort, or vLLM's thinking_token_budget, which says exactly how much."""
-    budget = fields.whole("thinking_token_budget", 0, MAX_TOKEN_ID)
-    effort = fields.take("reasoning_effort")
-    if effort is None:
-        return AS_BEFORE if budget is None else Thinking("on", budget, "thinking_token_budget")
-    chosen = EFFORTS[fields.choice("reasoning_effort", EFFORTS)]
-    if budget is None:
-        return chosen
-    if chosen.mode == "off":
-        message = 'thinking_token_budget has nothing to limit: reasoning_effort is "none".'
-        raise FieldError(message, param="thinking_token_budget", hint="Remove one of them.")
-    return Thinking("on", budget, "thinking_token_budget")
-
-
-def _max_tokens(fields: Fields) -> int | None:
-    """max_completion_tokens, or its older name max_tokens; None goes on to the end of the context."""
-    older = fields.whole("max_tokens", 1, MAX_TOKEN_ID)
-    newer = fields.whole("max_completion_tokens", 1, MAX_TOKEN_ID)
-    if None not in (older, newer) and older != newer:
-        raise FieldError(
-            f"max_tokens is {older}, max_completion_tokens {newer}.", param="max_tokens", hint="Leave max_tokens out."
-        )
-    return older if newer is None else newer
-
-
-def _logprobs(fields: Fields) -> int | None:
-    wanted, most = fields.flag("logprobs"), fields.whole("top_logprobs", 0, MAX_LOGPROBS)
-    if most and not wanted:
-        raise FieldError("top_logprobs needs logprobs.", param="top_logprobs", hint='Set "logprobs": true.')
-    return (most or 0) if wanted else None
-
-
-def _variables(fields: Fields) -> Mapping[str, Any]:
-    variables = fields.take("chat_template_kwargs") or {}
-    if not isinstance(variables, dict):
-        raise impossible("chat_template_kwargs", variables, "an object")
-    check_variables(variables)
-    return variables
+    def _thinking(self) -> Thinking:
+        """OpenAI's reasoning_effort, or vLLM's thinking_token_budget, which says exactly how much."""
+        budget = self.thinking_token_budget
+        if self.reasoning_effort is None:
+            return AS_BEFORE if budget is None else Thinking("on", budget, "thinking_token_budget")
+        chosen = EFFORTS[self.reasoning_effort]
+        if budget is None:
+            return chosen
+        if chosen.mode == "off":
+            message = 'thinking_token_budget has nothing to limit: reasoning_effort is "none".'
+            raise FieldError(message, param="thinking_token_budget", hint="Remove one of them.")
+        return Thinking("on", budget, "thinking_token_budget")

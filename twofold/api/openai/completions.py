@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Self
+from functools import cached_property
+from typing import Annotated, Any, Final
 
-from twofold.api.base import HasCommon, Job, ModelFacts, ReplyHead
-from twofold.api.fields import UNSUPPORTED, FieldError
-from twofold.api.openai.bodies import Common, open_body, read_texts
+from msgspec import Meta
+
+from twofold.api.base import Job, ModelFacts, ReplyHead
+from twofold.api.fields import UNSUPPORTED, FieldError, impossible
+from twofold.api.openai.bodies import Prompts, given_prompts
 from twofold.api.openai.completion_stream import CompletionStreamer
 from twofold.api.openai.replies import text_completion
-from twofold.api.openai.sampling import sampling_keywords
+from twofold.api.openai.sampling import SampledRequest, TokenId, TopLogprobs
 from twofold.api.texts import infilled, tokenized
-from twofold.core.params import MAX_LOGPROBS, MAX_TOKEN_ID, SamplingParams
-from twofold.core.sampling_defaults import NAMES
+from twofold.core.params import MAX_N, MAX_TOKEN_ID, SamplingParams
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import GivenPrompt
 
@@ -22,53 +23,47 @@ COMPLETION_TOKENS: Final = 16
 """OpenAI's default of max_tokens; a chat goes on to the end of the context."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionRequest(HasCommon):
-    """Texts to go on with.
+class CompletionRequest(SampledRequest, kw_only=True, dict=True):
+    """Texts to go on with."""
 
-    suffix        the model fills in what stands between a prompt and it; empty where there is none
-    echo          puts the prompt before each answer
-    prompt_only   leaves the answer away, which OpenAI writes max_tokens 0: the token that is drawn nevertheless is
-                  dropped
-    """
+    prompt: Prompts
+    suffix: Annotated[str, Meta(description="The model fills in what is between the prompt and this text.")] = ""
+    echo: bool = False
+    logprobs: TopLogprobs | None = None
+    best_of: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
+    max_tokens: Annotated[TokenId, Meta(description="0 needs echo: then the prompt alone is sent back.")] = (
+        COMPLETION_TOKENS
+    )
 
-    common: Common
-    given: tuple[GivenPrompt, ...]
-    suffix: str
-    echo: bool
-    prompt_only: bool
-    params: SamplingParams
-    asked: frozenset[str] = frozenset()
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prompt_only and not self.echo:
+            raise impossible("max_tokens", 0, f"a whole number from 1 to {MAX_TOKEN_ID}")
+        assert self.params, "it raises for what is impossible"
+        self._check_suffix()
+        self._check_stream()
 
-    @classmethod
-    def read(cls, body: object) -> Self:
-        """Reads a body. Raises ParameterError for an impossible, unknown or unsupported field."""
-        fields = open_body(body, {})
-        echo = fields.flag("echo")
-        logprobs = fields.whole("logprobs", 0, MAX_LOGPROBS)
-        most = fields.whole("max_tokens", 0 if echo else 1, MAX_TOKEN_ID)
-        request = cls(
-            common=Common.read(fields),
-            given=read_texts(fields, "prompt"),
-            suffix=fields.text("suffix") or "",
-            echo=echo,
-            prompt_only=most == 0,
-            params=SamplingParams(
-                **sampling_keywords(fields),
-                best_of=fields.take("best_of"),
-                max_tokens=COMPLETION_TOKENS if most is None else most or 1,
-                logprobs=logprobs,
-                prompt_logprobs=logprobs if echo else None,
-            ),
-            asked=fields.given(NAMES),
+    @property
+    def prompt_only(self) -> bool:
+        """Whether only the prompt is sent back: the token that is sampled nevertheless is dropped."""
+        return self.max_tokens == 0
+
+    @cached_property
+    def given(self) -> tuple[GivenPrompt, ...]:
+        return given_prompts(self.prompt)
+
+    @cached_property
+    def params(self) -> SamplingParams:
+        return SamplingParams(
+            **self.sampling_keywords(),
+            best_of=self.best_of,
+            max_tokens=self.max_tokens or 1,
+            logprobs=self.logprobs,
+            prompt_logprobs=self.logprobs if self.echo else None,
         )
-        fields.close()
-        request._check_suffix()
-        request._check_stream()
-        return request
 
     def prepare(self, model: ModelFacts) -> Sequence[Job]:
-        options, params = self.common.options, model.sampling.fill(self.params, self.asked)
+        options, params = self.request_options, model.sampling.fill(self.params, self.asked)
         if self.suffix:
             return [infilled(given.text or "", self.suffix, model, params, options) for given in self.given]
         return [Job(tokenized(given, model), params, options) for given in self.given]
@@ -80,7 +75,7 @@ class CompletionRequest(HasCommon):
             model,
             echo=self.echo,
             prompt_only=self.prompt_only,
-            token_ids=self.common.return_token_ids,
+            token_ids=self.return_token_ids,
         )
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> CompletionStreamer:
@@ -90,9 +85,9 @@ class CompletionRequest(HasCommon):
             self.given,
             answers=self.params.n,
             echo=self.echo,
-            include_usage=self.common.include_usage,
+            include_usage=self.include_usage,
             logprobs=self.params.logprobs is not None,
-            token_ids=self.common.return_token_ids,
+            token_ids=self.return_token_ids,
         )
 
     def _check_suffix(self) -> None:
@@ -104,7 +99,7 @@ class CompletionRequest(HasCommon):
 
     def _check_stream(self) -> None:
         """Raises FieldError for what is only known when the whole answer is there."""
-        if not self.common.stream:
+        if not self.stream:
             return
         whole = {
             "best_of": self.params.answers > self.params.n,

@@ -1,137 +1,124 @@
-"""The messages of a chat: each field with its type, and which beginnings of the prompt shall stay cached.
+"""The messages of a chat, and which prefixes of the prompt shall stay cached.
 
 What a message means is the chat template's to say, and so is what it refuses; here nothing passes that is no message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
+from msgspec import Meta
+
+from twofold.api.body import OFFERED, RequestObject, only
 from twofold.api.cache_points import CachePoint
-from twofold.api.fields import FieldError, Fields, impossible, unsupported
-from twofold.core.errors import named
+from twofold.api.fields import FieldError
+from twofold.api.openai.sampling import FullText
 from twofold.core.request import MAX_PINS, TimeToLive
 from twofold.engine.prompts import Message
-from twofold.text.templates.messages import MAX_MESSAGES
 
-ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function", "model", "ipython")
 TEXTS: Final = ("name", "tool_call_id", "reasoning_content", "thinking")
-ECHOED: Final[Mapping[str, tuple[object, ...]]] = {"annotations": ([],), "audio": (), "function_call": ()}
-"""Fields of OpenAI's own replies, which clients send back with the values that say nothing."""
 CACHE_TTLS: Final[Mapping[str, TimeToLive]] = {"5m": "5m", "30m": "30m", "1h": "1h"}
 DEFAULT_TTL: Final = "30m"
 MAX_INDEX: Final = 2**31 - 1
 
-
-def read_messages(fields: Fields) -> tuple[Sequence[Message], tuple[CachePoint, ...]]:
-    """The messages without their null fields, and what of them shall stay cached. Raises FieldError."""
-    messages = fields.require("messages")
-    if not isinstance(messages, list):
-        raise impossible("messages", messages, "a list of objects")
-    if not 0 < len(messages) <= MAX_MESSAGES:
-        raise FieldError(
-            f"messages holds {len(messages)} messages; the range is 1 to {MAX_MESSAGES}.", param="messages"
-        )
-    mode, ttl = _cache_options(fields)
-    points: list[CachePoint] = []
-    found = [_MessageReader(index, ttl or DEFAULT_TTL, points).message(given) for index, given in enumerate(messages)]
-    if ttl is not None and mode == "implicit":
-        points.append(CachePoint(ttl))
-    return found, tuple(points[-MAX_PINS:])
+ChatRole: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function", "model", "ipython"]
 
 
-class _MessageReader:
-    """Reads the message ``index``; what of it shall stay cached, for ``ttl`` unless it says so, goes to ``points``."""
+class CacheBreakpoint(RequestObject):
+    """The prompt up to here stays cached."""
 
-    def __init__(self, index: int, ttl: TimeToLive, points: list[CachePoint]) -> None:
-        self._index = index
-        self._ttl = ttl
-        self._points = points
+    mode: Literal["explicit"]
+    ttl: TimeToLive | None = None
 
-    def message(self, given: object) -> Message:
-        fields = Fields(given, f"messages[{self._index}]")
-        message: dict[str, Any] = {"role": fields.choice("role", ROLES)}
-        content, refusal = self._content(fields), fields.text("refusal")
-        message |= {name: value for name in TEXTS if (value := fields.text(name)) is not None}
-        calls = _calls(fields)
-        for name, possible in ECHOED.items():
-            fields.only(name, *possible)
-        fields.close()
-        if calls is not None:
-            message["tool_calls"] = calls
-        if content is None and refusal is not None:
-            content = refusal
-        if content is None and not calls:
-            raise FieldError(f"{fields.name('content')} is required.", param=fields.name("content"))
+
+class ChatTextPart(RequestObject):
+    """A part of a message's text."""
+
+    type: Annotated[Literal["text"], OFFERED]
+    text: str
+    prompt_cache_breakpoint: CacheBreakpoint | None = None
+
+
+class ChatRefusalPart(RequestObject):
+    """A refusal, which is text like any other."""
+
+    type: Annotated[Literal["refusal"], OFFERED]
+    refusal: str
+    prompt_cache_breakpoint: CacheBreakpoint | None = None
+
+
+class CalledFunction(RequestObject):
+    """A function with its arguments: JSON text, or an object."""
+
+    name: FullText
+    arguments: str | dict[str, Any] = ""
+
+
+class ChatCall(RequestObject):
+    """A call that the assistant made, as it was sent; ``index`` is its place in a stream."""
+
+    function: CalledFunction
+    id: str | None = None
+    type: Literal["function"] = "function"
+    index: Annotated[int, Meta(ge=0, le=MAX_INDEX)] | None = None
+
+    def message(self) -> Message:
+        function = {"name": self.function.name, "arguments": self.function.arguments}
+        return ({} if self.id is None else {"id": self.id}) | {"type": "function", "function": function}
+
+
+class ChatMessage(RequestObject):
+    """One message. What only OpenAI's own replies hold may be sent back with the value that says nothing."""
+
+    role: ChatRole
+    content: str | list[str | ChatTextPart | ChatRefusalPart] | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    thinking: str | None = None
+    refusal: str | None = None
+    tool_calls: list[ChatCall] | None = None
+    annotations: Annotated[Any, only([])] = None
+    audio: None = None
+    function_call: None = None
+
+    def message(self, where: str) -> Message:
+        """The message in the form that templates read. Raises FieldError where it neither has content nor calls."""
+        message: dict[str, Any] = {"role": self.role}
+        message |= {name: value for name in TEXTS if (value := getattr(self, name)) is not None}
+        if self.tool_calls is not None:
+            message["tool_calls"] = [call.message() for call in self.tool_calls]
+        content: Any = self.refusal if self.content is None else self.content
+        if content is None and not self.tool_calls:
+            raise FieldError(f"{where}.content is required.", param=f"{where}.content")
+        if isinstance(content, list):
+            content = [part if isinstance(part, str) else {"type": "text", "text": text_of(part)} for part in content]
         return message | {"content": content}
 
-    def _content(self, fields: Fields) -> str | list[Any] | None:
-        given = fields.take("content")
-        if given is None or isinstance(given, str):
-            return given
-        if not isinstance(given, list):
-            raise impossible(fields.name("content"), given, "text or a list of text parts")
-        return [self._part(part, number, fields.name("content")) for number, part in enumerate(given)]
-
-    def _part(self, given: object, number: int, where: str) -> Any:
-        """A part of a content without its breakpoint; a refusal is text like any other."""
-        if isinstance(given, str):
-            return given
-        part = Fields(given, f"{where}[{number}]")
-        kind = part.require("type")
-        if kind not in ("text", "refusal"):
-            raise unsupported(f"{part.name('type')} {named(kind)}", "This model reads text alone.")
-        part.require(kind)
-        text = part.text(kind)
-        mark = part.inner("prompt_cache_breakpoint")
-        if mark is not None:
-            mark.choice("mode", ("explicit",))
-            self._points.append(CachePoint(_ttl(mark) or self._ttl, message=self._index, part=number))
-            mark.close()
-        part.close()
-        return {"type": "text", "text": text}
+    def points(self, index: int, ttl: TimeToLive) -> Iterator[CachePoint]:
+        """Where the message, the ``index``-th, has breakpoints; they hold for ``ttl`` unless they name another."""
+        for number, part in enumerate(self.content if isinstance(self.content, list) else ()):
+            point = None if isinstance(part, str) else part.prompt_cache_breakpoint
+            if point is not None:
+                yield CachePoint(point.ttl or ttl, message=index, part=number)
 
 
-def _calls(fields: Fields) -> list[Message] | None:
-    calls = fields.take("tool_calls")
-    if calls is not None and not isinstance(calls, list):
-        raise impossible(fields.name("tool_calls"), calls, "a list of calls")
-    where = fields.name("tool_calls")
-    return calls and [_call(Fields(call, f"{where}[{number}]")) for number, call in enumerate(calls)]
+class PromptCacheOptions(RequestObject):
+    """Whether the whole prompt stays cached (implicit) or only what has a breakpoint, and for how long."""
+
+    mode: Literal["implicit", "explicit"] = "implicit"
+    ttl: TimeToLive = DEFAULT_TTL
 
 
-def _call(call: Fields) -> Message:
-    """A call that the assistant made, as it was told; a stream tells its place in ``index`` too."""
-    call.require("function")
-    function = call.inner("function")
-    assert function is not None, "it was required"
-    name = function.require("name")
-    if not isinstance(name, str) or not name:
-        raise impossible(function.name("name"), name, "the name of a tool")
-    arguments = function.take("arguments")
-    if arguments is not None and not isinstance(arguments, str | dict):
-        raise impossible(function.name("arguments"), arguments, "JSON text or an object")
-    function.close()
-    identity = call.text("id")
-    call.only("type", "function")
-    call.whole("index", 0, MAX_INDEX)
-    call.close()
-    made = {"name": name, "arguments": "" if arguments is None else arguments}
-    return ({} if identity is None else {"id": identity}) | {"type": "function", "function": made}
+def text_of(part: ChatTextPart | ChatRefusalPart) -> str:
+    return part.text if isinstance(part, ChatTextPart) else part.refusal
 
 
-def _cache_options(fields: Fields) -> tuple[str, TimeToLive | None]:
-    """Whether the whole prompt shall stay cached although it is not said where, and for how long."""
-    fields.only("prompt_cache_retention", "in_memory")
-    options = fields.inner("prompt_cache_options")
-    if options is None:
-        return "explicit", None
-    mode = options.choice("mode", ("implicit", "explicit")) if options.take("mode") is not None else "implicit"
-    ttl = _ttl(options)
-    options.close()
-    return mode, ttl or DEFAULT_TTL
-
-
-def _ttl(fields: Fields) -> TimeToLive | None:
-    return None if fields.take("ttl") is None else CACHE_TTLS[fields.choice("ttl", CACHE_TTLS)]
+def cache_points(messages: Sequence[ChatMessage], options: PromptCacheOptions | None) -> tuple[CachePoint, ...]:
+    """The prefixes of the prompt that shall stay cached."""
+    ttl = DEFAULT_TTL if options is None else options.ttl
+    points = [point for index, message in enumerate(messages) for point in message.points(index, ttl)]
+    if options is not None and options.mode == "implicit":
+        points.append(CachePoint(ttl))
+    return tuple(points[-MAX_PINS:])

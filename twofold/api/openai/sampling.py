@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
+from msgspec import Meta, structs
+
+from twofold.api.body import RequestObject
 from twofold.api.fields import FieldError, Fields, impossible
-from twofold.core.params import MAX_SEED, StructuredOutputsParams
+from twofold.api.openai.bodies import LabelledRequest
+from twofold.core.errors import ParameterError
+from twofold.core.params import (
+    MAX_BIASED_TOKENS,
+    MAX_CHOICES,
+    MAX_LOGPROBS,
+    MAX_N,
+    MAX_SEED,
+    MAX_STOP_CHARS,
+    MAX_STOP_TOKENS,
+    MAX_STOPS,
+    MAX_TOKEN_ID,
+    StructuredOutputsParams,
+)
+from twofold.core.sampling_defaults import NAMES
 
 LEAST_SEED: Final = -(1 << 63)
+
+TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
+Count: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_TOKEN_ID)]
+TopLogprobs: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
+Temperature: TypeAlias = Annotated[float, Meta(ge=0)]
+TopP: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
+TopK: TypeAlias = Annotated[int, Meta(ge=-1, le=MAX_TOKEN_ID)]
+MinP: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+Repetition: TypeAlias = Annotated[float, Meta(gt=0)]
+Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
+Stop: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARS)]
+Stops: TypeAlias = Stop | Annotated[list[Stop], Meta(max_length=MAX_STOPS)]
+FullText: TypeAlias = Annotated[str, Meta(min_length=1)]
+JsonSchema: TypeAlias = Annotated[dict[str, Any], Meta(extra={"wanted": "a JSON schema"})]
 
 SAME_NAME: Final = (
     "n",
@@ -25,17 +56,123 @@ SAME_NAME: Final = (
     "skip_special_tokens",
     "include_stop_str_in_output",
 )
-"""Fields that ``SamplingParams`` knows by the same name and checks itself."""
+"""Fields that ``SamplingParams`` knows by the same name."""
 
 
-def sampling_keywords(fields: Fields) -> dict[str, Any]:
-    """Keywords of ``SamplingParams`` that both endpoints have."""
-    keywords = {name: value for name in SAME_NAME if (value := fields.take(name)) is not None}
-    return keywords | {
-        "seed": _seed(fields),
-        "logit_bias": _logit_bias(fields),
-        "structured_outputs": _structured_outputs(fields),
-    }
+class StreamOptions(RequestObject):
+    """What a stream holds beside the answer."""
+
+    include_usage: bool = False
+    include_obfuscation: Literal[False] = False
+    continuous_usage_stats: Literal[False] = False
+
+
+class PlainFormat(RequestObject):
+    """Any text, or any JSON object."""
+
+    type: Literal["text", "json_object"]
+
+
+class DescribedSchema(RequestObject):
+    """A schema with its labels. ``strict`` may be off: the answer keeps to the schema all the same."""
+
+    name: str | None = None
+    description: str | None = None
+    strict: bool = False
+    schema: JsonSchema | None = None
+
+
+class SchemaFormat(RequestObject):
+    """JSON of a schema."""
+
+    type: Literal["json_schema"]
+    json_schema: DescribedSchema
+
+
+class StructuredOutputs(RequestObject):
+    """vLLM's field for the format of an answer: exactly one of these."""
+
+    json: JsonSchema | str | None = None
+    json_object: bool = False
+    regex: FullText | None = None
+    choice: Annotated[list[FullText], Meta(min_length=1, max_length=MAX_CHOICES)] | None = None
+    grammar: FullText | None = None
+
+
+class SampledRequest(LabelledRequest):
+    """The fields of chats and completions that say how an answer is sampled and streamed."""
+
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool = False
+    n: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
+    repetition_penalty: Repetition | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    stop: Stops | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_STOP_TOKENS)] | None = None
+    min_tokens: TokenId | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    seed: Annotated[int, Meta(ge=LEAST_SEED, le=MAX_SEED)] | None = None
+    logit_bias: (
+        Annotated[
+            dict[Annotated[str, Meta(pattern="^[0-9]{1,9}$")], Annotated[float, Meta(ge=-100, le=100)]],
+            Meta(max_length=MAX_BIASED_TOKENS, extra={"wanted": "an object from token ids to numbers"}),
+        ]
+        | None
+    ) = None
+    response_format: PlainFormat | SchemaFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+
+    def __post_init__(self) -> None:
+        if self.stream_options is not None and not self.stream:
+            raise ParameterError(
+                "stream_options needs stream.", param="stream_options", hint='Set "stream": true, or leave it out.'
+            )
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """Sampling parameters with defaults of the server's that the body gave itself."""
+        return frozenset(name for name in NAMES if getattr(self, name) is not None)
+
+    def sampling_keywords(self) -> dict[str, Any]:
+        """Keywords of ``SamplingParams`` that both endpoints have. OpenAI's seeds are signed; one below 0 stands for
+        the unsigned number of the same bits."""
+        keywords: dict[str, Any] = {name: value for name in SAME_NAME if (value := getattr(self, name)) is not None}
+        return keywords | {
+            "seed": None if self.seed is None else self.seed & MAX_SEED,
+            "logit_bias": {int(token): bias for token, bias in (self.logit_bias or {}).items()},
+            "structured_outputs": self._form(),
+        }
+
+    def _form(self) -> StructuredOutputsParams | None:
+        """The form of the answer, as OpenAI's response_format says it or as vLLM's structured_outputs."""
+        form = None
+        match self.response_format:
+            case PlainFormat(type="json_object"):
+                form = StructuredOutputsParams(json_object=True)
+            case SchemaFormat(json_schema=described):
+                whole = described.schema is None
+                form = StructuredOutputsParams(json=described.schema, json_object=whole)
+        if self.structured_outputs is None:
+            return form
+        if form is not None:
+            raise FieldError(
+                "response_format and structured_outputs both set the output format.",
+                param="structured_outputs",
+                hint="Remove one of them.",
+            )
+        return StructuredOutputsParams(**structs.asdict(self.structured_outputs))
 
 
 def json_schema_form(described: Fields) -> StructuredOutputsParams:
@@ -50,49 +187,3 @@ def json_schema_form(described: Fields) -> StructuredOutputsParams:
     if not isinstance(schema, dict):
         raise impossible(described.name("schema"), schema, "a JSON schema")
     return StructuredOutputsParams(json=schema)
-
-
-def _seed(fields: Fields) -> int | None:
-    """OpenAI's seeds are signed; one below 0 stands for the unsigned number of the same bits."""
-    seed = fields.whole("seed", LEAST_SEED, MAX_SEED)
-    return None if seed is None else seed & MAX_SEED
-
-
-def _logit_bias(fields: Fields) -> dict[int, float] | None:
-    """Keys of JSON objects are text; here they are the digits of token ids."""
-    biases = fields.take("logit_bias")
-    if biases is None:
-        return None
-    if not isinstance(biases, dict) or not all(key.isascii() and key.isdigit() and len(key) < 10 for key in biases):
-        raise impossible("logit_bias", biases, "an object from token ids to numbers")
-    return {int(key): value for key, value in biases.items()}
-
-
-def _structured_outputs(fields: Fields) -> StructuredOutputsParams | None:
-    """The form of the answer, as OpenAI's response_format says it or as vLLM's structured_outputs."""
-    formatted, extra = _response_format(fields), fields.take("structured_outputs")
-    if extra is None:
-        return formatted
-    if formatted is not None:
-        raise FieldError(
-            "response_format and structured_outputs both set the output format.",
-            param="structured_outputs",
-            hint="Remove one of them.",
-        )
-    if not isinstance(extra, dict):
-        raise impossible("structured_outputs", extra, "an object")
-    return StructuredOutputsParams(**{name: value for name, value in extra.items() if value is not None})
-
-
-def _response_format(fields: Fields) -> StructuredOutputsParams | None:
-    chosen = fields.inner("response_format")
-    if chosen is None:
-        return None
-    kind = chosen.choice("type", ("text", "json_object", "json_schema"))
-    form = None
-    if kind == "json_object":
-        form = StructuredOutputsParams(json_object=True)
-    elif kind == "json_schema":
-        form = json_schema_form(Fields(chosen.require("json_schema"), "response_format.json_schema"))
-    chosen.close()
-    return form

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from twofold.api.fields import MISSING, FieldError, Fields
+from twofold.api.body import RequestObject, only
+from twofold.api.fields import MISSING, FieldError
 from twofold.server.base import ModelEntry, ModelHub
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
 from twofold.server.models.hub import LATEST
@@ -16,6 +17,17 @@ API_VERSION: Final = "0.13.5"
 """The version of Ollama whose API this is: clients ask for it to know what they may send."""
 NEVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
 """When a model is unloaded that stays until another one needs its memory."""
+
+
+class OllamaShowRequest(RequestObject):
+    """The body of /api/show; ``name`` is the older name of ``model``, and one of them is required."""
+
+    model: str | None = None
+    name: str | None = None
+    verbose: bool = False
+    system: Annotated[Any, only("")] = None
+    template: Annotated[Any, only("")] = None
+    options: Annotated[Any, only({})] = None
 
 
 class OllamaEndpoint:
@@ -56,13 +68,8 @@ class OllamaEndpoint:
 
     async def show(self, asked: EndpointRequest) -> EndpointResponse:
         """What is known of one model. Raises ModelNotFoundError with the nearest name."""
-        fields = await asked.read(Fields)
-        name = fields.text("model") or fields.text("name")
-        fields.flag("verbose")
-        fields.only("system", "")
-        fields.only("template", "")
-        fields.only("options", {})
-        fields.close()
+        request = await asked.read(OllamaShowRequest.read)
+        name = request.model or request.name
         if not name:
             raise FieldError("model is required.", param="model", code=MISSING)
         entries = {name: entry for entry in self._hub.entries() for name in entry.names}

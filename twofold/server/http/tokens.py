@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
-from typing import Final, Self
+from typing import Final
 
 import orjson
 
 from twofold.api.base import ModelFacts
-from twofold.api.fields import Fields, impossible, is_whole
-from twofold.api.openai.bodies import read_model
+from twofold.api.body import RequestObject
+from twofold.api.extras import ModelName
+from twofold.api.fields import impossible
 from twofold.api.openai.chat import ChatRequest
-from twofold.core.params import MAX_TOKEN_ID
+from twofold.api.openai.sampling import TokenId
 from twofold.server.base import ModelHub
 from twofold.server.http.asgi import json_list
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
@@ -29,9 +29,9 @@ class TokensEndpoint:
 
     async def tokenize(self, asked: EndpointRequest) -> EndpointResponse:
         """A text, or a chat as it goes through the template."""
-        request = await asked.read(_Tokenize.read)
+        request = await asked.read(read_tokenize)
         async with self._hub.lease(request.model) as served:
-            return EndpointResponse(body=await asked.work(served.name, partial(request.reply, served.facts)))
+            return EndpointResponse(body=await asked.work(served.name, partial(_tokenized, request, served.facts)))
 
     async def info(self, asked: EndpointRequest) -> EndpointResponse:  # noqa: ARG002 - it is about the first model
         """The first model's own tokens and chat template, for clients that render and count by themselves."""
@@ -42,55 +42,54 @@ class TokensEndpoint:
             return EndpointResponse({"model": served.name, **told, "chat_template": tokenizer.chat_template})
 
     async def detokenize(self, asked: EndpointRequest) -> EndpointResponse:
-        model, tokens = await asked.read(_tokens_to_decode)
-        async with self._hub.lease(model) as served:
-            return EndpointResponse(
-                body=await asked.work(served.name, partial(_decoded, tokens, served.facts.tokenizer))
-            )
+        request = await asked.read(DetokenizeRequest.read)
+        async with self._hub.lease(request.model) as served:
+            decoded = partial(_decoded, request.tokens, served.facts.tokenizer)
+            return EndpointResponse(body=await asked.work(served.name, decoded))
 
 
-@dataclass(frozen=True, slots=True)
-class _Tokenize:
-    """The body of /tokenize: a text, or a chat as it goes through the template."""
+class TokenizeText(RequestObject, kw_only=True):
+    """The body of /tokenize for a text."""
 
-    model: str | None
-    given: ChatRequest | str
-    special: bool
-    strings: bool
+    prompt: str
+    model: ModelName | None = None
+    add_special_tokens: bool = True
+    return_token_strs: bool = False
 
-    @classmethod
-    def read(cls, body: object) -> Self:
-        """Raises FieldError for a field that is missing, impossible, unknown or unsupported."""
-        fields = Fields(body)
-        assert isinstance(body, dict), "Fields takes nothing else"
-        strings, model = fields.flag("return_token_strs"), read_model(fields)
-        if fields.take("messages") is not None:
-            rest = {key: value for key, value in body.items() if key != "return_token_strs"}
-            return cls(model, ChatRequest.read(rest), False, strings)
-        special, text = fields.flag("add_special_tokens", True), fields.require("prompt")
-        if not isinstance(text, str):
-            raise impossible("prompt", text, "text")
-        fields.close()
-        return cls(model, text, special, strings)
-
-    def reply(self, facts: ModelFacts) -> bytes:
-        """The body of the response, in JSON."""
-        if isinstance(self.given, str):
-            ids = facts.tokenizer.encode(self.given, add_special_tokens=self.special)
-        else:
-            ids = list(self.given.prepare(facts.unbounded())[0].prompt.token_ids or ())
-        strings = json_list([facts.tokenizer.token_text(token) for token in ids], PIECE) if self.strings else b"null"
-        told = (len(ids), facts.context, json_list(ids, PIECE), strings)
-        return b'{"count":%d,"max_model_len":%d,"tokens":%b,"token_strs":%b}' % told
+    def ids(self, facts: ModelFacts) -> list[int]:
+        return facts.tokenizer.encode(self.prompt, add_special_tokens=self.add_special_tokens)
 
 
-def _tokens_to_decode(body: object) -> tuple[str | None, list[int]]:
-    fields = Fields(body)
-    model, tokens = read_model(fields), fields.require("tokens")
-    fields.close()
-    if not isinstance(tokens, list) or not all(is_whole(token) and 0 <= token <= MAX_TOKEN_ID for token in tokens):
-        raise impossible("tokens", tokens, "a list of token ids")
-    return model, tokens
+class TokenizeChat(ChatRequest, kw_only=True, dict=True):
+    """The body of /tokenize for a chat, which goes through the template."""
+
+    return_token_strs: bool = False
+
+    def ids(self, facts: ModelFacts) -> list[int]:
+        return list(self.prepare(facts.unbounded())[0].prompt.token_ids or ())
+
+
+class DetokenizeRequest(RequestObject, kw_only=True):
+    """The body of /detokenize."""
+
+    tokens: list[TokenId]
+    model: ModelName | None = None
+
+
+def read_tokenize(body: object) -> TokenizeText | TokenizeChat:
+    """Raises ParameterError for a field that is missing, impossible, unknown or unsupported."""
+    chat = isinstance(body, dict) and body.get("messages") is not None
+    return TokenizeChat.read(body) if chat else TokenizeText.read(body)
+
+
+def _tokenized(request: TokenizeText | TokenizeChat, facts: ModelFacts) -> bytes:
+    """The body of the response, in JSON."""
+    ids = request.ids(facts)
+    strings = b"null"
+    if request.return_token_strs:
+        strings = json_list([facts.tokenizer.token_text(token) for token in ids], PIECE)
+    told = (len(ids), facts.context, json_list(ids, PIECE), strings)
+    return b'{"count":%d,"max_model_len":%d,"tokens":%b,"token_strs":%b}' % told
 
 
 def _decoded(tokens: list[int], tokenizer: Tokenizer) -> bytes:

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from twofold.api.base import Dialect
+from twofold.api.extras import MAX_MODEL_CHARS
 from twofold.server.batches.service import ENDPOINTS
 from twofold.server.openapi import (
     anthropic_replies,
@@ -90,7 +91,7 @@ def document(
     keyed       whether it asks for a key
     any_model   whether it takes other names for the first one, too
     """
-    name = text(1) if any_model else word(*models)
+    name = text(1, MAX_MODEL_CHARS) if any_model else word(*models)
     paths: dict[str, Any] = {}
     for operation in operations(models):
         dialect = dialect_of(operation.path)

@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from twofold.api.body import RequestObject, schemas
+from twofold.api.ollama.chat import OllamaChatRequest
+from twofold.api.ollama.embed import OllamaEmbeddingRequest, OllamaEmbedRequest
+from twofold.api.ollama.generate import OllamaGenerateRequest
+from twofold.api.openai.chat import ChatRequest
+from twofold.api.openai.completions import CompletionRequest
+from twofold.api.openai.embeddings import EmbeddingRequest
+from twofold.api.openai.scores import RerankRequest, ScoreRequest
 from twofold.server.http.endpoints import REPLAY_WORDS
-from twofold.server.openapi import anthropic_requests, events, ollama, openai_requests, responses_requests, rules
+from twofold.server.http.ollama import OllamaShowRequest
+from twofold.server.http.tokens import DetokenizeRequest, TokenizeChat, TokenizeText
+from twofold.server.openapi import anthropic_requests, events, ollama, responses_requests, rules
 from twofold.server.openapi.events import streamed
 from twofold.server.openapi.failures import GENERATING
 from twofold.server.openapi.operation import ApiOperation, Body, OperationLink, replied
@@ -248,19 +258,25 @@ def _tokens(model: dict[str, str]) -> list[ApiOperation]:
     ]
 
 
+BODIES: Final[tuple[type[RequestObject], ...]] = (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    RerankRequest,
+    ScoreRequest,
+    TokenizeText,
+    TokenizeChat,
+    DetokenizeRequest,
+    OllamaChatRequest,
+    OllamaGenerateRequest,
+    OllamaEmbedRequest,
+    OllamaEmbeddingRequest,
+    OllamaShowRequest,
+)
 SCHEMAS: Final = {
-    "ChatMessage": openai_requests.MESSAGE,
-    "ChatRequest": openai_requests.CHAT,
-    "CompletionRequest": openai_requests.COMPLETION,
-    "EmbeddingRequest": openai_requests.EMBEDDING,
-    "RerankRequest": openai_requests.RERANK,
-    "ScoreRequest": openai_requests.SCORE,
+    **schemas(BODIES),
     "ResponseRequest": responses_requests.RESPONSE,
     "ResponseTokensRequest": responses_requests.INPUT_TOKENS,
     "MessageRequest": anthropic_requests.MESSAGES,
     "MessageTokensRequest": anthropic_requests.COUNTED,
-    "TokenizeText": openai_requests.TOKENIZE_TEXT,
-    "TokenizeChat": openai_requests.TOKENIZE_CHAT,
-    "DetokenizeRequest": openai_requests.DETOKENIZE,
-    **ollama.REQUESTS,
 }

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from twofold.api.ollama import chat, fields, generate
-from twofold.api.openai.bodies import MAX_PROMPTS
 from twofold.api.openai.errors import MAX_MESSAGE
-from twofold.api.openai.tools import MAX_TOOLS
-from twofold.core.params import MAX_LOGPROBS, MAX_SEED, MAX_STOP_CHARS, MAX_STOPS, MAX_TOKEN_ID
 from twofold.server.openapi import rules
 from twofold.server.openapi.failures import GENERATING
 from twofold.server.openapi.openai_replies import COUNT, EXPLAINED, TOKEN_LOGPROB
-from twofold.server.openapi.openai_requests import OURS, TOOL, refused
 from twofold.server.openapi.operation import JSON, ApiOperation, Body, OperationLink, RequestRule, replied
 from twofold.server.openapi.shapes import (
     ANYTHING,
     FLAG,
     OBJECT,
     Schema,
-    asked,
     either,
     joined,
     listed,
@@ -30,102 +24,11 @@ from twofold.server.openapi.shapes import (
     said,
     text,
     told,
-    whole,
     word,
 )
-from twofold.text.templates.messages import MAX_MESSAGES
 
 LINES: Final = "application/x-ndjson"
 TIME: Final[Schema] = {"type": "string", "format": "date-time"}
-STOP: Final = text(1, MAX_STOP_CHARS)
-OPTIONS: Final = joined(
-    asked(
-        temperature=number(0),
-        top_k=whole(-1, MAX_TOKEN_ID),
-        top_p=number(high=1, above=0),
-        min_p=number(0, 1),
-        presence_penalty=number(-2, 2),
-        frequency_penalty=number(-2, 2),
-        repeat_penalty=number(above=0),
-        repeat_last_n=said(whole(-1, MAX_TOKEN_ID), "With a penalty only -1, the whole context."),
-        stop=either(STOP, listed(STOP, 0, MAX_STOPS)),
-        seed=said(whole(-1, MAX_SEED), "-1 for a random one."),
-        num_predict=said(whole(-2, MAX_TOKEN_ID), "Most output tokens; 0 or less for all that fit."),
-        num_ctx=said(whole(1, MAX_TOKEN_ID), "Most tokens of prompt and answer; at most the model's context."),
-    ),
-    asked(**dict.fromkeys(fields.UNUSED, said(ANYTHING, "A setting of the server here; it changes no answer."))),
-    refused(fields.NEUTRAL),
-)
-KEEP_ALIVE: Final = either(number(), text(1, fields.MAX_DURATION_CHARS, pattern=fields.DURATION))
-THINK: Final = either(FLAG, word(*fields.EFFORT_WORDS))
-_ASKED: Final = asked(
-    {"model": ref("ModelName")},
-    stream=said(FLAG, "True by default."),
-    options=OPTIONS,
-    keep_alive=KEEP_ALIVE,
-    format=either(word("", "json"), OBJECT),
-    think=THINK,
-    logprobs=FLAG,
-    top_logprobs=whole(0, MAX_LOGPROBS),
-    truncate=only(False),
-    shift=only(False),
-    _debug_render_only=only(False),
-    twofold=OURS,
-)
-_CALL: Final = asked(
-    {"function": asked({"name": text(1)}, arguments=OBJECT, index=whole(0, chat.MAX_INDEX))},
-    id=text(),
-    type=word("function"),
-)
-_MESSAGE: Final = asked(
-    {"role": word(*chat.ROLES)},
-    content=text(),
-    thinking=text(),
-    images=only([]),
-    tool_calls=listed(_CALL),
-    tool_name=text(),
-    tool_call_id=text(),
-)
-CHAT: Final = joined(_ASKED, asked(messages=listed(_MESSAGE, 0, MAX_MESSAGES), tools=listed(TOOL, 0, MAX_TOOLS)))
-GENERATE: Final = joined(
-    _ASKED,
-    asked(
-        prompt=text(),
-        suffix=text(),
-        system=text(),
-        template=only(""),
-        context=only([]),
-        raw=FLAG,
-        images=only([]),
-        **dict.fromkeys(generate.IMAGES, only()),
-    ),
-)
-_EMBEDDED: Final = asked({"model": ref("ModelName")}, options=OPTIONS, keep_alive=KEEP_ALIVE, twofold=OURS)
-EMBED: Final = joined(
-    _EMBEDDED,
-    asked(
-        {"input": either(text(), listed(text(), 0, MAX_PROMPTS))},
-        truncate=said(FLAG, "True by default: cuts texts that are longer than the model's context."),
-        dimensions=whole(0, MAX_TOKEN_ID),
-    ),
-)
-EMBEDDING: Final = joined(_EMBEDDED, asked(prompt=text()))
-SHOW: Final = asked(
-    model=ref("ModelName"),
-    name=ref("ModelName"),
-    verbose=FLAG,
-    system=only(""),
-    template=only(""),
-    options=only({}),
-)
-REQUESTS: Final = {
-    "OllamaChatRequest": CHAT,
-    "OllamaGenerateRequest": GENERATE,
-    "OllamaEmbedRequest": EMBED,
-    "OllamaEmbeddingRequest": EMBEDDING,
-    "OllamaShowRequest": SHOW,
-}
-
 _FIGURES: Final = told(
     total_duration=COUNT,
     load_duration=COUNT,

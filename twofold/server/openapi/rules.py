@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from twofold.server.openapi.operation import RequestRule
+from twofold.server.tiers import MOST_OWN_PRIORITY
 
 UNSUPPORTED: Final = "unsupported_parameter"
+MISSING: Final = "missing_required_parameter"
 
 CONTEXT: Final = RequestRule(
     "A prompt must leave room for a token of answer in the model's context.", None, "context_length_exceeded"
@@ -48,7 +50,8 @@ TOOL_CHOICE: Final = RequestRule(
     "auto or none.",
     "tool_choice",
 )
-SAMPLED: Final = (CONTEXT, *IDS, *FORMS, STREAM_OPTIONS)
+PRIORITY: Final = RequestRule(f"Within a service tier, priority is from 0 to {MOST_OWN_PRIORITY}.", "priority")
+SAMPLED: Final = (CONTEXT, PRIORITY, *IDS, *FORMS, STREAM_OPTIONS)
 CONTINUED: Final = RequestRule(
     "A message that is continued is the last one, of the assistant without tool calls; add_generation_prompt, a form "
     "of the answer and a forced call exclude it, and the chat template must show it.",
@@ -82,17 +85,17 @@ COMPLETION: Final = (
 )
 EMBEDDING: Final = (
     CONTEXT,
+    PRIORITY,
     IDS[0],
     PROMPT,
     RequestRule("dimensions is the length of the model's vectors.", "dimensions"),
 )
-RERANK: Final = (CONTEXT, RequestRule("A text has at least one token.", "prompt"))
+RERANK: Final = (CONTEXT, PRIORITY, RequestRule("A text has at least one token.", "prompt"))
 SCORE: Final = (
     *RERANK,
-    RequestRule(
-        "Each side of the pairs is needed, under one of its names; text_1 is one text, or as many as text_2.", "text_1"
-    ),
-    RequestRule("text_2 is needed, under one of its names.", "text_2"),
+    RequestRule("text_1 is required, under one of its names.", "text_1", MISSING),
+    RequestRule("text_2 is required, under one of its names.", "text_2", MISSING),
+    RequestRule("text_1 is one text, or as many as text_2.", "text_1"),
     RequestRule("queries and text_1 are two names of one field.", "queries"),
     RequestRule("documents and text_2 are two names of one field.", "documents"),
 )
@@ -101,7 +104,7 @@ DETOKENIZE: Final = (RequestRule("Token ids are below the size of the model's vo
 TURN: Final = (
     TEMPLATE,
     TOOL_CHOICE,
-    RequestRule("input is needed unless previous_response_id is given.", "input", "missing_required_parameter"),
+    RequestRule("input is needed unless previous_response_id is given.", "input", MISSING),
     RequestRule("What came of a call stands behind that call.", "input"),
     RequestRule("Tools have names of their own.", "tools"),
     RequestRule("A conversation is short enough to be continued.", "previous_response_id"),
@@ -134,8 +137,6 @@ MESSAGES: Final = (
 AFTER: Final = RequestRule("after is the id of an entry of the list.", "after")
 INCLUDE: Final = RequestRule("Log-probabilities are told again only where they were told at first.", "include")
 FORM: Final = RequestRule("The file comes with a name, each field stands once, and texts are in UTF-8.", "file")
-LIFETIME: Final = RequestRule(
-    "expires_after[anchor] and expires_after[seconds] go together.", "expires_after", "missing_required_parameter"
-)
+LIFETIME: Final = RequestRule("expires_after[anchor] and expires_after[seconds] go together.", "expires_after", MISSING)
 INPUT_FILE: Final = RequestRule("The file is there.", "input_file_id", "not_found")
 SINCE: Final = RequestRule("since is a day.", "since")

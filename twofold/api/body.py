@@ -1,0 +1,414 @@
+"""Bodies as declared types: a ``msgspec.Struct`` says what a JSON object holds, and its reader and its JSON Schema are
+made from that one declaration.
+
+    class Part(RequestObject):
+        type: Literal["text"]                        required; tells apart the objects of a union
+        text: Annotated[str, Meta(max_length=9)]     ``Meta`` bounds texts, numbers, lists and maps
+        name: str | None = None                      optional: null counts as absent, as in OpenAI's API
+        audio: None = None                           known, but refused
+        store: Literal[False] = False                refused but for this value
+
+msgspec's own decoder does not do it: it refuses 2.0 for a whole number, null for an absent field, and unions of several
+objects or lists; its errors give neither the value nor the way out.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from twofold.api.fields import (
+    EXACT,
+    MISSING,
+    UNSUPPORTED_VALUE,
+    FieldError,
+    impossible,
+    leave_out,
+    refuse_unknown,
+    unsupported,
+)
+from twofold.core.errors import named, nearest, quoted, spelled
+
+Schema: TypeAlias = dict[str, Any]
+Notes: TypeAlias = dict[str, Any]
+Path: TypeAlias = "tuple[Path, str | int] | None"
+"""Where a value is in the body, the innermost name or index last; None is the body itself."""
+Read: TypeAlias = Callable[[Any, Path], Any]
+"""Gives a value as the Struct holds it. Raises FieldError."""
+
+TAGS: Final = ("type", "role")
+"""Fields that tell apart the objects of a union."""
+OMITTING: Final = Meta(extra={"omits": True})
+"""Note of a list, such as that of a chat's tools: objects of unknown types are omitted with a warning."""
+OFFERED: Final = Meta(extra={"offered": True})
+"""Note of words of which the API knows more than are offered here."""
+COMPONENTS: Final = "#/components/schemas/"
+
+
+class RequestObject(msgspec.Struct, kw_only=True):
+    """An object of a request. Fields that are not declared are unknown."""
+
+    @classmethod
+    def read(cls, value: object) -> Self:
+        """Reads a whole body. Raises FieldError for what is missing, impossible, unknown or unsupported."""
+        read: Self = object_of(cls).read(value, None)
+        return read
+
+
+def only(*values: object, hint: str | None = None) -> Meta:
+    """Note of a field that is refused but for these values; ``hint`` is the way out."""
+    return Meta(extra={"only": values, "hint": hint})
+
+
+def schemas(bodies: Iterable[type[RequestObject]]) -> dict[str, Schema]:
+    """The JSON Schemas of these bodies and of all objects in them, by class name."""
+    found: dict[str, Schema] = {}
+    left = list(bodies)
+    while left:
+        body = left.pop()
+        if body.__name__ not in found:
+            made = object_of(body)
+            found[body.__name__] = made.form
+            left += [inner for kind in made.kinds.values() for inner in kind.bodies]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a value may be.
+
+    types   the JSON types that it has, as Python has them
+    wanted  what it must be, in the words of errors
+    form    its JSON Schema
+    bodies  the declared objects in it
+    words   the only values that it has
+    items   what the entries of a list are
+    fits    whether a text or a number is within its bounds
+    """
+
+    types: tuple[type, ...]
+    wanted: str
+    form: Schema
+    read: Read
+    bodies: tuple[type[RequestObject], ...] = ()
+    words: Words | None = None
+    items: Kind | None = None
+    fits: Callable[[Any], object] = lambda _: True
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The only values of a field; ``offered``: the API knows others; ``hint`` is the way out."""
+
+    known: tuple[Any, ...]
+    offered: bool = False
+    hint: str | None = None
+
+    def read(self, value: Any, path: Path) -> Any:
+        for known in self.known:
+            if value == known and isinstance(value, bool) == isinstance(known, bool):
+                return known
+        raise self.error(at(path), value)
+
+    def error(self, name: str, value: object) -> FieldError:
+        """The error for another value: a mistake among the words of a choice, else what is not supported here."""
+        if not self.known:
+            return unsupported(name, "Leave it out.")
+        close = nearest(value, self.known) if isinstance(value, str) and isinstance(self.known[0], str) else None
+        hint = f"Did you mean {close!r}?" if close else None
+        tag = name.rpartition(".")[2] in TAGS
+        if not self.offered and (len(self.known) > 1 or tag):
+            wanted = " or ".join(map(str, self.known))
+            return FieldError(f"{name} must be {wanted}, not {named(value)}.", param=name, hint=hint)
+        remove = "Possible" if tag else "Remove it, or use one of"
+        hint = hint or self.hint or f"{remove}: {', '.join(map(repr, self.known))}."
+        return FieldError(f"{name} {named(value)} is not supported.", param=name, code=UNSUPPORTED_VALUE, hint=hint)
+
+
+class Object:
+    """How the objects of a Struct are read and described."""
+
+    def __init__(self, body: type[RequestObject]) -> None:
+        hints = get_type_hints(body, include_extras=True)
+        self._body = body
+        self._declared = msgspec.structs.fields(body)
+        self.kinds = {each.encode_name: kind_of(hints[each.name]) for each in self._declared}
+        self.required = {each.encode_name for each in self._declared if each.required}
+        forms = {each.encode_name: _notes(hints[each.name]).get("form", {}) for each in self._declared}
+        self.form: Schema = {
+            "type": "object",
+            "properties": {name: self._form(name, forms[name]) for name in self.kinds},
+            "additionalProperties": False,
+        } | _given(required=[name for name in self.kinds if name in self.required] or None)
+
+    def read(self, value: Any, path: Path) -> Any:
+        if type(value) is not dict:
+            raise impossible(at(path) or "body", value, "an object")
+        found = {}
+        for field in self._declared:
+            name = field.encode_name
+            given = value.get(name)
+            if given is not None:
+                found[field.name] = self.kinds[name].read(given, (path, name))
+            elif field.required:
+                raise missing((path, name))
+        for name in value:
+            if name not in self.kinds:
+                refuse_unknown(f"{at(path)}." if path else "", name, self.kinds)
+        return self._body(**found)
+
+    def _form(self, name: str, more: Schema) -> Schema:
+        form = more if "$ref" in more else self.kinds[name].form | more
+        return form if name in self.required else nullable(form)
+
+
+object_of = cache(Object)
+
+
+def at(path: Path) -> str:
+    """The path as errors write it: messages[0].content."""
+    if path is None:
+        return ""
+    outer, last = at(path[0]), path[1]
+    if isinstance(last, int):
+        return f"{outer}[{last}]"
+    return f"{outer}.{spelled(last)}" if outer else spelled(last)
+
+
+def missing(path: Path) -> FieldError:
+    """The error for a required field that is absent or null."""
+    return FieldError(f"{at(path)} is required.", param=at(path), code=MISSING)
+
+
+def nullable(form: Schema) -> Schema:
+    """The schema, or null."""
+    kind, values = form.get("type"), form.get("enum")
+    if not form or kind == "null" or (values and None in values):
+        return form
+    more: Schema = {} if values is None else {"enum": [*values, None]}
+    if isinstance(kind, str):
+        return {**form, **more, "type": [kind, "null"]}
+    if more:
+        return form | more
+    return (
+        {**form, "anyOf": [*form["anyOf"], {"type": "null"}]}
+        if "anyOf" in form
+        else {"anyOf": [form, {"type": "null"}]}
+    )
+
+
+def kind_of(hint: Any) -> Kind:
+    """What the type of a field means."""
+    notes = _notes(hint)
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    if "only" in notes:
+        return _words(notes["only"], notes)
+    make = KINDS.get(get_origin(hint) or hint)
+    if make is not None:
+        return make(get_args(hint), notes)
+    assert issubclass(hint, RequestObject), f"{hint} is not declared"
+    return Kind((dict,), "an object", {"$ref": COMPONENTS + hint.__name__}, object_of(hint).read, (hint,))
+
+
+def _notes(hint: Any) -> Notes:
+    """What annotations say of a type, or of an optional one where it is present."""
+    parts = [part for part in get_args(hint) if part is not NoneType]
+    if get_origin(hint) in (Union, UnionType) and len(parts) == 1:
+        return _notes(parts[0])
+    found: Notes = {"form": {}}
+    for note in parts[1:] if get_origin(hint) is Annotated else ():
+        said = {name: getattr(note, name) for name in ("ge", "gt", "le", "min_length", "max_length", "pattern")}
+        found |= _given(**said) | (note.extra or {})
+        found["form"] |= (note.extra_json_schema or {}) | _given(description=note.description)
+    return found
+
+
+def _plain(kind: type, wanted: str, form: Schema, fits: Callable[[Any], object] = lambda _: True) -> Kind:
+    """A value without parts."""
+
+    def read(value: Any, path: Path) -> Any:
+        if kind is int and type(value) is float and value.is_integer() and abs(value) <= EXACT:
+            value = int(value)  # JSON has one kind of numbers, and some clients write 2 as 2.0
+        if type(value) not in types or not fits(value):
+            raise impossible(at(path), value, wanted)
+        return value
+
+    types = (int, float) if kind is float else (kind,)
+    return Kind(types, wanted, form, read, fits=fits)
+
+
+def _text(notes: Notes) -> Kind:
+    low, high, pattern = notes.get("min_length", 0), notes.get("max_length"), notes.get("pattern")
+    most = sys.maxsize if high is None else high
+    match = re.compile(
+        (pattern or "").replace("$", r"\Z")
+    ).search  # JSON Schema's $ is the end, not a line feed's place
+    form = {"type": "string"} | _given(minLength=low or None, maxLength=high, pattern=pattern)
+    wanted = notes.get("wanted", "text" + _bounded(low, high, "characters"))
+    return _plain(str, wanted, form, lambda value: low <= len(value) <= most and match(value))
+
+
+def _number(notes: Notes, kind: type[float]) -> Kind:
+    low, above, high = notes.get("ge"), notes.get("gt"), notes.get("le")
+    least = -sys.float_info.max if low is None else low  # so that neither infinity nor NaN fits
+    most = sys.float_info.max if high is None else high
+    name = "a whole number" if kind is int else "a number"
+    bounds = f" above {above}" if above is not None else f" of at least {low}" if low is not None else ""
+    wanted = (
+        f"{name} from {low} to {high}"
+        if None not in (low, high)
+        else name + bounds + (f" and at most {high}" if high else "")
+    )
+    form: Schema = {"type": "integer" if kind is int else "number"}
+    form |= _given(minimum=low, exclusiveMinimum=above, maximum=high)
+    return _plain(kind, wanted, form, lambda value: least <= value <= most and (above is None or value > above))
+
+
+def _words(known: tuple[Any, ...], notes: Notes) -> Kind:
+    words = Words(known, "offered" in notes, notes.get("hint"))
+    types = tuple({type(value) for value in known})
+    form: Schema = {"enum": list(known)} if known else {"type": "null"}
+    wanted = " or ".join(map(str, known))
+    return Kind(types, wanted, form | ({"type": "string"} if types == (str,) else {}), words.read, words=words)
+
+
+def _list(parts: tuple[Any, ...], notes: Notes) -> Kind:
+    items, low, high = kind_of(parts[0]), notes.get("min_length", 0), notes.get("max_length")
+    wanted = "a list" + _bounded(low, high, "entries")
+    most = sys.maxsize if high is None else high
+    fast: Any = list[parts[0]] if items.types in ((int,), (str,)) and not items.words else None  # type: ignore[valid-type]
+    words = _tags(items.bodies, "type") if "omits" in notes else None
+
+    def read(value: Any, path: Path) -> Any:
+        if type(value) is not list or not low <= len(value) <= most:
+            raise impossible(at(path), value, wanted)
+        if fast is not None:
+            try:
+                return msgspec.convert(value, fast)  # many token ids in one call
+            except msgspec.ValidationError:
+                pass  # the error is made below, unless it was 2.0 for 2
+        entries = enumerate(value)
+        return [
+            items.read(one, (path, n)) for n, one in entries if words is None or not _omitted(one, (path, n), words)
+        ]
+
+    form = {"type": "array", "items": items.form} | _given(minItems=low or None, maxItems=high)
+    return Kind((list,), wanted, form, read, items.bodies, items=items)
+
+
+def _omitted(value: Any, path: Path, words: Words) -> bool:
+    """Whether an object is omitted, because its type is unknown. Raises FieldError where nothing may be omitted."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    if not isinstance(kind, str) or kind in words.known:
+        return False
+    leave_out(at(path), kind, words.error(at((path, "type")), kind))
+    return True
+
+
+def _map(parts: tuple[Any, ...], notes: Notes) -> Kind:
+    """An object with names of the caller's; with any values it is read as it is."""
+    names, values, high = kind_of(parts[0]), kind_of(parts[1]), notes.get("max_length")
+    wanted = notes.get("wanted", "an object" + _bounded(0, high, "entries"))
+    most = sys.maxsize if high is None else high
+
+    def read(value: Any, path: Path) -> Any:
+        if type(value) is not dict or len(value) > most:
+            raise impossible(at(path), value, wanted)
+        if parts[1] is Any:
+            return value
+        for name in value:
+            if not names.fits(name):
+                wrong = f"{at(path)} must be {wanted}, not with the name {quoted(name)}."
+                raise FieldError(wrong, param=at(path))
+        return {name: values.read(one, (path, name)) for name, one in value.items()}
+
+    form: Schema = {"type": "object"}
+    form |= _given(additionalProperties=values.form or None, maxProperties=high)
+    form |= {"propertyNames": names.form} if len(names.form) > 1 else {}
+    return Kind((dict,), wanted, form, read, values.bodies)
+
+
+def _union(parts: tuple[Any, ...], notes: Notes) -> Kind:
+    """Told apart by the JSON type; lists also by their first entry, objects by their TAGS or their required fields."""
+    kinds = [kind_of(part) for part in parts if part is not NoneType]
+    if len(kinds) == 1:
+        return kinds[0]
+    types = tuple(dict.fromkeys(each for kind in kinds for each in kind.types))
+    wanted = notes.get("wanted", " or ".join(dict.fromkeys(kind.wanted for kind in kinds)))
+    bodies = tuple(dict.fromkeys(body for kind in kinds for body in kind.bodies))
+
+    def read(value: Any, path: Path) -> Any:
+        fitting = [kind for kind in kinds if type(value) in kind.types]
+        if not fitting:
+            raise impossible(at(path), value, wanted)
+        if len(fitting) > 1 and type(value) is list:
+            first = type(value[0]) if value else None
+            fitting = [kind for kind in fitting if kind.items and first in kind.items.types] or fitting
+        elif len(fitting) > 1 and type(value) is dict:
+            return _chosen([object_of(kind.bodies[0]) for kind in fitting], value, path).read(value, path)
+        return fitting[0].read(value, path)
+
+    return Kind(types, wanted, {"anyOf": [kind.form for kind in kinds]}, read, bodies)
+
+
+def _chosen(objects: list[Object], value: dict[str, Any], path: Path) -> Object:
+    """The object of a union that this one is. Raises FieldError."""
+    for tag in TAGS:
+        words = {one: one.kinds[tag].words for one in objects if tag in one.kinds}
+        given = value.get(tag)
+        if not words:
+            continue
+        known = {one: found.known for one, found in words.items() if found is not None}
+        left = [
+            one for one in objects if (given in known.get(one, ()) if given is not None else tag not in one.required)
+        ]
+        if not left and given is None:
+            raise missing((path, tag))
+        if not left:
+            raise _joined(words.values()).error(at((path, tag)), given)
+        objects = left
+    return next((one for one in objects if one.required <= value.keys()), objects[0])
+
+
+def _tags(bodies: Iterable[type[RequestObject]], tag: str) -> Words:
+    return _joined(object_of(body).kinds[tag].words for body in bodies if tag in object_of(body).kinds)
+
+
+def _joined(several: Iterable[Words | None]) -> Words:
+    each = [words for words in several if words is not None]
+    return Words(tuple(dict.fromkeys(word for words in each for word in words.known)), any(w.offered for w in each))
+
+
+KINDS: Final[dict[Any, Callable[[tuple[Any, ...], Notes], Kind]]] = {
+    Any: lambda _, notes: Kind((bool, int, float, str, list, dict), "a value", {}, lambda value, path: value),  # noqa: ARG005
+    NoneType: _words,
+    Literal: _words,
+    Union: _union,
+    UnionType: _union,
+    list: _list,
+    dict: _map,
+    str: lambda _, notes: _text(notes),
+    int: lambda _, notes: _number(notes, int),
+    float: lambda _, notes: _number(notes, float),
+    bool: lambda _, notes: _plain(bool, "true or false", {"type": "boolean"}),  # noqa: ARG005
+}
+
+
+def _bounded(low: int, high: int | None, unit: str) -> str:
+    if high is not None:
+        return f" of {low} to {high} {unit}" if low else f" of at most {high} {unit}"
+    return " that is not empty" if low else ""
+
+
+def _given(**values: Any) -> Schema:
+    """Those that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
