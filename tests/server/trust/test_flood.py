@@ -29,7 +29,7 @@ COMPLETIONS: Final = "/v1/completions"
 FLOODS: Final[dict[str, tuple[str, bytes]]] = {
     "digits": (COMPLETIONS, json.dumps({"model": "tiny", "prompt": "1" * SIZE}).encode()),
     "brackets": (CHAT, json.dumps(chat("<" * SIZE)).encode()),
-    "choice": (CHAT, b'{"reasoning_effort":[%b],' % b",".join([b"9e15"] * 390_000) + json.dumps(chat()).encode()[1:]),
+    "choice": (CHAT, b'{"reasoning_effort":[%b],' % b",".join([b"9e15"] * 260_000) + json.dumps(chat()).encode()[1:]),
     "field": (COMPLETIONS, json.dumps({"x" * SIZE: 1}).encode()),
     "messages": (CHAT, json.dumps(chat() | {"messages": [{"role": "user", "content": "x"}] * 4096}).encode()),
 }

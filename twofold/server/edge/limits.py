@@ -58,7 +58,7 @@ class BodyLimits:
     seconds      in which it must be there
     depth        of objects and lists inside each other
     containers   objects and lists in it
-    values       in it, about: its commas outside of texts
+    values       in it, about: its commas outside of texts; room for the token ids of a context of 256K
     together     bytes of all bodies that are being read or answered, but for the first 64 KiB of each
     """
 
@@ -66,7 +66,7 @@ class BodyLimits:
     seconds: float = 30.0
     depth: int = 64
     containers: int = 32_768
-    values: int = 400_000
+    values: int = 270_000
     together: int = 256 * MIB
 
     def __post_init__(self) -> None:
