@@ -85,5 +85,5 @@ def _sequence(number: int, now: float) -> Sequence:
 
 
 def _made_up(plan: StepPlan) -> StepOutcome:
-    drawn = (SequenceOutcome(step.sequence_id, (1,) if step.draw is not None else ()) for step in plan.steps)
+    drawn = (SequenceOutcome(step.sequence_id, (1,) if step.samples else ()) for step in plan.steps)
     return StepOutcome(tuple(drawn), STEP_S)

@@ -54,6 +54,7 @@ def make_loaded(tokenizer: Tokenizer) -> MakeLoaded:
         overlap: bool = True,
         max_waiting: int = 1000,
         forward: Any = None,
+        runner: type[HostRunner] = HostRunner,
     ) -> LoadedModel:
         mock = forward or MockForward(
             vocab=VOCAB, blocks=blocks, block_size=block_size, max_rows=rows, max_logit_rows=logit_rows
@@ -73,7 +74,7 @@ def make_loaded(tokenizer: Tokenizer) -> MakeLoaded:
             overlap=overlap,
         )
         return LoadedModel(
-            HostRunner(mock, Sampler(NumpyRows()), runner_sizes(config)), tokenizer, tiny_spec(context), config
+            runner(mock, Sampler(NumpyRows()), runner_sizes(config)), tokenizer, tiny_spec(context), config
         )
 
     return make

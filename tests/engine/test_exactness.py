@@ -1,5 +1,6 @@
-"""One exact answer under everything at once: company, chunks, cached prefixes, eviction, preemption by swap and by
-recomputation, neighbours that leave, several answers, slow readers. Bit for bit, a thousand answers.
+"""One exact answer under everything at once: every step as bytes, company, chunks, cached prefixes,
+eviction, preemption by swap and by recomputation, neighbours that leave, several answers, slow readers. Bit for bit, a
+thousand answers.
 """
 
 from __future__ import annotations
@@ -12,9 +13,14 @@ import pytest
 
 from tests.engine.conftest import VOCAB, MakeLLM
 from tests.support.tiny import TinyModel, TinyOptions
+from twofold.backends.base import NO_MASKS, StepHandle
+from twofold.backends.cpu import backend
+from twofold.backends.host import HostRunner
+from twofold.backends.wire import read_masks, read_outcome, read_step, to_bytes
 from twofold.core.kv_layout import KVLayout
 from twofold.core.params import SamplingParams
 from twofold.core.request import RequestOptions
+from twofold.core.step import StepInput, StepMasks, StepOutcome
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import GivenPrompt
@@ -108,17 +114,49 @@ def crowd(llm: LLM, cases: list[Case], seed: int) -> dict[int, tuple[object, ...
     return done
 
 
+class BytesHandle:
+    """A step whose masks and outcome travel as bytes."""
+
+    def __init__(self, handle: StepHandle) -> None:
+        self._handle = handle
+
+    def wait(self) -> None:
+        self._handle.wait()
+
+    def result(self, masks: StepMasks = NO_MASKS) -> StepOutcome:
+        outcome = self._handle.result(read_masks(to_bytes(masks)))
+        assert to_bytes(read_outcome(to_bytes(outcome))) == to_bytes(outcome)
+        return read_outcome(to_bytes(outcome))
+
+
+class BytesRunner(HostRunner):
+    """A runner that gets every step as bytes; ``steps`` counts them, ``longest`` is the longest of a decode step."""
+
+    steps = 0
+    longest = 0
+
+    def execute(self, step: StepInput, *, overlap: bool = False) -> Any:
+        sent = to_bytes(step)
+        self.steps += 1
+        if all(entry.decode and entry.begin is None for entry in step.steps) and not step.moves:
+            self.longest = max(self.longest, len(sent) // len(step.steps))
+        return BytesHandle(super().execute(read_step(sent), overlap=overlap))
+
+
 @pytest.mark.usefixtures("swaps_are_cheap")
 def test_a_thousand_answers_on_the_mock(make_llm: MakeLLM) -> None:
     cases = make_cases(CASES, 40, VOCAB, seed=1)
     single = make_llm(seqs=4, rows=96, blocks=400, context=96, caching=False)
     expected = [alone(single, case) for case in cases]
     for shape in SHAPES:
-        llm = make_llm(**shape)
+        llm = make_llm(runner=BytesRunner, **shape)
         mislead(llm)
         done = crowd(llm, cases, seed=2)
         assert len(done) > 0.7 * CASES
         assert done == {number: expected[number] for number in done}, shape
+        runner: Any = llm.loaded.runner
+        assert runner.steps > 100
+        assert 0 < runner.longest < 400, "a step that generates sends new tokens and changes, not what is known"
 
 
 @pytest.mark.usefixtures("swaps_are_cheap")
@@ -149,6 +187,7 @@ def test_a_hundred_cases_on_the_kernels(
     tmp_path: Any,
 ) -> None:
     monkeypatch.setenv("TWOFOLD_CACHE", str(tmp_path))
+    monkeypatch.setattr(backend, "HostRunner", BytesRunner)
     path = tiny_gguf(tiny).path
     cases = make_cases(50, 150, tiny.vocab, seed=3)
     with LLM(path, max_model_len=256, enable_prefix_caching=False) as single:

@@ -21,21 +21,23 @@ from twofold.core.errors import ModelError, ParameterError
 from twofold.core.params import SamplingParams
 from twofold.core.step import (
     HIDDEN_SCALE,
+    SAMPLED,
     BlockMove,
-    DrawRequest,
-    Logits,
     MoveKind,
     Pooling,
+    SamplingSpec,
     SequenceOutcome,
+    SequenceStart,
     SequenceStep,
     StepPlan,
+    TableChange,
     TokenConstraint,
 )
 from twofold.engine.executor import run_step
 
 VOCAB = 300
 GREEDY = SamplingParams(temperature=0)
-DRAW = DrawRequest(GREEDY, 0, 18)
+START = SequenceStart(SamplingSpec(GREEDY, 0, 18))
 TOKENS = list(range(40, 58))
 BLOCKS = [3, 1, 4, 7, 5]
 
@@ -118,15 +120,20 @@ def run_once(plan: StepPlan) -> tuple[SequenceOutcome, ...]:
     return run_step(make_runner(MockForward(vocab=VOCAB)), plan).sequences
 
 
-def step_of(number: int = 0, draw: DrawRequest | None = None, **changes: Any) -> SequenceStep:
-    logits = Logits.NONE if draw is None else Logits.LAST
-    return replace(SequenceStep(number, array("i", TOKENS), 0, (array("i", BLOCKS),), logits, draw), **changes)
+def step_of(number: int = 0, blocks: list[int] = BLOCKS, **changes: Any) -> SequenceStep:
+    """A prompt that starts in ``blocks``; it samples a token unless ``changes`` say otherwise."""
+    tables = (TableChange(0, 0, array("i", blocks)),)
+    return replace(SequenceStep(number, array("i", TOKENS), 0, tables, samples=1, begin=START), **changes)
+
+
+def own_blocks(number: int) -> list[int]:
+    return [4 * number + block for block in range(4)]
 
 
 def test_meanwhile_and_masks_are_done_while_the_rows_compute() -> None:
     forward = RecordingForward()
     mask = RecordingMask(forward.events, range(5, 9))
-    plan = StepPlan((step_of(0, DRAW),), (BlockMove(MoveKind.COPY, 0, 1, 2),), constraints={0: mask})
+    plan = StepPlan((step_of(),), (BlockMove(MoveKind.COPY, 0, 1, 2),), constraints={0: mask})
     outcome = run_step(make_runner(forward), plan, lambda: forward.events.append("meanwhile"))
     assert forward.events == ["move", "begin", "meanwhile", "mask", "done"]
     assert outcome.sequences[0].tokens[0] in range(5, 9)
@@ -152,8 +159,7 @@ class OtherMask(RecordingMask):
 def test_masks_of_others_are_waited_for_while_the_rows_compute_until_one_is_late() -> None:
     forward = RecordingForward()
     masks = [OtherMask(forward.events, name, comes=name != "b") for name in "abc"]
-    tables = [(array("i", [4 * number + block for block in range(4)]),) for number in range(3)]
-    steps = tuple(step_of(number, DRAW, tables=tables[number]) for number in range(3))
+    steps = tuple(step_of(number, own_blocks(number)) for number in range(3))
     outcome = run_step(make_runner(forward), StepPlan(steps, constraints=dict(enumerate(masks))))
     during = forward.events[1 : forward.events.index("done")]
     assert during == ["prepare a", "prepare b", "prepare c", "wait a", "wait b"]
@@ -169,7 +175,7 @@ def test_a_plan_of_moves_alone() -> None:
 
 
 def test_what_meanwhile_raises_leaves_and_the_step_can_be_run_again() -> None:
-    runner, plan = make_runner(MockForward(vocab=VOCAB)), StepPlan((step_of(0, DRAW),))
+    runner, plan = make_runner(MockForward(vocab=VOCAB)), StepPlan((step_of(),))
 
     def fail() -> None:
         raise ValueError("no text")
@@ -195,8 +201,7 @@ class LateMask(FixedMask):
 def test_nobody_waits_for_a_mask_that_is_late() -> None:
     late, done = LateMask(VOCAB, range(5, 9)), FixedMask(VOCAB, range(5, 9))
     done.finished = True
-    tables = [(array("i", [4 * number + block for block in range(4)]),) for number in range(3)]
-    steps = tuple(step_of(number, DRAW, tables=tables[number]) for number in range(3))
+    steps = tuple(step_of(number, own_blocks(number)) for number in range(3))
     runner = make_runner(MockForward(vocab=VOCAB))
     first, second, third = run_step(runner, StepPlan(steps, constraints={0: late, 2: done})).sequences
     assert (first.tokens, first.deferred, first.error) == ((), True, None)
@@ -209,18 +214,11 @@ def test_nobody_waits_for_a_mask_that_is_late() -> None:
 
 
 def test_a_constraint_that_fails_is_the_fault_of_its_sequence_alone() -> None:
-    beams = replace(DRAW, candidates=4)
-    draws = [DRAW, DRAW, DRAW, beams]
     nothing = FixedMask(VOCAB, [])
     constraints: dict[int, TokenConstraint] = {0: FailingMask(VOCAB, []), 2: nothing, 3: nothing}
     steps = tuple(
-        step_of(
-            i,
-            draw,
-            tokens=array("i", TOKENS[: 4 * i + 4]),
-            tables=(array("i", [4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3]),),
-        )
-        for i, draw in enumerate(draws)
+        step_of(number, own_blocks(number), tokens=array("i", TOKENS[: 4 * number + 4]), candidates=4 * (number == 3))
+        for number in range(4)
     )
     first, second, third, fourth = run_once(StepPlan(steps, constraints=constraints))
     assert isinstance(first.error, ParameterError)
@@ -232,8 +230,8 @@ def test_a_constraint_that_fails_is_the_fault_of_its_sequence_alone() -> None:
 
 
 def test_candidates_come_instead_of_a_token() -> None:
-    scored = step_of(0, DrawRequest(replace(GREEDY, logprobs=7), 0, 18))
-    beams = step_of(1, DrawRequest(GREEDY, 0, 18, candidates=7))
+    scored = step_of(0, begin=SequenceStart(SamplingSpec(replace(GREEDY, logprobs=7), 0, 18)))
+    beams = step_of(1, candidates=7)
     token, candidates = run_once(StepPlan((scored, beams)))
     assert candidates.tokens == ()
     assert candidates.candidates == token.logprobs[0].top
@@ -244,8 +242,8 @@ def hidden_of(pooling: Pooling, cuts: list[int]) -> list[array[float]]:
     """The outcomes of one text, cut into steps before the tokens at ``cuts``, beside another sequence."""
     runner, hidden = make_runner(MockForward(vocab=VOCAB)), []
     for start, end in zip([0, *cuts], [*cuts, len(TOKENS)], strict=True):
-        step = step_of(3, tokens=array("i", TOKENS[start:end]), start=start, pooling=pooling)
-        other = step_of(9, DrawRequest(GREEDY, 0, 1), tokens=array("i", [7]), tables=(array("i", [9]),))
+        step = step_of(3, tokens=array("i", TOKENS[start:end]), start=start, pooling=pooling, samples=0)
+        other = step_of(9, [9], tokens=array("i", [7]))
         first, second = run_step(runner, StepPlan((other, step))).sequences
         assert first.hidden is None
         assert second.hidden is not None
@@ -275,6 +273,33 @@ def test_hidden_states_that_are_no_numbers_are_an_error_of_their_sequence() -> N
         def hidden(self) -> Any:
             return np.full_like(super().hidden, np.nan)
 
-    (outcome,) = run_step(make_runner(Broken(vocab=VOCAB)), StepPlan((step_of(pooling="mean"),))).sequences
+    (outcome,) = run_step(make_runner(Broken(vocab=VOCAB)), StepPlan((step_of(pooling="mean", samples=0),))).sequences
     assert isinstance(outcome.error, ModelError)
     assert outcome.hidden is None
+
+
+PENALISED = SamplingParams(seed=5, top_p=0.9, repetition_penalty=1.3, frequency_penalty=0.4, logprobs=2)
+
+
+@pytest.mark.parametrize("params", [GREEDY, PENALISED], ids=["greedy", "penalised"])
+@pytest.mark.parametrize("wrong", [0, 2, 3])
+def test_drafts_give_the_tokens_of_single_steps(params: SamplingParams, wrong: int) -> None:
+    """Three drafts of which the one at ``wrong`` is another token: those before it are accepted, with one more."""
+    start = SequenceStart(SamplingSpec(params, 5, len(TOKENS)))
+    runner, found = make_runner(MockForward(vocab=VOCAB)), []
+    for number in range(5):
+        tokens = array("i", [SAMPLED] if number else TOKENS)
+        step = step_of(tokens=tokens, start=number and len(TOKENS) + number - 1, begin=None if number else start)
+        (outcome,) = run_step(runner, StepPlan((replace(step, changes=step.changes if not number else ()),))).sequences
+        found.append((outcome.tokens[0], outcome.logprobs))
+    single = [token for token, _ in found]
+    drafts = [token + (index == wrong) for index, token in enumerate(single[1:4])]
+    runner = make_runner(MockForward(vocab=VOCAB))
+    run_step(runner, StepPlan((step_of(begin=start),)))
+    step = SequenceStep(0, array("i", [SAMPLED, *drafts]), len(TOKENS), samples=4, drafts=3)
+    (outcome,) = run_step(runner, StepPlan((step,))).sequences
+    assert list(outcome.tokens) == single[1 : wrong + 2]
+    assert outcome.logprobs == tuple(one for _, logprobs in found[1 : wrong + 2] for one in logprobs)
+    after = SequenceStep(0, array("i", [SAMPLED]), len(TOKENS) + len(outcome.tokens), samples=1)
+    (next_one,) = run_step(runner, StepPlan((after,))).sequences
+    assert next_one.tokens == (single[wrong + 2],) if wrong < 3 else next_one.tokens

@@ -27,7 +27,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "formats": frozenset({"numpy", "huggingface_hub", "httpx2"}),
     "text": frozenset({"numpy", "tokenizers", "jinja2"}),
     "models": frozenset({"numpy"}),
-    "backends": frozenset({"numpy"}),
+    "backends": frozenset({"msgspec", "numpy"}),
     "backends.cpu.kernels": frozenset({"numpy", "llvmlite"}),
     "backends.sampling": frozenset({"numpy"}),
     "engine": frozenset({"numpy", "structlog"}),

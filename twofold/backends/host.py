@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TypeAlias
 
 import numpy as np
 
 from twofold.backends.base import NO_MASKS, RunnerSizes
-from twofold.backends.batch import BatchBuilder
-from twofold.backends.sampling.base import F32
+from twofold.backends.batch import BatchBuilder, KeptSequence
+from twofold.backends.sampling.base import F32, GREEDY, SampleRequest
 from twofold.backends.sampling.sampler import Sampler
 from twofold.core.errors import ModelError, TwofoldError
 from twofold.core.step import (
     HIDDEN_SCALE,
-    DrawRequest,
-    Logits,
     Pooling,
     PositionLogprobs,
     SequenceOutcome,
@@ -29,8 +26,8 @@ from twofold.core.step import (
 )
 from twofold.models.ops import Forward
 
-Drawn: TypeAlias = dict[int, int | TwofoldError]
-"""What was sampled, by sequence."""
+Sampled: TypeAlias = Sequence[int | TwofoldError]
+"""Tokens that were sampled, or why there is none."""
 
 
 def _nothing() -> None:
@@ -38,7 +35,7 @@ def _nothing() -> None:
 
 
 class HostRunner:
-    """``ModelRunner`` over a ``Forward``. It keeps nothing of a sequence between steps but what the KV blocks hold.
+    """``ModelRunner`` over a ``Forward``.
 
     A step that raised may be executed again: its rows write the same keys and values.
     """
@@ -90,14 +87,14 @@ class HostStep:
     """``StepHandle`` of a ``HostRunner``."""
 
     def __init__(self, runner: HostRunner, step: StepInput, *, overlap: bool) -> None:
-        self._forward, self._sampler, self._step = runner.forward, runner.sampler, step
+        self._forward, self._sampler, self._batches, self._step = runner.forward, runner.sampler, runner.batches, step
         self._began = perf_counter()
         if step.moves:
             self._forward.move(step.moves)
         self._moved = self._started = perf_counter()
         self._logits: F32 | None = None
         if step.steps:
-            batch = runner.batches.build(step)
+            batch = self._batches.build(step)
             self._started = perf_counter()
             if overlap:
                 self._forward.begin(batch)
@@ -126,64 +123,98 @@ class HostStep:
         )
 
     def _outcomes(self, logits: F32, masks: StepMasks) -> tuple[SequenceOutcome, ...]:
-        hidden, steps = self._forward.hidden, self._step.steps
-        ends = _ends(self._step)
-        drawn = self._draw(logits, [end for end, _ in ends], masks)
-        return tuple(
-            self._outcome(step, logits[:logit_end], hidden[:hidden_end], drawn, masks)
-            for step, (logit_end, hidden_end) in zip(steps, ends, strict=True)
-        )
+        outcomes: list[SequenceOutcome] = []
+        sampled = self._sample(logits, masks)
+        first = place = hidden = 0
+        for step, kept in zip(self._step.steps, self._batches.sequences, strict=True):
+            number, samples = step.sequence_id, step.samples
+            end = first + (len(step.tokens) if step.scored else samples)
+            if step.candidates or number in masks.skipped:
+                samples = 0
+            tokens = sampled[place : place + samples]
+            if samples == 1 and kept.plain and not step.scored and type(tokens[0]) is int:
+                kept.last = tokens[0]
+                outcomes.append(SequenceOutcome(number, (tokens[0],)))
+            elif step.pooling is not None:
+                after = hidden + (1 if step.pooling == "last" else len(step.tokens))
+                prompt = self._scored(step, logits[first:end])
+                outcomes.append(_pooled(step, step.pooling, self._forward.hidden[hidden:after], prompt))
+                hidden = after
+            elif step.candidates and number not in masks.skipped:
+                outcomes.append(self._candidates(step, kept, logits[first:end], masks))
+            else:
+                outcomes.append(self._outcome(step, kept, logits[first:end], tokens))
+            first, place = end, place + samples
+        return tuple(outcomes)
 
-    def _draw(self, logits: F32, ends: list[int], masks: StepMasks) -> Drawn:
-        """The sampled tokens of the sequences that sample one."""
-        numbers, at, requests = [], [], []
-        for end, step in zip(ends, self._step.steps, strict=True):
-            draw = step.draw
-            if draw is not None and not draw.candidates and step.sequence_id not in masks.skipped:
-                numbers.append(step.sequence_id)
-                at.append(end - 1)
-                requests.append(_masked(step.sequence_id, draw, masks))
-        return dict(zip(numbers, self._sampler.draw(logits, at, requests), strict=True)) if at else {}
+    def _sample(self, logits: F32, masks: StepMasks) -> Sampled:
+        """What is sampled after the rows of all sequences, whether or not drafts before them are accepted."""
+        at: list[int] = []
+        requests: list[SampleRequest] = []
+        end = 0
+        for step, kept in zip(self._step.steps, self._batches.sequences, strict=True):
+            end += len(step.tokens) if step.scored else step.samples
+            if not step.samples or step.candidates or step.sequence_id in masks.skipped:
+                continue
+            at.extend(range(end - step.samples, end))
+            mask = masks.allowed.get(step.sequence_id) if masks.allowed else None
+            if kept.greedy and mask is None:
+                requests.extend([GREEDY] * step.samples)
+            else:
+                requests.extend(kept.requests(step, mask))
+        return self._sampler.sample(logits, at, requests) if at else []
 
-    def _outcome(self, step: SequenceStep, logits: F32, hidden: F32, drawn: Drawn, masks: StepMasks) -> SequenceOutcome:
-        """What the step gave; its rows are the last of ``logits`` and ``hidden``."""
-        number, draw = step.sequence_id, step.draw
-        prompt = self._score_prompt(step, logits)
-        if step.pooling is not None:
-            return _pooled(step, step.pooling, hidden, prompt)
-        if draw is None or number in masks.skipped:
-            return SequenceOutcome(number, prompt_logprobs=prompt)
-        if draw.candidates:
-            found = self._sampler.candidates(logits, len(logits) - 1, _masked(number, draw, masks))
-            if isinstance(found, TwofoldError):
-                return SequenceOutcome(number, prompt_logprobs=prompt, error=found)
-            return SequenceOutcome(number, prompt_logprobs=prompt, candidates=found)
-        token = drawn[number]
-        if isinstance(token, TwofoldError):
-            return SequenceOutcome(number, prompt_logprobs=prompt, error=token)
+    def _candidates(self, step: SequenceStep, kept: KeptSequence, logits: F32, masks: StepMasks) -> SequenceOutcome:
+        """The most likely tokens after the last of the sequence's rows of ``logits``."""
+        prompt = self._scored(step, logits)
+        (request,) = kept.requests(step, masks.allowed.get(step.sequence_id))
+        found = self._sampler.candidates(logits[-1], request)
+        if isinstance(found, TwofoldError):
+            return SequenceOutcome(step.sequence_id, prompt_logprobs=prompt, error=found)
+        return SequenceOutcome(step.sequence_id, prompt_logprobs=prompt, candidates=found)
+
+    def _outcome(self, step: SequenceStep, kept: KeptSequence, logits: F32, sampled: Sampled) -> SequenceOutcome:
+        """What the step gave, from the sequence's rows of ``logits`` and what was sampled after them."""
+        prompt = self._scored(step, logits)
+        tokens = accept(sampled, step.tokens[len(step.tokens) - step.drafts :])
+        if isinstance(tokens, TwofoldError):
+            return SequenceOutcome(step.sequence_id, prompt_logprobs=prompt, error=tokens)
         logprobs: tuple[PositionLogprobs, ...] = ()
-        if draw.params.logprobs is not None:
-            logprobs = self._sampler.score(logits[-1:], (token,), draw.params.logprobs)
-        return SequenceOutcome(number, (token,), logprobs, prompt)
+        if tokens and kept.sampling is not None:
+            kept.last = tokens[-1]
+            if kept.sampling.params.logprobs is not None:
+                start = len(logits) - step.samples
+                rows = logits[start : start + len(tokens)]
+                logprobs = self._sampler.score(rows, tokens, kept.sampling.params.logprobs)
+        return SequenceOutcome(step.sequence_id, tokens, logprobs, prompt)
 
-    def _score_prompt(self, step: SequenceStep, logits: F32) -> tuple[PositionLogprobs, ...]:
+    def _scored(self, step: SequenceStep, logits: F32) -> tuple[PositionLogprobs, ...]:
         if not step.scored:
             return ()
-        first = len(logits) - len(step.tokens)
-        return self._sampler.score(logits[first : first + len(step.scored)], step.scored, step.alternatives)
+        return self._sampler.score(logits[: len(step.scored)], step.scored, step.alternatives)
 
 
-def _masked(number: int, draw: DrawRequest, masks: StepMasks) -> DrawRequest:
-    mask = masks.allowed.get(number)
-    return draw if mask is None else replace(draw, mask=mask)
+def accept(sampled: Sampled, drafts: Sequence[int]) -> tuple[int, ...] | TwofoldError:
+    """The samples that hold: each up to the first that is not the draft in its place, that one included.
+
+    A sample depends on its position and the tokens before it, so what is accepted is what single steps would sample.
+    """
+    tokens: list[int] = []
+    for index, token in enumerate(sampled):
+        if isinstance(token, TwofoldError):
+            return tuple(tokens) or token
+        tokens.append(token)
+        if index < len(drafts) and drafts[index] != token:
+            break
+    return tuple(tokens)
 
 
 def _pooled(step: SequenceStep, pooling: Pooling, hidden: F32, prompt: tuple[PositionLogprobs, ...]) -> SequenceOutcome:
-    """The step's hidden states, the last rows of ``hidden``, pooled as ``SequenceOutcome.hidden`` says."""
+    """The step's rows of ``hidden``, pooled as ``SequenceOutcome.hidden`` says."""
     if pooling == "last":
         vector = hidden[-1].astype(np.float64)
     else:
-        vector = np.rint(hidden[-len(step.tokens) :].astype(np.float64) * HIDDEN_SCALE).sum(axis=0)
+        vector = np.rint(hidden.astype(np.float64) * HIDDEN_SCALE).sum(axis=0)
     if not np.isfinite(vector).all():
         error = ModelError(
             "The model computed hidden states that are not finite.",
@@ -191,17 +222,3 @@ def _pooled(step: SequenceStep, pooling: Pooling, hidden: F32, prompt: tuple[Pos
         )
         return SequenceOutcome(step.sequence_id, prompt_logprobs=prompt, error=error)
     return SequenceOutcome(step.sequence_id, prompt_logprobs=prompt, hidden=array("d", vector.tobytes()))
-
-
-def _ends(step_input: StepInput) -> list[tuple[int, int]]:
-    """For each step, the logit row and the hidden row after its own."""
-    ends, logit_row, hidden_row = [], 0, 0
-    for step in step_input.steps:
-        if step.logits is Logits.LAST:
-            logit_row += 1
-        elif step.logits is Logits.ALL:
-            logit_row += len(step.tokens)
-        if step.pooling is not None:
-            hidden_row += 1 if step.pooling == "last" else len(step.tokens)
-        ends.append((logit_row, hidden_row))
-    return ends

@@ -9,33 +9,37 @@ events  = scheduler.commit(plan, outcome, now)  TokenEvent   one for each sequen
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Final, Literal, Protocol
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from twofold.core.errors import TwofoldError
 from twofold.core.params import SamplingParams
 
+if TYPE_CHECKING:
+    IntArray: TypeAlias = array[int]
+    FloatArray: TypeAlias = array[float]
+else:  # before Python 3.12 arrays have no type parameters, which readers of these records would look at
+    IntArray = FloatArray = array
+
+NO_TOKENS: Final = array("i")
+"""Shared: it is never changed."""
 FinishReason = Literal["stop", "length", "abort", "deadline"]
 """stop: an end-of-sequence token, stop token or stop string. length: max_tokens or the context. abort: cancelled.
 deadline: the request's time was up."""
 
 
-class Logits(Enum):
-    """Which rows of a sequence's step need logits."""
-
-    NONE = 0
-    LAST = 1
-    ALL = 2
-
-
-class MoveKind(Enum):
+class MoveKind(IntEnum):
     """Where a block's keys and values go: between blocks of the cache, out to a host slot, in from one."""
 
     COPY = 0
     OUT = 1
     IN = 2
+
+
+def _no_tokens() -> IntArray:
+    return NO_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,60 +88,98 @@ class TokenConstraint(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class DrawRequest:
-    """Everything a draw depends on beside the logits.
-
-    ``position`` is the index in the sequence that the drawn token will have. ``prompt`` and ``answer`` are the tokens
-    before it, empty unless penalties need them. ``suppressed`` tokens cannot be drawn, nor those whose bit is 0 in
-    ``mask`` (as ``TokenConstraint.mask``; None rules nothing out). ``candidates`` asks for that many most likely tokens
-    instead of a draw, for beam search; penalties, bias and filters do not apply to them.
-    """
-
-    params: SamplingParams
-    seed: int
-    position: int
-    prompt: Sequence[int] = ()
-    answer: Sequence[int] = ()
-    suppressed: Sequence[int] = ()
-    mask: bytes | memoryview | None = None
-    candidates: int = 0
-
-
 Pooling = Literal["mean", "last"]
 """How the hidden states of a text become one vector: their mean, or the last one."""
 HIDDEN_SCALE: Final = 2.0**24
 """Units of 1 in which hidden states are added."""
 
 
+SAMPLED: Final = -1
+"""In place of a token that the step before samples: the runner has it, or will have it, and puts it in."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSpec:
+    """How the tokens of a sequence are sampled. ``suppressed`` tokens are not, before position ``suppressed_until``."""
+
+    params: SamplingParams
+    seed: int
+    prompt_length: int
+    suppressed: tuple[int, ...] = ()
+    suppressed_until: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceStart:
+    """What a runner keeps of a sequence from a step on, until the sequence is in a step's ``ended`` or starts again.
+
+    ``sampling`` is None where nothing will be sampled. ``tokens`` are those before the rows of the step, where
+    penalties need them.
+    """
+
+    sampling: SamplingSpec | None = None
+    tokens: IntArray = field(default_factory=_no_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """Entries of the block table of a KV group, from number ``first`` on, that replace those that the runner has."""
+
+    group: int
+    first: int
+    blocks: IntArray
+
+
 @dataclass(frozen=True, slots=True)
 class SequenceStep:
     """The tokens at positions ``start`` … ``start + len(tokens) − 1`` of one sequence, to be computed in this step.
 
-    ``tables`` holds for each KV group the block of positions j·block_size …; it belongs to the sequence and is read,
-    never kept; entries that a window has passed are never read. ``draw`` asks for a token after the last row.
-    ``scored`` asks for the log-probabilities of these given tokens, the ones that follow the first rows, with
-    ``alternatives`` most likely others. ``pooling`` asks for the hidden states: the sum of all rows (mean) or the
-    last row (last).
+    begin         the sequence starts: nothing of it was in a step before, or it ended there
+    changes       to its block tables; entries that a window has passed are never read
+    samples       after so many of the last rows a token is sampled: the last row, and one more for each draft
+    drafts        so many of the last tokens are proposals: each is accepted if it is the token that is sampled there
+    candidates    that many most likely tokens are wanted instead of a sample, for beam search
+    scored        the log-probabilities of these given tokens are wanted, the ones that follow the first rows, with
+                  ``alternatives`` most likely others
+    pooling       the hidden states are wanted: the sum of all rows (mean) or the last row (last)
+    decode        whether it generates, or computes its prompt
     """
 
     sequence_id: int
-    tokens: array[int]
+    tokens: IntArray
     start: int
-    tables: tuple[array[int], ...]
-    logits: Logits
-    draw: DrawRequest | None = None
-    scored: Sequence[int] = ()
+    changes: tuple[TableChange, ...] = ()
+    samples: int = 0
+    drafts: int = 0
+    candidates: int = 0
+    scored: IntArray = field(default_factory=_no_tokens)
     alternatives: int = 0
     pooling: Pooling | None = None
+    decode: bool = False
+    begin: SequenceStart | None = None
+
+    @property
+    def end(self) -> int:
+        """The position after its rows: that of the token that the last row samples."""
+        return self.start + len(self.tokens)
+
+    @property
+    def logit_rows(self) -> int:
+        """How many of its last rows need logits."""
+        return len(self.tokens) if self.scored else self.samples
 
 
 @dataclass(frozen=True, slots=True)
 class StepInput:
-    """What a model runner computes in one step: blocks to move, in order, then rows of many sequences."""
+    """What a model runner computes in one step: blocks to move, in order, then rows of many sequences.
+
+    It is plain data, and ``backends.wire`` makes bytes of it. ``ended`` sequences need nothing kept; they ended before
+    the step.
+    """
 
     steps: tuple[SequenceStep, ...]
     moves: tuple[BlockMove, ...] = ()
+    ended: tuple[int, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.steps or self.moves)
@@ -162,9 +204,10 @@ class StepPlan(StepInput):
 
 @dataclass(frozen=True, slots=True)
 class StepMasks:
-    """What constraints say of a step: the masks of sequences, and those that are not sampled in this step."""
+    """What constraints say of a step: the masks of sequences, one after another for each row that is sampled, and
+    the sequences that are not sampled in this step."""
 
-    allowed: Mapping[int, bytes | memoryview] = field(default_factory=dict)
+    allowed: Mapping[int, bytes] = field(default_factory=dict)
     skipped: frozenset[int] = frozenset()
 
 
@@ -187,7 +230,9 @@ class PositionLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class SequenceOutcome:
-    """What a SequenceStep gave: the drawn tokens, their log-probabilities where asked for, those of the prompt.
+    """What a SequenceStep gave: the sampled tokens, their log-probabilities where asked for, those of the prompt.
+
+    Of several sampled tokens all but the last are accepted drafts.
 
     ``candidates`` are the most likely tokens, descending, where a draw asked for them. ``error`` says why a draw could
     not be made: this sequence cannot go on, the others are not touched. ``deferred`` says that what may be drawn is not
@@ -204,7 +249,7 @@ class SequenceOutcome:
     logprobs: tuple[PositionLogprobs, ...] = ()
     prompt_logprobs: tuple[PositionLogprobs, ...] = ()
     candidates: tuple[TokenLogprob, ...] = ()
-    hidden: array[float] | None = None
+    hidden: FloatArray | None = None
     error: TwofoldError | None = None
     deferred: bool = False
     complete: bool = False
@@ -241,5 +286,5 @@ class TokenEvent:
     finish: FinishReason | None = None
     stop_token: int | None = None
     candidates: tuple[TokenLogprob, ...] = ()
-    hidden: array[float] | None = None
+    hidden: FloatArray | None = None
     error: TwofoldError | None = None

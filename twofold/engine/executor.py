@@ -47,7 +47,7 @@ def _ask(constraints: Mapping[int, TokenConstraint]) -> tuple[StepMasks, dict[in
             elif constraint.finished:
                 settled[number] = SequenceOutcome(number, complete=True)
             elif (mask := constraint.mask()) is not None:
-                allowed[number] = mask
+                allowed[number] = bytes(mask)
         except TwofoldError as error:
             settled[number] = SequenceOutcome(number, error=error)
     return StepMasks(allowed, frozenset(settled)), settled

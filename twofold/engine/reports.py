@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from twofold.core.report import BlockCounts, Observer, RequestReport, StepReport
-from twofold.core.step import Logits, SequenceStep, StepOutcome, StepPlan
+from twofold.core.step import StepOutcome, StepPlan
 from twofold.engine.scheduler.scheduler import Scheduler
 
 
@@ -54,7 +54,7 @@ class StepReporter:
             decode_rows=plan.decode_rows,
             prefill_rows=plan.rows - plan.decode_rows,
             sequences=len(plan.steps),
-            logit_rows=sum(map(logit_rows, plan.steps)),
+            logit_rows=sum(step.logit_rows for step in plan.steps),
             moves=len(plan.moves),
             predicted_s=plan.predicted_s,
             seconds=outcome.seconds,
@@ -67,7 +67,3 @@ class StepReporter:
             running=scheduler.running,
             blocks=BlockCounts(sum(manager.free), sum(manager.cached), sum(manager.held)),
         )
-
-
-def logit_rows(step: SequenceStep) -> int:
-    return {Logits.NONE: 0, Logits.LAST: 1, Logits.ALL: len(step.tokens)}[step.logits]

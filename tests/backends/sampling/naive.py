@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from twofold.backends.sampling.base import SampleRequest
 from twofold.core.params import SamplingParams
-from twofold.core.step import DrawRequest
 
 
 def mask_of(size: int, tokens: Collection[int]) -> memoryview:
@@ -28,7 +28,7 @@ def _allows(mask: bytes | memoryview | None, token: int) -> bool:
     return token < 32 * len(words) and bool(words[token // 32] >> token % 32 & 1)
 
 
-def naive_logits(row: NDArray[np.float32], request: DrawRequest) -> list[float]:
+def naive_logits(row: NDArray[np.float32], request: SampleRequest) -> list[float]:
     """Penalties, then bias, then suppressed tokens and those that the mask rules out."""
     params, logits = request.params, [float(value) for value in row]
     seen, answer = set(request.prompt) | set(request.answer), Counter(request.answer)

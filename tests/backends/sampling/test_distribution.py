@@ -19,11 +19,10 @@ from twofold.backends.cpu.kernels.isa import choose
 from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_features
 from twofold.backends.cpu.kernels.row_ops import KernelRowOps
 from twofold.backends.reference.rows import NumpyRows
-from twofold.backends.sampling.base import RowOps
+from twofold.backends.sampling.base import RowOps, SampleRequest
 from twofold.backends.sampling.philox import derive_seed
 from twofold.backends.sampling.sampler import Sampler
 from twofold.core.params import SamplingParams
-from twofold.core.step import DrawRequest
 
 F64 = NDArray[np.float64]
 VOCAB = 2100
@@ -73,27 +72,27 @@ def logits() -> NDArray[np.float32]:
     return row
 
 
-def requests_of(rules: dict[str, Any], places: Iterable[tuple[int, int]]) -> list[DrawRequest]:
+def requests_of(rules: dict[str, Any], places: Iterable[tuple[int, int]]) -> list[SampleRequest]:
     """A request under the rules for each seed and position."""
     rules = dict(rules)
     suppressed, allowed = rules.pop("suppressed", ()), rules.pop("allowed", None)
     mask = None if allowed is None else mask_of(VOCAB, allowed)
     params = SamplingParams(**rules)
-    return [DrawRequest(params, seed, place, PROMPT, ANSWER, suppressed, mask) for seed, place in places]
+    return [SampleRequest(params, seed, place, PROMPT, ANSWER, suppressed, mask) for seed, place in places]
 
 
-def draws(rows: RowOps, requests: Sequence[DrawRequest]) -> list[int]:
+def draws(rows: RowOps, requests: Sequence[SampleRequest]) -> list[int]:
     """A token for each request, thirty at a time."""
     sampler, tokens = Sampler(rows), []
     batch = np.repeat(logits(), 30, axis=0)
     for first in range(0, len(requests), 30):
         some = requests[first : first + 30]
-        tokens += sampler.draw(batch, range(len(some)), some)
+        tokens += sampler.sample(batch, range(len(some)), some)
     assert all(isinstance(token, int) for token in tokens)
     return [token for token in tokens if isinstance(token, int)]
 
 
-def exact_distribution(request: DrawRequest) -> F64:
+def exact_distribution(request: SampleRequest) -> F64:
     return naive_distribution(naive_logits(logits()[0], request), request.params)
 
 
@@ -174,8 +173,8 @@ def test_a_seed_draws_the_same_in_any_batch(rows: Callable[[], RowOps]) -> None:
     """Every rule in one batch, in three orders, and each request alone."""
     requests = [requests_of(rules, [(derive_seed(3, i), 5 + i)])[0] for i, rules in enumerate(RULES)]
     sampler, batch = Sampler(rows()), np.repeat(logits(), len(RULES), axis=0)
-    alone = [sampler.draw(logits(), [0], [request])[0] for request in requests]
+    alone = [sampler.sample(logits(), [0], [request])[0] for request in requests]
     for seed in range(3):
         order = np.random.default_rng(seed).permutation(len(RULES)).tolist()
-        together = sampler.draw(batch, range(len(RULES)), [requests[index] for index in order])
+        together = sampler.sample(batch, range(len(RULES)), [requests[index] for index in order])
         assert together == [alone[index] for index in order]

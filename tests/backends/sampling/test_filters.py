@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.backends.sampling.naive import mask_of, naive_distribution, naive_logits
 from twofold.backends.reference.rows import NumpyRows
+from twofold.backends.sampling.base import SampleRequest
 from twofold.backends.sampling.filters import adjusted, candidates, changes_logits, filtered, pick
 from twofold.core.params import SamplingParams
-from twofold.core.step import DrawRequest
 
 VOCAB = 97
 ROWS = NumpyRows()
@@ -51,7 +51,7 @@ def test_adjusted_logits(
         repetition_penalty=repetition, presence_penalty=presence, frequency_penalty=frequency, logit_bias=bias
     )
     mask = None if allowed is None else mask_of(VOCAB, allowed)
-    request = DrawRequest(params, 0, 0, prompt, answer, suppressed, mask)
+    request = SampleRequest(params, 0, 0, prompt, answer, suppressed, mask)
     row = make_row(seed)
     before = row.copy()
     np.testing.assert_allclose(adjusted(ROWS, row, request), naive_logits(row, request), rtol=1e-5, atol=1e-5)
@@ -59,11 +59,11 @@ def test_adjusted_logits(
 
 
 def test_only_what_changes_logits_copies_them() -> None:
-    assert not changes_logits(DrawRequest(SamplingParams(temperature=0.5, top_k=3), 0, 0))
-    assert changes_logits(DrawRequest(SamplingParams(), 0, 0, suppressed=(1,)))
-    assert changes_logits(DrawRequest(SamplingParams(logit_bias={1: 1}), 0, 0))
-    assert changes_logits(DrawRequest(SamplingParams(presence_penalty=0.1), 0, 0))
-    assert changes_logits(DrawRequest(SamplingParams(), 0, 0, mask=mask_of(VOCAB, range(VOCAB))))
+    assert not changes_logits(SampleRequest(SamplingParams(temperature=0.5, top_k=3), 0, 0))
+    assert changes_logits(SampleRequest(SamplingParams(), 0, 0, suppressed=(1,)))
+    assert changes_logits(SampleRequest(SamplingParams(logit_bias={1: 1}), 0, 0))
+    assert changes_logits(SampleRequest(SamplingParams(presence_penalty=0.1), 0, 0))
+    assert changes_logits(SampleRequest(SamplingParams(), 0, 0, mask=mask_of(VOCAB, range(VOCAB))))
 
 
 @settings(max_examples=150, deadline=None)

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from tests.backends.sampling.naive import mask_of
 from twofold.backends.reference.rows import NumpyRows
+from twofold.backends.sampling.base import SampleRequest
 from twofold.backends.sampling.sampler import Sampler
 from twofold.core.errors import ModelError
 from twofold.core.params import SamplingParams
-from twofold.core.step import DrawRequest
 
 SAMPLER = Sampler(NumpyRows())
 VOCAB = 40
@@ -27,23 +27,23 @@ def make_logits(rows: int, vocab: int = VOCAB, seed: int = 0) -> NDArray[np.floa
 def test_greedy_takes_the_largest_and_among_equals_the_lowest() -> None:
     logits = make_logits(3)
     logits[1, [4, 9]] = 50
-    greedy = DrawRequest(SamplingParams(temperature=0), 0, 0)
-    assert SAMPLER.draw(logits, [0, 1, 2], [greedy] * 3) == [int(np.argmax(row)) for row in logits]
-    assert SAMPLER.draw(logits, [1], [greedy]) == [4]
+    greedy = SampleRequest(SamplingParams(temperature=0), 0, 0)
+    assert SAMPLER.sample(logits, [0, 1, 2], [greedy] * 3) == [int(np.argmax(row)) for row in logits]
+    assert SAMPLER.sample(logits, [1], [greedy]) == [4]
 
 
 def test_greedy_obeys_bias_and_suppression() -> None:
     logits = make_logits(1)
     best, second = np.argsort(-logits[0])[:2].tolist()
     plain = SamplingParams(temperature=0)
-    assert SAMPLER.draw(logits, [0], [DrawRequest(plain, 0, 0, suppressed=(best,))]) == [second]
-    assert SAMPLER.draw(logits, [0], [DrawRequest(SamplingParams(temperature=0, logit_bias={7: 100}), 0, 0)]) == [7]
+    assert SAMPLER.sample(logits, [0], [SampleRequest(plain, 0, 0, suppressed=(best,))]) == [second]
+    assert SAMPLER.sample(logits, [0], [SampleRequest(SamplingParams(temperature=0, logit_bias={7: 100}), 0, 0)]) == [7]
 
 
 @pytest.mark.parametrize("options", [{}, {"top_p": 0.9}, {"min_p": 0.1}])
 def test_a_bias_may_lift_a_token_far_above_the_others(options: dict[str, Any]) -> None:
     params = SamplingParams(temperature=0.3, logit_bias={7: 100.0}, **options)
-    drawn = [SAMPLER.draw(make_logits(1), [0], [DrawRequest(params, 0, position)])[0] for position in range(20)]
+    drawn = [SAMPLER.sample(make_logits(1), [0], [SampleRequest(params, 0, position)])[0] for position in range(20)]
     assert drawn == [7] * 20
 
 
@@ -51,19 +51,19 @@ def test_a_draw_does_not_depend_on_the_batch() -> None:
     logits = make_logits(24, vocab=1500)
     kinds = [{}, {"temperature": 0}, {"top_k": 9}, {"top_p": 0.7}, {"min_p": 0.2}, {"repetition_penalty": 1.2}]
     requests = [
-        DrawRequest(SamplingParams(**kinds[index % len(kinds)]), index, index * 3, (1, 2), (5,))  # type: ignore[arg-type]
+        SampleRequest(SamplingParams(**kinds[index % len(kinds)]), index, index * 3, (1, 2), (5,))  # type: ignore[arg-type]
         for index in range(24)
     ]
-    together = SAMPLER.draw(logits, range(24), requests)
-    assert together == [SAMPLER.draw(logits, [index], [request])[0] for index, request in enumerate(requests)]
+    together = SAMPLER.sample(logits, range(24), requests)
+    assert together == [SAMPLER.sample(logits, [index], [request])[0] for index, request in enumerate(requests)]
     some = [1, 2, 5, 11, 23]
-    assert SAMPLER.draw(logits, some, [requests[index] for index in some]) == [together[index] for index in some]
+    assert SAMPLER.sample(logits, some, [requests[index] for index in some]) == [together[index] for index in some]
 
 
 def test_seed_and_position_matter() -> None:
     logits = make_logits(1, vocab=5000)
     params = SamplingParams(temperature=3)
-    drawn = {SAMPLER.draw(logits, [0], [DrawRequest(params, s, p)])[0] for s in range(5) for p in range(5)}
+    drawn = {SAMPLER.sample(logits, [0], [SampleRequest(params, s, p)])[0] for s in range(5) for p in range(5)}
     assert len(drawn) > 15
 
 
@@ -71,21 +71,21 @@ def test_seed_and_position_matter() -> None:
 def test_a_broken_row_is_reported_and_the_others_are_drawn(bad: float) -> None:
     logits = make_logits(2)
     logits[1, 5] = bad
-    request = DrawRequest(SamplingParams(), 0, 0)
-    (alone,) = SAMPLER.draw(logits, [0], [request])
-    first, second = SAMPLER.draw(logits, [0, 1], [request] * 2)
+    request = SampleRequest(SamplingParams(), 0, 0)
+    (alone,) = SAMPLER.sample(logits, [0], [request])
+    first, second = SAMPLER.sample(logits, [0, 1], [request] * 2)
     assert first == alone
     assert isinstance(second, ModelError)
     assert "not finite" in str(second)
-    assert isinstance(SAMPLER.candidates(logits, 1, DrawRequest(SamplingParams(), 0, 0, candidates=2)), ModelError)
+    assert isinstance(SAMPLER.candidates(logits[1], SampleRequest(SamplingParams(), 0, 0, candidates=2)), ModelError)
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"top_k": 3}, {"logit_bias": {0: 100}}, {"top_p": 0.5}])
 def test_only_what_the_mask_allows_is_drawn(options: dict[str, Any]) -> None:
     allowed = [3, 31, 32, 39]
     params, mask = SamplingParams(**{"temperature": 3.0, **options}), mask_of(VOCAB, allowed)
-    requests = [DrawRequest(params, 0, position, suppressed=(39,), mask=mask) for position in range(60)]
-    drawn = {SAMPLER.draw(make_logits(1), [0], [request])[0] for request in requests}
+    requests = [SampleRequest(params, 0, position, suppressed=(39,), mask=mask) for position in range(60)]
+    drawn = {SAMPLER.sample(make_logits(1), [0], [request])[0] for request in requests}
     assert drawn <= {3, 31, 32}
     if options == {"temperature": 0}:
         assert drawn == {max((3, 31, 32), key=lambda token: make_logits(1)[0, token])}
@@ -95,18 +95,18 @@ def test_tokens_past_the_mask_are_forbidden() -> None:
     logits = make_logits(1)
     logits[0, 35] = 50
     greedy = SamplingParams(temperature=0)
-    assert SAMPLER.draw(logits, [0], [DrawRequest(greedy, 0, 0, mask=mask_of(32, [6, 7]))])[0] in {6, 7}
+    assert SAMPLER.sample(logits, [0], [SampleRequest(greedy, 0, 0, mask=mask_of(32, [6, 7]))])[0] in {6, 7}
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"min_p": 0.1}])
 def test_a_mask_that_leaves_nothing_is_an_error_of_its_request(options: dict[str, Any]) -> None:
     params = SamplingParams(**options)
-    nothing = DrawRequest(params, 0, 0, suppressed=(4,), mask=mask_of(VOCAB, [4]))
-    error, token = SAMPLER.draw(make_logits(2), [0, 1], [nothing, DrawRequest(params, 0, 0)])
+    nothing = SampleRequest(params, 0, 0, suppressed=(4,), mask=mask_of(VOCAB, [4]))
+    error, token = SAMPLER.sample(make_logits(2), [0, 1], [nothing, SampleRequest(params, 0, 0)])
     assert isinstance(error, ModelError)
     assert "No token satisfies" in str(error)
     assert isinstance(token, int)
-    (error,) = SAMPLER.draw(make_logits(1), [0], [DrawRequest(params, 0, 0, suppressed=range(VOCAB))])
+    (error,) = SAMPLER.sample(make_logits(1), [0], [SampleRequest(params, 0, 0, suppressed=range(VOCAB))])
     assert "Every token" in str(error)
 
 
@@ -114,7 +114,7 @@ def test_candidates_are_the_most_likely_tokens() -> None:
     row = make_logits(1)[0]
     row[[4, 9]] = row.max()
     params = SamplingParams(temperature=0.2, presence_penalty=2, logit_bias={0: 100})
-    found = SAMPLER.candidates(row[None], 0, DrawRequest(params, 0, 0, answer=(4,), candidates=5))
+    found = SAMPLER.candidates(row, SampleRequest(params, 0, 0, answer=(4,), candidates=5))
     assert found == SAMPLER.score(row[None], [0], 5)[0].top
 
 
@@ -123,11 +123,11 @@ def test_candidates_leave_out_what_may_not_be_drawn_but_keep_logprobs_and_ranks(
     row[[4, 9, 11]] = row.max()
     everything = SAMPLER.score(row[None], [0], VOCAB)[0].top
     allowed = [4, *range(10, 31)]
-    request = DrawRequest(SamplingParams(), 0, 0, suppressed=(12,), mask=mask_of(VOCAB, allowed), candidates=6)
+    request = SampleRequest(SamplingParams(), 0, 0, suppressed=(12,), mask=mask_of(VOCAB, allowed), candidates=6)
     wanted = [one for one in everything if one.token in allowed and one.token != 12]
-    assert SAMPLER.candidates(row[None], 0, request) == tuple(wanted[:6])
-    assert SAMPLER.candidates(row[None], 0, replace(request, candidates=50)) == tuple(wanted)
-    assert isinstance(SAMPLER.candidates(row[None], 0, replace(request, mask=mask_of(VOCAB, []))), ModelError)
+    assert SAMPLER.candidates(row, request) == tuple(wanted[:6])
+    assert SAMPLER.candidates(row, replace(request, candidates=50)) == tuple(wanted)
+    assert isinstance(SAMPLER.candidates(row, replace(request, mask=mask_of(VOCAB, []))), ModelError)
 
 
 def test_logprobs_are_of_the_raw_distribution() -> None:

@@ -19,27 +19,39 @@ class BlockMemory:
         self._block_size = block_size
         self._blocks: dict[tuple[int, int], dict[int, int]] = {}
         self._host: dict[tuple[int, int], dict[int, int]] = {}
+        self._tables: dict[int, list[list[int]]] = {}
 
     def run(self, plan: StepPlan, sequences: dict[int, Sequence]) -> None:
         for move in plan.moves:
             source = self._host if move.kind is MoveKind.IN else self._blocks
             target = self._host if move.kind is MoveKind.OUT else self._blocks
             target[move.group, move.target] = dict(source.get((move.group, move.source), {}))
+        for number in plan.ended:
+            self._tables.pop(number, None)
+        for step in plan.steps:
+            self._change(step)
         traces = {step.sequence_id: _traces(sequences[step.sequence_id], step) for step in plan.steps}
         for step in plan.steps:
             self._write(step, traces[step.sequence_id])
         for step in plan.steps:
             self._read(step, traces[step.sequence_id])
 
+    def _change(self, step: SequenceStep) -> None:
+        """Keeps block tables as a runner does: what changed is all that it is sent."""
+        if step.begin is not None:
+            self._tables[step.sequence_id] = [[] for _ in self._windows]
+        for change in step.changes:
+            self._tables[step.sequence_id][change.group][change.first :] = change.blocks
+
     def _write(self, step: SequenceStep, traces: list[int]) -> None:
         for position in range(step.start, step.start + len(step.tokens)):
-            for group, table in enumerate(step.tables):
+            for group, table in enumerate(self._tables[step.sequence_id]):
                 block = self._blocks.setdefault((group, table[position // self._block_size]), {})
                 block[position % self._block_size] = traces[position]
 
     def _read(self, step: SequenceStep, traces: list[int]) -> None:
         last = step.start + len(step.tokens) - 1
-        for group, (table, window) in enumerate(zip(step.tables, self._windows, strict=True)):
+        for group, (table, window) in enumerate(zip(self._tables[step.sequence_id], self._windows, strict=True)):
             first = 0 if window is None else max(step.start - window + 1, 0)
             for position in range(first, last + 1):
                 block = self._blocks[group, table[position // self._block_size]]

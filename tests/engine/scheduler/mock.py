@@ -111,10 +111,10 @@ def _outcome(step: SequenceStep, token: Callable[[SequenceStep], int]) -> Sequen
     if step.pooling is not None:
         rows = step.tokens if step.pooling == "mean" else step.tokens[-1:]
         hidden = array("f", [float(len(rows))])
-    if step.draw is None:
+    if not step.samples:
         return SequenceOutcome(step.sequence_id, prompt_logprobs=scored, hidden=hidden)
-    if step.draw.candidates:
-        best = tuple(TokenLogprob(i + 1, -float(i + 1), i + 1) for i in range(step.draw.candidates))
+    if step.candidates:
+        best = tuple(TokenLogprob(i + 1, -float(i + 1), i + 1) for i in range(step.candidates))
         return SequenceOutcome(step.sequence_id, prompt_logprobs=scored, candidates=best)
     return SequenceOutcome(step.sequence_id, (token(step),), prompt_logprobs=scored)
 

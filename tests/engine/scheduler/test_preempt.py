@@ -64,8 +64,8 @@ def play(scheduler: Scheduler, sequences: list[Sequence], moves_s: float = 0.0) 
 
 
 def _token(step: SequenceStep) -> int:
-    assert step.draw is not None, "nothing else is drawn"
-    return 1000 + 100 * step.sequence_id + step.draw.position
+    assert step.samples, "nothing else is drawn"
+    return 1000 + 100 * step.sequence_id + step.end
 
 
 def test_the_latest_is_preempted_and_returns_first() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.scheduler.mock import END, make_manager, make_sequence
-from twofold.core.step import Logits
+from twofold.core.step import SamplingSpec
 from twofold.engine.scheduler.sequence import TRANSITIONS, Sequence, SequenceState
 
 
@@ -13,6 +13,14 @@ def admit(sequence: Sequence, computed: int = 0) -> Sequence:
     holding = make_manager().open(sequence.tokens, "", 0.0, most=0)
     sequence.admit(holding, computed)
     return sequence
+
+
+def sampling_of(sequence: Sequence) -> SamplingSpec:
+    """How the sequence is sampled, as a runner hears of it."""
+    begin = sequence.next_step(sequence.pending).begin
+    assert begin is not None
+    assert begin.sampling is not None
+    return begin.sampling
 
 
 class OneOf:
@@ -46,9 +54,9 @@ def test_a_whole_life() -> None:
     sequence = admit(make_sequence(prompt=[1] * 5, answer=2))
     assert (sequence.state, sequence.positions_needed) == (SequenceState.RUNNING, 6)
     step = sequence.next_step(5)
-    assert (list(step.tokens), step.start, step.logits, len(step.tables)) == ([1] * 5, 0, Logits.LAST, 1)
-    assert step.draw is not None
-    assert step.draw.position == 5
+    assert (list(step.tokens), step.start, step.end, step.samples, step.logit_rows) == ([1] * 5, 0, 5, 1, 1)
+    assert step.begin is not None
+    assert sequence.next_step(5).begin is None
     sequence.advance(5)
     assert sequence.append([7]) == (7,)
     step = sequence.next_step(1)
@@ -62,7 +70,7 @@ def test_a_chunk_that_does_not_reach_the_end_draws_nothing() -> None:
     sequence = make_sequence(prompt=5)
     admit(sequence)
     step = sequence.next_step(4)
-    assert (step.logits, step.draw) == (Logits.NONE, None)
+    assert (step.logit_rows, step.samples) == (0, 0)
 
 
 def test_scored_tokens_follow_the_rows() -> None:
@@ -70,20 +78,19 @@ def test_scored_tokens_follow_the_rows() -> None:
     sequence.tokens[:] = type(sequence.tokens)("i", [10, 11, 12, 13, 14])
     admit(sequence)
     first = sequence.next_step(3)
-    assert (list(first.scored), first.logits, first.draw, first.alternatives) == ([11, 12, 13], Logits.ALL, None, 2)
+    assert (list(first.scored), first.logit_rows, first.samples, first.alternatives) == ([11, 12, 13], 3, 0, 2)
     sequence.advance(3)
     last = sequence.next_step(2)
-    assert (list(last.scored), last.logits) == ([14], Logits.ALL)
-    assert last.draw is not None
+    assert (list(last.scored), last.logit_rows, last.samples) == ([14], 2, 1)
     sequence.advance(2)
     sequence.append([3])
-    assert (list(sequence.next_step(1).scored), sequence.next_step(1).logits) == ([], Logits.LAST)
+    assert (list(sequence.next_step(1).scored), sequence.next_step(1).logit_rows) == ([], 1)
 
 
 def test_a_prompt_of_one_token_has_nothing_to_score() -> None:
     sequence = make_sequence(prompt=1, scores_prompt=True, prompt_logprobs=0)
     admit(sequence)
-    assert sequence.next_step(1).logits is Logits.LAST
+    assert sequence.next_step(1).logit_rows == 1
 
 
 def test_an_end_token_stops_and_is_kept() -> None:
@@ -94,13 +101,10 @@ def test_an_end_token_stops_and_is_kept() -> None:
     assert (sequence.finish_reason, sequence.stop_token) == ("stop", END)
 
 
-@pytest.mark.parametrize(("least", "suppressed"), [(2, (END,)), (0, ())])
-def test_min_tokens_suppresses_what_would_end(least: int, suppressed: tuple[int, ...]) -> None:
-    sequence = make_sequence(min_tokens=least)
-    admit(sequence)
-    draw = sequence.next_step(5).draw
-    assert draw is not None
-    assert tuple(draw.suppressed) == suppressed
+@pytest.mark.parametrize(("least", "suppressed", "until"), [(2, (END,), 7), (0, (), 0)])
+def test_min_tokens_suppresses_what_would_end(least: int, suppressed: tuple[int, ...], until: int) -> None:
+    sampling = sampling_of(admit(make_sequence(min_tokens=least)))
+    assert (sampling.suppressed, sampling.suppressed_until) == (suppressed, until)
 
 
 def test_ignore_eos_leaves_stop_tokens() -> None:
@@ -112,16 +116,11 @@ def test_ignore_eos_leaves_stop_tokens() -> None:
 
 
 def test_only_penalties_carry_the_tokens() -> None:
-    plain, penalised = make_sequence(), make_sequence(presence_penalty=1.0)
-    for sequence in (plain, penalised):
-        admit(sequence)
-        sequence.advance(5)
-        sequence.append([4])
-    first, second = plain.next_step(1).draw, penalised.next_step(1).draw
-    assert first is not None
-    assert second is not None
-    assert (list(first.prompt), list(first.answer)) == ([], [])
-    assert (list(second.prompt), list(second.answer)) == ([100] * 5, [4])
+    for penalty, kept in (0.0, []), (1.0, [100, 100]):
+        begin = admit(make_sequence(presence_penalty=penalty), 2).next_step(3).begin
+        assert begin is not None
+        assert begin.sampling is not None
+        assert (list(begin.tokens), begin.sampling.prompt_length) == (kept, 5)
 
 
 def test_cursors_cannot_break_their_order() -> None:
@@ -155,8 +154,7 @@ def test_a_preempted_sequence_computes_again_and_draws_once_more_where_it_was() 
     sequence.preempt()
     assert (sequence.state, sequence.computed, sequence.known, sequence.most_cached) == (SequenceState.WAITING, 0, 6, 5)
     step = admit(sequence).next_step(6)
-    assert step.draw is not None
-    assert step.draw.position == 6
+    assert (step.samples, step.end) == (1, 6)
 
 
 def test_scores_are_asked_for_once_however_often_a_prompt_is_computed() -> None:
@@ -166,9 +164,9 @@ def test_scores_are_asked_for_once_however_often_a_prompt_is_computed() -> None:
     sequence.preempt()
     admit(sequence)
     assert (sequence.longest_chunk, sequence.most_cached) == (3, 3)
-    assert (list(sequence.next_step(3).scored), sequence.next_step(3).logits) == ([], Logits.NONE)
+    assert (list(sequence.next_step(3).scored), sequence.next_step(3).logit_rows) == ([], 0)
     sequence.advance(3)
-    assert (len(sequence.next_step(4).scored), sequence.next_step(4).logits) == (3, Logits.ALL)
+    assert (len(sequence.next_step(4).scored), sequence.next_step(4).logit_rows) == (3, 4)
 
 
 def test_mean_pooling_asks_for_every_row_once_and_draws_nothing() -> None:
@@ -180,7 +178,7 @@ def test_mean_pooling_asks_for_every_row_once_and_draws_nothing() -> None:
     assert sequence.next_step(2).pooling is None
     sequence.advance(2)
     last = sequence.next_step(3)
-    assert (last.pooling, last.draw, last.logits) == ("mean", None, Logits.NONE)
+    assert (last.pooling, last.samples, last.logit_rows) == ("mean", 0, 0)
 
 
 def test_last_pooling_asks_for_the_last_row_only() -> None:
@@ -207,9 +205,8 @@ def test_an_end_token_under_a_shortened_constraint_is_length() -> None:
 
 def test_a_beam_rests_until_it_is_extended() -> None:
     sequence = admit(make_sequence(prompt=5, answer=3, candidates=2))
-    draw = sequence.next_step(5).draw
-    assert draw is not None
-    assert draw.candidates == 2
+    step = sequence.next_step(5)
+    assert (step.samples, step.candidates) == (1, 2)
     sequence.advance(5)
     sequence.rest()
     assert (sequence.pending, sequence.wants_draw) == (0, False)
@@ -224,4 +221,35 @@ def test_a_resting_beam_computes_again_without_another_draw() -> None:
     sequence.advance(5)
     sequence.rest()
     sequence.preempt()
-    assert admit(sequence).next_step(5).draw is None
+    assert admit(sequence).next_step(5).samples == 0
+
+
+def test_accepted_drafts_become_known_and_computed_together() -> None:
+    sequence = admit(make_sequence(prompt=5, answer=9))
+    step = sequence.next_step(5, drafts=[7, 8, 4])
+    assert (list(step.tokens), step.samples, step.drafts, step.logit_rows) == ([100] * 5 + [7, 8, 4], 4, 3, 4)
+    sequence.advance(5)
+    assert sequence.append([7, 8, 6]) == (7, 8, 6)
+    assert (sequence.known, sequence.computed, sequence.decodes) == (8, 7, True)
+    assert (list(sequence.next_step(1).tokens), sequence.next_step(1).start) == ([6], 7)
+
+
+def test_an_accepted_draft_may_end_the_sequence() -> None:
+    sequence = admit(make_sequence(prompt=5, answer=9))
+    sequence.advance(5)
+    assert sequence.append([7, END, 6]) == (7, END)
+    assert (sequence.finish_reason, sequence.known) == ("stop", 7)
+
+
+def test_whether_it_generates_is_a_fact_of_the_sequence() -> None:
+    sequence = make_sequence(prompt=5, answer=9)
+    assert not sequence.decodes
+    admit(sequence, 2)
+    assert not sequence.decodes
+    sequence.advance(3)
+    sequence.append([7])
+    assert sequence.decodes
+    assert sequence.next_step(1, drafts=[1, 2]).decode
+    sequence.preempt()
+    assert not sequence.decodes
+    assert not admit(sequence).next_step(6).decode

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.engine.scheduler.memory import BlockMemory
 from tests.engine.scheduler.mock import END, answer_plan, make_scheduler, make_sequence
 from twofold.core.request import CachePin, RequestOptions
-from twofold.core.step import Logits, Pooling, StepPlan, TokenEvent
+from twofold.core.step import Pooling, StepPlan, TokenEvent
 from twofold.engine.scheduler.budget import LiveBudget
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import Sequence, SequenceState
@@ -118,8 +118,7 @@ class Traffic:
                 self.pooled[number] = self.pooled.get(number, 0.0) + event.hidden[0]
 
     def _check(self, plan: StepPlan) -> None:
-        wanted = {Logits.NONE: 0, Logits.LAST: 1}
-        logit_rows = sum(wanted.get(step.logits, len(step.tokens)) for step in plan.steps)
+        logit_rows = sum(step.logit_rows for step in plan.steps)
         assert plan.rows <= self.limits.rows
         assert logit_rows <= self.limits.logit_rows
         assert len(plan.steps) <= self.limits.sequences
@@ -129,7 +128,7 @@ class Traffic:
             end = step.start + len(step.tokens)
             assert step.start == sequence.computed
             assert step.tokens == sequence.tokens[step.start : end]
-            assert (step.draw is not None) is (end == sequence.known and sequence.wants_draw)
+            assert step.samples == (end == sequence.known and sequence.wants_draw)
 
     def _check_told(self, number: int, sequence: Sequence) -> None:
         """All was told once: tokens, scores and hidden states, however often it was preempted."""

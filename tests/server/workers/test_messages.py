@@ -16,10 +16,10 @@ from twofold.core.params import SamplingParams, StructuredOutputsParams, Thinkin
 from twofold.core.record import SequenceRecord, Stall
 from twofold.core.report import BlockCounts, EngineSnapshot, PinCounts, RequestReport, StepReport
 from twofold.core.request import CachePin, RequestOptions
+from twofold.core.travel import ERRORS
 from twofold.engine.outputs import CompletionOutput, Logprob, OutputDelta, RequestMetrics, RequestOutput
 from twofold.planner.machine import MachineLimits, ReadSpeed
 from twofold.server.workers.messages import (
-    ERRORS,
     Abort,
     Check,
     Checked,

@@ -7,15 +7,42 @@ is fixed by the vocabulary size: the draw is then the same in any batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from twofold.core.params import SamplingParams
 
 F32 = NDArray[np.float32]
 Argmax: TypeAlias = Callable[[F32, Sequence[int]], tuple[NDArray[np.int32], F32]]
 """(logits [rows, vocab], ascending rows) → ids and values of the largest logits of these rows; among equals the lowest
 id. A backend whose forward pass has found them gives this to its sampler."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRequest:
+    """Everything that a sample depends on beside the logits.
+
+    ``position`` is the index in the sequence that the sampled token will have. ``prompt`` and ``answer`` are the tokens
+    before it, empty unless penalties need them. ``suppressed`` tokens cannot be sampled, nor those whose bit is 0 in
+    ``mask`` (as ``TokenConstraint.mask``; None rules nothing out). ``candidates`` asks for that many most likely tokens
+    instead of a sample, for beam search; penalties, bias and filters do not apply to them.
+    """
+
+    params: SamplingParams
+    seed: int
+    position: int
+    prompt: Sequence[int] = ()
+    answer: Sequence[int] = ()
+    suppressed: Sequence[int] = ()
+    mask: bytes | memoryview | None = None
+    candidates: int = 0
+
+
+GREEDY: Final = SampleRequest(SamplingParams(temperature=0), 0, 0)
+"""What all requests for the largest of the logits as they are may share: a sampler knows it by identity."""
 
 
 class RowOps(Protocol):

@@ -16,25 +16,24 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.backends.sampling.base import F32, RowOps
+from twofold.backends.sampling.base import F32, RowOps, SampleRequest
 from twofold.core.params import SamplingParams
-from twofold.core.step import DrawRequest
 
 LOOKS: Final = (64, 1024)
 """Top-p and min-p look at so many of the most likely tokens, one after the other; where none is enough, at all."""
 
 
-def changes_logits(request: DrawRequest) -> bool:
+def changes_logits(request: SampleRequest) -> bool:
     """Whether the request's draw needs logits other than the model's."""
     return request.params.penalises or bool(request.params.biases) or rules_out(request)
 
 
-def rules_out(request: DrawRequest) -> bool:
+def rules_out(request: SampleRequest) -> bool:
     """Whether tokens cannot be drawn, however likely they are."""
     return bool(request.suppressed) or request.mask is not None
 
 
-def adjusted(rows: RowOps, row: F32, request: DrawRequest) -> F32:
+def adjusted(rows: RowOps, row: F32, request: SampleRequest) -> F32:
     """A copy of the row, float32 [vocab], with all rules that change logits applied."""
     params = request.params
     if not (params.penalises or params.biases):
@@ -47,7 +46,7 @@ def adjusted(rows: RowOps, row: F32, request: DrawRequest) -> F32:
     return allowed(rows, row, request) if rules_out(request) else row
 
 
-def allowed(rows: RowOps, row: F32, request: DrawRequest) -> F32:
+def allowed(rows: RowOps, row: F32, request: SampleRequest) -> F32:
     """A copy of the row with −inf for suppressed tokens and for those that the mask rules out."""
     if request.mask is None:
         row = row.copy()
@@ -60,7 +59,7 @@ def allowed(rows: RowOps, row: F32, request: DrawRequest) -> F32:
     return row
 
 
-def _penalise(row: F32, request: DrawRequest) -> None:
+def _penalise(row: F32, request: SampleRequest) -> None:
     params = request.params
     answer, times = np.unique(np.asarray(request.answer, dtype=np.int32), return_counts=True)
     if params.repetition_penalty != 1:

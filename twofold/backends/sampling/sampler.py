@@ -10,12 +10,12 @@ from math import inf, isfinite
 
 import numpy as np
 
-from twofold.backends.sampling.base import F32, Argmax, RowOps
+from twofold.backends.sampling.base import F32, GREEDY, Argmax, RowOps, SampleRequest
 from twofold.backends.sampling.filters import adjusted, allowed, candidates, changes_logits, filtered, pick, rules_out
 from twofold.backends.sampling.logprobs import most_likely, score
 from twofold.backends.sampling.philox import uniform
 from twofold.core.errors import ModelError, TwofoldError
-from twofold.core.step import DrawRequest, PositionLogprobs, TokenLogprob
+from twofold.core.step import PositionLogprobs, TokenLogprob
 
 
 class Sampler:
@@ -25,33 +25,35 @@ class Sampler:
         self._rows = rows
         self._argmax = argmax or (lambda logits, at: rows.argmax(_select(logits, at)))
 
-    def draw(self, logits: F32, at: Sequence[int], requests: Sequence[DrawRequest]) -> list[int | TwofoldError]:
+    def sample(self, logits: F32, at: Sequence[int], requests: Sequence[SampleRequest]) -> list[int | TwofoldError]:
         """One token for each request, from row ``at[i]`` of ``logits`` [rows, vocab], or why there is none.
 
-        Greedy requests that leave the logits as they are share one argmax; it is also the maximum that the others
-        need. There is no token (ModelError) where the model computed something that is not a number, or where nothing
-        is left that may be drawn.
+        One argmax gives the tokens of requests that are ``GREEDY``, and the maximum that the others need. There is no
+        token (ModelError) where the model computed something that is not a number, or where nothing is left that may
+        be drawn.
         """
         ids, values = self._argmax(logits, at)
         tokens: list[int | TwofoldError] = ids.tolist()
+        for index in np.flatnonzero(~np.isfinite(values)).tolist():
+            tokens[index] = _broken()
+        if requests.count(GREEDY) == len(requests):
+            return tokens
         for index, (maximum, request) in enumerate(zip(values.tolist(), requests, strict=True)):
-            if not isfinite(maximum):
-                tokens[index] = _broken()
+            if request is GREEDY or not isfinite(maximum):
                 continue
             try:
                 if not request.params.greedy or changes_logits(request):
-                    tokens[index] = self._draw_row(logits[at[index]], maximum, request)
+                    tokens[index] = self._sample_row(logits[at[index]], maximum, request)
             except TwofoldError as error:
                 tokens[index] = error
         return tokens
 
-    def candidates(self, logits: F32, at: int, request: DrawRequest) -> tuple[TokenLogprob, ...] | TwofoldError:
-        """The ``request.candidates`` most likely tokens of row ``at`` that may be drawn, or why there are none.
+    def candidates(self, row: F32, request: SampleRequest) -> tuple[TokenLogprob, ...] | TwofoldError:
+        """The ``request.candidates`` most likely tokens of ``row`` [vocab] that may be drawn, or why there are none.
 
         Fewer where fewer are allowed. Order, log-probabilities and ranks are of the model's own distribution.
         """
-        row = logits[at]
-        if not isfinite(float(self._argmax(logits, [at])[1][0])):
+        if not isfinite(float(self._rows.argmax(row[None])[1][0])):
             return _broken()
         left = allowed(self._rows, row, request) if rules_out(request) else row
         return most_likely(self._rows, row, left, request.candidates) or _nothing_left(request)
@@ -60,7 +62,7 @@ class Sampler:
         """Log-probabilities of token i in row i of ``logits`` [tokens, vocab], and of the most likely others."""
         return score(self._rows, logits, tokens, alternatives)
 
-    def _draw_row(self, row: F32, maximum: float, request: DrawRequest) -> int:
+    def _sample_row(self, row: F32, maximum: float, request: SampleRequest) -> int:
         params = request.params
         if changes_logits(request):
             row = adjusted(self._rows, row, request)
@@ -82,7 +84,7 @@ def _broken() -> ModelError:
     )
 
 
-def _nothing_left(request: DrawRequest) -> ModelError:
+def _nothing_left(request: SampleRequest) -> ModelError:
     if request.mask is None:
         return ModelError("Every token is suppressed.", hint="Suppress fewer tokens.")
     return ModelError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 
+from twofold.core.step import TableChange
 from twofold.engine.kv.radix import RadixNode
 from twofold.engine.kv.reach import NEVER
 
@@ -18,10 +19,11 @@ class Holding:
     published  blocks that are in the prefix tree, on the path to ``tip``
     room       positions that the tables hold
     slides     the first row that lets a window pass a block
+    sent       for each group the entries of its table that ``take_changes`` has given; None before it gave any
     due        computed tokens at which there is something to publish
     """
 
-    __slots__ = ("cached", "due", "first", "published", "room", "salt", "slides", "tables", "tip")
+    __slots__ = ("cached", "due", "first", "published", "room", "salt", "sent", "slides", "tables", "tip")
 
     def __init__(self, salt: str, groups: int) -> None:
         self.salt = salt
@@ -33,6 +35,7 @@ class Holding:
         self.room = 0
         self.slides = 0
         self.due = NEVER
+        self.sent: list[int] | None = None
 
     def place(self) -> RadixNode | None:
         """The node in which its published blocks end; None before there are any."""
@@ -40,6 +43,18 @@ class Holding:
         while tip is not None and tip.start >= self.published:
             tip = tip.parent
         return tip
+
+    def take_changes(self) -> tuple[TableChange, ...]:
+        """What changed in the tables since the last call: all of them at the first."""
+        sent = self.sent
+        if sent is None:
+            sent = self.sent = [0] * len(self.tables)
+        changes: tuple[TableChange, ...] = ()
+        for group, table in enumerate(self.tables):
+            if sent[group] < len(table):
+                changes += (TableChange(group, sent[group], table[sent[group] :]),)
+                sent[group] = len(table)
+        return changes
 
     def own(self, group: int) -> array[int]:
         """The blocks of a group that it holds, in order."""

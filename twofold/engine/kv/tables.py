@@ -134,6 +134,8 @@ class Tables:
                     pool.retain((block,))
                     pool.release((table[index],))
                     table[index] = block
+            if holding.sent is not None:
+                holding.sent[group] = min(holding.sent[group], first)
 
     def move(self, kind: MoveKind, group: int, sources: Iterable[int], targets: Iterable[int]) -> None:
         """Asks for contents to be moved."""

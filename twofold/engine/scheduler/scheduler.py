@@ -74,6 +74,7 @@ class Scheduler:
         self._running: dict[int, Sequence] = {}
         self._accounts: dict[int, TenantQueue] = {}
         self._parked: dict[int, Sequence] = {}
+        self._ended: list[int] = []
         self._siblings = Siblings()
         self._times = TimeLimits()
         self._windows = [window for window in windows if window is not None]
@@ -171,8 +172,10 @@ class Scheduler:
         """The next step; empty when there is nothing to do."""
         step, before = StepBuilder(self._limits), self.preemptions
         self._unpark()
-        decoding = [runner for runner in self._running.values() if runner.pending == 1 and not runner.waits]
-        prompts = [runner for runner in self._running.values() if runner.pending > 1]
+        decoding = [
+            runner for runner in self._running.values() if runner.decodes and not (runner.resting or runner.waits)
+        ]
+        prompts = [runner for runner in self._running.values() if not runner.decodes]
         self._place_decodes(step, decoding, now)
         heard, shape = decoding if prompts or self._line else (), step.shape
         pace = StepPace(self._budget, shape, self._budget.allowance(heard, shape, self._look_ahead.share, now))
@@ -186,7 +189,11 @@ class Scheduler:
         if not step.steps:
             self._unblock(step, pace, now)
         predicted = self._model.predict(step.shape) if step.shape.rows else None
-        return StepPlan(step.steps, self._manager.take_moves(), predicted, step.decode_rows, step.constraints)
+        moves = self._manager.take_moves()
+        ended: tuple[int, ...] = ()
+        if step.steps:
+            ended, self._ended = tuple(self._ended), []
+        return StepPlan(step.steps, moves, ended, predicted, step.decode_rows, step.constraints)
 
     def commit(self, plan: StepPlan, outcome: StepOutcome, now: float) -> list[TokenEvent]:
         """Moves the cursors of the plan's sequences; those that ended meanwhile are passed over."""
@@ -352,6 +359,7 @@ class Scheduler:
     def _displace(self, victim: Sequence, now: float) -> None:
         """Takes the place and the blocks of a running sequence."""
         del self._running[victim.sequence_id], self._accounts[victim.sequence_id]
+        self._ended.append(victim.sequence_id)
         self._stalls.end_decode(victim)
         if not self._swap_out(victim):
             self._cost.lose(victim)
@@ -410,7 +418,8 @@ class Scheduler:
         """Forgets a finished sequence, wherever it stood, and frees what it held."""
         number = sequence.sequence_id
         del self._live[number]
-        self._running.pop(number, None)
+        if self._running.pop(number, None) is not None:
+            self._ended.append(number)
         self._accounts.pop(number, None)
         self._parked.pop(number, None)
         if sequence in self._line:

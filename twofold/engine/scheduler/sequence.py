@@ -14,7 +14,8 @@
 Laws, asserted where a cursor moves:
     1. cached ≤ computed ≤ known ≤ limit.
     2. A step advances ``computed`` by at least 1 and never past ``known``. Only when it reaches ``known`` is there a
-       draw, and only a draw advances ``known``. So there is no prefill path and no decode path.
+       draw, and only a draw advances ``known``. So there is no prefill path and no decode path. Drafts are not known:
+       those that are accepted become known and computed together.
     3. Keys and values are never needed for the last possible token, if it is drawn: limit − 1 positions suffice.
     4. A sequence has a finish reason exactly when it is FINISHED.
     5. Preemption changes no result: what is computed again is told once only. RUNNING → WAITING keeps all known
@@ -28,17 +29,18 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final
 
 from twofold.core.params import SamplingParams
 from twofold.core.record import SequenceRecord
 from twofold.core.request import RequestOptions
 from twofold.core.step import (
-    DrawRequest,
+    NO_TOKENS,
     FinishReason,
-    Logits,
     Pooling,
+    SamplingSpec,
     SequenceOutcome,
+    SequenceStart,
     SequenceStep,
     TokenConstraint,
 )
@@ -59,9 +61,6 @@ TRANSITIONS: Final = {
     SequenceState.FINISHED: (),
 }
 
-Tokens: TypeAlias = "array[int] | tuple[int, ...]"
-NO_TOKENS: Final[Tokens] = ()
-
 
 class Sequence:
     """One prompt and the answer that grows after it.
@@ -75,6 +74,8 @@ class Sequence:
     parent          a sequence of the same prompt, whose blocks it will share
     pooling         its steps ask for hidden states instead of a draw
     candidates      draws give that many candidates instead of a token
+
+    ``decodes``: at most its newest token is not computed yet. Otherwise it computes its prompt, or computes again.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class Sequence:
         self.resting = False
         self.held = False
         self.deferred = False
+        self.decodes = False
         self.finish_reason: FinishReason | None = None
         self.stop_token: int | None = None
         self.admitted_at: float | None = None
@@ -190,6 +192,7 @@ class Sequence:
         self._become(SequenceState.RUNNING)
         self.holding = holding
         self.cached = self.computed = computed
+        self.decodes = self.pending == 1
         self._check()
 
     def resume(self, holding: Holding) -> None:
@@ -202,30 +205,36 @@ class Sequence:
         self._become(SequenceState.WAITING)
         self.holding = None
         self.cached = self.computed = 0
+        self.decodes = False
 
     def swap_out(self, swapped: Swapped) -> None:
         """RUNNING → SWAPPED."""
         self._become(SequenceState.SWAPPED)
         self.holding, self.swapped = None, swapped
 
-    def next_step(self, rows: int) -> SequenceStep:
-        """The step that computes its next ``rows`` tokens."""
+    def next_step(self, rows: int, drafts: Iterable[int] = ()) -> SequenceStep:
+        """The step that computes its next ``rows`` tokens, and ``drafts`` of those that may follow."""
         assert self.holding is not None, "a sequence without blocks cannot take a step"
         start, end, scored = self.computed, self.computed + rows, NO_TOKENS
-        last = end == len(self.tokens)
-        draw = self._draw_request() if last and self.draws and not self.resting else None
+        tokens, last, proposed = self.tokens[start:end], end == len(self.tokens), array("i", drafts)
+        samples = 1 + len(proposed) if last and self.draws and not self.resting else 0
+        assert samples or not proposed, "drafts follow the last known token of a sequence that samples"
         if self._scores_prompt and self.scores_prompt:
             scored = self.tokens[start + 1 : min(end + 1, self.prompt_length)]
+        begin = self._start() if self.holding.sent is None else None
         return SequenceStep(
             self.sequence_id,
-            self.tokens[start:end],
+            tokens + proposed,
             start,
-            self.holding.tables,
-            Logits.ALL if scored else Logits.LAST if draw else Logits.NONE,
-            draw,
+            self.holding.take_changes(),
+            samples,
+            len(proposed),
+            self.candidates if samples else 0,
             scored,
             self.params.prompt_logprobs or 0,
             self._pooled(last) if self.pooling else None,
+            self.decodes,
+            begin,
         )
 
     def advance(self, rows: int, *, deferred: bool = False) -> None:
@@ -235,14 +244,17 @@ class Sequence:
         rows -= deferred
         self.computed += rows
         self._reached = max(self._reached, self.computed)
+        self.decodes = self.pending <= 1
         self._check()
 
     def append(self, drawn: Iterable[int]) -> tuple[int, ...]:
-        """Makes drawn tokens known until one ends the sequence; returns those that were taken."""
+        """Makes drawn tokens known until one ends the sequence; returns those that were taken. All but the last are
+        drafts that were accepted: they are computed already."""
         assert self.pending == 0, "a draw needs every known token computed"
         taken = []
         for token in drawn:
             assert len(self.tokens) < self.limit, "no token can follow the last possible one"
+            self.computed = len(self.tokens)
             self.tokens.append(token)
             taken.append(token)
             if self.constraint is not None:
@@ -251,6 +263,7 @@ class Sequence:
             if reason is not None:
                 self.finish(reason)
                 break
+        self._reached = max(self._reached, self.computed)
         return tuple(taken)
 
     def take(self, result: SequenceOutcome) -> tuple[int, ...]:
@@ -302,14 +315,13 @@ class Sequence:
             return "mean" if self.computed >= self._reached else None
         return self.pooling if last else None
 
-    def _draw_request(self) -> DrawRequest:
+    def _start(self) -> SequenceStart:
+        if not self.draws:
+            return SequenceStart()
         params = self.params
-        suppressed = self._suppressed if self.generated < params.min_tokens else ()
-        prompt = answer = NO_TOKENS
-        if params.penalises:
-            prompt, answer = self.tokens[: self.prompt_length], self.tokens[self.prompt_length :]
-        known = len(self.tokens)
-        return DrawRequest(params, self.seed, known, prompt, answer, suppressed, None, self.candidates)
+        until = self.prompt_length + params.min_tokens if params.min_tokens else 0
+        sampling = SamplingSpec(params, self.seed, self.prompt_length, self._suppressed if until else (), until)
+        return SequenceStart(sampling, self.tokens[: self.computed]) if params.penalises else SequenceStart(sampling)
 
     def _become(self, state: SequenceState) -> None:
         assert state in TRANSITIONS[self.state], f"a {self.state.value} sequence cannot become {state.value}"

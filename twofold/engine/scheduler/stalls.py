@@ -92,12 +92,12 @@ class StepWork:
         decode = [0, 0, 0, 0]
         for step in plan.steps:
             count, start = len(step.tokens), step.start
-            logits = count if step.scored else int(step.draw is not None)
-            if count == 1 and step.draw is not None:
-                decode[0] += 1
+            logits = step.logit_rows
+            if step.decode and step.samples:
+                decode[0] += count
                 decode[1] += logits
-                decode[2] += start + 1
-                decode[3] += start + 1
+                decode[2] += attended(start, count)
+                decode[3] += start + count
             rows += count
             logit_rows += logits
             pairs += attended(start, count)
@@ -112,7 +112,7 @@ class StepWork:
             step.start,
             rows,
             step_rows=self.shape.rows,
-            logit_rows=rows if step.scored else int(step.draw is not None),
+            logit_rows=step.logit_rows,
             seconds=self.seconds,
             predicted_s=self.predicted_s,
             windows=windows,

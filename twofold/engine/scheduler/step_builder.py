@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twofold.core.errors import ParameterError
-from twofold.core.step import Logits, SequenceStep, TokenConstraint
+from twofold.core.step import SequenceStep, TokenConstraint
 from twofold.engine.scheduler.budget import Allowance, Budget
 from twofold.engine.scheduler.sequence import Sequence
 from twofold.engine.scheduler.step_time import StepShape, attended
@@ -69,12 +69,12 @@ class StepBuilder:
         """Puts the sequence's next ``rows`` rows into the step."""
         start, step = sequence.computed, sequence.next_step(rows)
         self.rows -= rows
-        self.logit_rows -= _logit_rows(step)
+        self.logit_rows -= step.logit_rows
         self._attended += attended(start, rows)
         self._read += start + rows
         self.decode_rows += _generated(sequence, step)
         self._steps[sequence.sequence_id] = step
-        if step.draw is not None and sequence.constraint is not None:
+        if step.samples and sequence.constraint is not None:
             self.constraints[sequence.sequence_id] = sequence.constraint
 
     def drop(self, sequence: Sequence) -> None:
@@ -84,7 +84,7 @@ class StepBuilder:
         if step is not None:
             rows = len(step.tokens)
             self.rows += rows
-            self.logit_rows += _logit_rows(step)
+            self.logit_rows += step.logit_rows
             self._attended -= attended(step.start, rows)
             self._read -= step.start + rows
             self.decode_rows -= _generated(sequence, step)
@@ -92,12 +92,6 @@ class StepBuilder:
 
 def _generated(sequence: Sequence, step: SequenceStep) -> int:
     return len(step.tokens) if step.start >= sequence.prompt_length else 0
-
-
-def _logit_rows(step: SequenceStep) -> int:
-    if step.logits is Logits.LAST:
-        return 1
-    return len(step.tokens) if step.logits is Logits.ALL else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from twofold.core.request import RequestOptions
 from twofold.core.step import StepPlan
 from twofold.engine.engine import Engine
 from twofold.engine.prompts import GivenPrompt
-from twofold.engine.reports import logit_rows
 from twofold.planner.count.step import SequenceRows
 
 Spans: TypeAlias = tuple[tuple[int, SequenceRows], ...]
@@ -103,7 +102,7 @@ class Prober:
             self.points.append(ProbePoint(self._probe, self._spans, report.seconds + report.moves_s, report.host_s))
 
     def _note_spans(self, plan: StepPlan) -> None:
-        counts = Counter(SequenceRows(len(step.tokens), step.start, logit_rows(step)) for step in plan.steps)
+        counts = Counter(SequenceRows(len(step.tokens), step.start, step.logit_rows) for step in plan.steps)
         self._spans = tuple((count, span) for span, count in counts.items())
 
     def on_request(self, report: RequestReport) -> None:

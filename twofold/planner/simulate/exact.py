@@ -127,7 +127,7 @@ class ExactReplica:
         places = [(step.start, len(step.tokens)) for step in plan.steps]
         return StepSize(
             plan.rows,
-            sum(step.draw is not None for step in plan.steps),
+            sum(step.samples for step in plan.steps),
             len(places),
             tuple(sum(visible(*place, window) for place in places) for window in self._windows),
             tuple(sum(read_positions(*place, window) for place in places) for window in self._windows),
@@ -136,9 +136,7 @@ class ExactReplica:
 
     def _outcomes(self, plan: StepPlan) -> tuple[SequenceOutcome, ...]:
         return tuple(
-            SequenceOutcome(step.sequence_id)
-            if step.draw is None
-            else SequenceOutcome(step.sequence_id, (self._jobs[step.sequence_id].base + step.draw.position,))
+            SequenceOutcome(step.sequence_id, (self._jobs[step.sequence_id].base + step.end,) if step.samples else ())
             for step in plan.steps
         )
 

@@ -13,18 +13,18 @@ Decoding builds the classes named here and nothing else, whatever the bytes say.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
 
 from twofold.api.pooling import PoolingParams
-from twofold.core import errors
 from twofold.core.errors import TwofoldError
 from twofold.core.kv_layout import KVType
 from twofold.core.params import SamplingParams
 from twofold.core.report import EngineSnapshot, StepReport
 from twofold.core.request import RequestOptions
+from twofold.core.travel import from_plain, to_plain
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.planner.machine import MachineLimits
 
@@ -151,47 +151,12 @@ ToWorker = LoadModel | Generate | RunPooling | Abort | Hold | Ping | Check
 FromWorker = Ready | Unloadable | StepOutputs | Failed | Gone | Pong | Checked
 
 
-def _error_classes() -> dict[str, type[TwofoldError]]:
-    found = {name: each for name, each in vars(errors).items() if isinstance(each, type)}
-    return {name: each for name, each in found.items() if issubclass(each, TwofoldError)}
-
-
-ERRORS: Final = _error_classes()
-
-
-def _encoded(value: object) -> object:
-    """What msgspec cannot write by itself."""
-    if isinstance(value, TwofoldError):
-        more = {name: field for name, field in vars(value).items() if name != "hint"}
-        return [_known_class(value).__name__, str(value), value.hint, more]
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"a {type(value).__name__} cannot travel")
-
-
-def _known_class(error: TwofoldError) -> type[TwofoldError]:
-    """Its class, or the nearest base that belongs to the tree."""
-    return next(each for each in type(error).__mro__ if ERRORS.get(each.__name__) is each)
-
-
-def _decoded(kind: type, value: Any) -> object:
-    """What msgspec cannot read by itself."""
-    if kind is not TwofoldError:
-        raise TypeError(f"a {kind.__name__} cannot travel")
-    name, message, hint, more = value
-    error = ERRORS[name].__new__(ERRORS[name])
-    TwofoldError.__init__(error, message, hint=hint)
-    for field, content in more.items():
-        setattr(error, field, tuple(content) if isinstance(content, list) else content)
-    return error
-
-
 class Codec:
     """Writes messages, and reads those of one direction."""
 
     def __init__(self, reads: Any) -> None:
-        self._encoder = msgspec.msgpack.Encoder(enc_hook=_encoded)
-        self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(reads, dec_hook=_decoded)
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=to_plain)
+        self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(reads, dec_hook=from_plain)
 
     def frame(self, message: WorkerMessage) -> bytearray:
         """The frame of a message."""
