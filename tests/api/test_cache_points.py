@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.vocabulary import tokenizer_metadata
+from tests.support.vocabulary import tokenizer_metadata, tokenizer_of
 from tests.text.vocabularies import sentencepiece_metadata
 from twofold.api.base import ModelFacts
 from twofold.api.cache_points import CachePoint, CacheUsage, find_pins
 from twofold.core.record import HeldPin
 from twofold.core.request import CachePin
 from twofold.text.parsers.format import AnswerFormat
-from twofold.text.tokenizers.tokenizer import Tokenizer
 
 TOOLS_FIRST = (
     "{% if tools %}<|im_start|>tools\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>\n{% endif %}"
@@ -45,7 +44,7 @@ TOOLS = [{"type": "function", "function": {"name": name, "parameters": {}}} for 
 
 def facts_of(template: str, **metadata: Any) -> ModelFacts:
     vocabulary = metadata or tokenizer_metadata(300)
-    tokenizer = Tokenizer.from_metadata({**vocabulary, "tokenizer.chat_template": template})
+    tokenizer = tokenizer_of({**vocabulary, "tokenizer.chat_template": template})
     return ModelFacts(tokenizer, AnswerFormat.of(tokenizer), context=4096, hidden_size=8)
 
 

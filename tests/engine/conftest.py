@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.engine.mock import MockForward
-from tests.support.vocabulary import tokenizer_metadata
+from tests.support.vocabulary import tokenizer_metadata, tokenizer_of
 from twofold.backends.host import HostRunner
 from twofold.backends.reference.rows import NumpyRows
 from twofold.backends.sampling.sampler import Sampler
@@ -34,7 +34,7 @@ def tiny_spec(context: int = 64, vocab: int = VOCAB) -> ModelSpec:
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Tokenizer:
-    return Tokenizer.from_metadata({**tokenizer_metadata(VOCAB), "tokenizer.chat_template": CHAT_TEMPLATE})
+    return tokenizer_of({**tokenizer_metadata(VOCAB), "tokenizer.chat_template": CHAT_TEMPLATE})
 
 
 @pytest.fixture

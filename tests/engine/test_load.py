@@ -18,7 +18,7 @@ from twofold.core.params import SamplingParams
 from twofold.engine.config import EngineOptions
 from twofold.engine.llm import LLM
 from twofold.engine.load import load_model
-from twofold.formats.gguf import GGUFFile
+from twofold.formats.base import ModelFile
 from twofold.models.bind import ModelWeights
 
 Tiny = Callable[[TinyOptions], TinyModel]
@@ -78,7 +78,7 @@ class RememberedBackend:
     def free_memory(self) -> int:
         return 1 << 30
 
-    def load(self, file: GGUFFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes) -> HostRunner:
+    def load(self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes) -> HostRunner:
         runner = ReferenceBackend().load(file, spec, weights, sizes)
         runner.compile_s, runner.close = 0.25, self._close
         return runner

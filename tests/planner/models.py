@@ -1,30 +1,16 @@
-"""Well-known models as descriptions and tensor sizes, a made-up machine, and records of requests that ran alone."""
+"""Well-known models as descriptions, a made-up machine, and records of requests that ran alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
-from twofold.core.model import GatedFFN, GroupedAttention, LayerSpec, ModelSpec
-from twofold.core.quant import BY_NAME, QuantFormat
+from twofold.core.model import Formats, GatedFFN, GroupedAttention, LayerSpec, ModelSpec
+from twofold.core.quant import BY_NAME
 from twofold.core.record import SequenceRecord
+from twofold.core.values import ValueFormat
 from twofold.planner.machine import MachineLimits, ReadSpeed
 from twofold.planner.predict.phase import local_steps
 from twofold.planner.predict.steps import StepPredictor
-from twofold.planner.shapes.spec import shape_of_spec
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A tensor's size."""
-
-    rows: int
-    columns: int
-    format: QuantFormat
-
-    @property
-    def nbytes(self) -> int:
-        return self.rows * self.format.row_bytes(self.columns)
 
 
 def spec(
@@ -45,26 +31,15 @@ def spec(
     return ModelSpec("known", hidden, vocab, 8192, made, tied)
 
 
-def tensors(model: ModelSpec, format: str = "F16") -> Mapping[str, Stored]:
-    """The tensors of such a file, matrices in one format, norms in F32."""
-    form, norm = BY_NAME[format], BY_NAME["F32"]
-    hidden, ffn, q, kv = model.hidden_size, model.ffn.size, model.attention.query_size, model.attention.kv_size
-    found = {"token_embd.weight": Stored(model.vocab_size, hidden, form), "output_norm.weight": Stored(1, hidden, norm)}
-    if not model.tied_head:
-        found["output.weight"] = Stored(model.vocab_size, hidden, form)
-    shapes = {
-        "attn_q": (q, hidden), "attn_k": (kv, hidden), "attn_v": (kv, hidden), "attn_output": (hidden, q),
-        "ffn_gate": (ffn, hidden), "ffn_up": (ffn, hidden), "ffn_down": (hidden, ffn),
-    }  # fmt: skip
-    for layer in range(len(model.layers)):
-        found |= {f"blk.{layer}.{name}.weight": Stored(*shape, form) for name, shape in shapes.items()}
-        found |= {f"blk.{layer}.{name}.weight": Stored(1, hidden, norm) for name in ("attn_norm", "ffn_norm")}
-    return found
+def in_file(model: ModelSpec, format: str = "F16") -> ModelSpec:
+    """The model as a file stores it: matrices in one format, norms in F32."""
+    formats = Formats(ValueFormat.of_gguf(BY_NAME[format]), ValueFormat.of_gguf(BY_NAME["F32"]))
+    return replace(model, layers=tuple(replace(layer, formats=formats) for layer in model.layers), formats=formats)
 
 
 def steps_of(model: ModelSpec, format: str = "F16", limits: MachineLimits | None = None) -> StepPredictor:
     """StepPredictor of such a file on a machine, ``MACHINE`` if none is given."""
-    return local_steps(shape_of_spec(model, tensors(model, format)), limits or MACHINE)
+    return local_steps(in_file(model, format), limits or MACHINE)
 
 
 def recorded(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +14,8 @@ from tests.support.gguf_writer import RawTensor
 from tests.support.tiny import TinyOptions, tiny_metadata, tiny_tensors
 from twofold.core.model import ModelSpec
 from twofold.core.quant import BY_NAME, QuantFormat
+from twofold.core.stored import ModelSource, StoredTensor
+from twofold.formats.gguf_model import our_name
 from twofold.models.bind import ModelWeights
 from twofold.models.read import read_model
 
@@ -20,6 +25,36 @@ class Shape:
     rows: int
     columns: int
     format: QuantFormat = field(default_factory=lambda: BY_NAME["F32"])
+    name: str = ""
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows * self.format.row_bytes(self.columns)
+
+
+class DescribedFile:
+    """``ModelFile`` over a description."""
+
+    path = Path("described.gguf")
+    nbytes = 0
+
+    def __init__(self, described: Described) -> None:
+        self.model = self.tokenizer = ModelSource("gguf", described.metadata)
+        shapes = {name: replace(shape, name=name) for name, shape in described.tensors.items()}
+        self.tensors: Mapping[str, StoredTensor] = {our_name(name): shape for name, shape in shapes.items()}
+        self._data = described.data
+
+    def data(self, name: str) -> NDArray[np.uint8]:
+        return self._data[self.tensors[name].name]
+
+    def release(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 @dataclass(slots=True)
@@ -32,7 +67,7 @@ class Described:
     data: dict[str, NDArray[np.uint8]]
 
     def read(self, context_length: int | None = None) -> tuple[ModelSpec, ModelWeights]:
-        return read_model(self.metadata, self.tensors, self.data.__getitem__, context_length)
+        return read_model(DescribedFile(self), context_length)
 
     def spec(self, context_length: int | None = None) -> ModelSpec:
         return self.read(context_length)[0]

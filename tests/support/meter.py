@@ -9,25 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
 from twofold.core.kv_layout import key_value_bytes
 from twofold.core.model import Activation, GroupedAttention, RopeSpec
 from twofold.core.quant import QuantFormat
+from twofold.core.stored import StoredTensor
+from twofold.core.tensors import EMBEDDING, HEAD, layer_and_role
 from twofold.core.values import FP16, ValueFormat
 from twofold.models.ops import Batch, TensorRef, Wanted
 
 FLOAT_BYTES: Final = 4
 """Activations are float32."""
-
-
-class MeteredTensor(Protocol):
-    """What the meter must know of a tensor of the file."""
-
-    @property
-    def format(self) -> QuantFormat: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +58,11 @@ class Meter:
 class MeterOps:
     """``Ops`` that counts a step over ``batch``. ``tensors`` are the file's; ``kv`` is the format of cached values.
 
-    ``meters`` has what was counted by operation: matrices and norms by the name of their tensor without layer number
-    and ``.weight``, all else by the name of the operation.
+    ``meters`` has what was counted by operation: matrices and norms by the role of their tensor, all else by the name
+    of the operation.
     """
 
-    tensors: Mapping[str, MeteredTensor]
+    tensors: Mapping[str, StoredTensor]
     batch: Batch
     kv: ValueFormat = FP16
     meters: dict[str, Meter] = field(default_factory=dict)
@@ -100,7 +95,7 @@ class MeterOps:
         y = Sized(x.rows, weight.rows)
         if not x.rows:
             return y
-        meter = self._count("output" if _role(weight) == "token_embd" else _role(weight))
+        meter = self._count(HEAD if _role(weight) == EMBEDDING else _role(weight))
         macs = x.rows * weight.rows * weight.columns
         if self._format(weight).is_float:
             meter.float_macs += macs
@@ -182,7 +177,7 @@ class MeterOps:
 
 
 def meter_step(
-    decode: Callable[[MeterOps], object], tensors: Mapping[str, MeteredTensor], batch: Batch, kv: ValueFormat = FP16
+    decode: Callable[[MeterOps], object], tensors: Mapping[str, StoredTensor], batch: Batch, kv: ValueFormat = FP16
 ) -> MeterOps:
     """Runs a decoder on the meter: ``decode`` is given it as its operations."""
     ops = MeterOps(tensors, batch, kv)
@@ -191,6 +186,4 @@ def meter_step(
 
 
 def _role(ref: TensorRef) -> str:
-    """``blk.3.attn_q.weight`` is ``attn_q`` of any layer."""
-    name = ref.name.removesuffix(".weight")
-    return name.split(".", 2)[2] if name.startswith("blk.") else name
+    return layer_and_role(ref.name)[1]

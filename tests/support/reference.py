@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from twofold.backends.reference.dequantize import dequantize
 from twofold.backends.reference.ops import FloatType, PagedCache, ReferenceModel
 from twofold.core.model import ModelSpec
-from twofold.formats.gguf import GGUFFile
+from twofold.formats.base import ModelFile
+from twofold.formats.gguf_model import our_name
+from twofold.formats.open import open_model
 from twofold.models.decoder import forward
 from twofold.models.ops import Batch
 from twofold.models.read import read_model
@@ -19,7 +21,7 @@ from twofold.models.read import read_model
 Floats = NDArray[np.float32]
 
 
-def dequantised(file: GGUFFile) -> dict[str, Floats]:
+def dequantised(file: ModelFile) -> dict[str, Floats]:
     """All tensors of a file: float32 [rows, columns] by name."""
     return {name: dequantize(file.data(name), info.format, info.columns) for name, info in file.tensors.items()}
 
@@ -32,9 +34,9 @@ def load_reference_model(
     weights: Mapping[str, Floats] | None = None,
 ) -> tuple[ModelSpec, ReferenceModel]:
     """The decoder on NumPy for a file, with an empty cache of that many blocks and host slots for each KV group."""
-    with GGUFFile.open(path) as file:
-        spec, bound = read_model(file.metadata, file.tensors, file.data)
-        values = dequantised(file) if weights is None else weights
+    with open_model(path) as file:
+        spec, bound = read_model(file)
+        values = dequantised(file) if weights is None else {our_name(name): each for name, each in weights.items()}
     groups = spec.kv_groups(spec.context_length)
     counts = [blocks] * len(groups)
     cache = PagedCache(groups, counts, block_size, spec.attention.kv_size, dtype, host_slots=counts)

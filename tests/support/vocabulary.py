@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
 
 from tests.support.gguf_writer import MetadataItem
+from twofold.core.stored import ModelSource
+from twofold.text.tokenizers.metadata import read_vocabulary
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
 CONTROLS: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 NORMAL, CONTROL = 1, 3
@@ -28,6 +32,11 @@ def byte_letters() -> list[str]:
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = iter(range(256, 512))
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
+
+
+def tokenizer_of(metadata: Mapping[str, object], **options: Any) -> Tokenizer:
+    """The tokenizer that GGUF metadata describe; ``options`` are those of ``Tokenizer.of``."""
+    return Tokenizer.of(read_vocabulary(ModelSource("gguf", metadata)), **options)
 
 
 def tokenizer_metadata(vocab: int) -> dict[str, MetadataItem]:

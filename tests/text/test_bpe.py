@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.vocabulary import tokenizer_of
 from tests.text.vocabularies import (
     Metadata,
     bytelevel_metadata,
@@ -21,7 +22,6 @@ from tests.text.vocabularies import (
 )
 from twofold.text.tokenizers.merge_cache import cached_merges
 from twofold.text.tokenizers.merges import derive_merges
-from twofold.text.tokenizers.tokenizer import Tokenizer
 
 LETTERS = "abc"
 
@@ -50,7 +50,7 @@ def merge_lists(draw: st.DrawFn) -> list[tuple[str, str]]:
 @settings(max_examples=100, deadline=None)
 @given(merge_lists(), st.text(LETTERS, max_size=30))
 def test_byte_level_merges_by_rank(merges: list[tuple[str, str]], word: str) -> None:
-    tokenizer = Tokenizer.from_metadata(bytelevel_metadata(merges))
+    tokenizer = tokenizer_of(bytelevel_metadata(merges))
     assert [tokenizer.token_text(token) for token in plain_ids(tokenizer, word)] == naive_ranked(word, merges)
 
 
@@ -61,7 +61,7 @@ def test_byte_level_merges_by_rank(merges: list[tuple[str, str]], word: str) -> 
 @example(["bcb", "ab", "cb", "abcb"], "abcb")
 def test_sentencepiece_merges_by_score(words: list[str], text: str) -> None:
     pieces = list(dict.fromkeys([*words, *LETTERS]))
-    tokenizer = Tokenizer.from_metadata(sentencepiece_metadata(pieces))
+    tokenizer = tokenizer_of(sentencepiece_metadata(pieces))
     assert [tokenizer.token_text(token) for token in plain_ids(tokenizer, text)] == naive_scored(text, pieces)
 
 
@@ -95,7 +95,7 @@ def test_no_pieces_no_merges() -> None:
 
 def test_pieces_beyond_the_basic_plane() -> None:
     pieces = ["😀😃", "😀", "😃", "é", "🇩🇪", "🇩", "🇪"]
-    tokenizer = Tokenizer.from_metadata(sentencepiece_metadata(pieces))
+    tokenizer = tokenizer_of(sentencepiece_metadata(pieces))
     texts = [tokenizer.token_text(token) for token in plain_ids(tokenizer, "😀😃🇩🇪é")]
     assert texts == ["😀😃", "🇩🇪", "é"]
 
@@ -106,7 +106,7 @@ def spoken() -> Metadata:
 
 
 def test_space_prefix(spoken: Metadata) -> None:
-    tokenizer = Tokenizer.from_metadata(spoken)
+    tokenizer = tokenizer_of(spoken)
     assert [tokenizer.token_text(token) for token in plain_ids(tokenizer, "hello hello")] == [
         "▁he",
         "llo",
@@ -118,18 +118,18 @@ def test_space_prefix(spoken: Metadata) -> None:
 
 
 def test_bytes_stand_in_for_unknown_characters(spoken: Metadata) -> None:
-    tokenizer = Tokenizer.from_metadata(spoken)
+    tokenizer = tokenizer_of(spoken)
     assert [tokenizer.token_text(token) for token in plain_ids(tokenizer, "é")] == ["▁", "<0xC3>", "<0xA9>"]
     assert tokenizer.decode(plain_ids(tokenizer, "é")) == "é"
 
 
 def test_unknown_token_where_there_are_no_bytes() -> None:
-    tokenizer = Tokenizer.from_metadata(sentencepiece_metadata(["a"], bytes_too=False))
+    tokenizer = tokenizer_of(sentencepiece_metadata(["a"], bytes_too=False))
     assert plain_ids(tokenizer, "aéa") == [4, 0, 4]
 
 
 def test_text_that_names_a_byte_is_text(spoken: Metadata) -> None:
-    tokenizer = Tokenizer.from_metadata(spoken)
+    tokenizer = tokenizer_of(spoken)
     text = "<0x0A>"
     ids = plain_ids(tokenizer, text)
     assert len(ids) == 1 + len(text)
@@ -138,7 +138,7 @@ def test_text_that_names_a_byte_is_text(spoken: Metadata) -> None:
 
 def test_user_defined_runs_stay_whole_in_any_text() -> None:
     metadata = sentencepiece_metadata(["▁a", "▁", "a"], defined=["▁▁", "\n\n"])
-    tokenizer = Tokenizer.from_metadata(metadata)
+    tokenizer = tokenizer_of(metadata)
     for parse in (True, False):
         ids = tokenizer.encode("  a\n\n a", add_special_tokens=False, parse_special=parse)
         assert [tokenizer.token_text(token) for token in ids] == ["▁▁", "a", "\n\n", "▁a"]

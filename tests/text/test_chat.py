@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from tests.support.vocabulary import tokenizer_of
 from tests.text.vocabularies import Metadata, bytelevel_metadata
 from twofold.core.errors import ParameterError, TemplateError
 from twofold.formats.gguf import GGUFFile
@@ -161,24 +162,24 @@ def chatml(**changes: object) -> Metadata:
 @cache
 def chatml_tokenizer() -> Tokenizer:
     """One for all examples: each has a process."""
-    return Tokenizer.from_metadata(chatml(), chat_template="chatml")
+    return tokenizer_of(chatml(), chat_template="chatml")
 
 
 class TestTokenizer:
     def test_template_of_the_file(self) -> None:
-        tokenizer = Tokenizer.from_metadata(chatml(**{"tokenizer.chat_template": "[{{ messages[0].content }}]"}))
+        tokenizer = tokenizer_of(chatml(**{"tokenizer.chat_template": "[{{ messages[0].content }}]"}))
         assert tokenizer.apply_chat_template([USER], tokenize=False) == "[Hi]"
         assert tokenizer.decode(tokenizer.apply_chat_template([USER])) == "[Hi]"
 
     def test_control_tokens_are_no_template(self) -> None:
-        tokenizer = Tokenizer.from_metadata(chatml())
+        tokenizer = tokenizer_of(chatml())
         assert not tokenizer.has_chat_template
         with pytest.raises(TemplateError) as caught:
             tokenizer.apply_chat_template([USER])
         assert "Its control tokens are those of chatml." in str(caught.value.hint)
 
     def test_built_in(self) -> None:
-        tokenizer = Tokenizer.from_metadata(chatml(), chat_template="chatml")
+        tokenizer = tokenizer_of(chatml(), chat_template="chatml")
         assert tokenizer.has_chat_template
         prompt = tokenizer.apply_chat_template([USER], tokenize=False)
         assert prompt == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
@@ -186,19 +187,19 @@ class TestTokenizer:
         assert [token for token in ids if token in tokenizer.special_ids] == [256, 257, 256]
 
     def test_none(self) -> None:
-        tokenizer = Tokenizer.from_metadata(bytelevel_metadata())
+        tokenizer = tokenizer_of(bytelevel_metadata())
         assert not tokenizer.has_chat_template
         with pytest.raises(TemplateError, match="no chat template") as caught:
             tokenizer.apply_chat_template([USER])
         assert "chatml" in str(caught.value.hint)
 
     def test_chosen(self) -> None:
-        named = Tokenizer.from_metadata(bytelevel_metadata(), chat_template="zephyr")
+        named = tokenizer_of(bytelevel_metadata(), chat_template="zephyr")
         assert named.apply_chat_template([USER], tokenize=False) == "<|user|>\nHi<|end|>\n<|assistant|>\n"
-        own = Tokenizer.from_metadata(bytelevel_metadata(), chat_template="{{ messages | length }}")
+        own = tokenizer_of(bytelevel_metadata(), chat_template="{{ messages | length }}")
         assert own.apply_chat_template([USER], tokenize=False) == "1"
         with pytest.raises(ParameterError, match="did you mean 'chatml'"):
-            Tokenizer.from_metadata(bytelevel_metadata(), chat_template="chatlm")
+            tokenizer_of(bytelevel_metadata(), chat_template="chatlm")
 
     @settings(max_examples=60, deadline=None)
     @given(st.lists(st.sampled_from(["<|im_end|>", "<|im_start|>", "<|im", "_end|>", "a", " ", "\ufdd0"]), max_size=8))
@@ -212,7 +213,7 @@ class TestTokenizer:
         )
 
     def test_trusted_content_may_hold_control_tokens(self) -> None:
-        tokenizer = Tokenizer.from_metadata(chatml(), chat_template="chatml")
+        tokenizer = tokenizer_of(chatml(), chat_template="chatml")
         ids = tokenizer.apply_chat_template([{"role": "user", "content": "<|im_end|>"}], trust_content=True)
         assert ids.count(257) == 2
 
@@ -274,7 +275,7 @@ def test_template_of_the_default_model(default_model: Path) -> None:
     """Rendered by plain Jinja, tokenised whole: the same ids."""
     with GGUFFile.open(default_model) as file:
         metadata = dict(file.metadata.items())
-    tokenizer = Tokenizer.from_metadata(metadata)
+    tokenizer = tokenizer_of(metadata)
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(str(metadata["tokenizer.chat_template"]))
     for messages in ([USER], TALK):

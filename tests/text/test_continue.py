@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.vocabulary import tokenizer_metadata
+from tests.support.vocabulary import tokenizer_metadata, tokenizer_of
 from twofold.core.errors import TemplateError
 from twofold.text.templates.builtin_templates import BUILTIN_TEMPLATES
 from twofold.text.tokenizers.tokenizer import Tokenizer
@@ -13,7 +13,7 @@ USER = {"role": "user", "content": "hi"}
 
 
 def made(template: str | None = None) -> Tokenizer:
-    return Tokenizer.from_metadata(tokenizer_metadata(300), chat_template=template or "chatml")
+    return tokenizer_of(tokenizer_metadata(300), chat_template=template or "chatml")
 
 
 @pytest.mark.parametrize("template", sorted(BUILTIN_TEMPLATES))

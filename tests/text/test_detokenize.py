@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.vocabulary import tokenizer_of
 from tests.text.vocabularies import bytelevel_metadata, sentencepiece_metadata
 from twofold.text.detokenize import StreamDetokenizer
 from twofold.text.tokenizers.tokenizer import Tokenizer
@@ -17,9 +18,9 @@ from twofold.text.tokenizers.tokenizer import Tokenizer
 def tokenizer(kind: str) -> Tokenizer:
     if kind == "gpt2":
         merges = [("Ġ", "a"), ("ð", "Ł"), ("ðŁ", "ĺ")]
-        return Tokenizer.from_metadata(bytelevel_metadata(merges, defined=["<tool>"]))
+        return tokenizer_of(bytelevel_metadata(merges, defined=["<tool>"]))
     pieces = ["▁a", "▁", "a", "é", "▁▁"]
-    return Tokenizer.from_metadata(sentencepiece_metadata(pieces, space_prefix=kind == "prefixed", defined=["\n\n"]))
+    return tokenizer_of(sentencepiece_metadata(pieces, space_prefix=kind == "prefixed", defined=["\n\n"]))
 
 
 @settings(max_examples=300, deadline=None)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.vocabulary import tokenizer_metadata
+from tests.support.vocabulary import tokenizer_metadata, tokenizer_of
 from twofold.core.errors import ParameterError
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
@@ -18,7 +18,7 @@ def made(*controls: str, **more: Any) -> Tokenizer:
     metadata = tokenizer_metadata(320)
     tokens: Any = metadata["tokenizer.ggml.tokens"]
     tokens[-len(controls) or len(tokens) :] = controls
-    return Tokenizer.from_metadata({**metadata, **{f"tokenizer.ggml.{name}": value for name, value in more.items()}})
+    return tokenizer_of({**metadata, **{f"tokenizer.ggml.{name}": value for name, value in more.items()}})
 
 
 def test_the_gap_lies_behind_both_texts() -> None:

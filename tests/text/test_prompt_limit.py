@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.server.trust.state import memory_of
+from tests.support.vocabulary import tokenizer_of
 from tests.text.vocabularies import bytelevel_metadata, plain_ids, sentencepiece_metadata
 from twofold.core.errors import ContextLengthError, ParameterError
 from twofold.text.prompt_limit import SHORT, LowerBound, PromptLimit
@@ -51,7 +52,7 @@ def _texts(seed: int) -> Iterator[str]:
 
 @pytest.mark.parametrize("kind", METADATA)
 def test_the_bound_is_never_above_the_count(kind: str) -> None:
-    tokenizer = Tokenizer.from_metadata(METADATA[kind])
+    tokenizer = tokenizer_of(METADATA[kind])
     reached = 0.0
     for text in _texts(len(kind)):
         at_least, exact = _bound(tokenizer).tokens(text), len(plain_ids(tokenizer, text))
@@ -67,15 +68,15 @@ def test_bytes_without_a_token_do_not_count() -> None:
     assert isinstance(texts, list)
     assert isinstance(types, list)
     types[texts.index("x")] = 5
-    dropping = Tokenizer.from_metadata(metadata)
+    dropping = tokenizer_of(metadata)
     assert _bound(dropping).tokens("x" * 1000) == len(plain_ids(dropping, "x" * 1000)) == 0
-    fusing = Tokenizer.from_metadata(METADATA["unknown"])
+    fusing = tokenizer_of(METADATA["unknown"])
     assert _bound(fusing).tokens("漢" * 1000) <= len(plain_ids(fusing, "漢" * 1000)) == 1
 
 
 def test_composition_keeps_what_is_counted() -> None:
     """What counts with NFC is ASCII before ASCII, which composes with nothing."""
-    bound = _bound(Tokenizer.from_metadata(METADATA["nfc"]))
+    bound = _bound(tokenizer_of(METADATA["nfc"]))
     for code in range(0x80, 0x11_0000):
         text = f"xa{chr(code)}ax"
         if not 0xD800 <= code < 0xE000 and unicodedata.normalize("NFC", text) != text:
@@ -97,7 +98,7 @@ class _Counting:
 @pytest.mark.parametrize("kind", ["bytes", "nfc", "pieces"])
 @pytest.mark.parametrize("text", ["1", "<", "a b ", " ", "<end>", "<|end|>"])
 def test_what_cannot_fit_is_not_tokenised(kind: str, text: str) -> None:
-    tokenizer = Tokenizer.from_metadata(METADATA[kind], chat_template="{{ messages[0].content }}")
+    tokenizer = tokenizer_of(METADATA[kind], chat_template="{{ messages[0].content }}")
     counting = tokenizer._encoder = _Counting(tokenizer._encoder)  # type: ignore[assignment]
     bounded, long = tokenizer.within(PromptLimit(100)), text * (2_000_000 // len(text))
     with pytest.raises(ContextLengthError, match=r"at least \d+ tokens; with one output token  .* context of 100"):
@@ -108,7 +109,7 @@ def test_what_cannot_fit_is_not_tokenised(kind: str, text: str) -> None:
 
 
 def test_what_fits_is_counted_exactly() -> None:
-    tokenizer = Tokenizer.from_metadata(METADATA["bytes"])
+    tokenizer = tokenizer_of(METADATA["bytes"])
     text = "1b" * SHORT
     exact = len(tokenizer.encode(text))
     assert tokenizer.within(PromptLimit(exact + 1)).encode(text) == tokenizer.encode(text)
@@ -120,14 +121,14 @@ def test_what_fits_is_counted_exactly() -> None:
 
 
 def test_a_lone_surrogate_is_told_in_long_texts_too() -> None:
-    tokenizer = Tokenizer.from_metadata(METADATA["bytes"]).within(PromptLimit(10))
+    tokenizer = tokenizer_of(METADATA["bytes"]).within(PromptLimit(10))
     with pytest.raises(ParameterError, match="surrogate"):
         tokenizer.encode("\ud800" * (SHORT + 1))
 
 
 def test_what_an_encoder_remembers_is_bounded() -> None:
     """Words of 255 bytes take the most: 10,000 of them, which is the package's default, took 80 MB."""
-    tokenizer = Tokenizer.from_metadata(bytelevel_metadata())
+    tokenizer = tokenizer_of(bytelevel_metadata())
     numbers = random.Random(1)
     before = memory_of([os.getpid()])
     for _ in range(10_000):

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.vocabulary import tokenizer_of
 from tests.text.vocabularies import plain_ids
 from twofold.formats.gguf import GGUFFile
 from twofold.text.tokenizers.tokenizer import Tokenizer
@@ -24,7 +25,7 @@ REFERENCE = Path(__file__).parent / "data" / "reference_ids.json"
 @cache
 def load(path: Path) -> Tokenizer:
     with GGUFFile.open(path) as file:
-        return Tokenizer.from_metadata(dict(file.metadata.items()))
+        return tokenizer_of(dict(file.metadata.items()))
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.vocabulary import tokenizer_of
 from tests.text.vocabularies import Metadata, bytelevel_metadata, plain_ids, sentencepiece_metadata
 from twofold.core.errors import FormatError, ParameterError, UnsupportedModelError
 from twofold.text.tokenizers.metadata import PREFIX
@@ -15,7 +16,7 @@ from twofold.text.tokenizers.tokenizer import Tokenizer
 
 
 def made(**changes: object) -> Tokenizer:
-    return Tokenizer.from_metadata(bytelevel_metadata() | {PREFIX + key: value for key, value in changes.items()})
+    return tokenizer_of(bytelevel_metadata() | {PREFIX + key: value for key, value in changes.items()})
 
 
 END = 256
@@ -29,7 +30,7 @@ class TestSpecialTokens:
         assert len(tokenizer.encode("<|end|>", add_special_tokens=False, parse_special=False)) == len("<|end|>")
 
     def test_longest_wins(self) -> None:
-        tokenizer = Tokenizer.from_metadata(bytelevel_metadata(control=["<a>", "<a><b>", "<b>"]))
+        tokenizer = tokenizer_of(bytelevel_metadata(control=["<a>", "<a><b>", "<b>"]))
         assert plain_ids(tokenizer, "<a><b><a><a>") == [257, 256, 256]
 
     def test_a_control_token_that_is_a_word_never_comes_from_text(self) -> None:
@@ -38,7 +39,7 @@ class TestSpecialTokens:
         types = metadata[PREFIX + "token_type"]
         assert isinstance(types, list)
         types[257] = 3
-        tokenizer = Tokenizer.from_metadata(metadata)
+        tokenizer = tokenizer_of(metadata)
         assert tokenizer.encode("EOT", parse_special=False) == [256, *plain_ids(tokenizer, "T")]
 
     def test_skipped_when_decoding(self) -> None:
@@ -48,15 +49,15 @@ class TestSpecialTokens:
         assert tokenizer.decode(ids, skip_special_tokens=False) == "a<|end|>b"
 
     def test_user_defined_tokens_are_text(self) -> None:
-        tokenizer = Tokenizer.from_metadata(bytelevel_metadata(defined=["<tool>", "é→"]))
+        tokenizer = tokenizer_of(bytelevel_metadata(defined=["<tool>", "é→"]))
         ids = tokenizer.encode("x<tool>é→", parse_special=False)
         assert ids[1:] == [257, 258]
         assert tokenizer.decode(ids) == "x<tool>é→"
 
     def test_phi3_control_tokens_take_following_space(self) -> None:
         metadata = sentencepiece_metadata(["a", "▁"], control=["<|user|>"], space_prefix=False)
-        phi3 = Tokenizer.from_metadata(metadata | {"general.architecture": "phi3"})
-        other = Tokenizer.from_metadata(metadata)
+        phi3 = tokenizer_of(metadata | {"general.architecture": "phi3"})
+        other = tokenizer_of(metadata)
         assert phi3.decode(plain_ids(phi3, "<|user|> \n a <s> a")) == "a  a"
         assert other.decode(plain_ids(other, "<|user|> a")) == " a"
 
@@ -72,15 +73,15 @@ class TestBeginAndEnd:
         assert made(pre=pre, bos_token_id=0).add_bos is adds
 
     def test_sentencepiece_starts_with_bos(self) -> None:
-        assert Tokenizer.from_metadata(sentencepiece_metadata(["a"])).encode("") == [1]
+        assert tokenizer_of(sentencepiece_metadata(["a"])).encode("") == [1]
 
     def test_ends_of_generation(self) -> None:
         metadata = bytelevel_metadata(control=["<|x|>", "<|im_end|>", "<|eot_id|>", "<|y|>"])
-        tokenizer = Tokenizer.from_metadata(metadata | {PREFIX + "eom_token_id": 259})
+        tokenizer = tokenizer_of(metadata | {PREFIX + "eom_token_id": 259})
         assert tokenizer.eos_ids == {256, 257, 258, 259}
 
     def test_end_of_a_harmony_message_is_not_the_end(self) -> None:
-        tokenizer = Tokenizer.from_metadata(bytelevel_metadata(control=["<|return|>", "<|call|>", "<|end|>"]))
+        tokenizer = tokenizer_of(bytelevel_metadata(control=["<|return|>", "<|call|>", "<|end|>"]))
         assert tokenizer.eos_ids == {256, 257}
 
 
@@ -94,7 +95,7 @@ class TestBytes:
     def test_every_byte_of_both_kinds(self) -> None:
         plain = made()
         assert sorted(plain.token_bytes(token) for token in range(256)) == [bytes([byte]) for byte in range(256)]
-        piece = Tokenizer.from_metadata(sentencepiece_metadata(["▁a"]))
+        piece = tokenizer_of(sentencepiece_metadata(["▁a"]))
         assert [piece.token_bytes(3 + byte) for byte in range(256)] == [bytes([byte]) for byte in range(256)]
         assert piece.token_bytes(piece.vocab_size - 1) == b" a"
 
@@ -148,7 +149,7 @@ class TestBadMetadata:
     @pytest.mark.parametrize("key", ["model", "tokens", "merges"])
     def test_missing(self, key: str) -> None:
         with pytest.raises(FormatError, match=f"{PREFIX}{key}' is missing"):
-            Tokenizer.from_metadata(without(key))
+            tokenizer_of(without(key))
 
     @pytest.mark.parametrize(
         ("key", "value", "fault"),
@@ -194,7 +195,7 @@ class TestBadMetadata:
     def test_impossible_for_sentencepiece(self, key: str, value: object, fault: str) -> None:
         metadata = sentencepiece_metadata(["a"]) | {PREFIX + key: value}
         with pytest.raises(FormatError, match=fault):
-            Tokenizer.from_metadata(metadata)
+            tokenizer_of(metadata)
 
     def test_kind_that_is_not_implemented(self) -> None:
         with pytest.raises(UnsupportedModelError, match="'bert' is not implemented"):
@@ -213,9 +214,9 @@ class TestBadMetadata:
 
     def test_empty_tokens_are_placeholders(self) -> None:
         metadata = bytelevel_metadata(control=["", "xx"])
-        assert Tokenizer.from_metadata(metadata).token_text(256) == "[EMPTY_256]"
+        assert tokenizer_of(metadata).token_text(256) == "[EMPTY_256]"
 
     def test_arrays_of_numpy(self) -> None:
         metadata = bytelevel_metadata()
         metadata[PREFIX + "token_type"] = np.array(metadata[PREFIX + "token_type"], np.int32)
-        assert Tokenizer.from_metadata(metadata).special_ids == {END}
+        assert tokenizer_of(metadata).special_ids == {END}

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from twofold.core.kv_layout import KVType
 from twofold.core.model import ModelSpec
 from twofold.core.step import StepInput, StepMasks, StepOutcome
-from twofold.formats.gguf import GGUFFile
+from twofold.formats.base import ModelFile
 from twofold.models.bind import ModelWeights
 
 NO_MASKS: Final = StepMasks()
@@ -108,7 +108,7 @@ class Backend(Protocol):
         """Bytes that weights and KV cache may take."""
         ...
 
-    def load(self, file: GGUFFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes) -> ModelRunner:
+    def load(self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes) -> ModelRunner:
         """A runner of the file's model. The file is closed afterwards; arrays of it that are in use stay valid.
 
         Raises ParameterError for sizes that the machine cannot do, ResourceError where memory does not suffice.

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from twofold.cli.progress import console_progress, format_bytes
 from twofold.core.errors import UnsupportedModelError
 from twofold.core.kv_layout import KVLayout
+from twofold.formats.base import ModelFile
 from twofold.formats.fetch import sources
-from twofold.formats.gguf import GGUFFile
+from twofold.formats.open import open_model
 from twofold.host.memory import Memory, read_memory
 from twofold.host.paths import CacheFolders
 from twofold.models.read import read_model
@@ -113,7 +114,7 @@ def show(model: str, console: Console, json: bool) -> None:
 
 def describe(found: sources.ResolvedModel, memory: Memory) -> ModelReport:
     """The report of a model file for a machine with this memory."""
-    with GGUFFile.open(found.path) as file:
+    with open_model(found.path) as file:
         spec, problem = _spec(file)
         per_token = KVLayout.of(spec, "f16").token_bytes(len(spec.layers)) if spec else None
         tokens = max(0, memory.available - file.nbytes) // per_token if per_token else None
@@ -136,19 +137,19 @@ def describe(found: sources.ResolvedModel, memory: Memory) -> ModelReport:
         )
 
 
-def _spec(file: GGUFFile) -> tuple[ModelSpec | None, str | None]:
+def _spec(file: ModelFile) -> tuple[ModelSpec | None, str | None]:
     try:
-        return read_model(file.metadata, file.tensors, file.data)[0], None
+        return read_model(file)[0], None
     except UnsupportedModelError as error:
         return None, str(error)
 
 
-def _text(file: GGUFFile, key: str) -> str:
-    value = file.metadata.get(key)
+def _text(file: ModelFile, key: str) -> str:
+    value = file.model.values.get(key)
     return value if isinstance(value, str) else ""
 
 
-def _formats(file: GGUFFile) -> tuple[FormatUse, ...]:
+def _formats(file: ModelFile) -> tuple[FormatUse, ...]:
     """Uses of each format, the largest first."""
     uses: dict[str, FormatUse] = {}
     for info in file.tensors.values():

@@ -12,14 +12,13 @@ from twofold.core.errors import TwofoldError
 from twofold.core.record import PhaseWork
 from twofold.core.report import RequestReport
 from twofold.engine.outputs import RequestMetrics, RequestOutput
-from twofold.formats.gguf import GGUFFile
+from twofold.formats.open import open_model
 from twofold.models.read import read_model
 from twofold.planner.count.memory import streamed_bytes
 from twofold.planner.explain.lines import explain_request
 from twofold.planner.machine import MachineLimits, MachineProbe
 from twofold.planner.predict.phase import PhaseCost, PhaseLimit, decode_limit, local_steps, prefill_limit
 from twofold.planner.predict.steps import StepPredictor
-from twofold.planner.shapes.spec import shape_of_spec
 
 
 class Roofline:
@@ -27,9 +26,8 @@ class Roofline:
 
     def __init__(self, generator: Generator) -> None:
         self._config = generator.llm.config
-        with GGUFFile.open(generator.path) as file:
-            spec, _ = read_model(file.metadata, file.tensors, file.data)
-            self._shape = shape_of_spec(spec, file.tensors)
+        with open_model(generator.path) as file:
+            self._shape, _ = read_model(file)
         self._probe = MachineProbe(self._config.isa, self._config.threads, streamed_bytes(self._shape))
         self._steps = self._with(self._probe.limits())
 

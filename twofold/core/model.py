@@ -211,7 +211,7 @@ class KVGroup:
     layers: tuple[int, ...]
 
 
-ROUTER: Final = "ffn_gate_inp"
+ROUTER: Final = "router"
 
 
 @dataclass(frozen=True, slots=True)

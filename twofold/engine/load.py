@@ -12,8 +12,9 @@ from twofold.core.model import ModelSpec
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.engine.config import EngineConfig, EngineOptions, resolve, runner_sizes
 from twofold.engine.lessons import Lesson, read_lessons
-from twofold.formats.gguf import GGUFFile
+from twofold.formats.open import open_model
 from twofold.models.read import read_model
+from twofold.text.tokenizers.metadata import read_vocabulary
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 
@@ -61,27 +62,26 @@ def load_model(
     """
     start = time.perf_counter()
     backend = backend or options.open_backend()
-    with GGUFFile.open(path) as file:
-        spec, weights = read_model(file.metadata, file.tensors, file.data, options.max_model_len)
+    with open_model(path) as file:
+        spec, weights = read_model(file, options.max_model_len)
         if tokenizer_path is None:
-            tokenizer = Tokenizer.from_metadata(
-                file.metadata, cache_dir=tokenizer_cache, chat_template=options.chat_template
-            )
+            vocabulary = read_vocabulary(file.tokenizer)
+            tokenizer = Tokenizer.of(vocabulary, cache_dir=tokenizer_cache, chat_template=options.chat_template)
         else:
             tokenizer = _other_tokenizer(tokenizer_path, tokenizer_cache, options.chat_template, spec)
         if chats:
             tokenizer.start_rendering()
         config = resolve(options, spec, max(0, backend.free_memory() - file.nbytes))
         runner = backend.load(file, spec, weights, runner_sizes(config))
-        sampling = SamplingDefaults.of_model(path, file.metadata)
+        sampling = SamplingDefaults.of_model(path, file.model.values)
     lessons = () if cache is None else read_lessons(path, config.isa, config.threads, cache)
     load_s = time.perf_counter() - start - runner.compile_s
     return LoadedModel(runner, tokenizer, spec, config, load_s, lessons, sampling)
 
 
 def _other_tokenizer(path: Path, cache: Path | None, chat_template: str | None, spec: ModelSpec) -> Tokenizer:
-    with GGUFFile.open(path) as file:
-        tokenizer = Tokenizer.from_metadata(file.metadata, cache_dir=cache, chat_template=chat_template)
+    with open_model(path) as file:
+        tokenizer = Tokenizer.of(read_vocabulary(file.tokenizer), cache_dir=cache, chat_template=chat_template)
     if tokenizer.vocab_size > spec.vocab_size:
         raise ParameterError(
             f"The tokenizer of {path} has {tokenizer.vocab_size} tokens, the model knows {spec.vocab_size}.",

@@ -113,7 +113,7 @@ class Metadata(Mapping[str, MetadataValue]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class GGUFPart:
     """One mapped file; a model is one part, or several when it was split."""
 
     path: Path
@@ -133,7 +133,7 @@ class _Part:
 class GGUFFile:
     """An open model file. Use it as a context manager, or call ``close``; arrays from ``data`` stay valid after it."""
 
-    def __init__(self, parts: tuple[_Part, ...]) -> None:
+    def __init__(self, parts: tuple[GGUFPart, ...]) -> None:
         self._parts = parts
         self._owner = {name: part for part in parts for name in part.tensors}
         self.path: Path = parts[0].path
@@ -169,7 +169,7 @@ class GGUFFile:
     def data(self, name: str) -> NDArray[np.uint8]:
         """The bytes of a tensor, uint8 [nbytes], read-only and without a copy. KeyError for an unknown name."""
         info = self.tensors[name]
-        return np.frombuffer(self._owner[name].mapped, dtype=np.uint8, count=info.nbytes, offset=info.offset)
+        return np.frombuffer(self._owner[info.name].mapped, dtype=np.uint8, count=info.nbytes, offset=info.offset)
 
     def release(self, name: str | None = None) -> None:
         """Drops the pages of one tensor, or of everything, from this process: weights that were repacked."""
@@ -184,7 +184,7 @@ class GGUFFile:
         start = -(-info.offset // mmap.PAGESIZE) * mmap.PAGESIZE
         stop = (info.offset + info.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
         if stop > start:
-            self._owner[name].mapped.madvise(mmap.MADV_DONTNEED, start, stop - start)
+            self._owner[info.name].mapped.madvise(mmap.MADV_DONTNEED, start, stop - start)
 
     def close(self) -> None:
         for part in self._parts:
@@ -199,7 +199,7 @@ class GGUFFile:
         self.close()
 
 
-def _open_part(path: Path) -> _Part:
+def _open_part(path: Path) -> GGUFPart:
     mapped = _map(path)
     try:
         return _read_part(path, mapped)
@@ -232,7 +232,7 @@ def _map(path: Path) -> mmap.mmap:
     return mapped
 
 
-def _read_part(path: Path, mapped: mmap.mmap) -> _Part:
+def _read_part(path: Path, mapped: mmap.mmap) -> GGUFPart:
     label = path.name
     _check_magic(label, mapped)
     cursor = Cursor(mapped, label, position=len(MAGIC))
@@ -242,7 +242,7 @@ def _read_part(path: Path, mapped: mmap.mmap) -> _Part:
     alignment = _alignment(cursor, metadata)
     tensors = _tensors(cursor, tensor_count, alignment, len(mapped))
     _check_overlap(cursor, tensors)
-    return _Part(path, mapped, version, metadata, tensors)
+    return GGUFPart(path, mapped, version, metadata, tensors)
 
 
 def _check_magic(label: str, mapped: mmap.mmap) -> None:
@@ -345,7 +345,7 @@ def _check_overlap(cursor: Cursor, tensors: Mapping[str, TensorInfo]) -> None:
         before = info
 
 
-def _other_parts(first: _Part) -> Iterator[_Part]:
+def _other_parts(first: GGUFPart) -> Iterator[GGUFPart]:
     count = first.metadata.get("split.count", 1)
     if not isinstance(count, int) or not 0 <= count <= MAX_PARTS:
         raise FormatError(f"{first.path.name}: split.count is {count!r}.", hint=DAMAGED_HINT)
@@ -361,7 +361,7 @@ def _other_parts(first: _Part) -> Iterator[_Part]:
         yield _open_part(path)
 
 
-def _check_parts(parts: list[_Part]) -> None:
+def _check_parts(parts: list[GGUFPart]) -> None:
     seen: set[str] = set()
     for part in parts:
         if twice := seen & part.tensors.keys():

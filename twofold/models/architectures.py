@@ -1,100 +1,157 @@
-"""The architectures, as data. A new one is a row of this table, unless it computes something new.
+"""The architectures, as data: one row for each, of which GGUF files and Hugging Face configurations are read.
 
 Conventions of GGUF files that the table relies on: weights of Gemma's norms already hold their +1; the rows of Llama's
-Q and K are permuted so that rotated pairs are adjacent; Phi-3 stores Q, K, V in one tensor and gate, up in another.
+Q and K are permuted so that rotated pairs are adjacent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from twofold.core.errors import FormatError, UnsupportedModelError, nearest
-from twofold.core.model import Activation, RopePairs
+from twofold.core.model import Activation, QkNorm, RopePairs
 
-Presence = Literal["never", "optional", "always"]
-Windows = Literal["none", "all", "pattern"]
-"""Which layers see only a sliding window: none, all (where the metadata gives one), or a pattern of them."""
+Windows = Literal["none", "all", "late", "pattern"]
+"""Layers that see only a sliding window, where there is one: none, all, those from ``max_window_layers`` on, or all but
+each ``period``-th."""
+ExpertRule = Literal["none", "all", "step", "first_dense"]
+"""Layers with experts: none, all, by ``decoder_sparse_step`` and ``mlp_only_layers``, or after some dense ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What an architecture computes. ``window_period``: layers i with (i + 1) % period = 0 see everything.
+    """What the models of an architecture are made of where a file does not say.
 
-    ``local_rope_base`` is the rope base of windowed layers where they have one of their own. Models whose number of
-    layers is in ``hidden_scale_layers`` scale q·k by (hidden / heads)^-½ in place of head_dim^-½.
+    name                 ``general.architecture`` of GGUF files; empty where they use another row's
+    kinds                ``model_type`` of Hugging Face configurations
+    qkv_bias, output_bias  None: as the tensors, or the field ``attention_bias``, say
+    local_rope_base      the rope base of layers with a window, where they have their own
+    hidden_scale_layers  models of so many layers scale q·k by (hidden / heads)^-½ in place of head_dim^-½
+    experts … shared_gate  of configurations only: GGUF files show them by their tensors
+    defaults             those of the configuration's class for fields that files omit
     """
 
     name: str
+    kinds: tuple[str, ...] = ()
     rope_pairs: RopePairs = "halves"
     activation: Activation = "silu"
-    qkv_bias: Presence = "never"
-    qk_norm: bool = False
-    post_norms: bool = False
-    fused: bool = False
+    qkv_bias: bool | None = None
+    output_bias: bool | None = None
+    qk_norm: QkNorm | None = None
+    norms: Literal[2, 4] = 2
     scaled_embedding: bool = False
     windows: Windows = "none"
-    window_period: int = 1
+    period: int = 0
     default_window: int | None = None
     local_rope_base: float | None = None
     attention_softcap: float | None = None
     final_softcap: float | None = None
     hidden_scale_layers: frozenset[int] = frozenset()
+    latent: bool = False
+    experts: ExpertRule = "none"
+    router_bias: bool = False
+    expert_bias: bool = False
+    sinks: bool = False
+    shared_gate: bool = False
+    defaults: Mapping[str, object] = field(default_factory=dict)
 
+    @property
+    def runs(self) -> bool:
+        """Whether engines run its models (``models.runnable``)."""
+        return bool(self.name) and self.experts == "none" and not self.latent
+
+
+_GEMMA: Final = {"tie_word_embeddings": True, "head_dim": 256}
+_LATENT: Final = {"tie_word_embeddings": False, "moe_layer_freq": 1, "first_k_dense_replace": 0}
 
 ARCHITECTURES: Final[tuple[Architecture, ...]] = (
-    Architecture("llama", rope_pairs="adjacent", qkv_bias="optional", windows="all"),
-    Architecture("mistral", rope_pairs="adjacent", windows="all"),
-    Architecture("qwen2", qkv_bias="always"),
-    Architecture("qwen3", qk_norm=True),
-    Architecture("phi3", fused=True, windows="all"),
+    Architecture("llama", rope_pairs="adjacent", windows="all"),  # Mistral's and Mixtral's GGUF files, too
+    Architecture("", ("llama", "smollm3"), rope_pairs="adjacent"),
+    Architecture(
+        "mistral",
+        ("mistral",),
+        rope_pairs="adjacent",
+        qkv_bias=False,
+        output_bias=False,
+        windows="all",
+        defaults={"num_key_value_heads": 8},
+    ),
+    Architecture("", ("mixtral",), qkv_bias=False, output_bias=False, windows="all", experts="all"),
+    Architecture("qwen2", ("qwen2", "qwen2_5_vl_text", "mimo"), qkv_bias=True, output_bias=False, windows="late"),
+    Architecture(
+        "qwen2moe",
+        ("qwen2_moe",),
+        qkv_bias=True,
+        output_bias=False,
+        windows="late",
+        experts="step",
+        shared_gate=True,
+    ),
+    Architecture("qwen3", ("qwen3", "qwen3_vl_text"), qk_norm="head", windows="late"),
+    Architecture("qwen3moe", ("qwen3_moe", "qwen3_vl_moe_text"), qk_norm="head", windows="late", experts="step"),
+    Architecture("phi3", ("phi3",), qkv_bias=False, output_bias=False, windows="all"),
+    Architecture("", ("gemma",), activation="gelu_tanh", scaled_embedding=True, defaults=_GEMMA),
     Architecture(
         "gemma2",
+        ("gemma2",),
         activation="gelu_tanh",
-        post_norms=True,
+        norms=4,
         scaled_embedding=True,
         windows="pattern",
-        window_period=2,
+        period=2,
         default_window=4096,
         attention_softcap=50.0,
         final_softcap=30.0,
         hidden_scale_layers=frozenset({46}),
+        defaults={**_GEMMA, "vocab_size": 256_000, "sliding_window": 4096},
     ),
     Architecture(
         "gemma3",
+        ("gemma3_text",),
         activation="gelu_tanh",
-        qk_norm=True,
-        post_norms=True,
+        qk_norm="head",
+        norms=4,
         scaled_embedding=True,
         windows="pattern",
-        window_period=6,
+        period=6,
         local_rope_base=10_000.0,
         hidden_scale_layers=frozenset({62}),
+        defaults={
+            **_GEMMA,
+            "vocab_size": 262_208,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "sliding_window": 4096,
+            "max_position_embeddings": 131_072,
+        },
+    ),
+    Architecture("deepseek2", ("deepseek_v2",), latent=True, experts="first_dense", defaults=_LATENT),
+    Architecture(
+        "", ("deepseek_v3", "kimi_k2"), latent=True, experts="first_dense", router_bias=True, defaults=_LATENT
+    ),
+    Architecture(
+        "gpt-oss",
+        ("gpt_oss",),
+        windows="pattern",
+        period=2,
+        default_window=128,
+        experts="all",
+        router_bias=True,
+        expert_bias=True,
+        sinks=True,
+        defaults={"attention_bias": True, "sliding_window": 128, "head_dim": 64},
+    ),
+    Architecture(
+        "minimax-m2",
+        ("minimax_m2",),
+        qkv_bias=False,
+        output_bias=False,
+        qk_norm="all",
+        experts="all",
+        router_bias=True,
     ),
 )
 
-BY_NAME: Final[Mapping[str, Architecture]] = {a.name: a for a in ARCHITECTURES}
-
-
-def find_architecture(metadata: Mapping[str, object]) -> Architecture:
-    """The architecture that ``general.architecture`` names."""
-    kind = metadata.get("general.type", "model")
-    if kind != "model":
-        raise UnsupportedModelError(
-            f"The file holds a {kind!r}, not a model.", hint="Name the model's own GGUF file instead."
-        )
-    name = metadata.get("general.architecture")
-    if not isinstance(name, str):
-        raise FormatError(
-            "The model's metadata lacks 'general.architecture'.",
-            hint="The file is incomplete: convert or download it again.",
-        )
-    if name not in BY_NAME:
-        close = nearest(name, BY_NAME)
-        known = ", ".join(BY_NAME)
-        raise UnsupportedModelError(
-            f"Twofold does not support the architecture {name!r}.",
-            hint=(f"The nearest known one is {close!r}. " if close else "") + f"Known: {known}.",
-        )
-    return BY_NAME[name]
+BY_NAME: Final[Mapping[str, Architecture]] = {each.name: each for each in ARCHITECTURES if each.name}
+BY_KIND: Final[Mapping[str, Architecture]] = {kind: each for each in ARCHITECTURES for kind in each.kinds}

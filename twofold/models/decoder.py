@@ -6,7 +6,7 @@
     logits = head(norm(x))             of the rows whose logits were asked for
     hidden = norm(x)                   of the rows whose hidden states were asked for
 
-What differs between architectures is data: a weight that is None is a step that is skipped.
+What differs between architectures is data: a weight that is absent is a step that is skipped.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ def forward(ops: Ops[T], spec: ModelSpec, weights: ModelWeights) -> tuple[T, T]:
 def _attention(ops: Ops[T], spec: ModelSpec, index: int, layer: LayerSpec, weights: LayerWeights, x: T) -> T:
     attention = layer.attention
     assert isinstance(attention, GroupedAttention)
-    x = ops.rms_norm(x, weights.attn_norm, spec.norm_eps)
-    q = ops.linear(x, weights.q, weights.q_bias)
-    k = ops.linear(x, weights.k, weights.k_bias)
-    v = ops.linear(x, weights.v, weights.v_bias)
-    q = _place_heads(ops, spec, layer, weights.q_norm, attention.heads, q)
-    k = _place_heads(ops, spec, layer, weights.k_norm, attention.kv_heads, k)
+    x = ops.rms_norm(x, weights["attention_norm"], spec.norm_eps)
+    q = ops.linear(x, weights["q"], weights.get("q.bias"))
+    k = ops.linear(x, weights["k"], weights.get("k.bias"))
+    v = ops.linear(x, weights["v"], weights.get("v.bias"))
+    q = _place_heads(ops, spec, layer, weights.get("q_norm"), attention.heads, q)
+    k = _place_heads(ops, spec, layer, weights.get("k_norm"), attention.kv_heads, k)
     ops.store_kv(index, k, v)
     mixed = ops.attention(index, q, attention)
-    return _norm(ops, spec, ops.linear(mixed, weights.o), weights.post_attention_norm)
+    return _norm(ops, spec, ops.linear(mixed, weights["o"]), weights.get("post_attention_norm"))
 
 
 def _feed_forward(ops: Ops[T], spec: ModelSpec, layer: LayerSpec, weights: LayerWeights, x: T) -> T:
     assert isinstance(layer.ffn, GatedFFN)
-    x = ops.rms_norm(x, weights.ffn_norm, spec.norm_eps)
-    inner = ops.gated(ops.linear(x, weights.gate), ops.linear(x, weights.up), layer.ffn.activation)
-    return _norm(ops, spec, ops.linear(inner, weights.down), weights.post_ffn_norm)
+    x = ops.rms_norm(x, weights["ffn_norm"], spec.norm_eps)
+    inner = ops.gated(ops.linear(x, weights["gate"]), ops.linear(x, weights["up"]), layer.ffn.activation)
+    return _norm(ops, spec, ops.linear(inner, weights["down"]), weights.get("post_ffn_norm"))
 
 
 def _place_heads(ops: Ops[T], spec: ModelSpec, layer: LayerSpec, norm: TensorRef | None, heads: int, x: T) -> T:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.vocabulary import tokenizer_metadata
+from tests.support.vocabulary import tokenizer_metadata, tokenizer_of
 from twofold.api.anthropic.messages import MessagesRequest
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.core.record import HeldPin, SequenceRecord
@@ -17,7 +17,6 @@ from twofold.core.report import RequestReport
 from twofold.core.step import FinishReason
 from twofold.engine.outputs import CompletionOutput, OutputDelta, RequestMetrics, RequestOutput
 from twofold.text.parsers.format import AnswerFormat
-from twofold.text.tokenizers.tokenizer import Tokenizer
 
 TEMPLATE = (
     "{% for tool in tools or [] %}tool {{ tool | tojson }}\n{% endfor %}"
@@ -37,7 +36,7 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Ulm"}}\n</tool_c
 
 
 def facts_of(template: str) -> ModelFacts:
-    tokenizer = Tokenizer.from_metadata({**tokenizer_metadata(300), "tokenizer.chat_template": template})
+    tokenizer = tokenizer_of({**tokenizer_metadata(300), "tokenizer.chat_template": template})
     return ModelFacts(tokenizer, AnswerFormat.of(tokenizer), context=4096, hidden_size=8)
 
 

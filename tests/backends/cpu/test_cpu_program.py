@@ -33,7 +33,7 @@ from twofold.backends.cpu.program import Capacity, OperationSchedule, ProgramBui
 from twofold.backends.cpu.weights import WeightStore
 from twofold.core.kv_layout import KVLayout
 from twofold.core.model import GroupedAttention, RopeSpec
-from twofold.formats.gguf import GGUFFile
+from twofold.formats.open import open_model
 from twofold.models.decoder import forward
 from twofold.models.ops import Batch, TensorRef
 from twofold.models.read import read_model
@@ -211,8 +211,8 @@ class Traced:
 
         monkeypatch.setattr(OperationSchedule, "add", remember)
         recorder, team = Recorder(), Team(compiler, 1, 1 << 16)
-        with GGUFFile.open(path) as file:
-            spec, weights = read_model(file.metadata, file.tensors, file.data)
+        with open_model(path) as file:
+            spec, weights = read_model(file)
             self.logits, self.hidden = forward(recorder, spec, weights)
             self.nodes = fuse(recorder.nodes)
             groups = spec.kv_groups(64)

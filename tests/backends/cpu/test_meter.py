@@ -16,19 +16,23 @@ from twofold.models.ops import Batch, TensorRef, Wanted
 @dataclass(frozen=True, slots=True)
 class Tensor:
     format: QuantFormat
+    name: str = ""
+    rows: int = 0
+    columns: int = 0
+    nbytes: int = 0
 
 
 TENSORS = {
-    "token_embd.weight": Tensor(BY_NAME["Q8_0"]),
-    "blk.0.attn_q.weight": Tensor(BY_NAME["Q4_0"]),
-    "blk.1.attn_q.weight": Tensor(BY_NAME["Q4_0"]),
-    "blk.0.attn_q.bias": Tensor(BY_NAME["F32"]),
-    "blk.0.attn_norm.weight": Tensor(BY_NAME["F32"]),
-    "blk.0.attn_q_norm.weight": Tensor(BY_NAME["F32"]),
-    "output.weight": Tensor(BY_NAME["F16"]),
+    "embedding": Tensor(BY_NAME["Q8_0"]),
+    "layers.0.q": Tensor(BY_NAME["Q4_0"]),
+    "layers.1.q": Tensor(BY_NAME["Q4_0"]),
+    "layers.0.q.bias": Tensor(BY_NAME["F32"]),
+    "layers.0.attention_norm": Tensor(BY_NAME["F32"]),
+    "layers.0.q_norm": Tensor(BY_NAME["F32"]),
+    "head": Tensor(BY_NAME["F16"]),
 }
 EVERYTHING = GroupedAttention(heads=4, kv_heads=2, head_dim=8, scale=1.0)
-Q = TensorRef("blk.0.attn_q.weight", 64, 32)
+Q = TensorRef("layers.0.q", 64, 32)
 
 
 def batch(positions: list[int], starts: list[int], logits: list[int]) -> Batch:
@@ -47,17 +51,17 @@ def ops() -> MeterOps:
 
 def test_embedding_rows_are_looked_up() -> None:
     meter = ops()
-    assert meter.embed(TensorRef("token_embd.weight", 100, 32), 1.0) == Sized(4, 32)
-    assert meter.meters["token_embd"] == Meter(calls=1, activation_bytes=4 * 34 + 4 * 32 * 4)
+    assert meter.embed(TensorRef("embedding", 100, 32), 1.0) == Sized(4, 32)
+    assert meter.meters["embedding"] == Meter(calls=1, activation_bytes=4 * 34 + 4 * 32 * 4)
 
 
 def test_codes_and_floats_are_told_apart() -> None:
     meter = ops()
     assert meter.linear(Sized(4, 32), Q) == Sized(4, 64)
-    meter.linear(Sized(2, 32), TensorRef("output.weight", 100, 32))
-    assert meter.meters["attn_q"].integer_macs == 4 * 64 * 32
-    assert meter.meters["attn_q"].weight_bytes == 64 * 18
-    assert meter.meters["output"].float_macs == 2 * 100 * 32
+    meter.linear(Sized(2, 32), TensorRef("head", 100, 32))
+    assert meter.meters["q"].integer_macs == 4 * 64 * 32
+    assert meter.meters["q"].weight_bytes == 64 * 18
+    assert meter.meters["head"].float_macs == 2 * 100 * 32
     assert meter.total.macs == 4 * 64 * 32 + 2 * 100 * 32
     assert meter.total.calls == 2
 
@@ -65,23 +69,23 @@ def test_codes_and_floats_are_told_apart() -> None:
 def test_a_tensor_is_read_once_a_step() -> None:
     meter = ops()
     for _ in range(2):
-        meter.linear(Sized(4, 32), Q, TensorRef("blk.0.attn_q.bias", 1, 64))
-    meter.linear(Sized(4, 32), TensorRef("blk.1.attn_q.weight", 64, 32))
-    assert meter.meters["attn_q"].weight_bytes == 2 * 64 * 18 + 64 * 4
-    assert meter.meters["attn_q"].calls == 3
+        meter.linear(Sized(4, 32), Q, TensorRef("layers.0.q.bias", 1, 64))
+    meter.linear(Sized(4, 32), TensorRef("layers.1.q", 64, 32))
+    assert meter.meters["q"].weight_bytes == 2 * 64 * 18 + 64 * 4
+    assert meter.meters["q"].calls == 3
 
 
 def test_parts_of_a_tensor_are_read_apart() -> None:
     meter = ops()
     for first in (0, 40):
-        meter.linear(Sized(1, 32), TensorRef("blk.0.attn_q.weight", 24, 32, first))
-    assert meter.meters["attn_q"].weight_bytes == 48 * 18
+        meter.linear(Sized(1, 32), TensorRef("layers.0.q", 24, 32, first))
+    assert meter.meters["q"].weight_bytes == 48 * 18
 
 
 def test_a_tied_head_is_an_output() -> None:
     meter = ops()
-    meter.linear(Sized(2, 32), TensorRef("token_embd.weight", 100, 32))
-    assert meter.meters["output"].weight_bytes == 100 * 34
+    meter.linear(Sized(2, 32), TensorRef("embedding", 100, 32))
+    assert meter.meters["head"].weight_bytes == 100 * 34
 
 
 def test_attention_sees_what_came_before() -> None:
@@ -109,15 +113,15 @@ def test_keys_and_values_are_written_in_the_cache_s_type() -> None:
 
 def test_operations_on_values_move_bytes() -> None:
     meter, x = ops(), Sized(4, 32)
-    norm = TensorRef("blk.0.attn_norm.weight", 1, 32)
+    norm = TensorRef("layers.0.attention_norm", 1, 32)
     assert meter.rms_norm(x, norm, 1e-5) == x
-    assert meter.head_norm(x, TensorRef("blk.0.attn_q_norm.weight", 1, 8), 1e-5, 4) == x
+    assert meter.head_norm(x, TensorRef("layers.0.q_norm", 1, 8), 1e-5, 4) == x
     assert meter.add(x, x) == meter.gated(x, x, "silu") == meter.softcap(x, 30.0) == x
     assert meter.rope(x, 4, RopeSpec(8, 1e4, "halves")) == x
     assert meter.select(x, Wanted.LOGITS) == Sized(2, 32)
     moved = {name: counted.activation_bytes // (4 * 32 * 4) for name, counted in meter.meters.items()}
-    assert moved == {"attn_norm": 2, "attn_q_norm": 2, "add": 3, "gated": 3, "softcap": 2, "rope": 2, "select": 1}
-    assert meter.meters["attn_norm"].weight_bytes == 32 * 4
+    assert moved == {"attention_norm": 2, "q_norm": 2, "add": 3, "gated": 3, "softcap": 2, "rope": 2, "select": 1}
+    assert meter.meters["attention_norm"].weight_bytes == 32 * 4
 
 
 def test_operations_on_no_rows_do_nothing() -> None:
@@ -125,7 +129,7 @@ def test_operations_on_no_rows_do_nothing() -> None:
     nothing = meter.select(Sized(4, 32), Wanted.HIDDEN)
     assert nothing == Sized(0, 32)
     assert meter.linear(nothing, Q) == Sized(0, 64)
-    meter.rms_norm(nothing, TensorRef("blk.0.attn_norm.weight", 1, 32), 1e-5)
+    meter.rms_norm(nothing, TensorRef("layers.0.attention_norm", 1, 32), 1e-5)
     assert not meter.meters
 
 

@@ -8,16 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.planner.models import spec, tensors
+from tests.planner.models import in_file, spec
 from twofold.bench.phases.cases import Decode, Mixed, Prefill, Prefix
 from twofold.bench.phases.ceilings import Ceilings
 from twofold.planner.count.step import visible
 from twofold.planner.machine import MachineLimits, ReadSpeed
-from twofold.planner.shapes.spec import shape_of_spec
 
 MODEL = spec(4, 256, 512, 4, 2, 64, 1000)
 MACHINE = MachineLimits("made up", "avx2", 2, (ReadSpeed(1 << 30, 1e9),), 4e9, 1e9, "2026-01-01T00:00:00+00:00")
-CEILINGS = Ceilings(shape_of_spec(MODEL, tensors(MODEL)), MACHINE, "f16", step_rows=64)
+CEILINGS = Ceilings(in_file(MODEL), MACHINE, "f16", step_rows=64)
 WEIGHTS, TOKEN = CEILINGS.steps.cost.weight_bytes(), 2 * 4 * 2 * 64 * 2
 """Bytes."""
 NO_MEMORY = replace(CEILINGS, machine=replace(MACHINE, reads=(ReadSpeed(1 << 30, 1e30),)))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.vocabulary import tokenizer_of
 from tests.text.vocabularies import bytelevel_metadata, sentencepiece_metadata
 from twofold.core.params import StructuredOutputsParams
 from twofold.engine.grammar.compiled import CompiledGrammar, completed, matched
@@ -19,11 +20,11 @@ PIECES = ["▁", "▁the", "th", "ab", '":', '{"', '"}', '","', "12", "▁{", "o
 
 
 def byte_level() -> Tokenizer:
-    return Tokenizer.from_metadata(bytelevel_metadata(MERGES, control=("<|end|>", "<|im_end|>")))
+    return tokenizer_of(bytelevel_metadata(MERGES, control=("<|end|>", "<|im_end|>")))
 
 
 def sentence_piece() -> Tokenizer:
-    return Tokenizer.from_metadata(sentencepiece_metadata(PIECES, space_prefix=True))
+    return tokenizer_of(sentencepiece_metadata(PIECES, space_prefix=True))
 
 
 class LocalCompiler:
@@ -47,7 +48,7 @@ def tiny_compiler(request: pytest.FixtureRequest) -> LocalCompiler:
 @pytest.fixture(scope="session")
 def model_tokenizer(default_model: Path) -> Tokenizer:
     with GGUFFile.open(default_model) as file:
-        return Tokenizer.from_metadata(file.metadata)
+        return tokenizer_of(file.metadata)
 
 
 @pytest.fixture(scope="session")

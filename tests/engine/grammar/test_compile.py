@@ -10,6 +10,7 @@ import pytest
 
 from tests.engine.grammar.conftest import LocalCompiler, byte_level
 from tests.engine.grammar.walks import FORMS
+from tests.support.vocabulary import tokenizer_of
 from tests.text.vocabularies import bytelevel_metadata
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.params import StructuredOutputsParams
@@ -17,7 +18,6 @@ from twofold.engine.grammar import compile as compile_module
 from twofold.engine.grammar.compile import GrammarCompiler
 from twofold.engine.grammar.hosted import GrammarHost
 from twofold.engine.grammar.wire import Compile, ToHost
-from twofold.text.tokenizers.tokenizer import Tokenizer
 
 P = StructuredOutputsParams
 NESTED = 5_000
@@ -187,7 +187,7 @@ def test_a_caller_waits_for_one_grammar_of_others_not_for_all(
 
 
 def test_a_model_without_an_end_token_cannot_be_constrained() -> None:
-    tokenizer = Tokenizer.from_metadata(bytelevel_metadata())
+    tokenizer = tokenizer_of(bytelevel_metadata())
     compiler = GrammarCompiler(tokenizer, (), tokenizer.vocab_size)
     with pytest.raises(ParameterError, match="end-of-sequence"):
         compiler.submit(FORMS["choice"].params).result()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.engine.grammar.conftest import LocalCompiler
-from tests.support.vocabulary import tokenizer_metadata
+from tests.support.vocabulary import tokenizer_metadata, tokenizer_of
 from twofold.core.params import SamplingParams, StructuredOutputsParams
 from twofold.core.step import TokenConstraint
 from twofold.engine.llm import LLM
@@ -69,7 +69,7 @@ ODD: Final = tool("odd", parameters={"type": "object", "properties": ODD_ARGUMEN
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer.from_metadata(tokenizer_metadata(VOCAB))
+    return tokenizer_of(tokenizer_metadata(VOCAB))
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from twofold.planner.calibrate import run
 from twofold.planner.calibrate.probes import PROBES, Probe, affordable
 from twofold.planner.machine import MachineLimits, MachineProbe, ReadSpeed
 from twofold.planner.predict.request import Case
-from twofold.planner.shapes.gguf import read_gguf
+from twofold.planner.shapes.find import read_shape
 
 TINY_PROBES = (Probe(1, 8, 4), Probe(2, 8, 4), Probe(4, 4, 4), Probe(1, 24, 3), Probe(3, 8, 3))
 
@@ -69,7 +69,7 @@ def test_an_engine_predicts_its_first_step_after_calibration(cache: Path, model:
 @pytest.mark.usefixtures("cache")
 def test_every_step_of_a_probe_is_a_point(model: Path) -> None:
     CacheFolders.of().create()
-    shape = read_gguf(model)
+    shape = read_shape(model)
     points = run.measure(model, shape, None, 1, 10.0, lambda: False)
     assert {point.probe for point in points} == set(range(len(TINY_PROBES)))
     first = [point for point in points if point.probe == 0]

@@ -12,15 +12,15 @@ from tests.support.meter import Meter, MeterOps, meter_step
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.core.kv_layout import KVLayout
 from twofold.core.model import ModelSpec
-from twofold.formats.gguf import GGUFFile
+from twofold.formats.base import ModelFile
+from twofold.formats.open import open_model
 from twofold.models.decoder import forward
-from twofold.models.read import read_model
+from twofold.models.read import describe_model, read_model
 from twofold.planner.count.linear import StepCost
 from twofold.planner.count.memory import kv_bytes_per_token, parameters, streamed_bytes
 from twofold.planner.count.step import SequenceRows, step, visible
 from twofold.planner.count.work import Work
 from twofold.planner.machines.local import engine_setting
-from twofold.planner.shapes.gguf import shape_of_file
 
 ENGINE = engine_setting()
 SPANS = (
@@ -43,16 +43,16 @@ MODELS = (
 )
 
 
-def metered(file: GGUFFile, spans: tuple[SequenceRows, ...]) -> MeterOps:
-    spec, weights = read_model(file.metadata, file.tensors, file.data)
+def metered(file: ModelFile, spans: tuple[SequenceRows, ...]) -> MeterOps:
+    spec, weights = read_model(file)
     return meter_step(lambda ops: forward(ops, spec, weights), file.tensors, batch_of(spans))
 
 
 def assert_equal(work: Work, ops: MeterOps) -> None:
     """Every operator that the decoder called, and nothing else; fused tensors hold what their parts do."""
-    fused: dict[str, tuple[str, ...]] = {"attn_qkv": ("attn_q", "attn_k", "attn_v")}
-    if "ffn_gate" not in ops.meters:
-        fused["ffn_up"] = ("ffn_gate", "ffn_up")
+    fused: dict[str, tuple[str, ...]] = {"qkv": ("q", "k", "v")}
+    if "gate" not in ops.meters:
+        fused["up"] = ("gate", "up")
     counted = {each.name for each in work.operators}
     for name, meter in ops.meters.items():
         parts = fused.get(name, (name,))
@@ -81,17 +81,17 @@ def measured(meter: Meter) -> tuple[int, ...]:
 def test_every_operator_of_a_step(
     tiny_gguf: Callable[[TinyOptions], TinyModel], options: TinyOptions, spans: tuple[SequenceRows, ...]
 ) -> None:
-    with GGUFFile.open(tiny_gguf(options).path) as file:
-        work = step(shape_of_file(file), spans, how=ENGINE)
+    with open_model(tiny_gguf(options).path) as file:
+        work = step(describe_model(file), spans, how=ENGINE)
         ops = metered(file, spans)
         assert_equal(work, ops)
         agrees_with_its_own_count(file, work, ops, spans)
 
 
-def agrees_with_its_own_count(file: GGUFFile, work: Work, ops: MeterOps, spans: tuple[SequenceRows, ...]) -> None:
+def agrees_with_its_own_count(file: ModelFile, work: Work, ops: MeterOps, spans: tuple[SequenceRows, ...]) -> None:
     """``StepCost``, by which requests are accounted for, says the same."""
-    spec, _ = read_model(file.metadata, file.tensors, file.data)
-    cost = StepCost.of(shape_of_file(file), ENGINE)
+    spec, _ = read_model(file)
+    cost = StepCost.of(describe_model(file), ENGINE)
     rows, logit_rows = sum(span.new for span in spans), sum(span.logits for span in spans)
     seen = {window: sum(visible(span.cached, span.new, window) for span in spans) for window in cost.windows}
     total = ops.total
@@ -102,9 +102,9 @@ def agrees_with_its_own_count(file: GGUFFile, work: Work, ops: MeterOps, spans: 
     assert work.kv_written == rows * KVLayout.of(spec, "f16").token_bytes(len(spec.layers))
 
 
-def every_byte(file: GGUFFile, shape: ModelSpec) -> None:
+def every_byte(file: ModelFile, shape: ModelSpec) -> None:
     stored = sum(info.nbytes for name, info in file.tensors.items() if not name.startswith("rope_"))
-    table = 0 if shape.tied_head else file.tensors["token_embd.weight"].nbytes
+    table = 0 if shape.tied_head else file.tensors["embedding"].nbytes
     assert streamed_bytes(shape) == stored - table
     values = sum(info.rows * info.columns for name, info in file.tensors.items() if not name.startswith("rope_"))
     assert parameters(shape).total == values
@@ -112,19 +112,19 @@ def every_byte(file: GGUFFile, shape: ModelSpec) -> None:
 
 @pytest.mark.parametrize("options", MODELS, ids=lambda options: f"{options.architecture}-{options.format}")
 def test_every_tensor_of_a_file(tiny_gguf: Callable[[TinyOptions], TinyModel], options: TinyOptions) -> None:
-    with GGUFFile.open(tiny_gguf(options).path) as file:
-        every_byte(file, shape_of_file(file))
+    with open_model(tiny_gguf(options).path) as file:
+        every_byte(file, describe_model(file))
 
 
 @pytest.mark.model
 @pytest.mark.parametrize("alias", ["smollm2-135m", "gemma3-270m", "qwen2.5-coder-1.5b"])
 def test_real_files(model_path: Callable[[str], Path], alias: str) -> None:
     spans = (SequenceRows(600, 100), SequenceRows(1, 1000), SequenceRows(1, 40))
-    with GGUFFile.open(model_path(alias)) as file:
-        shape = shape_of_file(file)
+    with open_model(model_path(alias)) as file:
+        shape = describe_model(file)
         work, ops = step(shape, spans, how=ENGINE), metered(file, spans)
         assert_equal(work, ops)
         agrees_with_its_own_count(file, work, ops, spans)
         every_byte(file, shape)
-        spec, _ = read_model(file.metadata, file.tensors, file.data)
+        spec, _ = read_model(file)
         assert kv_bytes_per_token(shape, ENGINE) == KVLayout.of(spec, "f16").token_bytes(len(spec.layers))

@@ -35,7 +35,7 @@ def test_prompts_whose_attention_equals_their_matrices(model: str, tokens: int) 
     shape = find_shape(model)
     assert attention_crossover(shape) == pytest.approx(tokens, rel=1e-6)
     work = prefill(shape, tokens)
-    matrices = work.flops - work.named("attention").flops - work.named("output").flops
+    matrices = work.flops - work.named("attention").flops - work.named("head").flops
     assert work.named("attention").flops == pytest.approx(matrices, rel=2e-4)
 
 

@@ -49,7 +49,7 @@ def test_a_dense_step_by_hand() -> None:
     assert work.weight_bytes == 2 * (2 * layer + 3200 + 5 * 32)
     assert work.kv_read == 2 * 10 * 2 * 16 * 2
     assert work.kv_written == 2 * 6 * 2 * 16 * 2
-    assert work.named("ffn_gate").calls == 2
+    assert work.named("gate").calls == 2
 
 
 def test_windows_by_hand() -> None:
@@ -64,10 +64,10 @@ def test_windows_by_hand() -> None:
 def test_experts_by_hand() -> None:
     alone, many = decode_step(SPARSE, [1]), decode_step(SPARSE, [1] * 4)
     up = 16 * 32
-    assert alone.named("ffn_up_exps").flops == 2 * 2 * 2 * up
-    assert alone.named("ffn_up_exps").weight_bytes == pytest.approx(2 * 2 * up * 2)
-    assert many.named("ffn_up_exps").weight_bytes == pytest.approx(2 * 8 * (1 - 0.75**4) * up * 2)
-    assert many.named("ffn_up_shexp").weight_bytes == 2 * up * 2
+    assert alone.named("expert_up").flops == 2 * 2 * 2 * up
+    assert alone.named("expert_up").weight_bytes == pytest.approx(2 * 2 * up * 2)
+    assert many.named("expert_up").weight_bytes == pytest.approx(2 * 8 * (1 - 0.75**4) * up * 2)
+    assert many.named("shared_up").weight_bytes == 2 * up * 2
     assert parameters(SPARSE).active == parameters(SPARSE).layers - 2 * 6 * 3 * up
     assert decode_step(SPARSE, [1] * 400).weight_bytes == pytest.approx(streamed_bytes(SPARSE))
 
@@ -76,21 +76,21 @@ def test_latent_attention_takes_the_cheaper_form() -> None:
     """Decoding works on the latents; a whole prompt makes keys and values of each token once."""
     decode, whole = decode_step(LATENT, [200]), prefill(LATENT, 200)
     assert decode.named("attention").flops == 2 * 4 * 2 * (2 * 16 + 4) * 200
-    assert decode.named("attn_k_b").flops == 2 * 2 * 4 * 8 * 16
+    assert decode.named("k_b").flops == 2 * 2 * 4 * 8 * 16
     assert whole.named("attention").flops == 2 * 4 * 2 * (8 + 4 + 8) * visible(0, 200, None)
-    assert whole.named("attn_k_b").flops == 200 * decode.named("attn_k_b").flops
+    assert whole.named("k_b").flops == 200 * decode.named("k_b").flops
     assert decode.kv_read == 2 * 200 * 20 * 2
     assert kv_bytes_per_token(LATENT) == 2 * 20 * 2
 
 
 def test_devices_share_a_layer() -> None:
     one, two = decode_step(DENSE, [50]), decode_step(DENSE, [50], how=Setting(tp=2))
-    for name in ("attn_q", "attn_k", "attn_output", "ffn_down", "output", "attention"):
+    for name in ("q", "k", "o", "down", "head", "attention"):
         assert two.named(name).flops * 2 == one.named(name).flops, name
     assert two.kv_read * 2 == one.kv_read
-    assert two.named("attn_output").activation_bytes == 2 * 2 * (16 + 32)  # half of its inputs, all of its outputs
-    assert two.named("attn_q").activation_bytes == 2 * 2 * (32 + 16)
-    assert two.named("attn_norm") == one.named("attn_norm")
+    assert two.named("o").activation_bytes == 2 * 2 * (16 + 32)  # half of its inputs, all of its outputs
+    assert two.named("q").activation_bytes == 2 * 2 * (32 + 16)
+    assert two.named("attention_norm") == one.named("attention_norm")
     assert (two.all_reduces, two.all_reduce_bytes) == (4, 4 * 32 * 2)
     assert one.all_reduces == 0
 
@@ -98,7 +98,7 @@ def test_devices_share_a_layer() -> None:
 def test_devices_beyond_the_kv_heads_keep_copies() -> None:
     how = Setting(tp=4)
     assert kv_bytes_per_token(DENSE, how) == kv_bytes_per_token(DENSE, Setting(tp=2)) == kv_bytes_per_token(DENSE) // 2
-    assert decode_step(DENSE, [9], how=how).named("attn_k").flops == 2 * 2 * 8 * 32
+    assert decode_step(DENSE, [9], how=how).named("k").flops == 2 * 2 * 8 * 32
     assert kv_bytes_per_token(LATENT, how) == kv_bytes_per_token(LATENT)
 
 
@@ -112,7 +112,7 @@ def test_devices_that_cannot_share_the_heads() -> None:
 def test_expert_parallel_devices_hold_whole_experts() -> None:
     cut, whole = Setting(tp=4), Setting(tp=4, ep=4)
     assert weight_bytes(SPARSE, cut) == weight_bytes(SPARSE, whole)
-    down = [decode_step(SPARSE, [1] * 8, how=how).named("ffn_down_exps") for how in (cut, whole)]
+    down = [decode_step(SPARSE, [1] * 8, how=how).named("expert_down") for how in (cut, whole)]
     assert down[0].flops == down[1].flops
     assert down[0].weight_bytes == pytest.approx(down[1].weight_bytes)
 
@@ -126,8 +126,8 @@ def test_kv_formats() -> None:
 def test_weights_in_other_formats() -> None:
     four = DENSE.stored_as(INT4)
     assert parameters(four) == parameters(DENSE)
-    assert decode_step(four, [1]).named("ffn_up").weight_bytes == 2 * (48 * 32 // 2 + 2 * 48)
-    assert decode_step(four, [1]).named("output") == decode_step(DENSE, [1]).named("output")
+    assert decode_step(four, [1]).named("up").weight_bytes == 2 * (48 * 32 // 2 + 2 * 48)
+    assert decode_step(four, [1]).named("head") == decode_step(DENSE, [1]).named("head")
     assert DENSE.stored_as(W8A8).stored_as(INT8) == DENSE.stored_as(INT8)
     assert decode_step(DENSE.stored_as(W8A8), [1]).flops_by_arithmetic()["int8"] == 2 * parameters(DENSE).active
     assert DENSE.stored_as(INT8, embedding=INT8).formats.matrices == INT8
@@ -136,8 +136,8 @@ def test_weights_in_other_formats() -> None:
 def test_plain_feed_forwards_and_parallel_layers() -> None:
     plain = small(LayerSpec(GroupedAttention(4, 4, 8), PlainFFN(64, bias=True), norms=1), tied_head=True)
     work = prefill(plain, 3)
-    assert "ffn_gate" not in {each.name for each in work.operators}
-    assert work.named("ffn_up").weight_bytes == 2 * 2 * (64 * 32 + 64)
+    assert "gate" not in {each.name for each in work.operators}
+    assert work.named("up").weight_bytes == 2 * 2 * (64 * 32 + 64)
     assert streamed_bytes(plain) == weight_bytes(plain)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.planner.models import LLAMA_3_8B, LLAMA_3_70B, MACHINE, SMOLLM2_135M, recorded, spec, steps_of, tensors
+from tests.planner.models import LLAMA_3_8B, LLAMA_3_70B, MACHINE, SMOLLM2_135M, in_file, recorded, spec, steps_of
 from twofold.core.kv_layout import KVLayout
 from twofold.core.model import ModelSpec
 from twofold.core.record import PhaseWork, SequenceRecord
@@ -14,8 +14,7 @@ from twofold.planner.count.linear import StepCost
 from twofold.planner.count.step import SequenceRows, visible
 from twofold.planner.machines.local import engine_setting
 from twofold.planner.predict.phase import PhaseCost, PhaseLimit, decode_limit, phase_floor, prefill_limit, spans_limit
-from twofold.planner.shapes.gguf import read_gguf
-from twofold.planner.shapes.spec import shape_of_spec
+from twofold.planner.shapes.find import read_shape
 
 WINDOWED = spec(4, 32, 64, 2, 1, 16, 100, windows=(8, 8, 8, None))
 STEPS = steps_of(SMOLLM2_135M, "Q4_1")
@@ -80,7 +79,7 @@ def test_float_and_integer_matrices_are_told_apart() -> None:
 @pytest.mark.model
 def test_bytes_of_a_step_of_smollm2s_file(default_model: Path) -> None:
     """The file is 98.4 MB, of which 1.8 MB are metadata; every tensor is read, for the head is the embedding."""
-    cost = StepCost.of(read_gguf(default_model), engine_setting())
+    cost = StepCost.of(read_shape(default_model), engine_setting())
     assert cost.weight_bytes() == 96_576_768
     assert kv_bytes(cost, 1000) == 1000 * 23_040
     assert cost.row_flops == 2 * LAYERS
@@ -204,7 +203,7 @@ def test_scored_prompts_pay_the_head_for_each_row() -> None:
 
 
 def test_keys_and_values_of_another_type_are_read_and_written_in_it() -> None:
-    shape = shape_of_spec(SMOLLM2_135M, tensors(SMOLLM2_135M))
+    shape = in_file(SMOLLM2_135M)
     halves, floats = (StepCost.of(shape, engine_setting(dtype)) for dtype in ("f16", "f32"))
     work = recorded(30, 6).decode
     assert PhaseCost.of(work, floats).kv_read_bytes == 2 * PhaseCost.of(work, halves).kv_read_bytes

@@ -70,7 +70,7 @@ def test_which_is_cheaper_and_from_which_volume() -> None:
 
 def test_prefixes_are_filled_once_a_session() -> None:
     def by_rows(work: Work, sequences: int) -> float:
-        return work.named("attn_q").flops if sequences == 1 else 0.02
+        return work.named("q").flops if sequences == 1 else 0.02
 
     whole = own_cost(OWN, WORK, by_rows).prefill_s
     rest = own_cost(OWN, replace(WORK, prefix_tokens=900), by_rows).prefill_s

@@ -13,8 +13,8 @@ from tests.planner.shapes.configs import CONFIGS
 from twofold.core.errors import FormatError, ModelNotFoundError, TwofoldError, UnsupportedModelError
 from twofold.core.model import ExpertFFN, Formats, GroupedAttention
 from twofold.core.values import BF16, FP8, FP8_BLOCK, INT8, NF4, NVFP4, W8A8, ValueFormat
+from twofold.models.config import read_config, read_config_file
 from twofold.planner.count.memory import parameters, weight_bytes
-from twofold.planner.shapes.config import read_config, read_config_file
 from twofold.planner.shapes.find import resolve_shape
 from twofold.planner.shapes.known import find_shape
 
@@ -135,9 +135,9 @@ def inner(quantization: dict[str, object], **more: object) -> Formats:
 )
 def test_quantisations(quantization: dict[str, object], form: ValueFormat) -> None:
     formats = inner(quantization)
-    assert formats.of("ffn_up") == form
-    assert formats.of("ffn_gate_inp") == BF16
-    assert formats.of("attn_norm", vector=True) == BF16
+    assert formats.of("up") == form
+    assert formats.of("router") == BF16
+    assert formats.of("attention_norm", vector=True) == BF16
 
 
 @pytest.mark.parametrize(
@@ -151,14 +151,14 @@ def test_quantisations(quantization: dict[str, object], form: ValueFormat) -> No
 )
 def test_modules_that_are_left_alone(names: list[str]) -> None:
     formats = inner({"quant_method": "fp8", "modules_to_not_convert": ["lm_head", *names]})
-    assert formats.of("attn_q") == formats.of("attn_output") == BF16
-    assert formats.of("ffn_down") == FP8
+    assert formats.of("q") == formats.of("o") == BF16
+    assert formats.of("down") == FP8
 
 
 def test_choices_in_patterns() -> None:
     formats = inner({"quant_method": "fp8", "ignore": ["re:.*mlp\\.(gate|up)_proj.*"]})
-    assert formats.of("ffn_gate") == formats.of("ffn_up") == BF16
-    assert formats.of("ffn_down") == FP8
+    assert formats.of("gate") == formats.of("up") == BF16
+    assert formats.of("down") == FP8
 
 
 def test_an_unknown_quantisation_gets_the_nearest() -> None:

@@ -142,7 +142,7 @@ def test_a_missing_key_is_named(tmp_path: Path, missing: str) -> None:
     write(path, "qwen3moe", {**HEADS, **ROUTED}, [{**NORMS, **ATTENTION, **EXPERTS}], "F16")
     whole = path.read_bytes()
     path.write_bytes(whole.replace(f"qwen3moe.{missing}".encode(), f"qwen3moe.{missing[:-1]}X".encode()))
-    with pytest.raises(FormatError, match=f"lacks the field '{missing}'"):
+    with pytest.raises(FormatError, match=f"lacks the field 'qwen3moe.{missing}'"):
         resolve_shape(str(path))
 
 

@@ -41,9 +41,9 @@ def test_names() -> None:
 
 
 def test_formats_go_by_name() -> None:
-    formats = Formats(BF16, special=(("ffn_up", INT4), ("attn_norm", MXFP4)))
-    assert [formats.of("ffn_up"), formats.of("ffn_down")] == [INT4, BF16]
-    assert formats.of("attn_norm", vector=True) == MXFP4
+    formats = Formats(BF16, special=(("up", INT4), ("attention_norm", MXFP4)))
+    assert [formats.of("up"), formats.of("down")] == [INT4, BF16]
+    assert formats.of("attention_norm", vector=True) == MXFP4
 
 
 def test_runs_of_equal_layers() -> None:

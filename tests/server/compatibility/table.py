@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tests.server.compatibility.endpoints import ENDPOINTS, Endpoint
 from tests.server.compatibility.probes import Probe, fields_of, probes_of
-from tests.support.vocabulary import tokenizer_metadata
+from tests.support.vocabulary import tokenizer_metadata, tokenizer_of
 from twofold.api.anthropic.errors import AnthropicDialect
 from twofold.api.base import Dialect, ModelFacts
 from twofold.api.body import RequestObject, object_of
@@ -19,7 +19,6 @@ from twofold.api.ollama.errors import OllamaDialect
 from twofold.api.openai.errors import OpenAIDialect
 from twofold.core.errors import ParameterError, TwofoldError
 from twofold.text.parsers.format import AnswerFormat
-from twofold.text.tokenizers.tokenizer import Tokenizer
 
 PAGE: Final = Path(__file__).parents[3] / "docs" / "compatibility.md"
 TEMPLATE: Final = (
@@ -163,7 +162,7 @@ def _error(endpoint: Endpoint, body: dict[str, Any], facts: ModelFacts) -> Twofo
 
 
 def _facts(template: str) -> ModelFacts:
-    tokenizer = Tokenizer.from_metadata({**tokenizer_metadata(300), "tokenizer.chat_template": template})
+    tokenizer = tokenizer_of({**tokenizer_metadata(300), "tokenizer.chat_template": template})
     return ModelFacts(tokenizer, AnswerFormat.of(tokenizer), context=4096, hidden_size=64)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.vocabulary import tokenizer_metadata
+from tests.support.vocabulary import tokenizer_metadata, tokenizer_of
 from tests.text.vocabularies import bytelevel_metadata
 from twofold.core.errors import TemplateError
 from twofold.text.parsers.base import Content, Reasoning, ToolCall
@@ -68,7 +68,7 @@ def tokenizer(template: str | None, *controls: str) -> Tokenizer:
     metadata["tokenizer.ggml.tokens"] = tokens
     if template is not None:
         metadata["tokenizer.chat_template"] = template
-    return Tokenizer.from_metadata(metadata)
+    return tokenizer_of(metadata)
 
 
 def prompt(template: str, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> str:
@@ -198,7 +198,7 @@ def test_gemma_with_control_tokens_for_calls_stops_before_results() -> None:
 def test_a_model_without_a_template_has_a_format() -> None:
     metadata: dict[str, Any] = dict(tokenizer_metadata(300))
     metadata["tokenizer.ggml.tokens"] = [text.replace("im_", "x_") for text in metadata["tokenizer.ggml.tokens"]]
-    form = AnswerFormat.of(Tokenizer.from_metadata(metadata))
+    form = AnswerFormat.of(tokenizer_of(metadata))
     assert form.thinking is None
     assert parse_whole(form.parser(None), "text") == [Content("text")]
 
@@ -206,7 +206,7 @@ def test_a_model_without_a_template_has_a_format() -> None:
 def test_a_template_that_exceeds_a_limit_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading a model file stays a matter of a second, whatever its template does."""
     loops = "{% for a in range(99999) %}" * 2 + "{% endfor %}" * 2 + "<think></think>{{ enable_thinking }}"
-    hostile = Tokenizer.from_metadata(bytelevel_metadata(), chat_template="{{ messages }}")
+    hostile = tokenizer_of(bytelevel_metadata(), chat_template="{{ messages }}")
     hostile._chat_template = ChatTemplate(loops, seconds=0.1)
     asked = []
     ask = TemplateProcesses.ask
@@ -224,7 +224,7 @@ def test_a_template_that_exceeds_a_limit_is_asked_once(monkeypatch: pytest.Monke
 
 def test_whether_thinking_is_opened_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     source = "{{ messages[0].content }}{% if enable_thinking %}<think>{% endif %}{# </think> #}"
-    model = AnswerFormat.of(Tokenizer.from_metadata(bytelevel_metadata(), chat_template=source))
+    model = AnswerFormat.of(tokenizer_of(bytelevel_metadata(), chat_template=source))
     assert model.opened({"enable_thinking": True})
     assert not model.opened({"enable_thinking": False})
     monkeypatch.setattr(TemplateProcesses, "ask", None)

@@ -15,7 +15,7 @@ from twofold.backends.host import HostRunner
 from twofold.backends.sampling.sampler import Sampler
 from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
-from twofold.formats.gguf import GGUFFile
+from twofold.formats.base import ModelFile
 from twofold.host.cpu import read_cpu
 from twofold.host.memory import read_memory
 from twofold.host.paths import CacheFolders
@@ -59,7 +59,7 @@ class CpuBackend:
         """A compiler that keeps machine code in the cache folder."""
         return Compiler(CodegenTarget.of(self.table), CacheFolders.of().create().kernels)
 
-    def load(self, file: GGUFFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes) -> HostRunner:
+    def load(self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes) -> HostRunner:
         """``Backend.load``. Blocks must be whole tiles of attention."""
         if sizes.block_size % TILE:
             raise ParameterError(

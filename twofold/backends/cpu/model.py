@@ -29,7 +29,7 @@ from twofold.core.errors import UnsupportedModelError
 from twofold.core.kv_layout import KVLayout, KVType
 from twofold.core.model import ModelSpec
 from twofold.core.step import BlockMove
-from twofold.formats.gguf import GGUFFile
+from twofold.formats.base import ModelFile
 from twofold.models.ops import Batch
 
 
@@ -59,7 +59,7 @@ class CpuModel:
 
     def __init__(
         self,
-        source: GGUFFile,
+        source: ModelFile,
         spec: ModelSpec,
         trace: Callable[[Recorder], tuple[Node, Node]],
         compiler: Compiler,
@@ -145,7 +145,11 @@ UNITS_OF_PARTIALS = 8
 
 
 def _check_sizes(spec: ModelSpec) -> None:
-    """Raises UnsupportedModelError for sizes that the kernels' 16-lane vectors do not divide."""
+    """Raises UnsupportedModelError for unrotated keys and for sizes that the kernels' 16-lane vectors do not divide."""
+    if any(layer.rope is None for layer in spec.layers):
+        raise UnsupportedModelError(
+            "The CPU kernels store rotated keys only; a layer of this model has none.", hint="Use --backend reference."
+        )
     sizes = {"hidden_size": spec.hidden_size, "ffn_size": spec.ffn.size, "head_dim": spec.attention.head_dim}
     for what, size in sizes.items():
         if size % LANES:
@@ -161,7 +165,7 @@ def _float_rows(buffer: Buffer, rows: int) -> NDArray[np.float32]:
     return np.ctypeslib.as_array(raw).view(np.float32).reshape(rows, buffer.stride // 4)
 
 
-def _scratch_bytes(nodes: list[Node], source: GGUFFile, spec: ModelSpec, compiler: Compiler) -> int:
+def _scratch_bytes(nodes: list[Node], source: ModelFile, spec: ModelSpec, compiler: Compiler) -> int:
     """The most that any kernel of the program needs of a worker's scratch."""
     isa = compiler.target.isa
     needs = [4 * scratch_floats(spec.attention.head_dim), 4 * max(spec.hidden_size, spec.ffn.size) + 64]

@@ -24,7 +24,7 @@ from twofold.backends.cpu.kernels.team import KernelCall, Program, Team
 from twofold.backends.cpu.memory import aligned_zeros
 from twofold.core.errors import UnsupportedModelError
 from twofold.core.quant import QuantFormat
-from twofold.formats.gguf import GGUFFile
+from twofold.formats.base import ModelFile
 from twofold.models.ops import TensorRef
 
 
@@ -42,7 +42,7 @@ class PackedMatrix:
 class WeightStore:
     """All weights of a model, each packed once. Keep it as long as programs use its addresses."""
 
-    def __init__(self, source: GGUFFile, compiler: Compiler, team: Team) -> None:
+    def __init__(self, source: ModelFile, compiler: Compiler, team: Team) -> None:
         self._source = source
         self._compiler = compiler
         self._team = team

@@ -16,7 +16,7 @@ from twofold.backends.reference.rows import NumpyRows
 from twofold.backends.sampling.sampler import Sampler
 from twofold.core.errors import ResourceError
 from twofold.core.model import ModelSpec
-from twofold.formats.gguf import GGUFFile
+from twofold.formats.base import ModelFile
 from twofold.host.memory import read_memory
 from twofold.models.bind import ModelWeights
 from twofold.models.decoder import forward
@@ -34,7 +34,7 @@ class ReferenceBackend:
         """``Backend.free_memory``."""
         return read_memory().available
 
-    def load(self, file: GGUFFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes) -> HostRunner:
+    def load(self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes) -> HostRunner:
         """``Backend.load``."""
         needed = 4 * sum(tensor.rows * tensor.columns for tensor in file.tensors.values())
         if needed > self.free_memory():

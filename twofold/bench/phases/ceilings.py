@@ -20,13 +20,12 @@ from pathlib import Path
 from twofold.bench.phases.cases import Case, Decode, Mixed, Prefill, Prefix
 from twofold.core.kv_layout import KVType
 from twofold.core.model import ModelSpec
-from twofold.formats.gguf import GGUFFile
+from twofold.formats.open import open_model
 from twofold.models.read import read_model
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.machine import MachineLimits, best_of
 from twofold.planner.predict.phase import PhaseLimit, local_steps, prefill_limit, spans_limit
 from twofold.planner.predict.steps import StepPredictor
-from twofold.planner.shapes.spec import shape_of_spec
 
 
 @dataclass(frozen=True)
@@ -83,9 +82,9 @@ class Ceilings:
 
 def read_ceilings(path: Path, machine: MachineLimits, kv_type: KVType, step_rows: int) -> Ceilings:
     """Of the model in a GGUF file. Raises what reading it raises."""
-    with GGUFFile.open(path) as file:
-        spec, _ = read_model(file.metadata, file.tensors, file.data)
-        return Ceilings(shape_of_spec(spec, file.tensors), machine, kv_type, step_rows)
+    with open_model(path) as file:
+        spec, _ = read_model(file)
+        return Ceilings(spec, machine, kv_type, step_rows)
 
 
 def _ratios(machine: MachineLimits, known: MachineLimits) -> Iterator[float]:

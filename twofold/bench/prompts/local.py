@@ -13,8 +13,9 @@ from tokenizers import Tokenizer as HubTokenizer
 from twofold.bench.load.base import PromptMessage
 from twofold.core.errors import ModelNotFoundError, TemplateError, UnsupportedModelError
 from twofold.formats.fetch.sources import locate
-from twofold.formats.gguf import GGUFFile
+from twofold.formats.open import open_model
 from twofold.text.templates.chat import ChatTemplate
+from twofold.text.tokenizers.metadata import read_vocabulary
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 _MOST_BYTES: Final = 1 << 20
@@ -60,8 +61,8 @@ def local_counter(name: str, *, chat: bool, models: Path, cache: Path | None = N
             raise ModelNotFoundError(f"The folder {name} holds no tokenizer.json.", hint=_HINT)
     if path.suffix == ".json" and path.is_file():
         return _hub_counter(path, chat)
-    with GGUFFile.open(locate(name, cache=models).path) as file:
-        tokenizer = Tokenizer.from_metadata(file.metadata, cache_dir=cache)
+    with open_model(locate(name, cache=models).path) as file:
+        tokenizer = Tokenizer.of(read_vocabulary(file.tokenizer), cache_dir=cache)
     render = tokenizer.apply_chat_template if tokenizer.has_chat_template else None
     return LocalCounter(f"the tokenizer of {name}", chat, tokenizer.encode, render)
 

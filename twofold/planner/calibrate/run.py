@@ -25,7 +25,7 @@ from twofold.planner.machine import MachineProbe
 from twofold.planner.machines.local import engine_setting, machine_of
 from twofold.planner.predict.request import Predictor
 from twofold.planner.predict.steps import StepPredictor
-from twofold.planner.shapes.gguf import read_gguf
+from twofold.planner.shapes.find import read_shape
 
 PROBES_S: Final = 40.0
 CONTEXT: Final = 1_100
@@ -48,7 +48,7 @@ def calibrate(
     began = time.perf_counter()
     folders = CacheFolders.of().create()
     subject = subject_of(path, isa, threads)
-    shape = read_gguf(path)
+    shape = read_shape(path)
     read = streamed_bytes(shape, ENGINE)
     probe = MachineProbe(isa, subject.threads, read)
     probe.best()  # once before and once after: other programs can only slow a probe down, and the best counts
@@ -105,4 +105,4 @@ def calibrated(path: Path, isa: str | None = None, threads: int | None = None) -
     calibration = load(subject_of(path, isa, threads), CacheFolders.of().root)
     if calibration is None:
         return None
-    return Predictor(read_gguf(path), calibration.machine(read_memory().usable), calibration.constants, ENGINE)
+    return Predictor(read_shape(path), calibration.machine(read_memory().usable), calibration.constants, ENGINE)

@@ -150,7 +150,7 @@ def _latent(shape: ModelSpec, how: Setting) -> tuple[LatentCost, ...]:
         if isinstance(attention, GroupedAttention):
             continue
         values, heads = attention.nope_dim + attention.v_dim, count * (attention.heads // how.tp)
-        key = attention.window, layer.formats.of("attn_k_b").arithmetic
+        key = attention.window, layer.formats.of("k_b").arithmetic
         saved, again = found.get(key, (0, 0))
         found[key] = (
             saved + 2 * heads * (2 * attention.kv_rank - values),

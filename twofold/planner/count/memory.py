@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from twofold.core.model import ModelSpec
+from twofold.core.tensors import EMBEDDING, layer_weights, outer_weights
 from twofold.planner.count.setting import PLAIN, Setting
-from twofold.planner.shapes.weights import EMBEDDING, layer_weights, outer_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def weight_bytes(shape: ModelSpec, how: Setting = PLAIN) -> int:
 
 def streamed_bytes(shape: ModelSpec, how: Setting = PLAIN) -> int:
     """Bytes of weights that a step of very many rows reads: all but tables of which it looks rows up."""
-    tables = {"position_embd"} if shape.tied_head else {"position_embd", EMBEDDING}
+    tables = {"positions"} if shape.tied_head else {"positions", EMBEDDING}
     looked_up = (how.nbytes(weight) for weight in outer_weights(shape) if weight.name in tables)
     return weight_bytes(shape, how) - round(sum(looked_up))
 

@@ -8,8 +8,8 @@ from typing import Final
 from twofold.core.errors import ParameterError
 from twofold.core.kv_layout import key_value_bytes
 from twofold.core.model import Attention, GroupedAttention, LayerSpec, ModelSpec
+from twofold.core.tensors import Weight, layer_weights
 from twofold.core.values import BF16, ValueFormat
-from twofold.planner.shapes.weights import Weight, layer_weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from twofold.core.model import ExpertFFN, GatedFFN, GroupedAttention, LatentAttention, LayerSpec, ModelSpec
+from twofold.core.tensors import EMBEDDING, HEAD, Weight, layer_weights, outer_weights
 from twofold.planner.count.setting import PLAIN, Setting
 from twofold.planner.count.work import Operator, Work
-from twofold.planner.shapes.weights import EMBEDDING, HEAD, Weight, layer_weights, outer_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class _Counter:
             return self._matrix(weight, layer, weight.name)
         rows, columns, _ = self.how.share(weight, layer.attention if layer else None)
         moved = 2 * self._values(_norm_width(weight, layer, self.how))
-        if weight.name == "attn_sinks":
+        if weight.name == "sinks":
             moved = 0
         arithmetic = self.how.activations.arithmetic
         return Operator(
@@ -150,7 +150,7 @@ class _Counter:
         if weight.copies > 1:
             size *= copies * self._picked(weight)
             passes = self.rows * weight.active // self.how.ep
-        elif layer is not None and isinstance(layer.attention, LatentAttention) and name in {"attn_k_b", "attn_v_b"}:
+        elif layer is not None and isinstance(layer.attention, LatentAttention) and name in {"k_b", "v_b"}:
             passes = sum(_latent_passes(layer.attention, span) for span in self.spans)
         moved = self.how.activations.nbytes(passes, rows + columns)
         flops = 2 * passes * rows * columns
@@ -233,5 +233,5 @@ def _norm_width(weight: Weight, layer: LayerSpec | None, how: Setting) -> int:
     """Values that a norm goes over: its own, or each head's."""
     if layer is not None and isinstance(layer.attention, GroupedAttention) and layer.attention.qk_norm:
         queries, keys = _rotated(layer, how)
-        return {"attn_q_norm": queries, "attn_k_norm": keys}.get(weight.name, weight.columns)
+        return {"q_norm": queries, "k_norm": keys}.get(weight.name, weight.columns)
     return weight.columns

@@ -7,13 +7,13 @@ from functools import cached_property
 from typing import Literal, Self, get_args
 
 from twofold.core.model import ModelSpec
+from twofold.core.tensors import main_format
 from twofold.core.values import ValueFormat
 from twofold.planner.count.memory import Fit, fit, kv_bytes, weight_bytes
 from twofold.planner.count.setting import Setting
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.predict.demand import StepParts
 from twofold.planner.predict.request import Case, Prediction, Predictor
-from twofold.planner.shapes.weights import main_format
 
 Goal = Literal["e2e", "ttft", "tpot", "gap", "throughput"]
 GOALS: tuple[Goal, ...] = get_args(Goal)

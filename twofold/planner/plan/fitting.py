@@ -9,12 +9,12 @@ from typing import Final
 
 from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
+from twofold.core.tensors import main_format
 from twofold.core.values import BF16, FP8, INT4, ValueFormat
 from twofold.planner.count.setting import Setting
 from twofold.planner.machines.machine import Machine
 from twofold.planner.plan.choices import stored_as
 from twofold.planner.plan.memory import DeviceMemory, ReplicaMemory
-from twofold.planner.shapes.weights import main_format
 
 DEVICES: Final = (1, 2, 4, 8)
 FORMATS: Final[tuple[ValueFormat | None, ...]] = (None, FP8, INT4)

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Final, get_args
 
 from twofold.core.errors import ParameterError
+from twofold.core.tensors import main_format
 from twofold.core.values import BF16, FP8, INT4
 from twofold.planner.machines.known import known_machines
 from twofold.planner.plan.choices import Choices, Configuration, stored_as
@@ -16,7 +17,6 @@ from twofold.planner.plan.plan import Bound, PlanRefusal
 from twofold.planner.plan.search import Facts, PlanStudy, least
 from twofold.planner.plan.slo import Slo
 from twofold.planner.plan.traffic import Traffic
-from twofold.planner.shapes.weights import main_format
 
 SHOWN: Final = 3
 MOST_DEVICES: Final = 1 << 20

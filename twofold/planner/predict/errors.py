@@ -15,10 +15,10 @@ from importlib.resources import files
 from typing import Final, Literal, TypeAlias
 
 from twofold.core.model import ModelSpec
+from twofold.core.tensors import main_format
 from twofold.core.values import ValueFormat
 from twofold.planner.machines.machine import Machine
 from twofold.planner.predict.constants import Constants
-from twofold.planner.shapes.weights import main_format
 
 Generation: TypeAlias = Literal["hopper", "blackwell"]
 Class: TypeAlias = tuple[str, str, str]

@@ -8,7 +8,7 @@ from pathlib import Path
 from twofold.core.errors import TwofoldError
 from twofold.core.model import ModelSpec
 from twofold.formats.fetch.names import ALIASES
-from twofold.planner.shapes.config import read_config_file
+from twofold.models.config import read_config_file
 from twofold.planner.shapes.known import find_shape
 
 
@@ -21,13 +21,20 @@ def resolve_shape(name: str) -> ModelSpec:
     path = Path(name).expanduser()
     file = model_file(name)
     if file is not None:
-        # Reading GGUF files needs NumPy, which takes longer to load than all else here.
-        from twofold.planner.shapes.gguf import read_gguf  # noqa: PLC0415
-
-        return replace(read_gguf(file), name=name if name in ALIASES else path.stem)
+        return replace(read_shape(file), name=name if name in ALIASES else path.stem)
     if path.suffix == ".json" or (path / "config.json").is_file():
         return read_config_file(path)
     return find_shape(name)
+
+
+def read_shape(path: Path) -> ModelSpec:
+    """The sizes of a model file. Raises what opening and reading it raise."""
+    # Reading files needs NumPy, which takes longer to load than all else here.
+    from twofold.formats.open import open_model  # noqa: PLC0415
+    from twofold.models.read import describe_model  # noqa: PLC0415
+
+    with open_model(path) as file:
+        return describe_model(file)
 
 
 def model_file(name: str) -> Path | None:

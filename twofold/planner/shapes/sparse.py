@@ -13,7 +13,7 @@ from twofold.core.values import FP8_BLOCK, FP32, INT4, MXFP4, grouped
 
 K: Final = 1024
 
-_EXPERT_MATRICES: Final = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
+_EXPERT_MATRICES: Final = ("expert_gate", "expert_up", "expert_down")
 
 
 def sparse_models() -> Iterator[ModelSpec]:
@@ -47,7 +47,7 @@ def _qwens() -> Iterator[ModelSpec]:
 
 
 def _latents() -> Iterator[ModelSpec]:
-    kept = (("ffn_gate_inp", Formats().matrices), ("exp_probs_b.bias", FP32))
+    kept = (("router", Formats().matrices), ("router.bias", FP32))
     block = Formats(FP8_BLOCK, special=kept)
     attention = LatentAttention(128, 1536, 512, rope_dim=64, nope_dim=128, v_dim=128)
     v3 = [LayerSpec(attention, GatedFFN(18_432), formats=block)] * 3
@@ -59,7 +59,7 @@ def _latents() -> Iterator[ModelSpec]:
     yield ModelSpec("deepseek-v2-lite", 2048, 102_400, 160 * K, tuple(v2), source="deepseek-ai/DeepSeek-V2-Lite")
 
     four = grouped(INT4, 32)
-    formats = Formats(special=(*((name, four) for name in _EXPERT_MATRICES), ("exp_probs_b.bias", FP32)))
+    formats = Formats(special=(*((name, four) for name in _EXPERT_MATRICES), ("router.bias", FP32)))
     attention = LatentAttention(64, 1536, 512, rope_dim=64, nope_dim=128, v_dim=128)
     kimi = [LayerSpec(attention, GatedFFN(18_432), formats=formats)]
     kimi += [LayerSpec(attention, ExpertFFN(384, 8, 2048, shared=2048, router_bias=True), formats=formats)] * 60
@@ -82,7 +82,7 @@ def _gpts() -> Iterator[ModelSpec]:
 
 
 def _minimax() -> ModelSpec:
-    kept = (("ffn_gate_inp", FP32), ("exp_probs_b.bias", FP32))
+    kept = (("router", FP32), ("router.bias", FP32))
     ffn = ExpertFFN(256, 8, 1536, router_bias=True)
     layer = LayerSpec(GroupedAttention(48, 8, 128, qk_norm="all"), ffn, formats=Formats(FP8_BLOCK, special=kept))
     return ModelSpec("minimax-m2.5", 3072, 200_064, 192 * K, (layer,) * 62, source="MiniMaxAI/MiniMax-M2.5")

@@ -7,7 +7,7 @@ from pathlib import Path
 from twofold.core.errors import ResourceError
 from twofold.engine.config import EngineConfig, EngineOptions, resolve
 from twofold.engine.lessons import Lesson, read_lessons
-from twofold.formats.gguf import GGUFFile
+from twofold.formats.open import open_model
 from twofold.host.memory import read_memory
 from twofold.host.paths import CacheFolders
 from twofold.models.read import read_model
@@ -25,8 +25,8 @@ def this_machine(path: Path, options: EngineOptions) -> Scenario:
             f"This machine was not calibrated for {path.name}.",
             hint=f"Do it once: twofold doctor --calibrate --model {path}, or name a machine with --hardware.",
         )
-    with GGUFFile.open(path) as file:
-        spec, _ = read_model(file.metadata, file.tensors, file.data, options.max_model_len)
+    with open_model(path) as file:
+        spec, _ = read_model(file, options.max_model_len)
         config = resolve(options, spec, max(0, read_memory().available - file.nbytes))
     return Scenario(
         shape=predictor.shape,

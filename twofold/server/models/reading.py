@@ -11,11 +11,12 @@ from typing import Final
 from twofold.api.base import ModelFacts
 from twofold.core.model import ModelSpec
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
-from twofold.formats.gguf import GGUFFile
+from twofold.formats.base import ModelFile
+from twofold.formats.open import open_model
 from twofold.host.paths import CacheFolders
 from twofold.models.read import read_model
-from twofold.planner.shapes.spec import shape_of_spec
 from twofold.text.parsers.format import AnswerFormat
+from twofold.text.tokenizers.metadata import read_vocabulary
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 TOKENIZER: Final = "tokenizer."
@@ -65,13 +66,14 @@ def read_file(
 
     Raises what opening it, reading the model and making the tokenizer raise.
     """
-    with GGUFFile.open(path) as file:
-        spec, _ = read_model(file.metadata, file.tensors, file.data)
-        tokenizer = Tokenizer.from_metadata(file.metadata, cache_dir=folders.tokenizers, chat_template=chat_template)
-        metadata = _single_values(file.metadata)
+    with open_model(path) as file:
+        spec, _ = read_model(file)
+        vocabulary = read_vocabulary(file.tokenizer)
+        tokenizer = Tokenizer.of(vocabulary, cache_dir=folders.tokenizers, chat_template=chat_template)
+        metadata = _single_values(file.model.values)
         return ModelReading(
             path=path,
-            spec=shape_of_spec(spec, file.tensors),
+            spec=spec,
             tokenizer=tokenizer,
             format=AnswerFormat.of(tokenizer),
             nbytes=file.nbytes,
@@ -83,7 +85,7 @@ def read_file(
         )
 
 
-def _quantization(file: GGUFFile) -> str:
+def _quantization(file: ModelFile) -> str:
     sizes: Counter[str] = Counter()
     for info in file.tensors.values():
         sizes[info.format.name] += info.nbytes

@@ -18,7 +18,7 @@ from typing import Final
 from twofold.core.errors import ResourceError, TwofoldError
 from twofold.engine.config import EngineConfig, EngineOptions
 from twofold.engine.load import LoadedModel, load_model
-from twofold.formats.gguf import GGUFFile
+from twofold.formats.open import open_model
 from twofold.host.paths import CacheFolders
 from twofold.planner.machine import MachineLimits, MachineProbe
 from twofold.server.models.memory import plan_of
@@ -95,7 +95,7 @@ def machine_limits(options: EngineOptions, path: Path) -> MachineLimits | None:
 
 def _ready(loaded: LoadedModel, path: Path, machine: MachineLimits | None) -> Ready:
     config: EngineConfig = loaded.config
-    with GGUFFile.open(path) as file:
+    with open_model(path) as file:
         weights = file.nbytes
     return Ready(
         context=config.context,

@@ -6,15 +6,16 @@ no influence on the ids of a text, or an error: a tokenizer that is almost right
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twofold.core.errors import FormatError, UnsupportedModelError
+from twofold.core.stored import ModelSource, SourceKind
 from twofold.text.tokenizers.names import names
 
 PREFIX = "tokenizer.ggml."
@@ -84,8 +85,20 @@ class Vocabulary:
         return found
 
 
-def read_vocabulary(metadata: Mapping[str, object]) -> Vocabulary:
-    """Check and gather the tokenizer keys of a model's metadata.
+def read_vocabulary(source: ModelSource) -> Vocabulary:
+    """The vocabulary that a model file describes.
+
+    Raises what its reader raises; UnsupportedModelError where there is none for this kind of source.
+    """
+    if source.kind not in READERS:
+        raise UnsupportedModelError(
+            f"Twofold does not read tokenizers of the kind {source.kind!r}.", hint=f"Known: {', '.join(READERS)}."
+        )
+    return READERS[source.kind](source.values)
+
+
+def read_gguf_vocabulary(metadata: Mapping[str, object]) -> Vocabulary:
+    """Check and gather the tokenizer keys of GGUF metadata.
 
     Raises FormatError, naming the key, for a missing or impossible value; UnsupportedModelError for a key that would
     change the ids and is not implemented.
@@ -116,6 +129,9 @@ def read_vocabulary(metadata: Mapping[str, object]) -> Vocabulary:
         chat_template=_string(metadata, "tokenizer.chat_template"),
         infill_ids={part: _infill_id(metadata, part, len(texts)) for part in ("prefix", "suffix", "middle")},
     )
+
+
+READERS: Final[Mapping[SourceKind, Callable[[Mapping[str, object]], Vocabulary]]] = {"gguf": read_gguf_vocabulary}
 
 
 def _infill_id(metadata: Mapping[str, object], part: str, count: int) -> int | None:

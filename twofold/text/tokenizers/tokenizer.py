@@ -1,4 +1,4 @@
-"""Text to token ids and back, for the vocabulary inside a GGUF file.
+"""Text to token ids and back, for the vocabulary of a model file.
 
 Where implementations differ, this follows the model family's own tokenizer (the ``tokenizers`` package), with these
 rules: user-defined tokens (runs of spaces, ``<tool_call>``) are part of the vocabulary and found in any text; control
@@ -30,7 +30,7 @@ from twofold.text.templates.builtin_templates import BUILTIN_TEMPLATES, family_o
 from twofold.text.templates.chat import ChatTemplate
 from twofold.text.templates.messages import Message, guarded, texts_of, validated
 from twofold.text.tokenizers import bytelevel, sentencepiece
-from twofold.text.tokenizers.metadata import PREFIX, TokenType, Vocabulary, read_vocabulary
+from twofold.text.tokenizers.metadata import PREFIX, TokenType, Vocabulary
 from twofold.text.tokenizers.names import names
 from twofold.text.tokenizers.pretokenizers import word_rule
 from twofold.text.tokenizers.special import SpecialTokens, unused_mark
@@ -51,7 +51,7 @@ _KEEPS_SPACE = frozenset({"<unk>", "<s>", "<|endoftext|>"})
 
 
 class Tokenizer:
-    """Encodes, decodes and renders chats for one vocabulary. Made by ``from_metadata``; safe to share among threads."""
+    """Encodes, decodes and renders chats for one vocabulary. Made by ``of``; safe to share among threads."""
 
     def __init__(self, vocabulary: Vocabulary, encoder: Encoder, *, chat_template: str | None = None) -> None:
         self._vocabulary = vocabulary
@@ -78,17 +78,16 @@ class Tokenizer:
         self._bound = cache(lambda: LowerBound(vocabulary, eats_space=bool(_eats_space(vocabulary, control))))
 
     @classmethod
-    def from_metadata(
-        cls, metadata: Mapping[str, object], *, cache_dir: Path | None = None, chat_template: str | None = None
+    def of(
+        cls, vocabulary: Vocabulary, *, cache_dir: Path | None = None, chat_template: str | None = None
     ) -> Tokenizer:
-        """The tokenizer that a GGUF file's metadata describes.
+        """The tokenizer of a vocabulary.
 
         cache_dir      keeps what is slow to derive from large SentencePiece vocabularies; None derives it each time
         chat_template  name of a built-in family (``BUILTIN_TEMPLATES``) or Jinja source, instead of the file's own
 
         Raises FormatError, UnsupportedModelError, or TemplateError for a broken ``chat_template``.
         """
-        vocabulary = read_vocabulary(metadata)
         if vocabulary.model == "gpt2":
             encoder = bytelevel.build_encoder(vocabulary)
         elif vocabulary.model == "llama":

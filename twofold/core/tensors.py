@@ -1,12 +1,14 @@
-"""The tensors that a shape has: names, sizes, formats, how often, and how devices share them.
+"""The tensors that a model has: roles, sizes, formats, how often, and how devices share them.
 
-Everything that is counted comes from this list: parameters are its values, bytes its formats', multiply-adds those of
-its matrices. Names are GGUF's, so that a file's own tensors can be held against it.
+Roles belong to no file format: ``embedding``, ``head``, ``final_norm`` and ``positions`` occur once, those that
+``layer_weights`` lists once in each layer, as ``layers.INDEX.ROLE``. Files are read by these names, and everything that
+is counted comes from this list: parameters are its values, bytes its formats', multiply-adds those of its matrices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
@@ -26,8 +28,34 @@ from twofold.core.values import ValueFormat
 Split = Literal["none", "rows", "columns", "kv"]
 """How tensor parallelism cuts a tensor: not at all, by outputs, by inputs, or by heads of keys and values."""
 
-EMBEDDING: Final = "token_embd"
-HEAD: Final = "output"
+EMBEDDING: Final = "embedding"
+HEAD: Final = "head"
+FINAL_NORM: Final = "final_norm"
+ROPE_FACTORS: Final = "rope_factors"
+ROPE_LONG: Final = "rope_factors_long"
+ROPE_SHORT: Final = "rope_factors_short"
+ROPE_TENSORS: Final = frozenset({ROPE_FACTORS, ROPE_LONG, ROPE_SHORT})
+"""Divisors of rotation frequencies: read once, when a model is described."""
+
+TOGETHER: Final[Mapping[str, tuple[str, ...]]] = {
+    "qkv": ("q", "k", "v"),
+    "kv_b": ("k_b", "v_b"),
+    "up": ("gate", "up"),
+}
+"""Tensors that some files keep as consecutive rows of one, and its role."""
+
+_IN_LAYER: Final = re.compile(r"layers\.(\d{1,5})\.(.+)", re.DOTALL)
+
+
+def in_layer(index: int, role: str) -> str:
+    """The name of a layer's tensor."""
+    return f"layers.{index}.{role}"
+
+
+def layer_and_role(name: str) -> tuple[int | None, str]:
+    """The layer of a tensor's name, None outside of layers, and its role."""
+    found = _IN_LAYER.fullmatch(name)
+    return (None, name) if found is None else (int(found[1]), found[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +88,9 @@ def layer_weights(layer: LayerSpec, hidden: int) -> tuple[Weight, ...]:
     """All tensors of a layer."""
     maker = _Maker(layer.formats)
     norms: dict[int, tuple[str, ...]] = {
-        1: ("attn_norm",),
-        2: ("attn_norm", "ffn_norm"),
-        4: ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"),
+        1: ("attention_norm",),
+        2: ("attention_norm", "ffn_norm"),
+        4: ("attention_norm", "post_attention_norm", "ffn_norm", "post_ffn_norm"),
     }
     kind = layer.attention
     attention = _grouped(maker, kind, hidden) if isinstance(kind, GroupedAttention) else _latent(maker, kind, hidden)
@@ -76,12 +104,12 @@ def outer_weights(shape: ModelSpec) -> tuple[Weight, ...]:
     maker = _Maker(shape.formats)
     made = [
         maker.matrix(EMBEDDING, shape.vocab_size, shape.hidden_size, "rows"),
-        maker.vector("output_norm", shape.hidden_size),
+        maker.vector(FINAL_NORM, shape.hidden_size),
     ]
     if not shape.tied_head:
         made.append(maker.matrix(HEAD, shape.vocab_size, shape.hidden_size, "rows"))
     if shape.learnt_positions:
-        made.append(maker.matrix("position_embd", shape.learnt_positions, shape.hidden_size))
+        made.append(maker.matrix("positions", shape.learnt_positions, shape.hidden_size))
     return tuple(made)
 
 
@@ -108,56 +136,56 @@ class _Maker:
 
 def _grouped(maker: _Maker, attention: GroupedAttention, hidden: int) -> Iterator[Weight]:
     queries, kv, dim = attention.query_size, attention.kv_size, attention.head_dim
-    yield maker.matrix("attn_q", queries, hidden, "rows")
-    yield maker.matrix("attn_k", kv, hidden, "kv")
-    yield maker.matrix("attn_v", kv, hidden, "kv")
-    yield maker.matrix("attn_output", hidden, queries, "columns")
+    yield maker.matrix("q", queries, hidden, "rows")
+    yield maker.matrix("k", kv, hidden, "kv")
+    yield maker.matrix("v", kv, hidden, "kv")
+    yield maker.matrix("o", hidden, queries, "columns")
     if attention.qkv_bias:
-        yield maker.vector("attn_q.bias", queries, "rows")
-        yield maker.vector("attn_k.bias", kv, "kv")
-        yield maker.vector("attn_v.bias", kv, "kv")
+        yield maker.vector("q.bias", queries, "rows")
+        yield maker.vector("k.bias", kv, "kv")
+        yield maker.vector("v.bias", kv, "kv")
     if attention.output_bias:
-        yield maker.vector("attn_output.bias", hidden)
+        yield maker.vector("o.bias", hidden)
     if attention.qk_norm:
         alone = attention.qk_norm == "head"
-        yield maker.vector("attn_q_norm", dim if alone else queries, "none" if alone else "rows")
-        yield maker.vector("attn_k_norm", dim if alone else kv, "none" if alone else "kv")
+        yield maker.vector("q_norm", dim if alone else queries, "none" if alone else "rows")
+        yield maker.vector("k_norm", dim if alone else kv, "none" if alone else "kv")
     if attention.sinks:
-        yield maker.vector("attn_sinks", attention.heads, "rows")
+        yield maker.vector("sinks", attention.heads, "rows")
 
 
 def _latent(maker: _Maker, attention: LatentAttention, hidden: int) -> Iterator[Weight]:
     if attention.q_rank is None:
-        yield maker.matrix("attn_q", attention.query_size, hidden, "rows")
+        yield maker.matrix("q", attention.query_size, hidden, "rows")
     else:
-        yield maker.matrix("attn_q_a", attention.q_rank, hidden)
-        yield maker.vector("attn_q_a_norm", attention.q_rank)
-        yield maker.matrix("attn_q_b", attention.query_size, attention.q_rank, "rows")
-    yield maker.matrix("attn_kv_a_mqa", attention.kv_values, hidden)
-    yield maker.vector("attn_kv_a_norm", attention.kv_rank)
-    yield maker.matrix("attn_k_b", attention.heads * attention.nope_dim, attention.kv_rank, "rows")
-    yield maker.matrix("attn_v_b", attention.output_size, attention.kv_rank, "rows")
-    yield maker.matrix("attn_output", hidden, attention.output_size, "columns")
+        yield maker.matrix("q_a", attention.q_rank, hidden)
+        yield maker.vector("q_a_norm", attention.q_rank)
+        yield maker.matrix("q_b", attention.query_size, attention.q_rank, "rows")
+    yield maker.matrix("kv_a", attention.kv_values, hidden)
+    yield maker.vector("kv_a_norm", attention.kv_rank)
+    yield maker.matrix("k_b", attention.heads * attention.nope_dim, attention.kv_rank, "rows")
+    yield maker.matrix("v_b", attention.output_size, attention.kv_rank, "rows")
+    yield maker.matrix("o", hidden, attention.output_size, "columns")
 
 
 def _feed_forward(maker: _Maker, ffn: GatedFFN | PlainFFN | ExpertFFN, hidden: int) -> Iterator[Weight]:
     if isinstance(ffn, ExpertFFN):
         yield from _experts(maker, ffn, hidden)
         return
-    inner = ("ffn_gate", "ffn_up") if isinstance(ffn, GatedFFN) else ("ffn_up",)
+    inner = ("gate", "up") if isinstance(ffn, GatedFFN) else ("up",)
     yield from (maker.matrix(name, ffn.size, hidden, "rows") for name in inner)
-    yield maker.matrix("ffn_down", hidden, ffn.size, "columns")
+    yield maker.matrix("down", hidden, ffn.size, "columns")
     if ffn.bias:
         yield from (maker.vector(f"{name}.bias", ffn.size, "rows") for name in inner)
-        yield maker.vector("ffn_down.bias", hidden)
+        yield maker.vector("down.bias", hidden)
 
 
 def _experts(maker: _Maker, ffn: ExpertFFN, hidden: int) -> Iterator[Weight]:
-    yield maker.matrix("ffn_gate_inp", ffn.count, hidden)
+    yield maker.matrix("router", ffn.count, hidden)
     if ffn.router_bias:
-        yield maker.vector("exp_probs_b.bias", ffn.count)
-    for name, rows, columns in _gated_sizes("exps", ffn.size, hidden):
-        split: Split = "columns" if name.startswith("ffn_down") else "rows"
+        yield maker.vector("router.bias", ffn.count)
+    for name, rows, columns in _gated_sizes("expert", ffn.size, hidden):
+        split: Split = "columns" if name.endswith("_down") else "rows"
         form = maker.formats.of(name)
         yield Weight(name, rows, columns, form, split, copies=ffn.count, active=ffn.active)
         if ffn.bias:
@@ -165,13 +193,13 @@ def _experts(maker: _Maker, ffn: ExpertFFN, hidden: int) -> Iterator[Weight]:
             bias_split: Split = "none" if split == "columns" else "rows"
             yield Weight(f"{name}.bias", 1, rows, form, bias_split, vector=True, copies=ffn.count, active=ffn.active)
     if ffn.shared:
-        for name, rows, columns in _gated_sizes("shexp", ffn.shared, hidden):
-            yield maker.matrix(name, rows, columns, "columns" if name.startswith("ffn_down") else "rows")
+        for name, rows, columns in _gated_sizes("shared", ffn.shared, hidden):
+            yield maker.matrix(name, rows, columns, "columns" if name.endswith("_down") else "rows")
     if ffn.shared_gate:
-        yield maker.matrix("ffn_gate_inp_shexp", 1, hidden)
+        yield maker.matrix("shared_router", 1, hidden)
 
 
-def _gated_sizes(suffix: str, size: int, hidden: int) -> Iterator[tuple[str, int, int]]:
-    yield f"ffn_gate_{suffix}", size, hidden
-    yield f"ffn_up_{suffix}", size, hidden
-    yield f"ffn_down_{suffix}", hidden, size
+def _gated_sizes(kind: str, size: int, hidden: int) -> Iterator[tuple[str, int, int]]:
+    yield f"{kind}_gate", size, hidden
+    yield f"{kind}_up", size, hidden
+    yield f"{kind}_down", hidden, size

@@ -18,12 +18,12 @@ from twofold.core.model import (
     LayerSpec,
     ModelSpec,
 )
-from twofold.planner.shapes.families import ARCHITECTURES, BY_NAME, SAME_TEXT, ModelFamily
-from twofold.planner.shapes.fields import ConfigFields
-from twofold.planner.shapes.quantization import read_formats
+from twofold.models.architectures import BY_KIND, Architecture
+from twofold.models.fields import ModelFields
+from twofold.models.quantization import read_formats
 
-MOST_BYTES: Final = 16 << 20
-MOST_LAYERS: Final = 4096
+MAX_BYTES: Final = 16 << 20
+MAX_LAYERS: Final = 4096
 
 
 def read_config_file(path: Path) -> ModelSpec:
@@ -42,7 +42,7 @@ def read_config_file(path: Path) -> ModelSpec:
 
 def _load(file: Path) -> Mapping[str, object]:
     try:
-        if file.stat().st_size > MOST_BYTES:
+        if file.stat().st_size > MAX_BYTES:
             raise FormatError(f"{file} is larger than any configuration.", hint="Name a model's config.json.")
         values = json.loads(file.read_bytes())
     except FileNotFoundError as error:
@@ -60,25 +60,25 @@ def read_config(values: Mapping[str, object], *, name: str | None = None, label:
     """The shape that a configuration describes. ``label`` names it in errors; ``name`` is the model's."""
     inner = values.get("text_config")
     text = {**values, **inner} if isinstance(inner, Mapping) else values
-    family = _family(text, label)
-    fields = ConfigFields(text, label, family.defaults)
+    architecture = _architecture(text, label)
+    fields = ModelFields(text, label, architecture.defaults)
     formats = read_formats(fields)
     count = fields.integer("num_hidden_layers")
-    if count > MOST_LAYERS:
-        raise fields.wrong("num_hidden_layers", count, f"at most {MOST_LAYERS}")
-    windows = _windows(fields, family, count)
-    everywhere = _attention(fields, family, None)
+    if count > MAX_LAYERS:
+        raise fields.wrong("num_hidden_layers", count, f"at most {MAX_LAYERS}")
+    windows = _windows(fields, architecture, count)
+    everywhere = _attention(fields, architecture, None)
     layers = [
         LayerSpec(
-            everywhere if window is None else _attention(fields, family, window),
-            _feed_forward(fields, family, index),
-            family.norms,
+            everywhere if window is None else _attention(fields, architecture, window),
+            _feed_forward(fields, architecture, index),
+            architecture.norms,
             formats.inner,
         )
         for index, window in enumerate(windows)
     ]
     return ModelSpec(
-        name=_name(values, name or family.name),
+        name=_name(values, name or architecture.kinds[0]),
         hidden_size=fields.integer("hidden_size"),
         vocab_size=fields.integer("vocab_size"),
         context_length=fields.integer("max_position_embeddings"),
@@ -89,22 +89,28 @@ def read_config(values: Mapping[str, object], *, name: str | None = None, label:
     )
 
 
-def _family(values: Mapping[str, object], label: str) -> ModelFamily:
+def _architecture(values: Mapping[str, object], label: str) -> Architecture:
     kind = values.get("model_type")
     architectures = values.get("architectures")
     first = architectures[0] if isinstance(architectures, list) and architectures else None
     if kind is None and isinstance(first, str):
-        kind = ARCHITECTURES.get(first, first)
+        kind = _kind_of(first)
     if kind is None:
         raise FormatError(f"{label} lacks the field 'model_type'.", hint="Use the config.json of a language model.")
-    family = BY_NAME.get(SAME_TEXT.get(kind, kind)) if isinstance(kind, str) else None
-    if family is None:
-        close = nearest(str(kind), BY_NAME)
+    architecture = BY_KIND.get(kind) if isinstance(kind, str) else None
+    if architecture is None:
+        close = nearest(str(kind), BY_KIND)
         raise UnsupportedModelError(
             f"{label}: nothing is known of models of the kind {named(kind)} (field 'model_type').",
-            hint=(f"The nearest known one is {close!r}. " if close else "") + f"Known: {', '.join(BY_NAME)}.",
+            hint=(f"The nearest known one is {close!r}. " if close else "") + f"Known: {', '.join(BY_KIND)}.",
         )
-    return family
+    return architecture
+
+
+def _kind_of(name: str) -> str:
+    """The ``model_type`` of a class: ``qwen3_moe`` of ``Qwen3MoeForCausalLM``; the name where no kind has it."""
+    plain = name.removesuffix("ForCausalLM").lower()
+    return next((kind for kind in BY_KIND if plain in (kind.replace("_", ""), kind.removesuffix("_text"))), name)
 
 
 def _name(values: Mapping[str, object], fallback: str) -> str:
@@ -113,9 +119,9 @@ def _name(values: Mapping[str, object], fallback: str) -> str:
     return last or fallback
 
 
-def _attention(fields: ConfigFields, family: ModelFamily, window: int | None) -> Attention:
+def _attention(fields: ModelFields, architecture: Architecture, window: int | None) -> Attention:
     heads = fields.integer("num_attention_heads")
-    if family.latent:
+    if architecture.latent:
         return _latent(fields, heads)
     hidden = fields.integer("hidden_size")
     kv_heads = fields.integer("num_key_value_heads", heads)
@@ -129,14 +135,14 @@ def _attention(fields: ConfigFields, family: ModelFamily, window: int | None) ->
         kv_heads,
         fields.integer("head_dim", hidden // heads),
         window,
-        family.qk_norm,
-        bias if family.qkv_bias is None else family.qkv_bias,
-        bias if family.output_bias is None else family.output_bias,
-        family.sinks,
+        architecture.qk_norm,
+        bias if architecture.qkv_bias is None else architecture.qkv_bias,
+        bias if architecture.output_bias is None else architecture.output_bias,
+        architecture.sinks,
     )
 
 
-def _latent(fields: ConfigFields, heads: int) -> LatentAttention:
+def _latent(fields: ModelFields, heads: int) -> LatentAttention:
     return LatentAttention(
         heads,
         fields.integer("q_lora_rank") if "q_lora_rank" in fields else None,
@@ -147,9 +153,9 @@ def _latent(fields: ConfigFields, heads: int) -> LatentAttention:
     )
 
 
-def _windows(fields: ConfigFields, family: ModelFamily, count: int) -> list[int | None]:
+def _windows(fields: ModelFields, architecture: Architecture, count: int) -> list[int | None]:
     """The window of each layer; None for those that see everything."""
-    off = family.windows == "none" or (family.windows == "late" and not fields.flag("use_sliding_window", False))
+    off = architecture.windows == "none" or not fields.flag("use_sliding_window", architecture.windows != "late")
     if off or "sliding_window" not in fields:
         return [None] * count
     window = fields.integer("sliding_window")
@@ -158,17 +164,17 @@ def _windows(fields: ConfigFields, family: ModelFamily, count: int) -> list[int 
         if len(kinds) != count:
             raise fields.wrong("layer_types", kinds, f"one kind for each of the {count} layers")
         return [window if kind == "sliding_attention" else None for kind in kinds]
-    if family.windows == "all":
+    if architecture.windows == "all":
         return [window] * count
-    if family.windows == "late":
+    if architecture.windows == "late":
         first = fields.integer("max_window_layers", count, least=0)
         return [window if index >= first else None for index in range(count)]
-    period = fields.integer("sliding_window_pattern", family.period)
+    period = fields.integer("sliding_window_pattern", architecture.period)
     return [window if (index + 1) % period else None for index in range(count)]
 
 
-def _feed_forward(fields: ConfigFields, family: ModelFamily, index: int) -> FeedForward:
-    if not _has_experts(fields, family, index):
+def _feed_forward(fields: ModelFields, architecture: Architecture, index: int) -> FeedForward:
+    if not _has_experts(fields, architecture, index):
         return GatedFFN(fields.integer("intermediate_size"), bias=fields.flag("mlp_bias", False))
     names = ("n_routed_experts", "num_local_experts", "num_experts")
     count = next((fields.integer(name) for name in names if name in fields), None) or fields.integer(names[-1])
@@ -183,14 +189,14 @@ def _feed_forward(fields: ConfigFields, family: ModelFamily, index: int) -> Feed
         active,
         size,
         shared,
-        router_bias=family.router_bias,
-        bias=family.expert_bias,
-        shared_gate=family.shared_gate and shared > 0,
+        router_bias=architecture.router_bias,
+        bias=architecture.expert_bias,
+        shared_gate=architecture.shared_gate and shared > 0,
     )
 
 
-def _has_experts(fields: ConfigFields, family: ModelFamily, index: int) -> bool:
-    match family.experts:
+def _has_experts(fields: ModelFields, architecture: Architecture, index: int) -> bool:
+    match architecture.experts:
         case "none":
             return False
         case "all":

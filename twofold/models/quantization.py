@@ -28,33 +28,33 @@ from twofold.core.values import (
     ValueFormat,
     grouped,
 )
-from twofold.planner.shapes.fields import ConfigFields
+from twofold.models.fields import ModelFields
 
 DTYPES: Final[Mapping[str, ValueFormat]] = {"bfloat16": BF16, "float16": FP16, "float32": FP32}
 
 MODULES: Final[Mapping[str, str]] = {
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_a": "self_attn.q_a_proj",
-    "attn_q_b": "self_attn.q_b_proj",
-    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
-    "attn_k_b": "self_attn.kv_b_proj",
-    "attn_v_b": "self_attn.kv_b_proj",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-    "ffn_gate_exps": "mlp.experts.0.gate_proj",
-    "ffn_up_exps": "mlp.experts.0.up_proj",
-    "ffn_down_exps": "mlp.experts.0.down_proj",
-    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
-    "ffn_up_shexp": "mlp.shared_experts.up_proj",
-    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.o_proj",
+    "q_a": "self_attn.q_a_proj",
+    "q_b": "self_attn.q_b_proj",
+    "kv_a": "self_attn.kv_a_proj_with_mqa",
+    "k_b": "self_attn.kv_b_proj",
+    "v_b": "self_attn.kv_b_proj",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+    "expert_gate": "mlp.experts.0.gate_proj",
+    "expert_up": "mlp.experts.0.up_proj",
+    "expert_down": "mlp.experts.0.down_proj",
+    "shared_gate": "mlp.shared_experts.gate_proj",
+    "shared_up": "mlp.shared_experts.up_proj",
+    "shared_down": "mlp.shared_experts.down_proj",
 }
 """The module of each tensor inside a layer."""
 
-NEVER: Final = ("ffn_gate_inp", "ffn_gate_inp_shexp")
+NEVER: Final = ("router", "shared_router")
 """Matrices that stay as they are whatever the list of modules says."""
 
 MOST_PATTERN: Final = 256
@@ -68,7 +68,7 @@ class ModelFormats:
     inner: Formats
 
 
-def read_formats(fields: ConfigFields) -> ModelFormats:
+def read_formats(fields: ModelFields) -> ModelFormats:
     """The formats of a configuration's weights. Raises UnsupportedModelError for an unknown kind of quantisation."""
     plain = _dtype(fields)
     kept = Formats(plain, plain)
@@ -83,14 +83,14 @@ def read_formats(fields: ConfigFields) -> ModelFormats:
     return ModelFormats(kept, replace(kept, matrices=form, special=tuple(special)))
 
 
-def _dtype(fields: ConfigFields) -> ValueFormat:
+def _dtype(fields: ModelFields) -> ValueFormat:
     name = fields.text("dtype" if "dtype" in fields else "torch_dtype", "bfloat16").removeprefix("torch.")
     if name not in DTYPES:
         raise fields.wrong("torch_dtype", name, f"one of {', '.join(DTYPES)}")
     return DTYPES[name]
 
 
-def _format(part: ConfigFields) -> ValueFormat:
+def _format(part: ModelFields) -> ValueFormat:
     method = part.text("quant_method", "modelopt" if "quant_algo" in part else None)
     match method:
         case "fp8" | "fbgemm_fp8":
@@ -113,7 +113,7 @@ def _format(part: ConfigFields) -> ValueFormat:
     )
 
 
-def _group(part: ConfigFields) -> int:
+def _group(part: ModelFields) -> int:
     """Values of a group; -1 is a whole row."""
     return part.integer("group_size", 128, least=-1)
 
@@ -123,7 +123,7 @@ def _integers(bits: int, group: int) -> ValueFormat:
     return grouped(replace(INT4, name=f"int{bits}", bits=bits), group)
 
 
-def _modelopt(part: ConfigFields) -> ValueFormat:
+def _modelopt(part: ModelFields) -> ValueFormat:
     algorithms = {"FP8": FP8, "NVFP4": NVFP4, "W4A16_AWQ": INT4, "INT8_SQ": W8A8}
     name = part.text("quant_algo")
     if name not in algorithms:
@@ -131,7 +131,7 @@ def _modelopt(part: ConfigFields) -> ValueFormat:
     return algorithms[name]
 
 
-def _compressed(part: ConfigFields) -> ValueFormat:
+def _compressed(part: ModelFields) -> ValueFormat:
     groups = part.part("config_groups")
     first = None if groups is None else next((groups.part(name) for name in groups.values), None)
     weights = None if first is None else first.part("weights")
@@ -145,7 +145,7 @@ def _compressed(part: ConfigFields) -> ValueFormat:
     return _integers(bits, _group(weights) if weights.text("strategy", "channel") == "group" else -1)
 
 
-def _patterns(part: ConfigFields) -> Sequence[str]:
+def _patterns(part: ModelFields) -> Sequence[str]:
     names = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "llm_int8_skip_modules")
     found = [each for name in names for each in part.items(name)]
     return [pattern for each in found if isinstance(each, str) for pattern in _spelled(each[:MOST_PATTERN])]

@@ -1,0 +1,22 @@
+"""Opens model files of every format that Twofold reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from twofold.formats.base import ModelFile
+from twofold.formats.gguf_model import GGUFModel
+
+OPENERS: Final[Mapping[str, Callable[[Path], ModelFile]]] = {".gguf": GGUFModel.open}
+"""What opens a file, by the ending of its name."""
+
+
+def open_model(path: Path) -> ModelFile:
+    """The model file at ``path``. A file of an unknown ending is taken for GGUF, whose error names what it is instead.
+
+    Raises FormatError for a damaged file, UnsupportedModelError for one that holds what Twofold does not implement,
+    ModelNotFoundError where there is none, ResourceError where it may not be read.
+    """
+    return OPENERS.get(path.suffix, OPENERS[".gguf"])(path)

@@ -1,0 +1,125 @@
+"""Typed reads of what describes a model: a missing or wrong field is an error that names it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from twofold.core.errors import FormatError, UnsupportedModelError, told
+
+LARGEST: Final = 2**31 - 1
+HINT: Final = "Use the config.json that came with the model."
+FILE_HINT: Final = "The file is damaged or was made by a faulty converter."
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFields:
+    """The fields of an object whose names begin with ``prefix``. A field that is null counts as absent.
+
+    ``label`` names the object in errors; ``defaults`` are those of the object's kind. ``read`` are the names that were
+    looked up, so that a caller can refuse the rest.
+    """
+
+    values: Mapping[str, object]
+    label: str
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    prefix: str = ""
+    hint: str = HINT
+    read: set[str] = field(default_factory=set)
+
+    def __contains__(self, name: str) -> bool:
+        value = self.values.get(self.prefix + name)
+        return value is not None or self.defaults.get(name) is not None
+
+    def integer(
+        self, name: str, default: int | None = None, *, least: int = 1, most: int = LARGEST, layer: int | None = None
+    ) -> int:
+        """A whole number in least … most. Of a list ``layer``'s; else a list of equal numbers counts as that number."""
+        value = self._one(name, self._get(name, default), layer)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.wrong(name, value, "a whole number")
+        if not least <= value <= most:
+            raise self.wrong(name, value, f"between {least} and {most}")
+        return value
+
+    def number(self, name: str, default: float | None = None, *, least: float = 0.0) -> float:
+        """A finite number of at least ``least``."""
+        value = self._one(name, self._get(name, default))
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.wrong(name, value, "a number")
+        if not math.isfinite(value) or value < least:
+            raise self.wrong(name, value, f"finite and at least {least}")
+        return float(value)
+
+    def positive(self, name: str, default: float | None = None) -> float:
+        """A finite number above zero."""
+        value = self.number(name, default)
+        if value == 0:
+            raise self.wrong(name, value, "above zero")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        """True or false."""
+        value = self._get(name, default)
+        if not isinstance(value, bool):
+            raise self.wrong(name, value, "true or false")
+        return value
+
+    def text(self, name: str, default: str | None = None) -> str:
+        value = self._get(name, default)
+        if not isinstance(value, str):
+            raise self.wrong(name, value, "text")
+        return value
+
+    def items(self, name: str) -> Sequence[object]:
+        """A list; empty where it is absent."""
+        value = self._get(name, ())
+        if not isinstance(value, list | tuple):
+            raise self.wrong(name, value, "a list")
+        return value
+
+    def part(self, name: str) -> ModelFields | None:
+        """An object inside this one, or None. It has no defaults."""
+        value = self._find(name)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise self.wrong(name, value, "an object")
+        return ModelFields(value, f"{self.label}: {name}")
+
+    def wrong(self, name: str, value: object, wanted: str) -> FormatError:
+        return FormatError(
+            f"{self.label}: the field {self.prefix + name!r} is {told(value)}, but must be {wanted}.", hint=self.hint
+        )
+
+    def _find(self, name: str) -> object:
+        self.read.add(name)
+        value = self.values.get(self.prefix + name)
+        plain = getattr(value, "tolist", None)  # NumPy's arrays and numbers, without loading NumPy
+        value = plain() if callable(plain) else value
+        return self.defaults.get(name) if value is None else value
+
+    def _get(self, name: str, default: object) -> object:
+        value = self._find(name)
+        if value is not None:
+            return value
+        if default is None:
+            raise FormatError(f"{self.label} lacks the field {self.prefix + name!r}.", hint=self.hint)
+        return default
+
+    def _one(self, name: str, value: object, layer: int | None = None) -> object:
+        """A single value, or a layer's own of a list."""
+        if not isinstance(value, list | tuple):
+            return value
+        if layer is not None and layer < len(value):
+            return value[layer]
+        if layer is not None or not value:
+            raise self.wrong(name, value, "a value for each layer")
+        if any(item != value[0] for item in value):
+            raise UnsupportedModelError(
+                f"{self.label}: the field {self.prefix + name!r} differs from layer to layer.",
+                hint="Twofold runs models whose layers have equal sizes.",
+            )
+        return value[0]

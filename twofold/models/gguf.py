@@ -1,0 +1,315 @@
+"""From a GGUF file to a model description: of models that engines run, and in sizes alone of any other.
+
+Which parts a layer has is read off its tensors, for files of many architectures share their names; sizes are metadata
+and must agree with the tensors. For engines the architecture's row adds what tensors do not show, and must agree too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final, Literal
+
+from twofold.core.errors import FormatError, UnsupportedModelError, nearest
+from twofold.core.model import (
+    ExpertFFN,
+    FeedForward,
+    Formats,
+    GatedFFN,
+    GroupedAttention,
+    LatentAttention,
+    LayerSpec,
+    ModelSpec,
+    PlainFFN,
+    QkNorm,
+)
+from twofold.core.stored import StoredTensor
+from twofold.core.tensors import (
+    EMBEDDING,
+    HEAD,
+    ROPE_TENSORS,
+    TOGETHER,
+    layer_and_role,
+    layer_weights,
+    outer_weights,
+)
+from twofold.core.values import ValueFormat
+from twofold.formats.base import ModelFile
+from twofold.models.architectures import ARCHITECTURES, BY_NAME, Architecture
+from twofold.models.fields import FILE_HINT, ModelFields
+from twofold.models.gguf_ropes import read_ropes
+from twofold.models.runnable import check_runnable
+
+MAX_LAYERS: Final = 4096
+INCOMPLETE: Final = "The file is incomplete: convert or download it again."
+
+HARMLESS: Final = frozenset(
+    {"attention.layer_norm_epsilon", "rope.scaling.finetuned", "tensor_data_layout", "vocab_size"}
+)
+"""Keys that say nothing about the result: other keys or the tensors' shapes already do."""
+
+NEUTRAL: Final[Mapping[str, object]] = {
+    "attention.causal": True,
+    "attention.clamp_kqv": 0.0,
+    "attention.max_alibi_bias": 0.0,
+    "expert_count": 0,
+    "expert_used_count": 0,
+    "pooling_type": 0,
+    "rope.scaling.yarn_log_multiplier": 0.0,
+    "use_parallel_residual": False,
+}
+"""Keys that Twofold does not implement, and the value with which they change nothing."""
+
+Tensors = Mapping[str, StoredTensor]
+"""Of one layer, by role."""
+
+
+def read_gguf(file: ModelFile, context_length: int | None = None) -> ModelSpec:
+    """The model that engines run. ``context_length`` is the longest sequence that will run, at most the model's own.
+
+    Raises FormatError where something needed is missing or contradictory, UnsupportedModelError where the architecture
+    or a key asks for something that Twofold does not implement.
+    """
+    architecture = _architecture(file.model.values)
+    fields = _fields(file, architecture.name)
+    sizes = _sizes(file, fields, architecture, strict=True)
+    check_runnable(sizes)
+    _check_tokens(file, sizes.vocab_size)
+    spec = _with_numbers(sizes, file, fields, architecture, context_length)
+    _refuse_unread(fields)
+    return spec
+
+
+def describe_gguf(file: ModelFile) -> ModelSpec:
+    """The sizes of any model. Raises an error unless they account for every value of the file."""
+    name = file.model.values.get("general.architecture")
+    if not isinstance(name, str):
+        raise FormatError(f"{file.path} lacks 'general.architecture'.", hint="Name a model's own GGUF file.")
+    architecture = BY_NAME.get(name) or Architecture(name, windows="all")
+    spec = _sizes(file, _fields(file, name), architecture, strict=False)
+    _check_values(spec, file)
+    return spec
+
+
+def _fields(file: ModelFile, architecture: str) -> ModelFields:
+    return ModelFields(file.model.values, file.path.name, prefix=f"{architecture}.", hint=FILE_HINT)
+
+
+def _architecture(metadata: Mapping[str, object]) -> Architecture:
+    """The row that ``general.architecture`` names."""
+    kind = metadata.get("general.type", "model")
+    if kind != "model":
+        raise UnsupportedModelError(
+            f"The file holds a {kind!r}, not a model.", hint="Name the model's own GGUF file instead."
+        )
+    name = metadata.get("general.architecture")
+    if not isinstance(name, str):
+        raise FormatError("The model's metadata lacks 'general.architecture'.", hint=INCOMPLETE)
+    if name not in BY_NAME:
+        known = [each.name for each in ARCHITECTURES if each.runs]
+        close = nearest(name, known)
+        raise UnsupportedModelError(
+            f"Twofold does not support the architecture {name!r}.",
+            hint=(f"The nearest known one is {close!r}. " if close else "") + f"Known: {', '.join(known)}.",
+        )
+    return BY_NAME[name]
+
+
+def _sizes(file: ModelFile, fields: ModelFields, architecture: Architecture, *, strict: bool) -> ModelSpec:
+    """What is made of what; ``strict``: norms and biases are those of the architecture, whatever tensors there are."""
+    if EMBEDDING not in file.tensors:
+        raise FormatError(f"The model lacks the tensor {EMBEDDING!r}.", hint=INCOMPLETE)
+    count = fields.integer("block_count", most=MAX_LAYERS)
+    inside = _by_layer(file, count)
+    layers = []
+    for index, window in enumerate(_windows(fields, architecture, count, strict=strict)):
+        tensors = inside[index]
+        if not tensors:
+            raise FormatError(f"{fields.label}: layer {index} has no tensors.", hint=INCOMPLETE)
+        latent = "kv_a" in tensors
+        attention = (
+            _latent(fields, tensors, index) if latent else _grouped(fields, tensors, index, architecture, strict)
+        )
+        norms = architecture.norms if strict else _norms(tensors)
+        ffn = _feed_forward(fields, tensors, index)
+        layers.append(LayerSpec(replace(attention, window=window), ffn, norms, _formats(tensors)))
+    return ModelSpec(
+        name=str(file.model.values.get("general.name", architecture.name)),
+        hidden_size=fields.integer("embedding_length"),
+        vocab_size=file.tensors[EMBEDDING].rows,
+        context_length=fields.integer("context_length"),
+        layers=tuple(layers),
+        tied_head=HEAD not in file.tensors,
+        formats=_formats({name: info for name, info in file.tensors.items() if layer_and_role(name)[0] is None}),
+        source=str(file.path),
+        architecture=architecture.name,
+    )
+
+
+def _by_layer(file: ModelFile, count: int) -> list[dict[str, StoredTensor]]:
+    found: list[dict[str, StoredTensor]] = [{} for _ in range(count)]
+    for name, info in file.tensors.items():
+        index, role = layer_and_role(name)
+        if index is not None and index < count:
+            found[index][role] = info
+    return found
+
+
+def _formats(tensors: Tensors) -> Formats:
+    whole = {role: ValueFormat.of_gguf(info.format) for role, info in tensors.items()}
+    parts = {part: whole[role] for role, roles in TOGETHER.items() if role in whole for part in roles}
+    return Formats(special=tuple(sorted((parts | whole).items(), key=lambda item: item[0])))
+
+
+def _norms(tensors: Tensors) -> Literal[1, 2, 4]:
+    if "post_ffn_norm" in tensors:
+        return 4
+    # Some architectures call the second of two norms so.
+    return 2 if "ffn_norm" in tensors or "post_attention_norm" in tensors else 1
+
+
+def _grouped(
+    fields: ModelFields, tensors: Tensors, index: int, architecture: Architecture, strict: bool
+) -> GroupedAttention:
+    hidden, heads = fields.integer("embedding_length"), fields.integer("attention.head_count", layer=index)
+    kv_heads = fields.integer("attention.head_count_kv", heads, layer=index)
+    if "attention.key_length" not in fields and hidden % heads:
+        raise FormatError(f"A hidden size of {hidden} cannot be shared out to {heads} attention heads.")
+    dim = fields.integer("attention.key_length", hidden // heads)
+    value_dim = fields.integer("attention.value_length", dim)
+    if value_dim != dim:
+        raise FormatError(f"Heads of keys have {dim} values, but heads of values have {value_dim}")
+    if heads % kv_heads:
+        raise FormatError(f"{heads} attention heads cannot share {kv_heads} heads of keys and values equally.")
+    if strict:
+        bias = "q.bias" in tensors if architecture.qkv_bias is None else architecture.qkv_bias
+        return GroupedAttention(heads, kv_heads, dim, qk_norm=architecture.qk_norm, qkv_bias=bias)
+    norm = tensors.get("q_norm")
+    qk_norm: QkNorm | None = None if norm is None else "head" if norm.columns == dim else "all"
+    bias = "q.bias" in tensors or "qkv.bias" in tensors
+    return GroupedAttention(
+        heads, kv_heads, dim, None, qk_norm, bias, output_bias="o.bias" in tensors, sinks="sinks" in tensors
+    )
+
+
+def _latent(fields: ModelFields, tensors: Tensors, index: int) -> LatentAttention:
+    rope = fields.integer("rope.dimension_count")
+    suffix = "_mla" if "attention.key_length_mla" in fields else ""
+    return LatentAttention(
+        fields.integer("attention.head_count", layer=index),
+        fields.integer("attention.q_lora_rank") if "q_a" in tensors else None,
+        fields.integer("attention.kv_lora_rank"),
+        rope_dim=rope,
+        nope_dim=fields.integer(f"attention.key_length{suffix}") - rope,
+        v_dim=fields.integer(f"attention.value_length{suffix}"),
+    )
+
+
+def _feed_forward(fields: ModelFields, tensors: Tensors, index: int) -> FeedForward:
+    if "router" not in tensors:
+        size = fields.integer("feed_forward_length", layer=index)
+        up = tensors.get("up")
+        gated = "gate" in tensors or up is None or up.rows == 2 * size
+        return (GatedFFN if gated else PlainFFN)(size, bias="down.bias" in tensors)
+    shared, own = tensors.get("shared_down"), "expert_feed_forward_length"
+    return ExpertFFN(
+        fields.integer("expert_count"),
+        fields.integer("expert_used_count"),
+        fields.integer(own) if own in fields else fields.integer("feed_forward_length", layer=index),
+        shared=0 if shared is None else shared.columns,
+        router_bias="router.bias" in tensors,
+        bias="expert_down.bias" in tensors,
+        shared_gate="shared_router" in tensors,
+    )
+
+
+def _windows(fields: ModelFields, architecture: Architecture, count: int, *, strict: bool) -> Sequence[int | None]:
+    """The window of each layer, None for layers that see everything."""
+    key, rule = "attention.sliding_window", architecture.windows
+    if rule in ("none", "late"):
+        return [None] * count
+    if rule == "all":
+        window = fields.integer(key, 0, least=0) or None
+    else:
+        window = fields.integer(key, architecture.default_window)
+    named = f"{key}_pattern"
+    if window is None or (rule == "all" and strict) or (rule == "all" and named not in fields):
+        return [window] * count
+    if not hasattr(fields.values.get(fields.prefix + named), "__len__"):
+        period = fields.integer(named, architecture.period)
+        return [window if (index + 1) % period else None for index in range(count)]
+    flags = fields.items(named)
+    if len(flags) != count or not all(isinstance(flag, bool) for flag in flags):
+        raise fields.wrong(named, flags, f"a list of {count} flags")
+    return [window if flag else None for flag in flags]
+
+
+def _with_numbers(
+    sizes: ModelSpec, file: ModelFile, fields: ModelFields, architecture: Architecture, context_length: int | None
+) -> ModelSpec:
+    """The spec with what no tensor shows: norms, scales, soft-caps, activations and rotations."""
+    running = min(sizes.context_length, context_length or sizes.context_length)
+    ropes = read_ropes(fields, architecture, sizes.attention.head_dim, file, running)
+    by_hidden = 1 / math.sqrt(sizes.hidden_size / sizes.attention.heads)
+    attention = replace(
+        sizes.attention,
+        scale=fields.number("attention.scale", 0.0)
+        or (by_hidden if len(sizes.layers) in architecture.hidden_scale_layers else None),
+        softcap=fields.number("attn_logit_softcapping", architecture.attention_softcap or 0.0) or None,
+    )
+    ffn = replace(sizes.ffn, activation=architecture.activation)
+    return replace(
+        sizes,
+        layers=tuple(
+            replace(layer, attention=replace(attention, window=window), ffn=ffn, rope=ropes[window is not None])
+            for layer in sizes.layers
+            for window in [layer.attention.window]
+        ),
+        norm_eps=fields.positive("attention.layer_norm_rms_epsilon"),
+        # Gemma's own code rounds this factor to the weights' type; in float32 it stays sqrt(hidden).
+        embedding_scale=math.sqrt(sizes.hidden_size) if architecture.scaled_embedding else 1.0,
+        final_softcap=fields.number("final_logit_softcapping", architecture.final_softcap or 0.0) or None,
+    )
+
+
+def _check_tokens(file: ModelFile, rows: int) -> None:
+    """A tokenizer that makes more ids than the embedding has rows would read past its end."""
+    tokens = file.tokenizer.values.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, Sequence) and len(tokens) > rows:
+        raise FormatError(f"The tokenizer knows {len(tokens)} tokens, but the embedding has only {rows} rows.")
+
+
+def _refuse_unread(fields: ModelFields) -> None:
+    """Raises UnsupportedModelError for the first key that was not read and could change the result."""
+    for full in fields.values:
+        key = full.removeprefix(fields.prefix)
+        if key == full or key in fields.read or key in HARMLESS:
+            continue
+        value = fields.values[full]
+        if key not in NEUTRAL or not bool(NEUTRAL[key] == value):
+            raise UnsupportedModelError(
+                f"The model's metadata {full!r} = {value!r:.80} would change the result, and Twofold does not "
+                "implement it.",
+                hint="Use another model, or ask for this feature with the key's name.",
+            )
+
+
+def _check_values(spec: ModelSpec, file: ModelFile) -> None:
+    """Raises an error unless the spec accounts for every value of the file."""
+    layers = [weight for count, layer in spec.runs for weight in count * layer_weights(layer, spec.hidden_size)]
+    expected = [*layers, *outer_weights(spec)]
+    found = {name: info for name, info in file.tensors.items() if name not in ROPE_TENSORS}
+    values, counted = sum(t.rows * t.columns for t in found.values()), sum(weight.parameters for weight in expected)
+    if values == counted:
+        return
+    roles = {weight.name for weight in expected} | set(TOGETHER)
+    strange = next((info.name for name, info in found.items() if layer_and_role(name)[1] not in roles), None)
+    if strange is not None:
+        raise UnsupportedModelError(
+            f"{spec.source}: nothing is known of the tensor {strange!r}.", hint="Use the model's config.json instead."
+        )
+    raise FormatError(
+        f"{spec.source}: its tensors hold {values:,} values, but its metadata describe {counted:,}.",
+        hint="The file is damaged, or use the model's config.json instead.",
+    )

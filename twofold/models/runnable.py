@@ -1,0 +1,53 @@
+"""Which of the models that can be described engines run: one error says what they lack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from twofold.core.errors import UnsupportedModelError
+from twofold.core.model import ExpertFFN, GatedFFN, GroupedAttention, LayerSpec, ModelSpec
+
+
+def check_runnable(spec: ModelSpec) -> None:
+    """Raises UnsupportedModelError for a model with a part that no engine computes."""
+    for index, layer in enumerate(spec.layers):
+        for part in _unknown_parts(layer):
+            raise UnsupportedModelError(
+                f"Twofold cannot run {spec.name!r}: layer {index} has {part}.",
+                hint="Use a dense model. `twofold explain` and `twofold plan` count this one all the same.",
+            )
+        if _sizes(layer) != _sizes(spec.layers[0]):
+            raise UnsupportedModelError(
+                f"Twofold cannot run {spec.name!r}: layer {index} differs in size from layer 0.",
+                hint="Twofold runs models whose layers have equal sizes.",
+            )
+    if spec.learnt_positions:
+        raise UnsupportedModelError(
+            f"Twofold cannot run {spec.name!r}: its positions are learnt embeddings.", hint="Use another model."
+        )
+
+
+def _unknown_parts(layer: LayerSpec) -> Iterator[str]:
+    attention, ffn = layer.attention, layer.ffn
+    if not isinstance(attention, GroupedAttention):
+        yield "latent attention"
+    else:
+        if attention.sinks:
+            yield "attention sinks"
+        if attention.output_bias:
+            yield "a bias on the output of attention"
+        if attention.qk_norm == "all":
+            yield "norms over all heads together"
+    if isinstance(ffn, ExpertFFN):
+        yield f"a mixture of {ffn.count} experts"
+    elif not isinstance(ffn, GatedFFN):
+        yield "a feed-forward without a gate"
+    elif ffn.bias:
+        yield "biases in its feed-forward"
+    if layer.norms == 1:
+        yield "attention and feed-forward side by side"
+
+
+def _sizes(layer: LayerSpec) -> tuple[object, ...]:
+    return replace(layer.attention, window=None), layer.ffn, layer.norms
