@@ -58,12 +58,14 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class TensorRef:
-    """A matrix of the model file, or some rows of one: ``rows`` outputs of ``columns`` inputs."""
+    """A matrix of the model file, or a part of one: ``rows`` outputs of ``columns`` inputs from ``first_row`` and
+    ``first_column`` on. Both columns are whole blocks of the tensor's format."""
 
     name: str
     rows: int
     columns: int
     first_row: int = 0
+    first_column: int = 0
 
 
 class Ops(Protocol[T]):

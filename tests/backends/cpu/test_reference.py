@@ -57,6 +57,12 @@ def test_linear_uses_the_referenced_rows_only() -> None:
     np.testing.assert_allclose(ops(ONE_STEP).linear(x, part), x @ MATRIX[3:5].T, rtol=1e-6)
 
 
+def test_linear_uses_the_referenced_columns_only() -> None:
+    x = rows(3, 2)
+    part = TensorRef("matrix", 6, 2, first_column=1)
+    np.testing.assert_allclose(ops(ONE_STEP).linear(x, part), x @ MATRIX[:6, 1:3].T, rtol=1e-6)
+
+
 def test_linear_adds_its_bias() -> None:
     x, square = rows(3, 4), TensorRef("matrix", 4, 4)
     y = ops(ONE_STEP).linear(x, square, TensorRef("vector", 1, 4))

@@ -55,11 +55,11 @@ class WeightStore:
         return self._source.tensors[ref.name].format
 
     def raw_rows(self, ref: TensorRef) -> tuple[int, int]:
-        """Address of the matrix's first row in the file's mapping, and bytes a row."""
-        row_bytes = self.format_of(ref).row_bytes(ref.columns)
-        data = self._source.data(ref.name)
+        """Address of the matrix's first value in the file's mapping, and bytes from row to row."""
+        stored, data = self._source.tensors[ref.name], self._source.data(ref.name)
         self._owned.append(data)
-        return data.ctypes.data + ref.first_row * row_bytes, row_bytes
+        row_bytes = stored.format.row_bytes(stored.columns)
+        return data.ctypes.data + ref.first_row * row_bytes + stored.format.row_bytes(ref.first_column), row_bytes
 
     def matrix(self, ref: TensorRef) -> PackedMatrix:
         """A matrix that ``pack`` was given."""
@@ -113,8 +113,8 @@ class WeightStore:
                 f"The vector {ref.name} is stored as {form.name}; vectors must be F32, F16 or BF16.",
                 hint="Convert the model again with a current converter.",
             )
-        values = as_float32(form, data)
-        return values[ref.first_row * ref.columns : (ref.first_row + 1) * ref.columns]
+        row = as_float32(form, data).reshape(-1, self._source.tensors[ref.name].columns)[ref.first_row]
+        return row[ref.first_column : ref.first_column + ref.columns]
 
 
 def _pack_kernel(name: str) -> Kernel:

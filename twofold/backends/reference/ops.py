@@ -117,7 +117,8 @@ class NumpyOps:
         return softcap(x, cap)
 
     def _rows(self, ref: TensorRef) -> Array:
-        return self._weights[ref.name][ref.first_row : ref.first_row + ref.rows]
+        rows = self._weights[ref.name][ref.first_row : ref.first_row + ref.rows]
+        return rows[:, ref.first_column : ref.first_column + ref.columns]
 
     def _tables(self, layer: int) -> NDArray[np.int32]:
         """The block tables of the layer's group: [sequences, blocks]."""

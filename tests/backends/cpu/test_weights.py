@@ -1,0 +1,69 @@
+"""Parts of a stored tensor, by rows and by columns, become the same panels as a tensor that holds only that part."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.backends.cpu.conftest import ISAS
+from tests.support.gguf_writer import RawTensor, write_gguf
+from tests.support.quantize import quantize
+from twofold.backends.cpu.kernels.jit import Compiler
+from twofold.backends.cpu.kernels.team import Team
+from twofold.backends.cpu.weights import PackedMatrix, WeightStore
+from twofold.core.quant import BY_NAME
+from twofold.formats.open import open_model
+from twofold.models.ops import TensorRef
+
+ROWS, COLUMNS = slice(16, 48), slice(512, 1024)
+VALUES = np.random.default_rng(5).standard_normal((64, 1024)).astype(np.float32)
+
+
+def packed_bytes(matrix: PackedMatrix) -> bytes:
+    return ctypes.string_at(matrix.address, matrix.panel_bytes * matrix.panels)
+
+
+@pytest.mark.parametrize("form", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K"])
+def test_a_part_is_packed_like_a_tensor_of_its_own(
+    tmp_path: Path, compiler_for: Callable[[str], Compiler], form: str
+) -> None:
+    path = tmp_path / "parts.gguf"
+    parts = {"whole": VALUES, "rows": VALUES[ROWS], "columns": VALUES[:, COLUMNS], "both": VALUES[ROWS, COLUMNS]}
+    quant = BY_NAME[form]
+    tensors = {
+        name: RawTensor(quant, each.shape, quantize(np.ascontiguousarray(each), quant)) for name, each in parts.items()
+    }
+    write_gguf(path, {"general.architecture": "none"}, tensors)
+    compiler = compiler_for(ISAS[0])
+    team = Team(compiler, 1, 1 << 16)
+    refs = {
+        "rows": TensorRef("whole", 32, 1024, first_row=16),
+        "columns": TensorRef("whole", 64, 512, first_column=512),
+        "both": TensorRef("whole", 32, 512, 16, 512),
+    }
+    try:
+        with open_model(path) as file:
+            store = WeightStore(file, compiler, team)
+            own = {name: TensorRef(name, ref.rows, ref.columns) for name, ref in refs.items()}
+            store.pack([*refs.values(), *own.values()])
+            for name, ref in refs.items():
+                assert packed_bytes(store.matrix(ref)) == packed_bytes(store.matrix(own[name])), name
+    finally:
+        team.close()
+
+
+def test_a_part_of_a_vector(tmp_path: Path, compiler_for: Callable[[str], Compiler]) -> None:
+    path, form = tmp_path / "vector.gguf", BY_NAME["F32"]
+    write_gguf(path, {"general.architecture": "none"}, {"v": RawTensor(form, (64,), VALUES[:1, :64].view(np.uint8))})
+    team = Team(compiler_for(ISAS[0]), 1, 1 << 16)
+    try:
+        with open_model(path) as file:
+            address = WeightStore(file, compiler_for(ISAS[0]), team).vector(TensorRef("v", 1, 16, first_column=32))
+            found = np.ctypeslib.as_array((ctypes.c_float * 16).from_address(address))
+            np.testing.assert_array_equal(found, VALUES[0, 32:48])
+    finally:
+        team.close()
