@@ -113,7 +113,9 @@ class WeightStore:
                 f"The vector {ref.name} is stored as {form.name}; vectors must be F32, F16 or BF16.",
                 hint="Convert the model again with a current converter.",
             )
-        row = as_float32(form, data).reshape(-1, self._source.tensors[ref.name].columns)[ref.first_row]
+        row: NDArray[np.float32] = as_float32(form, data).reshape(-1, self._source.tensors[ref.name].columns)[
+            ref.first_row
+        ]
         return row[ref.first_column : ref.first_column + ref.columns]
 
 
