@@ -6,6 +6,7 @@ import base64
 import json
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,7 +52,8 @@ def streamed(make_llm: MakeLLM, request: DialectRequest) -> tuple[list[dict[str,
     """The chunks of a stream, and what they were made of."""
     llm = make_llm()
     model = facts(llm)
-    streamer = request.streamer(HEAD, model)
+    prompts = tuple(len(job.prompt.token_ids or ()) for job in request.prepare(model))
+    streamer = request.streamer(replace(HEAD, prompt_tokens=prompts), model)
     told, outputs = streamer.open(), []
     for job, delta in run(llm, request, model):
         told += streamer.take(job, delta)
@@ -219,6 +221,32 @@ def test_a_streamed_chat(make_llm: MakeLLM) -> None:
         assert "".join(choice["delta"].get("content", "") for choice in mine) == answer.text
         assert [choice["finish_reason"] for choice in mine] == [None] * (len(mine) - 1) + ["length"]
         assert mine[-1]["delta"] == {}
+
+
+def test_continuous_usage_counts_each_choice(make_llm: MakeLLM) -> None:
+    options = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    fields = {"n": 2, "seed": 4, "max_tokens": 6, "ignore_eos": True, "stream": True, **options}
+    for request in (
+        ChatRequest.read({**fields, "messages": MESSAGES}),
+        CompletionRequest.read({**fields, "prompt": ["hello", [70, 80, 90]]}),
+    ):
+        (*chunks, last), outputs = streamed(make_llm, request)
+        prompts = [len(output.prompt_token_ids) for output in outputs]
+        told: dict[int, list[int]] = {}
+        for chunk in chunks:
+            (choice,), usage = chunk["choices"], chunk["usage"]
+            assert usage["prompt_tokens"] == prompts[choice["index"] // 2]
+            assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+            told.setdefault(choice["index"], []).append(usage["completion_tokens"])
+        assert all(counts == sorted(counts) and counts[-1] == 6 for counts in told.values())
+        assert last["usage"]["completion_tokens"] == 6 * len(told) == 12 * len(outputs)
+        assert last["usage"]["prompt_tokens"] == sum(prompts)
+
+
+def test_continuous_usage_needs_include_usage(make_llm: MakeLLM) -> None:
+    fields = {"messages": MESSAGES, "max_tokens": 2, "stream": True, "stream_options": {"continuous_usage_stats": True}}
+    chunks, _ = streamed(make_llm, ChatRequest.read(fields))
+    assert not any("usage" in chunk for chunk in chunks)
 
 
 def test_log_probabilities_are_streamed_with_their_tokens(make_llm: MakeLLM) -> None:

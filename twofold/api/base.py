@@ -67,7 +67,7 @@ class ReplyHead:
     created       seconds since 1970
     model         the name that was asked for
     service_tier  the one that was given; None where nobody has tiers, as in a file of requests
-    prompt_tokens of all prompts together; for what is told before they have run
+    prompt_tokens of each prompt, for what is written before they have run
     waited_s      seconds from the request's arrival until its prompts were tokenised and its model loaded
     """
 
@@ -75,7 +75,7 @@ class ReplyHead:
     created: int
     model: str
     service_tier: ServiceTier | None = None
-    prompt_tokens: int = 0
+    prompt_tokens: tuple[int, ...] = ()
     waited_s: float = 0.0
 
 

@@ -99,7 +99,7 @@ def opened(setup: Setup, local: TokenCounter | None = None, lengths: tuple[int, 
     with LoadClient(setup.target, as_given, setup.client) as client:
         facts = find_server(client.exchange, as_given.headers, setup.model)
         check_lengths(facts, *lengths)
-        options = replace(setup.options, model=facts.model)
+        options = replace(setup.options, model=facts.model, usage_each=facts.counts)
         counter = local or first_that_counts(remote_counters(client.exchange, setup.endpoint, options))
         prompter = make_prompter(counter, chat=setup.endpoint != "completions", seed=setup.prompts)
         first = endpoint_of(setup.endpoint, options, prompter)

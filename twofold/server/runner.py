@@ -81,7 +81,7 @@ class RequestRun:
             int(exchange.arrived_at),
             request.model or model.name,
             exchange.tier,
-            sum(len(job.prompt.token_ids or ()) for job in jobs),
+            tuple(len(job.prompt.token_ids or ()) for job in jobs),
             time.monotonic() - exchange.arrived,
         )
         self._model = model

@@ -52,6 +52,13 @@ def test_options_become_fields() -> None:
     assert not {"stream", "stream_options", "temperature", "max_tokens"} & body.keys()
 
 
+def test_servers_that_can_are_asked_for_the_tokens_so_far() -> None:
+    body = orjson.loads(endpoint_of("chat", EndpointOptions("m", usage_each=True), no_prompts).body(ASK))
+    assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+    whole = orjson.loads(endpoint_of("chat", EndpointOptions("m", stream=False, usage_each=True), no_prompts).body(ASK))
+    assert "stream_options" not in whole
+
+
 def test_extra_fields_win_and_those_of_a_request_win_over_them() -> None:
     options = EndpointOptions("m", extra={"temperature": 1, "model": "other", "max_tokens": 3})
     ask = Ask(0, 0.0, 8, 16, fields={"max_tokens": 4})

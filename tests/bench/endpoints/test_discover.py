@@ -57,6 +57,11 @@ def test_the_only_model_needs_no_name() -> None:
     assert find_server(listing("a", max_model_len=512), {}, None) == ServerFacts("a", ("a",), "uvicorn", 512)
 
 
+@pytest.mark.parametrize(("owner", "counts"), [("twofold", True), ("vllm", True), ("sglang", True), ("openai", False)])
+def test_who_can_report_the_tokens_so_far(owner: str, counts: bool) -> None:
+    assert find_server(listing("a", owned_by=owner), {}, None).counts is counts
+
+
 def test_the_context_in_other_words() -> None:
     assert find_server(listing("a", context_length=9), {}, "a").context == 9
     assert find_server(listing("a", meta={"n_ctx": 7}), {}, "a").context == 7

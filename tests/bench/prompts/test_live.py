@@ -20,6 +20,7 @@ from twofold.bench.prompts.local import local_counter
 from twofold.bench.prompts.prompter import make_prompter
 from twofold.bench.prompts.remote import remote_counters
 
+HELLO = (PromptMessage("user", "Hello there"),)
 TINY = TinyOptions("llama", vocab=300, context=512)
 
 
@@ -67,6 +68,16 @@ def test_prompts_are_as_long_as_asked(exchange: Exchange, name: str, stream: boo
             assert (answer.completion_tokens, sum(answer.tokens)) == (5, 5)
         history = (*prompter(ask), PromptMessage("assistant", "XYZ"))
         before += tokens + 3
+
+
+@pytest.mark.parametrize("name", ["chat", "completions"])
+def test_the_tokens_of_every_event_are_known(exchange: Exchange, name: str) -> None:
+    facts = find_server(exchange, {}, None)
+    assert facts.counts
+    endpoint = endpoint_of(name, EndpointOptions("tiny", ignore_eos=True, usage_each=True), lambda _: HELLO)
+    answer = first_answer(exchange, endpoint, Ask(0, 0.0, 8, 12))
+    assert answer.completion_tokens == sum(answer.tokens) == 12
+    assert min(answer.tokens) > 0
 
 
 def test_the_usage_and_the_model_file_agree_with_the_server(

@@ -117,6 +117,8 @@ DRAWN: Final[Mapping[str, list[Probe]]] = {
     "metadata": [Probe("up to 16 texts (not used)", {"a": "b"})],
 }
 
+CONTINUOUS: Final = [Probe("continuous_usage_stats: true", {"include_usage": True, "continuous_usage_stats": True})]
+"""What vLLM's stream_options have beside OpenAI's."""
 OLLAMA_CALL: Final = {"name": "weather", "arguments": {}}
 OPTIONS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repeat_penalty"), 0.5),
@@ -196,6 +198,7 @@ ENDPOINTS: Final = (
             "top_logprobs": {"logprobs": True},
             "stream_options": {"stream": True},
         },
+        more={"stream_options": CONTINUOUS},
     ),
     Endpoint(
         "/v1/completions",
@@ -212,6 +215,7 @@ ENDPOINTS: Final = (
             "suffix": [Probe("none", ""), Probe("text, by models with tokens for filling in the middle", "")],
         },
         needs={"stream_options": {"stream": True}},
+        more={"stream_options": CONTINUOUS},
     ),
     Endpoint(
         "/v1/responses",

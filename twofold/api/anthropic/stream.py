@@ -54,9 +54,9 @@ class MessageStreamer:
         self._cutter = BlockCutter(head.id, omits_thinking)
 
     def open(self) -> bytes:
-        begun = message(self._head, [], running_usage(self._head, CacheUsage(prompt=self._head.prompt_tokens))) | dict(
-            self._extra
-        )
+        begun = message(
+            self._head, [], running_usage(self._head, CacheUsage(prompt=sum(self._head.prompt_tokens)))
+        ) | dict(self._extra)
         return event("message_start", {"message": begun}) + self.keep_alive
 
     def take(self, job: int, delta: OutputDelta) -> bytes:  # noqa: ARG002 - a message is one job

@@ -140,6 +140,7 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
             model,
             [self.conversation.parser(model) for _ in range(self.params.n)],
             include_usage=self.include_usage,
+            continuous_usage=self.continuous_usage,
             top_logprobs=self.params.logprobs,
             token_ids=self.return_token_ids,
         )

@@ -9,7 +9,7 @@ import orjson
 
 from twofold.api.answers import AnswerReader
 from twofold.api.base import ModelFacts, ReplyHead
-from twofold.api.openai.frames import DONE, KEEP_ALIVE, ChunkFrame, failure
+from twofold.api.openai.frames import DONE, KEEP_ALIVE, ChunkFrame, RunningUsage, failure
 from twofold.api.openai.logprobs import chat_logprobs
 from twofold.api.openai.replies import call_id, chat_finish
 from twofold.api.openai.usage import usage
@@ -30,6 +30,7 @@ class ChatStreamer:
         parsers: Sequence[SectionParser],
         *,
         include_usage: bool,
+        continuous_usage: bool,
         top_logprobs: int | None,
         token_ids: bool,
     ) -> None:
@@ -39,13 +40,18 @@ class ChatStreamer:
         self._top_logprobs = top_logprobs
         self._token_ids = token_ids
         self._plain = top_logprobs is None and not token_ids
-        self._frame = ChunkFrame(f"chatcmpl-{head.id}", "chat.completion.chunk", head, usage=include_usage)
+        self._running = RunningUsage(head.prompt_tokens, len(self._readers)) if continuous_usage else None
+        self._frame = ChunkFrame(
+            f"chatcmpl-{head.id}", "chat.completion.chunk", head, usage=include_usage, running=self._running
+        )
 
     def open(self) -> bytes:
         role = {"role": "assistant", "content": ""}
         return b"".join(self._chunk(index, role) for index in range(len(self._readers)))
 
     def take(self, job: int, delta: OutputDelta) -> bytes:  # noqa: ARG002 - a chat is one job
+        if self._running is not None:
+            self._running.add(delta.index, len(delta.token_ids))
         reader = self._readers[delta.index]
         pieces = reader.take(delta)
         told = b""
@@ -68,8 +74,9 @@ class ChatStreamer:
         match pieces:
             case [Content(text)]:  # nearly all of them: written by hand
                 return self._frame.choice(
+                    index,
                     b'{"index":%d,"delta":{"content":%b},"logprobs":null,"finish_reason":null}'
-                    % (index, orjson.dumps(text))
+                    % (index, orjson.dumps(text)),
                 )
         return self._chunk(index, self._delta(index, pieces))
 
@@ -83,7 +90,8 @@ class ChatStreamer:
         if self._token_ids:
             more["token_ids"] = delta.token_ids
         told = self._delta(delta.index, pieces) if pieces else {"content": ""}
-        return self._frame.choice(orjson.dumps({"index": delta.index, "delta": told, **more, "finish_reason": None}))
+        choice = {"index": delta.index, "delta": told, **more, "finish_reason": None}
+        return self._frame.choice(delta.index, orjson.dumps(choice))
 
     def _delta(self, index: int, pieces: Sequence[Piece]) -> dict[str, Any]:
         """What these pieces add to a message."""
@@ -113,6 +121,5 @@ class ChatStreamer:
         return told
 
     def _chunk(self, index: int, delta: Mapping[str, Any], finish: str | None = None) -> bytes:
-        return self._frame.choice(
-            orjson.dumps({"index": index, "delta": delta, "logprobs": None, "finish_reason": finish})
-        )
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+        return self._frame.choice(index, orjson.dumps(choice))

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from twofold.api.base import ModelFacts, ReplyHead
-from twofold.api.openai.frames import DONE, KEEP_ALIVE, ChunkFrame, failure
+from twofold.api.openai.frames import DONE, KEEP_ALIVE, ChunkFrame, RunningUsage, failure
 from twofold.api.openai.logprobs import answer_positions, text_logprobs
 from twofold.api.openai.replies import chat_finish
 from twofold.api.openai.usage import usage
@@ -31,6 +31,7 @@ class CompletionStreamer:
         answers: int,
         echo: bool,
         include_usage: bool,
+        continuous_usage: bool,
         logprobs: bool,
         token_ids: bool,
     ) -> None:
@@ -41,7 +42,8 @@ class CompletionStreamer:
         self._logprobs = logprobs
         self._token_ids = token_ids
         self._offsets = [0] * (len(given) * answers)
-        self._frame = ChunkFrame(f"cmpl-{head.id}", "text_completion", head, usage=include_usage)
+        self._running = RunningUsage(head.prompt_tokens, answers) if continuous_usage else None
+        self._frame = ChunkFrame(f"cmpl-{head.id}", "text_completion", head, usage=include_usage, running=self._running)
 
     def open(self) -> bytes:
         if not self._echo:
@@ -57,6 +59,8 @@ class CompletionStreamer:
 
     def take(self, job: int, delta: OutputDelta) -> bytes:
         index = job * self._answers + delta.index
+        if self._running is not None:
+            self._running.add(index, len(delta.token_ids))
         if not (delta.text or delta.finish_reason or ((self._logprobs or self._token_ids) and delta.token_ids)):
             return b""
         choice: dict[str, Any] = {
@@ -82,4 +86,4 @@ class CompletionStreamer:
         return told
 
     def _chunk(self, choice: Mapping[str, Any]) -> bytes:
-        return self._frame.choice(orjson.dumps(choice))
+        return self._frame.choice(choice["index"], orjson.dumps(choice))

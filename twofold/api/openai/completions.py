@@ -86,6 +86,7 @@ class CompletionRequest(SampledRequest, kw_only=True, dict=True):
             answers=self.params.n,
             echo=self.echo,
             include_usage=self.include_usage,
+            continuous_usage=self.continuous_usage,
             logprobs=self.params.logprobs is not None,
             token_ids=self.return_token_ids,
         )

@@ -60,11 +60,11 @@ SAME_NAME: Final = (
 
 
 class StreamOptions(RequestObject):
-    """What a stream holds beside the answer."""
+    """What a stream holds beside the answer. ``continuous_usage_stats`` is vLLM's, and needs ``include_usage``."""
 
     include_usage: bool = False
     include_obfuscation: Literal[False] = False
-    continuous_usage_stats: Literal[False] = False
+    continuous_usage_stats: bool = False
 
 
 class PlainFormat(RequestObject):
@@ -139,6 +139,10 @@ class SampledRequest(LabelledRequest):
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def continuous_usage(self) -> bool:
+        return self.include_usage and self.stream_options is not None and self.stream_options.continuous_usage_stats
 
     @property
     def asked(self) -> frozenset[str]:

@@ -35,6 +35,8 @@ MOST_NAMED: Final = 8
 _LENGTHS: Final = ("max_model_len", "context_length", "context_window", "max_context_length")
 _KEY_HINT: Final = "Give the key with --api-key, or set TWOFOLD_API_KEY."
 _REFUSALS: Final = frozenset({429, 503, 529})
+_COUNTING: Final = frozenset({"twofold", "vllm", "sglang"})
+"""Owners of models, in lists of models, whose servers know ``continuous_usage_stats``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,14 @@ class ServerFacts:
     models   all that it lists; none where it lists nothing
     server   its Server header
     context  most tokens of a prompt and its answer together, where it says so
+    counts   whether it can report the tokens so far in every event of a stream
     """
 
     model: str
     models: tuple[str, ...]
     server: str | None
     context: int | None
+    counts: bool = False
 
 
 def find_server(exchange: Exchange, headers: Mapping[str, str], model: str | None) -> ServerFacts:
@@ -71,7 +75,9 @@ def find_server(exchange: Exchange, headers: Mapping[str, str], model: str | Non
     entry = next((entry for entry in entries if text_at(entry, "id") == model), None)
     if entry is None and names:
         entry = _entry_of(exchange, headers, model, names)
-    return ServerFacts(model, names, server, None if entry is None else _context(entry))
+    if entry is None:
+        return ServerFacts(model, names, server, None)
+    return ServerFacts(model, names, server, _context(entry), text_at(entry, "owned_by") in _COUNTING)
 
 
 def _check_access(status: int, body: bytes) -> None:

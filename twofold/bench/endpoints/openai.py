@@ -43,6 +43,8 @@ class OpenAIEndpoint(ABC):
         own: dict[str, Any] = {}
         if options.stream:
             own["stream_options"] = {"include_usage": True}
+            if options.usage_each:
+                own["stream_options"]["continuous_usage_stats"] = True
         if options.ignore_eos:
             own["ignore_eos"] = True
         if options.token_ids:

@@ -23,6 +23,7 @@ class EndpointOptions:
     api_key      is sent as a bearer token, as the SDKs of OpenAI and Anthropic do; never shown
     stream       whether answers come as events, with the usage at the end
     ignore_eos   whether answers go on to their full length; an extension of vLLM, Twofold, SGLang and llama.cpp
+    usage_each   whether OpenAI's streams shall have the tokens so far in every event (continuous_usage_stats)
     token_ids    whether events shall say which tokens they hold; an extension of vLLM and Twofold
     temperature  None leaves it to the server
     length       how the most tokens of an answer are spelled: OpenAI's own models want max_completion_tokens
@@ -35,6 +36,7 @@ class EndpointOptions:
     stream: bool = True
     ignore_eos: bool = False
     token_ids: bool = False
+    usage_each: bool = False
     temperature: float | None = 0.0
     length: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     headers: Mapping[str, str] = field(default_factory=lambda: NOTHING, repr=False)
