@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from twofold.api.anthropic.messages import MessagesRequest
@@ -15,21 +16,21 @@ from twofold.api.openai.responses.request import ResponsesRequest
 from twofold.api.openai.scores import RerankRequest, ScoreRequest
 from twofold.server.app import Routes
 from twofold.server.base import ModelHub
+from twofold.server.batches.service import BatchService
 from twofold.server.edge.limits import MIB
 from twofold.server.exchange import RequestContext
+from twofold.server.files.service import FileService
 from twofold.server.http.admin import AdminEndpoint
-from twofold.server.http.endpoints import Generating
-from twofold.server.http.files import BatchRoutes, FileRoutes
-from twofold.server.http.messages import MessageRoutes
+from twofold.server.http.counts import CountEndpoint
+from twofold.server.http.endpoints import EndpointRequest, EndpointResponse, Generating
 from twofold.server.http.models import ModelsEndpoint
 from twofold.server.http.ollama import OllamaEndpoint
-from twofold.server.http.responses import ResponseRoutes
 from twofold.server.http.root import RootEndpoint
 from twofold.server.http.status import StatusEndpoint
 from twofold.server.http.tokens import TokensEndpoint
 from twofold.server.openapi.endpoint import DocumentEndpoint
-from twofold.server.responses.endpoint import ResponsesEndpoint
-from twofold.server.storage.stores import Stores
+from twofold.server.responses.service import ResponseService
+from twofold.server.stores import Stores
 
 OllamaGenerating: TypeAlias = OllamaChatRequest | OllamaGenerateRequest | OllamaEmbedRequest | OllamaEmbeddingRequest
 
@@ -87,27 +88,58 @@ def _about(hub: ModelHub, status: StatusEndpoint, document: DocumentEndpoint) ->
         "/tokenize": {"POST": tokens.tokenize},
         "/detokenize": {"POST": tokens.detokenize},
         "/tokenizer_info": {"GET": tokens.info},
-        "/v1/messages/count_tokens": {"POST": MessageRoutes(hub).count_tokens},
         "/v1/twofold/requests/{request_id}": {"GET": status.request},
         "/v1/twofold/usage": {"GET": status.usage},
     }
 
 
 def _stored(hub: ModelHub, stores: Stores) -> Routes:
-    files, batches = FileRoutes(stores.files), BatchRoutes(stores.batches)
-    responses = ResponseRoutes(stores.responses, hub)
+    files, batches, responses = stores.files, stores.batches, stores.responses
+    counts = CountEndpoint(hub, responses)
     return {
-        "/v1/files": {"POST": files.upload, "GET": files.list},
-        "/v1/files/{file_id}": {"GET": files.get, "DELETE": files.delete},
-        "/v1/files/{file_id}/content": {"GET": files.content},
-        "/v1/batches": {"POST": batches.create, "GET": batches.list},
-        "/v1/batches/{batch_id}": {"GET": batches.get},
-        "/v1/batches/{batch_id}/cancel": {"POST": batches.cancel},
-        "/v1/responses/input_tokens": {"POST": responses.input_tokens},
-        "/v1/responses/{response_id}": {"GET": responses.get, "DELETE": responses.delete},
-        "/v1/responses/{response_id}/cancel": {"POST": responses.cancel},
-        "/v1/responses/{response_id}/input_items": {"GET": responses.input_items},
+        "/v1/files": {
+            "POST": lambda asked: files.upload(asked.tenant, asked.headers.get("content-type"), asked.pieces()),
+            "GET": lambda asked: files.page(asked.tenant, asked.query),
+        },
+        "/v1/files/{file_id}": {
+            "GET": lambda asked: files.get(asked.tenant, asked.path["file_id"]),
+            "DELETE": lambda asked: files.delete(asked.tenant, asked.path["file_id"]),
+        },
+        "/v1/files/{file_id}/content": {"GET": partial(_content, files)},
+        "/v1/batches": {
+            "POST": partial(_create_batch, batches),
+            "GET": lambda asked: batches.page(asked.tenant, asked.query),
+        },
+        "/v1/batches/{batch_id}": {"GET": lambda asked: batches.get(asked.tenant, asked.path["batch_id"])},
+        "/v1/batches/{batch_id}/cancel": {"POST": lambda asked: batches.cancel(asked.tenant, asked.path["batch_id"])},
+        "/v1/messages/count_tokens": {"POST": counts.messages},
+        "/v1/responses/input_tokens": {"POST": counts.responses},
+        "/v1/responses/{response_id}": {
+            "GET": lambda asked: responses.get(asked.tenant, asked.path["response_id"], asked.query.multi_items()),
+            "DELETE": lambda asked: responses.delete(asked.tenant, asked.path["response_id"]),
+        },
+        "/v1/responses/{response_id}/cancel": {
+            "POST": lambda asked: responses.cancel(asked.tenant, asked.path["response_id"])
+        },
+        "/v1/responses/{response_id}/input_items": {
+            "GET": lambda asked: responses.input_items(
+                asked.tenant, asked.path["response_id"], asked.query.multi_items()
+            )
+        },
     }
+
+
+async def _content(files: FileService, asked: EndpointRequest) -> EndpointResponse:
+    content = await files.content(asked.tenant, asked.path["file_id"])
+    return EndpointResponse(
+        pieces=content.pieces,
+        content_type=b"application/octet-stream",
+        headers=((b"content-length", str(content.file.bytes).encode()),),
+    )
+
+
+async def _create_batch(batches: BatchService, asked: EndpointRequest) -> dict[str, Any]:
+    return await batches.create(asked.tenant, await asked.body(), key=asked.exchange.caller.key_id)
 
 
 async def _kept_alive(exchange: RequestContext, request: OllamaGenerating) -> OllamaGenerating:
@@ -121,7 +153,7 @@ async def _kept_alive(exchange: RequestContext, request: OllamaGenerating) -> Ol
 class _ResponseStore:
     """What responses go on from, and where they are kept."""
 
-    responses: ResponsesEndpoint
+    responses: ResponseService
 
     async def complete(self, exchange: RequestContext, request: ResponsesRequest) -> ResponsesRequest:
         if request.previous is not None:

@@ -60,7 +60,7 @@ from twofold.server.response_cache.cache import ReplayCache
 from twofold.server.routes import generating, plain
 from twofold.server.runner import RequestRunner
 from twofold.server.storage.folder import DataFolder, claim_folder
-from twofold.server.storage.stores import Stores, open_stores
+from twofold.server.stores import Stores, open_stores
 
 log = logging.getLogger("twofold.serve")
 

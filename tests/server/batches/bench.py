@@ -18,7 +18,7 @@ from twofold.server.batches.check import BatchLimits
 from twofold.server.batches.run import LineCall
 from twofold.server.batches.service import BatchService
 from twofold.server.edge.limits import BodyLimits
-from twofold.server.files.endpoint import FilesEndpoint
+from twofold.server.files.service import FileService
 
 CHAT = "/v1/chat/completions"
 LIMITS = BatchLimits(lines=60, line_bytes=4000, width=8, unfinished=4, body=BodyLimits(containers=50, values=100))
@@ -81,12 +81,12 @@ class Bench:
         self.folder = folder
         self.now = 1_700_000_000.0
         self.answerer = Answerer()
-        self.files: FilesEndpoint
+        self.files: FileService
         self.batches: BatchService
 
     @asynccontextmanager
     async def server(self, limits: BatchLimits = LIMITS) -> AsyncIterator[Bench]:
-        self.files = await FilesEndpoint.open(self.folder / "files", wall=lambda: self.now)
+        self.files = await FileService.open(self.folder / "files", wall=lambda: self.now)
         try:
             self.batches = await BatchService.open(
                 self.folder / "batches",

@@ -15,7 +15,7 @@ from tests.server.files.uploads import FORM, form, pieces
 from twofold.server.batches.check import BatchLimits
 from twofold.server.batches.run import LineCall
 from twofold.server.batches.service import BatchService
-from twofold.server.files.endpoint import FilesEndpoint
+from twofold.server.files.service import FileService
 
 URL = "/v1/embeddings"
 
@@ -28,7 +28,7 @@ async def main(folder: Path, count: int) -> None:
             print(call.custom_id, file=answered)
             return 200, {"model": "mock"}
 
-        files = await FilesEndpoint.open(folder / "files")
+        files = await FileService.open(folder / "files")
         batches = await BatchService.open(folder / "batches", files, answer, limits=BatchLimits(width=8))
         page = await batches.page("one", {})
         told = page["data"][0] if page["data"] else await begun(files, batches, count)
@@ -39,7 +39,7 @@ async def main(folder: Path, count: int) -> None:
         await files.close()
 
 
-async def begun(files: FilesEndpoint, batches: BatchService, count: int) -> dict[str, Any]:
+async def begun(files: FileService, batches: BatchService, count: int) -> dict[str, Any]:
     given = [{"custom_id": f"r{n}", "method": "POST", "url": URL, "body": {"input": "a"}} for n in range(count)]
     data = b"".join(json.dumps(one).encode() + b"\n" for one in given)
     file = await files.upload("one", FORM, pieces(form(data)))

@@ -19,11 +19,11 @@ from openai.types import FileDeleted, FileObject
 from tests.server.files.uploads import FORM, ending, form, part, pieces
 from twofold.api.fields import FieldError
 from twofold.core.errors import BusyError, NotFoundError, ResourceError, TooLargeError, TwofoldError, UsageError
-from twofold.server.files import endpoint as endpoints
-from twofold.server.files.endpoint import FilesEndpoint
+from twofold.server.files import service as services
 from twofold.server.files.form import UploadForm
-from twofold.server.files.store import FileLimits
+from twofold.server.files.service import FileService
 from twofold.server.storage.database import Database
+from twofold.server.storage.files import FileLimits
 
 SMALL = FileLimits(file_bytes=1000, tenant_bytes=3000, tenant_files=5)
 
@@ -51,8 +51,8 @@ def opened(tmp_path: Path, wall: Wall) -> Opened:
     """``async with opened() as files``: the endpoint over the test's folder."""
 
     @asynccontextmanager
-    async def open_files() -> AsyncIterator[FilesEndpoint]:
-        files = await FilesEndpoint.open(tmp_path / "data", SMALL, wall=wall)
+    async def open_files() -> AsyncIterator[FileService]:
+        files = await FileService.open(tmp_path / "data", SMALL, wall=wall)
         try:
             yield files
         finally:
@@ -61,7 +61,7 @@ def opened(tmp_path: Path, wall: Wall) -> Opened:
     return open_files
 
 
-def run(test: Callable[[FilesEndpoint], Awaitable[None]], opened: Opened) -> None:
+def run(test: Callable[[FileService], Awaitable[None]], opened: Opened) -> None:
     async def inside() -> None:
         async with opened() as files:
             await test(files)
@@ -69,7 +69,7 @@ def run(test: Callable[[FilesEndpoint], Awaitable[None]], opened: Opened) -> Non
     asyncio.run(inside())
 
 
-async def content_of(files: FilesEndpoint, tenant: str, id: str) -> bytes:
+async def content_of(files: FileService, tenant: str, id: str) -> bytes:
     content = await files.content(tenant, id)
     return b"".join([piece async for piece in content.pieces])
 
@@ -103,7 +103,7 @@ def test_what_the_sdk_sends_is_what_it_gets_back(opened: Opened, size: int) -> N
         file=("my in.jsonl", data), purpose="batch", expires_after={"anchor": "created_at", "seconds": 3600}
     )
 
-    async def test(files: FilesEndpoint) -> None:
+    async def test(files: FileService) -> None:
         told = await files.upload("one", kind, pieces(body, size))
         file = FileObject.model_validate(told, strict=True)
         assert (file.filename, file.bytes, file.purpose, file.status) == ("my in.jsonl", 280, "batch", "processed")
@@ -115,7 +115,7 @@ def test_what_the_sdk_sends_is_what_it_gets_back(opened: Opened, size: int) -> N
 
 
 def test_a_file_belongs_to_its_tenant(opened: Opened, tmp_path: Path) -> None:
-    async def test(files: FilesEndpoint) -> None:
+    async def test(files: FileService) -> None:
         id = (await files.upload("one", FORM, pieces(form())))["id"]
         for ask in (files.get, files.content, files.delete):
             with pytest.raises(NotFoundError, match=id):
@@ -133,7 +133,7 @@ def test_a_file_belongs_to_its_tenant(opened: Opened, tmp_path: Path) -> None:
 
 
 def test_pages_reach_every_file_once(opened: Opened) -> None:
-    async def test(files: FilesEndpoint) -> None:
+    async def test(files: FileService) -> None:
         made = [(await files.upload("one", FORM, pieces(form(filename=f"{n}"))))["id"] for n in range(5)]
         for order in ("asc", "desc"):
             seen: list[str] = []
@@ -157,7 +157,7 @@ def test_pages_reach_every_file_once(opened: Opened) -> None:
      ({"order": "up"}, "order"), ({"ordr": "asc"}, "ordr"), ({"after": "file-0"}, "after")],
 )  # fmt: skip
 def test_queries_that_cannot_be(opened: Opened, query: dict[str, str], param: str) -> None:
-    async def test(files: FilesEndpoint) -> None:
+    async def test(files: FileService) -> None:
         with pytest.raises(FieldError) as raised:
             await files.page("one", query)
         assert raised.value.param == param
@@ -198,7 +198,7 @@ def test_queries_that_cannot_be(opened: Opened, query: dict[str, str], param: st
 def test_forms_that_cannot_be_leave_nothing(
     opened: Opened, tmp_path: Path, kind: str | None, body: bytes, said: str
 ) -> None:
-    async def test(files: FilesEndpoint) -> None:
+    async def test(files: FileService) -> None:
         for size in (5, 1 << 16):
             with pytest.raises(FieldError, match=said):
                 await files.upload("one", kind, pieces(body, size))
@@ -239,7 +239,7 @@ def test_any_bytes_are_a_form_or_our_error(data: st.DataObject) -> None:
      ("é" * 300, "é" * 255), ("dir/", "upload")],
 )  # fmt: skip
 def test_file_names_are_only_shown(opened: Opened, tmp_path: Path, given: str, kept: str) -> None:
-    async def test(files: FilesEndpoint) -> None:
+    async def test(files: FileService) -> None:
         told = await files.upload("one", FORM, pieces(form(filename=given)))
         assert told["filename"] == kept
         assert on_disk(tmp_path) == [told["id"]]
@@ -249,7 +249,7 @@ def test_file_names_are_only_shown(opened: Opened, tmp_path: Path, given: str, k
 
 @pytest.mark.parametrize("size", [1000, 1001])
 def test_a_file_has_a_largest_size(opened: Opened, tmp_path: Path, size: int) -> None:
-    async def test(files: FilesEndpoint) -> None:
+    async def test(files: FileService) -> None:
         if size > SMALL.file_bytes:
             with pytest.raises(TooLargeError):
                 await files.upload("one", FORM, pieces(form(b"x" * size)))
@@ -261,7 +261,7 @@ def test_a_file_has_a_largest_size(opened: Opened, tmp_path: Path, size: int) ->
 
 
 def test_a_tenant_has_a_share_of_the_disk(opened: Opened) -> None:
-    async def test(files: FilesEndpoint) -> None:
+    async def test(files: FileService) -> None:
         first = [(await files.upload("one", FORM, pieces(form(b"x" * 1000))))["id"] for _ in range(3)]
         with pytest.raises(TooLargeError, match="All files together"):
             await files.upload("one", FORM, pieces(form()))
@@ -276,7 +276,7 @@ def test_a_tenant_has_a_share_of_the_disk(opened: Opened) -> None:
 
 
 def test_files_expire(opened: Opened, tmp_path: Path, wall: Wall) -> None:
-    async def test(files: FilesEndpoint) -> None:
+    async def test(files: FileService) -> None:
         id = (await files.upload("one", FORM, pieces(form(anchor="created_at", seconds="3600"))))["id"]
         wall.now += 3599
         await files.get("one", id)
@@ -293,10 +293,10 @@ def test_files_expire(opened: Opened, tmp_path: Path, wall: Wall) -> None:
 def test_files_outlive_the_server_and_halves_do_not(opened: Opened, tmp_path: Path) -> None:
     ids: list[str] = []
 
-    async def first(files: FilesEndpoint) -> None:
+    async def first(files: FileService) -> None:
         ids.extend([(await files.upload("one", FORM, pieces(form())))["id"] for _ in range(2)])
 
-    async def second(files: FilesEndpoint) -> None:
+    async def second(files: FileService) -> None:
         assert [file["id"] for file in (await files.page("one", {}))["data"]] == ids[:1]
         assert await content_of(files, "one", ids[0]) == b"{}\n"
         assert on_disk(tmp_path) == ids[:1]
@@ -309,7 +309,7 @@ def test_files_outlive_the_server_and_halves_do_not(opened: Opened, tmp_path: Pa
 
 
 def test_nobody_else_may_read_it(opened: Opened, tmp_path: Path) -> None:
-    async def test(files: FilesEndpoint) -> None:
+    async def test(files: FileService) -> None:
         await files.upload("one", FORM, pieces(form()))
         for path in (tmp_path / "data", *(tmp_path / "data").rglob("*")):
             assert path.stat().st_mode & 0o077 == 0, path.name
@@ -318,9 +318,9 @@ def test_nobody_else_may_read_it(opened: Opened, tmp_path: Path) -> None:
 
 
 def test_one_server_has_the_folder(opened: Opened, tmp_path: Path, wall: Wall) -> None:
-    async def test(_: FilesEndpoint) -> None:
+    async def test(_: FileService) -> None:
         with pytest.raises(UsageError, match="Another server"):
-            await FilesEndpoint.open(tmp_path / "data", SMALL, wall=wall)
+            await FileService.open(tmp_path / "data", SMALL, wall=wall)
 
     run(test, opened)
 
@@ -330,7 +330,7 @@ def test_a_broken_table_is_told(opened: Opened, tmp_path: Path, content: bytes) 
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "files.sqlite3").write_bytes(content)
 
-    async def test(files: FilesEndpoint) -> None:
+    async def test(files: FileService) -> None:
         await files.page("one", {})
 
     if not content:
@@ -349,10 +349,10 @@ def test_a_client_that_goes_away_leaves_nothing(opened: Opened, tmp_path: Path) 
         yield form()[:50]
         await asyncio.Event().wait()
 
-    async def test(files: FilesEndpoint) -> None:
+    async def test(files: FileService) -> None:
         with pytest.raises(ConnectionResetError):
             await files.upload("one", FORM, broken())
-        waiting = [asyncio.create_task(files.upload("one", FORM, stuck())) for _ in range(endpoints.UPLOADS_AT_ONCE)]
+        waiting = [asyncio.create_task(files.upload("one", FORM, stuck())) for _ in range(services.UPLOADS_AT_ONCE)]
         await asyncio.sleep(0.05)
         with pytest.raises(BusyError):
             await files.upload("one", FORM, pieces(form()))
@@ -371,7 +371,7 @@ def test_a_full_disk_is_told(opened: Opened, tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(UploadForm, "feed", full)
 
-    async def test(files: FilesEndpoint) -> None:
+    async def test(files: FileService) -> None:
         with pytest.raises(ResourceError, match="No space left") as raised:
             await files.upload("one", FORM, pieces(form()))
         assert str(tmp_path) not in str(raised.value)
@@ -390,7 +390,7 @@ def test_a_database_on_a_full_disk_leaves_no_bytes(
             raise ResourceError("The server's database cannot be used: database or disk is full.")
         return write(base, statement, *values)
 
-    async def test(files: FilesEndpoint) -> None:
+    async def test(files: FileService) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(Database, "write", full)
             with pytest.raises(ResourceError, match="disk is full"):
@@ -409,7 +409,7 @@ def test_a_database_on_a_full_disk_leaves_no_bytes(
 
 
 def test_only_files_of_ours_are_cleared_away(opened: Opened, tmp_path: Path) -> None:
-    async def nothing(files: FilesEndpoint) -> None:
+    async def nothing(files: FileService) -> None:
         assert (await files.page("one", {}))["data"] == []
 
     run(nothing, opened)

@@ -14,19 +14,18 @@ from tests.api.responses.conftest import CALL, HEAD, WEATHER, Made, facts, read
 from twofold.api.base import ModelFacts
 from twofold.api.openai.responses.request import InputTokensRequest
 from twofold.core.errors import ConflictError, NotFoundError, ParameterError
-from twofold.server.responses.endpoint import ResponsesEndpoint
-from twofold.server.responses.store import ResponseStore
-from twofold.server.responses.table import StoreLimits
+from twofold.server.responses.service import ResponseService
+from twofold.server.storage.responses import StoreLimits
 
 __all__ = ["facts"]
 T = TypeVar("T")
 
 
-def run(work: Callable[[ResponsesEndpoint], Awaitable[T]], **limits: Any) -> T:
+def run(work: Callable[[ResponseService], Awaitable[T]], **limits: Any) -> T:
     """Does work with an endpoint that keeps responses in memory."""
 
     async def whole() -> T:
-        endpoint = ResponsesEndpoint(await ResponseStore.open(None, StoreLimits(**limits)))
+        endpoint = await ResponseService.open(None, StoreLimits(**limits))
         try:
             return await work(endpoint)
         finally:
@@ -35,7 +34,7 @@ def run(work: Callable[[ResponsesEndpoint], Awaitable[T]], **limits: Any) -> T:
     return asyncio.run(whole())
 
 
-async def told(endpoint: ResponsesEndpoint, facts: ModelFacts, number: int, text: str, **fields: Any) -> dict[str, Any]:
+async def told(endpoint: ResponseService, facts: ModelFacts, number: int, text: str, **fields: Any) -> dict[str, Any]:
     """The reply to a request that was answered with this text, kept for tenant a."""
     head = replace(HEAD, id=f"r{number}")
     request = await endpoint.known("a", read(tools=[WEATHER], **fields))
@@ -45,7 +44,7 @@ async def told(endpoint: ResponsesEndpoint, facts: ModelFacts, number: int, text
 
 
 def test_a_conversation_goes_on(facts: ModelFacts) -> None:
-    async def work(endpoint: ResponsesEndpoint) -> None:
+    async def work(endpoint: ResponseService) -> None:
         await told(endpoint, facts, 1, f"<think>hm</think>{CALL}", input="Ulm?", instructions="be brief")
         output = {"type": "function_call_output", "call_id": "call_r1_1", "output": "rain"}
         await told(endpoint, facts, 2, "Rain.", input=[output], previous_response_id="resp_r1")
@@ -60,7 +59,7 @@ def test_a_conversation_goes_on(facts: ModelFacts) -> None:
 
 
 def test_a_kept_response_is_told_as_it_was(facts: ModelFacts) -> None:
-    async def work(endpoint: ResponsesEndpoint) -> None:
+    async def work(endpoint: ResponseService) -> None:
         reply = await told(endpoint, facts, 1, "<think>hm</think>yes")
         again = await endpoint.get("a", "resp_r1", [("stream", "false")])
         assert again == reply
@@ -77,7 +76,7 @@ def test_a_kept_response_is_told_as_it_was(facts: ModelFacts) -> None:
 
 @pytest.mark.parametrize("tenant", ["b", ""])
 def test_nothing_of_it_for_another_tenant(facts: ModelFacts, tenant: str) -> None:
-    async def work(endpoint: ResponsesEndpoint) -> None:
+    async def work(endpoint: ResponseService) -> None:
         await told(endpoint, facts, 1, CALL)
         reference = [{"type": "item_reference", "id": "fc_r1_0"}]
         for attempt in (
@@ -96,7 +95,7 @@ def test_nothing_of_it_for_another_tenant(facts: ModelFacts, tenant: str) -> Non
 
 
 def test_what_shall_not_be_kept_is_not(facts: ModelFacts) -> None:
-    async def work(endpoint: ResponsesEndpoint) -> None:
+    async def work(endpoint: ResponseService) -> None:
         await told(endpoint, facts, 1, "yes", store=False)
         with pytest.raises(NotFoundError, match="There is no response 'resp_r1'"):
             await endpoint.get("a", "resp_r1", [])
@@ -105,7 +104,7 @@ def test_what_shall_not_be_kept_is_not(facts: ModelFacts) -> None:
 
 
 def test_what_was_deleted_cannot_be_gone_on_from(facts: ModelFacts) -> None:
-    async def work(endpoint: ResponsesEndpoint) -> None:
+    async def work(endpoint: ResponseService) -> None:
         await told(endpoint, facts, 1, "yes")
         await told(endpoint, facts, 2, "no", previous_response_id="resp_r1")
         assert await endpoint.delete("a", "resp_r1") == {"id": "resp_r1", "object": "response", "deleted": True}
@@ -118,7 +117,7 @@ def test_what_was_deleted_cannot_be_gone_on_from(facts: ModelFacts) -> None:
 
 
 def test_a_conversation_can_be_too_long(facts: ModelFacts) -> None:
-    async def work(endpoint: ResponsesEndpoint) -> None:
+    async def work(endpoint: ResponseService) -> None:
         await told(endpoint, facts, 1, "yes")
         await told(endpoint, facts, 2, "no", previous_response_id="resp_r1")
         with pytest.raises(ParameterError, match="too long to be continued"):
@@ -128,7 +127,7 @@ def test_a_conversation_can_be_too_long(facts: ModelFacts) -> None:
 
 
 def test_references_may_point_anywhere(facts: ModelFacts) -> None:
-    async def work(endpoint: ResponsesEndpoint) -> None:
+    async def work(endpoint: ResponseService) -> None:
         await told(endpoint, facts, 1, f"Sure.{CALL}", input="Ulm?")
         items = [{"id": "msg_r1_i0"}, {"id": "msg_r1_0"}, {"id": "fc_r1_1"}]
         output = {"type": "function_call_output", "call_id": "call_r1_1", "output": "rain"}
@@ -144,7 +143,7 @@ def test_references_may_point_anywhere(facts: ModelFacts) -> None:
 
 
 def test_items_come_page_by_page(facts: ModelFacts) -> None:
-    async def work(endpoint: ResponsesEndpoint) -> None:
+    async def work(endpoint: ResponseService) -> None:
         parts = [{"type": "input_text", "text": "a"}]
         await told(endpoint, facts, 1, f"<think>hm</think>Sure.{CALL}", input=[{"role": "developer", "content": parts}])
         output = {"type": "function_call_output", "call_id": "call_r1_2", "output": "rain"}
@@ -193,7 +192,7 @@ def test_items_come_page_by_page(facts: ModelFacts) -> None:
     ids=str,
 )
 def test_impossible_pages(facts: ModelFacts, query: list[tuple[str, str]], param: str) -> None:
-    async def work(endpoint: ResponsesEndpoint) -> None:
+    async def work(endpoint: ResponseService) -> None:
         await told(endpoint, facts, 1, "yes")
         with pytest.raises(ParameterError) as caught:
             await endpoint.input_items("a", "resp_r1", query)
@@ -206,7 +205,7 @@ def test_impossible_pages(facts: ModelFacts, query: list[tuple[str, str]], param
     "query", [[("stream", "true")], [("starting_after", "5")], [("include_obfuscation", "true")], [("limit", "5")]]
 )
 def test_impossible_ways_to_tell_a_response_again(facts: ModelFacts, query: list[tuple[str, str]]) -> None:
-    async def work(endpoint: ResponsesEndpoint) -> None:
+    async def work(endpoint: ResponseService) -> None:
         await told(endpoint, facts, 1, "yes")
         with pytest.raises(ParameterError) as caught:
             await endpoint.get("a", "resp_r1", query)
@@ -216,7 +215,7 @@ def test_impossible_ways_to_tell_a_response_again(facts: ModelFacts, query: list
 
 
 def test_nothing_is_made_in_the_background(facts: ModelFacts) -> None:
-    async def work(endpoint: ResponsesEndpoint) -> None:
+    async def work(endpoint: ResponseService) -> None:
         await told(endpoint, facts, 1, "yes")
         with pytest.raises(ConflictError, match="in the background"):
             await endpoint.cancel("a", "resp_r1")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twofold.core.errors import ResourceError
-from twofold.server.responses.table import ENTRY_BYTES, KeptResponse, ResponseTable, StoreLimits
+from twofold.server.storage.responses import ENTRY_BYTES, KeptResponse, ResponseTable, StoreLimits
 
 
 class FakeTime:

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, get_args
 from twofold.core.errors import ParameterError, ResourceError, nearest, quoted
 from twofold.observe.accounting.bill import EXACT, Bill, TokenUsage
 from twofold.observe.served import ServedRequest
-from twofold.server.storage.kept import KeptFile
+from twofold.server.storage.database import Database
 from twofold.server.storage.thread import OneThread
 
 Part = Literal["day", "tenant", "key", "model", "tier"]
@@ -117,7 +117,7 @@ class UsageBook:
     """
 
     def __init__(self, path: Path | None, *, days: int = DEFAULT_DAYS) -> None:
-        self._file = KeptFile(path, SCHEMA, VERSION)
+        self._file = Database(path, SCHEMA, VERSION, durable=False)
         self._thread = OneThread("usage")
         self._days = days
         self._pending: dict[UsageKey, Sums] = {}

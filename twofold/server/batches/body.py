@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from twofold.api.fields import Fields, impossible
-from twofold.server.storage.expiry import read_lifetime
+from twofold.server.files.form import read_lifetime
 
 WINDOW: Final = "24h"
 WINDOW_SECONDS: Final = 86400

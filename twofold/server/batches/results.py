@@ -15,8 +15,8 @@ from twofold.api.batch.lines import InputLine, custom_id_of, decode_line, read_l
 from twofold.api.fields import FieldError
 from twofold.server.batches.check import STEP_LINES, in_steps
 from twofold.server.batches.record import LineError
-from twofold.server.batches.store import BatchPaths
 from twofold.server.batches.tally import NOTHING, BatchTally
+from twofold.server.storage.batches import BatchPaths
 
 
 @dataclass(frozen=True, slots=True)

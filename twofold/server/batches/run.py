@@ -17,8 +17,8 @@ from twofold.core.clock import Clock
 from twofold.core.errors import BusyError, QuotaError, TwofoldError, WorkerError
 from twofold.server.batches.check import next_step
 from twofold.server.batches.record import BatchRecord
-from twofold.server.batches.store import BatchPaths
 from twofold.server.batches.tally import NOTHING, BatchTally
+from twofold.server.storage.batches import BatchPaths
 from twofold.server.storage.thread import OneThread
 
 LEAST_WAIT_S: Final = 0.1

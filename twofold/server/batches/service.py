@@ -30,10 +30,10 @@ from twofold.server.batches.check import BatchLimits, check_input
 from twofold.server.batches.record import TRANSITIONS, BatchRecord, LineError, Status
 from twofold.server.batches.results import write_results
 from twofold.server.batches.run import BatchRun, RunBody, place_of
-from twofold.server.batches.store import ID_PREFIX, BatchPaths, BatchStore
 from twofold.server.batches.tally import BatchTally
-from twofold.server.files.endpoint import FilesEndpoint
-from twofold.server.files.store import new_file_id
+from twofold.server.files.service import FileService
+from twofold.server.storage.batches import ID_PREFIX, BatchPaths, BatchStore
+from twofold.server.storage.files import new_file_id
 from twofold.server.storage.paging import PageQuery, page_of
 from twofold.server.storage.thread import OneThread
 
@@ -75,7 +75,7 @@ class BatchService:
         self,
         store: BatchStore,
         thread: OneThread,
-        files: FilesEndpoint,
+        files: FileService,
         run_body: RunBody,
         endpoints: Collection[str],
         limits: BatchLimits,
@@ -93,7 +93,7 @@ class BatchService:
     async def open(
         cls,
         folder: Path,
-        files: FilesEndpoint,
+        files: FileService,
         run_body: RunBody,
         *,
         endpoints: Collection[str] = ENDPOINTS,

@@ -18,8 +18,9 @@ from python_multipart.multipart import parse_options_header
 
 from twofold.api.fields import MISSING, UNKNOWN, FieldError, Fields
 from twofold.core.errors import MAX_QUOTED, TooLargeError, nearest, spelled
-from twofold.server.storage.expiry import read_lifetime
 
+LEAST_SECONDS: Final = 3600
+MOST_SECONDS: Final = 30 * 86400
 PURPOSES: Final = ("batch",)
 MAX_NAME_CHARS: Final = 255
 MAX_FIELD_BYTES: Final = 1024
@@ -194,3 +195,19 @@ def _bad(reason: str) -> FieldError:
     return FieldError(
         f"The body is not a valid upload: {reason}.", param="body", hint="Send it as multipart/form-data."
     )
+
+
+def read_lifetime(fields: Fields, name: str) -> int | None:
+    """The lifetime of a file in seconds: the field ``name`` is {"anchor": "created_at", "seconds": …}.
+
+    None without the field. Raises FieldError.
+    """
+    inner = fields.inner(name)
+    if inner is None:
+        return None
+    inner.choice("anchor", ("created_at",))
+    seconds = inner.whole("seconds", LEAST_SECONDS, MOST_SECONDS)
+    inner.close()
+    if seconds is None:
+        raise FieldError(f"{name}.seconds is required.", param=f"{name}.seconds", code=MISSING)
+    return seconds

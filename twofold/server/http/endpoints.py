@@ -19,7 +19,7 @@ from starlette.datastructures import Headers, QueryParams
 
 from twofold.api.base import Dialect, DialectRequest
 from twofold.api.fields import leaving_out
-from twofold.core.errors import ParameterError, TwofoldError
+from twofold.core.errors import ParameterError, SlowClientError, TwofoldError
 from twofold.server.edge.body import MAX_DIGITS, ClientGoneError, check_json_type, decode_json, read_body
 from twofold.server.edge.door import arrival_of
 from twofold.server.edge.limits import KIB, BodyLimits
@@ -37,6 +37,8 @@ log = logging.getLogger("twofold.serve")
 REPLAY_WORDS: Final = {"keep": True, "skip": False}
 INLINE_BYTES: Final = 4 * KIB
 """Bodies up to so many bytes are read at once, longer ones beside the event loop."""
+UPLOAD_SILENCE_S: Final = 30.0
+"""An upload may take long, but not between two of its pieces."""
 
 T = TypeVar("T")
 
@@ -113,6 +115,24 @@ class EndpointRequest:
         """What ``read`` makes of the body; see ``Site.read``."""
         return await self.site.read(self.exchange, self.headers, self.receive, read)
 
+    async def body(self) -> object:
+        """The body as it is in JSON."""
+        return await self.read(lambda body: body)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The body as it arrives. Raises SlowClientError, ClientGoneError."""
+        more = True
+        while more:
+            try:
+                async with asyncio.timeout(UPLOAD_SILENCE_S):
+                    message = await self.receive()
+            except TimeoutError:
+                raise SlowClientError(f"No upload data arrived for {UPLOAD_SILENCE_S:g} s.") from None
+            if message["type"] == "http.disconnect":
+                raise ClientGoneError
+            more = message.get("more_body", False)
+            yield message.get("body", b"")
+
     async def work(self, model: str, work: Callable[[], T]) -> T:
         """What ``work`` gives, which takes about as long as the body is, and may render the chat template of a served
         model. Raises BusyError, ClientGoneError, and what it raises."""
@@ -122,7 +142,8 @@ class EndpointRequest:
         return prepared.result()
 
 
-Handler = Callable[[EndpointRequest], Awaitable[EndpointResponse]]
+Handler = Callable[[EndpointRequest], Awaitable[EndpointResponse | dict[str, Any]]]
+"""An object alone is sent as JSON with status 200."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +214,7 @@ class PlainEndpoint:
                     with noting(self._site, exchange):
                         answer = await self._handler(EndpointRequest(exchange, scope, receive, self._site))
                 if answer is not None:
+                    answer = EndpointResponse(answer) if isinstance(answer, dict) else answer
                     exchange.status = answer.status
                     await send_answer(send, replace(answer, headers=(*answer.headers, *exchange.headers())))
             finally:

@@ -7,13 +7,13 @@ from typing import Final
 from twofold.api.openai.responses.settings import INCLUDABLE
 from twofold.server.accounts.usage import PARTS
 from twofold.server.batches.service import MOST_LISTED as MOST_BATCHES
-from twofold.server.files.endpoint import MOST_LISTED as MOST_FILES
+from twofold.server.files.service import MOST_LISTED as MOST_FILES
 from twofold.server.openapi import rules
 from twofold.server.openapi.generating import VERSION
 from twofold.server.openapi.operation import JSON, ApiOperation, Body, OperationLink, replied
 from twofold.server.openapi.shapes import ANYTHING, OBJECT, listed, only, ref, text, word
 from twofold.server.openapi.stored_requests import ORDER, in_path, in_query, page, upload
-from twofold.server.responses.query import MOST_LISTED as MOST_ITEMS
+from twofold.server.responses.service import MOST_LISTED as MOST_ITEMS
 
 MODEL: Final = in_path("model", text(1))
 FILE: Final = in_path("file_id", text(1))

@@ -8,9 +8,8 @@ from typing import Any, Final
 from twofold.server.batches import body
 from twofold.server.files import form
 from twofold.server.openapi.shapes import Schema, asked, mapped, said, text, told, whole, word
-from twofold.server.storage import expiry
 
-SECONDS: Final = whole(expiry.LEAST_SECONDS, expiry.MOST_SECONDS)
+SECONDS: Final = whole(form.LEAST_SECONDS, form.MOST_SECONDS)
 EXPIRY: Final = asked({"anchor": word("created_at"), "seconds": SECONDS})
 
 

@@ -25,7 +25,7 @@ from twofold.core.errors import ResourceError
 from twofold.engine.outputs import RequestOutput
 from twofold.server.response_cache.answers import pack, unpack
 from twofold.server.response_cache.key import ReplayKey, replay_key
-from twofold.server.storage.kept import KeptFile
+from twofold.server.storage.database import Database
 from twofold.server.storage.thread import OneThread
 
 CACHE_HEADER: Final = "x-twofold-cache"
@@ -87,7 +87,7 @@ class ReplayCache:
         self.counts = ReplayCounts()
         self._settings = settings
         self._now = now
-        self._file = KeptFile(path, SCHEMA, VERSION)
+        self._file = Database(path, SCHEMA, VERSION, durable=False)
         self._thread = OneThread("replay")
         self._sizes: Counter[str] = Counter()
         self._sizes_of = -1

@@ -1,72 +1,158 @@
-"""A small SQLite file with its tables, readable by its owner only."""
+"""An SQLite file of the server. It belongs to one process at a time and is readable by its owner only.
+
+A durable database has what no one else has: a write is on the disk when it returns, and a file that is corrupt, or of
+another version, is an error. Any other is worth less than an answer to its client: a crash of the process loses nothing
+that ``use`` did, a power cut may lose the last of it, and a bad file is renamed to ``<name>.bad`` and made anew.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from twofold.core.errors import ResourceError, UsageError
 
+T = TypeVar("T")
 Value = str | int | float | None
+
+CORRUPT: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+LOCKED: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+LOCK_WAIT_S: Final = 1.0
+PRIMARY_CODE: Final = 0xFF
+"""SQLite's extended error codes have the plain one in these bits."""
 
 
 class Database:
-    """The database at ``path``; ``schema`` makes its tables where they are not there yet.
+    """The database at ``path``, in memory for None; ``schema`` makes its tables where there are none.
 
-    ``version`` is the schema's. Every statement is a transaction of its own, and on the disk when it returns. It
-    belongs to the thread that opened it. Raises UsageError for a file of another version, ResourceError where it
-    cannot be read or written.
+    Calls may come from any thread, but only one at a time. Raises ResourceError where the file cannot be used: another
+    process uses it, there is no space, or no permission; UsageError for a durable file of another ``version``.
     """
 
-    def __init__(self, path: Path, schema: str, version: int) -> None:
+    def __init__(self, path: Path | None, schema: str, version: int, *, durable: bool) -> None:
         self._path = path
-        with self._told():
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # SQLite would make it readable by all
-            self._connection = sqlite3.connect(path, isolation_level=None)
+        self._schema = schema
+        self._version = version
+        self._durable = durable
+        self.replaced = 0
+        """How often a bad file was replaced."""
+        self._connection = self._opened()
+
+    def use(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Does ``work`` in one transaction, twice if the file turns out to be bad and is replaced; its result."""
         try:
-            with self._told():
-                self._prepare(schema, version)
-        except BaseException:
-            self._connection.close()
-            raise
+            return _transaction(self._connection, work)
+        except sqlite3.Error as error:
+            if self._durable or not _is(error, CORRUPT):
+                raise self._unusable(error) from error
+        self._connection.close()
+        self._put_aside()
+        self._connection = self._opened()
+        try:
+            return _transaction(self._connection, work)
+        except sqlite3.Error as error:
+            raise self._unusable(error) from error
 
     def rows(self, query: str, *values: Value) -> list[tuple[Any, ...]]:
-        """What a query finds."""
-        with self._told():
-            return self._connection.execute(query, values).fetchall()
+        """The rows that a query finds."""
+        return self.use(lambda connection: connection.execute(query, values).fetchall())
 
     def write(self, statement: str, *values: Value) -> int:
-        """How many rows a statement changed."""
-        with self._told():
-            return self._connection.execute(statement, values).rowcount
+        """Executes a statement; how many rows it changed."""
+        return self.use(lambda connection: connection.execute(statement, values).rowcount)
 
     def close(self) -> None:
+        """Closing twice is fine."""
         self._connection.close()
 
-    def _prepare(self, schema: str, version: int) -> None:
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.execute("PRAGMA synchronous = FULL")
-        ((found,),) = self._connection.execute("PRAGMA user_version").fetchall()
-        if found not in (0, version):
-            raise UsageError(
-                f"{self._path} was written by another version of Twofold.",
-                hint="Choose another folder with --data-folder.",
-            )
-        self._connection.executescript(schema)
-        self._connection.execute(f"PRAGMA user_version = {version:d}")
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Turns errors of the system and of SQLite into ours."""
+    def _opened(self) -> sqlite3.Connection:
         try:
-            yield
-        except (sqlite3.Error, OSError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise ResourceError(
-                f"The server's database {self._path.name} cannot be used: {reason}.",
-                hint="Make room, or choose another folder with --data-folder.",
-            ) from error
+            try:
+                return self._try_open()
+            except _BadFileError:
+                if self._durable:
+                    raise
+                self._put_aside()
+                return self._try_open()
+        except (sqlite3.Error, OSError, _BadFileError) as error:
+            raise self._unusable(error) from error
+
+    def _try_open(self) -> sqlite3.Connection:
+        if self._path is not None:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))  # SQLite would make it readable by all
+        connection = sqlite3.connect(
+            self._path or ":memory:", timeout=LOCK_WAIT_S, isolation_level=None, check_same_thread=False
+        )
+        try:
+            self._prepare(connection)
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, sqlite3.Error) and _is(error, CORRUPT):
+                raise _BadFileError(str(error)) from error
+            raise
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
+        connection.execute("BEGIN IMMEDIATE")  # takes the lock, which this process then keeps
+        ((found,),) = connection.execute("PRAGMA user_version").fetchall()
+        connection.execute("COMMIT")
+        if found not in (0, self._version):
+            if self._durable:
+                raise UsageError(
+                    f"{self._path} was written by another version of Twofold.",
+                    hint="Choose another folder with --data-folder.",
+                )
+            raise _BadFileError("it is of another version")
+        connection.executescript(self._schema)
+        connection.execute(f"PRAGMA user_version = {self._version:d}")
+
+    def _put_aside(self) -> None:
+        self.replaced += 1
+        if self._path is None:
+            return
+        for suffix in ("-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                self._path.with_name(self._path.name + suffix).unlink()
+        with contextlib.suppress(FileNotFoundError):
+            self._path.replace(self._path.with_name(self._path.name + ".bad"))
+
+    def _unusable(self, error: Exception) -> ResourceError:
+        name = "in memory" if self._path is None else self._path.name
+        if isinstance(error, sqlite3.Error) and _is(error, LOCKED):
+            return ResourceError(
+                f"The database {name} is used by another process.", hint="Choose another folder with --data-folder."
+            )
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        return ResourceError(
+            f"The database {name} cannot be used: {reason}.",
+            hint="Make room, or choose another folder with --data-folder.",
+        )
+
+
+class _BadFileError(Exception):
+    """The file holds something else than this version writes."""
+
+
+def _transaction(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
+    connection.execute("BEGIN")
+    try:
+        result = work(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise
+    return result
+
+
+def _is(error: sqlite3.Error, codes: frozenset[int]) -> bool:
+    code = getattr(error, "sqlite_errorcode", None)  # errors of the module itself have none
+    return code is not None and code & PRIMARY_CODE in codes

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from twofold.core.errors import ResourceError
-from twofold.server.storage.kept import KeptFile
+from twofold.server.storage.database import Database
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS numbers (n INTEGER)"
 
@@ -25,7 +25,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_it_outlives_its_process_and_is_private(path: Path) -> None:
     for numbers in ([1], [1, 2]):
-        kept = KeptFile(path, SCHEMA, 1)
+        kept = Database(path, SCHEMA, 1, durable=False)
         assert kept.use(add) == numbers
         assert {file.stat().st_mode & 0o077 for file in path.parent.iterdir()} == {0}
         kept.close()
@@ -34,7 +34,7 @@ def test_it_outlives_its_process_and_is_private(path: Path) -> None:
 
 
 def test_a_failed_transaction_changes_nothing(path: Path) -> None:
-    kept = KeptFile(path, SCHEMA, 1)
+    kept = Database(path, SCHEMA, 1, durable=False)
 
     def fail(connection: sqlite3.Connection) -> None:
         add(connection)
@@ -50,7 +50,7 @@ def test_a_failed_transaction_changes_nothing(path: Path) -> None:
 def test_junk_is_put_aside(path: Path, junk: bytes) -> None:
     path.parent.mkdir()
     path.write_bytes(junk)
-    kept = KeptFile(path, SCHEMA, 1)
+    kept = Database(path, SCHEMA, 1, durable=False)
     assert (kept.use(add), kept.replaced) == ([1], 1)
     assert path.with_name("numbers.db.bad").read_bytes() == junk
     kept.close()
@@ -58,16 +58,16 @@ def test_junk_is_put_aside(path: Path, junk: bytes) -> None:
 
 def test_another_version_is_put_aside(path: Path) -> None:
     for version in (1, 2, 1):
-        kept = KeptFile(path, SCHEMA, version)
+        kept = Database(path, SCHEMA, version, durable=False)
         assert kept.use(add) == [1]
         kept.close()
 
 
 def test_a_file_that_goes_bad_while_it_is_used(path: Path) -> None:
-    kept = KeptFile(path, SCHEMA, 1)
+    kept = Database(path, SCHEMA, 1, durable=False)
     kept.use(lambda connection: [add(connection) for _ in range(800)])
     kept.close()
-    kept = KeptFile(path, SCHEMA, 1)
+    kept = Database(path, SCHEMA, 1, durable=False)
     kept.use(lambda connection: connection.execute("PRAGMA cache_size = 1"))
     size = path.stat().st_size
     with path.open("r+b") as file:
@@ -79,20 +79,20 @@ def test_a_file_that_goes_bad_while_it_is_used(path: Path) -> None:
 
 
 def test_one_process_at_a_time(path: Path) -> None:
-    kept = KeptFile(path, SCHEMA, 1)
+    kept = Database(path, SCHEMA, 1, durable=False)
     with pytest.raises(ResourceError, match="is used by another process"):
-        KeptFile(path, SCHEMA, 1)
+        Database(path, SCHEMA, 1, durable=False)
     kept.close()
-    KeptFile(path, SCHEMA, 1).close()
+    Database(path, SCHEMA, 1, durable=False).close()
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ResourceError, match="cannot be used"):
-        KeptFile(tmp_path / "file" / "numbers.db", SCHEMA, 1)
+        Database(tmp_path / "file" / "numbers.db", SCHEMA, 1, durable=False)
 
 
 def test_in_memory() -> None:
-    kept = KeptFile(None, SCHEMA, 1)
+    kept = Database(None, SCHEMA, 1, durable=False)
     assert [kept.use(add), kept.use(add)] == [[1], [1, 2]]
     kept.close()

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final, Self
 
 from twofold.core.errors import BusyError
 from twofold.server.files.form import UploadForm
-from twofold.server.files.store import FileLimits, FileStore, StoredFile
+from twofold.server.storage.files import FileLimits, FileStore, StoredFile
 from twofold.server.storage.paging import PageQuery, page_of
 from twofold.server.storage.thread import OneThread
 
@@ -32,7 +32,7 @@ class FileContent:
     pieces: AsyncGenerator[bytes, None]
 
 
-class FilesEndpoint:
+class FileService:
     """The files of all tenants. Methods raise TwofoldError: NotFoundError, FieldError, TooLargeError, BusyError."""
 
     def __init__(self, store: FileStore, thread: OneThread) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from twofold.server.storage.kept import KeptFile
+from twofold.server.storage.database import Database
 
 VERSION: Final = 1
 ENTRY_BYTES: Final = 512
@@ -106,7 +106,7 @@ class ResponseTable:
     def __init__(self, path: Path | None, limits: StoreLimits, clock: Callable[[], float]) -> None:
         self._limits = limits
         self._clock = clock
-        self._file = KeptFile(path, SCHEMA, VERSION)
+        self._file = Database(path, SCHEMA, VERSION, durable=False)
 
     def put(self, tenant: str, kept: KeptResponse) -> None:
         """Keeps a response; one of the same id is replaced. The responses before it live as long as it does."""

@@ -10,18 +10,17 @@ from pathlib import Path
 from twofold.host.paths import private_folder
 from twofold.server.batches.run import RunBody
 from twofold.server.batches.service import BatchService
-from twofold.server.files.endpoint import FilesEndpoint
-from twofold.server.responses.endpoint import ResponsesEndpoint
-from twofold.server.responses.store import ResponseStore
+from twofold.server.files.service import FileService
+from twofold.server.responses.service import ResponseService
 
 
 @dataclass(frozen=True, slots=True)
 class Stores:
     """All of it, by kind."""
 
-    files: FilesEndpoint
+    files: FileService
     batches: BatchService
-    responses: ResponsesEndpoint
+    responses: ResponseService
 
 
 @asynccontextmanager
@@ -29,9 +28,9 @@ async def open_stores(folder: Path, run_body: RunBody) -> AsyncIterator[Stores]:
     """The stores in ``folder``, and the batches in it that have not ended go on. Raises UsageError, ResourceError."""
     private_folder(folder)
     async with AsyncExitStack() as stack:
-        files = await FilesEndpoint.open(folder / "files")
+        files = await FileService.open(folder / "files")
         stack.push_async_callback(files.close)
-        responses = ResponsesEndpoint(await ResponseStore.open(folder / "responses.sqlite"))
+        responses = await ResponseService.open(folder / "responses.sqlite")
         stack.push_async_callback(responses.close)
         batches = await BatchService.open(folder / "batches", files, run_body)
         stack.push_async_callback(batches.close)

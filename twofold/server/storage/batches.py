@@ -70,7 +70,7 @@ class BatchStore:
         with ExitStack() as opened:
             self._folder = opened.enter_context(DataFolder(folder))
             self._running = self._folder.inner("running")
-            self._base = Database(folder / "batches.sqlite3", _SCHEMA, _VERSION)
+            self._base = Database(folder / "batches.sqlite3", _SCHEMA, _VERSION, durable=True)
             opened.callback(self._base.close)
             self._mend()
             self._opened = opened.pop_all()

@@ -91,7 +91,7 @@ class FileStore:
         with ExitStack() as opened:
             self.folder = opened.enter_context(DataFolder(folder))
             self._contents = self.folder.inner("contents")
-            self._base = Database(folder / "files.sqlite3", _SCHEMA, _VERSION)
+            self._base = Database(folder / "files.sqlite3", _SCHEMA, _VERSION, durable=True)
             opened.callback(self._base.close)
             self._mend()
             self.sweep()

@@ -1,20 +1,32 @@
-"""What /v1/responses does beside generating: history for new responses, and kept ones told, listed and deleted."""
+"""/v1/responses beside generating: the history of new responses; stored ones are returned, listed and deleted.
+
+Query strings are names with their values in the order of the address: OpenAI's client writes a list as
+``include[]=a&include[]=b``; ``include=a&include=b`` means the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol, Self, TypeVar
 
 from twofold.api.base import ReplyHead
-from twofold.api.fields import FieldError
-from twofold.api.openai.responses.items import Item, owner_of, sealed
+from twofold.api.fields import FieldError, Fields
+from twofold.api.openai.responses.items import Item, optional_choice, owner_of, sealed
 from twofold.api.openai.responses.request import ResponsesRequest
-from twofold.api.openai.responses.settings import LOGPROBS, SEALED_REASONING
-from twofold.core.errors import ConflictError, NotFoundError, quoted
-from twofold.server.responses.query import ItemsQuery, read_include
-from twofold.server.responses.store import ResponseStore
-from twofold.server.responses.table import Chain, KeptResponse
+from twofold.api.openai.responses.settings import LOGPROBS, SEALED_REASONING, included
+from twofold.core.errors import MAX_QUOTED, ConflictError, NotFoundError, quoted, spelled
+from twofold.server.storage.responses import Chain, KeptResponse, ResponseTable, StoreLimits
+from twofold.server.storage.thread import OneThread
 
+Pairs = Sequence[tuple[str, str]]
+
+DEFAULT_LIMITS: Final = StoreLimits()
+MOST_LISTED: Final = 100
+USUALLY_LISTED: Final = 20
+WORDS: Final = {"true": True, "false": False}
 MOST_OWNERS: Final = 256
 """How many responses the item references of one request may point to."""
 
@@ -34,11 +46,26 @@ class Continued(Protocol):
 R = TypeVar("R", bound=Continued)
 
 
-class ResponsesEndpoint:
-    """The handlers. Ids of other tenants, and of what was deleted or is too old, are a NotFoundError."""
+class ResponseService:
+    """The responses of all tenants. Ids of other tenants, deleted and expired ones are a NotFoundError."""
 
-    def __init__(self, store: ResponseStore) -> None:
-        self._store = store
+    def __init__(self, table: ResponseTable, thread: OneThread) -> None:
+        self._table, self._thread = table, thread
+
+    @classmethod
+    async def open(
+        cls, path: Path | None, limits: StoreLimits = DEFAULT_LIMITS, *, wall: Callable[[], float] = time.time
+    ) -> Self:
+        """Opens the file at ``path``, or keeps responses in memory for None; ``wall`` gives seconds since 1970.
+
+        Raises ResourceError where the file cannot be used, as all methods do.
+        """
+        thread = OneThread("responses")
+        try:
+            return cls(await thread.call(ResponseTable, path, limits, wall), thread)
+        except BaseException:
+            thread.close()
+            raise
 
     async def known(self, tenant: str, request: R) -> R:
         """The request with the conversation that it goes on from, and with the items that it refers to.
@@ -49,7 +76,7 @@ class ResponsesEndpoint:
             return request
         history: list[Item] = []
         if request.previous is not None:
-            history = _whole(await self._store.chain(tenant, request.previous), request.previous)
+            history = _whole(await self._thread.call(self._table.chain, tenant, request.previous), request.previous)
         return request.known(history, await self._items(tenant, request.references, history))
 
     async def keep(self, tenant: str, request: ResponsesRequest, head: ReplyHead, response: dict[str, Any]) -> None:
@@ -57,17 +84,17 @@ class ResponsesEndpoint:
         follow at once. What was told under ``twofold`` is not kept."""
         if request.store:
             told = {name: value for name, value in response.items() if name != "twofold"}
-            await self._store.put(tenant, KeptResponse(told, request.new_items(head)))
+            await self._thread.call(self._table.put, tenant, KeptResponse(told, request.new_items(head)))
 
-    async def get(self, tenant: str, identity: str, query: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    async def get(self, tenant: str, identity: str, query: Pairs) -> dict[str, Any]:
         """A response as it was told."""
-        include = read_include(query)
+        include = _read_include(query)
         kept = await self._find(tenant, identity)
         return {**kept.response, "output": [_shown(item, include) for item in kept.output]}
 
     async def delete(self, tenant: str, identity: str) -> dict[str, Any]:
         """Forgets a response. Those that went on from it cannot be gone on from any more."""
-        if not await self._store.delete(tenant, identity):
+        if not await self._thread.call(self._table.delete, tenant, identity):
             raise _absent(identity)
         return {"id": identity, "object": "response", "deleted": True}
 
@@ -79,11 +106,11 @@ class ResponsesEndpoint:
             hint="To stop a stream, close its connection.",
         )
 
-    async def input_items(self, tenant: str, identity: str, query: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    async def input_items(self, tenant: str, identity: str, query: Pairs) -> dict[str, Any]:
         """A page of the items that a response was made from, those of the conversation before it included."""
         asked = ItemsQuery.read(query)
         await self._find(tenant, identity)
-        responses = (await self._store.chain(tenant, identity)).responses
+        responses = (await self._thread.call(self._table.chain, tenant, identity)).responses
         earlier = [item for kept in responses[:-1] for item in (*kept.items, *kept.output)]
         page, more = asked.page([*earlier, *responses[-1].items] if responses else [])
         data = [_shown(item, asked.include) for item in page]
@@ -91,10 +118,11 @@ class ResponsesEndpoint:
         return {"object": "list", "data": data, **ends, "has_more": more}
 
     async def close(self) -> None:
-        await self._store.close()
+        await self._thread.call(self._table.close)
+        self._thread.close()
 
     async def _find(self, tenant: str, identity: str) -> KeptResponse:
-        kept = await self._store.get(tenant, identity)
+        kept = await self._thread.call(self._table.get, tenant, identity)
         if kept is None:
             raise _absent(identity)
         return kept
@@ -106,7 +134,7 @@ class ResponsesEndpoint:
         if len(owners) > MOST_OWNERS:
             raise FieldError(f"input refers to items of more than {MOST_OWNERS} responses.", param="input")
         for owner in owners:
-            kept = await self._store.get(tenant, str(owner))
+            kept = await self._thread.call(self._table.get, tenant, str(owner))
             known |= {item["id"]: item for item in (*kept.items, *kept.output)} if kept else {}
         missing = next((identity for identity in wanted if identity not in known), None)
         if missing is not None:
@@ -115,6 +143,76 @@ class ResponsesEndpoint:
                 hint="Items are stored only with responses that set store to true; otherwise send them in full.",
             )
         return {identity: known[identity] for identity in wanted}
+
+
+@dataclass(frozen=True, slots=True)
+class ItemsQuery:
+    """Which part of a list of items: at most ``limit`` that come ``after`` one, newest first unless ``ascending``."""
+
+    limit: int
+    after: str | None
+    ascending: bool
+    include: frozenset[str]
+
+    @classmethod
+    def read(cls, query: Pairs) -> Self:
+        """Reads a query string. Raises FieldError."""
+        fields = _fields(query)
+        limit = fields.whole("limit", 1, MOST_LISTED) or USUALLY_LISTED
+        after = fields.text("after")
+        ascending = optional_choice(fields, "order", ("asc", "desc")) == "asc"
+        return cls(limit, after, ascending, _include(fields))
+
+    def page(self, items: Sequence[Item]) -> tuple[list[Item], bool]:
+        """The part that is asked for of ``items``, which come oldest first; and whether more follow.
+
+        Raises FieldError where ``after`` is none of them.
+        """
+        ordered = list(items) if self.ascending else list(reversed(items))
+        start = 0
+        if self.after is not None:
+            places = (place for place, item in enumerate(ordered, 1) if item["id"] == self.after)
+            start = next(places, 0)
+            if not start:
+                raise FieldError(f"after {quoted(self.after)}is not one of the items.", param="after")
+        end = start + self.limit
+        return ordered[start:end], end < len(ordered)
+
+
+def _read_include(query: Pairs) -> frozenset[str]:
+    """What a response that is told again shall include; it is never told as a stream."""
+    fields = _fields(query)
+    for name in ("stream", "include_obfuscation"):
+        fields.only(name, False)
+    fields.only("starting_after")
+    return _include(fields)
+
+
+def _include(fields: Fields) -> frozenset[str]:
+    include = included(fields.take("include") or [])
+    fields.close()
+    return include
+
+
+def _fields(query: Pairs) -> Fields:
+    """The names with plain values: numbers, true and false, and a list for ``include``."""
+    found: dict[str, Any] = {}
+    for given, text in query:
+        name = given.removesuffix("[]")
+        if name == "include":
+            found.setdefault(name, []).append(text)
+        elif name in found:
+            raise FieldError(f"{spelled(name)} is given twice.", param=name[:MAX_QUOTED])
+        else:
+            found[name] = _plain(name, text)
+    return Fields(found)
+
+
+def _plain(name: str, text: str) -> Any:
+    if name in ("after", "order"):
+        return text
+    number = text.isascii() and text.isdigit() and len(text) < 10
+    return int(text) if number else WORDS.get(text, text)
 
 
 def _whole(chain: Chain, identity: str) -> list[Item]:
