@@ -2,26 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.planner.models import SMOLLM2_135M, spec
-from twofold.core.kv_layout import KVLayout, KVType, key_value_bytes
+from twofold.backends.cpu.kernels.cache import LayerBlock
+from twofold.core.kv_layout import KV_FORMATS, KVLayout, KVType, key_value_bytes, position_bytes
+from twofold.core.model import GroupedAttention, KVGroup, LatentAttention
 from twofold.core.values import FP8, FP16, INT4, INT8, MXFP4, ValueFormat
+
+LATENT = LatentAttention(heads=4, q_rank=None, kv_rank=512, rope_dim=64, nope_dim=128, v_dim=128)
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("f16", 2), ("f32", 4)])
 def test_a_token_of_smollm2(dtype: KVType, size: int) -> None:
     """2 · 30 layers · 3 heads · 64 values."""
-    assert KVLayout.of(SMOLLM2_135M, dtype).token_bytes(30) == 11_520 * size
+    assert KVLayout(SMOLLM2_135M, KV_FORMATS[dtype]).token_bytes() == 11_520 * size
 
 
 def test_a_block_has_the_layers_of_its_group() -> None:
     model = spec(4, 32, 64, 2, 1, 16, 100, windows=(8, 8, 8, None))
-    layout = KVLayout.of(model, "f16", 32)
+    layout = KVLayout(model, FP16, 32)
     full, narrow = model.kv_groups(100)
-    assert layout.head_bytes == layout.layer_bytes == 2 * 16 * 32 * 2
     assert (layout.block_bytes(full), layout.block_bytes(narrow)) == (2_048, 3 * 2_048)
-    assert layout.block_bytes(full) + layout.block_bytes(narrow) == 32 * layout.token_bytes(4)
+    assert layout.block_bytes(full) + layout.block_bytes(narrow) == 32 * layout.token_bytes()
+
+
+def test_layers_of_one_group_may_differ() -> None:
+    """One layer of latent attention behind one with 8 heads of 128 values."""
+    first = GroupedAttention(8, 8, 128)
+    layers = tuple(replace(SMOLLM2_135M.layers[0], attention=each) for each in (first, LATENT))
+    layout = KVLayout(replace(SMOLLM2_135M, layers=layers), FP16, 16)
+    (group,) = layout.spec.kv_groups(1000)
+    assert layout.block_bytes(group) == 16 * (2 * 8 * 128 * 2 + (512 + 64) * 2)
+
+
+def test_devices_share_heads_and_keep_copies_beyond_them() -> None:
+    grouped = GroupedAttention(8, 4, 128)
+    assert [position_bytes(grouped, FP16, devices) for devices in (1, 2, 4, 8)] == [2_048, 1_024, 512, 512]
+    assert position_bytes(LATENT, FP16, 8) == position_bytes(LATENT, FP16) == 1_152
+
+
+def test_the_engines_blocks_lie_as_the_layout_says() -> None:
+    """In a layer of 3 heads of 64 values, a block of 16 positions."""
+    block = LayerBlock(3, 64, 16, "f16")
+    assert block.nbytes == 3 * block.head_bytes == KVLayout(SMOLLM2_135M, FP16, 16).block_bytes(KVGroup(None, (0,)))
 
 
 @pytest.mark.parametrize(

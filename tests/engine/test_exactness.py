@@ -21,6 +21,7 @@ from twofold.core.kv_layout import KVLayout
 from twofold.core.params import SamplingParams
 from twofold.core.request import RequestOptions
 from twofold.core.step import StepInput, StepMasks, StepOutcome
+from twofold.core.values import FP16
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import GivenPrompt
@@ -192,7 +193,7 @@ def test_a_hundred_cases_on_the_kernels(
     cases = make_cases(50, 150, tiny.vocab, seed=3)
     with LLM(path, max_model_len=256, enable_prefix_caching=False) as single:
         expected = [alone(single, case) for case in cases]
-        token_bytes = KVLayout.of(single.loaded.spec, "f16").token_bytes(len(single.loaded.spec.layers))
+        token_bytes = KVLayout(single.loaded.spec, FP16).token_bytes()
     few: dict[str, Any] = {"kv_cache_memory_bytes": token_bytes * 900, "max_num_seqs": 8}
     for swap, rows, budget in ((0, 40, "live"), (1 << 20, 300, "fixed")):
         with LLM(

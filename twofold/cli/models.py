@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from twofold.cli.progress import console_progress, format_bytes
 from twofold.core.errors import UnsupportedModelError
 from twofold.core.kv_layout import KVLayout
+from twofold.core.values import FP16
 from twofold.formats.base import ModelFile
 from twofold.formats.fetch import sources
 from twofold.formats.open import open_model
@@ -116,7 +117,7 @@ def describe(found: sources.ResolvedModel, memory: Memory) -> ModelReport:
     """The report of a model file for a machine with this memory."""
     with open_model(found.path) as file:
         spec, problem = _spec(file)
-        per_token = KVLayout.of(spec, "f16").token_bytes(len(spec.layers)) if spec else None
+        per_token = KVLayout(spec, FP16).token_bytes() if spec else None
         tokens = max(0, memory.available - file.nbytes) // per_token if per_token else None
         return ModelReport(
             name=found.name,

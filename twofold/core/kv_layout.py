@@ -1,7 +1,8 @@
 """How many bytes keys and values take: the only place that knows it, for engine, kernels, server and planner alike.
 
-    one layer      2 · heads · bytes of ``head_dim`` values, for each position
-    a block        that of ``block_size`` positions, for each layer of its group
+    grouped attention      2 · heads · bytes of ``head_dim`` values, for each position and layer
+    latent attention       bytes of the latent vector and of the rotated key
+    a block                that of ``block_size`` positions, for each layer of its group
 
 A value has the bits of its format; formats with scales keep them beside the values of each head and position.
 """
@@ -10,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, Self
+from typing import Final, Literal
 
-from twofold.core.model import KVGroup, ModelSpec
+from twofold.core.model import Attention, KVGroup, LatentAttention, ModelSpec
 from twofold.core.values import FP16, FP32, ValueFormat
 
 KVType = Literal["f16", "f32"]
@@ -25,37 +26,32 @@ def key_value_bytes(heads: int, head_dim: int, positions: int, values: ValueForm
     return 2 * heads * values.nbytes(positions, head_dim)
 
 
+def position_bytes(attention: Attention, values: ValueFormat, devices: int = 1) -> int:
+    """Bytes of one position in one layer, on one of the ``devices`` that share the layer's KV heads.
+
+    Devices beyond the number of KV heads keep copies. A latent vector has no heads: every device keeps all of it.
+    """
+    if isinstance(attention, LatentAttention):
+        return values.nbytes(1, attention.kv_rank) + values.nbytes(1, attention.rope_dim)
+    return key_value_bytes(attention.kv_heads // min(devices, attention.kv_heads), attention.head_dim, 1, values)
+
+
 @dataclass(frozen=True, slots=True)
 class KVLayout:
-    """The KV cache of one model, in blocks of ``block_size`` positions."""
+    """The KV cache of a model on one of ``devices``, in blocks of ``block_size`` positions."""
 
-    kv_heads: int
-    head_dim: int
-    block_size: int
-    dtype: KVType
-
-    @classmethod
-    def of(cls, spec: ModelSpec, dtype: KVType, block_size: int = 1) -> Self:
-        """The layout of a model's cache."""
-        return cls(spec.attention.kv_heads, spec.attention.head_dim, block_size, dtype)
-
-    @property
-    def head_bytes(self) -> int:
-        """Bytes of one head of one layer in a block: its keys, then its values."""
-        return self._bytes(1, self.block_size)
-
-    @property
-    def layer_bytes(self) -> int:
-        """Bytes of all heads of one layer in a block."""
-        return self._bytes(self.kv_heads, self.block_size)
+    spec: ModelSpec
+    values: ValueFormat
+    block_size: int = 1
+    devices: int = 1
 
     def block_bytes(self, group: KVGroup) -> int:
         """Bytes of a block of the group: those of all its layers."""
-        return len(group.layers) * self.layer_bytes
+        return self.block_size * sum(self._position(layer) for layer in group.layers)
 
-    def token_bytes(self, layers: int) -> int:
-        """Bytes that one token adds in so many layers."""
-        return layers * self._bytes(self.kv_heads, 1)
+    def token_bytes(self) -> int:
+        """Bytes that one token adds in all layers."""
+        return sum(map(self._position, range(len(self.spec.layers))))
 
-    def _bytes(self, heads: int, positions: int) -> int:
-        return key_value_bytes(heads, self.head_dim, positions, KV_FORMATS[self.dtype])
+    def _position(self, layer: int) -> int:
+        return position_bytes(self.spec.layers[layer].attention, self.values, self.devices)

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypedDict, cast, get_args
 from twofold.backends.base import Backend, RunnerSizes
 from twofold.backends.registry import check_backend, open_backend
 from twofold.core.errors import ParameterError, ResourceError, nearest
-from twofold.core.kv_layout import KVLayout, KVType
+from twofold.core.kv_layout import KV_FORMATS, KVLayout, KVType
 from twofold.core.model import ModelSpec
 from twofold.core.params import known_keywords
 from twofold.engine.kv.manager import GroupSize
@@ -163,7 +163,7 @@ class EngineConfig:
 
     def kv_layout(self, spec: ModelSpec) -> KVLayout:
         """How the keys and values of that model are kept."""
-        return KVLayout.of(spec, self.kv_type, self.block_size)
+        return KVLayout(spec, KV_FORMATS[self.kv_type], self.block_size)
 
     @property
     def kv_blocks(self) -> int:
@@ -178,7 +178,7 @@ def resolve(options: EngineOptions, spec: ModelSpec, free_memory: int) -> Engine
     memory does not hold it. Raises ParameterError and ResourceError.
     """
     kv_type = cast(KVType, "f16" if options.kv_cache_dtype == "auto" else options.kv_cache_dtype)
-    layout = KVLayout.of(spec, kv_type, options.block_size)
+    layout = KVLayout(spec, KV_FORMATS[kv_type], options.block_size)
     demand = KVDemand(spec, layout, options.max_num_batched_tokens)
     longest = _asked_context(options, spec)
     memory = _allowed_memory(options, demand.sequence_bytes(longest), free_memory)

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twofold.backends.cpu.cache import KVCache
+from twofold.backends.cpu.kernels.cache import LayerBlock
 from twofold.core.errors import ResourceError
-from twofold.core.kv_layout import KVLayout
 from twofold.core.model import KVGroup
 from twofold.core.step import BlockMove, MoveKind
 
-SHAPE = KVLayout(kv_heads=2, head_dim=16, block_size=16, dtype="f16")
+SHAPE = LayerBlock(kv_heads=2, head_dim=16, block_size=16, dtype="f16")
 GROUPS = (KVGroup(None, (1, 4)), KVGroup(32, (0, 2, 3)))
 BLOCKS, SLOTS = (5, 7), (2, 3)
 LAYERS = range(5)
@@ -27,21 +27,21 @@ def group_of(layer: int) -> int:
 
 
 def first_byte(cache: KVCache, layer: int, block: int) -> int:
-    return cache.layer_address(layer) + block * SHAPE.layer_bytes
+    return cache.layer_address(layer) + block * SHAPE.nbytes
 
 
 def mark(cache: KVCache) -> None:
     """Every byte of every block becomes a function of layer and block."""
     for layer in LAYERS:
         for block in range(BLOCKS[group_of(layer)]):
-            ctypes.memset(first_byte(cache, layer, block), 16 * layer + block + 1, SHAPE.layer_bytes)
+            ctypes.memset(first_byte(cache, layer, block), 16 * layer + block + 1, SHAPE.nbytes)
 
 
 def marks(cache: KVCache, layer: int) -> list[int]:
     """The mark that each of the layer's blocks is full of."""
     found = []
     for block in range(BLOCKS[group_of(layer)]):
-        content = set(ctypes.string_at(first_byte(cache, layer, block), SHAPE.layer_bytes))
+        content = set(ctypes.string_at(first_byte(cache, layer, block), SHAPE.nbytes))
         assert len(content) == 1
         found.append(content.pop())
     return found
@@ -59,7 +59,7 @@ def test_no_two_blocks_share_memory(cache: KVCache) -> None:
         assert cache.group_of(layer) == group_of(layer)
         assert cache.layer_address(layer) % 64 == 0
         assert marks(cache, layer) == [16 * layer + block + 1 for block in range(BLOCKS[group_of(layer)])]
-    assert cache.nbytes == (2 * 5 + 3 * 7) * SHAPE.layer_bytes
+    assert cache.nbytes == (2 * 5 + 3 * 7) * SHAPE.nbytes
 
 
 MOVES = st.sampled_from((0, 1)).flatmap(
@@ -112,4 +112,4 @@ def test_more_than_the_machine_has_is_refused() -> None:
 def test_an_empty_group_takes_nothing() -> None:
     cache = KVCache(SHAPE, (KVGroup(None, (0,)),), (0,))
     assert cache.nbytes == 0
-    assert np.dtype(cache._blocks[0].dtype).itemsize == SHAPE.layer_bytes
+    assert np.dtype(cache._blocks[0].dtype).itemsize == SHAPE.nbytes

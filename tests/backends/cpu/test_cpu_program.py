@@ -23,6 +23,7 @@ from twofold.backends.cpu.cache import KVCache
 from twofold.backends.cpu.fuse import fuse
 from twofold.backends.cpu.graph import Node, Recorder
 from twofold.backends.cpu.kernels.attention import ITEM_INTS
+from twofold.backends.cpu.kernels.cache import LayerBlock
 from twofold.backends.cpu.kernels.jit import Compiler
 from twofold.backends.cpu.kernels.signature import StepFields
 from twofold.backends.cpu.kernels.split import MERGE_INTS
@@ -31,7 +32,6 @@ from twofold.backends.cpu.memory import BufferPool, row_stride
 from twofold.backends.cpu.model import CpuOptions
 from twofold.backends.cpu.program import Capacity, OperationSchedule, ProgramBuilder
 from twofold.backends.cpu.weights import WeightStore
-from twofold.core.kv_layout import KVLayout
 from twofold.core.model import GroupedAttention, RopeSpec
 from twofold.formats.open import open_model
 from twofold.models.decoder import forward
@@ -216,7 +216,9 @@ class Traced:
             self.logits, self.hidden = forward(recorder, spec, weights)
             self.nodes = fuse(recorder.nodes)
             groups = spec.kv_groups(64)
-            cache = KVCache(KVLayout.of(spec, "f16", 16), groups, [4] * len(groups))
+            cache = KVCache(
+                LayerBlock(spec.attention.kv_heads, spec.attention.head_dim, 16, "f16"), groups, [4] * len(groups)
+            )
             store = WeightStore(file, compiler, team)
             self.builder = ProgramBuilder(compiler, store, cache, Capacity(8, 4, 64, 2))
             self.program, *self.results = self.builder.build(

@@ -12,6 +12,7 @@ from tests.support.meter import Meter, MeterOps, meter_step
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.core.kv_layout import KVLayout
 from twofold.core.model import ModelSpec
+from twofold.core.values import FP16
 from twofold.formats.base import ModelFile
 from twofold.formats.open import open_model
 from twofold.models.decoder import forward
@@ -99,7 +100,7 @@ def agrees_with_its_own_count(file: ModelFile, work: Work, ops: MeterOps, spans:
     assert work.flops_by_arithmetic().get("int8", 0) == 2 * total.integer_macs
     assert work.weight_bytes == total.weight_bytes == cost.weight_bytes(rows, logits=logit_rows > 0)
     assert work.kv_read == total.kv_read == cost.read_bytes([(1, span) for span in spans])
-    assert work.kv_written == rows * KVLayout.of(spec, "f16").token_bytes(len(spec.layers))
+    assert work.kv_written == rows * KVLayout(spec, FP16).token_bytes()
 
 
 def every_byte(file: ModelFile, shape: ModelSpec) -> None:
@@ -127,4 +128,4 @@ def test_real_files(model_path: Callable[[str], Path], alias: str) -> None:
         agrees_with_its_own_count(file, work, ops, spans)
         every_byte(file, shape)
         spec, _ = read_model(file)
-        assert kv_bytes_per_token(shape, ENGINE) == KVLayout.of(spec, "f16").token_bytes(len(spec.layers))
+        assert kv_bytes_per_token(shape, ENGINE) == KVLayout(spec, FP16).token_bytes()

@@ -10,6 +10,7 @@ from tests.planner.models import LLAMA_3_8B, LLAMA_3_70B, MACHINE, SMOLLM2_135M,
 from twofold.core.kv_layout import KVLayout
 from twofold.core.model import ModelSpec
 from twofold.core.record import PhaseWork, SequenceRecord
+from twofold.core.values import FP16
 from twofold.planner.count.linear import StepCost
 from twofold.planner.count.step import SequenceRows, visible
 from twofold.planner.machines.local import engine_setting
@@ -43,7 +44,7 @@ def kv_bytes(cost: StepCost, context: int) -> int:
 
 def test_keys_and_values_of_llama_3_70b() -> None:
     cost = cost_of(LLAMA_3_70B)
-    assert kv_bytes(cost, 1) == KVLayout.of(LLAMA_3_70B, "f16").token_bytes(80) == 327_680
+    assert kv_bytes(cost, 1) == KVLayout(LLAMA_3_70B, FP16).token_bytes() == 327_680
     assert kv_bytes(cost, 4096) == 4096 * 327_680
 
 
@@ -154,7 +155,7 @@ def test_shares() -> None:
 def test_a_plain_request_costs_what_the_formulas_say(
     model: ModelSpec, window: int | None, cached: int, chunk: int
 ) -> None:
-    cost, token = cost_of(model, "Q4_1"), KVLayout.of(model, "f16").token_bytes(len(model.layers))
+    cost, token = cost_of(model, "Q4_1"), KVLayout(model, FP16).token_bytes()
     record = recorded(30, 6, cached=cached, chunk=chunk, window=window)
     prefill, decode = (PhaseCost.of(work, cost) for work in (record.prefill, record.decode))
     assert prefill.flops == flops(cost, [(1, SequenceRows(30 - cached, cached))])

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from twofold.backends.cpu.kernels.cache import LayerBlock
 from twofold.backends.cpu.memory import aligned_zeros
-from twofold.core.kv_layout import KVLayout
 from twofold.core.model import KVGroup
 from twofold.core.step import BlockMove, MoveKind
 
@@ -30,13 +30,13 @@ class KVCache:
     """
 
     def __init__(
-        self, layout: KVLayout, groups: Sequence[KVGroup], blocks: Sequence[int], host_slots: Sequence[int] = ()
+        self, block: LayerBlock, groups: Sequence[KVGroup], blocks: Sequence[int], host_slots: Sequence[int] = ()
     ) -> None:
-        self.layout = layout
+        self.block = block
         self.groups = tuple(groups)
         slots = host_slots or [0] * len(self.groups)
-        self._blocks = [_area(layout, len(g.layers), n) for g, n in zip(self.groups, blocks, strict=True)]
-        self._slots = [_area(layout, n, len(g.layers)) for g, n in zip(self.groups, slots, strict=True)]
+        self._blocks = [_area(block, len(g.layers), n) for g, n in zip(self.groups, blocks, strict=True)]
+        self._slots = [_area(block, n, len(g.layers)) for g, n in zip(self.groups, slots, strict=True)]
         places = [(g, place, layer) for g, group in enumerate(self.groups) for place, layer in enumerate(group.layers)]
         self._places = {layer: (g, place) for g, place, layer in places}
 
@@ -50,7 +50,7 @@ class KVCache:
         return self._places[layer][0]
 
     def layer_address(self, layer: int) -> int:
-        """Where a layer's block 0 begins; the others follow ``layout.layer_bytes`` apart."""
+        """Where a layer's block 0 begins; the others follow ``block.nbytes`` apart."""
         group, place = self._places[layer]
         blocks = self._blocks[group]
         return blocks.ctypes.data + place * blocks.strides[0]
@@ -85,10 +85,10 @@ def _block(parts: Parts, index: int) -> Parts:
     return parts[:, index]
 
 
-def _area(layout: KVLayout, rows: int, columns: int) -> Parts:
+def _area(block: LayerBlock, rows: int, columns: int) -> Parts:
     """Zeros: [rows, columns]."""
-    kind = np.dtype((np.void, layout.layer_bytes))
-    size = rows * columns * layout.layer_bytes
+    kind = np.dtype((np.void, block.nbytes))
+    size = rows * columns * block.nbytes
     if not size:
         return np.zeros((rows, columns), kind)
     address, owner = aligned_zeros(size)

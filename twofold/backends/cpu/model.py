@@ -15,6 +15,7 @@ from twofold.backends.cpu.cache import KVCache
 from twofold.backends.cpu.fuse import fuse
 from twofold.backends.cpu.graph import Linear, Node, Recorder
 from twofold.backends.cpu.kernels.attention import scratch_floats
+from twofold.backends.cpu.kernels.cache import LayerBlock
 from twofold.backends.cpu.kernels.jit import Compiler
 from twofold.backends.cpu.kernels.layout import PACKINGS
 from twofold.backends.cpu.kernels.linear import linear_scratch_bytes
@@ -26,7 +27,7 @@ from twofold.backends.cpu.memory import Buffer
 from twofold.backends.cpu.program import Capacity, ProgramBuilder
 from twofold.backends.cpu.weights import WeightStore
 from twofold.core.errors import UnsupportedModelError
-from twofold.core.kv_layout import KVLayout, KVType
+from twofold.core.kv_layout import KVType
 from twofold.core.model import ModelSpec
 from twofold.core.step import BlockMove
 from twofold.formats.base import ModelFile
@@ -77,8 +78,8 @@ class CpuModel:
         partials = UNITS_OF_PARTIALS * -(-options.max_positions // SPLIT)
         self.team = Team(compiler, options.workers, _scratch_bytes(nodes, source, spec, compiler))
         self.weights = WeightStore(source, compiler, self.team)
-        layout = KVLayout.of(spec, options.kv_dtype, options.block_size)
-        self.cache = KVCache(layout, spec.kv_groups(options.max_positions), options.blocks, options.host_slots)
+        block = LayerBlock(attention.kv_heads, attention.head_dim, options.block_size, options.kv_dtype)
+        self.cache = KVCache(block, spec.kv_groups(options.max_positions), options.blocks, options.host_slots)
         self._record = StepRecord(
             rows=options.max_rows,
             heads=attention.heads,

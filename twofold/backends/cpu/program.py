@@ -309,17 +309,17 @@ class ProgramBuilder:
     # -- attention ----------------------------------------------------------------------------------------------------
 
     def _cache_args(self, layer: int) -> dict[str, int]:
-        layout = self._cache.layout
+        block = self._cache.block
         return {
             "cache": self._cache.layer_address(layer), "group": self._cache.group_of(layer),
-            "block_bytes": layout.layer_bytes, "head_bytes": layout.head_bytes, "block_size": layout.block_size,
+            "block_bytes": block.nbytes, "head_bytes": block.head_bytes, "block_size": block.block_size,
         }  # fmt: skip
 
     def _rotate(self, node: graph.Rotate) -> None:
-        layout, x = self._cache.layout, self._floats(node.x)
+        block, x = self._cache.block, self._floats(node.x)
         spec = RotateSpec(
             node.width // node.heads, node.rope.dims, node.rope.pairs, node.norm is not None,
-            "row" if node.store is None else "keys", layout.dtype,
+            "row" if node.store is None else "keys", block.dtype,
         )  # fmt: skip
         values = {"x": x.address, "x_stride": x.stride, "heads": node.heads, "eps": float_bits(node.eps)}
         values["table"] = self._table(node.rope).ctypes.data
@@ -341,11 +341,11 @@ class ProgramBuilder:
         return self._tables[rope]
 
     def _store_values(self, node: graph.StoreValues) -> None:
-        layout, x = self._cache.layout, self._floats(node.values)
+        block, x = self._cache.block, self._floats(node.values)
         args = record(CACHE_FIELDS, x=x.address, x_stride=x.stride, heads=node.heads, **self._cache_args(node.layer))
         kernel = (
-            f"store_values_{layout.head_dim}_{layout.dtype}",
-            lambda: store_values_kernel(layout.head_dim, layout.dtype, self._isa),
+            f"store_values_{block.head_dim}_{block.dtype}",
+            lambda: store_values_kernel(block.head_dim, block.dtype, self._isa),
         )
         # Keys and values of a layer lie apart, so storing both needs no order; they share one resource + 1.
         cache = self._cache.layer_address(node.layer)
@@ -354,7 +354,7 @@ class ProgramBuilder:
     def _attention(self, node: graph.Attention) -> None:
         spec, out, q = node.spec, self._floats(node), self._floats(node.q)
         kernel_spec = AttentionKernelSpec(
-            spec.head_dim, spec.heads // spec.kv_heads, self._cache.layout.dtype, spec.softcap is not None
+            spec.head_dim, spec.heads // spec.kv_heads, self._cache.block.dtype, spec.softcap is not None
         )
         partials = self._partial_buffer(spec.heads, kernel_spec)
         cache = self._cache.layer_address(node.layer)

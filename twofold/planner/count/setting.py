@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from twofold.core.errors import ParameterError
-from twofold.core.kv_layout import key_value_bytes
+from twofold.core.kv_layout import position_bytes
 from twofold.core.model import Attention, GroupedAttention, LayerSpec, ModelSpec
 from twofold.core.tensors import Weight, layer_weights
 from twofold.core.values import BF16, ValueFormat
@@ -76,10 +76,7 @@ class Setting:
 
     def token_bytes(self, attention: Attention) -> int:
         """Bytes that one token adds in one layer's cache of one device."""
-        if isinstance(attention, GroupedAttention):
-            heads = attention.kv_heads // self.kv_parts(attention)
-            return key_value_bytes(heads, attention.head_dim, 1, self.kv)
-        return self.kv.nbytes(1, attention.kv_rank) + self.kv.nbytes(1, attention.rope_dim)
+        return position_bytes(attention, self.kv, self.tp)
 
 
 PLAIN: Final = Setting()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from twofold.core.errors import ParameterError, ResourceError
+from twofold.core.kv_layout import KVLayout
 from twofold.core.model import ModelSpec
 from twofold.engine.scheduler.step_time import StepShape
 from twofold.planner.count.setting import PLAIN, Setting
@@ -84,12 +85,9 @@ def groups_for(
     """
     room = ReplicaMemory(shape, machine, how, rows=rows, logit_rows=sequences, share=share).room()
     pool = room.kv if memory is None else memory
-    sizes: dict[int | None, int] = {}
-    for count, layer in shape.runs:
-        window = layer.attention.window
-        sizes[window] = sizes.get(window, 0) + count * how.token_bytes(layer.attention) * block_size
-    order = sorted(sizes, key=lambda window: -(1 << 62) if window is None else -window)
-    found = _share_out(order, sizes, pool, sequences=sequences, rows=rows, block_size=block_size)
+    layout = KVLayout(shape, how.kv, block_size, how.tp)
+    sizes = {group.window: layout.block_bytes(group) for group in shape.kv_groups(1 << 62)}
+    found = _share_out(sizes, pool, sequences=sequences, rows=rows, block_size=block_size)
     if found[0].blocks < 1:
         raise ResourceError(
             f"{shape.name} takes {room.weights / 1e9:.1f} GB on each device and {room.activations / 1e9:.1f} GB for "
@@ -100,18 +98,14 @@ def groups_for(
 
 
 def _share_out(
-    order: Sequence[int | None],
-    sizes: dict[int | None, int],
-    pool: float,
-    *,
-    sequences: int,
-    rows: int,
-    block_size: int,
+    sizes: Mapping[int | None, int], pool: float, *, sequences: int, rows: int, block_size: int
 ) -> tuple[Blocks, ...]:
+    """Blocks of each group; ``sizes`` are bytes of a block by the group's window, the widest group first."""
+    widest, *windows = sizes
     narrow = []
-    for window in order[1:]:
+    for window in windows:
         assert window is not None, "only the widest group may be without a window"
         most = sequences * (-(-(window + rows) // block_size) + 2)
-        narrow.append(Blocks(window, max(0, min(most, int(pool * WINDOW_SHARE / (len(order) - 1)) // sizes[window]))))
+        narrow.append(Blocks(window, max(0, min(most, int(pool * WINDOW_SHARE / len(windows)) // sizes[window]))))
     left = pool - sum(each.blocks * sizes[each.window] for each in narrow)
-    return (Blocks(order[0], max(0, int(left // sizes[order[0]]))), *narrow)
+    return (Blocks(widest, max(0, int(left // sizes[widest]))), *narrow)

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.backends.cpu.kernels.harness import Field
-from twofold.backends.cpu.kernels.cache import TILE
+from twofold.backends.cpu.kernels.cache import TILE, LayerBlock
 from twofold.backends.cpu.kernels.signature import StepFields
-from twofold.core.kv_layout import KVLayout, KVType
+from twofold.core.kv_layout import KVType
 
 GROUP, GROUPS = 1, 3
 STALE = 1000.0
@@ -23,7 +23,7 @@ STALE = 1000.0
 class PagedLayer:
     """Blocks for sequences of up to ``lengths`` positions. Blocks are handed out in a random order, some to nobody."""
 
-    def __init__(self, shape: KVLayout, lengths: Sequence[int], seed: int = 0) -> None:
+    def __init__(self, shape: LayerBlock, lengths: Sequence[int], seed: int = 0) -> None:
         self.shape = shape
         rng = np.random.default_rng(seed)
         counts = [-(-length // shape.block_size) for length in lengths]
@@ -66,7 +66,7 @@ class PagedLayer:
         return {
             "cache": self.elements,
             "group": GROUP,
-            "block_bytes": self.shape.layer_bytes,
+            "block_bytes": self.shape.nbytes,
             "head_bytes": self.shape.head_bytes,
             "block_size": self.shape.block_size,
         }
@@ -80,5 +80,5 @@ class PagedLayer:
         }
 
 
-def shape_of(kv_heads: int, head_dim: int, dtype: KVType, block_size: int = 16) -> KVLayout:
-    return KVLayout(kv_heads, head_dim, block_size, dtype)
+def shape_of(kv_heads: int, head_dim: int, dtype: KVType, block_size: int = 16) -> LayerBlock:
+    return LayerBlock(kv_heads, head_dim, block_size, dtype)

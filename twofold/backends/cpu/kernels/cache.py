@@ -27,7 +27,7 @@ from twofold.backends.cpu.kernels.signature import (
     step_pointer,
 )
 from twofold.backends.cpu.kernels.types import F16, F32, I32, I64, Type
-from twofold.core.kv_layout import KVType
+from twofold.core.kv_layout import KV_FORMATS, KVType, key_value_bytes
 from twofold.core.model import RopePairs
 
 TILE: Final = 16
@@ -38,6 +38,26 @@ CACHE_FIELDS: Final = (
     "out", "out_stride",
 )  # fmt: skip
 CACHE_POINTERS: Final = frozenset({"x", "cache", "weight", "table", "out"})
+
+
+@dataclass(frozen=True, slots=True)
+class LayerBlock:
+    """What one layer keeps in one block."""
+
+    kv_heads: int
+    head_dim: int
+    block_size: int
+    dtype: KVType
+
+    @property
+    def head_bytes(self) -> int:
+        """Keys and values of one head."""
+        return key_value_bytes(1, self.head_dim, self.block_size, KV_FORMATS[self.dtype])
+
+    @property
+    def nbytes(self) -> int:
+        """Keys and values of all heads."""
+        return self.kv_heads * self.head_bytes
 
 
 def element(dtype: KVType) -> Type:
