@@ -97,6 +97,9 @@ HIDDEN_SCALE: Final = 2.0**24
 SAMPLED: Final = -1
 """In place of a token that the step before samples: the runner has it, or will have it, and puts it in."""
 
+SAMPLED_TOKEN: Final = array("i", [SAMPLED])
+"""The tokens of a row that computes it. Shared: it is never changed."""
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingSpec:

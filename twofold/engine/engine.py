@@ -1,7 +1,8 @@
 """The loop. Requests come in, three calls are made again and again, and what was added to answers comes out.
 
     plan    = scheduler.plan(now)
-    outcome = run_step(runner, plan, meanwhile) meanwhile: the last step's tokens become text and leave
+    outcome = run_step(runner, plan, meanwhile) meanwhile: the last step's tokens become text and leave, and rows of the
+                                                next step are planned
     events  = scheduler.commit(plan, outcome, now)
 
 Ownership: the scheduler owns sequences and their blocks, requests own their answers, the roster knows which belong
@@ -198,7 +199,8 @@ class Engine:
         left: list[OutputDelta] = []
         self._idle = not plan
         if plan:
-            meanwhile = partial(self._leave, left) if self._overlap and self._arrived else None
+            overlaps = self._overlap and (self._arrived or plan.decode_rows)
+            meanwhile = partial(self._meanwhile, plan, left) if overlaps else None
             self._reporter.plan(plan)
             outcome = self._run(plan, meanwhile)
             ended = self._clock.now()
@@ -250,6 +252,11 @@ class Engine:
     def _arrive(self, events: list[TokenEvent], now: float) -> None:
         if events:
             self._arrived.append((now, events))
+
+    def _meanwhile(self, plan: StepPlan, left: list[OutputDelta]) -> None:
+        """While a step is computed: what the step before gave leaves, and the next one is planned as far as it can."""
+        self._leave(left)
+        self._scheduler.plan_ahead(plan)
 
     def _leave(self, left: list[OutputDelta]) -> None:
         """Turns what arrived into what callers get: through the outlet, or appended to ``left``."""

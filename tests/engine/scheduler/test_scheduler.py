@@ -18,7 +18,7 @@ from tests.engine.scheduler.mock import (
 )
 from twofold.core.errors import ContextLengthError, ParameterError, ResourceError
 from twofold.core.request import CachePin, RequestOptions
-from twofold.core.step import MoveKind, SequenceOutcome, StepOutcome, TokenEvent
+from twofold.core.step import SAMPLED_TOKEN, MoveKind, SequenceOutcome, StepOutcome, TokenEvent
 from twofold.engine.scheduler.budget import FixedBudget
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import SequenceState
@@ -336,3 +336,50 @@ def test_pins_give_way_to_a_sequence_that_could_not_run_otherwise() -> None:
 def test_every_group_has_a_window_or_none() -> None:
     with pytest.raises(AssertionError, match="every KV group"):
         Scheduler(make_manager(window=8), StepLimits(1, 1, 1), budget=FixedBudget(1), step_time=StepTimeModel())
+
+
+def test_rows_are_planned_before_their_tokens_are_known() -> None:
+    scheduler = make_scheduler()
+    for number in range(3):
+        scheduler.add(make_sequence(number, prompt=2, answer=4 + number), 0.0)
+    turn(scheduler)
+    ahead = []
+    for _ in range(6):
+        plan = scheduler.plan(0.0)
+        ahead.append([step.tokens == SAMPLED_TOKEN for step in plan.steps])
+        scheduler.plan_ahead(plan)
+        scheduler.commit(plan, answer_plan(plan), 0.0)
+    # A fourth position fills the block of 4: the fifth needs another one, which only ``plan`` takes.
+    assert ahead == [[False] * 3, [True] * 3, [False] * 3, [True] * 2, [True], []]
+    scheduler.check_idle()
+
+
+def test_what_was_planned_ahead_ends_with_its_sequence() -> None:
+    scheduler = make_scheduler()
+    for number in range(3):
+        scheduler.add(make_sequence(number, prompt=1, answer=9), 0.0)
+    turn(scheduler)
+    plan = scheduler.plan(0.0)
+    scheduler.plan_ahead(plan)
+    scheduler.cancel(1, 0.0)
+    scheduler.commit(plan, answer_plan(plan, lambda step: END if step.sequence_id == 2 else 1), 0.0)
+    plan = scheduler.plan(0.0)
+    assert shape(plan) == [(0, 2, 1)]
+    assert plan.steps[0].tokens == SAMPLED_TOKEN
+    scheduler.cancel(0, 0.0)
+    scheduler.check_idle()
+
+
+def test_a_paused_sequence_forgets_what_was_planned_ahead() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(make_sequence(0, prompt=1, answer=9), 0.0)
+    turn(scheduler)
+    plan = scheduler.plan(0.0)
+    scheduler.plan_ahead(plan)
+    scheduler.commit(plan, answer_plan(plan), 0.0)
+    scheduler.hold(0, 0.0)
+    scheduler.resume(0, 0.0)
+    (step,) = scheduler.plan(0.0).steps
+    assert step.begin is not None
+    assert SAMPLED_TOKEN[0] not in step.tokens
+    scheduler.cancel(0, 0.0)

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.engine.scheduler.memory import BlockMemory
 from tests.engine.scheduler.mock import END, answer_plan, make_scheduler, make_sequence
 from twofold.core.request import CachePin, RequestOptions
-from twofold.core.step import Pooling, StepPlan, TokenEvent
+from twofold.core.step import SAMPLED_TOKEN, Pooling, StepPlan, TokenEvent
 from twofold.engine.scheduler.budget import LiveBudget
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import Sequence, SequenceState
@@ -71,6 +71,8 @@ class Traffic:
         assert bool(plan) or len(resting) == self.scheduler.running + self.scheduler.waiting
         self._check(plan)
         self.memory.run(plan, self.sequences)
+        if self.turns % 3:
+            self.scheduler.plan_ahead(plan)
         if lost in self.sequences:
             self.cancel(lost)
         seconds = 0.001 * (1 + plan.rows)
@@ -127,7 +129,8 @@ class Traffic:
             sequence = self.sequences[step.sequence_id]
             end = step.start + len(step.tokens)
             assert step.start == sequence.computed
-            assert step.tokens == sequence.tokens[step.start : end]
+            assert step.tokens in (sequence.tokens[step.start : end], SAMPLED_TOKEN)
+            assert step.tokens != SAMPLED_TOKEN or (step.start >= sequence.prompt_length and end == sequence.known)
             assert step.samples == (end == sequence.known and sequence.wants_draw)
 
     def _check_told(self, number: int, sequence: Sequence) -> None:

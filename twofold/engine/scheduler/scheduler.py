@@ -8,6 +8,7 @@
               4. Where it does not fit and its tenant runs at least two sequences fewer than another one, the least
                  urgent of that one gives way, of the same class or a less urgent one. So places are shared evenly
                  among tenants that want them, and a tenant alone has them all.
+    plan_ahead  What can be planned of the next step before the tokens of this one are known.
     commit    Cursors move, tokens leave, full blocks become findable, the step-time model learns.
     cancel    Ends a sequence at any moment; ``expire`` ends those whose time is up.
 
@@ -25,7 +26,15 @@ from collections.abc import Sequence as Row
 from twofold.core.errors import ContextLengthError, ResourceError
 from twofold.core.model import ATTENTION_CHUNK
 from twofold.core.record import Stall
-from twofold.core.step import FinishReason, SequenceOutcome, SequenceStep, StepOutcome, StepPlan, TokenEvent
+from twofold.core.step import (
+    SAMPLED_TOKEN,
+    FinishReason,
+    SequenceOutcome,
+    SequenceStep,
+    StepOutcome,
+    StepPlan,
+    TokenEvent,
+)
 from twofold.engine.kv.manager import BlockManager
 from twofold.engine.kv.reach import Reach
 from twofold.engine.scheduler.admission import LookAheadAdmission
@@ -75,6 +84,7 @@ class Scheduler:
         self._accounts: dict[int, TenantQueue] = {}
         self._parked: dict[int, Sequence] = {}
         self._ended: list[int] = []
+        self._ahead: dict[int, SequenceStep] = {}
         self._siblings = Siblings()
         self._times = TimeLimits()
         self._windows = [window for window in windows if window is not None]
@@ -195,6 +205,18 @@ class Scheduler:
             ended, self._ended = tuple(self._ended), []
         return StepPlan(step.steps, moves, ended, predicted, step.decode_rows, step.constraints)
 
+    def plan_ahead(self, plan: StepPlan) -> None:
+        """To be called while ``plan`` is computed: makes the next rows of sequences that generate, in which the runner
+        puts the tokens that it samples (``SAMPLED``). The next ``plan`` uses those whose sequences go on. It changes
+        nothing else: rows that need a new block are left to ``plan``.
+        """
+        for step in plan.steps:
+            sequence = self._running.get(step.sequence_id)
+            if step.decode and step.samples == 1 and sequence is not None and sequence.follows(step):
+                self._ahead[step.sequence_id] = SequenceStep(
+                    step.sequence_id, SAMPLED_TOKEN, step.end, samples=1, alternatives=step.alternatives, decode=True
+                )
+
     def commit(self, plan: StepPlan, outcome: StepOutcome, now: float) -> list[TokenEvent]:
         """Moves the cursors of the plan's sequences; those that ended meanwhile are passed over."""
         work = StepWork.measure(plan, outcome, self._model)
@@ -250,15 +272,18 @@ class Scheduler:
         self._manager.check()
         if not self.has_work:
             assert not any(self._manager.held), f"{self._manager.held} KV blocks leaked"
-            left = [len(self._line), len(self._parked), len(self._siblings), len(self._times)]
+            left = [len(self._ahead), len(self._line), len(self._parked), len(self._siblings), len(self._times)]
             assert not any(left), "a sequence was forgotten"
             assert self._stalls.idle(), "a stall was never settled"
 
     def _place_decodes(self, step: StepBuilder, decoding: list[Sequence], now: float) -> None:
         for sequence in decoding:
             room = step.rows and step.logit_rows and sequence.state is SequenceState.RUNNING
-            if room and self._grow(step, sequence, 1, now):
-                step.add(sequence, 1)
+            ahead = self._ahead.pop(sequence.sequence_id, None)
+            if room and ahead is not None:
+                step.add(sequence, sequence.prepared(ahead))
+            elif room and self._grow(step, sequence, 1, now):
+                step.add(sequence, sequence.next_step(1))
 
     def _place_prompt(self, step: StepBuilder, sequence: Sequence, pace: StepPace, now: float) -> None:
         if sequence.state is not SequenceState.RUNNING:
@@ -267,7 +292,7 @@ class Scheduler:
         while rows > 1 and not self._blocks.grow(sequence, rows, now):
             rows //= 2
         if rows and self._grow(step, sequence, rows, now):
-            step.add(sequence, rows)
+            step.add(sequence, sequence.next_step(rows))
 
     def _admit(self, step: StepBuilder, pace: StepPace, now: float) -> bool:
         """Starts who waits; whether none was left for want of a place or of blocks."""
@@ -360,6 +385,7 @@ class Scheduler:
         """Takes the place and the blocks of a running sequence."""
         del self._running[victim.sequence_id], self._accounts[victim.sequence_id]
         self._ended.append(victim.sequence_id)
+        self._ahead.pop(victim.sequence_id, None)
         self._stalls.end_decode(victim)
         if not self._swap_out(victim):
             self._cost.lose(victim)
@@ -420,6 +446,7 @@ class Scheduler:
         del self._live[number]
         if self._running.pop(number, None) is not None:
             self._ended.append(number)
+            self._ahead.pop(number, None)
         self._accounts.pop(number, None)
         self._parked.pop(number, None)
         if sequence in self._line:

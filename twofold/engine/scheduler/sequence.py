@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from dataclasses import replace
 from enum import Enum
 from typing import Final
 
@@ -236,6 +237,28 @@ class Sequence:
             self.decodes,
             begin,
         )
+
+    def follows(self, step: SequenceStep) -> bool:
+        """Whether its next step can be made while ``step``, its last known token, is computed: it samples another token
+        whatever comes next, unless it ends, and has a block for it."""
+        holding, end = self.holding, step.end
+        return (
+            self.constraint is None
+            and not self.candidates
+            and end == len(self.tokens)
+            and end + 1 < self.limit
+            and holding is not None
+            and end < holding.room
+            and end < holding.slides
+        )
+
+    def prepared(self, step: SequenceStep) -> SequenceStep:
+        """A step that was made ahead, with what changed in the block tables since."""
+        assert self.holding is not None, "a sequence without blocks cannot take a step"
+        assert step.start == self.computed, "it was made for another row"
+        assert self.pending == 1, "it was made for the newest token"
+        changes = self.holding.take_changes()
+        return replace(step, changes=changes) if changes else step
 
     def advance(self, rows: int, *, deferred: bool = False) -> None:
         """``rows`` more tokens are computed; the last one will be again where its draw was ``deferred``."""

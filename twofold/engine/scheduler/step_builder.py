@@ -65,9 +65,9 @@ class StepBuilder:
             return min(rows, self.logit_rows)
         return rows if sequence.logit_rows(rows) <= self.logit_rows else rows - 1
 
-    def add(self, sequence: Sequence, rows: int) -> None:
-        """Puts the sequence's next ``rows`` rows into the step."""
-        start, step = sequence.computed, sequence.next_step(rows)
+    def add(self, sequence: Sequence, step: SequenceStep) -> None:
+        """Puts the sequence's next rows into the step."""
+        start, rows = step.start, len(step.tokens)
         self.rows -= rows
         self.logit_rows -= step.logit_rows
         self._attended += attended(start, rows)
