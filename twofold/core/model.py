@@ -4,7 +4,7 @@ planner counts.
     ModelSpec    vocabulary, sizes, context, head tied or not, and the layers in order
     LayerSpec    an attention (grouped, latent), a feed-forward (gated, plain, experts), norms, rotation, formats
 
-Sizes count values. A spec does not say how keys and values are stored: that is a choice of whoever runs the model.
+Sizes count values. How keys and values are stored is not part of a spec: `KVLayout` has it.
 Tables of published sizes leave the numbers that no cost depends on (norms, rotations, scales) at their defaults.
 """
 
@@ -205,7 +205,7 @@ ATTENTION_CHUNK: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class KVGroup:
-    """Layers whose rows see equally far, and whose keys and values therefore live and die together."""
+    """Layers with the same window, whose keys and values are therefore kept and freed together."""
 
     window: int | None
     layers: tuple[int, ...]
@@ -264,7 +264,7 @@ class ModelSpec:
         return any(isinstance(layer.ffn, ExpertFFN) for _, layer in self.runs)
 
     def kv_groups(self, context: int) -> tuple[KVGroup, ...]:
-        """The layers by window, widest first; a window that hides nothing of ``context`` tokens is none."""
+        """The layers by window, widest first; a window of at least ``context`` tokens counts as None."""
         seen = [layer.attention.window for layer in self.layers]
         windows = [None if window is None or window >= context else window for window in seen]
         order = sorted(set(windows), key=lambda window: -(window or context))

@@ -9,12 +9,12 @@ from typing import Literal, Protocol
 from twofold.core.quant import QuantFormat
 
 SourceKind = Literal["gguf", "config"]
-"""Whose keys a source has: those of GGUF metadata, or those of Hugging Face configurations."""
+"""The keys of a source: those of GGUF metadata, or those of Hugging Face configurations."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """What a model or its tokenizer is described by: values by key, and whose keys these are."""
+    """The description of a model or of its tokenizer: values by key, and the kind of the keys."""
 
     kind: SourceKind
     values: Mapping[str, object]

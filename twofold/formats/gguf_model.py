@@ -69,7 +69,7 @@ def our_name(name: str) -> str:
 
 
 class GGUFModel(GGUFFile):
-    """A GGUF file whose tensors go by our names; where two would have the same, the second keeps the file's."""
+    """A GGUF file with tensors by our names. Of two tensors with the same one, the second keeps the file's."""
 
     def __init__(self, parts: tuple[GGUFPart, ...]) -> None:
         super().__init__(parts)

@@ -14,7 +14,7 @@ OPENERS: Final[Mapping[str, Callable[[Path], ModelFile]]] = {".gguf": GGUFModel.
 
 
 def open_model(path: Path) -> ModelFile:
-    """The model file at ``path``. A file of an unknown ending is taken for GGUF, whose error names what it is instead.
+    """The model file at ``path``. A file of an unknown ending is read as GGUF, so that its error names it.
 
     Raises FormatError for a damaged file, UnsupportedModelError for one that holds what Twofold does not implement,
     ModelNotFoundError where there is none, ResourceError where it may not be read.

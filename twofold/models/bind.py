@@ -20,7 +20,7 @@ from twofold.core.tensors import (
     layer_weights,
     outer_weights,
 )
-from twofold.models.fields import FILE_HINT
+from twofold.core.typed_fields import FILE_HINT
 from twofold.models.ops import TensorRef
 
 MISSING_HINT: Final = "The file is incomplete: convert or download it again."
@@ -63,7 +63,7 @@ class _Binder:
     used: set[str] = field(default_factory=lambda: set(ROPE_TENSORS))
 
     def find_in_layer(self, index: int, weight: Weight, needed: tuple[Weight, ...]) -> TensorRef:
-        """A tensor of its own, or rows of one that holds several."""
+        """A whole tensor, or the rows of one that holds several."""
         for whole, roles in TOGETHER.items():
             stored = in_layer(index, whole)
             if weight.name in roles and stored in self.tensors and in_layer(index, roles[0]) not in self.tensors:

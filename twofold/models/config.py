@@ -1,4 +1,4 @@
-"""From a Hugging Face ``config.json`` to a shape: of the language model only, not of what sees or hears for it."""
+"""From a Hugging Face ``config.json`` to the sizes of a model; of vision and audio models only the language part."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from twofold.core.model import (
     LayerSpec,
     ModelSpec,
 )
+from twofold.core.typed_fields import TypedFields
 from twofold.models.architectures import BY_KIND, Architecture
-from twofold.models.fields import ModelFields
 from twofold.models.quantization import read_formats
 
 MAX_BYTES: Final = 16 << 20
@@ -27,7 +27,7 @@ MAX_LAYERS: Final = 4096
 
 
 def read_config_file(path: Path) -> ModelSpec:
-    """The shape that a config.json describes; ``path`` is the file or its folder, where ModelOpt's formats may lie too.
+    """The sizes that a config.json describes; ``path`` is the file or its folder, where ModelOpt's formats may lie too.
 
     Raises FormatError naming the field that is missing or wrong, UnsupportedModelError for an unknown kind of model,
     ModelNotFoundError where there is no file.
@@ -57,11 +57,11 @@ def _load(file: Path) -> Mapping[str, object]:
 
 
 def read_config(values: Mapping[str, object], *, name: str | None = None, label: str = "config.json") -> ModelSpec:
-    """The shape that a configuration describes. ``label`` names it in errors; ``name`` is the model's."""
+    """The sizes that a configuration describes. ``label`` names it in errors; ``name`` is the model's."""
     inner = values.get("text_config")
     text = {**values, **inner} if isinstance(inner, Mapping) else values
     architecture = _architecture(text, label)
-    fields = ModelFields(text, label, architecture.defaults)
+    fields = TypedFields(text, label, architecture.defaults)
     formats = read_formats(fields)
     count = fields.integer("num_hidden_layers")
     if count > MAX_LAYERS:
@@ -119,7 +119,7 @@ def _name(values: Mapping[str, object], fallback: str) -> str:
     return last or fallback
 
 
-def _attention(fields: ModelFields, architecture: Architecture, window: int | None) -> Attention:
+def _attention(fields: TypedFields, architecture: Architecture, window: int | None) -> Attention:
     heads = fields.integer("num_attention_heads")
     if architecture.latent:
         return _latent(fields, heads)
@@ -142,7 +142,7 @@ def _attention(fields: ModelFields, architecture: Architecture, window: int | No
     )
 
 
-def _latent(fields: ModelFields, heads: int) -> LatentAttention:
+def _latent(fields: TypedFields, heads: int) -> LatentAttention:
     return LatentAttention(
         heads,
         fields.integer("q_lora_rank") if "q_lora_rank" in fields else None,
@@ -153,7 +153,7 @@ def _latent(fields: ModelFields, heads: int) -> LatentAttention:
     )
 
 
-def _windows(fields: ModelFields, architecture: Architecture, count: int) -> list[int | None]:
+def _windows(fields: TypedFields, architecture: Architecture, count: int) -> list[int | None]:
     """The window of each layer; None for those that see everything."""
     off = architecture.windows == "none" or not fields.flag("use_sliding_window", architecture.windows != "late")
     if off or "sliding_window" not in fields:
@@ -173,7 +173,7 @@ def _windows(fields: ModelFields, architecture: Architecture, count: int) -> lis
     return [window if (index + 1) % period else None for index in range(count)]
 
 
-def _feed_forward(fields: ModelFields, architecture: Architecture, index: int) -> FeedForward:
+def _feed_forward(fields: TypedFields, architecture: Architecture, index: int) -> FeedForward:
     if not _has_experts(fields, architecture, index):
         return GatedFFN(fields.integer("intermediate_size"), bias=fields.flag("mlp_bias", False))
     names = ("n_routed_experts", "num_local_experts", "num_experts")
@@ -195,7 +195,7 @@ def _feed_forward(fields: ModelFields, architecture: Architecture, index: int) -
     )
 
 
-def _has_experts(fields: ModelFields, architecture: Architecture, index: int) -> bool:
+def _has_experts(fields: TypedFields, architecture: Architecture, index: int) -> bool:
     match architecture.experts:
         case "none":
             return False

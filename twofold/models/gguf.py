@@ -34,10 +34,10 @@ from twofold.core.tensors import (
     layer_weights,
     outer_weights,
 )
+from twofold.core.typed_fields import FILE_HINT, TypedFields
 from twofold.core.values import ValueFormat
 from twofold.formats.base import ModelFile
 from twofold.models.architectures import ARCHITECTURES, BY_NAME, Architecture
-from twofold.models.fields import FILE_HINT, ModelFields
 from twofold.models.gguf_ropes import read_ropes
 from twofold.models.runnable import check_runnable
 
@@ -92,8 +92,8 @@ def describe_gguf(file: ModelFile) -> ModelSpec:
     return spec
 
 
-def _fields(file: ModelFile, architecture: str) -> ModelFields:
-    return ModelFields(file.model.values, file.path.name, prefix=f"{architecture}.", hint=FILE_HINT)
+def _fields(file: ModelFile, architecture: str) -> TypedFields:
+    return TypedFields(file.model.values, file.path.name, prefix=f"{architecture}.", hint=FILE_HINT, per_layer=True)
 
 
 def _architecture(metadata: Mapping[str, object]) -> Architecture:
@@ -116,7 +116,7 @@ def _architecture(metadata: Mapping[str, object]) -> Architecture:
     return BY_NAME[name]
 
 
-def _sizes(file: ModelFile, fields: ModelFields, architecture: Architecture, *, strict: bool) -> ModelSpec:
+def _sizes(file: ModelFile, fields: TypedFields, architecture: Architecture, *, strict: bool) -> ModelSpec:
     """What is made of what; ``strict``: norms and biases are those of the architecture, whatever tensors there are."""
     if EMBEDDING not in file.tensors:
         raise FormatError(f"The model lacks the tensor {EMBEDDING!r}.", hint=INCOMPLETE)
@@ -170,7 +170,7 @@ def _norms(tensors: Tensors) -> Literal[1, 2, 4]:
 
 
 def _grouped(
-    fields: ModelFields, tensors: Tensors, index: int, architecture: Architecture, strict: bool
+    fields: TypedFields, tensors: Tensors, index: int, architecture: Architecture, strict: bool
 ) -> GroupedAttention:
     hidden, heads = fields.integer("embedding_length"), fields.integer("attention.head_count", layer=index)
     kv_heads = fields.integer("attention.head_count_kv", heads, layer=index)
@@ -193,7 +193,7 @@ def _grouped(
     )
 
 
-def _latent(fields: ModelFields, tensors: Tensors, index: int) -> LatentAttention:
+def _latent(fields: TypedFields, tensors: Tensors, index: int) -> LatentAttention:
     rope = fields.integer("rope.dimension_count")
     suffix = "_mla" if "attention.key_length_mla" in fields else ""
     return LatentAttention(
@@ -206,7 +206,7 @@ def _latent(fields: ModelFields, tensors: Tensors, index: int) -> LatentAttentio
     )
 
 
-def _feed_forward(fields: ModelFields, tensors: Tensors, index: int) -> FeedForward:
+def _feed_forward(fields: TypedFields, tensors: Tensors, index: int) -> FeedForward:
     if "router" not in tensors:
         size = fields.integer("feed_forward_length", layer=index)
         up = tensors.get("up")
@@ -224,7 +224,7 @@ def _feed_forward(fields: ModelFields, tensors: Tensors, index: int) -> FeedForw
     )
 
 
-def _windows(fields: ModelFields, architecture: Architecture, count: int, *, strict: bool) -> Sequence[int | None]:
+def _windows(fields: TypedFields, architecture: Architecture, count: int, *, strict: bool) -> Sequence[int | None]:
     """The window of each layer, None for layers that see everything."""
     key, rule = "attention.sliding_window", architecture.windows
     if rule in ("none", "late"):
@@ -246,7 +246,7 @@ def _windows(fields: ModelFields, architecture: Architecture, count: int, *, str
 
 
 def _with_numbers(
-    sizes: ModelSpec, file: ModelFile, fields: ModelFields, architecture: Architecture, context_length: int | None
+    sizes: ModelSpec, file: ModelFile, fields: TypedFields, architecture: Architecture, context_length: int | None
 ) -> ModelSpec:
     """The spec with what no tensor shows: norms, scales, soft-caps, activations and rotations."""
     running = min(sizes.context_length, context_length or sizes.context_length)
@@ -280,7 +280,7 @@ def _check_tokens(file: ModelFile, rows: int) -> None:
         raise FormatError(f"The tokenizer knows {len(tokens)} tokens, but the embedding has only {rows} rows.")
 
 
-def _refuse_unread(fields: ModelFields) -> None:
+def _refuse_unread(fields: TypedFields) -> None:
     """Raises UnsupportedModelError for the first key that was not read and could change the result."""
     for full in fields.values:
         key = full.removeprefix(fields.prefix)

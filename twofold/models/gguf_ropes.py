@@ -9,13 +9,13 @@ import numpy as np
 from twofold.core.errors import FormatError, UnsupportedModelError
 from twofold.core.model import FactorScaling, LinearScaling, RopeScaling, RopeSpec, YarnScaling
 from twofold.core.tensors import ROPE_FACTORS, ROPE_LONG, ROPE_SHORT
+from twofold.core.typed_fields import FILE_HINT, TypedFields
 from twofold.formats.base import ModelFile
 from twofold.models.architectures import Architecture
-from twofold.models.fields import FILE_HINT, ModelFields
 
 
 def read_ropes(
-    fields: ModelFields, architecture: Architecture, head_dim: int, file: ModelFile, context: int
+    fields: TypedFields, architecture: Architecture, head_dim: int, file: ModelFile, context: int
 ) -> tuple[RopeSpec, RopeSpec]:
     """The rope of layers that see everything, and that of windowed layers. Scaling applies to the former only.
 
@@ -33,7 +33,7 @@ def read_ropes(
     return everywhere, RopeSpec(dims, local_base, architecture.rope_pairs)
 
 
-def _scaling(fields: ModelFields, pairs: int, file: ModelFile, context: int) -> RopeScaling | None:
+def _scaling(fields: TypedFields, pairs: int, file: ModelFile, context: int) -> RopeScaling | None:
     kind = fields.text("rope.scaling.type", "linear")
     factor = fields.number("rope.scaling.factor", fields.number("rope.scale_linear", 1.0)) or 1.0
     magnitude = fields.positive("rope.scaling.attn_factor", 1.0)
@@ -54,7 +54,7 @@ def _scaling(fields: ModelFields, pairs: int, file: ModelFile, context: int) -> 
     return LinearScaling(stretch) if stretch != 1.0 else None
 
 
-def _yarn(fields: ModelFields, factor: float, original: int, magnitude: float) -> YarnScaling:
+def _yarn(fields: TypedFields, factor: float, original: int, magnitude: float) -> YarnScaling:
     return YarnScaling(
         factor,
         original,
@@ -65,7 +65,7 @@ def _yarn(fields: ModelFields, factor: float, original: int, magnitude: float) -
     )
 
 
-def _longrope(fields: ModelFields, pairs: int, file: ModelFile, context: int) -> FactorScaling:
+def _longrope(fields: TypedFields, pairs: int, file: ModelFile, context: int) -> FactorScaling:
     """LongRoPE (Ding et al. 2024): long factors where a sequence can outgrow the context of pre-training."""
     original = fields.integer("rope.scaling.original_context_length", least=2)
     stretch = max(1.0, fields.integer("context_length") / original)

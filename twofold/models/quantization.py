@@ -13,6 +13,7 @@ from typing import Final
 
 from twofold.core.errors import UnsupportedModelError, named, nearest
 from twofold.core.model import Formats
+from twofold.core.typed_fields import TypedFields
 from twofold.core.values import (
     BF16,
     FP8,
@@ -28,7 +29,6 @@ from twofold.core.values import (
     ValueFormat,
     grouped,
 )
-from twofold.models.fields import ModelFields
 
 DTYPES: Final[Mapping[str, ValueFormat]] = {"bfloat16": BF16, "float16": FP16, "float32": FP32}
 
@@ -68,7 +68,7 @@ class ModelFormats:
     inner: Formats
 
 
-def read_formats(fields: ModelFields) -> ModelFormats:
+def read_formats(fields: TypedFields) -> ModelFormats:
     """The formats of a configuration's weights. Raises UnsupportedModelError for an unknown kind of quantisation."""
     plain = _dtype(fields)
     kept = Formats(plain, plain)
@@ -83,14 +83,14 @@ def read_formats(fields: ModelFields) -> ModelFormats:
     return ModelFormats(kept, replace(kept, matrices=form, special=tuple(special)))
 
 
-def _dtype(fields: ModelFields) -> ValueFormat:
+def _dtype(fields: TypedFields) -> ValueFormat:
     name = fields.text("dtype" if "dtype" in fields else "torch_dtype", "bfloat16").removeprefix("torch.")
     if name not in DTYPES:
         raise fields.wrong("torch_dtype", name, f"one of {', '.join(DTYPES)}")
     return DTYPES[name]
 
 
-def _format(part: ModelFields) -> ValueFormat:
+def _format(part: TypedFields) -> ValueFormat:
     method = part.text("quant_method", "modelopt" if "quant_algo" in part else None)
     match method:
         case "fp8" | "fbgemm_fp8":
@@ -113,7 +113,7 @@ def _format(part: ModelFields) -> ValueFormat:
     )
 
 
-def _group(part: ModelFields) -> int:
+def _group(part: TypedFields) -> int:
     """Values of a group; -1 is a whole row."""
     return part.integer("group_size", 128, least=-1)
 
@@ -123,7 +123,7 @@ def _integers(bits: int, group: int) -> ValueFormat:
     return grouped(replace(INT4, name=f"int{bits}", bits=bits), group)
 
 
-def _modelopt(part: ModelFields) -> ValueFormat:
+def _modelopt(part: TypedFields) -> ValueFormat:
     algorithms = {"FP8": FP8, "NVFP4": NVFP4, "W4A16_AWQ": INT4, "INT8_SQ": W8A8}
     name = part.text("quant_algo")
     if name not in algorithms:
@@ -131,7 +131,7 @@ def _modelopt(part: ModelFields) -> ValueFormat:
     return algorithms[name]
 
 
-def _compressed(part: ModelFields) -> ValueFormat:
+def _compressed(part: TypedFields) -> ValueFormat:
     groups = part.part("config_groups")
     first = None if groups is None else next((groups.part(name) for name in groups.values), None)
     weights = None if first is None else first.part("weights")
@@ -145,7 +145,7 @@ def _compressed(part: ModelFields) -> ValueFormat:
     return _integers(bits, _group(weights) if weights.text("strategy", "channel") == "group" else -1)
 
 
-def _patterns(part: ModelFields) -> Sequence[str]:
+def _patterns(part: TypedFields) -> Sequence[str]:
     names = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "llm_int8_skip_modules")
     found = [each for name in names for each in part.items(name)]
     return [pattern for each in found if isinstance(each, str) for pattern in _spelled(each[:MOST_PATTERN])]

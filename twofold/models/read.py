@@ -1,4 +1,4 @@
-"""From a model file to its description and bound weights, whoever's keys describe it."""
+"""From a model file to its description and bound weights, by the reader of its kind of keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of the models that can be described engines run: one error says what they lack."""
+"""Refuses models that can be described but not run, with an error that names the part."""
 
 from __future__ import annotations
 

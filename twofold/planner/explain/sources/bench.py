@@ -35,8 +35,8 @@ def read_bench(document: SourceFields, pick: str, goal: Goal) -> Observed:
     chosen = (
         _by_share(requests, pick, MEASURES.get(goal, "e2e_s")) if pick.startswith("p") else _by_index(requests, pick)
     )
-    target = document.part("target")
-    return _observed(chosen, requests, target.text("model"), pick)
+    target = document.inner("target")
+    return _observed(chosen, requests, target.optional_text("model"), pick)
 
 
 def _by_index(requests: Sequence[SourceFields], pick: str) -> SourceFields:

@@ -33,13 +33,13 @@ def read_record(record: SourceFields, prompt: int = 0) -> Observed:
     own = prompts[prompt]
     phases = _phases(
         own.number("queue_s"), own.number("prefill_s"), own.number("decode_s"), own.numbers("stalls_s"),
-        _of_record(own.part("prefill")), _of_record(own.part("decode")),
+        _of_record(own.inner("prefill")), _of_record(own.inner("decode")),
     )  # fmt: skip
-    share = own.part("decode").number("rows_share", 1.0)
+    share = own.inner("decode").number("rows_share", 1.0)
     several = f", prompt {prompt} of {len(prompts)}" if len(prompts) > 1 else ""
     return Observed(
-        title=f"{record.text('id') or 'request'}{several}",
-        model=record.text("model"),
+        title=f"{record.optional_text('id') or 'request'}{several}",
+        model=record.optional_text("model"),
         prompt=own.count("prompt_tokens"),
         cached=own.count("cached_tokens"),
         output=own.count("output_tokens"),
@@ -51,15 +51,15 @@ def read_record(record: SourceFields, prompt: int = 0) -> Observed:
 
 def read_run(run: SourceFields) -> Observed:
     """The output of ``twofold run --json``."""
-    usage, timing = run.part("usage"), run.part("timing")
-    work = run.part("work") if "work" in run else None
-    limit = run.part("limit") if "limit" in run else None
+    usage, timing = run.inner("usage"), run.inner("timing")
+    work = run.part("work")
+    limit = run.part("limit")
     prefill, decode = (_of_run(name, timing.number(f"{name}_s", 0.0), work, limit) for name in ("prefill", "decode"))
     stalls = run.numbers("stalls")
-    details = usage.part("prompt_tokens_details") if "prompt_tokens_details" in usage else SourceFields({}, usage.label)
+    details = usage.part("prompt_tokens_details") or SourceFields({}, usage.label)
     return Observed(
         title="twofold run",
-        model=run.text("model"),
+        model=run.optional_text("model"),
         prompt=usage.count("prompt_tokens"),
         cached=details.count("cached_tokens", 0),
         output=usage.count("completion_tokens"),
@@ -109,7 +109,7 @@ def _of_record(phase: SourceFields) -> Spent:
         return Spent(why=_steps(phase))
     return Spent(
         floor=phase.number("least_s"),
-        bound=BOUNDS.get(phase.text("bound") or ""),
+        bound=BOUNDS.get(phase.optional_text("bound") or ""),
         flops=phase.number("flops"),
         nbytes=sum(phase.numbers("bytes").values()),
         why=_steps(phase),
@@ -119,12 +119,12 @@ def _of_record(phase: SourceFields) -> Spent:
 def _of_run(name: str, seconds: float, work: SourceFields | None, limit: SourceFields | None) -> Spent:
     if work is None:
         return Spent()
-    own = work.part(name)
-    reached = limit.part(name) if limit is not None and name in limit else None
+    own = work.inner(name)
+    reached = None if limit is None else limit.part(name)
     return Spent(
         predicted=own.number("predicted_s", 0.0) or None,
         floor=reached.number("share") * seconds if reached else None,
-        bound=BOUNDS.get(reached.text("bound") or "") if reached else None,
+        bound=BOUNDS.get(reached.optional_text("bound") or "") if reached else None,
         flops=own.number("flops"),
         nbytes=sum(own.number(kind) for kind in ("weight_bytes", "kv_read_bytes", "kv_written_bytes")),
         why=_steps(own),

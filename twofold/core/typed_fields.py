@@ -1,13 +1,13 @@
-"""Typed reads of what describes a model: a missing or wrong field is an error that names it."""
+"""Typed reads of an object's fields: a missing or wrong field is an error that names it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
-from twofold.core.errors import FormatError, UnsupportedModelError, told
+from twofold.core.errors import FormatError, TwofoldError, UnsupportedModelError, told
 
 LARGEST: Final = 2**31 - 1
 HINT: Final = "Use the config.json that came with the model."
@@ -15,11 +15,11 @@ FILE_HINT: Final = "The file is damaged or was made by a faulty converter."
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFields:
+class TypedFields:
     """The fields of an object whose names begin with ``prefix``. A field that is null counts as absent.
 
-    ``label`` names the object in errors; ``defaults`` are those of the object's kind. ``read`` are the names that were
-    looked up, so that a caller can refuse the rest.
+    ``label`` names the object in errors; ``defaults`` are those of the object's kind. ``per_layer``: a number may be a list
+    with an entry for each layer. ``read`` are the names that were looked up, so that a caller can refuse the others.
     """
 
     values: Mapping[str, object]
@@ -27,6 +27,7 @@ class ModelFields:
     defaults: Mapping[str, object] = field(default_factory=dict)
     prefix: str = ""
     hint: str = HINT
+    per_layer: bool = False
     read: set[str] = field(default_factory=set)
 
     def __contains__(self, name: str) -> bool:
@@ -36,7 +37,7 @@ class ModelFields:
     def integer(
         self, name: str, default: int | None = None, *, least: int = 1, most: int = LARGEST, layer: int | None = None
     ) -> int:
-        """A whole number in least … most. Of a list ``layer``'s; else a list of equal numbers counts as that number."""
+        """A whole number in least … most: of a list that of ``layer``, or the one that all its entries are."""
         value = self._one(name, self._get(name, default), layer)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.wrong(name, value, "a whole number")
@@ -80,19 +81,20 @@ class ModelFields:
             raise self.wrong(name, value, "a list")
         return value
 
-    def part(self, name: str) -> ModelFields | None:
+    def part(self, name: str) -> Self | None:
         """An object inside this one, or None. It has no defaults."""
         value = self._find(name)
         if value is None:
             return None
         if not isinstance(value, Mapping):
             raise self.wrong(name, value, "an object")
-        return ModelFields(value, f"{self.label}: {name}")
+        return type(self)(value, f"{self.label}: {name}")
 
-    def wrong(self, name: str, value: object, wanted: str) -> FormatError:
-        return FormatError(
-            f"{self.label}: the field {self.prefix + name!r} is {told(value)}, but must be {wanted}.", hint=self.hint
-        )
+    def wrong(self, name: str, value: object, wanted: str) -> TwofoldError:
+        return self._error(f"{self.label}: the field {self.prefix + name!r} is {told(value)}, but must be {wanted}.")
+
+    def _error(self, message: str) -> TwofoldError:
+        return FormatError(message, hint=self.hint)
 
     def _find(self, name: str) -> object:
         self.read.add(name)
@@ -106,12 +108,12 @@ class ModelFields:
         if value is not None:
             return value
         if default is None:
-            raise FormatError(f"{self.label} lacks the field {self.prefix + name!r}.", hint=self.hint)
+            raise self._error(f"{self.label} lacks the field {self.prefix + name!r}.")
         return default
 
     def _one(self, name: str, value: object, layer: int | None = None) -> object:
         """A single value, or a layer's own of a list."""
-        if not isinstance(value, list | tuple):
+        if not (self.per_layer and isinstance(value, list | tuple)):
             return value
         if layer is not None and layer < len(value):
             return value[layer]
