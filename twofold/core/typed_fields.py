@@ -19,7 +19,7 @@ class TypedFields:
     """The fields of an object whose names begin with ``prefix``. A field that is null counts as absent.
 
     ``label`` names the object in errors; ``defaults`` are those of the object's kind. ``per_layer``: a number may be a
-    list with an entry for each layer. ``read`` are the names that were looked up, so that a caller can refuse the others.
+    list with an entry for each layer. ``read`` are the names that were looked up, for callers that refuse the others.
     """
 
     values: Mapping[str, object]
