@@ -17,10 +17,9 @@ from twofold.core.record import SequenceRecord
 from twofold.core.request import RequestOptions
 from twofold.core.step import SequenceOutcome, StepOutcome, StepPlan
 from twofold.engine.kv.manager import BlockManager, GroupSize
-from twofold.engine.scheduler.budget import LiveBudget
+from twofold.engine.scheduler.budget import LiveBudget, StepLimits
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import Sequence
-from twofold.engine.scheduler.step_builder import StepLimits
 from twofold.engine.scheduler.step_time import StepTimeModel
 
 WAITING = (10, 1_000, 10_000)

@@ -18,7 +18,7 @@ from twofold.engine.config import EngineConfig, runner_sizes
 from twofold.engine.kv.manager import GroupSize
 from twofold.engine.llm import LLM
 from twofold.engine.load import LoadedModel
-from twofold.engine.scheduler.step_builder import StepLimits
+from twofold.engine.scheduler.budget import StepLimits
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 VOCAB = 300

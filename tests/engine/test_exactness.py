@@ -25,7 +25,7 @@ from twofold.core.values import FP16
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import GivenPrompt
-from twofold.engine.scheduler import preempt
+from twofold.engine.scheduler import blocks
 
 CASES = 150
 SHAPES: list[dict[str, Any]] = [
@@ -72,7 +72,7 @@ def mislead(llm: LLM) -> None:
 @pytest.fixture
 def swaps_are_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of so small a model are cheaper than moving blocks; where there are host slots they shall be used."""
-    monkeypatch.setattr(preempt, "BLOCK_SECONDS", 0.0)
+    monkeypatch.setattr(blocks, "BLOCK_SECONDS", 0.0)
 
 
 def content(output: RequestOutput) -> tuple[object, ...]:

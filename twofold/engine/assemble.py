@@ -11,9 +11,8 @@ from twofold.engine.engine import Engine
 from twofold.engine.kv.manager import BlockManager
 from twofold.engine.lessons import Lesson
 from twofold.engine.load import LoadedModel
-from twofold.engine.scheduler.budget import Budget, FixedBudget, LiveBudget
+from twofold.engine.scheduler.budget import Budget, FixedBudget, LiveBudget, StepLimits
 from twofold.engine.scheduler.scheduler import Scheduler
-from twofold.engine.scheduler.step_builder import StepLimits
 from twofold.engine.scheduler.step_time import StepTimeModel
 
 

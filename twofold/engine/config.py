@@ -16,7 +16,7 @@ from twofold.core.model import ModelSpec
 from twofold.core.params import known_keywords
 from twofold.engine.kv.manager import GroupSize
 from twofold.engine.kv.memory import KVDemand, largest_context, share_out
-from twofold.engine.scheduler.step_builder import StepLimits
+from twofold.engine.scheduler.budget import StepLimits
 
 TokenBudget = Literal["live", "fixed"]
 

@@ -22,10 +22,9 @@ from twofold.core.step import (
     TokenLogprob,
 )
 from twofold.engine.kv.manager import BlockManager, GroupSize
-from twofold.engine.scheduler.budget import Budget, FixedBudget
+from twofold.engine.scheduler.budget import Budget, FixedBudget, StepLimits
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import Sequence
-from twofold.engine.scheduler.step_builder import StepLimits
 from twofold.engine.scheduler.step_time import StepTimeModel
 
 END = 9

@@ -18,8 +18,8 @@ from tests.engine.scheduler.test_step_time import taught
 from twofold.core.record import Stall
 from twofold.core.request import RequestOptions
 from twofold.core.step import BlockMove, MoveKind, SequenceStep, StepOutcome, StepPlan
+from twofold.engine.scheduler.blocks import PreemptionCost
 from twofold.engine.scheduler.budget import FixedBudget
-from twofold.engine.scheduler.preempt import PreemptionCost
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import Sequence, SequenceState
 from twofold.engine.scheduler.step_time import StepTimeModel

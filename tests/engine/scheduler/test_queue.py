@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from tests.engine.scheduler.mock import make_sequence
 from twofold.core.request import RequestOptions
-from twofold.engine.scheduler.heap import Heap
-from twofold.engine.scheduler.queue import KEPT_ACCOUNTS, WaitingLine
+from twofold.engine.scheduler.queue import KEPT_ACCOUNTS, Heap, WaitingLine
 from twofold.engine.scheduler.sequence import Sequence
 
 

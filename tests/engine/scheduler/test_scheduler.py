@@ -19,10 +19,9 @@ from tests.engine.scheduler.mock import (
 from twofold.core.errors import ContextLengthError, ParameterError, ResourceError
 from twofold.core.request import CachePin, RequestOptions
 from twofold.core.step import SAMPLED_TOKEN, MoveKind, SequenceOutcome, StepOutcome, TokenEvent
-from twofold.engine.scheduler.budget import FixedBudget
+from twofold.engine.scheduler.budget import FixedBudget, StepLimits
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import SequenceState
-from twofold.engine.scheduler.step_builder import StepLimits
 from twofold.engine.scheduler.step_time import StepTimeModel
 
 

@@ -13,10 +13,9 @@ from tests.engine.scheduler.memory import BlockMemory
 from tests.engine.scheduler.mock import END, answer_plan, make_scheduler, make_sequence
 from twofold.core.request import CachePin, RequestOptions
 from twofold.core.step import SAMPLED_TOKEN, Pooling, StepPlan, TokenEvent
-from twofold.engine.scheduler.budget import LiveBudget
+from twofold.engine.scheduler.budget import LiveBudget, StepLimits
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import Sequence, SequenceState
-from twofold.engine.scheduler.step_builder import StepLimits
 from twofold.engine.scheduler.step_time import StepTimeModel
 
 BLOCK = 4

@@ -1,19 +1,36 @@
-"""The blocks of sequences: how they start with what is shared or cached, grow, are published, and go back.
+"""The blocks of sequences: how they start with what is shared or cached, grow, are published, and go back; whether they
+will last; and which sequence is preempted when they run out.
 
-The only place of the scheduler that changes what the block manager holds.
+``SequenceBlocks`` is the only place of the scheduler that changes what the block manager holds.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Row
 from operator import le
+from typing import Final
 
 from twofold.core.record import HeldPin
 from twofold.core.request import CachePin
+from twofold.core.step import StepOutcome, StepPlan
 from twofold.engine.kv.holding import Holding
 from twofold.engine.kv.manager import BlockManager
+from twofold.engine.kv.pool import blocks_for
 from twofold.engine.kv.reach import Reach
 from twofold.engine.scheduler.sequence import Sequence, SequenceState
+from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
+
+HORIZON: Final = 128
+"""Tokens that are looked ahead."""
+LEAST_AHEAD: Final = 16
+SHARE_DECAY: Final = 0.05
+BLOCK_SECONDS: Final = 5e-4
+"""Seconds for a block to be moved, before one was: about a megabyte at a few gigabytes a second."""
+SURVIVAL: Final = 0.5
+"""Share of a preempted sequence's cached tokens expected to be found again, before one returned."""
+DECAY: Final = 0.1
 
 
 class SequenceBlocks:
@@ -144,3 +161,173 @@ class SequenceBlocks:
         self._manager.close(sequence.holding, now)
         sequence.holding = None
         self._pins.pop(sequence.sequence_id, None)
+
+
+class LookAhead:
+    """Whether blocks will last: a sequence that is admitted must not make those that run thrash.
+
+    A sequence is admitted when the blocks that can be had cover its tokens, and what it and all running sequences will
+    come to need over the next tokens: what they are expected to generate, by the share of their limits that earlier
+    ones used, and at most a horizon. Alone it is admitted as soon as its tokens and one more fit. A window's blocks go
+    back while a sequence advances: in such a group it never holds more than the window and one step.
+
+    ``reaches`` are the attention windows of the KV groups; ``rows`` is the most that a step computes. ``share`` is how
+    much of their limits completions have used of late.
+    """
+
+    def __init__(self, manager: BlockManager, reaches: Row[Reach], rows: int) -> None:
+        self._manager = manager
+        self.share = 1.0
+        self._refused: tuple[int, tuple[int, ...]] | None = None
+        step = blocks_for(rows, manager.block_size)
+        self._most = [sys.maxsize if reach.window is None else reach.most() + step for reach in reaches]
+
+    def learn(self, sequence: Sequence) -> None:
+        """How much of its limit a sequence used that came to its end."""
+        if sequence.draws:
+            used = sequence.generated / (sequence.limit - sequence.prompt_length)
+            self.share += SHARE_DECAY * (used - self.share)
+
+    def lasts(self, sequence: Sequence, others: Collection[Sequence], found: int = 0) -> bool:
+        """Whether blocks last when ``sequence`` runs beside ``others``; if it has none yet, its first ``found`` tokens
+        are taken to need no new ones."""
+        free = self._manager.obtainable()
+        free = _minus(free, self._needed(sequence, self._expected(sequence, alone=not others), found))
+        for other in others:
+            if min(free) < 0:
+                return False
+            positions = self._expected(other, alone=False)
+            if other.holding is None or positions > other.holding.room:
+                free = _minus(free, self._needed(other, positions, 0))
+        return min(free) >= 0
+
+    def refuse(self, sequence: Sequence) -> None:
+        """It did not fit as things are."""
+        self._refused = sequence.sequence_id, self._manager.obtainable()
+
+    def is_hopeless(self, sequence: Sequence) -> bool:
+        """Whether no block came free since this sequence was refused: a look that costs nothing."""
+        if self._refused is None or self._refused[0] != sequence.sequence_id:
+            return False
+        before, free = self._refused[1], self._manager.obtainable()
+        self.refuse(sequence)
+        return all(map(le, free, before))
+
+    def _expected(self, sequence: Sequence, *, alone: bool) -> int:
+        """Positions that it will come to need, as far as we look."""
+        if alone:
+            return min(sequence.known + 1, sequence.positions_needed)
+        answer = self.share * (sequence.limit - sequence.prompt_length)
+        ahead = min(max(int(answer) - sequence.generated, LEAST_AHEAD), HORIZON)
+        return min(sequence.known + ahead, sequence.positions_needed)
+
+    def _needed(self, sequence: Sequence, positions: int, found: int) -> tuple[int, ...]:
+        """New blocks of each group until it has ``positions``."""
+        holding = sequence.holding
+        if holding is None:
+            return tuple(map(min, self._manager.needed(None, found, max(positions, found)), self._most))
+        counts = self._manager.needed(holding, sequence.computed, max(positions, sequence.computed))
+        own = map(len, map(holding.own, range(len(counts))))
+        return tuple(min(n, max(most - o, 0)) for n, most, o in zip(counts, self._most, own, strict=True))
+
+
+def _minus(free: Iterable[int], used: Iterable[int]) -> tuple[int, ...]:
+    return tuple(f - u for f, u in zip(free, used, strict=True))
+
+
+class LookAheadAdmission:
+    """Gives the head of the waiting queue its blocks, if they will last by the rule of ``LookAhead``."""
+
+    def __init__(self, blocks: SequenceBlocks, look_ahead: LookAhead) -> None:
+        self._blocks = blocks
+        self._look_ahead = look_ahead
+
+    def start(self, sequence: Sequence, running: Collection[Sequence], now: float) -> bool:
+        """Gives the sequence its blocks beside those that run; False, and nothing changed, if they would not last."""
+        if running and self._look_ahead.is_hopeless(sequence):
+            return False
+        if not self._take_blocks(sequence, running, now):
+            self._look_ahead.refuse(sequence)
+            return False
+        return True
+
+    def _take_blocks(self, sequence: Sequence, running: Collection[Sequence], now: float) -> bool:
+        """Looks ahead before, and after, when it is known what cached blocks it took."""
+        swapped = sequence.state is SequenceState.SWAPPED
+        if not self._look_ahead.lasts(sequence, running, self._blocks.shareable(sequence)):
+            return False
+        if not self._blocks.start(sequence, now):
+            return False
+        if swapped or self._look_ahead.lasts(sequence, running):
+            return True
+        self._blocks.preempt(sequence, now)
+        return False
+
+
+def least_urgent(running: Iterable[Sequence], urgency: Callable[[Sequence], float]) -> Sequence:
+    """The one that others can best do without: of the least urgent class, the latest."""
+    return max(running, key=lambda sequence: (urgency(sequence), sequence.sequence_id))
+
+
+class PreemptionCost:
+    """What each way of preempting will cost, in seconds: blocks are kept on the host, or computed again.
+
+    Swapping costs two moves for each block, at the seconds that moves were seen to take. Computing again costs what the
+    step-time model says of the tokens that will not be found in the prefix cache on return; how much of what is there
+    now will still be there is learned from earlier returns.
+    """
+
+    def __init__(self, manager: BlockManager, model: StepTimeModel) -> None:
+        self._manager = manager
+        self._model = model
+        self._block_s = BLOCK_SECONDS
+        self._survival = SURVIVAL
+        self._lost: dict[int, tuple[int, int]] = {}
+
+    def prefers_swap(self, sequence: Sequence) -> bool:
+        """Whether swapping is predicted cheaper; computing again where nothing is known of its cost."""
+        again = self.recompute_s(sequence)
+        return again is not None and self.swap_s(sequence) < again
+
+    def swap_s(self, sequence: Sequence) -> float:
+        """Its blocks out and in again."""
+        return 2 * self._block_s * self.blocks(sequence)
+
+    def recompute_s(self, sequence: Sequence) -> float | None:
+        """Its computed tokens, less what will be found, in steps of their own beside others."""
+        start = int(self._survival * self.findable(sequence))
+        nothing = self._model.predict(StepShape(rows=1))
+        whole = self._model.predict(StepShape().plus(start, max(sequence.computed - start, 1)))
+        if nothing is None or whole is None:
+            return None
+        return max(whole - nothing, 0.0)
+
+    def blocks(self, sequence: Sequence) -> int:
+        """Blocks of all groups that it holds."""
+        holding = sequence.holding
+        assert holding is not None, "only a running sequence holds blocks"
+        return sum(len(holding.own(group)) for group in range(len(holding.tables)))
+
+    def findable(self, sequence: Sequence) -> int:
+        """Tokens of it that the prefix cache would give now."""
+        found = self._manager.matched(sequence.tokens, sequence.options.cache_salt)
+        return min(found, sequence.most_cached, sequence.computed)
+
+    def learn_moves(self, plan: StepPlan, outcome: StepOutcome) -> None:
+        if plan.moves and outcome.moves_s > 0:
+            self._block_s += DECAY * (outcome.moves_s / len(plan.moves) - self._block_s)
+
+    def lose(self, sequence: Sequence) -> None:
+        """Its computed tokens are about to be given up."""
+        self._lost[sequence.sequence_id] = sequence.computed, self.findable(sequence)
+
+    def recover(self, sequence: Sequence) -> int:
+        """How many tokens that it had must be computed again, now that it starts with what was found."""
+        computed, findable = self._lost.pop(sequence.sequence_id, (0, 0))
+        if findable:
+            self._survival += DECAY * (min(sequence.computed / findable, 1.0) - self._survival)
+        return max(computed - sequence.computed, 0)
+
+    def forget(self, sequence: Sequence) -> None:
+        """It will not return."""
+        self._lost.pop(sequence.sequence_id, None)

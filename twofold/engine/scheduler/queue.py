@@ -1,4 +1,4 @@
-"""The waiting line: who is next.
+"""The waiting queue: which sequence is next, which wait for another one, and when their time is up.
 
     1. Classes: the lower ``priority`` goes first, and waiting makes a class more urgent: by one for every ``ageing_s``
        that its oldest sequence waits. So a class waits for one that is d classes more urgent no longer than until the
@@ -15,17 +15,161 @@ which does not change while time passes, and a counter that rose is looked at on
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
-from twofold.engine.scheduler.heap import Heap
-from twofold.engine.scheduler.sequence import Sequence
+from twofold.core.errors import BusyError
+from twofold.core.step import TokenEvent
+from twofold.engine.scheduler.sequence import Sequence, SequenceState
 
+T = TypeVar("T", bound=Hashable)
+
+SPARE = 16
+MOST_RETRY_S: Final = 120.0
 PROMPT_WEIGHT: Final = 1.0
 ANSWER_WEIGHT: Final = 2.0
 """Service that a token computed of a prompt counts, and one that is generated; as in the paper."""
 KEPT_ACCOUNTS: Final = 1024
 """Tenants that are remembered at least, after they left."""
+
+
+class Heap(Generic[T]):
+    """A priority queue whose items may leave from any place, or change their key; least key first.
+
+    Keys of one heap must be comparable; equal keys need comparable items. An entry that no longer counts stays until it
+    surfaces, or until such entries outnumber the others, so every operation is O(log n) in the mean.
+    """
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[Any, T]] = []
+        self._keys: dict[T, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __contains__(self, item: T) -> bool:
+        return item in self._keys
+
+    def key(self, item: T) -> Any:
+        return self._keys[item]
+
+    def put(self, item: T, key: Any) -> None:
+        """Adds an item, or gives one that is there another key."""
+        self._keys[item] = key
+        heapq.heappush(self._entries, (key, item))
+        self._compact()
+
+    def drop(self, item: T) -> None:
+        """Takes an item out, wherever it stands; nothing happens where it is not there."""
+        if self._keys.pop(item, None) is not None:
+            self._compact()
+
+    def first(self) -> T | None:
+        """The item of the least key; None when there is none."""
+        entries = self._entries
+        while entries:
+            key, item = entries[0]
+            if self._keys.get(item) == key:
+                return item
+            heapq.heappop(entries)
+        return None
+
+    def _compact(self) -> None:
+        if len(self._entries) > 2 * len(self._keys) + SPARE:
+            self._entries = [(key, item) for item, key in self._keys.items()]
+            heapq.heapify(self._entries)
+
+
+class TimeLimits:
+    """Deadlines of sequences, and how long each may wait before it runs for the first time."""
+
+    def __init__(self) -> None:
+        self._deadlines: Heap[int] = Heap()
+        self._patience: Heap[int] = Heap()
+        self._waiting: dict[int, Sequence] = {}
+
+    def __len__(self) -> int:
+        return len(self._deadlines) + len(self._patience)
+
+    def enter(self, sequence: Sequence) -> None:
+        """A sequence lives from now on."""
+        deadline_s = sequence.options.deadline_s
+        if deadline_s is not None:
+            self._deadlines.put(sequence.sequence_id, sequence.arrival + deadline_s)
+
+    def wait(self, sequence: Sequence) -> None:
+        """A sequence stands in the line that never ran. Where one of its prompt runs, so does its request."""
+        limit_s = sequence.options.queue_limit_s
+        if limit_s is not None and sequence.parent is None:
+            self._waiting[sequence.sequence_id] = sequence
+            self._patience.put(sequence.sequence_id, sequence.arrival + limit_s)
+
+    def admit(self, number: int) -> None:
+        """It runs."""
+        if self._waiting.pop(number, None) is not None:
+            self._patience.drop(number)
+
+    def leave(self, number: int) -> None:
+        """It lives no more."""
+        self._deadlines.drop(number)
+        self.admit(number)
+
+    def reached(self, now: float) -> TokenEvent | None:
+        """What becomes of the next sequence whose time is up by now; None where there is none."""
+        number = self._deadlines.first()
+        if number is not None and self._deadlines.key(number) <= now:
+            return TokenEvent(number, (), (), finish="deadline")
+        number = self._patience.first()
+        if number is not None and self._patience.key(number) <= now:
+            return _refusal(self._waiting[number])
+        return None
+
+
+def _refusal(sequence: Sequence) -> TokenEvent:
+    limit_s = sequence.options.queue_limit_s
+    assert limit_s is not None, "only who has a limit reaches it"
+    error = BusyError(
+        f"The request waited {limit_s:g} s and did not begin to run.",
+        retry_after_s=min(limit_s, MOST_RETRY_S),
+        hint="Retry later, or use a tier with a longer queue limit.",
+    )
+    return TokenEvent(sequence.sequence_id, (), (), finish="abort", error=error)
+
+
+def is_coming(parent: Sequence) -> bool:
+    """Whether the prompt's blocks are on their way, so that it is worth waiting for them."""
+    if parent.state is SequenceState.RUNNING:
+        return parent.computed < parent.prompt_length - 1
+    return parent.state is SequenceState.WAITING and parent.admitted_at is None
+
+
+class Siblings:
+    """Sequences of one prompt: the others wait until the first, their parent, has computed what they will share."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, list[Sequence]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def wait(self, sequence: Sequence, parent: Sequence) -> None:
+        """It waits until its parent is called for."""
+        self._waiting.setdefault(parent.sequence_id, []).append(sequence)
+
+    def call(self, parent: Sequence) -> list[Sequence]:
+        """Those that waited for this parent; they wait for it no longer."""
+        return self._waiting.pop(parent.sequence_id, [])
+
+    def leave(self, sequence: Sequence) -> None:
+        """It waits no longer, if it did."""
+        parent = sequence.parent
+        if parent is None or sequence not in self._waiting.get(parent.sequence_id, ()):
+            return
+        self._waiting[parent.sequence_id].remove(sequence)
+        if not self._waiting[parent.sequence_id]:
+            del self._waiting[parent.sequence_id]
 
 
 @dataclass(slots=True)

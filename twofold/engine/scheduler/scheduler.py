@@ -37,18 +37,19 @@ from twofold.core.step import (
 )
 from twofold.engine.kv.manager import BlockManager
 from twofold.engine.kv.reach import Reach
-from twofold.engine.scheduler.admission import LookAheadAdmission
-from twofold.engine.scheduler.blocks import SequenceBlocks
-from twofold.engine.scheduler.budget import Budget
-from twofold.engine.scheduler.events import event_of
-from twofold.engine.scheduler.limits import TimeLimits
-from twofold.engine.scheduler.look_ahead import LookAhead
-from twofold.engine.scheduler.preempt import PreemptionCost, least_urgent
-from twofold.engine.scheduler.queue import ANSWER_WEIGHT, PROMPT_WEIGHT, TenantQueue, WaitingLine
+from twofold.engine.scheduler.blocks import LookAhead, LookAheadAdmission, PreemptionCost, SequenceBlocks, least_urgent
+from twofold.engine.scheduler.budget import Budget, StepBuilder, StepLimits, StepPace
+from twofold.engine.scheduler.queue import (
+    ANSWER_WEIGHT,
+    PROMPT_WEIGHT,
+    Siblings,
+    TenantQueue,
+    TimeLimits,
+    WaitingLine,
+    is_coming,
+)
 from twofold.engine.scheduler.sequence import Sequence, SequenceState
-from twofold.engine.scheduler.siblings import Siblings, is_coming
 from twofold.engine.scheduler.stalls import Stalls, StepWork
-from twofold.engine.scheduler.step_builder import StepBuilder, StepLimits, StepPace
 from twofold.engine.scheduler.step_time import StepTimeModel
 
 
@@ -424,7 +425,7 @@ class Scheduler:
             self._stalls.begin_decode(sequence)
         if sequence.state is SequenceState.FINISHED:
             self._retire(sequence, now)
-        return event_of(sequence, tokens, result)
+        return sequence.event(tokens, result)
 
     def _enter(self, sequence: Sequence) -> None:
         number = sequence.sequence_id

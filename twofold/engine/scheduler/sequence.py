@@ -44,6 +44,7 @@ from twofold.core.step import (
     SequenceStart,
     SequenceStep,
     TokenConstraint,
+    TokenEvent,
 )
 from twofold.engine.kv.holding import Holding, Swapped
 
@@ -302,6 +303,23 @@ class Sequence:
         elif not self.draws and self.pending == 0:
             self.finish("length" if self.pooling is None else "stop")
         return ()
+
+    def event(self, tokens: tuple[int, ...], result: SequenceOutcome) -> TokenEvent | None:
+        """The event of a step in which it took ``tokens`` from its outcome; None if the step has no result."""
+        has_result = tokens or result.prompt_logprobs or result.candidates or result.hidden is not None
+        if not has_result and self.state is not SequenceState.FINISHED:
+            return None
+        return TokenEvent(
+            self.sequence_id,
+            tokens,
+            result.logprobs[: len(tokens)],
+            result.prompt_logprobs,
+            self.finish_reason,
+            self.stop_token,
+            result.candidates,
+            result.hidden,
+            result.error,
+        )
 
     def rest(self) -> None:
         """Candidates were given: nothing more happens until ``extend``."""

@@ -18,10 +18,9 @@ from twofold.core.record import SequenceRecord
 from twofold.core.request import RequestOptions
 from twofold.core.step import SequenceOutcome, StepOutcome, StepPlan
 from twofold.engine.kv.manager import BlockManager, GroupSize
-from twofold.engine.scheduler.budget import Budget, FixedBudget, LiveBudget
+from twofold.engine.scheduler.budget import Budget, FixedBudget, LiveBudget, StepLimits
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import Sequence
-from twofold.engine.scheduler.step_builder import StepLimits
 from twofold.engine.scheduler.step_time import StepTimeModel
 from twofold.planner.count.step import SequenceRows, read_positions, visible
 from twofold.planner.simulate.jobs import SimulatedJob, spans

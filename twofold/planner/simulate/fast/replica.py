@@ -17,7 +17,7 @@ from collections import deque
 from heapq import heappop, heappush
 from typing import Final
 
-from twofold.engine.scheduler.look_ahead import HORIZON, LEAST_AHEAD
+from twofold.engine.scheduler.blocks import HORIZON, LEAST_AHEAD
 from twofold.planner.count.step import SequenceRows, read_positions, visible
 from twofold.planner.simulate.fast.cache import CountedCache
 from twofold.planner.simulate.fast.decodes import Decodes
