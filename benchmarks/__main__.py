@@ -44,11 +44,13 @@ from benchmarks import (
 from benchmarks.http import overhead, servers
 from benchmarks.setting import Setting
 from benchmarks.worker import WorkerError
+from twofold.backends.cpu.backend import CpuBackend
+from twofold.backends.cpu.machine import MachineProbe
 from twofold.bench.phases.table import machine_lines
 from twofold.core.errors import TwofoldError
+from twofold.core.limits import MachineLimits
 from twofold.formats.fetch.sources import resolve
 from twofold.host.paths import CacheFolders
-from twofold.planner.machine import MachineLimits, MachineProbe
 
 MODELS = ("smollm2-135m", "gemma3-270m", "qwen2.5-coder-1.5b")
 SERVING: Mapping[str, Callable[[Setting], Any]] = {
@@ -75,7 +77,7 @@ EVERY_MODEL = ("compare", "prediction")
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))  # so that servers end with it
     options = _options()
-    limits = MachineProbe(threads=options.threads).now()
+    limits = MachineProbe(CpuBackend(threads=options.threads)).now()
     report: dict[str, Any] = {"threads": limits.threads, "ceilings": _print_ceilings(limits)}
     for name in options.models:
         try:

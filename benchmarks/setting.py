@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from twofold.backends.cpu.backend import CpuBackend
+from twofold.backends.cpu.machine import MachineProbe
 from twofold.bench.phases.bench import PhaseBench
 from twofold.bench.phases.cases import Case, Decode
 from twofold.bench.phases.ceilings import Ceilings, read_ceilings
 from twofold.bench.phases.rows import Row
+from twofold.core.limits import MachineLimits
 from twofold.engine.llm import LLM
 from twofold.planner.count.step import SequenceRows
-from twofold.planner.machine import MachineLimits, MachineProbe
 from twofold.planner.predict.phase import spans_limit
 
 STEP_ROWS: Final = 512
@@ -35,7 +37,7 @@ class Setting:
 
     def remeasured(self) -> Setting:
         """With the best of the ceilings that were known and of what the machine can do now."""
-        return replace(self, ceilings=self.ceilings.raised(MachineProbe(threads=self.threads).now()))
+        return replace(self, ceilings=self.ceilings.raised(MachineProbe(CpuBackend(threads=self.threads)).now()))
 
     @property
     def threads(self) -> int:

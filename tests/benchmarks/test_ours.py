@@ -12,7 +12,7 @@ from benchmarks.ours import Ours
 from benchmarks.setting import Setting
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.bench.phases.cases import Case, Decode, Prefill
-from twofold.planner.machine import MachineLimits, ReadSpeed
+from twofold.core.limits import MachineLimits, ReadSpeed
 
 MACHINE = MachineLimits("cpu", "avx2", 1, (ReadSpeed(1 << 20, 1e9),), 1e9, 1e9, "2026-01-01T00:00:00+00:00")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -69,22 +70,18 @@ def test_a_model_that_is_not_there() -> None:
         LLM("/nowhere/model.gguf")
 
 
-class RememberedBackend:
+class RememberedBackend(ReferenceBackend):
     """The reference, with a runner that remembers whether it was closed."""
 
-    name = "remembered"
-    closed = False
-
-    def free_memory(self) -> int:
-        return 1 << 30
+    closed: ClassVar[list[str]] = []
 
     def load(self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes) -> HostRunner:
-        runner = ReferenceBackend().load(file, spec, weights, sizes)
+        runner = super().load(file, spec, weights, sizes)
         runner.compile_s, runner.close = 0.25, self._close
         return runner
 
     def _close(self) -> None:
-        self.closed = True
+        self.closed.append(self.name)
 
 
 def test_another_backend(tiny_gguf: Tiny) -> None:
@@ -93,4 +90,4 @@ def test_another_backend(tiny_gguf: Tiny) -> None:
     assert loaded.compile_s == 0.25
     with LLM.from_loaded(loaded) as llm:
         assert llm.generate("the engine", SamplingParams(max_tokens=2, ignore_eos=True))[0].outputs[0].token_ids
-    assert backend.closed
+    assert backend.closed == ["reference"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from twofold.core.limits import MachineLimits, ReadSpeed
 from twofold.core.model import Formats, GatedFFN, GroupedAttention, LayerSpec, ModelSpec
 from twofold.core.quant import BY_NAME
 from twofold.core.record import SequenceRecord
 from twofold.core.values import ValueFormat
-from twofold.planner.machine import MachineLimits, ReadSpeed
 from twofold.planner.predict.phase import local_steps
 from twofold.planner.predict.steps import StepPredictor
 

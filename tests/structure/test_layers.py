@@ -63,7 +63,7 @@ EXCLUSIVE: dict[str, frozenset[str]] = {
 ONLY: dict[str, frozenset[str]] = {
     "bench": frozenset({"core", "host", "formats", "text", "bench.draw", "bench.load"}),
     "engine": frozenset(
-        {"core", "host", "formats", "text", "models", "backends", "backends.cpu.kernels", "backends.sampling"}
+        {"core", "host", "formats", "text", "models", "backends", "backends.sampling"}
         | {"engine.kv", "engine.grammar", "engine.scheduler"}
     ),
 }

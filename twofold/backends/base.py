@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from twofold.core.kv_layout import KVType
+from twofold.core.limits import MachineLimits
 from twofold.core.model import ModelSpec
 from twofold.core.step import StepInput, StepMasks, StepOutcome
 from twofold.formats.base import ModelFile
@@ -104,8 +105,26 @@ class Backend(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def device(self) -> str:
+        """The machine's name."""
+        ...
+
+    @property
+    def variant(self) -> str:
+        """What the time of steps depends on beside the device, as part of a file name."""
+        ...
+
+    def warnings(self) -> tuple[str, ...]:
+        """Why its options are not the best ones, in sentences."""
+        ...
+
     def free_memory(self) -> int:
         """Bytes that weights and KV cache may take."""
+        ...
+
+    def limits(self, working_set: int) -> MachineLimits | None:
+        """What the machine can do at most while it reads so many bytes a step; None where it is not measured."""
         ...
 
     def load(self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes) -> ModelRunner:

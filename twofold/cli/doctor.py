@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
-from twofold.backends.cpu.kernels.isa import TABLES, Isa, choose
-from twofold.backends.cpu.kernels.jit import host_features
+from twofold.backends.cpu.backend import CpuBackend
+from twofold.backends.cpu.kernels.isa import TABLES, Isa
+from twofold.backends.cpu.machine import MachineProbe
 from twofold.cli.console import LazyProgress, Status, answer, print_json
 from twofold.cli.options import FLAG
 from twofold.cli.progress import format_bytes
+from twofold.core.limits import MachineLimits
 from twofold.formats.fetch import sources
 from twofold.host.cpu import CPU, read_cpu
 from twofold.host.memory import Memory, read_memory
 from twofold.host.paths import CacheFolders
 from twofold.host.versions import versions
-from twofold.planner.machine import MachineLimits, MachineProbe
 
 if TYPE_CHECKING:
     from twofold.core.values import Arithmetic
@@ -88,7 +89,7 @@ def doctor(
     """
     if calibrate:
         return _calibrate(model or sources.DEFAULT_MODEL, isa, threads, json=json)
-    found = diagnose(choose(host_features(), isa), threads)
+    found = diagnose(CpuBackend(isa, threads))
     if json:
         print_json(asdict(found) | {"cpu": asdict(found.cpu) | {"features": sorted(found.cpu.features)}})
     else:
@@ -96,12 +97,12 @@ def doctor(
     return 0
 
 
-def diagnose(isa: Isa, threads: int | None) -> Diagnosis:
+def diagnose(backend: CpuBackend) -> Diagnosis:
     """Looks at the machine and measures it anew. ResourceError where the cache folder cannot be used."""
     folders, cpu, memory = CacheFolders.of().create(), read_cpu(), read_memory()
-    threads = threads or cpu.usable_cores
+    isa = backend.table
     with Status("Measuring …"):
-        limits = MachineProbe(isa.name, threads).best()
+        limits = MachineProbe(backend).best()
     parts = {"models": folders.models, "kernels": folders.kernels, "tokenizers": folders.tokenizers}
     models = tuple(model.name for model in sources.installed(folders.models))
     return Diagnosis(
@@ -109,7 +110,7 @@ def diagnose(isa: Isa, threads: int | None) -> Diagnosis:
         cpu=cpu,
         isa=isa.name,
         features=tuple(sorted(isa.needs)),
-        threads=threads,
+        threads=backend.workers,
         memory=memory,
         limits=limits,
         folders={name: _folder(path) for name, path in parts.items()},

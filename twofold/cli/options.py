@@ -83,14 +83,11 @@ class ModelOptions:
     ] = None
 
     def check(self) -> None:
-        """Raises ParameterError for an impossible value: before anything is fetched. Warns of too many threads."""
+        """Raises ParameterError for an impossible value: before anything is fetched. Prints warnings of the backend."""
         from twofold.engine.config import EngineOptions  # noqa: PLC0415 - start-up time
-        from twofold.host.cpu import read_cpu  # noqa: PLC0415
 
-        EngineOptions(**self.engine_keywords()).open_backend()
-        cores = read_cpu().usable_cores
-        if self.threads is not None and self.threads > 2 * cores:
-            note(f"warning: {self.threads} threads share {cores} cores, which is slower than --threads {cores}.")
+        for warning in EngineOptions(**self.engine_keywords()).open_backend().warnings():
+            note(f"warning: {warning}")
 
     def engine_keywords(self) -> dict[str, Any]:
         """Keywords of ``LLM``, but for the model and the tokenizer.

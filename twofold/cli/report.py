@@ -6,9 +6,12 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Self
 
+from twofold.backends.cpu.backend import CpuBackend
+from twofold.backends.cpu.machine import MachineProbe
 from twofold.cli.generate import Generator
 from twofold.cli.phases import PhaseShare, RooflineShares, decode_speed, prefill_speed
 from twofold.core.errors import TwofoldError
+from twofold.core.limits import MachineLimits
 from twofold.core.record import PhaseWork
 from twofold.core.report import RequestReport
 from twofold.engine.outputs import RequestMetrics, RequestOutput
@@ -16,7 +19,6 @@ from twofold.formats.open import open_model
 from twofold.models.read import read_model
 from twofold.planner.count.memory import streamed_bytes
 from twofold.planner.explain.lines import explain_request
-from twofold.planner.machine import MachineLimits, MachineProbe
 from twofold.planner.predict.phase import PhaseCost, PhaseLimit, decode_limit, local_steps, prefill_limit
 from twofold.planner.predict.steps import StepPredictor
 
@@ -28,7 +30,7 @@ class Roofline:
         self._config = generator.llm.config
         with open_model(generator.path) as file:
             self._shape, _ = read_model(file)
-        self._probe = MachineProbe(self._config.isa, self._config.threads, streamed_bytes(self._shape))
+        self._probe = MachineProbe(CpuBackend(self._config.isa, self._config.threads), streamed_bytes(self._shape))
         self._steps = self._with(self._probe.limits())
 
     @classmethod

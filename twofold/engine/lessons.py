@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from twofold.backends.base import Backend
 from twofold.engine.scheduler.step_time import StepShape
-from twofold.host.cpu import read_cpu
 
 Lesson: TypeAlias = tuple[StepShape, float]
 """A step's shape, and the seconds that it took."""
@@ -32,26 +32,26 @@ def model_key(path: Path) -> str:
     return f"{path.stem}-{path.stat().st_size}-{digest}"
 
 
-def read_lessons(path: Path, isa: str | None, threads: int | None, cache: Path) -> tuple[Lesson, ...]:
+def read_lessons(path: Path, backend: Backend, cache: Path) -> tuple[Lesson, ...]:
     """Lessons for the model in a file; none where nothing was calibrated, or what there is cannot be read."""
     try:
-        document = json.loads(_file(path, isa, threads, cache).read_text("utf-8"))
-        if (document["version"], document["cpu"]) != (VERSION, read_cpu().name):
+        document = json.loads(_file(path, backend, cache).read_text("utf-8"))
+        if (document["version"], document["cpu"]) != (VERSION, backend.device):
             return ()
         return tuple(_lesson(*entry) for entry in document["steps"][:MOST])
     except (OSError, ValueError, TypeError, KeyError):
         return ()
 
 
-def write_lessons(lessons: Iterable[Lesson], path: Path, isa: str | None, threads: int | None, cache: Path) -> None:
+def write_lessons(lessons: Iterable[Lesson], path: Path, backend: Backend, cache: Path) -> None:
     """Writes the file whole or not at all; a folder that cannot be written keeps nothing."""
-    file = _file(path, isa, threads, cache)
+    file = _file(path, backend, cache)
     steps = [[*shape, seconds] for shape, seconds in lessons]
     with contextlib.suppress(OSError):
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, draft = tempfile.mkstemp(dir=file.parent, prefix=".lessons-")
         with os.fdopen(descriptor, "w", encoding="utf-8") as written:
-            json.dump({"version": VERSION, "cpu": read_cpu().name, "steps": steps}, written)
+            json.dump({"version": VERSION, "cpu": backend.device, "steps": steps}, written)
         Path(draft).replace(file)
 
 
@@ -59,7 +59,5 @@ def _lesson(rows: int, logit_rows: int, attended: int, read: int, seconds: float
     return StepShape(int(rows), int(logit_rows), int(attended), int(read)), float(seconds)
 
 
-def _file(path: Path, isa: str | None, threads: int | None, cache: Path) -> Path:
-    """``isa`` and ``threads`` as an engine is asked for them: None is the best, and every core."""
-    name = f"lessons-{isa or 'best'}-{threads or read_cpu().usable_cores}-{model_key(path)}.json"
-    return cache / "calibration" / name
+def _file(path: Path, backend: Backend, cache: Path) -> Path:
+    return cache / "calibration" / f"lessons-{backend.variant}-{model_key(path)}.json"

@@ -74,7 +74,7 @@ def load_model(
         config = resolve(options, spec, max(0, backend.free_memory() - file.nbytes))
         runner = backend.load(file, spec, weights, runner_sizes(config))
         sampling = SamplingDefaults.of_model(path, file.model.values)
-    lessons = () if cache is None else read_lessons(path, config.isa, config.threads, cache)
+    lessons = () if cache is None else read_lessons(path, backend, cache)
     load_s = time.perf_counter() - start - runner.compile_s
     return LoadedModel(runner, tokenizer, spec, config, load_s, lessons, sampling)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.tiny import TinyModel, TinyOptions
+from twofold.backends.cpu.machine import MachineProbe
 from twofold.bench.phases.cases import Case, Decode, Mixed, Prefill, Prefix, Sizes, phase_of
 from twofold.bench.phases.ceilings import Ceilings
 from twofold.bench.phases.report import PhaseReport
@@ -22,8 +23,8 @@ from twofold.bench.phases.table import TablePrinter
 from twofold.cli.bench import engine as command
 from twofold.cli.options import ModelOptions
 from twofold.core.errors import ContextLengthError, ParameterError
+from twofold.core.limits import MachineLimits, ReadSpeed
 from twofold.engine.config import EngineOptions
-from twofold.planner.machine import MachineLimits, MachineProbe, ReadSpeed
 from twofold.planner.predict.phase import PhaseLimit
 
 MACHINE = MachineLimits("made up", "avx2", 2, (ReadSpeed(1 << 30, 1e11),), 1e12, 1e12, "2026-01-01T00:00:00+00:00")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twofold.core.errors import ParameterError
-from twofold.planner.machine import MachineLimits, ReadSpeed
+from twofold.core.limits import MachineLimits, ReadSpeed
 from twofold.planner.machines.known import find_machine, known_machines
 from twofold.planner.machines.local import local_machine
 from twofold.planner.machines.machine import Cited, Machine

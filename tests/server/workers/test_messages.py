@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from twofold.api.pooling import PoolingParams
 from twofold.core import errors
 from twofold.core.errors import MethodError, ParameterError, QuotaError, TwofoldError
+from twofold.core.limits import MachineLimits, ReadSpeed
 from twofold.core.params import SamplingParams, StructuredOutputsParams, ThinkingParams
 from twofold.core.record import SequenceRecord, Stall
 from twofold.core.report import BlockCounts, EngineSnapshot, PinCounts, RequestReport, StepReport
 from twofold.core.request import CachePin, RequestOptions
 from twofold.core.travel import ERRORS
 from twofold.engine.outputs import CompletionOutput, Logprob, OutputDelta, RequestMetrics, RequestOutput
-from twofold.planner.machine import MachineLimits, ReadSpeed
 from twofold.server.workers.messages import (
     Abort,
     Check,

@@ -13,7 +13,8 @@ from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_featu
 from twofold.backends.cpu.model import CpuModel, CpuOptions
 from twofold.backends.host import HostRunner
 from twofold.backends.sampling.sampler import Sampler
-from twofold.core.errors import ParameterError
+from twofold.core.errors import ParameterError, TwofoldError
+from twofold.core.limits import MachineLimits
 from twofold.core.model import ModelSpec
 from twofold.formats.base import ModelFile
 from twofold.host.cpu import read_cpu
@@ -50,6 +51,32 @@ class CpuBackend:
     def workers(self) -> int:
         """Threads of the team."""
         return self.threads or read_cpu().usable_cores
+
+    @property
+    def device(self) -> str:
+        """``Backend.device``: the processor."""
+        return read_cpu().name
+
+    @property
+    def variant(self) -> str:
+        """``Backend.variant``."""
+        return f"{self.isa or 'best'}-{self.workers}"
+
+    def warnings(self) -> tuple[str, ...]:
+        """``Backend.warnings``."""
+        cores = read_cpu().usable_cores
+        if self.workers <= 2 * cores:
+            return ()
+        return (f"{self.workers} threads share {cores} cores, which is slower than --threads {cores}.",)
+
+    def limits(self, working_set: int) -> MachineLimits | None:
+        """``Backend.limits``, measured within the last week or now."""
+        from twofold.backends.cpu.machine import MachineProbe  # noqa: PLC0415 - it is made of a backend
+
+        try:
+            return MachineProbe(self, working_set).limits()
+        except (TwofoldError, OSError, MemoryError):
+            return None
 
     def free_memory(self) -> int:
         """``Backend.free_memory``."""

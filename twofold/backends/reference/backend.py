@@ -17,6 +17,7 @@ from twofold.backends.sampling.sampler import Sampler
 from twofold.core.errors import ResourceError
 from twofold.core.model import ModelSpec
 from twofold.formats.base import ModelFile
+from twofold.host.cpu import read_cpu
 from twofold.host.memory import read_memory
 from twofold.models.bind import ModelWeights
 from twofold.models.decoder import forward
@@ -29,6 +30,19 @@ class ReferenceBackend:
     """``Backend`` on NumPy. It has no options; weights take four bytes a value, whatever their format in the file."""
 
     name: ClassVar[str] = "reference"
+    variant: ClassVar[str] = "reference"
+
+    @property
+    def device(self) -> str:
+        """``Backend.device``: the processor."""
+        return read_cpu().name
+
+    def warnings(self) -> tuple[str, ...]:
+        """``Backend.warnings``: it has no options."""
+        return ()
+
+    def limits(self, working_set: int) -> None:
+        """``Backend.limits``: it is far from any."""
 
     def free_memory(self) -> int:
         """``Backend.free_memory``."""

@@ -19,11 +19,11 @@ from pathlib import Path
 
 from twofold.bench.phases.cases import Case, Decode, Mixed, Prefill, Prefix
 from twofold.core.kv_layout import KVType
+from twofold.core.limits import MachineLimits, best_of
 from twofold.core.model import ModelSpec
 from twofold.formats.open import open_model
 from twofold.models.read import read_model
 from twofold.planner.count.step import SequenceRows
-from twofold.planner.machine import MachineLimits, best_of
 from twofold.planner.predict.phase import PhaseLimit, local_steps, prefill_limit, spans_limit
 from twofold.planner.predict.steps import StepPredictor
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from twofold.backends.cpu.backend import CpuBackend
+from twofold.backends.cpu.machine import MachineProbe
 from twofold.bench.phases.bench import PhaseBench
 from twofold.bench.phases.cases import Case, Sizes
 from twofold.bench.phases.ceilings import Ceilings, read_ceilings
@@ -17,7 +19,6 @@ from twofold.core.errors import ContextLengthError, ResourceError
 from twofold.core.kv_layout import KVType
 from twofold.engine.config import EngineKeywords, EngineOptions
 from twofold.engine.llm import LLM
-from twofold.planner.machine import MachineProbe
 from twofold.planner.predict.phase import PhaseLimit
 
 RAISED: Final = 1.02
@@ -69,7 +70,7 @@ def run(
     Of ``options``, what is left open is made to suit the cases: as much context as the longest needs, as many sequences
     as the largest batch. Raises ContextLengthError where no case fits, and what loading a model raises.
     """
-    probe = MachineProbe(options.isa, options.threads, subject.path.stat().st_size)
+    probe = MachineProbe(CpuBackend(options.isa, options.threads), subject.path.stat().st_size)
     ceilings = read_ceilings(subject.path, probe.best(), _kv_type(options), options.max_num_batched_tokens)
     listener.opened(ceilings, subject.name)
     cases = tuple(sizes.cases(prefix_caching=options.enable_prefix_caching))

@@ -13,7 +13,7 @@ from twofold.bench.phases.cases import Case, Decode, Mixed, Phase, Prefill, Pref
 from twofold.bench.phases.ceilings import Ceilings
 from twofold.bench.phases.rows import DecodeRow, MixedRow, PrefillRow, PrefixRow, Row, SkippedCase, Spread, StartTimes
 from twofold.bench.phases.steps import StepTime
-from twofold.planner.machine import MachineLimits
+from twofold.core.limits import MachineLimits
 from twofold.planner.predict.phase import PhaseLimit
 
 LABEL: Final = 10

@@ -11,17 +11,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from twofold.backends.cpu.backend import CpuBackend
+from twofold.backends.cpu.machine import MachineProbe
 from twofold.core.model import ModelSpec
 from twofold.engine.lessons import model_key, write_lessons
 from twofold.engine.llm import LLM
-from twofold.host.cpu import read_cpu
 from twofold.host.memory import read_memory
 from twofold.host.paths import CacheFolders
 from twofold.planner.calibrate.fit import fit_constants, lessons, samples
 from twofold.planner.calibrate.probes import PROBES, ProbePoint, Prober, affordable
 from twofold.planner.calibrate.store import Calibration, CalibrationSubject, load, save
 from twofold.planner.count.memory import streamed_bytes
-from twofold.planner.machine import MachineProbe
 from twofold.planner.machines.local import engine_setting, machine_of
 from twofold.planner.predict.request import Predictor
 from twofold.planner.predict.steps import StepPredictor
@@ -50,7 +50,8 @@ def calibrate(
     subject = subject_of(path, isa, threads)
     shape = read_shape(path)
     read = streamed_bytes(shape, ENGINE)
-    probe = MachineProbe(isa, subject.threads, read)
+    backend = CpuBackend(isa, subject.threads)
+    probe = MachineProbe(backend, read)
     probe.best()  # once before and once after: other programs can only slow a probe down, and the best counts
     points = measure(path, shape, isa, subject.threads, seconds, stop)
     machine = machine_of(shape, probe.best())
@@ -71,7 +72,7 @@ def calibrate(
         now,
     )
     save(calibration, folders.root)
-    write_lessons(lessons(points), path, isa, threads, folders.root)
+    write_lessons(lessons(points), path, backend, folders.root)
     return calibration
 
 
@@ -96,8 +97,8 @@ def measure(
 
 def subject_of(path: Path, isa: str | None = None, threads: int | None = None) -> CalibrationSubject:
     """What a calibration of this model on this machine is filed under."""
-    probe = MachineProbe(isa, threads)
-    return CalibrationSubject(read_cpu().name, probe.table.name, probe.workers, model_key(path))
+    backend = CpuBackend(isa, threads)
+    return CalibrationSubject(backend.device, backend.table.name, backend.workers, model_key(path))
 
 
 def calibrated(path: Path, isa: str | None = None, threads: int | None = None) -> Predictor | None:

@@ -13,7 +13,7 @@ from twofold.planner.count.setting import Setting
 from twofold.planner.machines.machine import Cited, Machine
 
 if TYPE_CHECKING:  # measuring needs the kernels' compiler; a description does not
-    from twofold.planner.machine import MachineLimits
+    from twofold.core.limits import MachineLimits
 
 
 def engine_setting(dtype: KVType = "f16") -> Setting:

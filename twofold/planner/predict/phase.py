@@ -33,7 +33,7 @@ from twofold.planner.predict.demand import Demand
 from twofold.planner.predict.steps import StepPredictor
 
 if TYPE_CHECKING:
-    from twofold.planner.machine import MachineLimits
+    from twofold.core.limits import MachineLimits
 
 
 def local_steps(shape: ModelSpec, limits: MachineLimits, dtype: KVType = "f16") -> StepPredictor:

@@ -8,7 +8,6 @@ from twofold.core.errors import ResourceError
 from twofold.engine.config import EngineConfig, EngineOptions, resolve
 from twofold.engine.lessons import Lesson, read_lessons
 from twofold.formats.open import open_model
-from twofold.host.memory import read_memory
 from twofold.host.paths import CacheFolders
 from twofold.models.read import read_model
 from twofold.planner.calibrate.run import calibrated
@@ -18,8 +17,7 @@ from twofold.planner.simulate.setting import Blocks, EngineSetting
 
 def this_machine(path: Path, options: EngineOptions) -> Scenario:
     """An exact scenario of a model file. Raises ResourceError where nothing was calibrated for it and its threads."""
-    isa, threads = options.isa, options.threads
-    predictor = calibrated(path, isa, threads)
+    backend, predictor = options.open_backend(), calibrated(path, options.isa, options.threads)
     if predictor is None:
         raise ResourceError(
             f"This machine was not calibrated for {path.name}.",
@@ -27,11 +25,11 @@ def this_machine(path: Path, options: EngineOptions) -> Scenario:
         )
     with open_model(path) as file:
         spec, _ = read_model(file, options.max_model_len)
-        config = resolve(options, spec, max(0, read_memory().available - file.nbytes))
+        config = resolve(options, spec, max(0, backend.free_memory() - file.nbytes))
     return Scenario(
         shape=predictor.shape,
         machine=predictor.machine,
-        setting=setting_of(config, read_lessons(path, isa, threads, CacheFolders.of().root)),
+        setting=setting_of(config, read_lessons(path, backend, CacheFolders.of().root)),
         how=predictor.how,
         constants=predictor.constants,
         exact=True,

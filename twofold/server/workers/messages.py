@@ -21,12 +21,12 @@ import msgspec
 from twofold.api.pooling import PoolingParams
 from twofold.core.errors import TwofoldError
 from twofold.core.kv_layout import KVType
+from twofold.core.limits import MachineLimits
 from twofold.core.params import SamplingParams
 from twofold.core.report import EngineSnapshot, StepReport
 from twofold.core.request import RequestOptions
 from twofold.core.travel import from_plain, to_plain
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.planner.machine import MachineLimits
 
 MOST_FRAME_BYTES: Final = 1 << 30
 LENGTH: Final = struct.Struct("<I")

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from twofold.core.errors import ResourceError, TwofoldError
+from twofold.core.limits import MachineLimits
 from twofold.engine.config import EngineConfig, EngineOptions
 from twofold.engine.load import LoadedModel, load_model
 from twofold.formats.open import open_model
 from twofold.host.paths import CacheFolders
-from twofold.planner.machine import MachineLimits, MachineProbe
 from twofold.server.models.memory import plan_of
 from twofold.server.workers.channel import Channel
 from twofold.server.workers.messages import LoadModel, Ping, Pong, Ready, Unloadable
@@ -71,7 +71,7 @@ class _Worker:
         folders = CacheFolders.of().create()
         options = EngineOptions(**load.options)
         path = Path(load.path)
-        machine = machine_limits(options, path)
+        machine = options.open_backend().limits(path.stat().st_size)
         loaded = load_model(path, options, tokenizer_cache=folders.tokenizers, cache=folders.root)
         service = Service(loaded, self._channel.send)
         service.test()
@@ -82,15 +82,6 @@ class _Worker:
         self._channel.send(Unloadable(error))
         self._channel.drain()
         os._exit(error.exit_code)
-
-
-def machine_limits(options: EngineOptions, path: Path) -> MachineLimits | None:
-    """What this machine can do at most with the model in that file, measured within the last week or now; None where it
-    cannot be measured."""
-    try:
-        return MachineProbe(options.isa, options.threads, path.stat().st_size).limits()
-    except (TwofoldError, OSError, MemoryError):
-        return None
 
 
 def _ready(loaded: LoadedModel, path: Path, machine: MachineLimits | None) -> Ready:

@@ -15,16 +15,18 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from twofold.backends.cpu.backend import CpuBackend
 from twofold.backends.cpu.kernels import probe
 from twofold.backends.cpu.kernels.ir import Kernel
-from twofold.backends.cpu.kernels.isa import Isa, choose
-from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, as_function, host_features
+from twofold.backends.cpu.kernels.isa import Isa
+from twofold.backends.cpu.kernels.jit import Compiler, as_function
 from twofold.backends.cpu.memory import aligned_zeros
+from twofold.core.limits import MachineLimits, ReadSpeed, best_of, probe_size
 from twofold.host.cpu import read_cpu
 from twofold.host.memory import read_memory
 from twofold.host.paths import CacheFolders
@@ -35,9 +37,6 @@ QUICK_RUNS: Final = 3
 FULL_SIZES: Final = (32 << 20, 128 << 20, 512 << 20)
 FULL_RUNS: Final = 10
 """Takes about a second."""
-SIZE_STEP: Final = 16 << 20
-LARGEST_SIZE: Final = 512 << 20
-"""Beyond it nothing is in a cache."""
 LONGEST_AGE: Final = timedelta(days=7)
 MEMORY_SHARE: Final = 4
 """A probe takes at most 1/4 of the memory that is free."""
@@ -48,91 +47,36 @@ Probe = Callable[[int, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class ReadSpeed:
-    """Bytes a second, reading ``size`` bytes in order again and again."""
-
-    size: int
-    bytes_per_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class MachineLimits:
-    """Ceilings of ``threads`` threads of a processor under one instruction set. ``reads`` ascend in size."""
-
-    cpu: str
-    isa: str
-    threads: int
-    reads: tuple[ReadSpeed, ...]
-    int8_macs_per_s: float
-    float_macs_per_s: float
-    measured: str
-
-    def read_speed(self, working_set: int) -> float:
-        """Bytes a second for a working set: the best measured of sizes that are no smaller, for less is no slower."""
-        fitting = [read.bytes_per_s for read in self.reads if read.size >= working_set]
-        return max(fitting, default=self.reads[-1].bytes_per_s)
-
-    def measured_at(self, working_set: int) -> bool:
-        """Whether a size near the working set was measured: between it and the next size a cache may end."""
-        size = probe_size(working_set)
-        return any(read.size == size for read in self.reads)
-
-    @property
-    def age(self) -> timedelta:
-        return datetime.now(UTC) - datetime.fromisoformat(self.measured)
-
-
-@dataclass(frozen=True, slots=True)
 class MachineProbe:
-    """Measures this machine; None is the best instruction set and every core. ``working_set`` is how many bytes a model
-    reads.
+    """Measures this machine for a backend. ``working_set`` is how many bytes a model reads.
 
-    Raises ParameterError for an unknown instruction set, ResourceError where the cache folder cannot be used.
+    Raises ResourceError where the cache folder cannot be used.
     """
 
-    isa: str | None = None
-    threads: int | None = None
+    backend: CpuBackend
     working_set: int = 0
 
     def limits(self) -> MachineLimits:
         """What was measured within the week; measured now, in 0.3 s, where it is not known."""
-        return limits_for(self._compiler(), self.workers, CacheFolders.of().root, self.working_set)
+        return limits_for(self.backend.compiler(), self.backend.workers, CacheFolders.of().root, self.working_set)
 
     def again(self) -> MachineLimits:
         """Measured now at the working set alone; the best of that and of what was known."""
         sizes = (probe_size(self.working_set),)
-        return remeasured(self._compiler(), self.workers, CacheFolders.of().root, sizes)
+        return remeasured(self.backend.compiler(), self.backend.workers, CacheFolders.of().root, sizes)
 
     def best(self) -> MachineLimits:
         """Measured now, in about a second; the best of that and of what was known."""
-        return remeasured(self._compiler(), self.workers, CacheFolders.of().root, self._sizes, FULL_RUNS)
+        return remeasured(self.backend.compiler(), self.backend.workers, CacheFolders.of().root, self._sizes, FULL_RUNS)
 
     def now(self) -> MachineLimits:
         """What it can do at this moment."""
-        return measure(self._compiler(), self.workers, self._sizes, FULL_RUNS)
-
-    @property
-    def table(self) -> Isa:
-        """The instruction set."""
-        return choose(host_features(), self.isa)
-
-    @property
-    def workers(self) -> int:
-        """Threads that measure at once."""
-        return self.threads or read_cpu().usable_cores
+        return measure(self.backend.compiler(), self.backend.workers, self._sizes, FULL_RUNS)
 
     @property
     def _sizes(self) -> tuple[int, ...]:
         own = (probe_size(self.working_set),) if self.working_set else ()
         return tuple(sorted({*FULL_SIZES, *own}))
-
-    def _compiler(self) -> Compiler:
-        return Compiler(CodegenTarget.of(self.table), CacheFolders.of().create().kernels)
-
-
-def probe_size(working_set: int) -> int:
-    """At which size reading is measured for a model's weights: theirs in whole probes, up to the largest probe."""
-    return min(-(-max(1, working_set) // SIZE_STEP) * SIZE_STEP, LARGEST_SIZE)
 
 
 def limits_for(compiler: Compiler, threads: int, cache: Path, working_set: int) -> MachineLimits:
@@ -155,19 +99,6 @@ def remeasured(
     limits = limits if known is None else best_of(known, limits)
     _keep(_path(compiler.target.isa, threads, cache), limits)
     return limits
-
-
-def best_of(known: MachineLimits, now: MachineLimits) -> MachineLimits:
-    """The higher of each ceiling, as old as the older: two measurements of one machine."""
-    speeds: dict[int, float] = {}
-    for read in (*known.reads, *now.reads):
-        speeds[read.size] = max(read.bytes_per_s, speeds.get(read.size, 0.0))
-    return replace(
-        known,
-        reads=tuple(ReadSpeed(size, speeds[size]) for size in sorted(speeds)),
-        int8_macs_per_s=max(known.int8_macs_per_s, now.int8_macs_per_s),
-        float_macs_per_s=max(known.float_macs_per_s, now.float_macs_per_s),
-    )
 
 
 def cached_limits(isa: Isa, threads: int, cache: Path) -> MachineLimits | None:

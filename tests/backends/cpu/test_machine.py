@@ -16,17 +16,9 @@ from twofold.backends.cpu.kernels import probe
 from twofold.backends.cpu.kernels.ir import Kernel
 from twofold.backends.cpu.kernels.isa import TABLES, Isa, choose
 from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, as_function, host_features
+from twofold.backends.cpu.machine import LONGEST_AGE, cached_limits, measure, remeasured
+from twofold.core.limits import MachineLimits, ReadSpeed, best_of, probe_size
 from twofold.host.cpu import read_cpu
-from twofold.planner.machine import (
-    LONGEST_AGE,
-    MachineLimits,
-    ReadSpeed,
-    best_of,
-    cached_limits,
-    measure,
-    probe_size,
-    remeasured,
-)
 
 SMALL = (1 << 20, 2 << 20)
 RUNNABLE = [isa for isa in TABLES if isa.needs <= host_features()]
