@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from twofold.core.errors import FormatError, ModelNotFoundError, UnsupportedModelError
-from twofold.core.quant import BY_GGML_TYPE, BY_NAME
-from twofold.formats.gguf import GGUFFile
+from twofold.core.quant import BY_NAME
+from twofold.formats.gguf import GGML_TYPES, GGUFFile
 
 Fill = Callable[[gguf.GGUFWriter], None]
 
@@ -103,7 +103,7 @@ def test_every_format_has_the_size_that_gguf_gives_it(name: str) -> None:
     block_values, block_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]]
     ours = BY_NAME[name]
     assert (ours.block_values, ours.block_bytes) == (block_values, block_bytes)
-    assert ours.ggml_type == int(gguf.GGMLQuantizationType[name])
+    assert GGML_TYPES[int(gguf.GGMLQuantizationType[name])] == ours.name
 
 
 def test_tensors_of_one_to_four_dimensions(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def compare_with_package(path: Path) -> None:
         for tensor in oracle.tensors:
             info = file.tensors[tensor.name]
             assert info.shape == tuple(tensor.shape.tolist())
-            assert info.format is BY_GGML_TYPE[int(tensor.tensor_type)]
+            assert info.format is BY_NAME[GGML_TYPES[int(tensor.tensor_type)]]
             assert (info.offset, info.nbytes) == (tensor.data_offset, tensor.n_bytes)
         last = oracle.tensors[-1]
         assert file.data(last.name).tobytes() == last.data.tobytes()

@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold.core.quant import QuantFormat
+from twofold.formats.gguf import GGML_TYPES
 
 MetadataItem = bool | int | float | str | Sequence[str] | NDArray[np.generic]
 
 ALIGNMENT: Final = 32
+TYPE_NUMBERS: Final = {name: number for number, name in GGML_TYPES.items()}
 BOOL, STRING, ARRAY = 7, 8, 9
 ARRAY_TYPES: Final[Mapping[str, int]] = {
     "uint8": 0,
@@ -62,7 +64,7 @@ def gguf_bytes(metadata: Mapping[str, MetadataItem], tensors: Mapping[str, RawTe
 
 def _describe(name: str, tensor: RawTensor, offset: int) -> bytes:
     dimensions = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *reversed(tensor.shape))
-    return _text(name) + dimensions + struct.pack("<IQ", tensor.format.ggml_type, offset)
+    return _text(name) + dimensions + struct.pack("<IQ", TYPE_NUMBERS[tensor.format.name], offset)
 
 
 def _text(value: str) -> bytes:

