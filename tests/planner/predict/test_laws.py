@@ -15,8 +15,15 @@ from twofold.planner.predict.constants import BARE, Constants
 from twofold.planner.predict.demand import Demand
 from twofold.planner.predict.known import CPU, GPU, LOOP, constants_for
 from twofold.planner.predict.request import Case, Predictor
-from twofold.planner.predict.serving import disaggregated_rate, mean_wait, most_tokens_per_s
-from twofold.planner.predict.speculation import check_ratio, least_acceptance, speed_up, tokens_a_turn
+from twofold.planner.predict.serving import (
+    check_ratio,
+    disaggregated_rate,
+    least_acceptance,
+    mean_wait,
+    most_tokens_per_s,
+    speed_up,
+    tokens_a_turn,
+)
 from twofold.planner.predict.steps import StepPredictor
 from twofold.planner.shapes.known import find_shape, known_shapes
 

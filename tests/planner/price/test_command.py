@@ -63,7 +63,7 @@ def test_a_trace_instead(run: Run, tmp_path: Path) -> None:
     )
     found = json.loads(run("price", "gpt-5", "--trace", str(path), "--json"))
     assert found["trace"]["without_cache"] == pytest.approx((1_000 * 1.25 + 100 * 10) / 1e6)
-    with pytest.raises(ParameterError, match="A trace says"):
+    with pytest.raises(ParameterError, match="A trace sets the lengths"):
         run("price", "gpt-5", "--trace", str(path), "--cached", "5")
 
 

@@ -80,7 +80,7 @@ def test_experts_that_a_step_reads(rows: int) -> None:
     attention = 2 * 4096 * 4096 + 2 * 4096 * 1024
     assert parameters(shape).active == MIXTRAL_LAYERS * (attention + 2 * expert + 8 * 4096)
     work = decode_step(shape, [1] * rows)
-    experts = sum(work.named(f"ffn_{name}_exps").weight_bytes for name in ("gate", "up", "down"))
+    experts = sum(work.named(f"expert_{name}").weight_bytes for name in ("gate", "up", "down"))
     assert experts == pytest.approx(MIXTRAL_LAYERS * 8 * (1 - (1 - 2 / 8) ** rows) * expert * 2)
 
 

@@ -11,8 +11,14 @@ from twofold.planner.count.setting import Setting
 from twofold.planner.machines.known import find_machine
 from twofold.planner.predict.known import GPU, LOOP
 from twofold.planner.predict.request import Case, Predictor
-from twofold.planner.predict.serving import disaggregated_rate, mean_wait, most_tokens_per_s
-from twofold.planner.predict.speculation import least_acceptance, speed_up, tokens_a_turn
+from twofold.planner.predict.serving import (
+    disaggregated_rate,
+    least_acceptance,
+    mean_wait,
+    most_tokens_per_s,
+    speed_up,
+    tokens_a_turn,
+)
 from twofold.planner.shapes.known import find_shape
 
 PARAMETERS, HEAD, LAYERS, HIDDEN = 68.451e9, 1.0507e9, 80, 8192

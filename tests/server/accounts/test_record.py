@@ -104,7 +104,7 @@ def test_the_last_ones_are_kept_for_their_tenant() -> None:
     assert all(len(account.served.gaps_s) == 1 for account in recent._accounts.values())
     assert recent.data("acme", "req_2")["longest_gap_s"] == 3.0
     for tenant, request_id in (("acme", "req_0"), ("other", "req_2"), ("", "req_2"), ("acme", "req_9")):
-        with pytest.raises(NotFoundError, match="ended lately"):
+        with pytest.raises(NotFoundError, match="ended recently"):
             recent.data(tenant, request_id)
 
 

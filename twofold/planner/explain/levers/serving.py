@@ -13,8 +13,7 @@ from twofold.planner.explain.levers.base import Assumptions, Effect, Lever, Leve
 from twofold.planner.explain.scenario import UniformScenario, retimed
 from twofold.planner.explain.words import count, factor, scaled, size
 from twofold.planner.predict.request import Prediction
-from twofold.planner.predict.serving import mean_wait
-from twofold.planner.predict.speculation import check_ratio, least_acceptance, speed_up
+from twofold.planner.predict.serving import check_ratio, least_acceptance, mean_wait, speed_up
 
 CHUNK: Final = 512
 """Rows of a step: what engines take if not told otherwise."""
