@@ -129,6 +129,11 @@ class EngineOptions:
         """The backend that computes, with its options. Raises ParameterError for an option that it does not have."""
         return open_backend(self.backend, {"isa": self.isa, "threads": self.threads})
 
+    @property
+    def kv_type(self) -> KVType:
+        """How keys and values are stored."""
+        return cast(KVType, "f16" if self.kv_cache_dtype == "auto" else self.kv_cache_dtype)
+
     def _check_pace(self, name: str, milliseconds: object) -> None:
         number = isinstance(milliseconds, int | float) and not isinstance(milliseconds, bool)
         if not number or not 0 < cast(float, milliseconds) <= MOST_TARGET_MS:
@@ -177,8 +182,7 @@ def resolve(options: EngineOptions, spec: ModelSpec, free_memory: int) -> Engine
     A context that was asked for must fit, or it is an error; one that was left open is the model's, or shorter where
     memory does not hold it. Raises ParameterError and ResourceError.
     """
-    kv_type = cast(KVType, "f16" if options.kv_cache_dtype == "auto" else options.kv_cache_dtype)
-    layout = KVLayout(spec, KV_FORMATS[kv_type], options.block_size)
+    layout = KVLayout(spec, KV_FORMATS[options.kv_type], options.block_size)
     demand = KVDemand(spec, layout, options.max_num_batched_tokens)
     longest = _asked_context(options, spec)
     memory = _allowed_memory(options, demand.sequence_bytes(longest), free_memory)
@@ -198,7 +202,7 @@ def resolve(options: EngineOptions, spec: ModelSpec, free_memory: int) -> Engine
         kv_groups=share_out(
             demand, context, memory, swap, options.max_num_seqs, keeps_prefixes=options.enable_prefix_caching
         ),
-        kv_type=kv_type,
+        kv_type=options.kv_type,
         seed=options.seed,
         threads=options.threads,
         isa=options.isa,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,8 +21,6 @@ from twofold.host.cpu import read_cpu
 from twofold.host.memory import read_memory
 from twofold.models.bind import ModelWeights
 from twofold.models.decoder import forward
-
-KV_FLOATS: Final[dict[str, FloatType]] = {"f16": np.float16, "f32": np.float32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class ReferenceBackend:
                 hint="Use a smaller model, or the cpu backend, which computes with quantised weights.",
             )
         values = {name: dequantize(file.data(name), info.format, info.columns) for name, info in file.tensors.items()}
-        dtype = KV_FLOATS[sizes.kv_type]
+        dtype: FloatType = np.float32 if sizes.kv_type == "f32" else np.float16
         groups = spec.kv_groups(sizes.context)
         cache = PagedCache(groups, sizes.blocks, sizes.block_size, spec.attention.kv_size, dtype, sizes.host_slots)
         decode = partial(forward, spec=spec, weights=weights)

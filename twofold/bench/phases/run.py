@@ -16,7 +16,6 @@ from twofold.bench.phases.ceilings import Ceilings, read_ceilings
 from twofold.bench.phases.report import PhaseReport
 from twofold.bench.phases.rows import Row, SkippedCase, StartTimes
 from twofold.core.errors import ContextLengthError, ResourceError
-from twofold.core.kv_layout import KVType
 from twofold.engine.config import EngineKeywords, EngineOptions
 from twofold.engine.llm import LLM
 from twofold.planner.predict.phase import PhaseLimit
@@ -71,7 +70,7 @@ def run(
     as the largest batch. Raises ContextLengthError where no case fits, and what loading a model raises.
     """
     probe = MachineProbe(CpuBackend(options.isa, options.threads), subject.path.stat().st_size)
-    ceilings = read_ceilings(subject.path, probe.best(), _kv_type(options), options.max_num_batched_tokens)
+    ceilings = read_ceilings(subject.path, probe.best(), options.kv_type, options.max_num_batched_tokens)
     listener.opened(ceilings, subject.name)
     cases = tuple(sizes.cases(prefix_caching=options.enable_prefix_caching))
     with _bench(subject, _keywords(options, ceilings, cases, sizes), sizes.rounds, stop) as bench:
@@ -147,7 +146,3 @@ def _keywords(options: EngineOptions, ceilings: Ceilings, cases: Sequence[Case],
         "threads": options.threads,
         "isa": options.isa,
     }
-
-
-def _kv_type(options: EngineOptions) -> KVType:
-    return "f32" if options.kv_cache_dtype == "f32" else "f16"
