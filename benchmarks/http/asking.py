@@ -12,7 +12,7 @@ from benchmarks.http.processes import Serving
 from benchmarks.http.recipes import MODEL
 from benchmarks.worker import WorkerError
 from twofold.bench.client.client import ClientOptions, LoadClient, ServerTarget
-from twofold.bench.endpoints.completions import CompletionsEndpoint
+from twofold.bench.endpoints.openai import CompletionsEndpoint
 from twofold.bench.endpoints.options import EndpointOptions, Prompts
 from twofold.bench.load.base import Ask, EndedRequest, Load
 from twofold.bench.record import RunRecord

@@ -21,9 +21,7 @@ from tests.observe.served import START, failed, report, served
 from twofold.core.errors import UsageError
 from twofold.core.record import Pause, SequenceRecord, Stall
 from twofold.observe.telemetry import setup
-from twofold.observe.telemetry.meters import RequestMeters
-from twofold.observe.telemetry.setup import Telemetry
-from twofold.observe.telemetry.spans import RequestSpans
+from twofold.observe.telemetry.setup import RequestMeters, RequestSpans, Telemetry
 
 ARRIVED = 1_700_000_000.0
 OFFSET = ARRIVED + 0.01 - START

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 from twofold.cli.console import print_error, print_failure
 from twofold.cli.stdin import STANDARD_INPUT
 from twofold.core.errors import TwofoldError
-from twofold.host.env import read_environment
+from twofold.host.env import FLAG_PREFIX, read_environment
 
 if TYPE_CHECKING:
-    from cyclopts import App
+    from cyclopts import App, ArgumentCollection
 
 INTERNAL: Final = 1
 USAGE: Final = 2
@@ -77,7 +77,7 @@ def app() -> App:
     """The command line; commands are imported when they are used."""
     from cyclopts import App  # noqa: PLC0415 - what fails before is still reported well
 
-    from twofold.cli.settings import flags_from_environment  # noqa: PLC0415
+    from twofold.cli.main import flags_from_environment  # noqa: PLC0415
 
     root = App(
         name="twofold",
@@ -192,3 +192,17 @@ def _forget_output() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
+
+
+def flags_from_environment(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """A configuration source for cyclopts: fills the flags that the command line left out."""
+    from cyclopts import Token  # noqa: PLC0415 - start-up time
+
+    settings = read_environment().settings
+    for argument in arguments:
+        flag = argument.name.removeprefix("--")
+        if argument.tokens or flag == argument.name or flag not in settings:
+            continue
+        variable = FLAG_PREFIX + flag.upper().replace("-", "_")
+        for index, value in enumerate(argument.env_var_split(settings[flag])):
+            argument.append(Token(keyword=variable, value=value, source="environment", index=index))

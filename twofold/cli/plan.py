@@ -309,7 +309,7 @@ def _show(study: PlanStudy, asked: Traffic, limits: Slo, shown: int, *, json: bo
 
 def _write_svg(path: Path, study: PlanStudy, slo: Slo) -> None:
     from twofold.bench.draw import svg  # noqa: PLC0415
-    from twofold.planner.plan.chart import frontier_chart  # noqa: PLC0415 - start-up time
+    from twofold.planner.plan.tell import frontier_chart  # noqa: PLC0415 - start-up time
 
     priced = study.plans[0].cost is not None
     try:

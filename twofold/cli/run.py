@@ -8,12 +8,12 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from twofold.cli.chat.base import ChatCompletion, ChatModel, PromptRequest, cut_note
+from twofold.cli.chat.base import ChatCompletion, ChatModel, Prompt, PromptRequest, cut_note
 from twofold.cli.console import fold, note, print_json
 from twofold.cli.form import FormOptions
 from twofold.cli.options import FLAG, DisplayOptions, ModelOptions, RemoteOptions, SamplingOptions
 from twofold.cli.stdin import read_prompt
-from twofold.core.errors import ParameterError
+from twofold.core.errors import ParameterError, UsageError
 
 INTERRUPTED = 130
 MORE_TOKENS = "-n raises the limit"
@@ -60,7 +60,7 @@ def run(
     # What follows brings in the engine; flags are checked before that.
     from twofold.cli.chat.opened import opened  # noqa: PLC0415
     from twofold.cli.chat.screen import answer_writer  # noqa: PLC0415
-    from twofold.cli.prompt import prompt_for  # noqa: PLC0415
+    from twofold.cli.run import prompt_for  # noqa: PLC0415
 
     with opened(model, server, trace, limits=True) as loaded:
         given = prompt_for(loaded, text, system, raw=raw, quiet=output.quiet)
@@ -97,3 +97,20 @@ def _tell(model: ChatModel, answer: ChatCompletion, max_tokens: int, *, statisti
 
 def _silent(_text: str) -> None:
     return
+
+
+def prompt_for(model: ChatModel, text: str, system: str | None, *, raw: bool, quiet: bool = False) -> Prompt:
+    """The prompt of one question. A model without a chat template completes the text, and a note says so."""
+    if raw:
+        return text
+    if not model.has_template:
+        if system is not None:
+            raise UsageError(
+                "The model has no chat template, so it takes no system message.",
+                hint="Leave out --system, or choose a template with --chat-template.",
+            )
+        if not quiet:
+            note("The model has no chat template: it completes the raw prompt.")
+        return text
+    system_message = [] if system is None else [{"role": "system", "content": system}]
+    return [*system_message, {"role": "user", "content": text}]

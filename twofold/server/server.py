@@ -20,19 +20,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import uvicorn
 
 from twofold.api.batch.endpoints import ENDPOINTS
 from twofold.core.errors import BusyError, UsageError
 from twofold.formats.fetch import sources
+from twofold.host.env import read_environment
 from twofold.host.paths import private_folder
 from twofold.host.versions import twofold_version
 from twofold.observe.metrics.server import ServerMetrics
 from twofold.observe.served import ServedObserver
-from twofold.server.accounts.ledger import Ledger
-from twofold.server.accounts.recent import RecentRequests
+from twofold.server.accounts.ledger import Ledger, RecentRequests
 from twofold.server.accounts.usage import UsageBook
 from twofold.server.admission import Admission
 from twofold.server.app import build_app, dialect_of
@@ -52,7 +52,6 @@ from twofold.server.http.replies import Replies
 from twofold.server.http.status import StatusEndpoint
 from twofold.server.lines import LineRunner
 from twofold.server.models.hub import WorkerHub
-from twofold.server.notify import notify
 from twofold.server.openapi.document import document
 from twofold.server.openapi.endpoint import DocumentEndpoint
 from twofold.server.pool import ByteBudget, WorkPool
@@ -70,6 +69,16 @@ DRAIN_LOOK_S: Final = 0.02
 SWITCH_S: Final = 0.001
 """How long a pool thread keeps the interpreter after the event loop asks for it. Python's default of 5 ms adds up: one
 request asks many times."""
+
+
+def notify(state: Literal["READY=1", "STOPPING=1"]) -> None:
+    """Sends ``state`` to the socket that NOTIFY_SOCKET names; does nothing without one, or if nobody listens."""
+    address = read_environment().notify_socket
+    if not address:
+        return
+    path = "\0" + address[1:] if address.startswith("@") else address  # @ stands for the abstract name space
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(state.encode(), path)
 
 
 class WebServer(uvicorn.Server):

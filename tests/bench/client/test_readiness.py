@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from twofold.bench.client.readiness import IN, OUT, SELECTABLE, Readiness
+from twofold.bench.client.loop import IN, OUT, SELECTABLE, Readiness
 
 
 @pytest.fixture(params=[False, True], ids=["few files", "many files"])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from itertools import islice, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twofold.bench.load.arrivals import Arrivals, parse_arrivals
+from twofold.bench.load.arrivals import Arrivals, Kind
 from twofold.core.errors import ParameterError
 
 processes = st.one_of(
@@ -58,28 +59,30 @@ def test_seeds_differ() -> None:
 
 
 @pytest.mark.parametrize("kind", ["constant", "poisson"])
-def test_an_infinite_rate_is_all_at_once(kind: str) -> None:
-    arrivals = parse_arrivals(kind, math.inf)
+def test_an_infinite_rate_is_all_at_once(kind: Kind) -> None:
+    arrivals = Arrivals(math.inf, kind)
     assert moments(arrivals, 3000) == [0.0] * 3000
     assert arrivals.describe() == {"kind": kind, "rate": None}
 
 
-def test_texts() -> None:
-    assert parse_arrivals("constant", 2.0) == Arrivals(2.0, "constant")
-    assert parse_arrivals("poisson", 2.0) == Arrivals(2.0)
-    assert parse_arrivals("gamma:0.5", 2.0) == Arrivals(2.0, "gamma", 0.5)
+def test_descriptions() -> None:
+    assert Arrivals(2.0, "constant").describe() == {"kind": "constant", "rate": 2.0}
+    assert Arrivals(2.0).describe() == {"kind": "poisson", "rate": 2.0}
     assert Arrivals(2.0, "gamma", 0.5).describe() == {"kind": "gamma", "rate": 2.0, "burstiness": 0.5}
 
 
-@pytest.mark.parametrize("text", ["", "poison", "gamma", "gamma:", "gamma:x", "gamma:0", "gamma:nan", "constant:2"])
-def test_texts_that_say_nothing(text: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "burstiness"), [("", 1), ("poison", 1), ("gamma", 0), ("gamma", math.nan), ("constant", 2), ("poisson", 2)]
+)
+def test_impossible_processes(kind: Any, burstiness: float) -> None:
     with pytest.raises(ParameterError):
-        parse_arrivals(text, 1.0)
+        Arrivals(1.0, kind, burstiness)
 
 
 def test_a_close_name_is_named() -> None:
+    poison: Any = "poison"
     with pytest.raises(ParameterError) as caught:
-        parse_arrivals("poison", 1.0)
+        Arrivals(1.0, poison)
     assert caught.value.hint == "Did you mean 'poisson'?"
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.planner.laws import latency_floor
 from twofold.core.values import BF16, FP8, INT8
 from twofold.planner.count.crossover import (
     attention_crossover,
     batch_tokens_crossover,
     context_crossover,
     knee_rows,
-    latency_floor,
 )
 from twofold.planner.count.memory import fit, kv_bytes, kv_bytes_per_token, parameters, streamed_bytes, weight_bytes
 from twofold.planner.count.step import decode_step, prefill

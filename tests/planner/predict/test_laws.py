@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.planner.laws import disaggregated_rate, most_tokens_per_s
 from twofold.core.errors import ParameterError
 from twofold.planner.count.setting import Setting
 from twofold.planner.count.step import SequenceRows, step
 from twofold.planner.machines.known import find_machine, known_machines
 from twofold.planner.machines.machine import Cited
+from twofold.planner.plan.queueing import Queue
 from twofold.planner.predict.constants import BARE, Constants
 from twofold.planner.predict.demand import Demand
 from twofold.planner.predict.known import CPU, GPU, LOOP, constants_for
 from twofold.planner.predict.request import Case, Predictor
-from twofold.planner.predict.serving import (
-    check_ratio,
-    disaggregated_rate,
-    least_acceptance,
-    mean_wait,
-    most_tokens_per_s,
-    speed_up,
-    tokens_a_turn,
-)
+from twofold.planner.predict.speculation import check_ratio, least_acceptance, speed_up, tokens_a_turn
 from twofold.planner.predict.steps import StepPredictor
 from twofold.planner.shapes.known import find_shape, known_shapes
 
@@ -180,7 +176,6 @@ def test_disaggregated_pools_are_as_fast_as_the_slower() -> None:
 
 def test_waiting_for_one_server() -> None:
     """Equal service times wait half as long as random ones with the same mean."""
-    assert mean_wait(0.5, 1.0, 1.0) == pytest.approx(0.5)
-    assert mean_wait(0.5, 1.0, 2.0) == pytest.approx(1.0)
-    with pytest.raises(ParameterError, match="times what one server can do"):
-        mean_wait(2.0, 1.0, 1.0)
+    assert Queue(0.5, 1.0, 1.0).mean_wait == pytest.approx(0.5)
+    assert Queue(0.5, 1.0, 2.0).mean_wait == pytest.approx(1.0)
+    assert Queue(2.0, 1.0, 1.0).mean_wait == math.inf

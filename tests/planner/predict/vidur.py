@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
 
-from twofold.planner.predict.gemm import Gemm
+from tests.planner.predict.gemm import Gemm
 
 PROFILES = {"a100-80": "vidur_a100_llama2_7b_mlp.csv", "h100": "vidur_h100_llama2_70b_mlp.csv"}
 

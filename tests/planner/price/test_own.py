@@ -13,8 +13,7 @@ from twofold.observe.accounting.prices import MachinePrices
 from twofold.planner.count.setting import Setting
 from twofold.planner.count.work import Work
 from twofold.planner.machines.known import find_machine
-from twofold.planner.price.cliff import implied_kv
-from twofold.planner.price.crossover import Crossovers
+from twofold.planner.price.crossover import Crossovers, implied_kv
 from twofold.planner.price.document import own_as_json
 from twofold.planner.price.own import OwnCost, OwnMachines, hourly, own_cost, step_seconds
 from twofold.planner.price.table import read_table

@@ -10,8 +10,8 @@ import pytest
 from twofold.planner.count.memory import parameters
 from twofold.planner.machines.known import find_machine
 from twofold.planner.price.caching import CacheCost, miss_share
-from twofold.planner.price.cliff import implied_kv
 from twofold.planner.price.compression import Compression, least_ratio
+from twofold.planner.price.crossover import implied_kv
 from twofold.planner.price.lifetime import CHINCHILLA, Lifetime
 from twofold.planner.price.table import read_table
 from twofold.planner.price.workload import Workload, api_cost

@@ -7,18 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.planner.laws import disaggregated_rate, most_tokens_per_s
 from twofold.planner.count.setting import Setting
 from twofold.planner.machines.known import find_machine
+from twofold.planner.plan.queueing import Queue
 from twofold.planner.predict.known import GPU, LOOP
 from twofold.planner.predict.request import Case, Predictor
-from twofold.planner.predict.serving import (
-    disaggregated_rate,
-    least_acceptance,
-    mean_wait,
-    most_tokens_per_s,
-    speed_up,
-    tokens_a_turn,
-)
+from twofold.planner.predict.speculation import least_acceptance, speed_up, tokens_a_turn
 from twofold.planner.shapes.known import find_shape
 
 PARAMETERS, HEAD, LAYERS, HIDDEN = 68.451e9, 1.0507e9, 80, 8192
@@ -100,7 +95,7 @@ def test_any_factor_in_ttft_can_be_had_by_choosing_the_load() -> None:
     """
 
     def ttft(rate: float, service: float) -> float:
-        return service + mean_wait(rate, service, service**2)
+        return service + Queue(rate, service, service**2).mean_wait
 
     factors = [ttft(rate, 1.0) / ttft(rate, 0.9) for rate in (0.5, 0.98, 0.999)]
     assert factors[0] < 1.3

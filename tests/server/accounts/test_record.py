@@ -17,7 +17,7 @@ from twofold.core.tables import parse_toml
 from twofold.observe.accounting.bill import make_bill
 from twofold.observe.accounting.prices import PriceSheet
 from twofold.planner.predict.phase import PhaseCost, phase_floor
-from twofold.server.accounts.recent import RecentRequests
+from twofold.server.accounts.ledger import RecentRequests
 from twofold.server.accounts.record import RequestAccount
 
 SHEET = PriceSheet.of(parse_toml("[default]\ninput = 1\noutput = 4"))

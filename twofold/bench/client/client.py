@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import resource
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from twofold.bench.base import Endpoint, Watcher
 from twofold.bench.client import exchange as plain
-from twofold.bench.client.conditions import no_collection, room_for_connections
 from twofold.bench.client.loop import Loop
 from twofold.bench.client.options import ClientOptions
 from twofold.bench.client.request import JSON, lowered
 from twofold.bench.client.target import ServerTarget
 from twofold.bench.load.base import Load
 from twofold.bench.record import ClientLoad, RequestSample, RunRecord
+from twofold.core.errors import ResourceError
 
 __all__ = ["ClientOptions", "LoadClient", "ServerTarget"]
 
 PROBE_S = 60.0
+SPARE_FILES: Final = 64
 
 
 class LoadClient:
@@ -121,3 +125,31 @@ def _duration(load: Load, loop: Loop, interrupted: bool) -> float:
     if not isinstance(asked, int | float) or isinstance(asked, bool):
         return loop.last_sent_s
     return min(float(asked), loop.now()) if interrupted else float(asked)
+
+
+@contextlib.contextmanager
+def no_collection() -> Iterator[None]:
+    """No pause for garbage; what a run makes and drops goes by its reference counts."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def room_for_connections(wanted: int | None) -> int:
+    """How many connections this process may open, its limit of files raised as far as it can be.
+
+    Raises ResourceError where that is less than ``wanted``.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    room = soft - SPARE_FILES if soft != resource.RLIM_INFINITY else 1 << 20
+    if wanted is not None and wanted > room:
+        message = f"{wanted} requests at once need more connections than the {room} that this process may open."
+        raise ResourceError(message, hint="Raise the limit with `ulimit -n`, or lower --concurrency.")
+    return room

@@ -13,6 +13,8 @@ Reading stands before parsing, and sending before both: what is late is what can
 
 from __future__ import annotations
 
+import select
+import sys
 import time
 from collections import deque
 from typing import Final
@@ -22,8 +24,6 @@ from twofold.bench.client.connection import Connection
 from twofold.bench.client.failures import sentence
 from twofold.bench.client.flight import Flight
 from twofold.bench.client.options import ClientOptions
-from twofold.bench.client.pool import Pool
-from twofold.bench.client.readiness import IN, OUT, Readiness
 from twofold.bench.client.request import RequestWriter
 from twofold.bench.client.schedule import RequestSchedule
 from twofold.bench.client.stamps import Stamps
@@ -31,10 +31,73 @@ from twofold.bench.client.target import Address, ServerTarget
 from twofold.bench.load.base import Ask, Load
 from twofold.bench.record import RequestSample
 
+IN: Final = select.POLLIN
+OUT: Final = select.POLLOUT
+"""Of the same value in poll and epoll."""
+
+SHORT_S: Final = 0.002
+MOST_EVENTS: Final = 256
+SELECTABLE: Final = 1024
 TICK_S: Final = 0.1
 LATE_S: Final = 0.005
 LONGEST_SILENCE_S: Final = 1.0
 MOST_STARTS: Final = 16
+
+
+class Pool:
+    """Idle connections; the one that was used last is taken first."""
+
+    def __init__(self) -> None:
+        self._idle: dict[int, Connection] = {}
+
+    def __len__(self) -> int:
+        return len(self._idle)
+
+    def put(self, connection: Connection) -> None:
+        self._idle[connection.file] = connection
+
+    def take(self) -> Connection | None:
+        return self._idle.popitem()[1] if self._idle else None
+
+    def drop(self, connection: Connection) -> None:
+        """The server ended it, or it is needed no more."""
+        self._idle.pop(connection.file, None)
+
+
+class Readiness:
+    """The files that are waited for, and for what; a wait is exact to fractions of a millisecond.
+
+    ``epoll`` on Linux, ``poll`` elsewhere; both count in milliseconds. So the last of a wait is done by ``select`` over
+    the one file that epoll itself is, and by looking again and again where that cannot be.
+    """
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll() if sys.platform == "linux" else None
+        self._poll = select.poll()
+
+    def add(self, file: int, mask: int) -> None:
+        (self._epoll or self._poll).register(file, mask)
+
+    def change(self, file: int, mask: int) -> None:
+        (self._epoll or self._poll).modify(file, mask)
+
+    def remove(self, file: int) -> None:
+        """Before the file is closed."""
+        (self._epoll or self._poll).unregister(file)
+
+    def wait(self, seconds: float) -> list[tuple[int, int]]:
+        """Which files are ready and for what, as soon as one is, or after ``seconds``."""
+        whole_ms = int(seconds * 1000) if seconds >= SHORT_S else 0
+        if self._epoll is None:
+            return self._poll.poll(whole_ms)
+        if 0 < seconds < SHORT_S and self._epoll.fileno() < SELECTABLE:
+            select.select([self._epoll], (), (), seconds)
+        # epoll rounds up to milliseconds; half of one less comes out at as many as are meant
+        return self._epoll.poll((whole_ms - 0.5) / 1000 if whole_ms else 0, MOST_EVENTS)
+
+    def close(self) -> None:
+        if self._epoll is not None:
+            self._epoll.close()
 
 
 class Loop:

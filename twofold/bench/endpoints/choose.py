@@ -7,9 +7,8 @@ from types import MappingProxyType
 from typing import Final
 
 from twofold.bench.base import Endpoint
-from twofold.bench.endpoints.chat import ChatEndpoint
-from twofold.bench.endpoints.completions import CompletionsEndpoint
 from twofold.bench.endpoints.messages import MessagesEndpoint
+from twofold.bench.endpoints.openai import ChatEndpoint, CompletionsEndpoint
 from twofold.bench.endpoints.options import EndpointOptions, Prompts
 from twofold.core.errors import ParameterError, named, nearest
 

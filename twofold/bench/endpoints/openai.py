@@ -210,3 +210,23 @@ def read_usage(usage: object, answer: RecordedResponse) -> None:
     reasoning = count_at(object_at(usage, "completion_tokens_details"), "reasoning_tokens")
     if reasoning is not None:
         answer.reasoning_tokens = reasoning
+
+
+class ChatEndpoint(OpenAIEndpoint):
+    """Chat completions of OpenAI and compatible servers."""
+
+    name = "chat"
+    path = "/v1/chat/completions"
+
+    def prompt(self, messages: tuple[PromptMessage, ...]) -> dict[str, Any]:
+        return {"messages": [{"role": message.role, "content": message.text} for message in messages]}
+
+
+class CompletionsEndpoint(OpenAIEndpoint):
+    """Completions of OpenAI, without roles: the texts of all messages make one prompt, with nothing between them."""
+
+    name = "completions"
+    path = "/v1/completions"
+
+    def prompt(self, messages: tuple[PromptMessage, ...]) -> dict[str, Any]:
+        return {"prompt": "".join(message.text for message in messages)}

@@ -38,12 +38,17 @@ class Arrivals:
         if self.rate != math.inf:
             above_zero("rate", self.rate, MOST_RATE)
         if self.kind not in KINDS:
-            raise _unknown(self.kind)
+            close = nearest(self.kind, KINDS)
+            raise ParameterError(
+                f"{named(self.kind)} is not an arrival process.",
+                param="arrivals",
+                hint=f"Did you mean {close!r}?" if close else f"Known: {', '.join(KINDS)}.",
+            )
         if self.kind != "gamma" and self.burstiness != 1:
             raise ParameterError(
                 f"burstiness is for gamma arrivals, not for {self.kind} ones.",
                 param="burstiness",
-                hint=f"Give --arrivals gamma:{self.burstiness:g}.",
+                hint="Give --arrivals gamma.",
             )
         above_zero("burstiness", self.burstiness, 1e6)
 
@@ -61,29 +66,3 @@ class Arrivals:
             seed, RandomStream.ARRIVALS, lambda rng, size: rng.gamma(self.burstiness, mean / self.burstiness, size)
         )
         return accumulate(gaps)
-
-
-def parse_arrivals(text: str, rate: float) -> Arrivals:
-    """``constant``, ``poisson`` or ``gamma:0.5``, whose number is the burstiness. ParameterError for anything else."""
-    kind, colon, rest = text.partition(":")
-    if kind not in KINDS:
-        raise _unknown(kind)
-    if kind != "gamma":
-        if colon:
-            raise ParameterError(f"{kind} arrivals take no number after a colon.", param="arrivals")
-        return Arrivals(rate, kind)
-    try:
-        return Arrivals(rate, "gamma", float(rest))
-    except ValueError:
-        raise ParameterError(
-            f"gamma arrivals need their burstiness, not {named(rest)}.", param="arrivals", hint="Write gamma:0.5."
-        ) from None
-
-
-def _unknown(kind: str) -> ParameterError:
-    close = nearest(kind, KINDS)
-    return ParameterError(
-        f"{named(kind)} is not an arrival process.",
-        param="arrivals",
-        hint=f"Did you mean {close!r}?" if close else "Known: constant, poisson, gamma:BURSTINESS.",
-    )

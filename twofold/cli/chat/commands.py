@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import base64
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from twofold.cli.chat.clipboard import copy
 from twofold.cli.chat.settings import full_name
-from twofold.cli.console import fold, note
+from twofold.cli.console import fold, is_terminal, note
 from twofold.core.errors import UsageError, nearest
+
+MOST_BYTES: Final = 74_994
+"""What terminals take at most, as xterm's documentation of control sequences has it."""
+
+
+def copy(text: str) -> None:
+    """Asks the terminal to put ``text`` on the clipboard, by the escape sequence OSC 52; that works through ssh.
+
+    Raises UsageError without a terminal, or for a long text."""
+    stream = next((stream for stream in (sys.stdout, sys.stderr) if is_terminal(stream)), None)
+    if stream is None:
+        raise UsageError("Copying needs a terminal.")
+    data = text.encode()
+    if len(data) > MOST_BYTES:
+        raise UsageError("The answer is too long for the clipboard of a terminal.", hint="Use /save FILE.")
+    stream.write(f"\x1b]52;c;{base64.b64encode(data).decode()}\x07")
+    stream.flush()
+
 
 if TYPE_CHECKING:
     from twofold.cli.chat.loop import Chat

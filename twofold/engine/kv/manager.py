@@ -27,10 +27,9 @@ from twofold.engine.kv.counters import CacheCounters
 from twofold.engine.kv.holding import Holding, Swapped
 from twofold.engine.kv.laws import check_holdings, check_tree
 from twofold.engine.kv.pins import PinBoard
-from twofold.engine.kv.pool import BlockPool, blocks_for
+from twofold.engine.kv.pool import BlockPool, SlotPool, blocks_for
 from twofold.engine.kv.radix import ABSENT, TOKEN_BYTES, Path, path_to
 from twofold.engine.kv.reach import NEVER, Reach
-from twofold.engine.kv.slots import SlotPool
 from twofold.engine.kv.tables import Tables
 from twofold.engine.kv.tree import PrefixTree
 

@@ -12,27 +12,57 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import structlog
 from structlog.typing import FilteringBoundLogger, Processor
 
 from twofold.core.errors import ParameterError, nearest
-from twofold.observe.logs.lines import json_line, text_line
 from twofold.observe.logs.redact import Event, fault, redact
 from twofold.observe.logs.requests import Access, RequestLines
 from twofold.observe.logs.writer import LineWriter
 
+PLAIN: Final = re.compile(r"[\w./:@+,-]+", re.ASCII)
+"""Values that need no quotes."""
+FIRST: Final = ("time", "level", "event")
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 FORMATS: Final = ("auto", "json", "text")
 ACCESS: Final = ("all", "errors", "off")
 OWN: Final = "twofold"
 """The logger whose level is that of the settings; of others only warnings and worse are told."""
+
+
+def json_line(_logger: object, _method: str, event: Event) -> str:
+    """An event in one line of JSON."""
+    ordered = {name: event.pop(name) for name in FIRST if name in event}
+    return _json(ordered | dict(event))
+
+
+def text_line(_logger: object, _method: str, event: Event) -> str:
+    """An event in one line of words and key=value pairs; control characters and line ends are escaped."""
+    clock, level, name = (str(event.pop(field, "")) for field in FIRST)
+    pairs = (f"{_text(field)}={_text(value)}" for field, value in event.items())
+    return " ".join((clock[11:19], f"{level:<8}", _line(name), *pairs))
+
+
+def _line(text: str) -> str:
+    """Words as they are, without what a terminal would obey."""
+    return "".join(c if c.isprintable() else "�" for c in text)
+
+
+def _text(value: object) -> str:
+    text = value if isinstance(value, str) else _json(value)
+    return text if PLAIN.fullmatch(text) else _json(value)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), default=lambda odd: f"<{type(odd).__name__}>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,17 +7,144 @@ the ``Telemetry`` that made them, not to the process.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import islice
 from typing import Any, Final, Protocol, Self
 
-from twofold.core.errors import UsageError
-from twofold.observe.served import ServedRequest
-from twofold.observe.telemetry.meters import RequestMeters
-from twofold.observe.telemetry.spans import RequestSpans
+from opentelemetry.context import Context
+from opentelemetry.metrics import Histogram, MeterProvider
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from twofold.core.errors import UsageError
+from twofold.core.report import RequestReport
+from twofold.observe.metrics.timing import Timing
+from twofold.observe.served import ServedRequest
+from twofold.observe.telemetry.names import OPERATIONS, Attributes, common_attributes, span_attributes
+
+DURATION_S: Final = tuple(0.01 * 2**i for i in range(14))
+"""0.01, 0.02, … 81.92"""
+FIRST_TOKEN_S: Final = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+)  # fmt: skip
+TOKEN_S: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+SCOPE: Final = "twofold"
+MOST_STALLS: Final = 32
+"""A span tells the times of so many stalls of a prompt."""
+LONGEST_TRACEPARENT: Final = 64
 FLUSH_MS: Final = 3_000
 """What is not sent by then, when the server ends, is lost."""
+
+
+class RequestMeters:
+    """``ServedObserver``: records each request that ended with a meter."""
+
+    def __init__(self, provider: MeterProvider) -> None:
+        meter = provider.get_meter(SCOPE)
+
+        def seconds(name: str, text: str, bounds: tuple[float, ...]) -> Histogram:
+            return meter.create_histogram(
+                f"gen_ai.server.{name}", "s", text, explicit_bucket_boundaries_advisory=bounds
+            )
+
+        self._duration = seconds("request.duration", "Seconds from a request to the end of its answer.", DURATION_S)
+        self._first = seconds("time_to_first_token", "Seconds to the first token of a good answer.", FIRST_TOKEN_S)
+        self._each = seconds("time_per_output_token", "Seconds for each token after the first.", TOKEN_S)
+
+    def on_served(self, served: ServedRequest) -> None:
+        operation = OPERATIONS.get(served.endpoint)
+        if operation is None:
+            return
+        attributes, timing = common_attributes(served, operation), Timing.of(served)
+        self._duration.record(timing.e2e_s, attributes)
+        if served.status >= 400:
+            return
+        if timing.ttft_s is not None:
+            self._first.record(timing.ttft_s, attributes)
+        if timing.tpot_s is not None:
+            self._each.record(timing.tpot_s, attributes)
+
+
+def wall_offset() -> float:
+    """Seconds from the engine's clock to the time of day."""
+    return time.time() - time.perf_counter()
+
+
+class RequestSpans:
+    """``ServedObserver``: tells each request that ended to a tracer, which does nothing where no SDK is behind it."""
+
+    def __init__(self, provider: TracerProvider, offset: Callable[[], float] = wall_offset) -> None:
+        self._tracer = provider.get_tracer(SCOPE)
+        self._parents = TraceContextTextMapPropagator()
+        self._offset = offset
+
+    def on_served(self, served: ServedRequest) -> None:
+        operation = OPERATIONS.get(served.endpoint)
+        if operation is None:
+            return
+        ended = served.arrived_at + served.duration_s
+        span = self._tracer.start_span(
+            f"{operation} {served.model}".strip(),
+            context=self._parent(served.traceparent),
+            kind=SpanKind.SERVER,
+            start_time=_ns(served.arrived_at),
+        )
+        if span.is_recording():
+            span.set_attributes(span_attributes(served, operation))
+            if served.status >= 500:
+                span.set_status(Status(StatusCode.ERROR))
+            self._phases(span, served, ended)
+        span.end(_ns(ended))
+
+    def _parent(self, traceparent: str | None) -> Context:
+        """The caller's span; a new trace where there is none, or none that can be read."""
+        if traceparent is None or len(traceparent) > LONGEST_TRACEPARENT:
+            return Context()
+        return self._parents.extract({"traceparent": traceparent}, Context())
+
+    def _phases(self, span: Span, served: ServedRequest, ended: float) -> None:
+        offset, context = self._offset(), set_span_in_context(span, Context())
+
+        def wall(moment: float) -> int:
+            return _ns(min(max(moment + offset, served.arrived_at), ended))
+
+        for report in served.reports:
+            for name, start, end, attributes in phases(report):
+                child = self._tracer.start_span(name, context, start_time=wall(start), attributes=attributes)
+                child.end(wall(end))
+            for pause in islice(report.record.pauses, MOST_STALLS):
+                stall: Attributes = {
+                    "twofold.cause": pause.cause.value,
+                    "twofold.seconds": pause.end - pause.start,
+                }
+                span.add_event("stalled", stall, wall(pause.start))
+
+
+def phases(report: RequestReport) -> Iterator[tuple[str, float, float, Attributes]]:
+    """Those that happened, with their start and end on the engine's clock and what was done in them."""
+    admitted, first, last, record = report.admitted, report.first_token, report.last_token, report.record
+    yield "queue", report.arrival, report.finished if admitted is None else admitted, {}
+    if admitted is not None:
+        tokens: Attributes = {
+            "twofold.prompt_tokens": report.prompt_tokens,
+            "twofold.cached_tokens": report.cached_tokens,
+            "twofold.steps": record.prefill.steps,
+        }
+        yield "prefill", admitted, report.finished if first is None else first, tokens
+    if first is not None and last is not None and last > first:
+        done: Attributes = {
+            "twofold.output_tokens": report.output_tokens,
+            "twofold.steps": record.decode.steps,
+            "twofold.preemptions": record.preemptions,
+        }
+        yield "decode", first, last, done
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)
 
 
 class Provider(Protocol):

@@ -47,8 +47,3 @@ def context_crossover(
 ) -> float:
     """c*: context whose keys and values take as long to read as the matrices of one row to compute."""
     return 2 * parameters(shape).active / (machine.ridge(arithmetic) * kv_bytes_per_token(shape, how))
-
-
-def latency_floor(stored: float, machine: Machine, devices: int = 1) -> float:
-    """Seconds that no step can go below: so many bytes of weights, read once by all devices together."""
-    return stored / (devices * machine.bandwidth)

@@ -15,7 +15,7 @@ from twofold.core.values import BF16, FP8, INT4, ValueFormat
 from twofold.planner.count.memory import weight_bytes
 from twofold.planner.count.setting import Setting
 from twofold.planner.machines.machine import Machine
-from twofold.planner.predict.serving import tokens_a_turn
+from twofold.planner.predict.speculation import tokens_a_turn
 
 LEAST_SAVED: Final = 0.98
 """Of the bytes that a model comes with: a format that leaves more of them is none to choose."""

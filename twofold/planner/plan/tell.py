@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from twofold.bench.draw import duration, plot, share
-from twofold.planner.plan.chart import frontier_chart
+from twofold.bench.draw import Axis, Chart, Dots, Guide, Label, Mark, StepLine, duration, number, plot, share
 from twofold.planner.plan.fitting import FitResult
 from twofold.planner.plan.plan import CapacityPlan, Estimate
-from twofold.planner.plan.search import PlanStudy, measured_errors
+from twofold.planner.plan.search import PlanStudy, SearchPoint, measured_errors
 from twofold.planner.plan.slo import Slo
 from twofold.planner.plan.traffic import Traffic
 from twofold.planner.predict.errors import error_words
@@ -28,6 +27,39 @@ COLUMNS = (
     "",
 )
 WAYS = ("TP", "weights", "KV", "weights/device", "free for KV", "sequences", "max context")
+
+
+def frontier_chart(study: PlanStudy, slo: Slo, *, priced: bool = True) -> Chart:
+    """Nothing is below and left of the line. ``priced``: cost is dollars an hour, else devices."""
+    points = [(point.cost, point.tpot) for point in study.frontier]
+    titles = [f"{point.name}, {point.count}" for point in study.frontier]
+    marks: list[Mark] = [
+        StepLine(points, "Pareto front: nothing is cheaper and faster"),
+        Dots(
+            [place for place, point in zip(points, study.frontier, strict=True) if point.met],
+            "meets the SLO",
+            series=1,
+            titles=[title for title, point in zip(titles, study.frontier, strict=True) if point.met],
+        ),
+    ]
+    marks += [Label(point.cost, point.tpot, name) for point, name in _names(study)]
+    if slo.tpot is not None:
+        marks.append(Guide("y", slo.tpot, f"TPOT limit {duration(slo.tpot)}"))
+    return Chart(
+        "Mean TPOT against cost",
+        tuple(marks),
+        x=Axis("dollars per hour" if priced else "devices", "log", number),
+        y=Axis("mean TPOT", "log", duration),
+    )
+
+
+def _names(study: PlanStudy) -> Iterator[tuple[SearchPoint, str]]:
+    """The points that meet the SLO, each with the parts of its name that not all of them share."""
+    met = [point for point in study.frontier if point.met]
+    parts = [point.name.split(" · ") for point in met]
+    shared = set.intersection(*map(set, parts)) if len(parts) > 1 else set()
+    for point, words in zip(met, parts, strict=True):
+        yield point, " · ".join(word for word in words if word not in shared)
 
 
 def tell_study(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> Iterator[str]:

@@ -14,8 +14,7 @@ from twofold.api.batch.journal import ID_PREFIX
 from twofold.api.batch.lines import InputLine, custom_id_of, decode_line, read_lines
 from twofold.api.fields import FieldError
 from twofold.server.batches.check import STEP_LINES, in_steps
-from twofold.server.batches.record import LineError
-from twofold.server.batches.tally import NOTHING, BatchTally
+from twofold.server.batches.record import NOTHING, BatchTally, LineError
 from twofold.server.storage.batches import BatchPaths
 
 

@@ -16,8 +16,7 @@ from twofold.api.openai.errors import error_reply
 from twofold.core.clock import Clock
 from twofold.core.errors import BusyError, QuotaError, TwofoldError, WorkerError
 from twofold.server.batches.check import next_step
-from twofold.server.batches.record import BatchRecord
-from twofold.server.batches.tally import NOTHING, BatchTally
+from twofold.server.batches.record import NOTHING, BatchRecord, BatchTally
 from twofold.server.storage.batches import BatchPaths
 from twofold.server.storage.thread import OneThread
 

@@ -27,10 +27,9 @@ from twofold.core.clock import Clock, MonotonicClock
 from twofold.core.errors import ConflictError, NotFoundError, QuotaError, ResourceError, quoted
 from twofold.server.batches.body import WINDOW_SECONDS, BatchOrder
 from twofold.server.batches.check import BatchLimits, check_input
-from twofold.server.batches.record import TRANSITIONS, BatchRecord, LineError, Status
+from twofold.server.batches.record import TRANSITIONS, BatchRecord, BatchTally, LineError, Status
 from twofold.server.batches.results import write_results
 from twofold.server.batches.run import BatchRun, RunBody, place_of
-from twofold.server.batches.tally import BatchTally
 from twofold.server.files.service import FileService
 from twofold.server.storage.batches import ID_PREFIX, BatchPaths, BatchStore
 from twofold.server.storage.files import new_file_id

@@ -42,11 +42,6 @@ def json_list(values: Sequence[object], piece: int) -> bytes:
     return b"[" + b",".join(pieces) + b"]"
 
 
-async def send_json(send: Send, status: int, body: object, headers: Iterable[Header] = ()) -> None:
-    """Answers with a JSON body."""
-    await send_body(send, status, orjson.dumps(body), (JSON, *headers))
-
-
 async def send_body(send: Send, status: int, body: bytes, headers: Iterable[Header]) -> None:
     """Answers with these bytes."""
     length = (b"content-length", str(len(body)).encode())

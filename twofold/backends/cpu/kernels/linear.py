@@ -47,11 +47,6 @@ AHEAD: Final = 8192
 POINTERS: Final = frozenset({"acts", "weights", "out", "bias", "residual"})
 
 
-def act_scales(columns: int) -> int:
-    """Byte offset of the scales in a row of quantised activations: float32, one for each 32 codes."""
-    return columns
-
-
 def act_row_bytes(columns: int) -> int:
     """Bytes of a row of quantised activations: codes, scales, group sums and half-group sums (times the scale)."""
     return columns + columns // CHUNK * 16

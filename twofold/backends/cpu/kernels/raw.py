@@ -13,7 +13,7 @@ from typing import Final
 from twofold.backends.cpu.kernels.ir import Kernel, Value
 from twofold.backends.cpu.kernels.types import I8, I32, I64
 
-LOW4, HIGH4, LOW2, LOW1 = 0x0F0F0F0F, -0x0F0F0F10, 0x03030303, 0x01010101
+LOW4, LOW2, LOW1 = 0x0F0F0F0F, 0x03030303, 0x01010101
 
 
 @dataclass(frozen=True, slots=True)

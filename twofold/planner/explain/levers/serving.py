@@ -12,8 +12,9 @@ from twofold.planner.count.crossover import knee_rows
 from twofold.planner.explain.levers.base import Assumptions, Effect, Lever, LeverRefusal
 from twofold.planner.explain.scenario import UniformScenario, retimed
 from twofold.planner.explain.words import count, factor, scaled, size
+from twofold.planner.plan.queueing import Queue
 from twofold.planner.predict.request import Prediction
-from twofold.planner.predict.serving import check_ratio, least_acceptance, mean_wait, speed_up
+from twofold.planner.predict.speculation import check_ratio, least_acceptance, speed_up
 
 CHUNK: Final = 512
 """Rows of a step: what engines take if not told otherwise."""
@@ -127,7 +128,7 @@ def _disaggregate(scenario: UniformScenario, now: Prediction, given: Assumptions
     moved = scenario.kv_bytes(scenario.case.prompt)
     first = float(scenario.predictor.constants.t_first)
     prefill_s = now.prefill.seconds
-    wait = mean_wait(given.busy / prefill_s, prefill_s, prefill_s**2)
+    wait = Queue(given.busy / prefill_s, prefill_s, prefill_s**2).mean_wait
     ttft = first + wait + prefill_s + moved / link
     after = retimed(now, ttft=ttft, tpot=now.tpot - now.interference, interference=0.0)
     prefilling = now.batch / (after.e2e - after.queue) * prefill_s / given.busy

@@ -20,9 +20,8 @@ from typing import Final
 from twofold.engine.scheduler.blocks import HORIZON, LEAST_AHEAD
 from twofold.planner.count.step import SequenceRows, read_positions, visible
 from twofold.planner.simulate.fast.cache import CountedCache
-from twofold.planner.simulate.fast.decodes import Decodes
+from twofold.planner.simulate.fast.decodes import Decodes, Running
 from twofold.planner.simulate.fast.line import Lines, steps_begun, stretch
-from twofold.planner.simulate.fast.sequence import Running
 from twofold.planner.simulate.jobs import SimulatedJob
 from twofold.planner.simulate.records import Busy, Done
 from twofold.planner.simulate.setting import EngineSetting

@@ -1,0 +1,43 @@
+"""What guessing tokens ahead gains (Leviathan et al. 2023; Chen et al. 2023).
+
+A draft proposes γ tokens, each taken with probability α; the model checks them in one step of γ + 1 rows a sequence.
+
+    E          (1 − α^(γ+1)) / (1 − α)     tokens a turn in the mean
+    speed-up   E / (γ · c + v)             c: a draft's step, v: the checking step, both in steps without speculation
+
+At γ = 1 it pays from α > c + v − 1. Where a step is bound by arithmetic v = γ + 1 ≥ E, and it never does.
+"""
+
+from __future__ import annotations
+
+from twofold.core.errors import ParameterError
+from twofold.planner.count.step import SequenceRows
+from twofold.planner.predict.constants import Constants
+from twofold.planner.predict.steps import StepPredictor
+
+
+def tokens_a_turn(acceptance: float, guesses: int) -> float:
+    """E: tokens that a turn gives in the mean, the model's own included."""
+    if not 0 <= acceptance <= 1 or guesses < 0:
+        raise ParameterError(
+            f"Guesses are accepted with a probability from 0 to 1, not {acceptance}, and are not fewer than none.",
+            param="acceptance",
+        )
+    return sum(acceptance**taken for taken in range(guesses + 1))
+
+
+def speed_up(acceptance: float, guesses: int, draft: float, check: float) -> float:
+    """Tokens a second against those without speculation; ``draft`` is c and ``check`` is v."""
+    return tokens_a_turn(acceptance, guesses) / (guesses * draft + check)
+
+
+def least_acceptance(draft: float, check: float) -> float:
+    """α from which one guess a turn pays; above 1 it never does."""
+    return draft + check - 1
+
+
+def check_ratio(steps: StepPredictor, by: Constants, batch: int, context: int, guesses: int) -> float:
+    """v: seconds of a step of γ + 1 rows a sequence against one of a single row."""
+    rows = guesses + 1
+    checking = steps.demand([(batch, SequenceRows(rows, context - 1, rows))])
+    return checking.seconds(by) / steps.decode(batch, context).seconds(by)
