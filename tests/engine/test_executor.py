@@ -87,6 +87,12 @@ class FixedMask:
     def advance(self, token: int) -> None:
         """The same tokens stay allowed."""
 
+    def fork(self) -> FixedMask:
+        return self
+
+    def rollback(self, tokens: int) -> None:
+        """The same tokens were allowed before."""
+
 
 class RecordingMask(FixedMask):
     """Tells when its mask is computed: asked again, it costs nothing."""

@@ -52,6 +52,10 @@ class BlockMove:
     target: int
 
 
+ROLLBACK: Final = 64
+"""Tokens that a constraint can forget: more than are ever proposed at once."""
+
+
 class TokenConstraint(Protocol):
     """What may come next in a constrained answer. It belongs to one sequence and knows the tokens that are known."""
 
@@ -75,6 +79,14 @@ class TokenConstraint(Protocol):
 
     def advance(self, token: int) -> None:
         """Takes a drawn token, one that the mask allowed."""
+        ...
+
+    def fork(self) -> TokenConstraint:
+        """Another one that knows the same tokens: what either takes from now on, the other does not know."""
+        ...
+
+    def rollback(self, tokens: int) -> None:
+        """Forgets the last ``tokens`` tokens that it took, at most ROLLBACK of them. A fork forgets its own only."""
         ...
 
     @property

@@ -145,7 +145,7 @@ def test_no_mask_is_made_before_it_is_wanted(compiler: GrammarCompiler, monkeypa
     messages.clear()
     for answer, token in zip(answers, tokens, strict=True):
         answer.advance(token)
-        while not answer._inbox.advanced:  # type: ignore[attr-defined]
+        while answer._inbox.awaited:  # type: ignore[attr-defined]
             assert not answer.finished
     assert [type(message) for message in messages] == [Advanced] * 4
     assert [bool(allowed(answer)) for answer in answers] == [True] * 4

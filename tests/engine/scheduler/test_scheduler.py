@@ -111,6 +111,12 @@ class Told:
     def advance(self, _: int) -> None:
         """Rules nothing out."""
 
+    def fork(self) -> Told:
+        return self
+
+    def rollback(self, _: int) -> None:
+        """Nothing was ruled out before."""
+
 
 def deferring_turn(scheduler: Scheduler, late: int) -> tuple[list[tuple[int, int, int]], list[TokenEvent]]:
     """A turn in which one sequence does not draw, for what it may draw is not known."""

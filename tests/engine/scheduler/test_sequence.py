@@ -45,6 +45,14 @@ class OneOf:
     def advance(self, token: int) -> None:
         self._taken.append(token)
 
+    def fork(self) -> OneOf:
+        other = OneOf(*self._answers, shortened=self.shortened)
+        other._taken = self._taken[:]
+        return other
+
+    def rollback(self, tokens: int) -> None:
+        del self._taken[len(self._taken) - tokens :]
+
     @property
     def finished(self) -> bool:
         return self._taken in self._answers

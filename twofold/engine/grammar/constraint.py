@@ -16,7 +16,10 @@ The end of an answer needs no token of its own: an answer that is complete when 
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -24,6 +27,7 @@ from llguidance import LLMatcher
 from numpy.typing import NDArray
 
 from twofold.core.errors import ParameterError
+from twofold.core.step import ROLLBACK
 from twofold.engine.grammar.completion import LONGEST, CompletionSearch, Path, completes
 from twofold.engine.grammar.vocabulary import TokenVocabulary, allowed_ids, has_bits, set_bits
 
@@ -39,6 +43,21 @@ PROOF_WORK: Final = 8_000
 """Of the search for one such path; a token without one is only left out."""
 CUTS: Final = 4
 """How many tokens of a known path may already have been said by the token that was drawn instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """The state before a token was taken, beside the matcher's."""
+
+    room: int
+    path: Path
+    headroom: int
+    proofs: dict[int, Path]
+    unchecked: int
+    stale: bool
+    lost: bool
+    shortened: bool
+    spelled: int
 
 
 class GrammarConstraint:
@@ -65,12 +84,11 @@ class GrammarConstraint:
         self._path = path
         self._headroom = headroom
         self._proofs: dict[int, Path] = {}
+        self._past: deque[_Before] = deque(maxlen=ROLLBACK)
         self._unchecked = 0
         self._stale = self._lost = False
         self._spelled = bytearray()
-        self._words = np.zeros(vocabulary.words, dtype=np.uint32)
-        self._address = self._words.ctypes.data
-        self._view = self._words.data
+        self._use_words(np.zeros(vocabulary.words, dtype=np.uint32))
         self._fresh = False
         self._finished = False
         self._shortened = False
@@ -117,6 +135,7 @@ class GrammarConstraint:
         """The cheap half of ``advance``: whether the answer is finished is known after it."""
         assert not self._finished, "nothing can follow a finished answer"
         self.mask()  # its proofs are part of the state
+        self._past.append(self._state())
         self._fresh = False
         self._room -= 1
         if token in self._vocabulary.end_ids:
@@ -144,6 +163,49 @@ class GrammarConstraint:
         else:
             self._look()
         self._plan_check()
+
+    def fork(self) -> GrammarConstraint:
+        """``TokenConstraint.fork``."""
+        other = copy(self)
+        other._matcher, other._past = self._matcher.deep_copy(), deque(maxlen=ROLLBACK)
+        other._use_words(self._words.copy())
+        other._spelled = self._spelled[:]
+        return other
+
+    def rollback(self, tokens: int) -> None:
+        """``TokenConstraint.rollback``."""
+        assert tokens <= len(self._past), "only tokens that it took itself are forgotten"
+        for _ in range(tokens):
+            before = self._past.pop()
+            if len(self._spelled) > before.spelled:  # the end of an answer is not a token of the grammar
+                self._matcher.rollback(1)
+            del self._spelled[before.spelled :]
+            self._room, self._path, self._headroom, self._proofs = (
+                before.room,
+                before.path,
+                before.headroom,
+                before.proofs,
+            )
+            self._unchecked, self._stale, self._lost = before.unchecked, before.stale, before.lost
+            self._shortened = before.shortened
+            self._finished = self._fresh = False
+
+    def _state(self) -> _Before:
+        return _Before(
+            self._room,
+            self._path,
+            self._headroom,
+            self._proofs,
+            self._unchecked,
+            self._stale,
+            self._lost,
+            self._shortened,
+            len(self._spelled),
+        )
+
+    def _use_words(self, words: NDArray[np.uint32]) -> None:
+        """Masks are filled in here from now on."""
+        self._words, self._address, self._view = words, words.ctypes.data, words.data
 
     def _fill(self) -> None:
         if self._finished:
@@ -198,7 +260,7 @@ class GrammarConstraint:
         """A free token may lengthen the path by the headroom and takes a token of the room: so long none is looked
         for."""
         self._stale = False
-        self._proofs.clear()
+        self._proofs = {}
         if self._lost:
             self._unchecked = self._room // LOST_CHECKS
             return
@@ -229,7 +291,7 @@ class GrammarConstraint:
 
     def _prove(self, tokens: list[int]) -> None:
         searches = SEARCHES
-        self._proofs.clear()
+        self._proofs = {}
         if self._path:
             self._proofs[self._path[0]] = self._path[1:]
         for token in tokens:

@@ -14,6 +14,10 @@ class FormConstraint(TokenConstraint, Protocol):
         """``TokenConstraint.mask``."""
         ...
 
+    def fork(self) -> FormConstraint:
+        """``TokenConstraint.fork``."""
+        ...
+
 
 class AnswerForm(Protocol):
     """A form, compiled. ``least_tokens`` is how many tokens are known to be enough for an answer."""

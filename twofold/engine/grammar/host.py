@@ -88,6 +88,15 @@ class Host:
                 self._wanted[number] = None
             case wire.Advance(number, token) if number in self._answers:
                 self._advance(number, token)
+            case wire.Fork(number, other) if number in self._answers:
+                answer = self._answers[number]
+                self._answers[other] = _HostedAnswer(answer.constraint.fork(), answer.step_s)
+                self._answers[other].token = answer.token
+            case wire.Rollback(number, tokens) if number in self._answers:
+                answer = self._answers[number]
+                answer.constraint.rollback(tokens)
+                answer.token = None
+                self._pipe.send(wire.Advanced(number, answer.constraint.finished))
             case wire.Drop(number):
                 self._answers.pop(number, None)
                 self._wanted.pop(number, None)
@@ -127,6 +136,7 @@ class Host:
             with _paid(answer):
                 if answer.token is not None:
                     answer.constraint.follow(answer.token)
+                    answer.token = None
                 words = bytes(answer.constraint.mask())
             seconds = before - answer.bank
         except ParameterError as error:

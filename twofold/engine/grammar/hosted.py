@@ -110,12 +110,12 @@ def _read(control: socket.socket) -> bytes:
 
 
 class Inbox:
-    """What a host said of one answer."""
+    """What a host said of one answer. So many ``Advanced`` are ``awaited``."""
 
     def __init__(self) -> None:
         self.finished = False
         self.shortened = False
-        self.advanced = True
+        self.awaited = 0
         self.mask: memoryview | None = None
         self.error: TwofoldError | None = None
 
@@ -152,6 +152,15 @@ class GrammarHost:
             self._inboxes[number] = inbox
             self.send(wire.Start(number, max_tokens))
             return number, inbox
+
+    def fork(self, number: int) -> tuple[int, Inbox]:
+        """Another answer with the tokens of this one, as ``start``."""
+        with self._lock:
+            other, inbox = next(self._numbers), Inbox()
+            inbox.error = self.error
+            self._inboxes[other] = inbox
+            self.send(wire.Fork(number, other))
+            return other, inbox
 
     def drop(self, number: int) -> None:
         """Forgets an answer."""
@@ -222,7 +231,8 @@ class GrammarHost:
                     self._inboxes[number].error = message.error
             case wire.Advanced(number, finished):
                 if number in self._inboxes:
-                    self._inboxes[number].finished, self._inboxes[number].advanced = finished, True
+                    self._inboxes[number].finished = finished
+                    self._inboxes[number].awaited -= 1
             case wire.Mask(number, shortened, words, seconds):
                 longer = self._patience * PATIENCE_GAIN
                 self._patience = self._patience / 2 if seconds > PATIENCE_S else min(PATIENCE_S, longer)
@@ -311,8 +321,12 @@ class HostedConstraint:
             except TwofoldError as error:
                 self._inbox.error = error
                 return
-            weakref.finalize(self, host.drop, self._number).atexit = False
-            self._host = host
+            self._keep(host, self._number, self._inbox)
+
+    def _keep(self, host: GrammarHost, number: int, inbox: Inbox) -> None:
+        """The answer that this is, in its host."""
+        self._host, self._number, self._inbox = host, number, inbox
+        weakref.finalize(self, host.drop, number).atexit = False
 
     @property
     def ready(self) -> bool:
@@ -324,8 +338,8 @@ class HostedConstraint:
 
     @property
     def finished(self) -> bool:
-        if self._host is not None and not self._inbox.advanced:
-            self._host.wait_for(lambda: self._inbox.advanced)
+        if self._host is not None and self._inbox.awaited:
+            self._host.wait_for(lambda: not self._inbox.awaited)
         return self._inbox.finished
 
     @property
@@ -345,9 +359,35 @@ class HostedConstraint:
         of the same form would wait for it."""
         assert not self._inbox.finished, "nothing can follow a finished answer"
         self._begin()
-        self._inbox.mask, self._inbox.advanced, self._prepared = None, False, False
+        self._tell(wire.Advance(self._number, token))
+
+    def fork(self) -> HostedConstraint:
+        """``TokenConstraint.fork``."""
+        other = HostedConstraint(self._grammar, self._max_tokens)
+        self._settle()
         if self._host is not None:
-            self._host.send(wire.Advance(self._number, token))
+            other._keep(self._host, *self._host.fork(self._number))
+        other._inbox.finished, other._inbox.shortened = self.finished, self._inbox.shortened
+        return other
+
+    def rollback(self, tokens: int) -> None:
+        """``TokenConstraint.rollback``."""
+        if tokens:
+            self._settle()
+            self._tell(wire.Rollback(self._number, tokens))
+
+    def _settle(self) -> None:
+        """Waits for the mask that was asked for: later it would be taken for that of another state."""
+        self._begin()
+        if self._prepared:
+            self._known_after(GrammarHost.read_until)
+
+    def _tell(self, message: wire.Advance | wire.Rollback) -> None:
+        """Sends what changes the state: the mask is not that of the answer any more."""
+        self._inbox.mask, self._prepared = None, False
+        if self._host is not None:
+            self._inbox.awaited += 1
+            self._host.send(message)
 
     def _known_after(self, read: Callable[[GrammarHost, Callable[[], bool]], object]) -> bool:
         """Whether the mask or an error is there after the host's messages were read."""

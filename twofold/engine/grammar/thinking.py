@@ -12,13 +12,15 @@ Laws
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection
+from copy import copy
 from enum import Enum
-from typing import Final
+from typing import Final, TypeAlias
 
 from twofold.core.errors import ParameterError
 from twofold.core.params import ThinkingParams
-from twofold.core.step import TokenConstraint
+from twofold.core.step import ROLLBACK, TokenConstraint
 from twofold.engine.grammar.form import AnswerForm, FormConstraint
 
 WORD_BITS: Final = 32
@@ -29,6 +31,11 @@ class _Stage(Enum):
     INSIDE = 1
     CLOSING = 2
     AFTER = 3
+
+
+_Before: TypeAlias = tuple[_Stage, int, bytes, int, int, bool, FormConstraint | None, int]
+"""A state before a token was taken: stage, room, what was read, tokens of a mark and between marks, whether it was cut,
+the form's constraint, and how many tokens forms have taken."""
 
 
 class ThinkingConstraint:
@@ -66,6 +73,8 @@ class ThinkingConstraint:
         self._between = 0
         self._cut = False
         self._made: memoryview | None = None
+        self._taken = 0
+        self._past: deque[_Before] = deque(maxlen=ROLLBACK)
         self._stage = _Stage.OPENING
         self._begin()
 
@@ -104,10 +113,11 @@ class ThinkingConstraint:
     def advance(self, token: int) -> None:
         """``TokenConstraint.advance``."""
         marked = self._stage is _Stage.OPENING and token == self._opening_token
+        inner, taken = self._inner, self._taken
+        self._past.append((self._stage, self._room, self._read, self._told, self._between, self._cut, inner, taken))
         self._room -= 1
         if self._stage is _Stage.AFTER:
-            if self._inner is not None:
-                self._inner.advance(token)
+            self._advance_inner(token)
         elif self._stage is _Stage.OPENING:
             self._open(token, marked=marked)
         elif self._stage is _Stage.INSIDE:
@@ -115,6 +125,37 @@ class ThinkingConstraint:
         else:
             self._close(token)
         self._made = None
+
+    def fork(self) -> ThinkingConstraint:
+        """``TokenConstraint.fork``."""
+        other = copy(self)
+        other._past = deque(maxlen=ROLLBACK)
+        other._inner = None if self._inner is None else self._inner.fork()
+        return other
+
+    def rollback(self, tokens: int) -> None:
+        """``TokenConstraint.rollback``."""
+        assert tokens <= len(self._past), "only tokens that it took itself are forgotten"
+        for _ in range(tokens):
+            taken = self._taken
+            (
+                self._stage,
+                self._room,
+                self._read,
+                self._told,
+                self._between,
+                self._cut,
+                self._inner,
+                self._taken,
+            ) = self._past.pop()
+            if self._inner is not None and taken > self._taken:
+                self._inner.rollback(taken - self._taken)
+        self._made = None
+
+    def _advance_inner(self, token: int) -> None:
+        if self._inner is not None:
+            self._inner.advance(token)
+            self._taken += 1
 
     @property
     def _least(self) -> int:
@@ -141,7 +182,7 @@ class ThinkingConstraint:
         """A token that goes on with the start mark (``marked``), spells it otherwise, or shows that there is none."""
         self._read += self._spell(token)
         if self._inner is not None and (not marked or _allows(self._inner.mask(), token)):
-            self._inner.advance(token)
+            self._advance_inner(token)
         else:
             self._inner = None
         fits = self._grammar is None or self._inner is None or self._room >= len(self._end) + self._least

@@ -65,6 +65,18 @@ class Advance(AnswerMessage, frozen=True):
     token: int
 
 
+class Fork(AnswerMessage, frozen=True):
+    """Another answer with the same tokens, to be known by the number ``other``."""
+
+    other: int
+
+
+class Rollback(AnswerMessage, frozen=True):
+    """Forgets the last tokens; requests whether the answer is finished."""
+
+    tokens: int
+
+
 class Drop(AnswerMessage, frozen=True):
     """Forgets an answer."""
 
@@ -80,7 +92,7 @@ class Compiled(GrammarMessage, frozen=True):
 
 
 class Advanced(AnswerMessage, frozen=True):
-    """A token was taken."""
+    """A token was taken, or tokens were forgotten."""
 
     finished: bool
 
@@ -112,7 +124,7 @@ class Refused(GrammarMessage, frozen=True):
         return ParameterError(self.message, param=self.param, hint=self.hint)
 
 
-ToHost: TypeAlias = Describe | Compile | Start | Prepare | Advance | Drop
+ToHost: TypeAlias = Describe | Compile | Start | Prepare | Advance | Fork | Rollback | Drop
 FromHost: TypeAlias = Compiling | Compiled | Advanced | Mask | Refused
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(ToHost | FromHost).decode
