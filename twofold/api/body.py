@@ -121,7 +121,7 @@ class Words:
     def error(self, name: str, value: object) -> FieldError:
         """The error for another value: a mistake among the words of a choice, else what is not supported here."""
         if not self.known:
-            return unsupported(name, "Leave it out.")
+            return unsupported(name, "Remove it.")
         close = nearest(value, self.known) if isinstance(value, str) and isinstance(self.known[0], str) else None
         hint = f"Did you mean {close!r}?" if close else None
         tag = name.rpartition(".")[2] in TAGS

@@ -145,9 +145,9 @@ class Conversation:
         params = self._with_form(model, params)
         if self.continues and params.structured_outputs is not None:
             raise ParameterError(
-                "An answer that goes on from a given beginning cannot have a form or be a forced call of a tool.",
+                "A prefill cannot be combined with structured output or a forced tool call.",
                 param="messages",
-                hint="End with a message of the user, or leave the form out.",
+                hint="End with a user message, or remove the structured output.",
             )
         if marks is not None and (self._budget(marks) is not None or params.structured_outputs is not None):
             section = _section(marks, model.tokenizer, self._budget(marks), opened=self._opened(model))

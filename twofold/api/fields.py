@@ -161,7 +161,7 @@ class Fields:
         if value is None or any(_same(value, one) for one in possible):
             return
         if not possible:
-            raise unsupported(self.name(field), "Leave it out.")
+            raise unsupported(self.name(field), "Remove it.")
         raise FieldError(
             f"{self.name(field)} {named(value)} is not supported.",
             param=self.name(field),

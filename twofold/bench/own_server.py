@@ -91,7 +91,7 @@ class _Log:
                 raise ResourceError(f"The server was not ready within {START_S:.0f} s.", hint=self._words())
         if self._url is None:
             code = self._process.wait()
-            raise ResourceError(f"The server did not start: it ended with {code}.", hint=self._words())
+            raise ResourceError(f"The server did not start: it exited with code {code}.", hint=self._words())
         return self._url
 
     def _read(self) -> None:

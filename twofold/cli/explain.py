@@ -170,8 +170,8 @@ def _shape_of(seen: Observed, what: WhatOptions) -> ModelSpec | None:
         return what.shape(seen.model)
     except ModelNotFoundError as error:
         raise ModelNotFoundError(
-            f"The request's model is called {seen.model!r:.80}, which is not a known model.",
-            hint=f"Say which model that is with --model. {error.hint}",
+            f"The request's model {seen.model!r:.80} is not a known model.",
+            hint=f"Name it with --model. {error.hint}",
         ) from None
 
 
@@ -238,11 +238,11 @@ def _fetched(url: str, request: str | None, api_key: str | None) -> bytes:
     key = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
     status, _, body = exchange(target, "GET", f"{RECORDS}{found}", None, key, TIMEOUT_S)
     if status in {401, 403}:
-        raise AccessError(f"{target} does not show its requests to this key.", hint="Give the key with --api-key.")
+        raise AccessError(f"{target} denied access to the record.", hint="Give the key with --api-key.")
     if status != 200:
         raise NotFoundError(
-            f"{target} keeps no record of {found!r:.80} (status {status}).",
-            hint="Records are kept for the last requests of a running `twofold serve`.",
+            f"{target} has no record of {found!r:.80} (status {status}).",
+            hint="A running `twofold serve` keeps the records of its last requests.",
         )
     return body
 
@@ -250,7 +250,7 @@ def _fetched(url: str, request: str | None, api_key: str | None) -> bytes:
 def _check_picture(svg: Path | None) -> None:
     if svg is not None and svg.suffix.lower() not in {".svg", ""}:
         raise ParameterError(
-            f"The picture is written as SVG, not as {svg.suffix}.", param="svg", hint="Browsers show roofline.svg."
+            f"The roofline is written as SVG, not as {svg.suffix}.", param="svg", hint="Browsers show roofline.svg."
         )
 
 

@@ -126,7 +126,7 @@ class ChoiceOptions:
             name, _, value = text.rpartition("=")
             machine = find_machine(name) if name else machines[0]
             if machine not in machines:
-                raise ParameterError(f"{machine.name} has a price and is not to be used.", param="price")
+                raise ParameterError(f"{machine.name} has a price but is not in --hardware.", param="price")
             found[machine.name] = _price(value)
         return found
 
@@ -273,7 +273,7 @@ def read_slo(text: str, attainment: float | None) -> Slo:
     limits = Objectives.parse(text)
     if limits.itl is not None:
         raise ParameterError(
-            "The longest gap of an answer cannot be planned for.", param="slo", hint="Limit tpot, or ttft and e2e."
+            "plan has no objective for the longest gap.", param="slo", hint="Limit tpot, or ttft and e2e."
         )
     share = ATTAINMENT if attainment is None else attainment
     return Slo(ttft=limits.ttft, tpot=limits.tpot, e2e=limits.e2e, attainment=share)

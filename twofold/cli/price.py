@@ -57,9 +57,7 @@ class WorkloadOptions:
     def paid_tier(self) -> TierName:
         """Raises ParameterError for a batch of another tier."""
         if self.batch and self.tier not in ("default", "batch"):
-            raise ParameterError(
-                "A batch has the service tier batch.", param="tier", hint="Leave out --tier or --batch."
-            )
+            raise ParameterError("--batch implies the tier batch.", param="tier", hint="Remove --tier or --batch.")
         return "batch" if self.batch else self.tier
 
     def given(self) -> dict[str, Any]:
@@ -96,7 +94,7 @@ class WorkloadOptions:
             raise ParameterError(
                 "A trace sets the lengths and shared prefixes of its requests.",
                 param="trace",
-                hint="Leave out --trace, or the flags that describe requests.",
+                hint="Remove --trace, or the flags that describe requests.",
             )
         return traced_cost(model, read_trace(self.trace), self.ttl, at, self.paid_tier)
 

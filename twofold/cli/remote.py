@@ -64,7 +64,7 @@ def unload(
         if time.monotonic() > until:
             raise TimeLimitError(
                 f"{found['id']} is still in use after {timeout:g} s.",
-                hint="It is unloaded when its last request ends; --timeout waits longer.",
+                hint="It is unloaded when its last request ends; raise --timeout to wait longer.",
             )
         time.sleep(LOOK_S)
         found = next(each for each in _asked(url, api_key, "GET", MODELS)["data"] if each["id"] == found["id"])
@@ -108,7 +108,7 @@ def _asked(url: str, api_key: str | None, method: str, path: str, limit_s: float
     if message is None:
         return found
     if status in (401, 403):
-        raise AccessError(message, hint="Give a key that may administer with --api-key or TWOFOLD_API_KEY.")
+        raise AccessError(message, hint="Give an admin key with --api-key or TWOFOLD_API_KEY.")
     if status == 404:
         raise NotFoundError(message, hint="twofold ps lists the models.")
     raise UsageError(message) if status < 500 else NetworkError(message)

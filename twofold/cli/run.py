@@ -81,10 +81,10 @@ def run(
 
 def _check(raw: bool, system: str | None, model: ModelOptions) -> None:
     if raw and system is not None:
-        raise ParameterError("A raw prompt has no system message.", param="system", hint="Leave out --raw or --system.")
+        raise ParameterError("A raw prompt has no system message.", param="system", hint="Remove --raw or --system.")
     if raw and model.chat_template is not None:
         raise ParameterError(
-            "A raw prompt uses no chat template.", param="chat_template", hint="Leave out --raw or --chat-template."
+            "A raw prompt uses no chat template.", param="chat_template", hint="Remove --raw or --chat-template."
         )
 
 

@@ -311,7 +311,7 @@ def _objective(text: str) -> tuple[str, Objective]:
         raise ParameterError(
             f"slo {text!r:.60} is not TIER:ttft=TIME,tpot=TIME,e2e=TIME.",
             param="slo",
-            hint=f"Tiers: {', '.join(TIERS)}; leave measures out that do not matter.",
+            hint=f"Tiers: {', '.join(TIERS)}; measures are optional.",
         )
     try:
         return tier, Objective(**{f"{name}_s": parse_duration(value) for name, _, value in pairs})

@@ -316,9 +316,9 @@ class Engine:
         """Who comes, under an id that nobody has. Raises ParameterError for one that is in use."""
         if options.tpot_target_s is not None and not self._keeps_targets:
             raise ParameterError(
-                "A fixed token budget cannot keep a TPOT target.",
+                "A fixed token budget has no a TPOT target.",
                 param="tpot_target_s",
-                hint="Leave it out, or set token_budget to live.",
+                hint="Remove it, or set token_budget to live.",
             )
         number = next(self._numbers)
         request_id = f"request-{number}" if request_id is None else request_id

@@ -171,6 +171,6 @@ class Intake:
         for token in ids:
             if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < self._vocab_size:
                 raise ParameterError(
-                    f"{name} holds {token!r:.40}, which is outside the vocabulary of {self._vocab_size} tokens.",
+                    f"{name} contains {token!r:.40}, which is outside the vocabulary of {self._vocab_size} tokens.",
                     param=name,
                 )

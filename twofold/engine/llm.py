@@ -249,7 +249,7 @@ class LLM(OpenModel):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise UsageError("This LLM is closed.", hint="Make a new one.")
+            raise UsageError("This LLM is closed.", hint="Create a new one.")
 
 
 def _params_for_each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> Sequence[SamplingParams]:

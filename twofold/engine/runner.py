@@ -102,7 +102,7 @@ class EngineThread:
     def _post(self, command: Callable[[], object]) -> None:
         with self._wake:
             if not self._open:
-                raise ResourceError("The engine is closed.", hint="Make a new one.")
+                raise ResourceError("The engine is closed.", hint="Create a new one.")
             self._inbox.append(command)
             self._wake.notify()
 
@@ -151,7 +151,9 @@ class EngineThread:
     def _take(self, add: Callable[[Engine], str], outbox: Outbox) -> None:
         try:
             if not self._accepting or not self._open:
-                raise ResourceError("The engine is shutting down and takes no new requests.", hint="Ask another one.")
+                raise ResourceError(
+                    "The engine is shutting down and accepts no new requests.", hint="Use another engine."
+                )
             self._outboxes[add(self._engine)] = outbox
         except TwofoldError as error:
             outbox.fail(error)

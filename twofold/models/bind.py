@@ -86,7 +86,7 @@ class _Binder:
         for name, tensor in self.tensors.items():
             if name not in self.used:
                 raise UnsupportedModelError(
-                    f"The model has a tensor {tensor.name!r} that Twofold does not know what to do with.",
+                    f"The model has a tensor {tensor.name!r} that Twofold does not support.",
                     hint="Ignoring it could change the result: use another model, or ask for support of this tensor.",
                 )
 

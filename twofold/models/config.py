@@ -101,7 +101,7 @@ def _architecture(values: Mapping[str, object], label: str) -> Architecture:
     if architecture is None:
         close = nearest(str(kind), BY_KIND)
         raise UnsupportedModelError(
-            f"{label}: nothing is known of models of the kind {named(kind)} (field 'model_type').",
+            f"{label}: the model type {named(kind)} is not supported (field 'model_type').",
             hint=(f"The nearest known one is {close!r}. " if close else "") + f"Known: {', '.join(BY_KIND)}.",
         )
     return architecture

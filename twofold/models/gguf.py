@@ -175,13 +175,13 @@ def _grouped(
     hidden, heads = fields.integer("embedding_length"), fields.integer("attention.head_count", layer=index)
     kv_heads = fields.integer("attention.head_count_kv", heads, layer=index)
     if "attention.key_length" not in fields and hidden % heads:
-        raise FormatError(f"A hidden size of {hidden} cannot be shared out to {heads} attention heads.")
+        raise FormatError(f"A hidden size of {hidden} is not divisible by {heads} attention heads.")
     dim = fields.integer("attention.key_length", hidden // heads)
     value_dim = fields.integer("attention.value_length", dim)
     if value_dim != dim:
         raise FormatError(f"Heads of keys have {dim} values, but heads of values have {value_dim}")
     if heads % kv_heads:
-        raise FormatError(f"{heads} attention heads cannot share {kv_heads} heads of keys and values equally.")
+        raise FormatError(f"{heads} attention heads are not divisible by {kv_heads} KV heads.")
     if strict:
         bias = "q.bias" in tensors if architecture.qkv_bias is None else architecture.qkv_bias
         return GroupedAttention(heads, kv_heads, dim, qk_norm=architecture.qk_norm, qkv_bias=bias)
@@ -307,7 +307,7 @@ def _check_values(spec: ModelSpec, file: ModelFile) -> None:
     strange = next((info.name for name, info in found.items() if layer_and_role(name)[1] not in roles), None)
     if strange is not None:
         raise UnsupportedModelError(
-            f"{spec.source}: nothing is known of the tensor {strange!r}.", hint="Use the model's config.json instead."
+            f"{spec.source}: unsupported tensor {strange!r}.", hint="Use the model's config.json instead."
         )
     raise FormatError(
         f"{spec.source}: its tensors hold {values:,} values, but its metadata describe {counted:,}.",

@@ -108,7 +108,7 @@ def _format(part: TypedFields) -> ValueFormat:
     known = ("fp8", "gptq", "awq", "mxfp4", "bitsandbytes", "modelopt", "compressed-tensors")
     close = nearest(method, known)
     raise UnsupportedModelError(
-        f"{part.label}: nothing is known of the quantisation {named(method)} (field 'quant_method').",
+        f"{part.label}: the quantization {named(method)} is not supported (field 'quant_method').",
         hint=(f"The nearest known one is {close!r}. " if close else "") + f"Known: {', '.join(known)}.",
     )
 

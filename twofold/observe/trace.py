@@ -234,4 +234,4 @@ def _ms(seconds: float) -> float:
 
 def _unwritable(path: Path, error: OSError) -> ResourceError:
     reason = error.strerror or type(error).__name__
-    return ResourceError(f"The trace {path} cannot be written: {reason}.", hint="Give --trace a file that can be.")
+    return ResourceError(f"The trace {path} cannot be written: {reason}.", hint="Choose another file.")

@@ -69,7 +69,7 @@ class _Methods:
             return
         allowed = tuple(sorted(self._apps))
         error = MethodError(
-            "This path does not take this HTTP method.", allowed=allowed, hint=f"It takes {', '.join(allowed)}."
+            "This path does not support this HTTP method.", allowed=allowed, hint=f"It supports {', '.join(allowed)}."
         )
         await _refused(self._site, self._path, error, scope, send)
 

@@ -60,7 +60,7 @@ def test_a_line_that_is_too_long_is_known_and_left_out(tmp_path: Path, size: int
         (b"nonsense", "column 1"),
         (b"[]", "not a JSON object"),
         (b"{} {}", "Extra data"),
-        (b'{"a": NaN}', "NaN is no number"),
+        (b'{"a": NaN}', "NaN is not a number"),
         (b'{"a": 1, "a": 2}', "'a' occurs twice"),
         (b'{"a": "\xff"}', "not UTF-8 at byte 7"),
         (b'{"a":' * 100_000, "nested too deeply"),
@@ -184,7 +184,7 @@ def test_the_output_of_another_input(tmp_path: Path) -> None:
     with Journal(tmp_path / "out", VirtualClock()) as journal:
         journal.write("1", RECORD)
     with Journal(tmp_path / "out", VirtualClock()) as journal:
-        with pytest.raises(UsageError, match="1 lines that belong to none"):
+        with pytest.raises(UsageError, match="has 1 lines that match no request"):
             journal.check(["2", "3"])
         with pytest.raises(UsageError, match="'m', not of 'other'"):
             journal.check_model("other")

@@ -129,7 +129,7 @@ def test_a_first_answer_whole_and_streamed() -> None:
 @pytest.mark.parametrize(
     ("server", "kind", "words"),
     [
-        (answering(404, {"detail": "Not Found"}), NotFoundError, "404 to /v1/chat/completions"),
+        (answering(404, {"detail": "Not Found"}), NotFoundError, "/v1/chat/completions returned 404"),
         (answering(400, {"error": {"message": "ignore_eos is unknown"}}), UsageError, "ignore_eos"),
         (answering(422, {"detail": [{"msg": "bad"}]}), UsageError, "422"),
         (answering(503, {"error": {"message": "full"}}), BusyError, "full"),
@@ -149,7 +149,7 @@ def test_first_answers_that_are_none(server: FakeServer, kind: type[TwofoldError
     ("said", "hint"),
     [
         ("Use 'max_completion_tokens' instead.", "max_completion_tokens"),
-        ("ignore_eos: extra inputs are not permitted", "does not take ignore_eos"),
+        ("ignore_eos: extra inputs are not permitted", "does not support ignore_eos"),
         ("too long", "Change the request"),
     ],
 )

@@ -201,7 +201,7 @@ OWN_HOLES = [
     ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "turn": 1}', "session is missing"),
     ('{"after_s": 1, "input_tokens": 5, "output_tokens": 5}', "after_s is for later turns"),
     ('{"after_s": 1, "input_tokens": 5, "output_tokens": 5, "session": 3, "turn": 2}', "turn is 2, but the next one"),
-    ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "session": 3, "turn": 1}', "at_s is for first turns alone"),
+    ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "session": 3, "turn": 1}', "at_s is for first turns only"),
     ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "session": null}', "session is missing"),
     ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "shared": [[1, 6]]}', "shared has more tokens than the 5"),
     ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "shared": [[1]]}', "shared holds something else"),

@@ -82,7 +82,7 @@ def test_a_part_without_requests(trace: Trace) -> None:
 
 
 def test_a_rate_needs_time_to_pass(trace: Trace) -> None:
-    with pytest.raises(ParameterError, match="comes all at once"):
+    with pytest.raises(ParameterError, match="arrive at once"):
         TraceReplay(trace, prompt, part=Part(requests=1), scale=TraceScale(rate=1))
 
 
@@ -204,7 +204,7 @@ def test_a_session_ends_where_a_turn_failed(tmp_path: Path) -> None:
 
 
 def test_prompts_that_are_given_cannot_be_scaled(tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match="gives prompts as they stand, whose length cannot be scaled"):
+    with pytest.raises(ParameterError, match="contains prompt texts, whose length cannot be scaled"):
         TraceReplay(made(tmp_path, *SESSIONS), prompt, scale=TraceScale(input=2))
     assert len(list(TraceReplay(made(tmp_path, *SESSIONS), prompt, scale=TraceScale(output=2)).begin())) == 3
 

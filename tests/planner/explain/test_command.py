@@ -69,7 +69,7 @@ def test_flags_of_a_hypothetical(capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert (scenario["tp"], scenario["batch"], scenario["chunk"]) == (2, 2, 512)
     told = next(each for each in found["levers"] if each["lever"] == "speculation")
-    assert "90% taken" in told["what"]
+    assert "90% accepted" in told["what"]
 
 
 def test_a_config_of_another_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,7 +168,7 @@ def test_a_record_from_a_server(capsys: pytest.CaptureFixture[str]) -> None:
         by_id = explained(capsys, url, request="req_1", api_key="k")
         assert by_id == explained(capsys, f"{url}/v1/twofold/requests/req_1", api_key="k")
         assert by_id["title"].startswith("req_1")
-        with pytest.raises(AccessError, match="does not show"):
+        with pytest.raises(AccessError, match="denied access"):
             explain(url, request="req_1")
         with pytest.raises(NotFoundError, match="no record of 'req_2'"):
             explain(url, request="req_2", api_key="k")

@@ -84,7 +84,7 @@ def test_fewer_bits_of_weights(name: str, form: object) -> None:
     found = lever(name, scenario)
     assert found.gain("tpot") == pytest.approx(before / after, rel=1e-3)
     assert found.gain("ttft") == pytest.approx(1.0, rel=1e-3), "a prompt of 2,000 tokens is bound by arithmetic"
-    assert found.what == f"bf16 → {form.name}, 16.1 GB → {weight_bytes(packed) / 1e9:.3g} GB a device"
+    assert found.what == f"bf16 → {form.name}, 16.1 GB → {weight_bytes(packed) / 1e9:.3g} GB per device"
     assert "reading weights in decode" in found.why.lower()
 
 
@@ -119,7 +119,7 @@ def test_fewer_bits_of_cache_let_more_sequences_in() -> None:
     crowded = scene(case=Case(prompt=3000, output=200, concurrency=400))
     found = lever("KV INT8", crowded, "throughput")
     assert found.status == "gains"
-    assert "Memory then holds 301 such sequences, not 150." in found.why
+    assert "301 such sequences fit in memory instead of 150." in found.why
     assert found.after is not None
     assert found.after.sequences == 301
 
@@ -142,10 +142,10 @@ def test_speculation_does_not_pay_where_arithmetic_bounds() -> None:
 
 def test_twice_the_batch() -> None:
     found = lever("batch", scene(by=EFFICIENT), "throughput")
-    assert found.what == "16 → 32 at a time"
+    assert found.what == "concurrency 16 → 32"
     assert 1.3 < found.gain("throughput") < 2
     assert found.gain("tpot") < 1
-    assert "share one reading of the weights: the knee is at 258 rows" in found.why
+    assert "share one read of the weights (up to 258 rows)" in found.why
     full = scene(case=Case(prompt=3000, output=200, concurrency=400))
     assert lever("batch", full).status == "cannot"
 
@@ -178,7 +178,7 @@ def test_offload_reads_back_over_the_link() -> None:
     """Half of 8,000 tokens of 131,072 bytes at 64 GB/s: 8.2 ms."""
     scenario = scene(case=Case(prompt=8000, output=100))
     found = lever("offload", scenario, "ttft")
-    assert "Reading 524 MB a device at 64 GB/s takes 8.19 ms, faster than computing them" in found.why
+    assert "Reading 524 MB per device at 64 GB/s takes 8.19 ms, faster than computing them" in found.why
     assert 1 < found.gain("ttft") < lever("prefix cache", scenario, "ttft").gain("ttft")
     assert lever("offload", scene(machine="epyc-9654")).status == "cannot"
 
@@ -190,7 +190,7 @@ def test_flash_attention_matters_to_long_prompts() -> None:
     seconds = 4 * 2 * 32 * 32 * 32_000**2 / 3350e9
     assert found.status == "in use"
     assert found.gain("ttft") == pytest.approx(1 + seconds / long.prediction.ttft, rel=1e-3)
-    assert "too small a part" in lever("flash attention", short).why
+    assert "only a small part of prefill" in lever("flash attention", short).why
 
 
 def test_disaggregation_takes_prompts_out_of_the_way() -> None:
@@ -220,10 +220,10 @@ def test_shared_heads_of_keys_and_values() -> None:
     many = Case(prompt=1500, output=500, concurrency=20)
     alike = lever("GQA", scene("llama-2-7b", "a100-80", many))
     assert alike.status == "gains"
-    assert alike.what == "524 kB → 65.5 kB of keys and values a token and device"
+    assert alike.what == "524 kB → 65.5 kB of KV cache per token and device"
     grouped = lever("GQA", scene())
     assert grouped.status == "in use"
-    assert "else these would be 4 times as large" in grouped.why
+    assert "without it the KV cache would be 4 times as large" in grouped.why
     assert grouped.gain("tpot") > 1
     assert lever("GQA", scene("deepseek-v3", tp=16)).status == "in use"
 
@@ -241,7 +241,7 @@ def test_answers() -> None:
     stream = lever("streaming", scene(case=ALONE))
     assert stream.status == "felt"
     assert stream.gain("e2e") == 1
-    assert stream.why.startswith("Text begins after ")
+    assert stream.why.startswith("Text appears after ")
     one = scene(case=Case(prompt=100, output=1))
     assert {lever(name, one).status for name in ("shorter output", "streaming", "speculation")} == {"cannot"}
 

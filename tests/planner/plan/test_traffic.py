@@ -90,5 +90,5 @@ def test_what_cannot_be_planned_for(requests: list[tuple[int, int, int]], word: 
 
 def test_requests_that_come_all_at_once_have_no_rate() -> None:
     load = LoadPlan(rate=float("inf"), requests=10, kind="constant")
-    with pytest.raises(ParameterError, match="all at once"):
+    with pytest.raises(ParameterError, match="arrive at once"):
         Traffic.of(load.load(said_nothing, 0))

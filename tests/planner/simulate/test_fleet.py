@@ -151,7 +151,7 @@ def test_a_trace_is_repeated_with_prompts_of_its_own() -> None:
     assert [job.number for job in asked] == list(range(15))
     assert len({job.stream for job in asked}) == 15
     assert all(a.due_s < b.due_s for a, b in pairwise(asked))
-    with pytest.raises(ParameterError, match="wait for no other"):
+    with pytest.raises(ParameterError, match="--repeat must be at least 1, and needs a load without conversations"):
         Repeated(plan(concurrency=2, requests=5), 2)
 
 

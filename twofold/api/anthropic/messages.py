@@ -153,9 +153,9 @@ def _conversation(fields: Fields, settings: MessageSettings) -> Conversation:
     turns.messages(fields.require("messages"))
     if turns.continues and settings.thinking.mode == "on":
         raise FieldError(
-            "The last message is the assistant's; with thinking the answer cannot go on from a given beginning.",
+            "The last message is the assistant's; a prefill cannot be combined with thinking.",
             param="messages",
-            hint="End with a message of the user, or disable thinking.",
+            hint="End with a user message, or disable thinking.",
         )
     points = [point for index, turn in enumerate(turns.turns) for point in turn.points(index)]
     if (ttl := controls.take(fields)) is not None:

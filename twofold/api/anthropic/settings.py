@@ -94,7 +94,7 @@ def _output_config(fields: Fields) -> tuple[int | None, StructuredOutputsParams 
         raise FieldError(
             "output_config.format and output_format both set the output format.",
             param="output_format",
-            hint="Leave output_format out.",
+            hint="Remove output_format.",
         )
     config.close()
     return budget, form if now is None else _form(now)

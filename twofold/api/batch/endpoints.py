@@ -22,6 +22,6 @@ ENDPOINTS: Final[Mapping[str, Callable[[object], DialectRequest]]] = {
 def check_batched(request: DialectRequest) -> None:
     """Raises FieldError for what no line of a batch can have: a stream, and a tier of its own."""
     if request.stream:
-        raise unsupported("stream", "Leave it out: the lines of a batch are answered whole.")
+        raise unsupported("stream", "Remove it: batch lines are not streamed.")
     if request.tier not in ("auto", "default"):
-        raise unsupported("service_tier", "Leave it out: all lines of a batch have the tier of batches.")
+        raise unsupported("service_tier", "Remove it: all lines have the batch tier.")

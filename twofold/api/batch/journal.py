@@ -87,7 +87,7 @@ class Journal:
             total += 1
         if strange:
             raise UsageError(
-                f"{self._path} holds {len(strange)} lines that belong to none of this input's requests.",
+                f"{self._path} has {len(strange)} lines that match no request of this input.",
                 hint=_OTHER_FILE,
             )
         return total
@@ -140,7 +140,7 @@ class Journal:
 def _opened(path: Path) -> BinaryIO:
     """The file, without a buffer; every write goes to its end."""
     if path.exists() and not path.is_file():
-        raise UsageError(f"{path} is not a regular file.", hint="A batch needs one, so that it can be taken up again.")
+        raise UsageError(f"{path} is not a regular file.", hint="A batch needs one, so that it can be resumed.")
     try:
         return path.open("ab", buffering=0)
     except OSError as error:

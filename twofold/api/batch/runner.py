@@ -206,7 +206,7 @@ class BatchRunner:
         self._check_model(request.model)
         check_batched(request)
         if request.explain:
-            raise unsupported("twofold.explain", "Leave it out: a trace of the whole batch tells what happened.")
+            raise unsupported("twofold.explain", "Remove it: use --trace for the whole batch.")
         return _OpenLine(key, custom_id, request, [self._checked(job) for job in request.prepare(self._facts)])
 
     def _checked(self, job: Job) -> _Ready:
@@ -219,7 +219,9 @@ class BatchRunner:
         if model is None or self._any_model or model in self._names:
             return
         close = nearest(model, self._names) or self._names[0]
-        raise ModelNotFoundError(f"The model {quoted(model)} does not run here.", hint=f"Did you mean {close!r}?")
+        raise ModelNotFoundError(
+            f"The model {quoted(model)} is not the batch's model.", hint=f"Did you mean {close!r}?"
+        )
 
     def _start(self, line: _OpenLine, index: int) -> int:
         """Hands a prompt to the engine; how many sequences it has now."""

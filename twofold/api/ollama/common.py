@@ -103,7 +103,7 @@ class OllamaOptions(RequestObject):
 
     def __post_init__(self) -> None:
         if self.repeat_last_n != -1 and any(getattr(self, name) is not None for name in PENALTIES):
-            hint = "Leave it out, or set it to -1: penalties see the whole context."
+            hint = "Remove it, or set it to -1: penalties see the whole context."
             raise unsupported("options.repeat_last_n", hint)
 
     def sampling_keywords(self) -> dict[str, Any]:

@@ -111,7 +111,7 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
             raise FieldError(
                 f"max_tokens is {older}, max_completion_tokens {newer}.",
                 param="max_tokens",
-                hint="Leave max_tokens out.",
+                hint="Remove max_tokens.",
             )
         if self.top_logprobs and not self.logprobs:
             raise FieldError("top_logprobs needs logprobs.", param="top_logprobs", hint='Set "logprobs": true.')
@@ -154,11 +154,11 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
             raise FieldError(
                 f"{name} needs a last message of role assistant without tool calls.",
                 param=name,
-                hint="Leave it out, or end with the beginning of the answer.",
+                hint="Remove it, or end with an assistant message to continue.",
             )
         if self.add_generation_prompt:
             message = f"{name} and add_generation_prompt exclude each other."
-            raise FieldError(message, param=name, hint="Leave add_generation_prompt out.")
+            raise FieldError(message, param=name, hint="Remove add_generation_prompt.")
 
     def _thinking(self) -> Thinking:
         """OpenAI's reasoning_effort, or vLLM's thinking_token_budget, which says exactly how much."""

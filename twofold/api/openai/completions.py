@@ -94,7 +94,7 @@ class CompletionRequest(SampledRequest, kw_only=True, dict=True):
     def _check_suffix(self) -> None:
         """Raises FieldError for what cannot be beside a suffix."""
         if self.suffix and self.echo:
-            raise FieldError("suffix and echo exclude each other.", param="suffix", hint="Leave echo out.")
+            raise FieldError("suffix and echo exclude each other.", param="suffix", hint="Remove echo.")
         if self.suffix and any(given.text is None for given in self.given):
             raise FieldError("suffix needs a prompt that is text, not token ids.", param="suffix")
 
@@ -111,5 +111,5 @@ class CompletionRequest(SampledRequest, kw_only=True, dict=True):
             if asked:
                 echoed = "" if name == "best_of" else " with echo"
                 raise FieldError(
-                    f"{name}{echoed} cannot be streamed.", param=name, code=UNSUPPORTED, hint="Leave stream out."
+                    f"{name}{echoed} cannot be streamed.", param=name, code=UNSUPPORTED, hint="Remove stream."
                 )

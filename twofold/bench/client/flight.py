@@ -84,7 +84,7 @@ class Flight:
         self.sample.status = status
         self.sample.request_id = headers.get("x-request-id") or headers.get("request-id")
         if headers.get("content-encoding", "identity").lower() != "identity":
-            raise ProtocolError("The server sent a packed body, although none was asked for.")
+            raise ProtocolError("The server sent a compressed body that was not requested.")
         if status < 300 and "event-stream" in headers.get("content-type", ""):
             self._events = EventReader()
 

@@ -23,7 +23,7 @@ class ClientOptions:
 
     def __post_init__(self) -> None:
         if not self.request_timeout_s > 0:
-            raise ParameterError("A request must be given more than 0 seconds.", param="request_timeout_s")
+            raise ParameterError("The request timeout must be above 0 seconds.", param="request_timeout_s")
         if self.drain_s is not None and not self.drain_s >= 0:
             raise ParameterError("The drain period cannot be negative.", param="drain_s")
         if self.most_connections is not None and self.most_connections < 1:

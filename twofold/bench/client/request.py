@@ -31,7 +31,7 @@ def head(target: ServerTarget, method: str, path: str, headers: Mapping[str, str
     for name, value in fields.items():
         if TOKEN.fullmatch(name) is None or VALUE.fullmatch(value) is None:
             message = f"The header {name!r} cannot be sent: it has characters that no header may have."
-            raise ParameterError(message, param="headers", hint="A key is one line without a line end.")
+            raise ParameterError(message, param="headers", hint="A key must be a single line.")
     lines = [f"{method} {target.base_path}{path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
     return "\r\n".join(lines).encode("latin-1")
 

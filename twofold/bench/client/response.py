@@ -165,7 +165,7 @@ class ResponseReader:
         """Past the line end behind a chunk, if it is there."""
         end = data[at : at + 2]
         if not b"\r\n".startswith(end):
-            raise ProtocolError("A chunk of the response is longer than it says.")
+            raise ProtocolError("A chunk of the response exceeds its declared size.")
         if len(end) < 2:
             return at
         self._closing = False
@@ -181,7 +181,7 @@ class ResponseReader:
         if self._trailers is None:
             match = SIZE_LINE.fullmatch(data, at, end)
             if match is None:
-                raise ProtocolError("A chunk of the response does not say its size.")
+                raise ProtocolError("A chunk of the response has no size.")
             self._left = int(match[1], 16)
             self._trailers = None if self._left else 0
         elif end == at:
@@ -222,5 +222,5 @@ def _length(text: str) -> int:
     values = {part.strip() for part in text.split(",")}
     value = values.pop()
     if values or not (value.isascii() and value.isdigit()) or len(value) > 15:
-        raise ProtocolError("The response does not say its length in a number.")
+        raise ProtocolError("The Content-Length of the response is not a number.")
     return int(value)

@@ -83,7 +83,7 @@ class ServerTarget:
             found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except (socket.gaierror, UnicodeError) as error:
             message = f"No address is known for the host {self.host!r}."
-            raise NetworkError(message, hint="Check the URL's spelling, and that there is a network.") from error
+            raise NetworkError(message, hint="Check the URL and the network connection.") from error
         return tuple((socket.AddressFamily(family), address) for family, _, _, _, address in found)
 
 

@@ -155,9 +155,9 @@ def _side(runs: list[Run], name: str, objectives: Objectives | None) -> Side:
     measured = sum(1 for run in runs for request in run.requests if request.measured)
     if measured < FEWEST:
         raise ParameterError(
-            f"Document {name} holds {measured} measured requests, and {FEWEST} are the least to compare.",
+            f"Document {name} has {measured} measured requests; a comparison needs at least {FEWEST}.",
             param="document",
-            hint="A document from --json holds none; --output FILE.json writes all of them.",
+            hint="A document from --json has none; --output FILE.json stores them all.",
         )
     return side_of(runs, objectives)
 

@@ -33,7 +33,7 @@ def duration(seconds: float | None) -> str:
     for below, unit, factor in _DURATIONS:
         if abs(seconds) < below * 0.9995:
             return f"{_digits(seconds * factor)} {unit}"
-    raise AssertionError("every number is below infinity")
+    raise AssertionError("every number must be finite")
 
 
 def share(value: float | None) -> str:

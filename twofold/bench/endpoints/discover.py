@@ -82,9 +82,9 @@ def find_server(exchange: Exchange, headers: Mapping[str, str], model: str | Non
 
 def _check_access(status: int, body: bytes) -> None:
     if status == 401:
-        raise AccessError(f"The server wants a key: {sentence(body)}", hint=_KEY_HINT)
+        raise AccessError(f"The server requires an API key: {sentence(body)}", hint=_KEY_HINT)
     if status == 403:
-        raise ForbiddenError(f"The server does not allow it: {sentence(body)}", hint=_KEY_HINT)
+        raise ForbiddenError(f"The server denied access: {sentence(body)}", hint=_KEY_HINT)
 
 
 def _entries(status: int, body: bytes) -> list[dict[str, Any]]:
@@ -103,7 +103,7 @@ def _only(names: tuple[str, ...]) -> str:
     if not names:
         raise ParameterError("The server does not list its models.", param="model", hint="Name one with --model.")
     raise ParameterError(
-        f"The server has {len(names)} models, and none is named.",
+        f"The server has {len(names)} models; choose one.",
         param="model",
         hint=f"Choose with --model: {_listed(names)}.",
     )
@@ -138,7 +138,7 @@ def check_lengths(facts: ServerFacts, input_tokens: int, output_tokens: int) -> 
     if facts.context is not None and input_tokens + output_tokens > facts.context:
         raise ContextLengthError(
             f"A prompt of {input_tokens} and an answer of {output_tokens} tokens do not fit into the {facts.context} "
-            f"tokens that {short(facts.model)} has room for.",
+            f"tokens of context of {short(facts.model)}.",
             hint="Ask for fewer with --input-tokens or --output-tokens, or start the server with a longer context.",
         )
 
@@ -156,10 +156,10 @@ def first_answer(exchange: Exchange, endpoint: Endpoint, ask: Ask) -> RecordedRe
     try:
         _read(endpoint, answer, headers.get("content-type", ""), body)
     except ValueError as error:
-        hint = "Choose the dialect that the server speaks with --endpoint."
-        raise NetworkError(f"What {endpoint.path} answers does not match its API: {error}.", hint=hint) from error
+        hint = "Choose the server's API with --endpoint."
+        raise NetworkError(f"The response of {endpoint.path} does not match its API: {error}.", hint=hint) from error
     if answer.error is not None:
-        raise NetworkError(f"The server fails: {answer.error}", hint="Look into the server's log.")
+        raise NetworkError(f"The server failed: {answer.error}", hint="See the server's log.")
     return answer
 
 
@@ -184,20 +184,20 @@ def _refusal(status: int, body: bytes, endpoint: Endpoint) -> Exception:
     except AccessError as error:
         return error
     if status in _REFUSALS:
-        return BusyError(f"The server refuses the first request: {said}", retry_after_s=1.0, hint="Try again later.")
+        return BusyError(f"The server refused the first request: {said}", retry_after_s=1.0, hint="Try again later.")
     if status in (404, 405):
         hint = "Choose another one with --endpoint: chat, completions or messages; or see whether the URL is right."
-        return NotFoundError(f"The server says {status} to {endpoint.path}: {said}", hint=hint)
+        return NotFoundError(f"{endpoint.path} returned {status}: {said}", hint=hint)
     if status < 500:
-        return UsageError(f"The server does not take the request ({status}): {said}", hint=_hint(said))
-    return NetworkError(f"The server fails with status {status}: {said}", hint="Look into the server's log.")
+        return UsageError(f"The server rejected the request ({status}): {said}", hint=_hint(said))
+    return NetworkError(f"The server failed with status {status}: {said}", hint="See the server's log.")
 
 
 def _hint(said: str) -> str:
     """The way out for a field that this server does not know."""
     if "max_completion_tokens" in said:
-        return "This server wants the length of answers as max_completion_tokens."
+        return "This server requires max_completion_tokens: use --max-completion-tokens."
     for field in ("ignore_eos", "return_token_ids", "stream_options", "temperature"):
         if field in said:
-            return f"This server does not take {field}; leave it out."
+            return f"This server does not support {field}; remove it."
     return "Change the request: its lengths, its options, or its extra fields."

@@ -35,7 +35,7 @@ class MessagesEndpoint:
                 raise ParameterError(
                     f"The messages endpoint has no {spelled}.",
                     param=spelled,
-                    hint=f"Leave it out, use the chat endpoint, or give {spelled} as an extra field of the body.",
+                    hint=f"Remove it, use the chat endpoint, or set {spelled} with --extra-body.",
                 )
         self.headers: Mapping[str, str] = options.all_headers({"anthropic-version": VERSION})
         self._prompts = prompts

@@ -70,5 +70,5 @@ def _check_header(name: str, value: str) -> None:
         raise ParameterError(f"{name!r:.60} is not the name of a header.", param="header", hint="Write NAME: VALUE.")
     if not (value.isascii() and value.isprintable()):
         which = "The API key" if name == "authorization" else f"The header {name}"
-        hint = "Look for a line end or a letter that was copied along."
-        raise ParameterError(f"{which} holds what HTTP cannot send.", param="header", hint=hint)
+        hint = "Check for a line end or a non-ASCII character."
+        raise ParameterError(f"{which} contains characters that HTTP cannot send.", param="header", hint=hint)

@@ -37,7 +37,7 @@ class ClosedLoop:
         self._ramp_s = number("ramp", ramp_s, 0, MOST_SECONDS)
         if not before(ramp_s, duration_s):
             raise ParameterError(
-                f"A ramp of {ramp_s:g} s is not over before the {duration_s:g} s of the run are.",
+                f"A ramp of {ramp_s:g} s must be shorter than the run of {duration_s:g} s.",
                 param="ramp",
                 hint="Let it be shorter than --duration.",
             )

@@ -58,7 +58,7 @@ class Shape:
             raise ParameterError(
                 f"A session may have {MOST_TURNS} turns, but {self.turns.most} could be drawn.",
                 param="turns",
-                hint="A drawn number takes its most as a third one: lognormal:5,1,20.",
+                hint="Give a maximum as third number: lognormal:5,1,20.",
             )
 
     @property

@@ -70,7 +70,7 @@ class LoadPlan:
             raise ParameterError(
                 "A load needs a rate or a concurrency.",
                 param="rate",
-                hint="Give --rate 2 for requests as they come, --concurrency 8 for clients that wait, or --trace FILE.",
+                hint="Give --rate 2 (open loop), --concurrency 8 (closed loop) or --trace FILE.",
             )
         return self._sessions(prompt, seed) if self.multi_turn else self._single(seed)
 

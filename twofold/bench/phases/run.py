@@ -98,8 +98,8 @@ def measure_cases(
     skipped = [SkippedCase(case, why) for case in cases if (why := bench.obstacle(case)) is not None]
     if len(skipped) == len(cases):
         raise ContextLengthError(
-            f"Nothing of this can be measured: {skipped[0].why}.",
-            hint="Ask for smaller sizes, or raise --max-model-len.",
+            f"None of these cases can be measured: {skipped[0].why}.",
+            hint="Use smaller sizes, or raise --max-model-len.",
         )
     for case in cases:
         if any(one.case == case for one in skipped) or stop():

@@ -138,7 +138,7 @@ def make_prompter(counter: TokenCounter | None, *, chat: bool, seed: int) -> Pro
     """
     units = find_units(counter)
     if counter is None or units.start is None:
-        return Prompter(Recipe(units, 1, 1, chat, "nobody; a word is taken for a token", exact=False), seed)
+        return Prompter(Recipe(units, 1, 1, chat, "not counted; one word is taken as one token", exact=False), seed)
     later = _later(counter, units) if chat else 0
     recipe = Recipe(units, units.start, units.start if later is None else later, chat, counter.source, units.exact)
     if recipe.exact and not _keeps_promise(Prompter(recipe, seed), counter):

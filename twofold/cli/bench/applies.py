@@ -55,4 +55,4 @@ def _given(options: Any) -> Iterator[str]:
 
 def _useless(name: str, why: str) -> ParameterError:
     flag = name.replace("_", "-")
-    return ParameterError(f"--{flag} is what {why}.", param=flag, hint="Remove it.")
+    return ParameterError(f"--{flag} has no effect: {why}.", param=flag, hint="Remove it.")

@@ -191,12 +191,12 @@ class Measuring:
         for path in self.output.output:
             if path.suffix not in KINDS:
                 raise ParameterError(
-                    f"{path.name} is of no kind that can be written.",
+                    f"{path.name} has no supported file type.",
                     param="output",
                     hint="Name it .json, .csv, .html or .jsonl.",
                 )
             if not path.parent.is_dir():
-                raise ParameterError(f"There is no folder {path.parent}.", param="output", hint="Make it first.")
+                raise ParameterError(f"There is no folder {path.parent}.", param="output", hint="Create it first.")
         chosen = [
             name
             for name, given in (
@@ -207,7 +207,9 @@ class Measuring:
             if given is not None
         ]
         if len(chosen) > 1:
-            raise ParameterError(f"{' and '.join(chosen)} exclude each other.", param="rates", hint="Run them apart.")
+            raise ParameterError(
+                f"{' and '.join(chosen)} exclude each other.", param="rates", hint="Run them separately."
+            )
         check_all_apply(self._mode(), self.load, self.trace, self.options)
         if self._mode() == "load":
             self.plan.load(_nothing, 0)

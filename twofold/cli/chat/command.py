@@ -58,8 +58,8 @@ def chat(
             loaded = stack.enter_context(opened(model, server, trace))
         if talk.system is not None and not loaded.has_template:
             raise UsageError(
-                "The model has no chat template, so it takes no system message.",
-                hint="Leave out --system, or choose a template with --chat-template.",
+                "The model has no chat template, which a system message needs.",
+                hint="Remove --system, or choose a template with --chat-template.",
             )
         if output.verbose:
             note(loaded.loading())

@@ -100,7 +100,7 @@ def _system(chat: Chat, text: str) -> None:
         note(chat.talk.system or "There is no system message.")
         return
     if not chat.model.has_template:
-        raise UsageError("The model has no chat template, so it takes no system message.")
+        raise UsageError("The model has no chat template, which a system message needs.")
     chat.talk.system = None if text == "off" else text
     chat.say("The system message is set." if chat.talk.system else "The system message is removed.")
 

@@ -195,7 +195,7 @@ class RemoteModel:
         except ValueError as error:
             raise NetworkError(f"The server's stream cannot be read: {error}.") from error
         if said.get("error"):
-            raise NetworkError(f"The server ended the answer: {said_error(said)}")
+            raise NetworkError(f"The server aborted the answer: {said_error(said)}")
         heard.usage = object_at(said, "usage") or heard.usage
         heard.record = object_at(said, "twofold") or heard.record
         for choice in objects_at(said, "choices")[:1]:
@@ -251,7 +251,7 @@ def _refusal(status: int, body: bytes) -> TwofoldError:
         return NotFoundError(said, hint="/models lists the models of the server.")
     if status in (429, 503, 529):
         return BusyError(f"The server is busy: {said}", retry_after_s=1.0, hint="Try again later.")
-    return UsageError(said) if status < 500 else NetworkError(f"The server fails with status {status}: {said}")
+    return UsageError(said) if status < 500 else NetworkError(f"The server failed with status {status}: {said}")
 
 
 def _recorded_line(record: Mapping[str, Any]) -> str:

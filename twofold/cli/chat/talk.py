@@ -90,13 +90,15 @@ class Talk:
         document = _read(path)
         messages = document if isinstance(document, list) else document.get("messages")
         if not isinstance(messages, list) or not all(map(_is_message, messages)):
-            raise UsageError(f"{path} holds no chat.", hint='A chat is {"messages": [{"role": …, "content": …}, …]}.')
+            raise UsageError(
+                f"{path} is not a saved chat.", hint='A chat is {"messages": [{"role": …, "content": …}, …]}.'
+            )
         system = messages[0]["content"] if messages and messages[0]["role"] == "system" else None
         turns = messages[system is not None :]
         wanted = ["user", "assistant"] * (len(turns) // 2)
         if [message["role"] for message in turns] != wanted:
             raise UsageError(
-                f"{path} holds no chat: user and assistant must alternate, and the last message be an answer."
+                f"{path} is not a saved chat: user and assistant must alternate, and the last message be an answer."
             )
         self.system, self.turns, self.dropped = system, turns, 0
         settings = document.get("settings", {}) if isinstance(document, dict) else {}

@@ -70,9 +70,9 @@ def check_room(least_tokens: int, max_tokens: int) -> None:
     """Raises ParameterError where the shortest answer is longer than an answer may be."""
     if max_tokens < least_tokens:
         raise ParameterError(
-            f"The structured output needs {least_tokens} tokens at the least, max_tokens is {max_tokens}.",
+            f"The structured output needs at least {least_tokens} tokens; max_tokens is {max_tokens}.",
             param="max_tokens",
-            hint=f"Set max_tokens to {least_tokens} or more; leave room for what the model wants to say.",
+            hint=f"Set max_tokens to well above {least_tokens}.",
         )
 
 

@@ -171,7 +171,7 @@ class ThinkingConstraint:
                 f"Closing the thinking and the shortest structured output take {len(self._end) + self._least} tokens, "
                 f"max_tokens is {self._room}.",
                 param="max_tokens",
-                hint="Raise max_tokens; leave room for thinking too.",
+                hint="Raise max_tokens, with room for thinking.",
             )
         self._enter()
 

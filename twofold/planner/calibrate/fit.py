@@ -62,7 +62,7 @@ def fit_constants(found: Sequence[CalibrationSample], source: str) -> Constants:
     probes = sorted({sample.probe for sample in found})
     if len(probes) < LEAST_PROBES:
         raise ResourceError(
-            f"Only {len(probes)} probes were run, and at least {LEAST_PROBES} are needed.",
+            f"Only {len(probes)} probes were run; at least {LEAST_PROBES} are needed.",
             hint="Give it more time, or a smaller model.",
         )
     halves = [[sample for sample in found if probes.index(sample.probe) % 2 == side] for side in (0, 1)]

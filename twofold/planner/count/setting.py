@@ -41,7 +41,7 @@ class Setting:
             whole = kv_heads % self.tp == 0 or self.tp % kv_heads == 0
             if heads % self.tp or not whole:
                 raise ParameterError(
-                    f"{shape.name}: {heads} attention heads with {kv_heads} of keys and values cannot be shared out to "
+                    f"{shape.name}: {heads} attention heads and {kv_heads} KV heads cannot be split across "
                     f"{self.tp} devices.",
                     param="tp",
                     hint=f"Use a number that divides {heads}.",

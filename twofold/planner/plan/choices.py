@@ -35,9 +35,11 @@ class Speculation:
 
     def __post_init__(self) -> None:
         if not 0 <= self.acceptance <= 1:
-            raise ParameterError(f"An acceptance is a share from 0 to 1, not {self.acceptance:g}.", param="speculate")
+            raise ParameterError(
+                f"The acceptance rate must be from 0 to 1, not {self.acceptance:g}.", param="speculate"
+            )
         if not 1 <= self.drafts <= 16:
-            raise ParameterError(f"From 1 to 16 tokens can be guessed, not {self.drafts}.", param="drafts")
+            raise ParameterError(f"Draft tokens per step must be from 1 to 16, not {self.drafts}.", param="drafts")
 
     @property
     def tokens(self) -> float:
@@ -104,7 +106,7 @@ class Choices:
     def __post_init__(self) -> None:
         for name in ("models", "machines", "tp", "weights", "kv", "chunks", "drafts"):
             if not getattr(self, name):
-                raise ParameterError(f"There must be a choice of {name}.", param=name)
+                raise ParameterError(f"{name} must not be empty.", param=name)
         for name in ("tp", "chunks"):
             if min(getattr(self, name)) < 1:
                 raise ParameterError(f"{name} must be at least 1.", param=name)

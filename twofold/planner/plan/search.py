@@ -140,9 +140,9 @@ def _check_prices(choices: Choices, facts: Facts) -> None:
     missing = [machine.name for machine in choices.machines if facts.price(machine) is None]
     if missing and len(choices.machines) > 1:
         raise ParameterError(
-            f"No price of {', '.join(missing)} is known, so it cannot be compared with others.",
+            f"The price of {', '.join(missing)} is not known.",
             param="price",
-            hint=f"Give dollars an hour of one device: --price {missing[0]}=2.50",
+            hint=f"Give dollars per device and hour: --price {missing[0]}=2.50",
         )
 
 

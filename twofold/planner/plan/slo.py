@@ -27,9 +27,9 @@ class Slo:
     def __post_init__(self) -> None:
         if not 0.5 <= self.attainment < 1:
             raise ParameterError(
-                f"An attainment of {self.attainment:g} cannot be planned for.",
+                f"The attainment must be from 0.5 to below 1, not {self.attainment:g}.",
                 param="attainment",
-                hint="Use a share from 0.5 to below 1, as 0.9 or 0.99.",
+                hint="For example 0.9 or 0.99.",
             )
         for name, limit in self.limits():
             if not 0 < limit < float("inf"):

@@ -57,7 +57,7 @@ class Traffic:
         """
         if load.describe().get("later_turns"):
             raise ParameterError(
-                "Sessions of several turns cannot be planned for.", param="trace", hint="Simulate them."
+                "Sessions of several turns are not supported by plan.", param="trace", hint="Use twofold simulate."
             )
         asks = list(load.begin())
         if rate is None:
@@ -105,7 +105,7 @@ class Traffic:
 def _rate(asks: Sequence[Ask]) -> float:
     span_s = asks[-1].due_s - asks[0].due_s if asks else 0.0
     if span_s <= 0:
-        raise ParameterError("These requests come all at once.", param="rate", hint="Give a --rate to plan for.")
+        raise ParameterError("All requests arrive at once.", param="rate", hint="Give a --rate to plan for.")
     return (len(asks) - 1) / span_s
 
 
@@ -114,9 +114,9 @@ def _requests(asks: Iterable[Ask]) -> Iterable[tuple[int, int, int]]:
     for ask in asks:
         if ask.input_tokens < 1:
             raise ParameterError(
-                f"Request {ask.index} gives a text and not how many tokens it has.",
+                f"Request {ask.index} has a text but no token count.",
                 param="trace",
-                hint="Write input_tokens into the trace.",
+                hint="Add input_tokens to the trace.",
             )
         yield ask.input_tokens, min(_cached(ask, seen), ask.input_tokens - 1), ask.output_tokens
 

@@ -51,7 +51,7 @@ class Case:
     def __post_init__(self) -> None:
         if self.prompt < 1 or self.output < 1 or self.concurrency < 1 or not 0 <= self.cached < self.prompt:
             raise ParameterError(
-                "A request has at least one token of prompt that is not cached, one of output, and one of it is open.",
+                "A request needs an uncached prompt token, an output token and a concurrency of at least 1.",
                 param="case",
             )
         if self.chunk is not None and self.chunk < 1:
@@ -123,7 +123,7 @@ class Predictor:
                 f"{room.weights / 1e9:,.1f} GB of weights and {room.kv_a_sequence / 1e9:,.1f} GB of keys and values, "
                 f"in {room.usable / 1e9:,.1f} GB.",
                 param="hardware",
-                hint="Use more devices, fewer bits a weight, or a shorter context.",
+                hint="Use more devices, smaller weights, or a shorter context.",
             )
         return min(case.concurrency, room.sequences, self.batch_limit or case.concurrency)
 

@@ -20,7 +20,7 @@ def tokens_a_turn(acceptance: float, guesses: int) -> float:
     """E: tokens that a turn gives in the mean, the model's own included."""
     if not 0 <= acceptance <= 1 or guesses < 0:
         raise ParameterError(
-            f"Guesses are accepted with a probability from 0 to 1, not {acceptance}, and are not fewer than none.",
+            f"The acceptance rate must be from 0 to 1, not {acceptance}, and the number of draft tokens at least 0.",
             param="acceptance",
         )
     return sum(acceptance**taken for taken in range(guesses + 1))

@@ -34,7 +34,7 @@ class CacheCost:
     def of(cls, prices: TokenPrices, ttl: TimeToLive) -> CacheCost:
         """By an API's prices, for entries of that time to live. Raises ParameterError where input is free."""
         if not prices.input:
-            raise ParameterError("Input is free there, and a cache saves nothing.", param="model")
+            raise ParameterError("Input is free, so a cache saves nothing.", param="model")
         write = {"5m": prices.cache_write_5m, "30m": prices.cache_write_30m, "1h": prices.cache_write_1h}[ttl]
         return cls(float(write / prices.input), float(prices.cache_read / prices.input))
 

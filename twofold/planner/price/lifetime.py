@@ -93,7 +93,9 @@ def best_lifetime(loss: float, served_tokens: float, law: LossLaw = CHINCHILLA) 
     """
     if not loss > law.floor:
         raise ParameterError(
-            f"No model of this law reaches a loss of {loss:g}.", param="loss", hint=f"Its floor is {law.floor:g}."
+            f"No model reaches a loss of {loss:g} under this scaling law.",
+            param="loss",
+            hint=f"Its floor is {law.floor:g}.",
         )
     low, high = math.log(law.least_parameters(loss)), math.log(MOST_PARAMETERS)
 

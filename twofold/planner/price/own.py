@@ -154,7 +154,7 @@ def hourly(
         )
     if per_hour is None and capital is None and watts is None:
         raise ParameterError(
-            "What the machine costs is not known.",
+            "The cost of the machine is not known.",
             param="price_per_hour",
             hint="Give --price-per-hour, or --watts with --price-per-kwh, or --capital.",
         )

@@ -71,7 +71,7 @@ class TracedCost:
         """The mean request. Raises ParameterError for a trace of one moment, which has no rate."""
         if not self.seconds:
             raise ParameterError(
-                "All requests of the trace arrive at once.", param="trace", hint="Name one that takes some time."
+                "All requests of the trace arrive at once.", param="trace", hint="Use a trace that spans some time."
             )
         return Workload(
             input_tokens=max(1, round(self.prompt / self.requests)),

@@ -71,7 +71,7 @@ def read_bench(path: Path) -> tuple[Mapping[str, Any], tuple[MeasuredRun, ...]]:
     if not any(run.jobs for run in runs):
         raise FormatError(
             f"{path.name} holds no request that was answered and whose tokens the server counted.",
-            hint="It must be written with -o FILE.json; --json alone leaves the single requests out.",
+            hint="It must be written with -o FILE.json; --json alone does not store the requests.",
         )
     return document, runs
 

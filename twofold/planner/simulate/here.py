@@ -20,8 +20,8 @@ def this_machine(path: Path, options: EngineOptions) -> Scenario:
     backend, predictor = options.open_backend(), calibrated(path, options.isa, options.threads)
     if predictor is None:
         raise ResourceError(
-            f"This machine was not calibrated for {path.name}.",
-            hint=f"Do it once: twofold doctor --calibrate --model {path}, or name a machine with --hardware.",
+            f"This machine is not calibrated for {path.name}.",
+            hint=f"Run once: twofold doctor --calibrate --model {path}, or name a machine with --hardware.",
         )
     with open_model(path) as file:
         spec, _ = read_model(file, options.max_model_len)

@@ -97,9 +97,9 @@ class Jobs:
 def _tokens(ask: Ask) -> int:
     if not ask.input_tokens:
         raise ParameterError(
-            f"Request {ask.index} gives a text and not how many tokens it has.",
+            f"Request {ask.index} has a text but no token count.",
             param="trace",
-            hint="Write input_tokens into the trace.",
+            hint="Add input_tokens to the trace.",
         )
     return ask.input_tokens
 
@@ -121,9 +121,9 @@ class Repeated:
     def __init__(self, jobs: Jobs, times: int) -> None:
         if times < 1 or jobs.follows:
             raise ParameterError(
-                "Only a load whose requests wait for no other can be repeated, at least once.",
+                "--repeat must be at least 1, and needs a load without conversations.",
                 param="repeat",
-                hint="Leave --repeat out, or use a trace without later turns.",
+                hint="Remove --repeat, or use a trace without later turns.",
             )
         self._jobs, self._times = jobs, times
         self.most_open = jobs.most_open

@@ -40,7 +40,7 @@ class Split:
                 hint="Write 1:3, one replica that prefills for three that decode.",
             )
         if not self.link > 0 or self.latency_s < 0:
-            raise ParameterError("A link has a speed above 0 and a latency of at least 0.", param="link")
+            raise ParameterError("The link bandwidth must be above 0, and its latency at least 0.", param="link")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,19 +67,19 @@ class Scenario:
             )
         if self.split and self.exact:
             raise ParameterError(
-                "The scheduler computes every prompt itself, so there is no exact mode of a split.",
+                "Exact mode does not support disaggregation.",
                 param="exact",
-                hint="Leave --exact or --disaggregate out.",
+                hint="Remove --exact or --disaggregate.",
             )
         if not self.exact and self.setting.tpot_target_s is not None:
             raise ParameterError(
-                "The live budget learns from each step, which only exact mode takes one by one.",
+                "The live budget needs exact mode, which simulates every step.",
                 param="tpot-target-ms",
-                hint="Add --exact, or leave the target out.",
+                hint="Add --exact, or remove the target.",
             )
         if not self.exact and self.setting.groups[0].window is not None:
             raise ParameterError(
-                f"Every layer of {self.shape.name} has a window, whose blocks only exact mode counts.",
+                f"Every layer of {self.shape.name} has a sliding window, which needs exact mode.",
                 param="exact",
                 hint="Add --exact.",
             )

@@ -56,7 +56,7 @@ class EngineSetting:
                 raise ParameterError(f"{name} must be at least 1, not {getattr(self, name)}.", param=name)
         if self.sequences > self.rows:
             raise ParameterError(
-                f"{self.sequences} sequences may run at once, but a step has only {self.rows} rows.",
+                f"{self.sequences} concurrent sequences exceed the {self.rows} tokens of a step.",
                 param="max_num_seqs",
                 hint="Lower --max-num-seqs, or raise --max-num-batched-tokens.",
             )
@@ -91,7 +91,7 @@ def groups_for(
     if found[0].blocks < 1:
         raise ResourceError(
             f"{shape.name} takes {room.weights / 1e9:.1f} GB on each device and {room.activations / 1e9:.1f} GB for "
-            f"activations; of {machine.name}'s {room.memory / 1e9:.0f} GB no room is left for keys and values.",
+            f"activations; of {machine.name}'s {room.memory / 1e9:.0f} GB nothing is left for the KV cache.",
             hint="Use more devices (--tp), smaller weights (--weights int4), or a machine with more memory.",
         )
     return found

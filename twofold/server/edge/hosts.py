@@ -112,7 +112,7 @@ class Origins:
         if origin is None or self.allows(origin) or _same(origin, host):
             return
         raise ForbiddenError(
-            "Pages of this Origin may not use this server.", hint="Start it with --allowed-origins to let them."
+            "Requests from this Origin are not allowed.", hint="Start the server with --allowed-origins ORIGIN."
         )
 
     def allows(self, origin: str) -> bool:

@@ -40,7 +40,7 @@ class AdminEndpoint:
 
 def _check(asked: EndpointRequest) -> None:
     if not asked.exchange.caller.admin:
-        raise ForbiddenError("This key may not administer the server.", hint="twofold keys add NAME --admin makes one.")
+        raise ForbiddenError("This key has no admin rights.", hint="twofold keys add NAME --admin makes one.")
 
 
 def _use(use: ModelUse) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def check_variables(variables: Iterable[str], taken: Iterable[str] = ()) -> None
     """Raises ParameterError for a name that a template variable cannot have; ``taken`` are more of them."""
     for name in variables:
         if name in RESERVED_VARIABLES or name in taken:
-            raise _unusable(name, f"The template variable {name!r} is set by the engine.", "Leave it out.")
+            raise _unusable(name, f"The template variable {name!r} is set by the engine.", "Remove it.")
         if not (name.isascii() and name.isidentifier()) or len(name) > MAX_VARIABLE_CHARACTERS:
             said = f"{name[:MAX_VARIABLE_CHARACTERS]!r}"
             hint = f"Use ASCII letters, digits and underscores, at most {MAX_VARIABLE_CHARACTERS}."

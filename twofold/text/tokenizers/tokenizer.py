@@ -142,7 +142,7 @@ class Tokenizer:
             raise ParameterError(
                 "This model cannot fill in the middle of a text: its vocabulary has no tokens for it.",
                 param="suffix",
-                hint="Leave suffix out, or use a model for code, such as qwen2.5-coder-1.5b.",
+                hint="Remove suffix, or use a model for code, such as qwen2.5-coder-1.5b.",
             )
         self._check_long(prefix + suffix)
         before = [self.bos_id] if self.add_bos and self.bos_id is not None else []

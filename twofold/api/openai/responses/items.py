@@ -243,4 +243,4 @@ def _opened(hidden: str, name: str) -> str:
             return b64decode(hidden.removeprefix(SEALED), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
         pass
-    raise FieldError(f"{name} is not from this server.", param=name, hint="Send the item's content, or leave it out.")
+    raise FieldError(f"{name} is not from this server.", param=name, hint="Send the item's content, or remove it.")

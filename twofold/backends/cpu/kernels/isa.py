@@ -201,6 +201,6 @@ def choose(features: frozenset[str], forced: str | None = None) -> Isa:
         raise ParameterError(
             f"This machine cannot run {forced} kernels: it lacks {', '.join(missing)}.",
             param="isa",
-            hint="Leave isa out to let Twofold choose.",
+            hint="Omit isa to use the best available.",
         )
     return isa

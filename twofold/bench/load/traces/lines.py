@@ -20,7 +20,7 @@ from twofold.core.errors import ParameterError, ResourceError, named, unreadable
 MOST_LINE_BYTES: Final = 16 << 20
 _GZIP: Final = b"\x1f\x8b"
 _BOM: Final = b"\xef\xbb\xbf"
-_REMEDY: Final = "Correct the line, or give --skip-bad to leave out lines like it."
+_REMEDY: Final = "Correct the line, or give --skip-bad to skip such lines."
 
 
 class TraceLineError(ValueError):
@@ -121,7 +121,7 @@ def ascending(field: str, moment_s: float, last_s: float) -> float:
         raise TraceLineError(
             field,
             "is earlier than in the line before",
-            hint=f"Sort the lines by {field}, or give --skip-bad to leave out those that are not in order.",
+            hint=f"Sort the lines by {field}, or give --skip-bad to skip those that are not in order.",
         )
     return moment_s
 

@@ -60,7 +60,7 @@ class MooncakeReader:
             raise TraceLineError(
                 "hash_ids",
                 f"has {len(ids)} blocks, but {tokens} tokens fill only {most} of {self._block}",
-                hint="Say how many tokens a block of this trace has, or give --skip-bad to leave out such lines.",
+                hint="Give the trace's --block-tokens, or --skip-bad to skip such lines.",
             )
         for each in ids:
             if type(each) is not int or not 0 <= each <= MOST_KEY:

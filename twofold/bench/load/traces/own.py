@@ -82,9 +82,7 @@ class OwnReader:
         assert extra.session is not None
         for field in ("at_s", "shared"):
             if field in value:
-                raise TraceLineError(
-                    field, "is for first turns alone; a later one is due after_s seconds after an answer"
-                )
+                raise TraceLineError(field, "is for first turns only; later ones have after_s")
         after_s = seconds("after_s", value.get("after_s"), MOST_SECONDS)
         output = whole("output_tokens", value.get("output_tokens"), 1)
         self._trace.later.setdefault(extra.session, []).append(Later(turn, after_s, tokens, output, extra))

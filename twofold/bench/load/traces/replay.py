@@ -202,9 +202,9 @@ class TraceReplay:
             return self._scale.speed
         if span_s <= 0:
             raise ParameterError(
-                f"What is kept of {self._trace.path.name} comes all at once and has no rate to scale.",
+                f"All selected requests of {self._trace.path.name} arrive at once, so there is no rate to scale.",
                 param="rate",
-                hint="Keep more of it, or leave the rate out.",
+                hint="Select more of it, or remove --rate.",
             )
         return rate * span_s / (len(self._rows) - 1)
 
@@ -222,9 +222,9 @@ class TraceReplay:
         later = [turn.extra for turns in self._later.values() for turn in turns]
         if any(extra.messages is not None for extra in kept + later):
             raise ParameterError(
-                f"{self._trace.path.name} gives prompts as they stand, whose length cannot be scaled.",
+                f"{self._trace.path.name} contains prompt texts, whose length cannot be scaled.",
                 param="input scale",
-                hint="Leave the input scale out.",
+                hint="Remove --input-scale.",
             )
 
 

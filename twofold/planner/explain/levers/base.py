@@ -40,9 +40,9 @@ class Assumptions:
         for name in ("acceptance", "keeps", "shared", "busy"):
             value = getattr(self, name)
             if not 0 < value < 1:
-                raise ParameterError(f"{name} is a share between 0 and 1, not {value}.", param=name)
+                raise ParameterError(f"{name} must be between 0 and 1, not {value}.", param=name)
         if not 0 <= self.draft < 1:
-            raise ParameterError(f"draft is a share of a step from 0 to below 1, not {self.draft}.", param="draft")
+            raise ParameterError(f"draft must be from 0 to below 1 of a step, not {self.draft}.", param="draft")
 
 
 @dataclass(frozen=True)

@@ -30,13 +30,13 @@ def model_levers() -> Iterator[Lever]:
     yield Lever(
         "GQA",
         ("decode", "queue"),
-        "a model that was trained so: 5% of its training again, and a little quality",
+        "a model trained with it (converting one takes 5% of its training), and a little quality",
         _group,
     )
     yield Lever(
         "window",
         ("decode", "prefill", "queue"),
-        "a model that was trained so; what lies far back is seen less",
+        "a model trained with it, and recall of distant context",
         _window,
     )
     yield Lever("smaller model", ("prefill", "decode", "stalls"), "quality", _smaller)
@@ -52,21 +52,21 @@ def _group(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> 
     kinds = [layer.attention for _, layer in scenario.shape.runs]
     grouped = [each for each in kinds if isinstance(each, GroupedAttention)]
     if not grouped:
-        return LeverRefusal("in use", "Its attention keeps latent vectors, which are smaller still.")
+        return LeverRefusal("in use", "Its latent attention has an even smaller KV cache.")
     before = kv_bytes_per_token(scenario.shape, scenario.how)
     shared = max(each.heads // each.kv_heads for each in grouped)
     if shared > 1:
         without = scenario.having(shape=_attending(scenario.shape, lambda _, kind: _heads(kind, 1, 1)))
         larger = kv_bytes_per_token(without.shape, without.how) / before
         room = without.room
-        why = f"{shared} query heads share one of keys and values; else these would be {larger:.3g} times as large"
+        why = f"{shared} query heads share a KV head; without it the KV cache would be {larger:.3g} times as large"
         if not room.fits:
-            return LeverRefusal("in use", f"{why}, and not one such sequence would fit.")
-        return LeverRefusal("in use", f"{why}.", Effect("a head of keys and values for each query head", without))
+            return LeverRefusal("in use", f"{why}, and no such sequence would fit.")
+        return LeverRefusal("in use", f"{why}.", Effect("a KV head for each query head", without))
     tp = scenario.how.tp
     changed = scenario.having(shape=_attending(scenario.shape, lambda _, kind: _heads(kind, GROUP, tp)))
     after = kv_bytes_per_token(changed.shape, changed.how)
-    return Effect(f"{size(before)} → {size(after)} of keys and values a token and device", changed)
+    return Effect(f"{size(before)} → {size(after)} of KV cache per token and device", changed)
 
 
 def _heads(kind: Attention, group: int, tp: int) -> Attention:
@@ -84,7 +84,7 @@ def _window(scenario: UniformScenario, _now: Prediction, _given: Assumptions) ->
         without = scenario.having(shape=_attending(scenario.shape, lambda _, kind: replace(kind, window=None)))
         before, after = without.kv_bytes(scenario.halfway), scenario.kv_bytes(scenario.halfway)
         least = min(window for window in windows if window is not None)
-        why = f"Layers see {least:,} positions: {size(after)} of keys and values a sequence, where {size(before)} were."
+        why = f"Layers attend to {least:,} positions: {size(after)} of KV cache per sequence instead of {size(before)}."
         if not without.room.fits:
             return LeverRefusal("in use", why)
         return LeverRefusal("in use", why, Effect("no windows", without))
@@ -99,9 +99,9 @@ def _window(scenario: UniformScenario, _now: Prediction, _given: Assumptions) ->
     )
     before, after = scenario.kv_bytes(scenario.halfway), changed.kv_bytes(scenario.halfway)
     return Effect(
-        f"{WINDOWED - 1} of {WINDOWED} layers see {WINDOW:,} positions",
+        f"{WINDOWED - 1} of {WINDOWED} layers attend to {WINDOW:,} positions",
         changed,
-        f"Keys and values of a sequence: {size(before)} → {size(after)} a device.",
+        f"KV cache per sequence and device: {size(before)} → {size(after)}.",
     )
 
 
@@ -117,12 +117,12 @@ def _smaller(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -
     family = {name: size for name, size in smaller.items() if _SIZE.sub("", name) == stem}
     found = family or smaller
     if not found:
-        return LeverRefusal("cannot", "No model of the table is much smaller and takes so long a context.")
+        return LeverRefusal("cannot", "No known model is much smaller and supports this context length.")
     name = max(found, key=lambda each: found[each])
     try:
         changed = scenario.having(shape=known_shapes()[name].stored_as(scenario.weights))
         changed.how.check(changed.shape)
     except ParameterError:
-        return LeverRefusal("cannot", f"{name} cannot be shared out to so many devices.")
+        return LeverRefusal("cannot", f"{name} cannot be split across this many devices.")
     why = f"{scaled(active).strip()} → {scaled(found[name]).strip()} active parameters in the layers."
     return Effect(f"{mine.name} → {name}", changed, why)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from twofold.bench.draw.form import duration, share
+from twofold.bench.draw.form import duration
 from twofold.planner.explain.levers.base import Assumptions, Effect, Lever, LeverRefusal
 from twofold.planner.explain.scenario import UniformScenario, retimed
 from twofold.planner.explain.words import scaled, size
@@ -19,16 +19,18 @@ SCORE_PASSES: Final = 4
 
 def prompt_levers() -> Iterator[Lever]:
     """Those that change what is asked and answered, or how a prompt is computed."""
-    yield Lever("prefix cache", ("prefill", "stalls"), "memory for what is kept; prompts must begin alike", _cache)
-    yield Lever("offload", ("prefill", "stalls"), "host memory, and the way back at each hit", _offload)
+    yield Lever(
+        "prefix cache", ("prefill", "stalls"), "memory for the cached blocks; prompts must share a prefix", _cache
+    )
+    yield Lever("offload", ("prefill", "stalls"), "host memory, and a transfer at each hit", _offload)
     yield Lever(
         "prompt compression",
         ("prefill", "stalls"),
-        "quality, the compressor's time, and hits of a prefix cache",
+        "quality, the compressor's time, and prefix-cache hits",
         _squeeze,
     )
     yield Lever("flash attention", ("prefill",), "nothing", _flash)
-    yield Lever("shorter output", ("decode", "stalls"), "what the answer would have said", _shorter)
+    yield Lever("shorter output", ("decode", "stalls"), "content of the answer", _shorter)
     yield Lever("streaming", ("decode",), "nothing; a proxy in between must not buffer", _stream)
 
 
@@ -41,24 +43,26 @@ def _cached(scenario: UniformScenario, given: Assumptions) -> tuple[int, Uniform
 def _cache(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
     more, changed = _cached(scenario, given)
     if not more:
-        return LeverRefusal("cannot", "One prompt token is computed, and at least one always is.")
+        return LeverRefusal("cannot", "Only one prompt token is computed, which is the minimum.")
     saved = now.prefill.seconds - changed.prediction.prefill.seconds
     had = f"{scenario.case.cached:,} tokens are cached already. " if scenario.case.cached else ""
     kept = scenario.kv_bytes(changed.case.cached)
     return Effect(
         f"{more:,} of {scenario.fresh:,} fresh tokens from the cache",
         changed,
-        f"{had}{duration(saved)} of each prompt need not be computed, and {size(kept)} a device are kept.",
+        f"{had}{duration(saved)} of prefill per prompt is saved; the cache takes {size(kept)} per device.",
     )
 
 
 def _offload(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
     link = scenario.predictor.machine.host_link
     if link is None:
-        return LeverRefusal("cannot", f"No link between {scenario.predictor.machine.name} and another memory is known.")
+        return LeverRefusal(
+            "cannot", f"The bandwidth between {scenario.predictor.machine.name} and host memory is not known."
+        )
     more, changed = _cached(scenario, given)
     if not more:
-        return LeverRefusal("cannot", "One prompt token is computed, and at least one always is.")
+        return LeverRefusal("cannot", "Only one prompt token is computed, which is the minimum.")
     moved = scenario.kv_bytes(changed.case.cached) - scenario.kv_bytes(scenario.case.cached)
     found = changed.prediction
     after = retimed(found, ttft=found.ttft - found.queue + moved / link, tpot=found.tpot)
@@ -67,8 +71,8 @@ def _offload(scenario: UniformScenario, now: Prediction, given: Assumptions) -> 
     return Effect(
         f"{more:,} of {scenario.fresh:,} fresh tokens back from host memory",
         changed,
-        f"Reading {size(moved)} a device at {scaled(link)}B/s takes {duration(moved / link)}, {verdict} than computing "
-        f"them ({duration(computed)}). Only for prefixes that the device's own memory has no room for.",
+        f"Reading {size(moved)} per device at {scaled(link)}B/s takes {duration(moved / link)}, {verdict} than "
+        f"computing them ({duration(computed)}). Only for prefixes that do not fit in device memory.",
         after,
     )
 
@@ -76,9 +80,9 @@ def _offload(scenario: UniformScenario, now: Prediction, given: Assumptions) -> 
 def _squeeze(scenario: UniformScenario, _now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
     left = max(1, round(scenario.fresh * given.keeps))
     if left == scenario.fresh:
-        return LeverRefusal("cannot", "One prompt token is computed, and at least one always is.")
+        return LeverRefusal("cannot", "Only one prompt token is computed, which is the minimum.")
     changed = scenario.having(case=replace(scenario.case, prompt=scenario.case.cached + left))
-    cached = "What is cached stays as it is: a prompt compressed as a whole would hit nothing." * bool(
+    cached = "The cached part is not compressed, since a compressed prompt would not match the cache." * bool(
         scenario.case.cached
     )
     return Effect(f"{scenario.fresh:,} → {left:,} fresh tokens", changed, cached)
@@ -100,15 +104,18 @@ def _flash(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> L
         ttft=now.ttft - now.queue + extra,
         tpot=now.tpot + (now.batch - 1) / case.output * extra,
     )
-    why = f"Without it {size(moved)} of scores a device would pass through memory: prefill {longer:.2f} times as long."
+    why = (
+        f"Without it {size(moved)} of attention scores per device would go through memory, and prefill would take "
+        f"{longer:.2f} times as long."
+    )
     if longer < 1.05:
-        why += f" Of {case.prompt:,} tokens attention is too small a part for more."
+        why += f" At {case.prompt:,} tokens attention is only a small part of prefill."
     return LeverRefusal("in use", why, Effect("scores through memory", scenario, "", without))
 
 
 def _shorter(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     if not scenario.further:
-        return LeverRefusal("cannot", "The answer has one token.")
+        return LeverRefusal("cannot", "The output has one token.")
     half = scenario.case.output // 2
     return Effect(
         f"{scenario.case.output:,} → {half:,} tokens", scenario.having(case=replace(scenario.case, output=half))
@@ -117,8 +124,6 @@ def _shorter(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -
 
 def _stream(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     if not scenario.further:
-        return LeverRefusal("cannot", "The answer has one token.")
-    why = (
-        f"Text begins after {duration(now.ttft)} and not after {duration(now.e2e)}: {share(now.ttft / now.e2e)} of it."
-    )
-    return Effect("tokens as they come", scenario, why, felt=now.e2e / now.ttft)
+        return LeverRefusal("cannot", "The output has one token.")
+    why = f"Text appears after {duration(now.ttft)} instead of {duration(now.e2e)}."
+    return Effect("tokens are sent as they are generated", scenario, why, felt=now.e2e / now.ttft)

@@ -24,17 +24,17 @@ LEAST_GAIN: Final = 1.01
 NOTICEABLE: Final = 0.005
 """Of the whole answer: changes of a phase below it are not told."""
 PART_WORDS: Final[Mapping[str, str]] = {
-    "queue": "waiting before its own prompt",
-    "stalls": "others' prompts in its steps",
+    "queue": "queueing",
+    "stalls": "prefill of other requests in the same steps",
     "prefill weights": "reading weights in prefill",
     "prefill arithmetic": "arithmetic in prefill",
     "prefill kv": "reading keys and values in prefill",
-    "prefill links": "messages between devices in prefill",
+    "prefill links": "communication in prefill",
     "prefill overhead": "overhead in prefill",
     "decode weights": "reading weights in decode",
     "decode arithmetic": "arithmetic in decode",
     "decode kv": "reading keys and values in decode",
-    "decode links": "messages between devices in decode",
+    "decode links": "communication in decode",
     "decode overhead": "overhead in decode",
 }
 
@@ -127,7 +127,7 @@ def _reason(before: Mapping[str, float], after: Mapping[str, float], whole: floa
     if gains:
         return _sentence("; ".join(told))
     largest = max(before, key=lambda part: before[part])
-    return _sentence("; ".join([f"{before[largest] / whole:.0%} of the answer's time is {PART_WORDS[largest]}", *told]))
+    return _sentence("; ".join([f"{before[largest] / whole:.0%} of the time is {PART_WORDS[largest]}", *told]))
 
 
 def _sentence(text: str) -> str:
@@ -138,4 +138,4 @@ def _changes(before: Mapping[str, float], after: Mapping[str, float], least: flo
     by_size = sorted(before, key=lambda part: after[part] - before[part])
     for part in (by_size[0], by_size[-1]):
         if abs(after[part] - before[part]) >= least:
-            yield f"{PART_WORDS[part]} takes {duration(after[part])}, not {duration(before[part])}"
+            yield f"{PART_WORDS[part]}: {duration(before[part])} → {duration(after[part])}"

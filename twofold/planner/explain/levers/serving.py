@@ -22,41 +22,44 @@ CHUNK: Final = 512
 
 def serving_levers() -> Iterator[Lever]:
     """Those that need no other weights."""
-    yield Lever("batch", ("queue",), "each token takes longer, and each sequence needs its keys and values", _batch)
-    yield Lever("smaller batch", ("decode", "stalls"), "tokens a second, so money", _smaller_batch)
+    yield Lever("batch", ("queue",), "a higher TPOT, and KV-cache memory for each sequence", _batch)
+    yield Lever("smaller batch", ("decode", "stalls"), "throughput, thus money", _smaller_batch)
     yield Lever(
-        "chunked prefill", ("stalls",), "the prompt's own first token, a little; mean TPOT stays as it is", _chunks
+        "chunked prefill",
+        ("stalls",),
+        "a slightly higher TTFT of the prompt itself; mean TPOT does not change",
+        _chunks,
     )
     yield Lever(
-        "speculation", ("decode",), "a draft model's memory or a lookup; computes tokens that are thrown away", _draft
+        "speculation", ("decode",), "memory for a draft model or a lookup, and compute for rejected tokens", _draft
     )
-    yield Lever("tensor parallelism", ("prefill", "decode"), "twice the devices, and messages in each layer", _split)
     yield Lever(
-        "disaggregation", ("stalls",), "machines that only prefill, and keys and values on the way", _disaggregate
+        "tensor parallelism", ("prefill", "decode"), "twice the devices, and communication in each layer", _split
     )
+    yield Lever("disaggregation", ("stalls",), "machines for prefill, and transfers of the KV cache", _disaggregate)
 
 
 def _batch(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     room, open_now = scenario.room.sequences, scenario.case.concurrency
     if now.batch >= room:
-        return LeverRefusal("cannot", f"One device's memory holds {room:,} such sequences, and as many run.")
+        return LeverRefusal("cannot", f"{room:,} such sequences fit in memory, and as many are running.")
     more = min(2 * open_now, room)
     by, machine = scenario.predictor.constants, scenario.predictor.machine
     knee = knee_rows(machine, scenario.weights, compute_efficiency=by.eta_c, memory_efficiency=by.eta_m)
-    bound = "Rows share one reading of the weights" if more < knee else "Matrices are bound by arithmetic"
+    bound = "Rows share one read of the weights" if more < knee else "Matrix products are limited by arithmetic"
     return Effect(
-        f"{open_now} → {more} at a time",
+        f"concurrency {open_now} → {more}",
         scenario.having(case=replace(scenario.case, concurrency=more)),
-        f"{bound}: the knee is at {knee:,.0f} rows. Memory holds {room:,} sequences.",
+        f"{bound} (up to {knee:,.0f} rows). {room:,} sequences fit in memory.",
     )
 
 
 def _smaller_batch(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     open_now = scenario.case.concurrency
     if open_now == 1:
-        return LeverRefusal("in use", "It runs alone.")
+        return LeverRefusal("in use", "Concurrency is 1.")
     fewer = open_now // 2
-    return Effect(f"{open_now} → {fewer} at a time", scenario.having(case=replace(scenario.case, concurrency=fewer)))
+    return Effect(f"concurrency {open_now} → {fewer}", scenario.having(case=replace(scenario.case, concurrency=fewer)))
 
 
 def _chunks(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
@@ -68,9 +71,9 @@ def _chunks(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> 
         why += f", and {duration(then)} with whole prompts." if now.batch > 1 else "."
         return LeverRefusal("in use", why, Effect("whole prompts in one step", whole))
     if now.batch == 1:
-        return LeverRefusal("cannot", "It runs alone: nobody waits for its prompt.")
+        return LeverRefusal("cannot", "Concurrency is 1: no other request waits for its prefill.")
     if scenario.fresh <= CHUNK:
-        return LeverRefusal("cannot", f"{scenario.fresh:,} rows of a prompt are no more than a chunk of {CHUNK}.")
+        return LeverRefusal("cannot", f"{scenario.fresh:,} prompt tokens fit in one chunk of {CHUNK}.")
     changed = scenario.having(case=replace(case, chunk=CHUNK))
     gap = f"{duration(scenario.longest_gap(now.batch))} → {duration(changed.longest_gap(now.batch))}"
     return Effect(f"{scenario.fresh:,} → {CHUNK} rows a step", changed, f"Longest gap between two tokens: {gap}.")
@@ -78,7 +81,7 @@ def _chunks(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> 
 
 def _draft(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Effect | LeverRefusal:
     if not scenario.further:
-        return LeverRefusal("cannot", "There is one token, and the prompt's own steps give it.")
+        return LeverRefusal("cannot", "The only output token comes from prefill.")
     turns = {
         guesses: check_ratio(
             scenario.predictor.steps, scenario.predictor.constants, now.batch, scenario.halfway, guesses
@@ -94,9 +97,11 @@ def _draft(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Ef
         tpot=(now.tpot - now.interference) / speed + now.interference,
     )
     needed = least_acceptance(given.draft, turns[1])
-    pays = f"Pays where more than {share(max(0.0, needed))} of guesses are taken." if needed < 1 else "It never pays."
-    why = f"Checking {count(guesses, 'guess')} takes {check:.2f} steps. {pays}"
-    what = f"{guesses} guessed a step, {share(given.acceptance)} taken, each for {share(given.draft)} of a step"
+    pays = f"Pays off above an acceptance rate of {share(max(0.0, needed))}." if needed < 1 else "It never pays off."
+    why = f"Verifying {count(guesses, 'draft token')} takes {check:.2f} steps. {pays}"
+    what = (
+        f"{guesses} draft tokens per step, {share(given.acceptance)} accepted, each at {share(given.draft)} of a step"
+    )
     return Effect(f"{what}: decode {factor(speed)}", scenario, why, after)
 
 
@@ -108,9 +113,9 @@ def _split(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> E
     except ParameterError as error:
         return LeverRefusal("cannot", str(error))
     links = after.decode.links / after.decode.seconds
-    why = f"Each device reads half as much; messages are {share(round(links, 3))} of a decode step."
+    why = f"Each device reads half as much; communication is {share(round(links, 3))} of a decode step."
     if after.tpot > now.tpot:
-        why = f"Messages and what does not shrink cost more than is saved. {why}"
+        why = f"Communication and overhead cost more than is saved. {why}"
     return Effect(f"{before} → {2 * before} devices", changed, why)
 
 
@@ -122,9 +127,9 @@ def _disaggregate(scenario: UniformScenario, now: Prediction, given: Assumptions
     machine = scenario.predictor.machine
     link = machine.host_link or machine.link
     if now.batch == 1:
-        return LeverRefusal("cannot", "It runs alone: no other prompt is in its steps.")
+        return LeverRefusal("cannot", "Concurrency is 1: no other prompt is in the same steps.")
     if link is None:
-        return LeverRefusal("cannot", f"No link to another machine is known of {machine.name}.")
+        return LeverRefusal("cannot", f"The network bandwidth of {machine.name} is not known.")
     moved = scenario.kv_bytes(scenario.case.prompt)
     first = float(scenario.predictor.constants.t_first)
     prefill_s = now.prefill.seconds
@@ -134,7 +139,7 @@ def _disaggregate(scenario: UniformScenario, now: Prediction, given: Assumptions
     prefilling = now.batch / (after.e2e - after.queue) * prefill_s / given.busy
     devices = scenario.how.tp * (1 + prefilling)
     why = (
-        f"{size(moved)} of keys and values a prompt and device take {duration(moved / link)} over {scaled(link)}B/s. "
-        f"For each machine that decodes {prefilling:.2f} must prefill."
+        f"{size(moved)} of KV cache per prompt and device take {duration(moved / link)} at {scaled(link)}B/s. "
+        f"Each decode machine needs {prefilling:.2f} prefill machines."
     )
-    return Effect("prompts on machines of their own", scenario, why, after, devices)
+    return Effect("prefill on separate machines", scenario, why, after, devices)

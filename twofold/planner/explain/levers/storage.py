@@ -22,13 +22,13 @@ def storage_levers() -> Iterator[Lever]:
     yield Lever(
         "weights INT4",
         ("decode",),
-        "some quality, most in small models",
+        "some quality, more in small models",
         _weights(INT4, "q4_0"),
     )
     yield Lever(
         "8-bit arithmetic",
         ("prefill", "decode", "stalls"),
-        "a little quality, as activations are rounded too; needs scales that were measured",
+        "a little quality, since activations are quantized too; needs calibrated scales",
         _narrow_arithmetic,
     )
     yield Lever("KV INT8", ("decode", "queue"), "almost no quality", _kv(INT8))
@@ -44,8 +44,10 @@ def _weights(wide: ValueFormat, packed: str) -> Turn:
         changed = scenario.having(shape=scenario.shape.stored_as(form))
         before, after = scenario.weight_bytes, changed.weight_bytes
         if after > ENOUGH * before:
-            return LeverRefusal("in use", f"The weights are {scenario.weights.name}: {form.name} is not smaller.")
-        return Effect(f"{scenario.weights.name} → {form.name}, {size(before)} → {size(after)} a device", changed)
+            return LeverRefusal(
+                "in use", f"The weights are {scenario.weights.name}, which is not larger than {form.name}."
+            )
+        return Effect(f"{scenario.weights.name} → {form.name}, {size(before)} → {size(after)} per device", changed)
 
     return turn
 
@@ -54,17 +56,17 @@ def _narrow_arithmetic(scenario: UniformScenario, _now: Prediction, _given: Assu
     machine = scenario.predictor.machine
     form = next((each for each in (FP8, W8A8) if each.arithmetic in machine.peaks), None)
     if form is None:
-        return LeverRefusal("cannot", f"{machine.name} has no units for products of 8 bits.")
+        return LeverRefusal("cannot", f"{machine.name} has no 8-bit matrix units.")
     current = scenario.weights
     if machine.peak(current.arithmetic) >= machine.peak(form.arithmetic):
         real = machine.computes_in(current.arithmetic)
-        return LeverRefusal("in use", f"Matrices of {current.name} are multiplied in {real}.")
+        return LeverRefusal("in use", f"{current.name} weights are already multiplied in {real}.")
     changed = scenario.having(shape=scenario.shape.stored_as(form))
     faster = machine.peak(form.arithmetic) / machine.peak(current.arithmetic)
     real = machine.computes_in(current.arithmetic)
-    what = f"matrices in {form.arithmetic}, whose peak is {faster:.3g} times that of {real}"
+    what = f"matrix products in {form.arithmetic}, with {faster:.3g} times the peak of {real}"
     worse = changed.weight_bytes > scenario.weight_bytes
-    why = f"Weights grow to {size(changed.weight_bytes)} a device." if worse else ""
+    why = f"Weights grow to {size(changed.weight_bytes)} per device." if worse else ""
     return Effect(what, changed, why)
 
 
@@ -74,12 +76,14 @@ def _kv(form: ValueFormat) -> Turn:
         context = scenario.halfway
         before, after = scenario.kv_bytes(context), changed.kv_bytes(context)
         if after > ENOUGH * before:
-            return LeverRefusal("in use", f"Keys and values are {scenario.how.kv.name}: {form.name} is not smaller.")
+            return LeverRefusal(
+                "in use", f"The KV cache is {scenario.how.kv.name}, which is not larger than {form.name}."
+            )
         then, now = scenario.room.sequences, changed.room.sequences
         return Effect(
-            f"{scenario.how.kv.name} → {form.name}, {size(before)} → {size(after)} a sequence and device",
+            f"{scenario.how.kv.name} → {form.name}, {size(before)} → {size(after)} per sequence and device",
             changed,
-            f"Memory then holds {now:,} such sequences, not {then:,}." if now > then else "",
+            f"{now:,} such sequences fit in memory instead of {then:,}." if now > then else "",
         )
 
     return turn

@@ -73,9 +73,9 @@ def _by_share(requests: Sequence[SourceFields], pick: str, measure: str) -> Sour
 
 def _none(label: str) -> ParameterError:
     return ParameterError(
-        f"{label} holds no request that was answered.",
+        f"{label} has no answered request.",
         param="source",
-        hint="Bench again and keep the requests in the document.",
+        hint="Benchmark again with --output FILE.json.",
     )
 
 

@@ -28,7 +28,7 @@ def read_record(record: SourceFields, prompt: int = 0) -> Observed:
         raise ParameterError(
             f"{record.label} holds {count(len(prompts), 'prompt')}, so there is no prompt {prompt}.",
             param="request",
-            hint="They count from 0. A request that was refused has none.",
+            hint="Numbers start at 0. A refused request has none.",
         )
     own = prompts[prompt]
     phases = _phases(

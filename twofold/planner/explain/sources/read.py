@@ -36,7 +36,7 @@ def read_observed(text: bytes | str, label: str, pick: str | None = None, goal: 
         return read_bench(document, pick or "p50", goal)
     if "timing" in document and "usage" in document:
         return read_run(document)
-    raise ParameterError(f"{label} tells of no request.", param="source", hint=HINT)
+    raise ParameterError(f"{label} contains no request.", param="source", hint=HINT)
 
 
 def _number(pick: str | None) -> int:
@@ -44,6 +44,6 @@ def _number(pick: str | None) -> int:
         return 0
     if not pick.isdecimal():
         raise ParameterError(
-            f"{pick!r:.60} is not a prompt number.", param="request", hint="The prompts of a record count from 0."
+            f"{pick!r:.60} is not a prompt number.", param="request", hint="Prompt numbers start at 0."
         )
     return int(pick)
