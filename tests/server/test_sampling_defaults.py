@@ -23,9 +23,8 @@ BODIES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def warm(tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    with live_server(
-        tmp_path_factory.mktemp("warm"), f"tiny={tiny.path}", "--threads", "1", "--temperature", "9", "--top-p", "1"
-    ) as live:
+    flags = ("--threads", "1", "--temperature", "9", "--top-p", "1", "--kv-cache-memory-bytes", "32M")
+    with live_server(tmp_path_factory.mktemp("warm"), f"tiny={tiny.path}", *flags) as live:
         yield live
 
 
@@ -53,6 +52,7 @@ def test_flags_are_the_defaults_of_requests(warm: LiveServer, path: str) -> None
 
 def test_what_holds_is_printed(warm: LiveServer, server: LiveServer) -> None:
     assert "sampling defaults: temperature 9, top_p 1" in warm.log.read_text()
+    assert "KV cache 32 MiB, 1 threads" in warm.log.read_text(), "without the swap space"
     told = server.log.read_text()
     assert "sampling defaults: temperature 0.2, top_p 0.9" in told
     assert "Ready: tiny\n  context 512 tokens, KV cache " in told

@@ -271,10 +271,9 @@ def _announce(config: ServerConfig, models: Sequence[ModelEntry], url: str) -> N
     key = "YOUR_KEY" if config.api_keys or config.api_keys_file else "none"
     first, *others = models
     note(f"Ready: {first.names[0]}")
-    if first.reading is not None:
+    if first.reading is not None and first.kv_bytes is not None:
         threads = config.hub.engine.get("threads") or read_cpu().usable_cores
-        cache = (first.bytes - first.reading.nbytes) / MIB
-        note(f"  context {first.context:,} tokens, KV cache {cache:,.0f} MiB, {threads} threads")
+        note(f"  context {first.context:,} tokens, KV cache {first.kv_bytes / MIB:,.0f} MiB, {threads} threads")
         note(f"  sampling defaults: {first.reading.sampling}")
     if others:
         note(f"  loaded on demand: {', '.join(entry.names[0] for entry in others)}")

@@ -22,7 +22,8 @@ class ModelEntry:
     """A model that the server offers. ``names`` are what requests may call it; the first one is its own.
 
     created   seconds since 1970 of its file
-    bytes     of its weights and its KV cache: measured while it is loaded, estimated before
+    bytes     of its weights, its KV cache and its swap space; of its file before it was loaded
+    kv_bytes  of its KV cache; None before it was loaded
     reading   its file without the weights, where it was read
     """
 
@@ -32,6 +33,7 @@ class ModelEntry:
     context: int | None
     bytes: int
     reading: ModelReading | None = None
+    kv_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,7 @@ class _Place:
         self.created = 0
         self.file_bytes = 0
         self.bytes = 0
+        self.kv_bytes: int | None = None
         self.holds = False
         self.context: int | None = None
         self.model: WorkerModel | None = None
@@ -112,7 +113,13 @@ class _Place:
 
     def entry(self) -> ModelEntry:
         return ModelEntry(
-            self.offer.names, self.state, self.created, self.context, self.bytes or self.file_bytes, self.reading
+            self.offer.names,
+            self.state,
+            self.created,
+            self.context,
+            self.bytes or self.file_bytes,
+            self.reading,
+            self.kv_bytes,
         )
 
     def use(self, now: float) -> ModelUse:
@@ -314,7 +321,7 @@ class WorkerHub:
         options = {**self._settings.engine, "kv_cache_memory_bytes": planned.kv_cache}
         model = WorkerModel(place.name, reading, options, self._observers, self._settings.patience)
         await model.start()
-        place.bytes, place.context = model.ready.bytes, model.ready.context
+        place.bytes, place.kv_bytes, place.context = model.ready.bytes, planned.kv_cache, model.ready.context
         place.used_at = self._clock.now()
         return model
 
