@@ -212,7 +212,7 @@ def test_a_base_model_completes_each_message(twofold: Command, base: Path, monke
     monkeypatch.setattr("sys.stdin", io.StringIO("in the\nin the\n/system is"))
     result = twofold("chat", "-m", base, "-n", 4)
     assert "it completes each message by itself" in result.err
-    assert "takes no system message" in result.err
+    assert "which a system message needs" in result.err
     first, second = prompt_sizes(result)
     assert first == second
     assert twofold("chat", "-m", base, "--system", "is").code == 2

@@ -163,7 +163,7 @@ def test_impossible_values_name_their_key(key: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("attention.head_count_kv", 3, "4 attention heads cannot share 3"),
+        ("attention.head_count_kv", 3, "4 attention heads are not divisible by 3"),
         ("attention.key_length", 8, "keys have 8 values, but heads of values have 16"),
         ("rope.dimension_count", 7, "rotates 7 values"),
     ],
@@ -180,7 +180,7 @@ def test_a_pattern_of_windows_needs_a_window() -> None:
 
 
 def test_heads_that_do_not_divide_the_hidden_size() -> None:
-    with pytest.raises(FormatError, match="cannot be shared out to 5"):
+    with pytest.raises(FormatError, match="is not divisible by 5 attention heads"):
         tiny().set("attention.key_length", None).set("attention.head_count", 5).spec()
 
 

@@ -55,7 +55,7 @@ def test_more_served_tokens_make_smaller_models() -> None:
 
 
 def test_what_no_model_reaches_is_refused() -> None:
-    with pytest.raises(ParameterError, match=r"No model of this law reaches a loss of 1\.6") as caught:
+    with pytest.raises(ParameterError, match=r"No model reaches a loss of 1\.6 under this scaling law") as caught:
         best_lifetime(1.6, 0)
     assert caught.value.hint == "Its floor is 1.69."
     for parameters, served in ((0, 0), (13e9, -1), (13e9, float("inf"))):

@@ -54,7 +54,7 @@ def kernels(
     ir: Annotated[bool, FLAG, Parameter(help="Print the LLVM IR.")] = False,
     asm: Annotated[bool, FLAG, Parameter(help="Print the assembly.")] = False,
 ) -> int:
-    """Shows what a kernel became on this machine: its instructions, counted."""
+    """Show a kernel's compiled code, and count its instructions."""
     from twofold.backends.cpu.kernels.inspect import build, inspect  # noqa: PLC0415 - brings in LLVM
     from twofold.backends.cpu.kernels.isa import choose  # noqa: PLC0415
     from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_features  # noqa: PLC0415

@@ -56,7 +56,7 @@ class ServeOptions:
     memory_budget: Annotated[
         float | None,
         IN_GIB,
-        Parameter(help="Memory of all loaded models together, e.g. 12G (default: 90 % of what is free at the start)."),
+        Parameter(help="Memory of all loaded models together, e.g. 12G (default: 90% of what is free at the start)."),
     ] = None
     idle_unload: Annotated[
         str, Parameter(help="Unload models after this idle time, e.g. 10m; never: keep them loaded.")

@@ -55,7 +55,7 @@ class ServerOptions:
 @Parameter(name="*", group="Engine")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFlags:
-    """How each replica is set up; of this machine, as `twofold serve` is, if left out."""
+    """Settings of each replica. Default for this machine: those of `twofold serve`."""
 
     max_num_seqs: Annotated[int | None, Parameter(help="Max concurrent sequences. Default: 256; this machine: 32.")] = (
         None

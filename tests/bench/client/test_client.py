@@ -81,7 +81,7 @@ def test_a_stream_whose_head_does_not_say_so() -> None:
         (
             whole(200, b"x", "content-encoding: gzip"),
             "broken",
-            "The server sent a packed body",
+            "The server sent a compressed body",
         ),
         (whole(200, b"\xff"), "broken", "The answer is not what its dialect says: "),
     ],

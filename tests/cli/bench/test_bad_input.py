@@ -53,8 +53,8 @@ def test_a_model_that_is_not_there(bench: Bench) -> None:
 
 def test_a_key_is_wanted(bench: Bench, stub: LiveStub) -> None:
     stub.rules(key="sk-right")
-    says(bench("--rate", 10, "--requests", 2), USAGE, "The server wants a key", "--api-key")
-    says(bench("--rate", 10, "--requests", 2, "--api-key", "sk-wrong"), USAGE, "The server wants a key")
+    says(bench("--rate", 10, "--requests", 2), USAGE, "The server requires an API key", "--api-key")
+    says(bench("--rate", 10, "--requests", 2, "--api-key", "sk-wrong"), USAGE, "The server requires an API key")
     assert bench("--rate", 10, "--requests", 2, "--api-key", "sk-right").code == 0
 
 
@@ -72,11 +72,11 @@ def test_more_tokens_than_the_model_has_room_for(bench: Bench) -> None:
 
 
 def test_a_server_that_refuses_the_first_request(bench: Bench) -> None:
-    says(bench("--rate", 10, "--requests", 2, script=Script(status=503)), 4, "refuses the first request")
+    says(bench("--rate", 10, "--requests", 2, script=Script(status=503)), 4, "refused the first request")
 
 
 def test_a_server_that_fails_the_first_request(bench: Bench) -> None:
-    says(bench("--rate", 10, "--requests", 2, script=Script(status=500)), NETWORK, "fails with status 500")
+    says(bench("--rate", 10, "--requests", 2, script=Script(status=500)), NETWORK, "failed with status 500")
 
 
 def test_tls_errors(twofold: Command, tmp_path: Path) -> None:
