@@ -106,8 +106,8 @@ def prompt_for(model: ChatModel, text: str, system: str | None, *, raw: bool, qu
     if not model.has_template:
         if system is not None:
             raise UsageError(
-                "The model has no chat template, so it takes no system message.",
-                hint="Leave out --system, or choose a template with --chat-template.",
+                "The model has no chat template, which a system message needs.",
+                hint="Remove --system, or choose a template with --chat-template.",
             )
         if not quiet:
             note("The model has no chat template: it completes the raw prompt.")

@@ -131,7 +131,7 @@ def _refusal(sequence: Sequence) -> TokenEvent:
     limit_s = sequence.options.queue_limit_s
     assert limit_s is not None, "only who has a limit reaches it"
     error = BusyError(
-        f"The request waited {limit_s:g} s and did not begin to run.",
+        f"The request waited {limit_s:g} s in the queue.",
         retry_after_s=min(limit_s, MOST_RETRY_S),
         hint="Retry later, or use a tier with a longer queue limit.",
     )
