@@ -67,22 +67,20 @@ def read_config(values: Mapping[str, object], *, name: str | None = None, label:
     if count > MAX_LAYERS:
         raise fields.wrong("num_hidden_layers", count, f"at most {MAX_LAYERS}")
     windows = _windows(fields, architecture, count)
-    everywhere = _attention(fields, architecture, None)
-    layers = [
-        LayerSpec(
-            everywhere if window is None else _attention(fields, architecture, window),
-            _feed_forward(fields, architecture, index),
-            architecture.norms,
-            formats.inner,
-        )
-        for index, window in enumerate(windows)
-    ]
+    experts = [_has_experts(fields, architecture, index) for index in range(count)]
+    attentions = {window: _attention(fields, architecture, window) for window in dict.fromkeys(windows)}
+    ffns = {each: _feed_forward(fields, architecture, experts=each) for each in dict.fromkeys(experts)}
+    kinds = {
+        (window, each): LayerSpec(attention, ffn, architecture.norms, formats.inner)
+        for window, attention in attentions.items()
+        for each, ffn in ffns.items()
+    }
     return ModelSpec(
         name=_name(values, name or architecture.kinds[0]),
         hidden_size=fields.integer("hidden_size"),
         vocab_size=fields.integer("vocab_size"),
         context_length=fields.integer("max_position_embeddings"),
-        layers=tuple(layers),
+        layers=tuple(kinds[kind] for kind in zip(windows, experts, strict=True)),
         tied_head=fields.flag("tie_word_embeddings", False),
         formats=formats.outer,
         source=label,
@@ -173,8 +171,8 @@ def _windows(fields: TypedFields, architecture: Architecture, count: int) -> lis
     return [window if (index + 1) % period else None for index in range(count)]
 
 
-def _feed_forward(fields: TypedFields, architecture: Architecture, index: int) -> FeedForward:
-    if not _has_experts(fields, architecture, index):
+def _feed_forward(fields: TypedFields, architecture: Architecture, *, experts: bool) -> FeedForward:
+    if not experts:
         return GatedFFN(fields.integer("intermediate_size"), bias=fields.flag("mlp_bias", False))
     names = ("n_routed_experts", "num_local_experts", "num_experts")
     count = next((fields.integer(name) for name in names if name in fields), None) or fields.integer(names[-1])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import pytest
 
 from twofold.core.errors import ModelNotFoundError
-from twofold.core.model import ExpertFFN
+from twofold.core.model import ExpertFFN, Formats, GatedFFN, GroupedAttention, LatentAttention, LayerSpec
 from twofold.planner.count.memory import parameters, weight_bytes
 from twofold.planner.shapes.known import OTHER_NAMES, find_shape, known_shapes
 
@@ -113,6 +116,66 @@ def test_published_file_sizes() -> None:
 
 def test_every_model_is_held_against_something() -> None:
     assert set(known_shapes()) == {*PUBLISHED, *VISION, *ABOUT}
+
+
+HEAD_NORMS = GroupedAttention(4, 1, 256, qk_norm="head")
+LATENT = LatentAttention(128, 1536, 512, rope_dim=64, nope_dim=128, v_dim=128)
+SINKS = GroupedAttention(64, 8, 64, qkv_bias=True, output_bias=True, sinks=True)
+LAYERS: Mapping[str, tuple[tuple[int, LayerSpec], ...]] = {
+    "llama-3.1-8b": ((32, LayerSpec(GroupedAttention(32, 8, 128), GatedFFN(14_336))),),
+    "mistral-7b": ((32, LayerSpec(GroupedAttention(32, 8, 128, 4096), GatedFFN(14_336))),),
+    "mixtral-8x7b": ((32, LayerSpec(GroupedAttention(32, 8, 128), ExpertFFN(8, 2, 14_336))),),
+    "qwen2.5-7b": ((28, LayerSpec(GroupedAttention(28, 4, 128, qkv_bias=True), GatedFFN(18_944))),),
+    "qwen3-32b": ((64, LayerSpec(GroupedAttention(64, 8, 128, qk_norm="head"), GatedFFN(25_600))),),
+    "qwen3-30b-a3b": ((48, LayerSpec(GroupedAttention(32, 4, 128, qk_norm="head"), ExpertFFN(128, 8, 768))),),
+    "phi-3-mini": ((32, LayerSpec(GroupedAttention(32, 32, 96, 2047), GatedFFN(8192))),),
+    "gemma-2-2b": (
+        (1, LayerSpec(GroupedAttention(8, 4, 256, 4096), GatedFFN(9216), 4)),
+        (1, LayerSpec(GroupedAttention(8, 4, 256), GatedFFN(9216), 4)),
+    )
+    * 13,
+    "gemma-3-270m": (
+        (5, LayerSpec(replace(HEAD_NORMS, window=512), GatedFFN(2048), 4)),
+        (1, LayerSpec(HEAD_NORMS, GatedFFN(2048), 4)),
+    )
+    * 3,
+    "deepseek-v3": (
+        (3, LayerSpec(LATENT, GatedFFN(18_432))),
+        (58, LayerSpec(LATENT, ExpertFFN(256, 8, 2048, shared=2048, router_bias=True))),
+    ),
+    "gpt-oss-20b": (
+        (1, LayerSpec(replace(SINKS, window=128), ExpertFFN(32, 4, 2880, router_bias=True, bias=True))),
+        (1, LayerSpec(SINKS, ExpertFFN(32, 4, 2880, router_bias=True, bias=True))),
+    )
+    * 12,
+    "minimax-m2.5": (
+        (62, LayerSpec(GroupedAttention(48, 8, 128, qk_norm="all"), ExpertFFN(256, 8, 1536, router_bias=True))),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_of_each_kind(name: str) -> None:
+    runs = find_shape(name).runs
+    assert tuple((count, replace(layer, formats=Formats())) for count, layer in runs) == LAYERS[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "form"),
+    [
+        ("deepseek-v3", "q_b", "fp8-block"),
+        ("deepseek-v3", "router", "bf16"),
+        ("deepseek-v3", "router.bias", "fp32"),
+        ("kimi-k2", "expert_up", "int4-g32"),
+        ("kimi-k2", "o", "bf16"),
+        ("gpt-oss-120b", "expert_down", "mxfp4"),
+        ("gpt-oss-120b", "q", "bf16"),
+        ("minimax-m2.5", "expert_gate", "fp8-block"),
+        ("llama-3-8b", "gate", "bf16"),
+    ],
+)
+def test_published_formats(name: str, tensor: str, form: str) -> None:
+    assert find_shape(name).layers[-1].formats.of(tensor).name == form
 
 
 def test_every_model_names_its_source() -> None:
