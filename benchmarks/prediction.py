@@ -14,9 +14,8 @@ from typing import Any
 from benchmarks.setting import Setting
 from twofold.core.params import SamplingParams
 from twofold.core.report import RequestReport, StepReport
-from twofold.core.request import RequestOptions
+from twofold.core.request import EngineRequest, RequestOptions
 from twofold.engine.llm import LLM
-from twofold.engine.prompts import GivenPrompt
 from twofold.planner.calibrate.run import calibrate, calibrated
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.predict.request import Predictor
@@ -117,7 +116,7 @@ def _serve(llm: LLM, setting: Setting, listener: Listener, prompt: int, output: 
         ids = tuple(rng.choices(range(100, min(30_000, setting.vocabulary)), k=prompt))
         params = SamplingParams(temperature=0, max_tokens=output, ignore_eos=True)
         options = RequestOptions(cache_salt=f"{seed}-{number}")
-        llm.engine.add(GivenPrompt(token_ids=ids), params, options=options)
+        llm.engine.add(EngineRequest(ids, params, options))
     while llm.engine.has_work:
         llm.engine.step()
     times = [(each.arrival, each.first_token or 0.0, each.last_token or 0.0) for each in listener.reports]

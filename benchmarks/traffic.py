@@ -15,9 +15,9 @@ from benchmarks.figures import median
 from twofold import LLM, SamplingParams
 from twofold.bench.phases.steps import StepTime
 from twofold.core.report import RequestReport, StepReport
+from twofold.core.request import EngineRequest
 from twofold.engine.engine import Engine
 from twofold.engine.outputs import OutputDelta
-from twofold.engine.prompts import GivenPrompt
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Traffic:
         """Queues a request for ``count`` tokens."""
         params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, detokenize=self._text)
         stream = Stream(time.perf_counter() if due is None else due)
-        self._open[self._engine.add(GivenPrompt(token_ids=tuple(prompt)), params)] = stream
+        self._open[self._engine.add(EngineRequest(tuple(prompt), params))] = stream
         return stream
 
     def turn(self) -> None:

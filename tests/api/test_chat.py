@@ -27,7 +27,7 @@ def model(tokenizer: Tokenizer) -> ModelFacts:
 def test_tools_are_told_unless_none_may_be_called(model: ModelFacts) -> None:
     def shown(**fields: Any) -> str:
         (job,) = chat(**fields).prepare(model)
-        return model.tokenizer.decode(job.prompt.token_ids or ())
+        return model.tokenizer.decode(job.token_ids)
 
     assert "weather" in shown(tools=[TOOL])
     assert shown(tools=[TOOL]) == shown(tools=[TOOL], tool_choice="auto")

@@ -14,10 +14,9 @@ from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.completions import CompletionRequest
 from twofold.api.openai.embeddings import EmbeddingRequest
 from twofold.api.openai.errors import error_reply
-from twofold.api.pooling import PoolingParams
 from twofold.core.errors import ParameterError
 from twofold.core.params import SamplingParams, StructuredOutputsParams
-from twofold.core.request import RequestOptions
+from twofold.core.request import PoolingParams, RequestOptions
 from twofold.engine.prompts import GivenPrompt
 from twofold.text.parsers.format import AnswerFormat
 from twofold.text.templates.chat import RESERVED_VARIABLES
@@ -108,8 +107,8 @@ def test_forms_of_inputs(given: Any, read: list[GivenPrompt], model: ModelFacts)
     request = embedding(input=given)
     assert list(given_prompts(request.input)) == read
     jobs = request.prepare(model)
-    assert [job.prompt.text for job in jobs] == [one.text for one in read]
-    assert all(job.prompt.token_ids for job in jobs)
+    assert [job.prompt for job in jobs] == [one.text for one in read]
+    assert all(job.token_ids for job in jobs)
 
 
 def test_dimensions_are_the_models() -> None:
@@ -203,7 +202,7 @@ def test_structured_outputs_as_vllm_writes_them() -> None:
 def test_forms_of_prompts(prompt: Any, given: list[GivenPrompt], model: ModelFacts) -> None:
     request = CompletionRequest.read({"prompt": prompt})
     assert list(request.given) == given
-    assert all(job.prompt.token_ids for job in request.prepare(model))
+    assert all(job.token_ids for job in request.prepare(model))
 
 
 def test_echo_scores_the_prompt() -> None:
@@ -215,7 +214,7 @@ def test_echo_scores_the_prompt() -> None:
 
 def test_a_chat_goes_through_the_template(model: ModelFacts) -> None:
     (job,) = chat().prepare(model)
-    assert job.prompt.token_ids == tuple(model.tokenizer.apply_chat_template(HELLO))
+    assert job.token_ids == tuple(model.tokenizer.apply_chat_template(HELLO))
 
 
 def test_variables_of_the_template() -> None:

@@ -28,7 +28,6 @@ from twofold.core.errors import (
     ResourceError,
     TwofoldError,
 )
-from twofold.core.params import SamplingParams
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.text.parsers.format import AnswerFormat
@@ -52,7 +51,7 @@ def streamed(make_llm: MakeLLM, request: DialectRequest) -> tuple[list[dict[str,
     """The chunks of a stream, and what they were made of."""
     llm = make_llm()
     model = facts(llm)
-    prompts = tuple(len(job.prompt.token_ids or ()) for job in request.prepare(model))
+    prompts = tuple(len(job.token_ids) for job in request.prepare(model))
     streamer = request.streamer(replace(HEAD, prompt_tokens=prompts), model)
     told, outputs = streamer.open(), []
     for job, delta in run(llm, request, model):
@@ -72,10 +71,7 @@ def facts(llm: LLM) -> ModelFacts:
 def run(llm: LLM, request: DialectRequest, model: ModelFacts) -> Iterator[tuple[int, OutputDelta]]:
     """Deltas with the number of their job."""
     for number, job in enumerate(request.prepare(model)):
-        if isinstance(job.params, SamplingParams):
-            llm.engine.add(job.prompt, job.params, str(number), job.options)
-        else:
-            llm.engine.add_embedding(job.prompt, job.params.pooling, str(number), job.options)
+        llm.engine.add(replace(job, request_id=str(number)))
     while llm.engine.has_work:
         for delta in llm.engine.step():
             yield int(delta.request_id), delta

@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks.traffic import Traffic, drive, interfere
 from twofold import SamplingParams
+from twofold.core.request import EngineRequest
 from twofold.engine.engine import Engine, Outlet
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.engine.prompts import GivenPrompt
 
 STEP_S = 0.002
 CACHED = 3
@@ -30,9 +30,10 @@ class FakeEngine:
     def deliver_to(self, outlet: Outlet) -> None:
         self._outlet = outlet
 
-    def add(self, prompt: GivenPrompt, params: SamplingParams) -> str:
+    def add(self, request: EngineRequest) -> str:
+        assert isinstance(request.params, SamplingParams)
         self._count += 1
-        self.open[f"r{self._count}"] = [len(prompt.token_ids or ()) // 10, params.max_tokens or 0]
+        self.open[f"r{self._count}"] = [len(request.token_ids) // 10, request.params.max_tokens or 0]
         return f"r{self._count}"
 
     def step(self) -> list[OutputDelta]:

@@ -13,7 +13,7 @@ from tests.engine.conftest import MakeLoaded
 from tests.engine.mock import MockForward
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.params import BeamSearchParams, SamplingParams
-from twofold.engine import async_llm
+from twofold.engine import stream as water
 from twofold.engine.async_llm import AsyncLLM
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import OutputDelta, RequestOutput
@@ -82,8 +82,8 @@ def test_abort_ends_a_request_where_it_stands(make_loaded: MakeLoaded) -> None:
 
 
 def test_a_slow_reader_rests_and_holds_nobody_up(make_loaded: MakeLoaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(async_llm, "HIGH_WATER", 40)
-    monkeypatch.setattr(async_llm, "LOW_WATER", 8)
+    monkeypatch.setattr(water, "HIGH_WATER", 700)
+    monkeypatch.setattr(water, "LOW_WATER", 140)
 
     async def read() -> tuple[int, RequestOutput, RequestOutput]:
         async with opened(make_loaded) as llm:

@@ -24,7 +24,6 @@ from twofold.core.step import StepInput, StepMasks, StepOutcome
 from twofold.core.values import FP16
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
-from twofold.engine.prompts import GivenPrompt
 from twofold.engine.scheduler import blocks
 
 CASES = 150
@@ -43,7 +42,7 @@ KINDS: list[dict[str, Any]] = [
     {"n": 3, "logprobs": 0},
     {"n": 2, "best_of": 4},
 ]
-Case = tuple[GivenPrompt, SamplingParams]
+Case = tuple[tuple[int, ...], SamplingParams]
 
 
 def make_cases(count: int, longest: int, vocab: int, seed: int) -> list[Case]:
@@ -57,9 +56,7 @@ def make_cases(count: int, longest: int, vocab: int, seed: int) -> list[Case]:
         more = tuple(chance.randrange(3, vocab) for _ in range(chance.randint(1, longest // 2)))
         prompts.append((cut + more)[:longest])
         kind = KINDS[number % len(KINDS)]
-        cases.append(
-            (GivenPrompt(token_ids=prompts[-1]), SamplingParams(seed=number, max_tokens=chance.randint(1, 50), **kind))
-        )
+        cases.append((prompts[-1], SamplingParams(seed=number, max_tokens=chance.randint(1, 50), **kind)))
     return cases
 
 
@@ -82,7 +79,7 @@ def content(output: RequestOutput) -> tuple[object, ...]:
 
 def alone(llm: LLM, case: Case) -> tuple[object, ...]:
     prompt, params = case
-    return content(llm.generate({"prompt_token_ids": prompt.token_ids or ()}, params)[0])
+    return content(llm.generate({"prompt_token_ids": prompt}, params)[0])
 
 
 def crowd(llm: LLM, cases: list[Case], seed: int) -> dict[int, tuple[object, ...]]:
@@ -96,7 +93,7 @@ def crowd(llm: LLM, cases: list[Case], seed: int) -> dict[int, tuple[object, ...
             if coming:
                 number = coming.pop()
                 options = RequestOptions(priority=chance.randint(-1, 1), tenant=chance.choice("ab"))
-                under_way[engine.add(*cases[number], options=options)] = number
+                under_way[engine.add(engine.request(*cases[number], options))] = number
         for delta in engine.step():
             if delta.request is not None:
                 done[under_way.pop(delta.request_id)] = content(delta.request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ from tests.engine.mock import MockForward, hash_logits
 from twofold.core.clock import VirtualClock
 from twofold.core.errors import ContextLengthError, ParameterError, TwofoldError, UsageError
 from twofold.core.params import SamplingParams
+from twofold.engine.engine import Engine
 from twofold.engine.llm import LLM
-from twofold.engine.prompts import GivenPrompt
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
@@ -158,9 +159,14 @@ def test_leaving_a_stream_frees_everything(make_llm: MakeLLM) -> None:
     llm.engine.check_idle()
 
 
+def queue(engine: Engine, prompt: str, params: SamplingParams) -> str:
+    """Queues a request with the id "mine"."""
+    return engine.add(replace(engine.request(prompt, params), request_id="mine"))
+
+
 def test_abort_gives_what_there_is(make_llm: MakeLLM) -> None:
     engine = make_llm().engine
-    request_id = engine.add(GivenPrompt(text="hello"), SamplingParams(max_tokens=40, n=2, ignore_eos=True), "mine")
+    request_id = queue(engine, "hello", SamplingParams(max_tokens=40, n=2, ignore_eos=True))
     for _ in range(3):
         engine.step()
     output = engine.abort(request_id)
@@ -173,9 +179,9 @@ def test_abort_gives_what_there_is(make_llm: MakeLLM) -> None:
 
 def test_a_request_id_is_taken_once(make_llm: MakeLLM) -> None:
     engine = make_llm().engine
-    engine.add(GivenPrompt(text="a"), GREEDY, "mine")
+    queue(engine, "a", GREEDY)
     with pytest.raises(ParameterError, match="in use"):
-        engine.add(GivenPrompt(text="b"), GREEDY, "mine")
+        queue(engine, "b", GREEDY)
     engine.abort("mine")
 
 
@@ -229,7 +235,7 @@ def test_metrics_by_phase(make_llm: MakeLLM) -> None:
 def test_metrics_of_a_request_that_never_ran(make_llm: MakeLLM) -> None:
     clock = VirtualClock()
     engine = make_llm(clock=clock).engine
-    engine.add(GivenPrompt(text="a"), GREEDY, "mine")
+    queue(engine, "a", GREEDY)
     clock.advance(2.0)
     output = engine.abort("mine")
     assert output is not None

@@ -12,9 +12,9 @@ from twofold.core.errors import ContextLengthError, ParameterError, ResourceErro
 from twofold.core.params import SamplingParams
 from twofold.core.record import Stall
 from twofold.core.report import RequestReport, StepReport
-from twofold.core.request import CachePin, RequestOptions
+from twofold.core.request import CachePin, EngineRequest, RequestOptions
 from twofold.engine.config import EngineOptions
-from twofold.engine.prompts import GivenPrompt, TokensPrompt
+from twofold.engine.prompts import TokensPrompt
 
 PROMPT: TokensPrompt = {"prompt_token_ids": list(range(20, 41))}
 GREEDY = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
@@ -74,7 +74,7 @@ def test_a_pinned_prefix_outlives_a_flood_of_others(make_llm: MakeLLM) -> None:
 def test_a_deadline_ends_an_answer_where_it_stands(make_llm: MakeLLM) -> None:
     clock = VirtualClock()
     llm = make_llm(clock=clock)
-    llm.engine.add(GivenPrompt(token_ids=(5, 6, 7)), GREEDY, "late", RequestOptions(deadline_s=1.0))
+    llm.engine.add(EngineRequest((5, 6, 7), GREEDY, RequestOptions(deadline_s=1.0)))
     llm.engine.step()
     clock.advance(2.0)
     deltas = llm.engine.step()
@@ -86,12 +86,12 @@ def test_a_deadline_ends_an_answer_where_it_stands(make_llm: MakeLLM) -> None:
 
 def test_a_flood_is_refused_request_by_request(make_llm: MakeLLM) -> None:
     llm = make_llm(max_waiting=10)
-    prompt = GivenPrompt(token_ids=(5, 6, 7))
-    ids = [llm.engine.add(prompt, GREEDY) for _ in range(10)]
+    prompt = (5, 6, 7)
+    ids = [llm.engine.add(EngineRequest(prompt, GREEDY)) for _ in range(10)]
     with pytest.raises(ResourceError, match="queued"):
-        llm.engine.add(prompt, GREEDY)
+        llm.engine.add(EngineRequest(prompt, GREEDY))
     with pytest.raises(ResourceError, match="queued"):
-        llm.engine.add(prompt, SamplingParams(n=3))
+        llm.engine.add(EngineRequest(prompt, SamplingParams(n=3)))
     finished = set()
     while llm.engine.has_work:
         finished |= {delta.request_id for delta in llm.engine.step() if delta.request is not None}
@@ -166,7 +166,7 @@ def test_time_in_the_queue_has_a_cause(make_llm: MakeLLM) -> None:
     clock = VirtualClock()
     llm = make_llm(seqs=1, clock=clock)
     for _ in range(2):
-        llm.engine.add(GivenPrompt(token_ids=(5, 6, 7)), GREEDY)
+        llm.engine.add(EngineRequest((5, 6, 7), GREEDY))
     reports = []
     while llm.engine.has_work:
         clock.advance(0.25)

@@ -14,15 +14,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
-from twofold.api.pooling import PoolingParams
 from twofold.core.errors import TwofoldError
-from twofold.core.params import SamplingParams
-from twofold.core.request import RequestOptions
+from twofold.core.request import EngineRequest
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.engine.prompts import GivenPrompt
 from twofold.text.parsers.format import AnswerFormat
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
@@ -50,13 +47,7 @@ class ModelFacts:
         return replace(self, context=sys.maxsize)
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One prompt to run, as token ids: answers to draw, or a vector to make."""
-
-    prompt: GivenPrompt
-    params: SamplingParams | PoolingParams
-    options: RequestOptions
+Job: TypeAlias = EngineRequest
 
 
 @dataclass(frozen=True, slots=True)

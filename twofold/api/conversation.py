@@ -15,7 +15,7 @@ from twofold.api.fields import UNSUPPORTED, FieldError
 from twofold.core.errors import ParameterError, nearest, quoted
 from twofold.core.params import SamplingParams, ThinkingParams
 from twofold.core.request import RequestOptions
-from twofold.engine.prompts import GivenPrompt, Message
+from twofold.engine.prompts import Message
 from twofold.text.parsers.base import SectionParser
 from twofold.text.parsers.thinking import ThinkingMarks
 from twofold.text.prompt_limit import PromptLimit
@@ -98,7 +98,7 @@ class Conversation:
         if self.cache_points:
             pins = find_pins(self.cache_points, self.messages, self._callable, ids, model, render)
             options = replace(options, cache_pins=pins)
-        return Job(GivenPrompt(token_ids=tuple(ids)), self._params(model, marks, params), options)
+        return Job(tuple(ids), self._params(model, marks, params), options)
 
     def parser(self, model: ModelFacts) -> SectionParser:
         """What divides one answer."""

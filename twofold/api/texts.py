@@ -25,4 +25,4 @@ def infilled(prefix: str, suffix: str, model: ModelFacts, params: SamplingParams
     ids = model.tokenizer.within(PromptLimit(model.context)).encode_infill(prefix, suffix)
     assert model.tokenizer.infill is not None, "it was just used"
     ends = tuple(dict.fromkeys((*params.stop_tokens, *model.tokenizer.infill.ends)))
-    return Job(GivenPrompt(prefix, tuple(ids)), replace(params, stop_token_ids=ends), options)
+    return Job(tuple(ids), replace(params, stop_token_ids=ends), options, prefix)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from twofold.api.base import Job, ModelFacts, ReplyHead, Streamer
-from twofold.api.pooling import PoolingParams
-from twofold.core.request import RequestOptions
+from twofold.core.request import PoolingParams, RequestOptions
 from twofold.engine.prompts import GivenPrompt
 
 
@@ -31,7 +30,7 @@ class PoolingRequest:
         """One job for each prompt. Raises ParameterError for a number of dimensions that the model does not have."""
         params, options = self.params, self.request_options
         params.check(model.hidden_size)
-        return [Job(prompt, params, options) for prompt in prompts]
+        return [prompt.request(params, options) for prompt in prompts]
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> Streamer:  # noqa: ARG002 - see ``stream``
         raise AssertionError("vectors are not streamed")

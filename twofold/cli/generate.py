@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from twofold.core.params import SamplingParams
 from twofold.core.report import RequestReport
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
-from twofold.engine.prompts import GivenPrompt
 from twofold.formats.fetch import sources
 from twofold.host.paths import CacheFolders
 from twofold.observe.log import RequestLog
@@ -39,30 +38,20 @@ class Generator:
         return report
 
     def answer(
-        self, prompt: GivenPrompt, params: SamplingParams, write: Callable[[str], None]
+        self, prompt: str | tuple[int, ...], params: SamplingParams, write: Callable[[str], None]
     ) -> tuple[RequestOutput, bool]:
         """Streams one answer into ``write``; the whole, and whether Ctrl-C cut it short. Raises what ended it early.
 
         The first Ctrl-C ends the answer between two steps, and what there is of it stays; a second one raises
         KeyboardInterrupt.
         """
-        engine = self.llm.engine
-        with interrupts() as interrupted:
-            request_id = engine.add(prompt, params)
-            try:
-                while not interrupted.is_set():
-                    for delta in engine.step():
-                        write(delta.text)
-                        if delta.error is not None:
-                            raise delta.error
-                        if delta.request is not None:
-                            return delta.request, False
-            except BaseException:
-                engine.abort(request_id)
-                raise
-            whole = engine.abort(request_id)
-            assert whole is not None, "the request runs until its last delta"
-            return whole, True
+        request = self.llm.engine.request(prompt, params)
+        with interrupts() as interrupted, closing(self.llm.client.stream(request, interrupted.is_set)) as deltas:
+            for delta in deltas:
+                write(delta.text)
+                if delta.request is not None:
+                    return delta.request, delta.finish_reason == "abort"
+        raise AssertionError("a request ends with a delta that carries the whole")
 
 
 def tracer(path: Path | None) -> AbstractContextManager[Tracer | None]:

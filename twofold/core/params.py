@@ -28,6 +28,12 @@ MAX_BEAMS: Final = 64
 MAX_MARK_TOKENS: Final = 16
 
 
+class RequestParams:
+    """What an engine computes of a prompt: the base of the parameters of each kind of request."""
+
+    __slots__ = ()
+
+
 def known_keywords(cls: C) -> C:
     """Class decorator: an unknown keyword of the constructor is a ParameterError that gives the nearest known name."""
     construct = cls.__init__
@@ -120,12 +126,12 @@ class ThinkingParams:
         if not self.end:
             raise _impossible("end", self.end, "the tokens that close the section")
         if self.budget is not None:
-            _whole("budget", self.budget, 0, MAX_TOKEN_ID)
+            whole_number("budget", self.budget, 0, MAX_TOKEN_ID)
 
 
 @known_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BeamSearchParams:
+class BeamSearchParams(RequestParams):
     """Beam search, as vLLM spells it: the ``beam_width`` most likely answers, by log-probability / length^penalty.
 
     ``max_tokens`` is the most tokens of an answer; with ``ignore_eos`` beams go on after an end of sequence.
@@ -137,8 +143,8 @@ class BeamSearchParams:
     length_penalty: float = 1.0
 
     def __post_init__(self) -> None:
-        _whole("beam_width", self.beam_width, 1, MAX_BEAMS)
-        _whole("max_tokens", self.max_tokens, 1, MAX_TOKEN_ID)
+        whole_number("beam_width", self.beam_width, 1, MAX_BEAMS)
+        whole_number("max_tokens", self.max_tokens, 1, MAX_TOKEN_ID)
         _number("length_penalty", self.length_penalty, -10, 10)
         if not isinstance(self.ignore_eos, bool):
             raise _impossible("ignore_eos", self.ignore_eos, "true or false")
@@ -146,7 +152,7 @@ class BeamSearchParams:
 
 @known_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
+class SamplingParams(RequestParams):
     """How tokens are chosen, when generation stops, and what is reported about it.
 
     n                     independent answers to the prompt; answer i draws with a seed derived from (seed, i)
@@ -254,19 +260,19 @@ class SamplingParams:
         _number("frequency_penalty", self.frequency_penalty, -2, 2)
 
     def _check_counts(self) -> None:
-        _whole("n", self.n, 1, MAX_N)
+        whole_number("n", self.n, 1, MAX_N)
         if self.best_of is not None:
-            _whole("best_of", self.best_of, self.n, MAX_N)
-        _whole("top_k", self.top_k, -1, MAX_TOKEN_ID)
-        _whole("min_tokens", self.min_tokens, 0, MAX_TOKEN_ID)
+            whole_number("best_of", self.best_of, self.n, MAX_N)
+        whole_number("top_k", self.top_k, -1, MAX_TOKEN_ID)
+        whole_number("min_tokens", self.min_tokens, 0, MAX_TOKEN_ID)
         if self.seed is not None:
-            _whole("seed", self.seed, 0, MAX_SEED)
+            whole_number("seed", self.seed, 0, MAX_SEED)
         if self.max_tokens is not None:
-            _whole("max_tokens", self.max_tokens, 1, MAX_TOKEN_ID)
-            _whole("min_tokens", self.min_tokens, 0, self.max_tokens)
+            whole_number("max_tokens", self.max_tokens, 1, MAX_TOKEN_ID)
+            whole_number("min_tokens", self.min_tokens, 0, self.max_tokens)
         for name, value in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
             if value is not None:
-                _whole(name, value, 0, MAX_LOGPROBS)
+                whole_number(name, value, 0, MAX_LOGPROBS)
 
     def _check_structured(self) -> None:
         if self.structured_outputs is None:
@@ -294,7 +300,8 @@ def _number(name: str, value: object, low: float, high: float, *, open_low: bool
     raise _impossible(name, value, above if high == math.inf else f"{above} and at most {high}")
 
 
-def _whole(name: str, value: object, low: int, high: int) -> None:
+def whole_number(name: str, value: object, low: int, high: int) -> None:
+    """Raises ParameterError for anything but an integer in [low, high]."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise _impossible(name, value, f"a whole number from {low} to {high}")
 

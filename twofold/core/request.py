@@ -1,13 +1,14 @@
-"""What a caller may say about a request beside its prompt and how it is sampled: urgency, owner, time, cache."""
+"""A request to an engine: its prompt, what is computed of it, and its options (urgency, tenant, time limits, cache)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from twofold.core.errors import ParameterError, nearest, told
-from twofold.core.params import known_keywords
+from twofold.core.params import MAX_LOGPROBS, RequestParams, SamplingParams, known_keywords, whole_number
+from twofold.core.step import Pooling
 
 TimeToLive = Literal["5m", "30m", "1h"]
 TTL_SECONDS: Final[dict[TimeToLive, float]] = {"5m": 300.0, "30m": 1800.0, "1h": 3600.0}
@@ -81,6 +82,82 @@ class RequestOptions:
             raise _impossible("cache_pins", pins, f"a tuple of at most {MAX_PINS} CachePin")
         if any(later.tokens <= earlier.tokens for earlier, later in pairwise(pins)):
             raise ParameterError("cache_pins must ascend in tokens.", param="cache_pins")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingParams(RequestParams):
+    """One vector for a text: the mean of its hidden states after the last norm, or the last of them.
+
+    dimensions  the length of vector that the caller expects; None takes the model's
+    normalize   scales the vector to length 1
+    """
+
+    pooling: Pooling = "mean"
+    dimensions: int | None = None
+    normalize: bool = True
+
+    def __post_init__(self) -> None:
+        if self.pooling not in get_args(Pooling):
+            close = nearest(str(self.pooling), get_args(Pooling))
+            raise ParameterError(
+                f"pooling must be mean or last, not {self.pooling!r:.40}.",
+                param="pooling",
+                hint=f"Did you mean {close!r}?" if close else None,
+            )
+
+    def check(self, hidden_size: int) -> None:
+        """Raises ParameterError where the model's vectors are of another length."""
+        if self.dimensions not in (None, hidden_size):
+            raise ParameterError(
+                f"dimensions must be the model's {hidden_size}, not {self.dimensions}: embeddings cannot be truncated.",
+                param="dimensions",
+                hint="Remove it.",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringParams(RequestParams):
+    """The log-probabilities of a text's tokens, and of the ``alternatives`` most likely ones of each position."""
+
+    alternatives: int = 0
+
+    def __post_init__(self) -> None:
+        whole_number("prompt_logprobs", self.alternatives, 0, MAX_LOGPROBS)
+
+
+DEFAULT_OPTIONS: Final = RequestOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """A request to an engine, in a process or between two. Its sequences keep it.
+
+    token_ids   of the prompt
+    params      SamplingParams, BeamSearchParams, PoolingParams or ScoringParams
+    prompt      its text, where the caller gave text
+    request_id  unique among the requests of an engine; the engine chooses one where it is empty
+    arrival     seconds on the monotonic clock, which processes of a machine share; None: when the engine gets it
+    stream      whether deltas are sent as they are made, or all at the end
+    """
+
+    token_ids: tuple[int, ...]
+    params: RequestParams
+    options: RequestOptions = DEFAULT_OPTIONS
+    prompt: str | None = None
+    request_id: str = ""
+    arrival: float | None = None
+    stream: bool = True
+
+    @property
+    def arrived(self) -> float:
+        """``arrival`` of a request that an engine has."""
+        assert self.arrival is not None, "an engine's requests have arrived"
+        return self.arrival
+
+    @property
+    def completions(self) -> int:
+        """Sequences that are sampled for it; 1 where there is one sequence of another kind."""
+        return self.params.answers if isinstance(self.params, SamplingParams) else 1
 
 
 def _impossible(name: str, value: object, wanted: str) -> ParameterError:

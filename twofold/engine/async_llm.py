@@ -1,101 +1,48 @@
 """``AsyncLLM``: the same words as ``LLM``, for programs that serve many at once.
 
-A thread owns the engine's loop. Coroutines hand it requests and iterate over what comes back. A reader that does not
-keep up holds its own request and nobody else's: past HIGH_WATER characters the request rests, its blocks the first to
-be swapped out, until the reader has caught up.
+A thread owns the engine's loop. Coroutines give it requests and iterate over their deltas. A reader that does not keep
+up pauses its own request and no other (``stream``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections import deque
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 from functools import partial
+from itertools import count
 from types import TracebackType
 from typing import Final, Self, Unpack
 
 from twofold.core.clock import Clock, MonotonicClock
 from twofold.core.errors import ParameterError
-from twofold.core.params import BeamSearchParams, SamplingParams
-from twofold.core.request import RequestOptions
+from twofold.core.params import BeamSearchParams, RequestParams, SamplingParams
+from twofold.core.request import DEFAULT_OPTIONS, EngineRequest, PoolingParams, RequestOptions, ScoringParams
 from twofold.core.step import Pooling
 from twofold.engine.config import EngineKeywords
-from twofold.engine.embedding import check_pooling
-from twofold.engine.engine import DEFAULT_OPTIONS, Engine
 from twofold.engine.llm import DEFAULT_PARAMS
 from twofold.engine.load import LoadedModel
+from twofold.engine.loop import EngineThread
 from twofold.engine.opened import OpenModel, open_model
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.engine.prompts import GivenPrompt, Prompt, read_prompts
-from twofold.engine.runner import EngineThread
+from twofold.engine.prompts import Prompt, read_prompts
+from twofold.engine.stream import OutputStream
 from twofold.formats.fetch import sources
 
-HIGH_WATER: Final = 64 << 10
-LOW_WATER: Final = 16 << 10
-"""Characters that wait for a reader: above the one its request rests, below the other it goes on."""
-TOKEN_CHARS: Final = 4
-"""What a token without text counts."""
 LONG_PROMPT: Final = 4096
 """Characters from which on a prompt is tokenised beside the event loop."""
 DRAIN_LOOK_S: Final = 0.01
 
 
-class OutputStream:
-    """What one request gave and its reader has not taken. ``rest`` and ``resume`` are called at the water marks."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, rest: Callable[[], None], resume: Callable[[], None]) -> None:
-        self.loop = loop
-        self._rest, self._resume = rest, resume
-        self._deltas: deque[OutputDelta] = deque()
-        self._ready = asyncio.Event()
-        self._error: Exception | None = None
-        self._waiting = 0
-        self._resting = False
-
-    def push(self, deltas: list[OutputDelta]) -> None:
-        """Adds what came; on the event loop's thread."""
-        self._deltas.extend(deltas)
-        self._waiting += sum(map(_weight, deltas))
-        if self._waiting > HIGH_WATER and not self._resting:
-            self._resting = True
-            self._rest()
-        self._ready.set()
-
-    def break_off(self, error: Exception) -> None:
-        """The reader gets ``error`` after what is there."""
-        self._error = error
-        self._ready.set()
-
-    async def take(self) -> OutputDelta:
-        """The next delta. Raises what ended the request early."""
-        while not self._deltas:
-            if self._error is not None:
-                raise self._error
-            self._ready.clear()
-            await self._ready.wait()
-        delta = self._deltas.popleft()
-        if delta.error is not None:
-            raise delta.error
-        self._waiting -= _weight(delta)
-        if self._resting and self._waiting < LOW_WATER:
-            self._resting = False
-            self._resume()
-        return delta
-
-
-def _weight(delta: OutputDelta) -> int:
-    return max(len(delta.text), TOKEN_CHARS * len(delta.token_ids))
-
-
 class _Mailman:
-    """Carries what a step gave from the engine's thread to event loops: one wake-up for all streams of a loop."""
+    """Carries the deltas of a step from the engine's thread to event loops, which are woken once for all streams."""
 
     def __init__(self) -> None:
         self._bags: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
 
-    def post(self, stream: OutputStream, deliver: Callable[[], None]) -> None:
-        self._bags.setdefault(stream.loop, []).append(deliver)
+    def post(self, loop: asyncio.AbstractEventLoop, deliver: Callable[[], None]) -> None:
+        self._bags.setdefault(loop, []).append(deliver)
 
     def flush(self) -> None:
         bags, self._bags = self._bags, {}
@@ -112,15 +59,15 @@ def _deliver_all(bag: list[Callable[[], None]]) -> None:
 class _Letterbox:
     """The outbox of one request: its stream, by mail."""
 
-    def __init__(self, mailman: _Mailman, stream: OutputStream) -> None:
-        self._mailman = mailman
-        self._stream = stream
+    def __init__(self, mailman: _Mailman, loop: asyncio.AbstractEventLoop, stream: OutputStream) -> None:
+        self._mailman, self._loop, self._stream = mailman, loop, stream
 
     def give(self, deltas: list[OutputDelta]) -> None:
-        self._mailman.post(self._stream, partial(self._stream.push, deltas))
+        for delta in deltas:
+            self._mailman.post(self._loop, partial(self._stream.push, delta))
 
     def fail(self, error: Exception) -> None:
-        self._mailman.post(self._stream, partial(self._stream.break_off, error))
+        self._mailman.post(self._loop, partial(self._stream.break_off, error))
 
 
 class AsyncLLM(OpenModel):
@@ -147,6 +94,7 @@ class AsyncLLM(OpenModel):
         super()._start(loaded, clock)
         self._mailman = _Mailman()
         self._thread = EngineThread(self._engine, self._mailman.flush)
+        self._numbers = count()
 
     @property
     def under_way(self) -> int:
@@ -162,27 +110,14 @@ class AsyncLLM(OpenModel):
         options: RequestOptions = DEFAULT_OPTIONS,
     ) -> AsyncGenerator[OutputDelta, None]:
         """One request, delta by delta; the last one carries the whole. Leaving the iterator aborts the request."""
-        params = sampling_params or DEFAULT_PARAMS
-        arrival = self._engine.now()
-        given = await self._prepared(prompt, params)
-        grammar, began = None, self._engine.now()
-        compiling = self._engine.compile(params, options)
-        if compiling is not None:
-            grammar = await asyncio.wrap_future(compiling)
-        grammar_s = self._engine.now() - began
-
-        def add(engine: Engine) -> str:
-            return engine.add(given, params, request_id, options, grammar=grammar, grammar_s=grammar_s, arrival=arrival)
-
-        async for delta in self._deltas(add):
+        async for delta in self._deltas(prompt, sampling_params or DEFAULT_PARAMS, options, request_id):
             yield delta
 
     async def beam_search(
         self, prompt: Prompt, params: BeamSearchParams, *, options: RequestOptions = DEFAULT_OPTIONS
     ) -> RequestOutput:
-        """The most likely answers, best first."""
-        given = await self._prepared(prompt, params)
-        return await self._whole(lambda engine: engine.add_beams(given, params, options=options))
+        """The most likely completions, best first."""
+        return await self._whole(prompt, params, options)
 
     async def embed(
         self,
@@ -193,18 +128,13 @@ class AsyncLLM(OpenModel):
         options: RequestOptions = DEFAULT_OPTIONS,
     ) -> RequestOutput:
         """The text's vector, in ``embedding``."""
-        check_pooling(pooling)
-        given = await self._prepared(prompt, None)
-        return await self._whole(
-            lambda engine: engine.add_embedding(given, pooling, options=options, normalize=normalize)
-        )
+        return await self._whole(prompt, PoolingParams(pooling, normalize=normalize), options)
 
     async def score(
         self, prompt: Prompt, *, alternatives: int = 0, options: RequestOptions = DEFAULT_OPTIONS
     ) -> RequestOutput:
         """The log-probabilities of the text's tokens, in ``prompt_logprobs``."""
-        given = await self._prepared(prompt, None)
-        return await self._whole(lambda engine: engine.add_scoring(given, alternatives, options=options))
+        return await self._whole(prompt, ScoringParams(alternatives), options)
 
     async def abort(self, request_id: str) -> RequestOutput | None:
         """Ends a request within a step and frees all it holds; what there is of it."""
@@ -241,33 +171,25 @@ class AsyncLLM(OpenModel):
     ) -> None:
         await self.close()
 
-    async def _prepared(self, prompt: Prompt, params: SamplingParams | BeamSearchParams | None) -> GivenPrompt:
-        """The prompt's token ids; long texts become tokens while the event loop goes on."""
-        given = read_prompts(prompt)
-        if len(given) != 1:
-            raise ParameterError("A request takes one prompt.", param="prompt", hint="Make a request for each.")
-        if given[0].text is not None and len(given[0].text) > LONG_PROMPT:
-            return await asyncio.to_thread(self._engine.prepare, given[0], params)
-        return self._engine.prepare(given[0], params)
-
-    async def _whole(self, add: Callable[[Engine], str]) -> RequestOutput:
-        async for delta in self._deltas(add):
+    async def _whole(self, prompt: Prompt, params: RequestParams, options: RequestOptions) -> RequestOutput:
+        async for delta in self._deltas(prompt, params, options):
             if delta.request is not None:
                 return delta.request
         raise AssertionError("a request ends with a delta that carries it")
 
-    async def _deltas(self, add: Callable[[Engine], str]) -> AsyncGenerator[OutputDelta, None]:
-        request_id: list[str] = []
-
-        def add_and_note(engine: Engine) -> str:
-            request_id.append(add(engine))
-            return request_id[0]
+    async def _deltas(
+        self, prompt: Prompt, params: RequestParams, options: RequestOptions, name: str | None = None
+    ) -> AsyncGenerator[OutputDelta, None]:
+        arrival = self._engine.now()
+        request_id = f"request-{next(self._numbers)}" if name is None else name
+        request = await self._request(prompt, params, options)
+        request = replace(request, request_id=request_id, arrival=arrival)
 
         def tell(hold: bool) -> None:
-            self._thread.call(lambda engine: engine.hold(request_id[0], hold=hold))
+            self._thread.call(lambda engine: engine.hold(request_id, hold=hold))
 
-        stream = OutputStream(asyncio.get_running_loop(), partial(tell, True), partial(tell, False))
-        self._thread.submit(add_and_note, _Letterbox(self._mailman, stream))
+        stream = OutputStream(tell)
+        self._thread.submit(request, _Letterbox(self._mailman, asyncio.get_running_loop(), stream))
         finished = False
         try:
             while not finished:
@@ -275,5 +197,14 @@ class AsyncLLM(OpenModel):
                 finished = delta.request is not None
                 yield delta
         finally:
-            if not finished:
+            if not stream.over:
                 self._thread.abandon(request_id)
+
+    async def _request(self, prompt: Prompt, params: RequestParams, options: RequestOptions) -> EngineRequest:
+        """The checked request; long texts become tokens while the event loop goes on."""
+        given = read_prompts(prompt)
+        if len(given) != 1:
+            raise ParameterError("A request takes one prompt.", param="prompt", hint="Make a request for each.")
+        if isinstance(given[0], str) and len(given[0]) > LONG_PROMPT:
+            return await asyncio.to_thread(self._engine.request, given[0], params, options)
+        return self._engine.request(given[0], params, options)

@@ -14,12 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from twofold.core.params import BeamSearchParams
+from twofold.core.request import EngineRequest
 from twofold.core.step import FinishReason, TokenEvent, TokenLogprob
 from twofold.engine.outputs import CompletionOutput, OutputDelta, RequestOutput
-from twofold.engine.request import EngineRequest, Given
-from twofold.engine.roster import Roster
+from twofold.engine.request import ActiveRequest, EngineState
 from twofold.engine.scheduler.sequence import Sequence
-from twofold.text.tokenizers.tokenizer import Tokenizer
 
 MakeBeam = Callable[[tuple[int, ...]], Sequence]
 """A new sequence of the request's prompt and these tokens of answer."""
@@ -48,30 +47,27 @@ class _Continuation:
     logprob: float
 
 
-class BeamSearch(EngineRequest):
+class BeamSearch(ActiveRequest):
     """The ``beam_width`` most likely answers to a prompt. Nothing leaves before they are found."""
 
     def __init__(
         self,
-        given: Given,
-        roster: Roster,
+        request: EngineRequest,
+        engine: EngineState,
         params: BeamSearchParams,
-        tokenizer: Tokenizer,
         make_beam: MakeBeam,
         *,
         longest: int,
     ) -> None:
         """``longest`` is the most tokens that an answer can have: ``max_tokens``, or less where the context ends."""
-        super().__init__(given, roster)
+        first = make_beam(())
+        super().__init__(request, engine, [first])
         self._params = params
-        self._tokenizer = tokenizer
         self._make_beam = make_beam
         self._longest = longest
-        self._ends = frozenset() if params.ignore_eos else frozenset(tokenizer.eos_ids)
+        self._ends = frozenset() if params.ignore_eos else frozenset(engine.tokenizer.eos_ids)
         self._answers: list[_Answer] = []
         self._times: list[float] = []
-        first = make_beam(())
-        self._add(first)
         self._live = {first.sequence_id: _Beam(first)}
 
     @property
@@ -90,15 +86,14 @@ class BeamSearch(EngineRequest):
         if not self.finished:
             return []
         return [
-            OutputDelta(self.given.request_id, a.index, a.text, a.token_ids, None, a.finish_reason)
-            for a in self._outputs()
+            OutputDelta(self.request_id, a.index, a.text, a.token_ids, None, a.finish_reason) for a in self._outputs()
         ]
 
     def output(self, now: float) -> RequestOutput:
         return RequestOutput(
-            self.given.request_id,
-            self.given.prompt,
-            self.given.token_ids,
+            self.request_id,
+            self.request.prompt,
+            self.request.token_ids,
             None,
             self._outputs(),
             self.metrics(now),
@@ -119,7 +114,7 @@ class BeamSearch(EngineRequest):
         """Live beams become answers as they stand."""
         for beam in self._live.values():
             self._answer(beam.tokens, beam.logprob, reason)
-            self._roster.cancel(beam.sequence)
+            self._cancel(beam.sequence)
         self._live = {}
 
     def _advance(self) -> None:
@@ -159,7 +154,7 @@ class BeamSearch(EngineRequest):
         surviving = {continuation.beam.sequence.sequence_id for continuation in survivors}
         for beam in self._live.values():
             if beam.sequence.sequence_id not in surviving:
-                self._roster.cancel(beam.sequence)
+                self._cancel(beam.sequence)
         live: dict[int, _Beam] = {}
         kept: dict[int, int] = {}
         for continuation in survivors:
@@ -167,7 +162,8 @@ class BeamSearch(EngineRequest):
             sequence = parent.sequence
             if sequence.sequence_id in kept:
                 sequence = self._make_beam(tokens)
-                self._roster.fork(parent.sequence, sequence, self)
+                self._engine.scheduler.fork(parent.sequence.sequence_id, sequence, self._engine.clock.now())
+                self._engine.owners[sequence.sequence_id] = self
                 self.sequences.append(sequence)
             else:
                 kept[sequence.sequence_id] = continuation.token
@@ -187,5 +183,5 @@ class BeamSearch(EngineRequest):
         return tuple(self._output(index, answer) for index, answer in enumerate(best))
 
     def _output(self, index: int, answer: _Answer) -> CompletionOutput:
-        text = self._tokenizer.decode(answer.tokens, skip_special_tokens=True, continuation=True)
+        text = self._engine.tokenizer.decode(answer.tokens, skip_special_tokens=True, continuation=True)
         return CompletionOutput(index, text, answer.tokens, None, answer.logprob, answer.finish, None)

@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import get_args
 
-from twofold.core.errors import ParameterError, nearest
-from twofold.core.step import HIDDEN_SCALE, FinishReason, Pooling, TokenEvent
+from twofold.core.request import EngineRequest, PoolingParams
+from twofold.core.step import HIDDEN_SCALE, FinishReason, TokenEvent
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.engine.request import EngineRequest, Given
-from twofold.engine.roster import Roster
+from twofold.engine.request import ActiveRequest, EngineState
 from twofold.engine.scheduler.sequence import Sequence
 
 
-def check_pooling(pooling: object) -> None:
-    """Raises ParameterError for a pooling that is none."""
-    if pooling not in get_args(Pooling):
-        close = nearest(str(pooling), get_args(Pooling))
-        raise ParameterError(
-            f"pooling must be mean or last, not {pooling!r:.40}.",
-            param="pooling",
-            hint=f"Did you mean {close!r}?" if close else None,
-        )
-
-
-class Embedding(EngineRequest):
-    """One text's vector: the mean of its rows or the last one, of length 1 if ``normalize``.
+class Embedding(ActiveRequest):
+    """One text's vector.
 
     It is the same in any batch and any chunks: sums of rows are exact.
     """
 
-    def __init__(self, given: Given, roster: Roster, sequence: Sequence, pooling: Pooling, *, normalize: bool) -> None:
-        super().__init__(given, roster)
-        self._pooling = pooling
-        self._normalize = normalize
+    def __init__(self, request: EngineRequest, engine: EngineState, sequence: Sequence, params: PoolingParams) -> None:
+        super().__init__(request, engine, [sequence])
+        self._params = params
         self._vector: list[float] = []
         self._reason: FinishReason | None = None
-        self._add(sequence)
 
     @property
     def finished(self) -> bool:
@@ -48,14 +33,14 @@ class Embedding(EngineRequest):
         if event.finish is None:
             return []
         self._reason = event.finish
-        self._roster.forget(self.sequences[0])
-        return [OutputDelta(self.given.request_id, 0, "", (), None, event.finish)]
+        del self._engine.owners[event.sequence_id]
+        return [OutputDelta(self.request_id, 0, "", (), None, event.finish)]
 
     def output(self, now: float) -> RequestOutput:
         return RequestOutput(
-            self.given.request_id,
-            self.given.prompt,
-            self.given.token_ids,
+            self.request_id,
+            self.request.prompt,
+            self.request.token_ids,
             None,
             (),
             self.metrics(now),
@@ -74,16 +59,16 @@ class Embedding(EngineRequest):
         return ()
 
     def _gather(self, hidden: list[float]) -> None:
-        if self._pooling == "last" or not self._vector:
+        if self._params.pooling == "last" or not self._vector:
             self._vector = hidden
         else:
             self._vector = [total + value for total, value in zip(self._vector, hidden, strict=True)]
 
     def _result(self) -> tuple[float, ...]:
         vector = self._vector
-        if self._pooling == "mean":
-            vector = [total / (HIDDEN_SCALE * len(self.given.token_ids)) for total in vector]
-        if not self._normalize:
+        if self._params.pooling == "mean":
+            vector = [total / (HIDDEN_SCALE * len(self.request.token_ids)) for total in vector]
+        if not self._params.normalize:
             return tuple(vector)
         length = sqrt(sum(value * value for value in vector))
         return tuple(value / length for value in vector) if length else tuple(vector)

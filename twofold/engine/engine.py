@@ -1,51 +1,60 @@
-"""The loop. Requests come in, three calls are made again and again, and what was added to answers comes out.
+"""The engine: requests over one model, and one step of the loop.
 
     plan    = scheduler.plan(now)
-    outcome = run_step(runner, plan, meanwhile) meanwhile: the last step's tokens become text and leave, and rows of the
-                                                next step are planned
+    outcome = run_step(runner, plan, meanwhile) meanwhile: the last step's tokens become text and are sent, and rows of
+                                                the next step are planned
     events  = scheduler.commit(plan, outcome, now)
 
-Ownership: the scheduler owns sequences and their blocks, requests own their answers, the roster knows which belong
-together. An engine belongs to one thread.
+A request that asks for structured output waits here until its grammar is compiled; then its sequences are queued.
+
+Ownership: the scheduler owns sequences and their blocks, requests own their completions. An engine belongs to one
+thread.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
-from typing import Final
 
 from twofold.backends.base import ModelRunner
 from twofold.core.clock import Clock
-from twofold.core.errors import ParameterError
-from twofold.core.params import BeamSearchParams, SamplingParams
+from twofold.core.errors import ParameterError, TwofoldError, WorkerError
+from twofold.core.params import RequestParams, SamplingParams
 from twofold.core.report import Observer
-from twofold.core.request import RequestOptions
-from twofold.core.step import Pooling, StepOutcome, StepPlan, TokenEvent
+from twofold.core.request import DEFAULT_OPTIONS, EngineRequest, RequestOptions
+from twofold.core.step import StepOutcome, StepPlan, TokenEvent
 from twofold.engine.executor import run_step
 from twofold.engine.grammar.compile import GrammarCompiler
 from twofold.engine.grammar.form import AnswerForm
-from twofold.engine.intake import Came, Intake
+from twofold.engine.inputs import InputProcessor
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.engine.prompts import GivenPrompt
 from twofold.engine.reports import StepReporter
-from twofold.engine.request import EngineRequest
-from twofold.engine.roster import Roster
+from twofold.engine.request import ActiveRequest, EngineState
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 Outlet = Callable[[list[OutputDelta]], None]
 
-DEFAULT_OPTIONS: Final = RequestOptions()
+
+@dataclass(slots=True)
+class _Compiling:
+    """A request that waits for its grammar since ``began``. ``ended`` is when the grammar was ready, or had failed."""
+
+    active: ActiveRequest
+    grammar: Future[AnswerForm]
+    began: float
+    ended: float = 0.0
 
 
 class Engine:
-    """Requests over one model. ``context`` is the most tokens of a prompt with its answer; ``seed`` the source of
-    seeds for requests without one: the n-th request of an engine draws the same in every run. Without ``overlap`` a
-    step's results leave before the next one starts. ``keeps_targets`` says whether steps heed TPOT targets.
+    """Requests over one model. ``context`` is the most tokens of a prompt with its completion; ``seed`` the source of
+    seeds for requests without one: the n-th request of an engine samples the same tokens in every run. Without
+    ``overlap`` a step's results are delivered before the next one starts. ``keeps_targets`` is whether steps heed TPOT
+    targets.
     """
 
     def __init__(
@@ -63,27 +72,35 @@ class Engine:
     ) -> None:
         self._runner = runner
         self._scheduler = scheduler
-        self._roster = Roster(scheduler, clock)
+        self._state = EngineState(scheduler, tokenizer, clock)
         self._grammars = GrammarCompiler(tokenizer, tokenizer.eos_ids, vocab_size)
-        self._intake = Intake(self._roster, tokenizer, vocab_size=vocab_size, context=context, seed=seed)
+        self._inputs = InputProcessor(self._state, vocab_size=vocab_size, context=context, seed=seed)
         self._clock = clock
         self._overlap = overlap
         self._keeps_targets = keeps_targets
-        self._requests: dict[str, EngineRequest] = {}
+        self._requests: dict[str, ActiveRequest] = {}
+        self._compiling: dict[str, _Compiling] = {}
+        self._compiled: deque[_Compiling] = deque()
         self._numbers = count()
         self._arrived: list[tuple[float, list[TokenEvent]]] = []
         self._outlet: Outlet | None = None
+        self._wake: Callable[[], None] | None = None
         self._idle = True
         self._reporter = StepReporter(scheduler)
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work or bool(self._arrived)
+        return self._scheduler.has_work or bool(self._arrived) or bool(self._compiling)
 
     @property
     def idle(self) -> bool:
-        """Whether the last step had nothing to compute: there is no work, or all of it waits for readers."""
+        """Whether the last step had nothing to compute: no work, or only work that waits for readers or grammars."""
         return self._idle
+
+    @property
+    def waiting(self) -> int:
+        """Sequences that wait for a slot, those of requests that wait for their grammar included."""
+        return self._scheduler.waiting + sum(len(each.active.sequences) for each in self._compiling.values())
 
     @property
     def scheduler(self) -> Scheduler:
@@ -99,104 +116,89 @@ class Engine:
         self._reporter.plan_listeners.append(listener)
 
     def deliver_to(self, outlet: Outlet) -> None:
-        """From now on ``outlet`` gets what leaves, the moment that it does, and ``step`` returns nothing."""
+        """From now on ``outlet`` gets deltas at the moment they are made, and ``step`` returns nothing."""
         self._outlet = outlet
+
+    def wake_with(self, wake: Callable[[], None]) -> None:
+        """From now on ``wake`` is called, on any thread, when a request need not wait for its grammar any more."""
+        self._wake = wake
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def prepare(self, prompt: GivenPrompt, params: SamplingParams | BeamSearchParams | None = None) -> GivenPrompt:
-        """The prompt with its token ids, checked together with ``params`` against the model; nothing is queued.
+    def request(
+        self, prompt: str | tuple[int, ...], params: RequestParams, options: RequestOptions = DEFAULT_OPTIONS
+    ) -> EngineRequest:
+        """A checked request for a text or token ids; nothing is queued. Raises as ``check``. Any thread may call it."""
+        return self._inputs.request(prompt, params, options)
+
+    def check(self, request: EngineRequest) -> None:
+        """Checks a request against the model; to be called once, by the caller that made it or received it.
 
         Raises ParameterError for an empty prompt or unknown token ids, ContextLengthError for a prompt that leaves no
-        room for an answer. Any thread may call it.
+        room for a completion. Any thread may call it.
         """
-        return self._intake.prepare(prompt, params)
+        self._inputs.check(request)
 
-    def compile(self, params: SamplingParams, options: RequestOptions = DEFAULT_OPTIONS) -> Future[AnswerForm] | None:
-        """Starts compiling what ``structured_outputs`` asks for, if anything. Any thread may call it."""
-        wanted = params.structured_outputs
-        return None if wanted is None else self._grammars.submit(wanted, options.tenant)
+    def add(self, request: EngineRequest) -> str:
+        """Queues a checked request and returns its id. Raises ParameterError for an id that is in use,
+        ContextLengthError for one that can never run, ResourceError where the queue is full.
 
-    def add(
-        self,
-        prompt: GivenPrompt,
-        params: SamplingParams,
-        request_id: str | None = None,
-        options: RequestOptions = DEFAULT_OPTIONS,
-        *,
-        grammar: AnswerForm | None = None,
-        grammar_s: float = 0.0,
-        arrival: float | None = None,
-    ) -> str:
-        """Queues a request and returns its id. Raises as ``prepare``, for an id that is in use, and where the queue is
-        full.
-
-        Where ``params`` ask for a form of the answer and no compiled ``grammar`` is given, it waits for the compiler;
-        ``grammar_s`` is how long the caller waited for it. ``arrival`` is now unless it came before.
+        One whose grammar must be compiled is queued when that is done. Where it fails, the request's only delta
+        carries the error and no output.
         """
-        began = self._clock.now()
-        if params.structured_outputs is not None and grammar is None:
-            self.prepare(prompt, params)
-            grammar = self._grammars.submit(params.structured_outputs, options.tenant).result()
-            grammar_s += self._clock.now() - began
-        came = self._came(request_id, options, began if arrival is None else arrival, grammar_s)
-        return self._keep(self._intake.generation(came, prompt, params, grammar))
+        if request.options.tpot_target_s is not None and not self._keeps_targets:
+            raise ParameterError(
+                "A fixed token budget has no TPOT target.",
+                param="tpot_target_s",
+                hint="Remove it, or set token_budget to live.",
+            )
+        number = next(self._numbers)
+        request_id = request.request_id or f"request-{number}"
+        if request_id in self._requests:
+            raise ParameterError(f"The request id {request_id!r} is in use.", param="request_id")
+        now = self._clock.now()
+        arrival = now if request.arrival is None else request.arrival
+        active = self._inputs.active(replace(request, request_id=request_id, arrival=arrival), number)
+        grammar = self._compile(request)
+        if grammar is None:
+            self._inputs.constrain(active, None)
+            active.enter()
+        else:
+            self._compiling[request_id] = waiting = _Compiling(active, grammar, now)
+            grammar.add_done_callback(lambda _: self._ready(waiting))
+        self._requests[request_id] = active
+        return request_id
 
-    def add_beams(
-        self,
-        prompt: GivenPrompt,
-        params: BeamSearchParams,
-        request_id: str | None = None,
-        options: RequestOptions = DEFAULT_OPTIONS,
-    ) -> str:
-        """Queues a beam search."""
-        return self._keep(self._intake.beams(self._came(request_id, options), prompt, params))
-
-    def add_embedding(
-        self,
-        prompt: GivenPrompt,
-        pooling: Pooling = "mean",
-        request_id: str | None = None,
-        options: RequestOptions = DEFAULT_OPTIONS,
-        *,
-        normalize: bool = True,
-    ) -> str:
-        """Queues a text whose vector is wanted."""
-        came = self._came(request_id, options)
-        return self._keep(self._intake.embedding(came, prompt, pooling, normalize=normalize))
-
-    def add_scoring(
-        self,
-        prompt: GivenPrompt,
-        alternatives: int = 0,
-        request_id: str | None = None,
-        options: RequestOptions = DEFAULT_OPTIONS,
-    ) -> str:
-        """Queues a text whose tokens' log-probabilities are wanted: ``prompt_logprobs`` of a request without answer."""
-        return self._keep(self._intake.scoring(self._came(request_id, options), prompt, alternatives))
+    def has(self, request_id: str) -> bool:
+        """Whether a request has not ended."""
+        return request_id in self._requests
 
     def abort(self, request_id: str) -> RequestOutput | None:
-        """Ends a request at once and frees all it holds; what there is of it, or None if it is not there any more."""
+        """Ends a request at once and frees all it holds; its output so far, or None if it has ended before."""
         request = self._requests.get(request_id)
         if request is None:
             return None
         self._settle(request)
         del self._requests[request_id]
+        self._compiling.pop(request_id, None)
         request.abort()
         return self._closed(request, self._clock.now())
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     def step(self) -> list[OutputDelta]:
-        """One turn of the loop; what left in it. Empty where it only computed, or had nothing to do.
+        """One turn of the loop; the deltas made in it. Empty where it only computed, or had nothing to do.
 
-        What a step drew leaves while the next one computes, or at once when nothing is left to compute. When the
-        runner fails, every request is aborted, because blocks may not hold what they should, and its error leaves.
+        Deltas of a step are delivered while the next one computes, or at once when nothing is left to compute. When
+        the runner fails, every request that was queued is aborted, because blocks may not hold what they should, and
+        the runner's error is raised.
         """
         now = self._clock.now()
+        refused = self._enter_compiled()
         self._arrive(self._scheduler.expire(now), now)
         plan = self._scheduler.plan(now)
         left: list[OutputDelta] = []
+        self._hand_on(refused, left)
         self._idle = not plan
         if plan:
             overlaps = self._overlap and (self._arrived or plan.decode_rows)
@@ -227,7 +229,7 @@ class Engine:
     def check_idle(self) -> None:
         """Asserts that an engine without work holds nothing."""
         self._scheduler.check_idle()
-        assert self.has_work or not (self._requests or len(self._roster)), "a request was forgotten"
+        assert self.has_work or not (self._requests or self._state.owners), "a request was forgotten"
 
     def close(self) -> None:
         """Ends the compiler of grammars."""
@@ -237,14 +239,47 @@ class Engine:
         try:
             return run_step(self._runner, plan, meanwhile)
         except BaseException:
-            for request_id in list(self._requests):
+            for request_id in [each for each in self._requests if each not in self._compiling]:
                 self.abort(request_id)
             raise
+
+    def _compile(self, request: EngineRequest) -> Future[AnswerForm] | None:
+        """Starts compiling the grammar that a request asks for."""
+        params = request.params
+        if not isinstance(params, SamplingParams) or params.structured_outputs is None:
+            return None
+        return self._grammars.submit(params.structured_outputs, request.options.tenant)
+
+    def _ready(self, waiting: _Compiling) -> None:
+        """A grammar was compiled, or could not be; on any thread."""
+        waiting.ended = self._clock.now()
+        self._compiled.append(waiting)
+        if self._wake is not None:
+            self._wake()
+
+    def _enter_compiled(self) -> list[OutputDelta]:
+        """Queues requests whose grammars are ready; a delta with the error for each that is refused."""
+        refused: list[OutputDelta] = []
+        while self._compiled:
+            waiting = self._compiled.popleft()
+            active, request_id = waiting.active, waiting.active.request_id
+            if self._compiling.get(request_id) is not waiting:
+                continue  # it was aborted meanwhile
+            del self._compiling[request_id]
+            try:
+                self._inputs.constrain(active, waiting.grammar.result())
+                active.compile_s = waiting.ended - waiting.began
+                active.enter()
+            except Exception as error:
+                del self._requests[request_id]
+                told = error if isinstance(error, TwofoldError) else WorkerError(f"The grammar failed: {error!r}.")
+                refused.append(OutputDelta(request_id, 0, "", (), None, "abort", error=told))
+        return refused
 
     def _steer(self, events: list[TokenEvent], now: float, left: list[OutputDelta]) -> list[TokenEvent]:
         """Lets beam searches choose at once, or they would miss the next step; the other events."""
         for event in events:
-            request = self._roster.owner(event.sequence_id) if event.candidates else None
+            request = self._state.owners.get(event.sequence_id) if event.candidates else None
             if request is not None:
                 self._hand_on(self._deliver(request, event, now), left)
         return [event for event in events if not event.candidates]
@@ -264,7 +299,7 @@ class Engine:
         deltas: list[OutputDelta] = []
         for now, events in arrived:
             for event in events:
-                request = self._roster.owner(event.sequence_id)
+                request = self._state.owners.get(event.sequence_id)
                 if request is not None:
                     deltas += self._deliver(request, event, now) if event.error is None else self._fail(request, event)
         self._hand_on(deltas, left)
@@ -275,15 +310,15 @@ class Engine:
         elif deltas:
             self._outlet(deltas)
 
-    def _deliver(self, request: EngineRequest, event: TokenEvent, now: float) -> list[OutputDelta]:
+    def _deliver(self, request: ActiveRequest, event: TokenEvent, now: float) -> list[OutputDelta]:
         deltas = request.take(event, now)
         if not request.finished:
             return deltas
-        del self._requests[request.given.request_id]
+        del self._requests[request.request_id]
         whole = self._closed(request, now)
         return [*deltas[:-1], replace(deltas[-1], request=whole)]
 
-    def _settle(self, request: EngineRequest) -> None:
+    def _settle(self, request: ActiveRequest) -> None:
         """Gives a request what arrived for it and has not left yet."""
         mine = {sequence.sequence_id for sequence in request.sequences}
         arrived, self._arrived = self._arrived, []
@@ -295,37 +330,13 @@ class Engine:
             if rest:
                 self._arrived.append((now, rest))
 
-    def _fail(self, request: EngineRequest, event: TokenEvent) -> list[OutputDelta]:
+    def _fail(self, request: ActiveRequest, event: TokenEvent) -> list[OutputDelta]:
         """Ends a request of which one sequence cannot go on."""
-        request_id = request.given.request_id
+        request_id = request.request_id
         whole = self.abort(request_id)
         return [OutputDelta(request_id, 0, "", (), None, "abort", request=whole, error=event.error)]
 
-    def _closed(self, request: EngineRequest, now: float) -> RequestOutput:
+    def _closed(self, request: ActiveRequest, now: float) -> RequestOutput:
         whole = request.output(now)
         self._reporter.request(whole.report)
         return whole
-
-    def _came(
-        self,
-        request_id: str | None,
-        options: RequestOptions,
-        arrival: float | None = None,
-        grammar_s: float = 0.0,
-    ) -> Came:
-        """Who comes, under an id that nobody has. Raises ParameterError for one that is in use."""
-        if options.tpot_target_s is not None and not self._keeps_targets:
-            raise ParameterError(
-                "A fixed token budget has no a TPOT target.",
-                param="tpot_target_s",
-                hint="Remove it, or set token_budget to live.",
-            )
-        number = next(self._numbers)
-        request_id = f"request-{number}" if request_id is None else request_id
-        if request_id in self._requests:
-            raise ParameterError(f"The request id {request_id!r} is in use.", param="request_id")
-        return Came(number, request_id, self._clock.now() if arrival is None else arrival, options, grammar_s)
-
-    def _keep(self, request: EngineRequest) -> str:
-        self._requests[request.given.request_id] = request
-        return request.given.request_id

@@ -1,4 +1,4 @@
-"""The forms in which a caller may give prompts, and the one form in which the engine takes them."""
+"""The forms in which callers of ``LLM`` and ``AsyncLLM`` may give prompts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypedDict
 
 from twofold.core.errors import ParameterError, nearest
+from twofold.core.params import RequestParams
+from twofold.core.request import EngineRequest, RequestOptions
 
 
 class TextPrompt(TypedDict):
@@ -26,14 +28,19 @@ FORMS: Final = 'a string, {"prompt": text} or {"prompt_token_ids": ids}'
 
 @dataclass(frozen=True, slots=True)
 class GivenPrompt:
-    """A checked prompt: text that is still to be tokenised, or token ids."""
+    """A prompt of a request body: text that is still to be tokenised, or token ids."""
 
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
 
+    def request(self, params: RequestParams, options: RequestOptions) -> EngineRequest:
+        """The request for a tokenised prompt."""
+        assert self.token_ids is not None, "the prompt is tokenised"
+        return EngineRequest(self.token_ids, params, options, self.text)
 
-def read_prompts(prompts: Prompt | Sequence[Prompt]) -> list[GivenPrompt]:
-    """One prompt or a list of them. Raises ParameterError for anything else."""
+
+def read_prompts(prompts: Prompt | Sequence[Prompt]) -> list[str | tuple[int, ...]]:
+    """The text or the token ids of one prompt or of each of a list. Raises ParameterError for anything else."""
     if isinstance(prompts, str | Mapping):
         return [_read_prompt(prompts)]
     if not isinstance(prompts, Sequence):
@@ -41,18 +48,18 @@ def read_prompts(prompts: Prompt | Sequence[Prompt]) -> list[GivenPrompt]:
     return [_read_prompt(prompt) for prompt in prompts]
 
 
-def _read_prompt(prompt: object) -> GivenPrompt:
+def _read_prompt(prompt: object) -> str | tuple[int, ...]:
     if isinstance(prompt, str):
-        return GivenPrompt(text=prompt)
+        return prompt
     if not isinstance(prompt, Mapping):
         raise _wrong(prompt)
     if len(prompt) != 1:
         raise _wrong(sorted(map(str, prompt)))
     ((key, value),) = prompt.items()
     if key == "prompt" and isinstance(value, str):
-        return GivenPrompt(text=value)
+        return value
     if key == "prompt_token_ids" and isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return GivenPrompt(token_ids=tuple(value))
+        return tuple(value)
     if key in {"prompt", "prompt_token_ids"}:
         raise ParameterError(f"{key} is a {type(value).__name__}.", param=str(key), hint=f"A prompt is {FORMS}.")
     close = nearest(str(key), ("prompt", "prompt_token_ids"))

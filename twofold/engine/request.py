@@ -1,49 +1,54 @@
-"""A request while it is under way: what came in, the sequences that answer it, and what leaves.
+"""A request while the engine has it: its sequences, and the outputs they give.
 
-Request      what the engine knows of any request
-Generation   n answers, drawn; or the n best of more          (this module)
-BeamSearch   the most likely answers                          (beams.py)
-Embedding    one vector                                       (embedding.py)
+ActiveRequest   what requests of all kinds have in common
+Generation      n sampled completions, or the n best of more  (this module)
+BeamSearch      the most likely completions                   (beams.py)
+Embedding       one vector                                    (embedding.py)
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence as List
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from twofold.core.clock import Clock
 from twofold.core.errors import TwofoldError
 from twofold.core.params import SamplingParams
 from twofold.core.record import SequenceRecord, Stall
 from twofold.core.report import RequestReport
-from twofold.core.request import RequestOptions
+from twofold.core.request import EngineRequest
 from twofold.core.step import FinishReason, TokenEvent
 from twofold.engine.answer import SequenceCompletion, readable
 from twofold.engine.outputs import CompletionOutput, Logprobs, OutputDelta, RequestMetrics, RequestOutput
-from twofold.engine.roster import Roster
+from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import Sequence
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What came in. ``arrival`` is on the engine's clock; ``grammar_s`` were spent on compiling a grammar before."""
+class EngineState:
+    """What the requests of an engine share. ``owners`` has the request of each sequence whose events are wanted."""
 
-    request_id: str
-    prompt: str | None
-    token_ids: tuple[int, ...]
-    arrival: float
-    options: RequestOptions
-    grammar_s: float = 0.0
+    scheduler: Scheduler
+    tokenizer: Tokenizer
+    clock: Clock
+    owners: dict[int, ActiveRequest] = field(default_factory=dict)
 
 
-class EngineRequest(ABC):
-    """One request. ``sequences`` are all that ever worked for it."""
+class ActiveRequest(ABC):
+    """A request from its arrival to its end. ``sequences`` are all that ever worked for it, and ``compile_s`` is how
+    long it waited for its grammar."""
 
-    def __init__(self, given: Given, roster: Roster) -> None:
-        self.given = given
-        self.sequences: list[Sequence] = []
-        self._roster = roster
+    def __init__(self, request: EngineRequest, engine: EngineState, sequences: List[Sequence]) -> None:
+        self.request = request
+        self.sequences = [*sequences]
+        self.compile_s = 0.0
+        self._engine = engine
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
 
     @property
     @abstractmethod
@@ -51,40 +56,58 @@ class EngineRequest(ABC):
 
     @abstractmethod
     def take(self, event: TokenEvent, now: float) -> list[OutputDelta]:
-        """What an event of one of its sequences means to the caller."""
+        """The deltas that an event of one of its sequences gives."""
 
     @abstractmethod
     def output(self, now: float) -> RequestOutput:
-        """The whole, as far as it has come."""
+        """The whole output so far."""
 
     @abstractmethod
     def end(self) -> None:
-        """Closes what is open, as aborted."""
+        """Ends completions that are not finished, as aborted."""
 
     @abstractmethod
     def finish_reasons(self) -> tuple[FinishReason, ...]:
-        """How each answer ended, those that did."""
+        """How the completions that have ended did so."""
 
     @abstractmethod
     def token_times(self) -> tuple[tuple[float, ...], ...]:
-        """When the tokens of each answer came."""
+        """When the tokens of each completion were sampled."""
+
+    def enter(self) -> None:
+        """Queues its sequences: all of them, or none where one is refused. Raises what ``Scheduler.add`` raises."""
+        try:
+            for sequence in self.sequences:
+                self._engine.scheduler.add(sequence, self._engine.clock.now())
+                self._engine.owners[sequence.sequence_id] = self
+        except TwofoldError:
+            self.cancel_all()
+            raise
 
     def abort(self) -> None:
-        """Takes its sequences from the scheduler and closes what is open."""
-        for sequence in self.sequences:
-            self._roster.cancel(sequence)
+        """Removes its sequences from the scheduler and ends what is not finished."""
+        self.cancel_all()
         self.end()
+
+    def cancel_all(self) -> None:
+        """Removes its sequences from the scheduler; their events are ignored from now on."""
+        for sequence in self.sequences:
+            self._cancel(sequence)
+
+    def _cancel(self, sequence: Sequence) -> None:
+        if self._engine.owners.pop(sequence.sequence_id, None) is not None:
+            self._engine.scheduler.cancel(sequence.sequence_id, self._engine.clock.now())
 
     def metrics(self, now: float) -> RequestMetrics:
         admitted = [s.admitted_at for s in self.sequences if s.admitted_at is not None]
         times = self.token_times()
         return RequestMetrics(
-            arrival=self.given.arrival,
+            arrival=self.request.arrived,
             first_scheduled=min(admitted, default=None),
             first_token=min((answer[0] for answer in times if answer), default=None),
             finished=now,
             token_times=times,
-            prompt_tokens=len(self.given.token_ids),
+            prompt_tokens=len(self.request.token_ids),
             cached_tokens=self.sequences[0].record.cached if self.sequences else 0,
         )
 
@@ -93,10 +116,10 @@ class EngineRequest(ABC):
         metrics = self.metrics(now)
         times = [answer for answer in metrics.token_times if answer]
         record = SequenceRecord.merged(sequence.record for sequence in self.sequences)
-        record.stall(Stall.GRAMMAR, self.given.grammar_s, self.given.arrival + self.given.grammar_s)
+        record.stall(Stall.GRAMMAR, self.compile_s, self.request.arrived + self.compile_s)
         return RequestReport(
-            request_id=self.given.request_id,
-            arrival=self.given.arrival,
+            request_id=self.request_id,
+            arrival=self.request.arrived,
             admitted=metrics.first_scheduled,
             first_token=metrics.first_token,
             last_token=max((answer[-1] for answer in times), default=None),
@@ -108,28 +131,21 @@ class EngineRequest(ABC):
             record=record,
         )
 
-    def _add(self, sequence: Sequence) -> None:
-        self._roster.add(sequence, self)
-        self.sequences.append(sequence)
 
-
-class Generation(EngineRequest):
-    """Answers that are drawn independently. With ``best_of`` nothing leaves before all are there."""
+class Generation(ActiveRequest):
+    """Completions that are sampled independently. With ``best_of`` all deltas are sent at the end."""
 
     def __init__(
-        self, given: Given, roster: Roster, params: SamplingParams, tokenizer: Tokenizer, sequences: List[Sequence]
+        self, request: EngineRequest, engine: EngineState, sequences: List[Sequence], params: SamplingParams
     ) -> None:
-        super().__init__(given, roster)
+        super().__init__(request, engine, sequences)
         self._params = params
-        self._tokenizer = tokenizer
         self._chooses = params.answers > params.n
-        self._answers: dict[int, SequenceCompletion] = {}
         self._prompt_logprobs: list[Logprobs | None] | None = None if params.prompt_logprobs is None else [None]
-        self._add_all(sequences)
-        for index, sequence in enumerate(sequences):
-            self._answers[sequence.sequence_id] = SequenceCompletion(
-                given.request_id, index, sequence, tokenizer, params
-            )
+        self._answers = {
+            sequence.sequence_id: SequenceCompletion(request.request_id, index, sequence, engine.tokenizer, params)
+            for index, sequence in enumerate(sequences)
+        }
 
     @property
     def finished(self) -> bool:
@@ -137,22 +153,24 @@ class Generation(EngineRequest):
 
     def take(self, event: TokenEvent, now: float) -> list[OutputDelta]:
         if self._prompt_logprobs is not None:
-            self._prompt_logprobs.extend(readable(p, self._tokenizer) for p in event.prompt_logprobs)
+            self._prompt_logprobs.extend(readable(p, self._engine.tokenizer) for p in event.prompt_logprobs)
         if not event.tokens and event.finish is None:
             return []
         answer = self._answers[event.sequence_id]
         delta = answer.take(event, now)
         if answer.finished:
-            (self._roster.stop if event.finish is None else self._roster.forget)(answer.sequence)
+            del self._engine.owners[event.sequence_id]
+            if event.finish is None:
+                self._engine.scheduler.stop(event.sequence_id, self._engine.clock.now())
         if not self._chooses:
             return [delta]
-        return [_whole_delta(self.given.request_id, kept) for kept in self._kept()] if self.finished else []
+        return [_whole_delta(self.request_id, kept) for kept in self._kept()] if self.finished else []
 
     def output(self, now: float) -> RequestOutput:
         return RequestOutput(
-            self.given.request_id,
-            self.given.prompt,
-            self.given.token_ids,
+            self.request_id,
+            self.request.prompt,
+            self.request.token_ids,
             None if self._prompt_logprobs is None else tuple(self._prompt_logprobs),
             tuple(self._kept()),
             self.metrics(now),
@@ -170,16 +188,6 @@ class Generation(EngineRequest):
 
     def finish_reasons(self) -> tuple[FinishReason, ...]:
         return tuple(answer.finish for answer in self._answers.values() if answer.finish is not None)
-
-    def _add_all(self, sequences: List[Sequence]) -> None:
-        """Queues all of them or none."""
-        try:
-            for sequence in sequences:
-                self._add(sequence)
-        except TwofoldError:
-            for sequence in self.sequences:
-                self._roster.cancel(sequence)
-            raise
 
     def _kept(self) -> list[CompletionOutput]:
         """All answers, or the n of the highest mean log-probability, best first."""

@@ -69,7 +69,7 @@ class Admission:
     @contextmanager
     def admit(self, exchange: RequestContext, jobs: Sequence[Job], model: ServedModel) -> Iterator[None]:
         """Lets the jobs run. Raises QuotaError where the key's share is used up, BusyError where the line is full."""
-        prompt = sum(len(job.prompt.token_ids or ()) for job in jobs)
+        prompt = sum(len(job.token_ids) for job in jobs)
         tenants = self._under_way.setdefault(model.name, Counter())
         tenant = exchange.caller.tenant
         self._check_line(model, len(jobs), prompt, Share(tenants[tenant], len({*tenants, tenant})))
@@ -118,7 +118,7 @@ class Admission:
 
 def _most_tokens(job: Job, context: int) -> int:
     """The most tokens that a job can read and draw."""
-    prompt = len(job.prompt.token_ids or ())
+    prompt = len(job.token_ids)
     if not isinstance(job.params, SamplingParams):
         return prompt
     room = max(0, context - prompt)

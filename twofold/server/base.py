@@ -8,8 +8,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from twofold.api.base import Job, ModelFacts
+from twofold.api.base import ModelFacts
 from twofold.core.report import EngineSnapshot, StepReport
+from twofold.core.request import EngineRequest
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.planner.predict.steps import StepPredictor
 from twofold.server.models.reading import ModelReading
@@ -57,12 +58,10 @@ class ModelUse:
 class Passage:
     """How one job went through a model's processes, for whoever accounts for it.
 
-    stream    whether what it gives shall come as it is made; else all of it comes at its end
     retries   how often it was given to a next process, because one ended before it gave anything
     """
 
-    def __init__(self, *, stream: bool = True) -> None:
-        self.stream = stream
+    def __init__(self) -> None:
         self.retries = 0
         self._left: asyncio.Future[RequestOutput | None] | None = None
 
@@ -103,12 +102,12 @@ class ServedModel(Protocol):
         """Requests that were given to it and have not begun to run."""
         ...
 
-    def run(self, job: Job, request_id: str, passage: Passage | None = None) -> AsyncGenerator[OutputDelta, None]:
-        """Runs a job, delta by delta; the last one carries the whole. Leaving the iterator aborts it; ``passage``
-        then tells what there was of it.
+    def run(self, request: EngineRequest, passage: Passage | None = None) -> AsyncGenerator[OutputDelta, None]:
+        """Runs a request, delta by delta; the last one carries the whole. Leaving the iterator aborts it; ``passage``
+        then gets its output so far.
 
         Raises TwofoldError: BusyError where it waited too long, WorkerError where the model's process ended after
-        the first delta (before that, the job is given to the next process).
+        the first delta (before that, the request is given to the next process).
         """
         ...
 

@@ -17,7 +17,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any, Final, TypeVar
@@ -81,7 +81,7 @@ class RequestRun:
             int(exchange.arrived_at),
             request.model or model.name,
             exchange.tier,
-            tuple(len(job.prompt.token_ids or ()) for job in jobs),
+            tuple(len(job.token_ids) for job in jobs),
             time.monotonic() - exchange.arrived,
         )
         self._model = model
@@ -89,7 +89,7 @@ class RequestRun:
         self._replay = replay
         self._numbers = numbers
         self._outputs: list[RequestOutput | None] = [None] * len(jobs) if replay.kept is None else [*replay.kept]
-        self._passages = [Passage(stream=request.stream) for _ in jobs]
+        self._passages = [Passage() for _ in jobs]
 
     @property
     def model(self) -> str:
@@ -137,7 +137,8 @@ class RequestRun:
 
     async def _job(self, index: int) -> AsyncGenerator[tuple[int, OutputDelta], None]:
         name = f"{self.exchange.request_id}-{next(self._numbers)}"  # clients may give two requests the same id
-        async with aclosing(self._model.run(self._jobs[index], name, self._passages[index])) as deltas:
+        request = replace(self._jobs[index], request_id=name, prompt=None, stream=self.request.stream)
+        async with aclosing(self._model.run(request, self._passages[index])) as deltas:
             async for delta in deltas:
                 if delta.request is not None:
                     self._outputs[index] = delta.request

@@ -99,7 +99,7 @@ def test_an_hour_behind_five_minutes_is_refused() -> None:
 def test_claude_code_is_understood(make: Any, plain: ModelFacts) -> None:
     request = MessagesRequest.read(make())
     (job,) = request.prepare(plain)
-    assert "billing" not in plain.tokenizer.decode(job.prompt.token_ids or ())
+    assert "billing" not in plain.tokenizer.decode(job.token_ids)
     assert [pin.ttl for pin in job.options.cache_pins] == ["1h", "1h", "5m"]
 
 
@@ -110,11 +110,11 @@ def test_another_billing_header_changes_no_token(plain: ModelFacts) -> None:
 
 def test_the_next_turn_begins_with_what_the_one_before_held(plain: ModelFacts) -> None:
     (before,), (after,) = (MessagesRequest.read(make()).prepare(plain) for make in (first_turn, later_turn))
-    assert before.prompt.token_ids is not None
-    assert after.prompt.token_ids is not None
+    assert before.token_ids is not None
+    assert after.token_ids is not None
     held = before.options.cache_pins[-1].tokens
-    assert before.prompt.token_ids[:held] == after.prompt.token_ids[:held]
-    assert plain.tokenizer.decode(before.prompt.token_ids[:held]).endswith("Why does the test fail?")
+    assert before.token_ids[:held] == after.token_ids[:held]
+    assert plain.tokenizer.decode(before.token_ids[:held]).endswith("Why does the test fail?")
 
 
 def test_reading_leaves_the_body_as_it_is() -> None:

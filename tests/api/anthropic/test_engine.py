@@ -36,7 +36,7 @@ def ask(llm: LLM, facts: ModelFacts, nonce: int, asked: str) -> dict[str, Any]:
     request = MessagesRequest.read(given)
     (job,) = request.prepare(facts)
     assert isinstance(job.params, SamplingParams)
-    prompt: Sequence[int] = job.prompt.token_ids or ()
+    prompt: Sequence[int] = job.token_ids
     outputs: list[RequestOutput] = llm.generate({"prompt_token_ids": prompt}, job.params, options=job.options)
     usage: dict[str, Any] = request.reply(HEAD, outputs, facts)["usage"]
     parts = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")

@@ -203,7 +203,7 @@ def test_tokens_are_counted_as_the_prompt_has_them(plain: ModelFacts) -> None:
     fields = {"system": "Be kind.", "tools": [WEATHER], "cache_control": {"type": "ephemeral"}}
     request = CountTokensRequest.read(body(max_tokens=None, **fields))
     (job,) = read(**fields).prepare(plain)
-    assert request.count(plain) == len(job.prompt.token_ids or ())
+    assert request.count(plain) == len(job.token_ids)
     assert request.reply(12) == {"input_tokens": 12}
 
 

@@ -136,7 +136,7 @@ def test_claude_codes_body_goes_through_the_client() -> None:
 def test_tokens_are_counted() -> None:
     counted = Server().client().messages.count_tokens(**{k: v for k, v in ASK.items() if k != "max_tokens"})
     (job,) = MessagesRequest.read(ASK).prepare(FACTS)
-    assert counted.input_tokens == len(job.prompt.token_ids or ())
+    assert counted.input_tokens == len(job.token_ids)
 
 
 @pytest.mark.parametrize(

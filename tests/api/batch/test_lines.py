@@ -11,8 +11,7 @@ import pytest
 from tests.api.batch.folder import COMPLETIONS, EMBEDDINGS, Folder, line, prompts
 from tests.engine.conftest import MakeLLM
 from twofold.core.errors import ParameterError, ResourceError, TwofoldError
-from twofold.core.params import SamplingParams
-from twofold.core.request import RequestOptions
+from twofold.engine.grammar.compile import GrammarCompiler
 from twofold.engine.grammar.form import AnswerForm
 from twofold.engine.outputs import OutputDelta
 
@@ -110,39 +109,27 @@ def test_lines_wait_where_the_queue_is_small(folder: Folder, make_llm: MakeLLM) 
     assert folder.answers["most"][0]["status_code"] == 503
 
 
-class Unhurried(Future[AnswerForm]):
-    """Fails whoever waits for it."""
-
-    def result(self, timeout: float | None = None) -> AnswerForm:
-        assert self.done(), "nobody may wait while others could run"
-        return super().result(timeout)
-
-
 def test_others_run_while_a_form_is_compiled(
     folder: Folder, make_llm: MakeLLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     form: dict[str, Any] = {"structured_outputs": {"choice": ["the", "hello"]}}
     folder.give([*prompts(3), line("form", prompt="a", max_tokens=9, **form), *prompts(9)[3:]])
     llm = make_llm(seqs=2)
-    compile_form, step = llm.engine.compile, llm.engine.step
-    slow = Unhurried()
-    waiting: list[SamplingParams] = []
+    submit, step = GrammarCompiler.submit, llm.engine.step
+    slow: Future[AnswerForm] = Future()
+    waiting: list[tuple[Any, ...]] = []
 
-    def compiling(params: SamplingParams, _: RequestOptions) -> Future[AnswerForm] | None:
-        if params.structured_outputs is None:
-            return None
-        waiting.append(params)
+    def submitting(*asked: Any) -> Future[AnswerForm]:
+        waiting.append(asked)
         return slow
 
     def stepping() -> list[OutputDelta]:
         deltas = step()
         if waiting and len(folder.written) == 2:
-            compiled = compile_form(waiting.pop())
-            assert compiled is not None
-            slow.set_result(compiled.result())
+            slow.set_result(submit(*waiting.pop()).result())
         return deltas
 
-    monkeypatch.setattr(llm.engine, "compile", compiling)
+    monkeypatch.setattr(GrammarCompiler, "submit", submitting)
     monkeypatch.setattr(llm.engine, "step", stepping)
     assert folder.run(llm).failed == 0
     assert not waiting

@@ -20,7 +20,7 @@ from twofold.api.batch import runner as runners
 from twofold.api.batch.files import BatchProgress
 from twofold.core.errors import ResourceError, UsageError
 from twofold.core.params import SamplingParams
-from twofold.core.request import RequestOptions
+from twofold.core.request import EngineRequest
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import OutputDelta
 
@@ -182,14 +182,14 @@ def test_an_error_of_our_own_stays_with_its_line(
     folder: Folder, make_llm: MakeLLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     llm = make_llm()
-    prepare = llm.engine.prepare
+    check = llm.engine.check
 
-    def failing(prompt: Any, params: Any) -> Any:
-        if prompt.text == "boom":
+    def failing(request: EngineRequest) -> None:
+        if request.prompt == "boom":
             raise KeyError("a bug")
-        return prepare(prompt, params)
+        check(request)
 
-    monkeypatch.setattr(llm.engine, "prepare", failing)
+    monkeypatch.setattr(llm.engine, "check", failing)
     folder.give([line("bad", prompt="boom"), *prompts(2)])
     assert folder.run(llm).failed == 1
     assert folder.message("bad") == "server_error: Internal error: KeyError: 'a bug'"
@@ -203,11 +203,11 @@ def test_a_line_whose_second_prompt_is_not_taken_gives_the_first_back(
     add = llm.engine.add
     added: list[str] = []
 
-    def full(prompt: Any, params: Any, request_id: str, options: RequestOptions, **more: Any) -> str:
-        if request_id.endswith("-1"):
+    def full(request: EngineRequest) -> str:
+        if request.request_id.endswith("-1"):
             raise ResourceError("The pool is too small.")
-        added.append(request_id)
-        return add(prompt, params, request_id, options, **more)
+        added.append(request.request_id)
+        return add(request)
 
     monkeypatch.setattr(llm.engine, "add", full)
     folder.give([line("bad", prompt=["a", "b", "c"]), *prompts(3)])
@@ -241,9 +241,9 @@ def test_the_engine_is_kept_full_and_never_flooded(
     inside: dict[str, int] = {}
     seen: list[int] = []
 
-    def adding(prompt: Any, params: SamplingParams, request_id: str, options: RequestOptions, **more: Any) -> str:
-        inside[request_id] = params.n
-        return add(prompt, params, request_id, options, **more)
+    def adding(request: EngineRequest) -> str:
+        inside[request.request_id] = request.completions
+        return add(request)
 
     def stepping() -> list[OutputDelta]:
         seen.append(sum(inside.values()))

@@ -37,7 +37,7 @@ def smollm(llm: LLM) -> ModelFacts:
 def answered(llm: LLM, facts: ModelFacts, request: ResponsesRequest) -> tuple[dict[str, Any], RequestOutput]:
     (job,) = request.prepare(facts)
     assert isinstance(job.params, SamplingParams)
-    prompt = {"prompt_token_ids": job.prompt.token_ids or ()}
+    prompt = {"prompt_token_ids": job.token_ids}
     (output,) = llm.generate([prompt], job.params, options=job.options)  # type: ignore[list-item]
     return request.reply(HEAD, [output], facts), output
 

@@ -164,10 +164,10 @@ def test_breakpoints_of_the_prompt_cache(facts: ModelFacts) -> None:
     ]
     (job,) = read(input=[{"role": "user", "content": parts}]).prepare(facts)
     (pin,) = job.options.cache_pins
-    assert facts.tokenizer.decode((job.prompt.token_ids or ())[: pin.tokens]) == "user: long"
+    assert facts.tokenizer.decode((job.token_ids)[: pin.tokens]) == "user: long"
     assert pin.ttl == "30m"
     (job,) = read(prompt_cache_options={"ttl": "1h"}).prepare(facts)
-    assert [(pin.tokens, pin.ttl) for pin in job.options.cache_pins] == [(len(job.prompt.token_ids or ()), "1h")]
+    assert [(pin.tokens, pin.ttl) for pin in job.options.cache_pins] == [(len(job.token_ids), "1h")]
     assert read(prompt_cache_options={"mode": "explicit"}).turn.conversation().cache_points == ()
 
 
@@ -182,11 +182,11 @@ def test_the_oldest_items_give_way_where_that_is_wanted(facts: ModelFacts) -> No
     with pytest.raises(ContextLengthError):
         read(**fields).prepare(facts)
     (job,) = read(**fields, truncation="auto").prepare(facts)
-    text = facts.tokenizer.decode(job.prompt.token_ids or ())
+    text = facts.tokenizer.decode(job.token_ids)
     first = int(text.split("question ")[1].split()[0])
     assert text.startswith("system: rulesuser: question")
     assert text.endswith("user: lastassistant: ")
-    assert facts.context - 500 < len(job.prompt.token_ids or ()) <= facts.context - 100
+    assert facts.context - 500 < len(job.token_ids) <= facts.context - 100
     assert 0 < first < 40
     (short,) = read(truncation="auto").prepare(facts)
     assert short == read().prepare(facts)[0]
@@ -251,7 +251,7 @@ def test_input_tokens_are_those_of_the_prompt(facts: ModelFacts) -> None:
     (job,) = read(instructions="be brief", tools=[WEATHER]).prepare(facts)
     body = {"model": "tiny", "input": "hello", "instructions": "be brief", "tools": [WEATHER]}
     told = InputTokensRequest.read(body).count(facts)
-    assert told == {"object": "response.input_tokens", "input_tokens": len(job.prompt.token_ids or ())}
+    assert told == {"object": "response.input_tokens", "input_tokens": len(job.token_ids)}
 
 
 IMPOSSIBLE: list[tuple[dict[str, Any], str, str]] = [

@@ -8,13 +8,12 @@ from decimal import Decimal
 import pytest
 
 from tests.support.tiny import TinyModel, TinyOptions
-from twofold.api.base import Job
 from twofold.core.params import SamplingParams
 from twofold.core.report import RequestReport, StepReport
-from twofold.core.request import RequestOptions
+from twofold.core.request import EngineRequest, RequestOptions
 from twofold.core.tables import parse_toml
 from twofold.engine.llm import LLM
-from twofold.engine.prompts import GivenPrompt, TokensPrompt
+from twofold.engine.prompts import TokensPrompt
 from twofold.observe.accounting.bill import make_bill, total_of
 from twofold.observe.accounting.prices import PriceSheet
 from twofold.server.response_cache.answers import pack, unpack
@@ -58,9 +57,7 @@ def test_requests_pay_for_the_steps_they_ran_in(llm: LLM) -> None:
 def test_kept_outputs_are_those_it_made(llm: LLM) -> None:
     params = SamplingParams(n=2, best_of=3, seed=1, max_tokens=8, logprobs=2, prompt_logprobs=1, temperature=2)
     made = llm.generate(PROMPTS, params)
-    jobs = [
-        Job(GivenPrompt(token_ids=output.prompt_token_ids), params, RequestOptions(cache_salt="s")) for output in made
-    ]
+    jobs = [EngineRequest(output.prompt_token_ids, params, RequestOptions(cache_salt="s")) for output in made]
     data = pack(made)
     assert data is not None
     found = unpack(data, jobs, "again")

@@ -5,25 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from twofold.api.base import Job
-from twofold.api.pooling import PoolingParams
 from twofold.core.params import SamplingParams
 from twofold.core.record import SequenceRecord
 from twofold.core.report import RequestReport
-from twofold.core.request import RequestOptions
+from twofold.core.request import EngineRequest, PoolingParams, RequestOptions
 from twofold.engine.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
-from twofold.engine.prompts import GivenPrompt
 
 IDS = (5, 7, 11)
 
 
-def job(*ids: int, salt: str = "", **params: Any) -> Job:
+def job(*ids: int, salt: str = "", **params: Any) -> EngineRequest:
     sampling = SamplingParams(**({"temperature": 0} | params))
-    return Job(GivenPrompt(token_ids=ids or IDS), sampling, RequestOptions(cache_salt=salt))
+    return EngineRequest(ids or IDS, sampling, RequestOptions(cache_salt=salt))
 
 
-def vector_job() -> Job:
-    return Job(GivenPrompt(token_ids=IDS), PoolingParams(), RequestOptions())
+def vector_job() -> EngineRequest:
+    return EngineRequest(IDS, PoolingParams(), RequestOptions())
 
 
 def output(text: str = "four", *, finish: Any = "stop", **changes: Any) -> RequestOutput:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.server.response_cache.jobs import IDS, job, output, vector_job, vector_output
-from twofold.api.base import Job
 from twofold.core.clock import VirtualClock
 from twofold.core.errors import ResourceError
+from twofold.core.request import EngineRequest
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.server.response_cache.answers import deltas, pack
 from twofold.server.response_cache.cache import MOST_WRITES, ReplayCache, ReplaySettings
@@ -34,7 +34,7 @@ def run(work: Work, path: Path | None = None, settings: ReplaySettings | None = 
     asyncio.run(whole())
 
 
-def key_of(cache: ReplayCache, *jobs: Job, tenant: str = "t") -> ReplayKey:
+def key_of(cache: ReplayCache, *jobs: EngineRequest, tenant: str = "t") -> ReplayKey:
     key = cache.key(tenant, "model", jobs or (job(),))
     assert key is not None
     return key

@@ -12,12 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.server.response_cache.jobs import IDS, job, vector_job
-from twofold.api.base import Job
-from twofold.api.pooling import PoolingParams
 from twofold.core.errors import ModelNotFoundError
 from twofold.core.params import StructuredOutputsParams, ThinkingParams
-from twofold.core.request import RequestOptions
-from twofold.engine.prompts import GivenPrompt
+from twofold.core.request import EngineRequest, RequestOptions
 from twofold.server.response_cache.key import _digest, model_identity, replay_key
 
 
@@ -43,11 +40,9 @@ def test_all_jobs_must_qualify() -> None:
     assert replay_key("t", "m", [job(), vector_job()]) is not None
     assert replay_key("t", "m", [job(), job(temperature=1)]) is None
     assert replay_key("t", "m", []) is None
-    text = Job(GivenPrompt(text="hello"), PoolingParams(), RequestOptions())
-    assert replay_key("t", "m", [text], asked=True) is None
 
 
-def digest(*jobs: Job, tenant: str = "t", identity: str = "m") -> bytes:
+def digest(*jobs: EngineRequest, tenant: str = "t", identity: str = "m") -> bytes:
     key = replay_key(tenant, identity, jobs, asked=True)
     assert key is not None
     return key.digest
@@ -89,7 +84,7 @@ def test_everything_that_changes_an_answer_tells_requests_apart() -> None:
 def test_what_changes_no_answer_does_not() -> None:
     assert digest(job()) == digest(job(seed=9)) == digest(job(temperature=0.0))
     assert digest(job(temperature=1)) == digest(job(temperature=1.0))
-    urgent = Job(job().prompt, job().params, RequestOptions(priority=7, deadline_s=3.0))
+    urgent = EngineRequest(job().token_ids, job().params, RequestOptions(priority=7, deadline_s=3.0))
     assert digest(job()) == digest(urgent)
 
 

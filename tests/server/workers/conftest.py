@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.support.tiny import TinyModel, TinyOptions
-from twofold.api.base import Job
-from twofold.api.pooling import PoolingParams
 from twofold.core.params import SamplingParams
 from twofold.core.report import EngineSnapshot, StepReport
-from twofold.core.request import RequestOptions
+from twofold.core.request import EngineRequest, PoolingParams, RequestOptions
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.engine.prompts import GivenPrompt
 from twofold.host.paths import CacheFolders
 from twofold.server.models.reading import ModelReading, read_file
 from twofold.server.workers.client import WorkerModel
@@ -48,15 +46,21 @@ class Listener:
         self.restarts.append(model)
 
 
-def job_of(number: int, params: SamplingParams | PoolingParams = SHORT, options: RequestOptions | None = None) -> Job:
+def job_of(
+    number: int, params: SamplingParams | PoolingParams = SHORT, options: RequestOptions | None = None
+) -> EngineRequest:
     """A prompt of a few tokens, its own for each number."""
     ids = tuple((number * 31 + i * 7) % 250 for i in range(3 + number % 9))
-    return Job(GivenPrompt(token_ids=ids), params, options or RequestOptions())
+    return EngineRequest(ids, params, options or RequestOptions())
 
 
-async def whole(model: WorkerModel, job: Job, request_id: str) -> RequestOutput:
+def named(request: EngineRequest, request_id: str) -> EngineRequest:
+    return replace(request, request_id=request_id)
+
+
+async def whole(model: WorkerModel, job: EngineRequest, request_id: str) -> RequestOutput:
     """A job's result; its deltas must be what it is made of."""
-    deltas = [delta async for delta in model.run(job, request_id)]
+    deltas = [delta async for delta in model.run(named(job, request_id))]
     output = deltas[-1].request
     assert output is not None
     for answer in output.outputs:

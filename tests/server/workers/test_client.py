@@ -8,15 +8,13 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.server.workers.conftest import ENGINE, LONG, SHORT, Listener, job_of, started, taken, until, whole
-from twofold.api.base import Job
-from twofold.api.pooling import PoolingParams
+from tests.server.workers.conftest import ENGINE, LONG, SHORT, Listener, job_of, named, started, taken, until, whole
 from twofold.core.errors import BusyError, ContextLengthError, ParameterError, SlowClientError
 from twofold.core.params import SamplingParams, StructuredOutputsParams
-from twofold.core.request import RequestOptions
+from twofold.core.request import EngineRequest, PoolingParams, RequestOptions
+from twofold.engine import stream as water
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.engine.prompts import GivenPrompt
 from twofold.server.base import Passage
 from twofold.server.models.reading import ModelReading
 from twofold.server.workers import streams
@@ -50,17 +48,17 @@ def test_a_crowd_gets_the_answers_that_each_gets_alone(runner: asyncio.Runner, w
 
     for job, output in zip(jobs, runner.run(crowd()), strict=True):
         assert isinstance(job.params, SamplingParams)
-        (alone,) = llm.generate([{"prompt_token_ids": list(job.prompt.token_ids or ())}], job.params)
+        (alone,) = llm.generate([{"prompt_token_ids": list(job.token_ids)}], job.params)
         assert output.outputs == alone.outputs
         assert output.prompt_logprobs == alone.prompt_logprobs
-        assert output.prompt_token_ids == job.prompt.token_ids
+        assert output.prompt_token_ids == job.token_ids
         assert output.report.output_tokens == alone.report.output_tokens
 
 
 def test_a_text_becomes_the_vector_that_it_is_here(runner: asyncio.Runner, worker: WorkerModel, llm: LLM) -> None:
     job = job_of(3, PoolingParams("last"))
     output = runner.run(whole(worker, job, "vector"))
-    (alone,) = llm.embed([{"prompt_token_ids": list(job.prompt.token_ids or ())}], pooling="last")
+    (alone,) = llm.embed([{"prompt_token_ids": list(job.token_ids)}], pooling="last")
     assert output.embedding == alone.embedding
     assert output.embedding is not None
     assert len(output.embedding) == worker.facts.hidden_size
@@ -69,14 +67,14 @@ def test_a_text_becomes_the_vector_that_it_is_here(runner: asyncio.Runner, worke
 @pytest.mark.parametrize(
     ("job", "error"),
     [
-        (Job(GivenPrompt(token_ids=(1,) * 512), SHORT, RequestOptions()), ContextLengthError),
-        (Job(GivenPrompt(token_ids=(4000,)), SHORT, RequestOptions()), ParameterError),
-        (Job(GivenPrompt(token_ids=(1,) * 600), PoolingParams(), RequestOptions()), ContextLengthError),
+        (EngineRequest((1,) * 512, SHORT), ContextLengthError),
+        (EngineRequest((4000,), SHORT), ParameterError),
+        (EngineRequest((1,) * 600, PoolingParams()), ContextLengthError),
         (job_of(1, SamplingParams(structured_outputs=StructuredOutputsParams(regex="(("))), ParameterError),
     ],
 )
 def test_an_impossible_job_fails_alone(
-    runner: asyncio.Runner, worker: WorkerModel, job: Job, error: type[Exception]
+    runner: asyncio.Runner, worker: WorkerModel, job: EngineRequest, error: type[Exception]
 ) -> None:
     async def both() -> RequestOutput:
         other = asyncio.create_task(whole(worker, job_of(2), "possible"))
@@ -90,10 +88,10 @@ def test_an_impossible_job_fails_alone(
 def test_an_id_is_in_use_until_its_request_holds_nothing(runner: asyncio.Runner, worker: WorkerModel) -> None:
     async def refused() -> None:
         with pytest.raises(ParameterError, match="in use"):
-            await anext(worker.run(job_of(2), "mine"))
+            await anext(worker.run(named(job_of(2), "mine")))
 
     async def twice() -> RequestOutput:
-        stream = worker.run(job_of(1, LONG), "mine")
+        stream = worker.run(named(job_of(1, LONG), "mine"))
         await anext(stream)
         await refused()
         await stream.aclose()
@@ -106,7 +104,7 @@ def test_an_id_is_in_use_until_its_request_holds_nothing(runner: asyncio.Runner,
 
 def test_who_waits_longer_than_asked_is_refused(runner: asyncio.Runner, worker: WorkerModel) -> None:
     async def crowded() -> None:
-        running = [worker.run(job_of(n, LONG), f"running-{n}") for n in range(4)]
+        running = [worker.run(named(job_of(n, LONG), f"running-{n}")) for n in range(4)]
         for stream in running:
             await anext(stream)
         options = RequestOptions(queue_limit_s=0.001)
@@ -141,14 +139,14 @@ def test_two_hundred_leave_at_any_time_and_nothing_stays(runner: asyncio.Runner,
 def test_what_was_computed_for_one_who_left_is_told(runner: asyncio.Runner, worker: WorkerModel) -> None:
     async def leave() -> tuple[Passage, RequestOutput | None]:
         passage = Passage()
-        stream = worker.run(job_of(1, LONG), "early", passage)
+        stream = worker.run(named(job_of(1, LONG), "early"), passage)
         await taken(stream, 5)
         await stream.aclose()
         return passage, await passage.remains(5.0)
 
     passage, remains = runner.run(leave())
     assert remains is not None
-    assert remains.prompt_token_ids == job_of(1).prompt.token_ids
+    assert remains.prompt_token_ids == job_of(1).token_ids
     assert remains.report.finish_reasons == ("abort",)
     assert 5 <= remains.metrics.output_tokens < 400
     assert passage.retries == 0
@@ -159,12 +157,12 @@ def test_who_left_after_the_end_or_before_the_beginning_learns_it_too(
 ) -> None:
     async def leave() -> tuple[RequestOutput | None, RequestOutput | None]:
         late, never = Passage(), Passage()
-        stream = worker.run(job_of(1), "late", late)
+        stream = worker.run(named(job_of(1), "late"), late)
         await anext(stream)
         await whole(worker, job_of(2), "meanwhile")
         await asyncio.sleep(0.05)  # all of it has come, and waits to be read
         await stream.aclose()
-        refused = worker.run(Job(GivenPrompt(token_ids=(4000,)), SHORT, RequestOptions()), "never", never)
+        refused = worker.run(EngineRequest((4000,), SHORT, request_id="never"), never)
         with pytest.raises(ParameterError):
             await anext(refused)
         return await late.remains(5.0), await never.remains(5.0)
@@ -178,11 +176,11 @@ def test_who_left_after_the_end_or_before_the_beginning_learns_it_too(
 def test_a_slow_reader_rests_and_loses_nothing(
     runner: asyncio.Runner, worker: WorkerModel, llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "HIGH_WATER", 2000)
-    monkeypatch.setattr(streams, "LOW_WATER", 500)
+    monkeypatch.setattr(water, "HIGH_WATER", 2000)
+    monkeypatch.setattr(water, "LOW_WATER", 500)
 
     async def read() -> tuple[int, list[str]]:
-        stream = worker.run(job_of(1, LONG), "slow")
+        stream = worker.run(named(job_of(1, LONG), "slow"))
         texts = [delta.text for delta in await taken(stream, 1)]
         await whole(worker, job_of(2, LONG), "other")
         await asyncio.sleep(0.1)
@@ -192,7 +190,7 @@ def test_a_slow_reader_rests_and_loses_nothing(
 
     going_on, texts = runner.run(read())
     assert going_on == 1
-    ids = job_of(1).prompt.token_ids
+    ids = job_of(1).token_ids
     (alone,) = llm.generate([{"prompt_token_ids": list(ids or ())}], LONG)
     assert "".join(texts) == alone.outputs[0].text
     assert len(texts) > 100
@@ -201,11 +199,11 @@ def test_a_slow_reader_rests_and_loses_nothing(
 def test_a_reader_that_lets_too_much_wait_is_cut(
     runner: asyncio.Runner, worker: WorkerModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "HIGH_WATER", 1000)
+    monkeypatch.setattr(water, "HIGH_WATER", 1000)
     monkeypatch.setattr(streams, "MOST_WAITING", 1000)
 
     async def read() -> None:
-        stream = worker.run(job_of(1, LONG), "slowest")
+        stream = worker.run(named(job_of(1, LONG), "slowest"))
         with pytest.raises(SlowClientError):
             await slowly(stream)
 
@@ -233,7 +231,7 @@ def test_observers_hear_of_every_step_and_how_it_stands(reading: ModelReading) -
 
 def test_queued_counts_who_has_not_begun(runner: asyncio.Runner, worker: WorkerModel) -> None:
     async def crowd() -> tuple[int, int]:
-        running = [worker.run(job_of(n, LONG), f"running-{n}") for n in range(4)]
+        running = [worker.run(named(job_of(n, LONG), f"running-{n}")) for n in range(4)]
         for stream in running:
             await anext(stream)
         waiting = [asyncio.create_task(whole(worker, job_of(n), f"waiting-{n}")) for n in range(10, 15)]

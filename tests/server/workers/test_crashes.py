@@ -13,7 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.workers.conftest import ENGINE, LONG, QUICK, SHORT, Listener, job_of, started, taken, until, whole
+from tests.server.workers.conftest import (
+    ENGINE,
+    LONG,
+    QUICK,
+    SHORT,
+    Listener,
+    job_of,
+    named,
+    started,
+    taken,
+    until,
+    whole,
+)
 from twofold.core.errors import FormatError, ParameterError, ResourceError, WorkerError
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
@@ -43,7 +55,7 @@ def test_a_kill_breaks_streams_that_began_and_no_other_request(reading: ModelRea
 
     async def crash() -> tuple[list[RequestOutput], float]:
         async with started(reading, listener) as model:
-            running = [model.run(job_of(n, LONG), f"running-{n}") for n in range(4)]
+            running = [model.run(named(job_of(n, LONG), f"running-{n}")) for n in range(4)]
             for stream in running:
                 await taken(stream, 2)
             waiting = [asyncio.create_task(whole(model, job_of(n), f"waiting-{n}")) for n in range(4, 9)]
@@ -65,7 +77,7 @@ def test_a_kill_breaks_streams_that_began_and_no_other_request(reading: ModelRea
     assert listener.restarts == ["tiny"]
     with LLM(reading.path, **ENGINE) as llm:
         for number, answer in enumerate(answers, 4):
-            ids = list(job_of(number).prompt.token_ids or ())
+            ids = list(job_of(number).token_ids)
             assert llm.generate([{"prompt_token_ids": ids}], SHORT)[0].outputs == answer.outputs
 
 
@@ -133,7 +145,7 @@ def test_closing_ends_the_process_and_what_is_under_way(reading: ModelReading) -
     async def close() -> int:
         async with started(reading) as model:
             pid = pid_of(model)
-            stream = model.run(job_of(1, LONG), "running")
+            stream = model.run(named(job_of(1, LONG), "running"))
             await anext(stream)
             await model.close()
             await model.close()

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twofold.api.pooling import PoolingParams
 from twofold.core import errors
 from twofold.core.errors import MethodError, ParameterError, QuotaError, TwofoldError
 from twofold.core.limits import MachineLimits, ReadSpeed
-from twofold.core.params import SamplingParams, StructuredOutputsParams, ThinkingParams
+from twofold.core.params import BeamSearchParams, SamplingParams, StructuredOutputsParams, ThinkingParams
 from twofold.core.record import SequenceRecord, Stall
 from twofold.core.report import BlockCounts, EngineSnapshot, PinCounts, RequestReport, StepReport
-from twofold.core.request import CachePin, RequestOptions
+from twofold.core.request import CachePin, EngineRequest, PoolingParams, RequestOptions, ScoringParams
 from twofold.core.travel import ERRORS
 from twofold.engine.outputs import CompletionOutput, Logprob, OutputDelta, RequestMetrics, RequestOutput
 from twofold.server.workers.messages import (
@@ -24,14 +23,12 @@ from twofold.server.workers.messages import (
     Check,
     Checked,
     Failed,
-    Generate,
     Gone,
     Hold,
     LoadModel,
     Ping,
     Pong,
     Ready,
-    RunPooling,
     StepOutputs,
     Unframer,
     Unloadable,
@@ -51,9 +48,11 @@ PARAMS = SamplingParams(
 OPTIONS = RequestOptions(tenant="t", deadline_s=1.5, queue_limit_s=2, cache_pins=(CachePin(tokens=4, ttl="1h"),))
 COMMANDS = (
     LoadModel("/models/a.gguf", {"max_num_seqs": 4, "kv_cache_dtype": "auto", "tpot_target_ms": None}),
-    Generate("g", (1, 2, 3), PARAMS, OPTIONS, 12.5),
-    Generate("plain", (1,), SamplingParams(), RequestOptions(), 0.0),
-    RunPooling("e", (1, 2), PoolingParams("last"), OPTIONS),
+    EngineRequest((1, 2, 3), PARAMS, OPTIONS, request_id="g", arrival=12.5),
+    EngineRequest((1,), SamplingParams(), prompt="a text", arrival=0.0, stream=False),
+    EngineRequest((1, 2), PoolingParams("last", normalize=False), OPTIONS, request_id="e"),
+    EngineRequest((1, 2), BeamSearchParams(beam_width=3, max_tokens=4)),
+    EngineRequest((1, 2), ScoringParams(2)),
     Abort("a"),
     Hold("h", True),
     Ping(3),

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.engine.conftest import MakeLoaded, make_loaded, tokenizer
 from tests.engine.mock import MockForward
-from tests.server.workers.conftest import LONG, SHORT, job_of
-from twofold.api.pooling import PoolingParams
+from tests.server.workers.conftest import LONG, SHORT, job_of, named
 from twofold.core.errors import ParameterError, WorkerError
 from twofold.core.params import SamplingParams, StructuredOutputsParams
+from twofold.core.request import EngineRequest, PoolingParams
 from twofold.server.workers.messages import (
     Abort,
     Check,
     Checked,
     Failed,
     FromWorker,
-    Generate,
     Gone,
     Hold,
     Ping,
     Pong,
-    RunPooling,
     StepOutputs,
 )
 from twofold.server.workers.service import Service
@@ -44,8 +43,8 @@ class Opened:
         self.service.test()
 
     def generate(self, request_id: str, params: SamplingParams = SHORT) -> None:
-        job = job_of(len(request_id), params)
-        self.service.obey(Generate(request_id, job.prompt.token_ids or (), params, job.options, time.perf_counter()))
+        request = named(job_of(len(request_id), params), request_id)
+        self.service.obey(replace(request, arrival=time.perf_counter()))
 
     def until(self, kind: type[FromWorker], count: int = 1) -> list[Any]:
         """Messages of a kind, once there are so many."""
@@ -91,7 +90,7 @@ def test_the_whole_travels_without_its_prompt(opened: Opened) -> None:
     opened.generate("one")
     opened.ended("one")
     output = opened.until(StepOutputs)[-1].deltas[-1].request
-    assert (output.prompt_token_ids, output.metrics.prompt_tokens) == ((), len(job_of(3).prompt.token_ids or ()))
+    assert (output.prompt_token_ids, output.metrics.prompt_tokens) == ((), len(job_of(3).token_ids))
 
 
 def test_it_tells_how_it_stands_now_and_then_and_when_it_is_done(opened: Opened) -> None:
@@ -102,7 +101,7 @@ def test_it_tells_how_it_stands_now_and_then_and_when_it_is_done(opened: Opened)
     snapshots = [step.snapshot for step in steps if step.snapshot is not None]
     assert len(snapshots) <= 3 + 4 * (time.perf_counter() - began)
     assert (snapshots[-1].running, snapshots[-1].waiting, snapshots[-1].blocks.held) == (0, 0, 0)
-    assert snapshots[-1].queries >= len(job_of(3).prompt.token_ids or ())
+    assert snapshots[-1].queries >= len(job_of(3).token_ids)
 
 
 def test_an_abort_frees_all_and_says_so(opened: Opened) -> None:
@@ -135,7 +134,7 @@ def test_a_request_that_is_held_goes_on_where_it_was(opened: Opened) -> None:
 
 def test_an_impossible_request_fails_with_its_own_error(opened: Opened) -> None:
     opened.generate("form", SamplingParams(structured_outputs=StructuredOutputsParams(regex="((")))
-    opened.service.obey(RunPooling("text", (4000,), PoolingParams(), job_of(1).options))
+    opened.service.obey(EngineRequest((4000,), PoolingParams(), request_id="text"))
     failed = {said.request_id: said.error for said in opened.until(Failed, 2)}
     assert {name: type(error) for name, error in failed.items()} == {"form": ParameterError, "text": ParameterError}
 

@@ -9,14 +9,15 @@ import pytest
 
 from twofold.core.errors import SlowClientError, WorkerError
 from twofold.core.params import SamplingParams
-from twofold.core.request import RequestOptions
+from twofold.core.request import EngineRequest
+from twofold.engine import stream as water
 from twofold.engine.outputs import Logprob, OutputDelta
+from twofold.engine.stream import weight
 from twofold.server.base import Passage
 from twofold.server.workers import streams
-from twofold.server.workers.messages import Generate
-from twofold.server.workers.streams import WorkerStream, weight
+from twofold.server.workers.streams import WorkerStream
 
-COMMAND = Generate("r", (1,), SamplingParams(), RequestOptions(), 0.0)
+REQUEST = EngineRequest((1,), SamplingParams(), request_id="r")
 
 
 def a_delta(text: str = "") -> OutputDelta:
@@ -24,7 +25,7 @@ def a_delta(text: str = "") -> OutputDelta:
 
 
 def a_stream(tell: Callable[[bool], None] = lambda _: None) -> WorkerStream:
-    return WorkerStream(COMMAND, Passage(), tell)
+    return WorkerStream(REQUEST, Passage(), tell)
 
 
 def test_deltas_come_in_order_before_an_error() -> None:
@@ -66,8 +67,8 @@ def test_a_reader_that_left_leaves_the_stream_whole() -> None:
 
 
 def test_the_request_rests_above_one_mark_and_goes_on_below_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "HIGH_WATER", 4 * streams.DELTA_BYTES)
-    monkeypatch.setattr(streams, "LOW_WATER", 2 * streams.DELTA_BYTES)
+    monkeypatch.setattr(water, "HIGH_WATER", 4 * water.DELTA_BYTES)
+    monkeypatch.setattr(water, "LOW_WATER", 2 * water.DELTA_BYTES)
     told: list[bool] = []
 
     async def read() -> list[list[bool]]:
@@ -86,7 +87,7 @@ def test_the_request_rests_above_one_mark_and_goes_on_below_the_other(monkeypatc
 
 
 def test_what_nobody_reads_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "HIGH_WATER", 0)
+    monkeypatch.setattr(water, "HIGH_WATER", 0)
     monkeypatch.setattr(streams, "MOST_WAITING", 1000)
 
     async def read() -> None:

@@ -127,7 +127,7 @@ class CountTokensRequest:
         """Tokens of the prompt, cached ones included. It takes as long as preparing it; raises what that raises."""
         conversation = replace(self.conversation, cache_points=())
         job = conversation.prepare(model.unbounded(), SamplingParams(max_tokens=1), RequestOptions())
-        return len(job.prompt.token_ids or ())
+        return len(job.token_ids)
 
     def reply(self, tokens: int) -> dict[str, Any]:
         """The body of the response."""

@@ -16,44 +16,26 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from twofold.api.base import DialectRequest, Job, ModelFacts, ReplyHead
+from twofold.api.base import DialectRequest, ModelFacts, ReplyHead
 from twofold.api.batch.endpoints import ENDPOINTS, check_batched
 from twofold.api.batch.files import BatchFiles, BatchProgress
 from twofold.api.batch.lines import InputLine, check_body, custom_id_of, decode_line, digest_of, read_lines, target_of
 from twofold.api.fields import FieldError, unsupported
 from twofold.api.openai.errors import error_code, error_message, error_reply
-from twofold.api.pooling import PoolingParams
 from twofold.backends.sampling.philox import derive_seed
 from twofold.core.clock import Clock
 from twofold.core.errors import ModelNotFoundError, TwofoldError, nearest, quoted
 from twofold.core.params import SamplingParams
-from twofold.engine.grammar.form import AnswerForm
+from twofold.core.request import EngineRequest
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.engine.prompts import GivenPrompt
 from twofold.text.parsers.format import AnswerFormat
 
 WINDOW_PER_SLOT: Final = 2
 """Sequences in the engine for each that can run: whoever finishes has a successor that is ready."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """A job whose prompt fits; ``grammar`` is its answers' form."""
-
-    prompt: GivenPrompt
-    job: Job
-    grammar: Future[AnswerForm] | None
-
-    @property
-    def sequences(self) -> int:
-        """Sequences that it takes."""
-        params = self.job.params
-        return params.answers if isinstance(params, SamplingParams) else 1
 
 
 @dataclass(slots=True)
@@ -63,7 +45,7 @@ class _OpenLine:
     key: str
     custom_id: str
     request: DialectRequest
-    jobs: Sequence[_Ready]
+    jobs: Sequence[EngineRequest]
     outputs: list[RequestOutput | None] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -72,9 +54,6 @@ class _OpenLine:
     @property
     def finished(self) -> bool:
         return None not in self.outputs
-
-    def request_id(self, index: int) -> str:
-        return f"{self.key}-{index}"
 
 
 @dataclass(slots=True)
@@ -139,7 +118,7 @@ class BatchRunner:
                 self._fill(lines)
                 if not self._running:
                     break
-                for delta in self._llm.engine.step():
+                for delta in self._llm.client.turn():
                     self._take(delta)
                 self._tell()
         finally:
@@ -149,7 +128,7 @@ class BatchRunner:
 
     def _fill(self, lines: Iterator[InputLine]) -> None:
         """Brings requests into the engine until the window is full or the input has ended."""
-        sequences = sum(running.line.jobs[running.index].sequences for running in self._running.values())
+        sequences = sum(running.line.jobs[running.index].completions for running in self._running.values())
         while sequences < self._window and not self._stopped():
             if self._waiting:
                 if self._running and not self._ready(self._waiting[0]):
@@ -161,11 +140,9 @@ class BatchRunner:
                 return
 
     def _ready(self, waiting: tuple[_OpenLine, int]) -> bool:
-        """Whether a job need not wait for the compiler, and would not be one too many for the engine's queue."""
+        """Whether the engine's queue has room for a request."""
         line, index = waiting
-        job = line.jobs[index]
-        compiled = job.grammar is None or job.grammar.done()
-        return compiled and self._llm.engine.scheduler.waiting + job.sequences <= self._room
+        return self._llm.engine.waiting + line.jobs[index].completions <= self._room
 
     def _open(self, line: InputLine) -> None:
         """Reads a line; its requests wait then, or it is finished with an error."""
@@ -207,13 +184,16 @@ class BatchRunner:
         check_batched(request)
         if request.explain:
             raise unsupported("twofold.explain", "Remove it: use --trace for the whole batch.")
-        return _OpenLine(key, custom_id, request, [self._checked(job) for job in request.prepare(self._facts)])
+        return _OpenLine(key, custom_id, request, [*self._requests(key, custom_id, request)])
 
-    def _checked(self, job: Job) -> _Ready:
-        engine = self._llm.engine
-        if isinstance(job.params, PoolingParams):
-            return _Ready(engine.prepare(job.prompt), job, None)
-        return _Ready(engine.prepare(job.prompt, job.params), job, engine.compile(job.params, job.options))
+    def _requests(self, key: str, custom_id: str, request: DialectRequest) -> Iterator[EngineRequest]:
+        """The requests of a line, each with an id and a seed, checked."""
+        for index, asked in enumerate(request.prepare(self._facts)):
+            made = replace(asked, request_id=f"{key}-{index}")
+            if isinstance(asked.params, SamplingParams):
+                made = replace(made, params=_seeded(asked.params, self._llm.config.seed, custom_id, index))
+            self._llm.engine.check(made)
+            yield made
 
     def _check_model(self, model: str | None) -> None:
         if model is None or self._any_model or model in self._names:
@@ -226,22 +206,12 @@ class BatchRunner:
     def _start(self, line: _OpenLine, index: int) -> int:
         """Hands a prompt to the engine; how many sequences it has now."""
         try:
-            self._add(line, index)
+            self._llm.engine.add(line.jobs[index])
         except TwofoldError as error:
             self._fail(line, error)
             return 0
-        self._running[line.request_id(index)] = _RunningRequest(line, index)
-        return line.jobs[index].sequences
-
-    def _add(self, line: _OpenLine, index: int) -> None:
-        engine, ready, request_id = self._llm.engine, line.jobs[index], line.request_id(index)
-        job = ready.job
-        if isinstance(job.params, PoolingParams):
-            engine.add_embedding(ready.prompt, job.params.pooling, request_id, job.options)
-        else:
-            params = _seeded(job.params, self._llm.config.seed, line.custom_id, index)
-            grammar = None if ready.grammar is None else ready.grammar.result()
-            engine.add(ready.prompt, params, request_id, job.options, grammar=grammar)
+        self._running[line.jobs[index].request_id] = _RunningRequest(line, index)
+        return line.jobs[index].completions
 
     def _fail(self, line: _OpenLine, error: TwofoldError) -> None:
         """Takes back what waits and runs of a line; the error is its answer."""
@@ -252,27 +222,28 @@ class BatchRunner:
         """Takes back what waits and runs of a line."""
         self._waiting = deque(entry for entry in self._waiting if entry[0] is not line)
         for index in range(len(line.jobs)):
-            if self._running.pop(line.request_id(index), None) is not None:
-                self._llm.engine.abort(line.request_id(index))
+            if self._running.pop(line.jobs[index].request_id, None) is not None:
+                self._llm.engine.abort(line.jobs[index].request_id)
 
     def _take(self, delta: OutputDelta) -> None:
         running = self._running.get(delta.request_id)
         if running is None:
             return  # somebody else's request in the same engine
         line = running.line
-        fresh_prompt = 0 if running.started else len(line.jobs[running.index].prompt.token_ids or ())
+        fresh_prompt = 0 if running.started else len(line.jobs[running.index].token_ids)
         running.started = True
         self._progress = replace(
             self._progress,
             prompt_tokens=self._progress.prompt_tokens + fresh_prompt,
             completion_tokens=self._progress.completion_tokens + len(delta.token_ids),
         )
+        if delta.error is not None:
+            del self._running[delta.request_id]
+            self._fail(line, delta.error)
+            return
         if delta.request is None:
             return
         del self._running[delta.request_id]
-        if delta.error is not None:
-            self._fail(line, delta.error)
-            return
         line.outputs[running.index] = delta.request
         if line.finished:
             self._answer(line)

@@ -195,7 +195,7 @@ class OllamaRequest(OllamaBody):
         window = self.options.num_ctx
         if window is None or not isinstance(job.params, SamplingParams):
             return job
-        prompt = len(job.prompt.token_ids or ())
+        prompt = len(job.token_ids)
         room = window - prompt
         if room < 1:
             raise ContextLengthError(

@@ -12,10 +12,10 @@ from twofold.api.ollama.common import OllamaBody
 from twofold.api.ollama.replies import figures
 from twofold.api.openai.bodies import MAX_PROMPTS
 from twofold.api.openai.sampling import TokenId
-from twofold.api.pooling import PoolingParams
 from twofold.api.texts import tokenized
 from twofold.api.vectors import PoolingRequest
 from twofold.core.errors import ContextLengthError
+from twofold.core.request import PoolingParams
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import GivenPrompt
 

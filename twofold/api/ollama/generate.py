@@ -63,7 +63,7 @@ class OllamaGenerateRequest(OllamaRequest):
         if self.suffix:
             return [self.within(infilled(self.prompt, self.suffix, model, params, RequestOptions()))]
         prompt = tokenized(GivenPrompt(text=self.prompt), model)
-        return [self.within(Job(prompt, params, RequestOptions()))]
+        return [self.within(prompt.request(params, RequestOptions()))]
 
     def parser(self, model: ModelFacts) -> SectionParser:
         conversation = self._conversation(model)

@@ -16,11 +16,10 @@ from twofold.api.base import AskedTier
 from twofold.api.body import OFFERED, RequestObject
 from twofold.api.extras import MAX_MODEL_CHARS, ModelName, OwnFields
 from twofold.api.fields import FieldError, Fields, impossible
-from twofold.api.pooling import PoolingParams
 from twofold.api.vectors import PoolingRequest
 from twofold.core.errors import named
 from twofold.core.params import MAX_TOKEN_ID
-from twofold.core.request import MAX_NAME_CHARS, MAX_PRIORITY, RequestOptions
+from twofold.core.request import MAX_NAME_CHARS, MAX_PRIORITY, PoolingParams, RequestOptions
 from twofold.core.step import Pooling
 from twofold.engine.prompts import GivenPrompt
 

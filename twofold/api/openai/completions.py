@@ -66,7 +66,7 @@ class CompletionRequest(SampledRequest, kw_only=True, dict=True):
         options, params = self.request_options, model.sampling.fill(self.params, self.asked)
         if self.suffix:
             return [infilled(given.text or "", self.suffix, model, params, options) for given in self.given]
-        return [Job(tokenized(given, model), params, options) for given in self.given]
+        return [tokenized(given, model).request(params, options) for given in self.given]
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:
         return text_completion(

@@ -11,8 +11,8 @@ from twofold.api.base import Job, ModelFacts, ReplyHead
 from twofold.api.openai.bodies import Prompts, VectorRequest, given_prompts
 from twofold.api.openai.replies import embedding_list
 from twofold.api.openai.sampling import Count
-from twofold.api.pooling import PoolingParams
 from twofold.api.texts import tokenized
+from twofold.core.request import PoolingParams
 from twofold.engine.outputs import RequestOutput
 
 

@@ -35,7 +35,7 @@ class PhaseBench:
         self._rounds = rounds
         self._config = llm.config
         self._rows = min(llm.config.limits.rows, llm.loaded.runner.max_rows)
-        self._driver = Driver(llm.engine, llm.loaded.spec.vocab_size, stop)
+        self._driver = Driver(llm.client, llm.loaded.spec.vocab_size, stop)
 
     @property
     def config(self) -> EngineConfig:

@@ -11,8 +11,7 @@ from twofold.bench.phases.steps import StepTime
 from twofold.core.params import SamplingParams
 from twofold.core.report import RequestReport, StepReport
 from twofold.core.request import RequestOptions
-from twofold.engine.engine import Engine
-from twofold.engine.prompts import GivenPrompt
+from twofold.engine.loop import EngineClient
 
 MOST_TOKEN: Final = 30_000
 FIRST_TOKEN: Final = 100
@@ -24,20 +23,21 @@ class StopError(Exception):
 
 
 class Driver:
-    """Greedy requests over one engine. ``stop`` is asked between steps.
+    """Greedy requests to one engine. ``stop`` is asked between steps.
 
     Prompts of different salts share nothing in the cache. Tokens become text, as they do for every client.
     """
 
-    def __init__(self, engine: Engine, vocabulary: int, stop: Callable[[], bool]) -> None:
-        self._engine = engine
+    def __init__(self, client: EngineClient, vocabulary: int, stop: Callable[[], bool]) -> None:
+        self._client = client
+        self._engine = client.engine
         self._tokens = range(min(FIRST_TOKEN, vocabulary // 3), min(vocabulary, MOST_TOKEN))
         self._stop = stop
         self._salts = count()
         self._open: set[str] = set()
         self._last: StepTime | None = None
         self._reports: dict[str, RequestReport] = {}
-        engine.observe(self)
+        self._engine.observe(self)
 
     def on_step(self, report: StepReport) -> None:
         """Hears of a step."""
@@ -59,9 +59,7 @@ class Driver:
     def add(self, prompt: Sequence[int], tokens: int, salt: str) -> str:
         """Queues a request for so many ``tokens`` and returns its id."""
         params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
-        request_id = self._engine.add(
-            GivenPrompt(token_ids=tuple(prompt)), params, options=RequestOptions(cache_salt=salt)
-        )
+        request_id = self._engine.add(self._engine.request(tuple(prompt), params, RequestOptions(cache_salt=salt)))
         self._open.add(request_id)
         return request_id
 
@@ -78,7 +76,7 @@ class Driver:
             self.abort()
             raise StopError
         self._last = None
-        for delta in self._engine.step():
+        for delta in self._client.turn():
             if delta.error is not None:
                 raise delta.error
         return self._last

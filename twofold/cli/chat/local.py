@@ -18,7 +18,6 @@ from twofold.cli.report import Roofline, as_json
 from twofold.core.errors import ContextLengthError, TwofoldError, UsageError
 from twofold.core.sampling_defaults import SamplingDefaults
 from twofold.engine.outputs import RequestOutput
-from twofold.engine.prompts import GivenPrompt
 from twofold.formats.fetch import sources
 from twofold.host.paths import CacheFolders
 from twofold.observe.timeline import draw_timeline
@@ -63,7 +62,7 @@ class LocalModel:
     def answer(self, request: PromptRequest, write: Write) -> ChatCompletion:
         """``ChatModel.answer``."""
         prompt, params = request.prompt, request.sampling.params(request.form, self.defaults)
-        given = GivenPrompt(text=prompt) if isinstance(prompt, str) else self._rendered(prompt, request.room)
+        given = prompt if isinstance(prompt, str) else self._rendered(prompt, request.room)
         output, interrupted = self._loaded.answer(given, params, write)
         self._last = output
         self._roofline = Roofline.measured(self._loaded) if self._limits and not interrupted else None
@@ -133,7 +132,7 @@ class LocalModel:
             self._loaded: Generator = stack.enter_context(generator(self._options, self._trace))
             self._stack = stack.pop_all()
 
-    def _rendered(self, messages: Sequence[Message], room: int) -> GivenPrompt:
+    def _rendered(self, messages: Sequence[Message], room: int) -> tuple[int, ...]:
         """The token ids of a conversation. Raises ContextLengthError, and TemplateError where the template refuses."""
         ids = self._loaded.llm.get_tokenizer().apply_chat_template(messages)
         if len(ids) + room > self.context:
@@ -141,4 +140,4 @@ class LocalModel:
                 f"The prompt has {len(ids):,} tokens; it does not fit the context of {self.context:,}.",
                 hint="Shorten the prompt, or raise the context with -c if the model allows it.",
             )
-        return GivenPrompt(token_ids=tuple(ids))
+        return tuple(ids)

@@ -16,10 +16,9 @@ from typing import Final, TypeAlias
 
 from twofold.core.params import SamplingParams
 from twofold.core.report import RequestReport, StepReport
-from twofold.core.request import RequestOptions
+from twofold.core.request import EngineRequest, RequestOptions
 from twofold.core.step import StepPlan
-from twofold.engine.engine import Engine
-from twofold.engine.prompts import GivenPrompt
+from twofold.engine.loop import EngineClient
 from twofold.planner.count.step import SequenceRows
 
 Spans: TypeAlias = tuple[tuple[int, SequenceRows], ...]
@@ -86,15 +85,15 @@ class Prober:
     ``stop`` is asked between steps; what a probe has given until then stays.
     """
 
-    def __init__(self, engine: Engine, vocabulary: int, stop: Callable[[], bool]) -> None:
-        self._engine, self._stop = engine, stop
+    def __init__(self, client: EngineClient, vocabulary: int, stop: Callable[[], bool]) -> None:
+        self._client, self._stop = client, stop
         self._tokens = range(min(100, vocabulary // 3), min(vocabulary, MOST_TOKEN))
         self._random, self._salts = random.Random(0), count()
         self._probe = 0
         self.points: list[ProbePoint] = []
         self._spans: Spans = ()
-        engine.watch_plans(self._note_spans)
-        engine.observe(self)
+        client.engine.watch_plans(self._note_spans)
+        client.engine.observe(self)
 
     def on_step(self, report: StepReport) -> None:
         """Notes a step that had rows."""
@@ -124,20 +123,13 @@ class Prober:
         return done
 
     def _one(self, probe: Probe) -> None:
-        ids = [self._add(probe) for _ in range(probe.batch)]
-        while self._engine.has_work:
-            if self._stop():
-                for request_id in ids:
-                    self._engine.abort(request_id)
-            for delta in self._engine.step():
-                if delta.error is not None:
-                    raise delta.error
+        self._client.run([self._request(probe) for _ in range(probe.batch)], self._stop)
 
-    def _add(self, probe: Probe) -> str:
+    def _request(self, probe: Probe) -> EngineRequest:
         prompt = tuple(self._random.choices(self._tokens, k=probe.prompt))
         params = SamplingParams(temperature=0, max_tokens=probe.output, ignore_eos=True)
         salt = RequestOptions(cache_salt=f"probe-{next(self._salts)}")
-        return self._engine.add(GivenPrompt(token_ids=prompt), params, options=salt)
+        return self._client.engine.request(prompt, params, salt)
 
 
 def affordable(probes: Sequence[Probe], context: int, sequences: int) -> Iterator[Probe]:

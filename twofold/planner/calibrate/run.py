@@ -90,7 +90,7 @@ def measure(
         isa=isa,
         threads=threads,
     ) as llm:
-        prober = Prober(llm.engine, llm.loaded.spec.vocab_size, stop)
+        prober = Prober(llm.client, llm.loaded.spec.vocab_size, stop)
         prober.run(list(affordable(PROBES, context, SEQUENCES)), seconds)
         return prober.points
 

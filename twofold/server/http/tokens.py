@@ -66,7 +66,7 @@ class TokenizeChat(ChatRequest, kw_only=True, dict=True):
     return_token_strs: bool = False
 
     def ids(self, facts: ModelFacts) -> list[int]:
-        return list(self.prepare(facts.unbounded())[0].prompt.token_ids or ())
+        return list(self.prepare(facts.unbounded())[0].token_ids)
 
 
 class DetokenizeRequest(RequestObject, kw_only=True):

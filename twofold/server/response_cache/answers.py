@@ -88,8 +88,7 @@ def _is_whole(output: RequestOutput) -> bool:
 
 
 def _output(kept: KeptOutput, job: Job, request_id: str) -> RequestOutput:
-    ids = job.prompt.token_ids
-    assert ids is not None, "only prompts of token ids have a key"
+    ids = job.token_ids
     metrics = RequestMetrics(0.0, 0.0, 0.0, 0.0, tuple((0.0,) * count for count in kept.drawn), len(ids), len(ids))
     reasons = tuple(answer.finish_reason for answer in kept.outputs if answer.finish_reason is not None)
     report = RequestReport(
@@ -107,7 +106,7 @@ def _output(kept: KeptOutput, job: Job, request_id: str) -> RequestOutput:
     )
     return RequestOutput(
         request_id,
-        job.prompt.text,
+        job.prompt,
         ids,
         kept.prompt_logprobs,
         kept.outputs,

@@ -42,7 +42,7 @@ def replay_key(
 
     ``asked`` is what the request says about it itself, None where it says nothing.
     """
-    if asked is False or not jobs or any(job.prompt.token_ids is None for job in jobs):
+    if asked is False or not jobs:
         return None
     if not asked and not all(_is_determined(job, seeded) for job in jobs):
         return None
@@ -50,7 +50,7 @@ def replay_key(
     _digest(digest, (VERSION, tenant, identity, len(jobs)))
     for job in jobs:
         _digest(digest, (job.options.tenant, job.options.cache_salt))
-        _digest(digest, job.prompt)
+        _digest(digest, (job.prompt, job.token_ids))
         _digest(digest, _effective(job))
     return ReplayKey(digest.digest(), tenant, tuple(jobs))
 

@@ -21,11 +21,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from twofold.api.base import Job, ModelFacts
+from twofold.api.base import ModelFacts
 from twofold.core.clock import MonotonicClock
 from twofold.core.errors import ParameterError, ResourceError, TwofoldError, WorkerError
-from twofold.core.params import SamplingParams
 from twofold.core.report import EngineSnapshot
+from twofold.core.request import EngineRequest
 from twofold.engine.outputs import OutputDelta
 from twofold.host.versions import twofold_version
 from twofold.planner.predict.phase import local_steps
@@ -40,14 +40,12 @@ from twofold.server.workers.messages import (
     Checked,
     Failed,
     FromWorker,
-    Generate,
     Gone,
     Hold,
     LoadModel,
     Ping,
     Pong,
     Ready,
-    RunPooling,
     StepOutputs,
     Unloadable,
 )
@@ -183,10 +181,10 @@ class WorkerModel:
                 await life
         self._break_off(ResourceError(f"The model {self._name} was unloaded.", hint="Retry."))
 
-    async def run(self, job: Job, request_id: str, passage: Passage | None = None) -> AsyncGenerator[OutputDelta, None]:
+    async def run(self, request: EngineRequest, passage: Passage | None = None) -> AsyncGenerator[OutputDelta, None]:
         """``ServedModel.run``."""
-        passage = passage or Passage()
-        stream = self._open(job, request_id, passage)
+        request_id = request.request_id
+        stream = self._open(replace(request, arrival=self._clock.now()), passage or Passage())
         whole = False
         try:
             while not whole:
@@ -210,30 +208,23 @@ class WorkerModel:
         fault = await check
         assert fault is None, fault
 
-    def _open(self, job: Job, request_id: str, passage: Passage) -> WorkerStream:
+    def _open(self, request: EngineRequest, passage: Passage) -> WorkerStream:
+        request_id = request.request_id
         if self._state in {"failed", "closed"}:
             raise self._gone()
         if request_id in self._streams or request_id in self._leaving:
             raise ParameterError(f"The request id {request_id!r} is in use.", param="request_id")
-        command = self._command(job, request_id, passage)
-        stream = WorkerStream(command, passage, lambda hold: self._send(Hold(request_id, hold)))
+        stream = WorkerStream(request, passage, lambda hold: self._send(Hold(request_id, hold)))
         self._streams[request_id] = stream
         if self._state == "ready":
             self._give(stream)
         return stream
 
-    def _command(self, job: Job, request_id: str, passage: Passage) -> Generate | RunPooling:
-        token_ids = job.prompt.token_ids
-        assert token_ids is not None, "a job's prompt is token ids"
-        if isinstance(job.params, SamplingParams):
-            return Generate(request_id, token_ids, job.params, job.options, self._clock.now(), passage.stream)
-        return RunPooling(request_id, token_ids, job.params, job.options)
-
     def _give(self, stream: WorkerStream) -> None:
         stream.tries += 1
         stream.passage.retries = stream.tries - 1
         self._waiting += 1
-        self._send(stream.command)
+        self._send(stream.request)
 
     def _leave(self, stream: WorkerStream) -> None:
         """Nobody reads what it gives any more: what was computed of it is still to be told."""
@@ -241,11 +232,11 @@ class WorkerModel:
         if stream.over or self._state != "ready" or self._link is None:
             stream.settle()
             return
-        request_id = stream.command.request_id
+        request_id = stream.request.request_id
         self._leaving[request_id] = stream
         self._link.send(Abort(request_id))
 
-    def _send(self, message: Generate | RunPooling | Hold) -> None:
+    def _send(self, message: EngineRequest | Hold) -> None:
         if self._link is not None:
             self._link.send(message)
 

@@ -1,9 +1,9 @@
 """What the server and a worker process say to each other, and how it becomes bytes.
 
     frame     length of the rest, 4 bytes, least byte first │ msgpack
-    msgpack   [tag, field, …]; records of the engine travel as maps, errors as [class, message, hint, {more}]
+    msgpack   [tag, field, …]; requests and other records of the engine are maps, errors [class, message, hint, {more}]
 
-    server → worker   Load, once and first; Generate, Embed, Abort, Hold, Ping, Check
+    server → worker   Load, once and first; requests, Abort, Hold, Ping, Check
     worker → server   Ready or Unloadable, once and first; then a Step after each step that gave something, Failed,
                       Gone, Pong, Checked
 
@@ -14,21 +14,23 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any, Final
 
 import msgspec
 
-from twofold.api.pooling import PoolingParams
 from twofold.core.errors import TwofoldError
 from twofold.core.kv_layout import KVType
 from twofold.core.limits import MachineLimits
-from twofold.core.params import SamplingParams
+from twofold.core.params import BeamSearchParams, RequestParams, SamplingParams
 from twofold.core.report import EngineSnapshot, StepReport
-from twofold.core.request import RequestOptions
+from twofold.core.request import EngineRequest, PoolingParams, ScoringParams
 from twofold.core.travel import from_plain, to_plain
 from twofold.engine.outputs import OutputDelta, RequestOutput
 
 MOST_FRAME_BYTES: Final = 1 << 30
+PARAMS: Final = (SamplingParams, BeamSearchParams, PoolingParams, ScoringParams)
+"""What a request may ask for; each has fields that no other has."""
 LENGTH: Final = struct.Struct("<I")
 
 
@@ -41,27 +43,6 @@ class LoadModel(WorkerMessage, tag="load"):
 
     path: str
     options: dict[str, Any]
-
-
-class Generate(WorkerMessage, tag="generate"):
-    """Draw answers. ``arrival`` is on the monotonic clock, which processes of a machine share. Without ``stream`` all
-    is told at the end."""
-
-    request_id: str
-    token_ids: tuple[int, ...]
-    params: SamplingParams
-    options: RequestOptions
-    arrival: float
-    stream: bool = True
-
-
-class RunPooling(WorkerMessage, tag="embed"):
-    """Make a vector."""
-
-    request_id: str
-    token_ids: tuple[int, ...]
-    params: PoolingParams
-    options: RequestOptions
 
 
 class Abort(WorkerMessage, tag="abort"):
@@ -147,8 +128,16 @@ class Checked(WorkerMessage, tag="checked"):
     fault: str | None
 
 
-ToWorker = LoadModel | Generate | RunPooling | Abort | Hold | Ping | Check
+ToWorker = LoadModel | EngineRequest | Abort | Hold | Ping | Check
 FromWorker = Ready | Unloadable | StepOutputs | Failed | Gone | Pong | Checked
+
+
+def _read(kind: type, value: Any) -> object:
+    """What msgspec cannot read by itself."""
+    if kind is not RequestParams:
+        return from_plain(kind, value)
+    known = next(each for each in PARAMS if {field.name for field in fields(each)} == set(value))
+    return msgspec.convert(value, known)
 
 
 class Codec:
@@ -156,9 +145,9 @@ class Codec:
 
     def __init__(self, reads: Any) -> None:
         self._encoder = msgspec.msgpack.Encoder(enc_hook=to_plain)
-        self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(reads, dec_hook=from_plain)
+        self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(reads, dec_hook=_read)
 
-    def frame(self, message: WorkerMessage) -> bytearray:
+    def frame(self, message: WorkerMessage | EngineRequest) -> bytearray:
         """The frame of a message."""
         frame = bytearray(LENGTH.size)
         self._encoder.encode_into(message, frame, LENGTH.size)

@@ -1,7 +1,6 @@
 """An engine that is used from another process: messages in, messages out.
 
-    reader thread    receives → submit, abort, hold            engine thread    step → one Step message
-    grammar thread   compiled → submit
+    reader thread    receives → check, submit, abort, hold     engine thread    step → one Step message
 
 A step's message carries the deltas of all requests, the reports of the steps since the last message, and four times a
 second how the engine stands; once more when nothing is left to do.
@@ -13,41 +12,38 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from twofold.core.clock import MonotonicClock
-from twofold.core.errors import ResourceError, TwofoldError, WorkerError
+from twofold.core.errors import TwofoldError, WorkerError
 from twofold.core.params import SamplingParams
 from twofold.core.report import BlockCounts, EngineSnapshot, PinCounts, RequestReport, StepReport
+from twofold.core.request import EngineRequest
 from twofold.engine.assemble import assemble
 from twofold.engine.engine import Engine
-from twofold.engine.grammar.form import AnswerForm
 from twofold.engine.load import LoadedModel
+from twofold.engine.loop import EngineThread
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.engine.prompts import GivenPrompt
-from twofold.engine.runner import EngineThread
 from twofold.server.workers.messages import (
     Abort,
     Check,
     Checked,
     Failed,
     FromWorker,
-    Generate,
     Gone,
     Hold,
     Ping,
     Pong,
-    RunPooling,
     StepOutputs,
     ToWorker,
 )
 
 SNAPSHOT_S: Final = 0.25
 SELF_TEST_S: Final = 120.0
-SELF_TEST: Final = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
+SELF_TEST: Final = EngineRequest(
+    (0,), SamplingParams(temperature=0, max_tokens=1, ignore_eos=True), request_id="self-test"
+)
 
 
 class Service:
@@ -59,25 +55,21 @@ class Service:
         self._deltas: list[OutputDelta] = []
         self._reports: list[StepReport] = []
         self._snapshot_at = 0.0
-        self._compiling: dict[str, Generate] = {}
         self._thread = EngineThread(self._engine, self._flush)
 
     def test(self) -> None:
         """Answers a request of one token. Raises what stands in the way of that."""
         tester = _Tester()
-        self._thread.submit(lambda engine: engine.add(GivenPrompt(token_ids=(0,)), SELF_TEST, "self-test"), tester)
+        self._thread.submit(SELF_TEST, tester)
         tester.wait()
         self._thread.call(lambda engine: engine.observe(self)).result()
 
     def obey(self, message: ToWorker) -> None:
         """Does what a message asks for, or queues it for the engine's thread."""
         match message:
-            case Generate():
-                self._generate(message)
-            case RunPooling():
-                self._thread.submit(partial(_add_embedding, message), _Outbox(self, message.request_id))
+            case EngineRequest():
+                self._submit(message)
             case Abort(request_id):
-                self._compiling.pop(request_id, None)
                 leaving = self._thread.abort(request_id)
                 leaving.add_done_callback(lambda ended: self._gone(request_id, ended.result()))
             case Hold(request_id, hold):
@@ -106,51 +98,13 @@ class Service:
     def on_request(self, report: RequestReport) -> None:
         """``Observer``: reports of requests travel in their last deltas."""
 
-    def _generate(self, message: Generate) -> None:
+    def _submit(self, request: EngineRequest) -> None:
         try:
-            compiling = self._engine.compile(message.params, message.options)
+            self._engine.check(request)
         except TwofoldError as error:
-            self.fail(message.request_id, error)
-            return
-        if compiling is None:
-            self._submit(message, None, 0.0)
-            return
-        self._compiling[message.request_id] = message
-        compiling.add_done_callback(partial(self._compiled, message, self._engine.now()))
-
-    def _compiled(self, message: Generate, began: float, compiling: Future[AnswerForm]) -> None:
-        error = compiling.exception()
-        if error is None:
-            self._submit(message, compiling.result(), self._engine.now() - began)
-        elif isinstance(error, Exception) and self._still_wanted(message):
-            self.fail(message.request_id, error)
-
-    def _submit(self, message: Generate, grammar: AnswerForm | None, grammar_s: float) -> None:
-        outbox = _Outbox(self, message.request_id, stream=message.stream)
-
-        def add(engine: Engine) -> str:
-            if grammar is not None and not self._still_wanted(message):
-                outbox.muted = True
-                raise ResourceError("The request was aborted while its grammar was compiled.")
-            prompt = GivenPrompt(token_ids=message.token_ids)
-            return engine.add(
-                prompt,
-                message.params,
-                message.request_id,
-                message.options,
-                grammar=grammar,
-                grammar_s=grammar_s,
-                arrival=message.arrival,
-            )
-
-        self._thread.submit(add, outbox)
-
-    def _still_wanted(self, message: Generate) -> bool:
-        """Whether a request that waited for its grammar was not aborted meanwhile; it waits no more."""
-        wanted = self._compiling.get(message.request_id) is message
-        if wanted:
-            del self._compiling[message.request_id]
-        return wanted
+            self.fail(request.request_id, error)
+        else:
+            self._thread.submit(request, _Outbox(self, request))
 
     def _gone(self, request_id: str, remains: RequestOutput | None) -> None:
         """On the engine's thread."""
@@ -168,7 +122,6 @@ class Service:
         try:
             engine.check_idle()
             assert not engine.has_work, "there is work"
-            assert not self._compiling, "a grammar is compiled"
         except AssertionError as error:
             fault = str(error)
         self._post(Checked(fault))
@@ -211,14 +164,12 @@ def snapshot(engine: Engine) -> EngineSnapshot:
 
 
 class _Outbox:
-    """Where the results of one request go: as they come, or the last one alone, which holds all. Nowhere while
-    ``muted``."""
+    """Where the results of one request go: every delta of a stream, else the last one alone, which has all."""
 
-    def __init__(self, service: Service, request_id: str, *, stream: bool = True) -> None:
-        self._stream = stream
+    def __init__(self, service: Service, request: EngineRequest) -> None:
+        self._stream = request.stream
         self._service = service
-        self._request_id = request_id
-        self.muted = False
+        self._request_id = request.request_id
 
     def give(self, deltas: list[OutputDelta]) -> None:
         last = deltas[-1]
@@ -229,8 +180,7 @@ class _Outbox:
         self._service.deliver(deltas if self._stream else deltas[-1:])
 
     def fail(self, error: Exception) -> None:
-        if not self.muted:
-            self._service.fail(self._request_id, error)
+        self._service.fail(self._request_id, error)
 
 
 class _Tester:
@@ -254,11 +204,6 @@ class _Tester:
             raise WorkerError(f"The model made no token in {SELF_TEST_S:.0f} s.", hint="Use a smaller model.")
         if self._error is not None:
             raise _told(self._error)
-
-
-def _add_embedding(message: RunPooling, engine: Engine) -> str:
-    prompt = GivenPrompt(token_ids=message.token_ids)
-    return engine.add_embedding(prompt, message.params.pooling, message.request_id, message.options)
 
 
 def _told(error: Exception) -> TwofoldError:

@@ -179,7 +179,7 @@ class InputTokensRequest(HasTurn):
         job = self.turn.prepare(
             model if self.turn.truncate else model.unbounded(), SamplingParams(max_tokens=1), RequestOptions()
         )
-        return {"object": "response.input_tokens", "input_tokens": len(job.prompt.token_ids or ())}
+        return {"object": "response.input_tokens", "input_tokens": len(job.token_ids)}
 
 
 def _stream(fields: Fields) -> bool:

@@ -125,4 +125,4 @@ def _fits(job: Job | ContextLengthError, model: ModelFacts) -> TypeGuard[Job]:
         return False
     assert isinstance(job.params, SamplingParams)
     room = min(job.params.max_tokens or 1, model.context // 2)
-    return len(job.prompt.token_ids or ()) + room <= model.context
+    return len(job.token_ids) + room <= model.context

@@ -1,0 +1,156 @@
+"""From an ``EngineRequest`` to its sequences: tokens, checks against the model, limits, seeds, constraints."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from itertools import count
+from typing import Any, Final
+
+from twofold.backends.sampling.philox import derive_seed
+from twofold.core.errors import ParameterError
+from twofold.core.params import BeamSearchParams, RequestParams, SamplingParams
+from twofold.core.record import SequenceRecord
+from twofold.core.request import EngineRequest, PoolingParams, RequestOptions, ScoringParams
+from twofold.engine.beams import BeamSearch
+from twofold.engine.embedding import Embedding
+from twofold.engine.grammar.form import AnswerForm
+from twofold.engine.grammar.thinking import answer_constraint
+from twofold.engine.request import ActiveRequest, EngineState, Generation
+from twofold.engine.scheduler.sequence import Sequence
+from twofold.text.prompt_limit import PromptLimit
+
+READING: Final = SamplingParams(temperature=0)
+"""For texts that are only read."""
+
+
+class InputProcessor:
+    """Checks requests against one model, and makes their sequences.
+
+    ``context`` is the most tokens of a prompt with its completion, ``seed`` the source of seeds.
+    """
+
+    def __init__(self, engine: EngineState, *, vocab_size: int, context: int, seed: int) -> None:
+        self._engine = engine
+        self._tokenizer = engine.tokenizer
+        self._vocab_size = vocab_size
+        self._context = context
+        self._seed = seed
+        self._numbers = count()
+
+    def request(self, prompt: str | tuple[int, ...], params: RequestParams, options: RequestOptions) -> EngineRequest:
+        """``Engine.request``."""
+        text, ids = (prompt, ()) if isinstance(prompt, str) else (None, prompt)
+        if text is not None:
+            ids = tuple(self._tokenizer.within(self._room(params)).encode(text))
+        request = EngineRequest(ids, params, options, text)
+        self.check(request)
+        return request
+
+    def check(self, request: EngineRequest) -> None:
+        """``Engine.check``."""
+        ids, params = request.token_ids, request.params
+        if not ids:
+            raise ParameterError("The prompt is empty.", param="prompt", hint="Give at least one token.")
+        self._check_tokens("prompt_token_ids", ids)
+        if isinstance(params, SamplingParams):
+            self._check_tokens("stop_token_ids", params.stop_tokens)
+            self._check_tokens("logit_bias", params.biases)
+            if params.thinking is not None:
+                self._check_tokens("thinking", (*params.thinking.start, *params.thinking.end))
+        self._room(params).check(len(ids))
+
+    def active(self, request: EngineRequest, number: int) -> ActiveRequest:
+        """The ``number``-th request of the engine with its first sequences, which are not queued yet."""
+        match request.params:
+            case SamplingParams() as params:
+                return self._generation(request, params, number)
+            case BeamSearchParams() as params:
+                return self._beams(request, params)
+            case PoolingParams() as params:
+                sequence = self._sequence(request, READING, 0, pooling=params.pooling, draws=False)
+                return Embedding(request, self._engine, sequence, params)
+            case ScoringParams(alternatives):
+                scoring = SamplingParams(temperature=0, prompt_logprobs=alternatives)
+                sequence = self._sequence(request, scoring, 0, draws=False, scores_prompt=True)
+                return Generation(request, self._engine, [sequence], scoring)
+            case other:
+                raise AssertionError(f"a request of {type(other).__name__}")
+
+    def constrain(self, active: ActiveRequest, grammar: AnswerForm | None) -> None:
+        """Gives sequences their token constraints. Raises ParameterError where the grammar needs more tokens than the
+        limit."""
+        params = active.request.params
+        if not isinstance(params, SamplingParams):
+            return
+        for sequence in active.sequences:
+            sequence.constraint = answer_constraint(
+                params.thinking,
+                grammar,
+                max_tokens=sequence.limit - len(active.request.token_ids),
+                spell=self._tokenizer.token_bytes,
+                end_ids=self._tokenizer.eos_ids,
+                vocab_size=self._vocab_size,
+            )
+
+    def _generation(self, request: EngineRequest, params: SamplingParams, number: int) -> Generation:
+        """Completions that are sampled: the first sequence computes the prompt, the others share it."""
+        seed = derive_seed(self._seed, number + 1) if params.seed is None else params.seed
+        asked = replace(params, logprobs=params.logprobs or 0) if params.answers > params.n else params
+        sequences: list[Sequence] = []
+        for index in range(params.answers):
+            sequences.append(
+                self._sequence(
+                    request,
+                    asked,
+                    derive_seed(seed, index),
+                    parent=sequences[0] if sequences else None,
+                    scores_prompt=params.prompt_logprobs is not None and index == 0,
+                )
+            )
+        return Generation(request, self._engine, sequences, params)
+
+    def _beams(self, request: EngineRequest, params: BeamSearchParams) -> BeamSearch:
+        longest = min(params.max_tokens, self._context - len(request.token_ids))
+        greedy = SamplingParams(temperature=0, max_tokens=longest, ignore_eos=True)
+
+        def make_beam(completion: tuple[int, ...]) -> Sequence:
+            sequence = self._sequence(request, greedy, 0, candidates=2 * params.beam_width)
+            sequence.tokens.extend(completion)
+            return sequence
+
+        return BeamSearch(request, self._engine, params, make_beam, longest=longest)
+
+    def _sequence(
+        self, request: EngineRequest, params: SamplingParams, seed: int, *, draws: bool = True, **more: Any
+    ) -> Sequence:
+        """A new sequence of a request."""
+        limit = prompt = len(request.token_ids)
+        if draws:
+            limit = self._context if params.max_tokens is None else min(self._context, prompt + params.max_tokens)
+        return Sequence(
+            next(self._numbers),
+            request.token_ids,
+            params,
+            seed=seed,
+            limit=limit,
+            end_ids=self._tokenizer.eos_ids,
+            options=request.options,
+            arrival=request.arrived,
+            record=SequenceRecord(),
+            draws=draws,
+            **more,
+        )
+
+    def _room(self, params: RequestParams) -> PromptLimit:
+        return PromptLimit(self._context, 1 if isinstance(params, SamplingParams | BeamSearchParams) else 0)
+
+    def _check_tokens(self, name: str, ids: Collection[int]) -> None:
+        if not ids or (set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < self._vocab_size):
+            return
+        for token in ids:
+            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < self._vocab_size:
+                raise ParameterError(
+                    f"{name} contains {token!r:.40}, which is outside the vocabulary of {self._vocab_size} tokens.",
+                    param=name,
+                )

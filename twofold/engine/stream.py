@@ -1,0 +1,94 @@
+"""The deltas of one request that its reader has not taken yet.
+
+A reader that does not keep up pauses its own request and no other: above HIGH_WATER the request is held in the engine,
+below LOW_WATER it is resumed. A reader may have a limit, above which the stream is cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from twofold.core.errors import SlowClientError
+from twofold.engine.outputs import OutputDelta, RequestOutput
+
+HIGH_WATER: Final = 32 << 10
+LOW_WATER: Final = 8 << 10
+"""Bytes that wait for a reader, as ``weight`` counts them."""
+DELTA_BYTES: Final = 64
+"""Of the record of a delta, and of a log-probability."""
+
+
+class OutputStream:
+    """From an engine to a reader. It belongs to the reader's event loop.
+
+    ``tell`` is called with True where the request must be held, with False where it may be resumed. More than ``most``
+    bytes cut the stream; None: no limit. ``began`` says whether a delta has come, ``over`` whether the request has
+    ended in the engine, and ``whole`` is its output then.
+    """
+
+    def __init__(self, tell: Callable[[bool], None], most: int | None = None) -> None:
+        self.began = False
+        self.over = False
+        self.whole: RequestOutput | None = None
+        self._tell = tell
+        self._most = most
+        self._deltas: deque[OutputDelta] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: Exception | None = None
+        self._bytes = 0
+        self._held = False
+
+    def push(self, delta: OutputDelta) -> None:
+        """Adds a delta for the reader."""
+        self.began = True
+        if delta.request is not None:
+            self.over, self.whole = True, delta.request
+        if self._error is not None:
+            return
+        self._deltas.append(delta)
+        self._bytes += weight(delta)
+        if self._most is not None and self._bytes > self._most:
+            self._deltas.clear()
+            self._error = SlowClientError(
+                f"The stream was cut: {self._most >> 20} MiB were unread.", hint="Read the stream as it arrives."
+            )
+        elif self._bytes > HIGH_WATER and not self._held:
+            self._held = True
+            self._tell(True)
+        self._wake()
+
+    def break_off(self, error: Exception) -> None:
+        """The request has ended in the engine: the reader gets ``error`` after the deltas before it."""
+        self.over = True
+        self._error = self._error or error
+        self._wake()
+
+    async def take(self) -> OutputDelta:
+        """The next delta. Raises the error that ended the request early."""
+        while not self._deltas:
+            if self._error is not None:
+                raise self._error
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        delta = self._deltas.popleft()
+        if delta.error is not None:
+            raise delta.error
+        self._bytes -= weight(delta)
+        if self._held and self._bytes < LOW_WATER:
+            self._held = False
+            self._tell(False)
+        return delta
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+def weight(delta: OutputDelta) -> int:
+    """Bytes that an unread delta counts."""
+    positions = sum(map(len, delta.logprobs)) if delta.logprobs else 0
+    return DELTA_BYTES * (1 + positions) + len(delta.text)
