@@ -156,7 +156,7 @@ def test_where_piped_text_goes(
         seen.append(text)
         return text
 
-    monkeypatch.setattr("twofold.cli.prompt.prompt_for", given)
+    monkeypatch.setattr("twofold.cli.run.prompt_for", given)
     monkeypatch.setattr("sys.stdin", io.StringIO(piped))
     assert twofold("run", *words, "-m", tiny, "-n", 1).code == 0
     assert seen == [prompt]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twofold.planner.plan.queueing import Queue, quantile
+from twofold.planner.predict.queueing import Queue, quantile
 
 
 def exponential(rate: float, mean: float) -> Queue:

@@ -14,10 +14,10 @@ from twofold.planner.count.setting import Setting
 from twofold.planner.count.step import SequenceRows, step
 from twofold.planner.machines.known import find_machine, known_machines
 from twofold.planner.machines.machine import Cited
-from twofold.planner.plan.queueing import Queue
 from twofold.planner.predict.constants import BARE, Constants
 from twofold.planner.predict.demand import Demand
 from twofold.planner.predict.known import CPU, GPU, LOOP, constants_for
+from twofold.planner.predict.queueing import Queue
 from twofold.planner.predict.request import Case, Predictor
 from twofold.planner.predict.speculation import check_ratio, least_acceptance, speed_up, tokens_a_turn
 from twofold.planner.predict.steps import StepPredictor

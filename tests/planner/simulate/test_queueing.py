@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.planner.simulate.support import linear, ran, setting_with
-from twofold.planner.plan.queueing import Queue
+from twofold.planner.predict.queueing import Queue
 from twofold.planner.simulate.fast.replica import FastReplica
 from twofold.planner.simulate.jobs import SimulatedJob
 from twofold.planner.simulate.steps import StepSize

@@ -151,7 +151,7 @@ class Loop:
         why = (
             "The run was stopped before the request ended."
             if interrupted
-            else "The drain period ended before the request did."
+            else "The drain period ended before the request ended."
         )
         for flight in self._flights:
             if flight.file is not None:

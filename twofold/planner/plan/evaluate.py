@@ -12,12 +12,12 @@ from twofold.core.errors import ParameterError
 from twofold.planner.plan.choices import Configuration
 from twofold.planner.plan.memory import ReplicaMemory
 from twofold.planner.plan.plan import CapacityPlan, Count, Estimate, PlanRefusal
-from twofold.planner.plan.queueing import Queue, quantile
 from twofold.planner.plan.replica import BATCHES, Curve, Model, ReplicaState, decoding, mixed
 from twofold.planner.plan.slo import Slo
 from twofold.planner.plan.traffic import Kind, Traffic
 from twofold.planner.predict.constants import Constants
 from twofold.planner.predict.errors import Errors
+from twofold.planner.predict.queueing import Queue, quantile
 from twofold.planner.predict.request import ENTRY_STEPS
 from twofold.planner.simulate.scenario import Split
 

@@ -21,9 +21,9 @@ from typing import Final
 
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.plan.choices import Configuration, Speculation
-from twofold.planner.plan.queueing import Queue
 from twofold.planner.plan.traffic import Kind, Traffic
 from twofold.planner.predict.constants import Constants
+from twofold.planner.predict.queueing import Queue
 from twofold.planner.predict.steps import StepPredictor
 
 BATCHES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)

@@ -12,7 +12,7 @@ from twofold.planner.count.crossover import knee_rows
 from twofold.planner.explain.levers.base import Assumptions, Effect, Lever, LeverRefusal
 from twofold.planner.explain.scenario import UniformScenario, retimed
 from twofold.planner.explain.words import count, factor, scaled, size
-from twofold.planner.plan.queueing import Queue
+from twofold.planner.predict.queueing import Queue
 from twofold.planner.predict.request import Prediction
 from twofold.planner.predict.speculation import check_ratio, least_acceptance, speed_up
 
