@@ -203,6 +203,19 @@ ATTENTION_CHUNK: Final = 64
 """Positions that attention takes at a time: a row reads from the beginning of the chunk of the first one it sees."""
 
 
+def visible(start: int, rows: int, window: int | None = None) -> int:
+    """Σ_{i=1..rows} min(start + i, window): positions that rows from ``start`` on see together, each also itself."""
+    growing = rows if window is None else max(0, min(rows, window - start))
+    full = 0 if window is None else (rows - growing) * window
+    return growing * start + growing * (growing + 1) // 2 + full
+
+
+def read_positions(start: int, rows: int, window: int | None = None) -> int:
+    """Positions that at least one of the rows sees."""
+    end = start + rows
+    return end if window is None else min(end, window + rows - 1)
+
+
 @dataclass(frozen=True, slots=True)
 class KVGroup:
     """Layers with the same window, whose keys and values are therefore kept and freed together."""

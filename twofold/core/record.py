@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from twofold.core.model import read_positions, visible
+
 MOST_PAUSES: Final = 256
 """A record keeps the times of so many pauses; later ones count only in seconds."""
 
@@ -83,16 +85,10 @@ class PhaseWork:
         predicted_s: float | None = None,
         windows: Iterable[int] = (),
     ) -> None:
-        """Counts a step of ``step_rows`` rows, of which this sequence has ``rows`` at positions ``start`` and on.
-
-        With a window w the row at position i attends to min(i + 1, w) positions, and the rows of a step together read
-        the last w + rows − 1.
-        """
-        end = start + rows
-        attended = rows * start + rows * (rows + 1) // 2
+        """Counts a step of ``step_rows`` rows, of which this sequence has ``rows`` at positions ``start`` and on."""
         self.rows += rows
-        self.attended += attended
-        self.read += end
+        self.attended += visible(start, rows)
+        self.read += read_positions(start, rows)
         self.steps += 1
         self.share += rows / step_rows
         self.seconds += seconds
@@ -103,11 +99,9 @@ class PhaseWork:
             self.predicted_s += predicted_s
         self.logit_rows += logit_rows
         for window in windows:
-            hidden = max(0, end - window)  # from the last row; each row before it misses one position less
-            missing = min(rows, hidden)
             seen = self.windowed.setdefault(window, AttendedPositions())
-            seen.attended += attended - (missing * hidden - missing * (missing - 1) // 2)
-            seen.read += min(end, window + rows - 1)
+            seen.attended += visible(start, rows, window)
+            seen.read += read_positions(start, rows, window)
 
     def merge(self, other: PhaseWork) -> None:
         """Adds the work of another sequence."""

@@ -12,7 +12,7 @@ from tests.planner.models import in_file, spec
 from twofold.bench.phases.cases import Decode, Mixed, Prefill, Prefix
 from twofold.bench.phases.ceilings import Ceilings
 from twofold.core.limits import MachineLimits, ReadSpeed
-from twofold.planner.count.step import visible
+from twofold.core.model import visible
 
 MODEL = spec(4, 256, 512, 4, 2, 64, 1000)
 MACHINE = MachineLimits("made up", "avx2", 2, (ReadSpeed(1 << 30, 1e9),), 4e9, 1e9, "2026-01-01T00:00:00+00:00")

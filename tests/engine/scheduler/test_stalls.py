@@ -6,8 +6,8 @@ import pytest
 
 from tests.engine.scheduler.mock import finish_all, make_scheduler, make_sequence, turn
 from tests.engine.scheduler.test_step_time import taught
+from twofold.core.model import visible
 from twofold.core.record import Stall
-from twofold.engine.scheduler.step_time import attended
 
 
 def test_work_is_counted_by_phase() -> None:
@@ -17,7 +17,7 @@ def test_work_is_counted_by_phase() -> None:
     for _ in range(4):
         turn(scheduler, seconds=0.25)
     prefill, decode = sequence.record.prefill, sequence.record.decode
-    assert (prefill.rows, prefill.steps, prefill.attended, prefill.read) == (12, 2, attended(0, 12), 8 + 12)
+    assert (prefill.rows, prefill.steps, prefill.attended, prefill.read) == (12, 2, visible(0, 12), 8 + 12)
     assert (decode.rows, decode.steps, decode.attended, decode.read) == (2, 2, 13 + 14, 13 + 14)
     assert (prefill.seconds, decode.seconds, prefill.share, decode.share) == (0.5, 0.5, 2.0, 2.0)
 

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from twofold.engine.scheduler.step_time import MIN_STEPS, StepShape, StepTimeModel, attended
+from twofold.core.model import visible
+from twofold.engine.scheduler.step_time import MIN_STEPS, StepShape, StepTimeModel
 
 DECODE = ((1, 5.0), (2, 5.1), (4, 6.3), (8, 8.4), (16, 15.0), (32, 25.5), (64, 50.0))
 MIXED = ((8, 14.2), (16, 19.9), (32, 27.5), (64, 45.0))
@@ -46,8 +47,8 @@ def errors(model: StepTimeModel, slower: float = 1.0) -> list[float]:
 
 
 def test_shapes_count_what_rows_see() -> None:
-    assert attended(0, 3) == 1 + 2 + 3
-    assert attended(7, 2) == 8 + 9
+    assert visible(0, 3) == 1 + 2 + 3
+    assert visible(7, 2) == 8 + 9
     assert StepShape(1, 1, 5, 5).plus(7, 2, 1) == StepShape(3, 2, 22, 14)
 
 

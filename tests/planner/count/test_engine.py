@@ -11,7 +11,7 @@ from tests.planner.count.steps import batch_of
 from tests.support.meter import Meter, MeterOps, meter_step
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.core.kv_layout import KVLayout
-from twofold.core.model import ModelSpec
+from twofold.core.model import ModelSpec, visible
 from twofold.core.values import FP16
 from twofold.formats.base import ModelFile
 from twofold.formats.open import open_model
@@ -19,7 +19,7 @@ from twofold.models.decoder import forward
 from twofold.models.read import describe_model, read_model
 from twofold.planner.count.linear import StepCost
 from twofold.planner.count.memory import kv_bytes_per_token, parameters, streamed_bytes
-from twofold.planner.count.step import SequenceRows, step, visible
+from twofold.planner.count.step import SequenceRows, step
 from twofold.planner.count.work import Work
 from twofold.planner.machines.local import engine_setting
 

@@ -9,12 +9,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twofold.core.errors import ParameterError
-from twofold.core.model import ExpertFFN, GatedFFN, GroupedAttention, LatentAttention, LayerSpec, ModelSpec, PlainFFN
+from twofold.core.model import (
+    ExpertFFN,
+    GatedFFN,
+    GroupedAttention,
+    LatentAttention,
+    LayerSpec,
+    ModelSpec,
+    PlainFFN,
+    read_positions,
+    visible,
+)
 from twofold.core.values import FP8, FP32, INT4, INT8, W8A8, ValueFormat
 from twofold.planner.count.linear import StepCost
 from twofold.planner.count.memory import fit, kv_bytes, kv_bytes_per_token, parameters, streamed_bytes, weight_bytes
 from twofold.planner.count.setting import Setting
-from twofold.planner.count.step import SequenceRows, decode_step, prefill, read_positions, step, visible
+from twofold.planner.count.step import SequenceRows, decode_step, prefill, step
 from twofold.planner.count.work import Operator, Work
 from twofold.planner.shapes.known import find_shape, known_shapes
 

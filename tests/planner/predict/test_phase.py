@@ -8,11 +8,11 @@ import pytest
 
 from tests.planner.models import LLAMA_3_8B, LLAMA_3_70B, MACHINE, SMOLLM2_135M, in_file, recorded, spec, steps_of
 from twofold.core.kv_layout import KVLayout
-from twofold.core.model import ModelSpec
+from twofold.core.model import ModelSpec, visible
 from twofold.core.record import PhaseWork, SequenceRecord
 from twofold.core.values import FP16
 from twofold.planner.count.linear import StepCost
-from twofold.planner.count.step import SequenceRows, visible
+from twofold.planner.count.step import SequenceRows
 from twofold.planner.machines.local import engine_setting
 from twofold.planner.predict.phase import PhaseCost, PhaseLimit, decode_limit, phase_floor, prefill_limit, spans_limit
 from twofold.planner.shapes.find import read_shape

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.planner.laws import latency_floor
+from twofold.core.model import visible
 from twofold.core.values import BF16, FP8
 from twofold.planner.count.crossover import batch_tokens_crossover, context_crossover, knee_rows
 from twofold.planner.count.memory import fit, kv_bytes, kv_bytes_per_token, parameters, streamed_bytes, weight_bytes
-from twofold.planner.count.step import SequenceRows, decode_step, prefill, step, visible
+from twofold.planner.count.step import SequenceRows, decode_step, prefill, step
 from twofold.planner.machines.known import find_machine
 from twofold.planner.predict.constants import Constants
 from twofold.planner.predict.known import LOOP

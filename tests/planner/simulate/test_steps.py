@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from twofold.core.model import read_positions, visible
 from twofold.planner.count.setting import Setting
-from twofold.planner.count.step import SequenceRows, read_positions, visible
+from twofold.planner.count.step import SequenceRows
 from twofold.planner.machines.known import find_machine
 from twofold.planner.predict.known import constants_for
 from twofold.planner.predict.steps import StepPredictor

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from twofold.core.errors import ParameterError
+from twofold.core.model import visible
 from twofold.core.step import SequenceStep, TokenConstraint
 from twofold.engine.scheduler.sequence import Sequence
-from twofold.engine.scheduler.step_time import StepShape, StepTimeModel, attended
+from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 
 MIN_PREFILL_ROWS: Final = 4
 STRAINED: Final = 0.8
@@ -185,7 +186,7 @@ class StepBuilder:
         start, rows = step.start, len(step.tokens)
         self.rows -= rows
         self.logit_rows -= step.logit_rows
-        self._attended += attended(start, rows)
+        self._attended += visible(start, rows)
         self._read += start + rows
         self.decode_rows += _generated(sequence, step)
         self._steps[sequence.sequence_id] = step
@@ -200,7 +201,7 @@ class StepBuilder:
             rows = len(step.tokens)
             self.rows += rows
             self.logit_rows += step.logit_rows
-            self._attended -= attended(step.start, rows)
+            self._attended -= visible(step.start, rows)
             self._read -= step.start + rows
             self.decode_rows -= _generated(sequence, step)
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from twofold.core.model import visible
 from twofold.core.record import PhaseWork, Stall
 from twofold.core.step import SequenceStep, StepOutcome, StepPlan
 from twofold.engine.scheduler.sequence import Sequence
-from twofold.engine.scheduler.step_time import StepShape, StepTimeModel, attended
+from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 
 
 @dataclass(slots=True)
@@ -96,11 +97,11 @@ class StepWork:
             if step.decode and step.samples:
                 decode[0] += count
                 decode[1] += logits
-                decode[2] += attended(start, count)
+                decode[2] += visible(start, count)
                 decode[3] += start + count
             rows += count
             logit_rows += logits
-            pairs += attended(start, count)
+            pairs += visible(start, count)
             read += start + count
         shape = StepShape(rows, logit_rows, pairs, read)
         return cls(shape, outcome.seconds, plan.predicted_s, _lost(shape, StepShape(*decode), outcome, model))

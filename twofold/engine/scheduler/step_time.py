@@ -21,6 +21,8 @@ from collections.abc import Iterable
 from operator import mul
 from typing import Final, NamedTuple
 
+from twofold.core.model import visible
+
 KNEE: Final = 32
 MIN_STEPS: Final = 6
 """Steps seen before there are predictions."""
@@ -54,14 +56,9 @@ class StepShape(NamedTuple):
         return StepShape(
             self.rows + rows,
             self.logit_rows + logit_rows,
-            self.attended + attended(start, rows),
+            self.attended + visible(start, rows),
             self.read + start + rows,
         )
-
-
-def attended(start: int, rows: int) -> int:
-    """Positions that rows from ``start`` on see together, each itself included."""
-    return rows * start + rows * (rows + 1) // 2
 
 
 class StepTimeModel:

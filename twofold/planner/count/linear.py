@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from twofold.core.model import ExpertFFN, GroupedAttention, ModelSpec
+from twofold.core.model import ExpertFFN, GroupedAttention, ModelSpec, read_positions, visible
 from twofold.core.values import Arithmetic
 from twofold.planner.count.setting import PLAIN, Setting
-from twofold.planner.count.step import SequenceRows, read_positions, step, visible
+from twofold.planner.count.step import SequenceRows, step
 
 
 @dataclass(frozen=True, slots=True)

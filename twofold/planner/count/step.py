@@ -17,7 +17,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from twofold.core.model import ExpertFFN, GatedFFN, GroupedAttention, LatentAttention, LayerSpec, ModelSpec
+from twofold.core.model import (
+    ExpertFFN,
+    GatedFFN,
+    GroupedAttention,
+    LatentAttention,
+    LayerSpec,
+    ModelSpec,
+    read_positions,
+    visible,
+)
 from twofold.core.tensors import EMBEDDING, HEAD, Weight, layer_weights, outer_weights
 from twofold.planner.count.setting import PLAIN, Setting
 from twofold.planner.count.work import Operator, Work
@@ -62,19 +71,6 @@ def _distinct(shape: ModelSpec, how: Setting) -> tuple[tuple[int, LayerSpec], ..
     for count, layer in shape.runs:
         counts[layer] = counts.get(layer, 0) + count
     return tuple((count, layer) for layer, count in counts.items())
-
-
-def visible(cached: int, new: int, window: int | None) -> int:
-    """Σ_{i=1..new} min(cached + i, window): positions that the new rows see, together."""
-    growing = new if window is None else max(0, min(new, window - cached))
-    full = 0 if window is None else (new - growing) * window
-    return growing * cached + growing * (growing + 1) // 2 + full
-
-
-def read_positions(cached: int, new: int, window: int | None) -> int:
-    """Positions that at least one of the new rows sees."""
-    end = cached + new
-    return end if window is None else min(end, window + new - 1)
 
 
 @dataclass(frozen=True, slots=True)

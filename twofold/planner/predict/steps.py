@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from twofold.core.model import ModelSpec
+from twofold.core.model import ModelSpec, read_positions, visible
 from twofold.planner.count.linear import StepCost
 from twofold.planner.count.setting import PLAIN, Setting
-from twofold.planner.count.step import SequenceRows, read_positions, step, visible
+from twofold.planner.count.step import SequenceRows, step
 from twofold.planner.machines.machine import Machine
 from twofold.planner.predict.demand import Demand, link_seconds, peak
 

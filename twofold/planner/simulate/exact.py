@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from twofold.core.errors import ContextLengthError
+from twofold.core.model import read_positions, visible
 from twofold.core.params import SamplingParams
 from twofold.core.record import SequenceRecord
 from twofold.core.request import RequestOptions
@@ -22,7 +23,7 @@ from twofold.engine.scheduler.budget import Budget, FixedBudget, LiveBudget, Ste
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import Sequence
 from twofold.engine.scheduler.step_time import StepTimeModel
-from twofold.planner.count.step import SequenceRows, read_positions, visible
+from twofold.planner.count.step import SequenceRows
 from twofold.planner.simulate.jobs import SimulatedJob, spans
 from twofold.planner.simulate.records import Busy, Done
 from twofold.planner.simulate.setting import EngineSetting

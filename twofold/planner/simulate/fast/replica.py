@@ -17,8 +17,9 @@ from collections import deque
 from heapq import heappop, heappush
 from typing import Final
 
+from twofold.core.model import read_positions, visible
 from twofold.engine.scheduler.blocks import HORIZON, LEAST_AHEAD
-from twofold.planner.count.step import SequenceRows, read_positions, visible
+from twofold.planner.count.step import SequenceRows
 from twofold.planner.simulate.fast.cache import CountedCache
 from twofold.planner.simulate.fast.decodes import Decodes, Running
 from twofold.planner.simulate.fast.line import Lines, steps_begun, stretch
