@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from twofold.backends.reference.rows import RUN, NumpyRows
+from twofold.backends.sampling.base import RowOps
 
 ROWS = NumpyRows()
+
+
+def draw(ops: RowOps, row: NDArray[np.float32], maximum: float, temperature: float, uniform: float) -> int:
+    """One row alone."""
+    return int(ops.draw(row[None], [0], np.array([maximum], np.float32), [temperature], [uniform])[0])
 
 
 def make_row(vocab: int, seed: int, kinds: int | None = None) -> NDArray[np.float32]:
@@ -71,7 +77,7 @@ def test_draw_inverts_the_running_sum(vocab: int, seed: int, uniform: float) -> 
     row = make_row(vocab, seed)
     weights = np.exp((row - row.max()).astype(np.float64) / 0.7)
     ends = weights.cumsum() / weights.sum()
-    token = ROWS.draw(row, float(row.max()), 0.7, uniform)
+    token = draw(ROWS, row, float(row.max()), 0.7, uniform)
     assert ends[token] >= uniform - 1e-6
     assert token == 0 or ends[token - 1] <= uniform + 1e-6
 
@@ -80,13 +86,13 @@ def test_draw_inverts_the_running_sum(vocab: int, seed: int, uniform: float) -> 
 def test_draw_never_takes_what_has_no_weight(uniform: float) -> None:
     row = np.full(2 * RUN, -np.inf, np.float32)
     row[[3, RUN - 2]] = 1.0
-    assert ROWS.draw(row, 1.0, 1.0, uniform) in {3, RUN - 2}
+    assert draw(ROWS, row, 1.0, 1.0, uniform) in {3, RUN - 2}
 
 
 @pytest.mark.parametrize("temperature", [5e-324, 1e-40, 1e-10])
 def test_the_coldest_draw_is_the_argmax(temperature: float) -> None:
     row = make_row(700, 3)
-    assert ROWS.draw(row, float(row.max()), temperature, 0.999) == int(row.argmax())
+    assert draw(ROWS, row, float(row.max()), temperature, 0.999) == int(row.argmax())
 
 
 @settings(max_examples=40, deadline=None)

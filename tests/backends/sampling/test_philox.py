@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from twofold.backends.sampling.philox import derive_seed, philox, uniform
+from twofold.backends.sampling.philox import derive_seed, philox, uniform, uniforms
 
 ONES = 0xFFFFFFFF
 
@@ -44,3 +44,11 @@ def test_derived_seeds_differ_and_the_first_is_the_seed() -> None:
     assert derive_seed(9, 0) == 9
     assert len({derive_seed(9, index) for index in range(1000)}) == 1000
     assert derive_seed(2**64 - 1, 3) < 2**64
+
+
+def test_many_numbers_are_those_of_one_by_one() -> None:
+    seeds = [*range(20), 2**64 - 1, 2**63, 12345678901234567890]
+    positions = [7 * seed % 100_003 for seed in range(len(seeds) - 1)] + [2**40 + 3]
+    expected = [uniform(seed, position) for seed, position in zip(seeds, positions, strict=True)]
+    assert uniforms(seeds, positions) == expected
+    assert uniforms(seeds[:3], positions[:3]) == expected[:3]

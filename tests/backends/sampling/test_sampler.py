@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tests.backends.sampling.naive import mask_of
 from twofold.backends.reference.rows import NumpyRows
-from twofold.backends.sampling.base import SampleRequest
+from twofold.backends.sampling.base import GREEDY, SampleRequest
 from twofold.backends.sampling.sampler import Sampler
 from twofold.core.errors import ModelError
 from twofold.core.params import SamplingParams
@@ -154,3 +154,27 @@ def test_no_alternatives_and_ties() -> None:
 def test_more_alternatives_than_tokens() -> None:
     (position,) = SAMPLER.score(np.zeros((1, 3), np.float32), [0], 20)
     assert len(position.top) == 3
+
+
+@pytest.mark.parametrize("rows", [3, 30])
+def test_rows_that_only_have_temperatures_are_drawn_together(rows: int) -> None:
+    logits = make_logits(rows, vocab=2500)
+    logits[1, 5] = np.nan
+    requests = [
+        SampleRequest(SamplingParams(temperature=0.5 + index / 10), index, 3 * index, plain=True)
+        for index in range(rows)
+    ]
+    requests[2] = GREEDY
+    calls = []
+
+    class CountingRows(NumpyRows):
+        def draw(self, *args: Any) -> Any:
+            calls.append(len(args[1]))
+            return super().draw(*args)
+
+    together = Sampler(CountingRows()).sample(logits, range(rows), requests)
+    assert calls == [rows - 2]
+    assert isinstance(together[1], ModelError)
+    assert together[2] == int(logits[2].argmax())
+    for index in {*range(rows)} - {1, 2}:
+        assert [together[index]] == SAMPLER.sample(logits, [index], [replace(requests[index], plain=False)])

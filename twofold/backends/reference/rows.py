@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -41,7 +42,13 @@ class NumpyRows:
     def weight_sum(self, row: F32, maximum: float, temperature: float) -> float:
         return float(_run_sums(_weights(row, maximum, temperature)).cumsum()[-1])
 
-    def draw(self, row: F32, maximum: float, temperature: float, uniform: float) -> int:
+    def draw(
+        self, logits: F32, at: Sequence[int], maxima: F32, temperatures: Sequence[float], uniforms: Sequence[float]
+    ) -> NDArray[np.int64]:
+        each = zip(at, maxima.tolist(), temperatures, uniforms, strict=True)
+        return np.array([self._draw(logits[row], *how) for row, *how in each], np.int64)
+
+    def _draw(self, row: F32, maximum: float, temperature: float, uniform: float) -> int:
         weights = _weights(row, maximum, temperature)
         ends = _run_sums(weights).cumsum()
         target = uniform * ends[-1]

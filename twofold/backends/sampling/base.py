@@ -29,6 +29,7 @@ class SampleRequest:
     before it, empty unless penalties need them. ``suppressed`` tokens cannot be sampled, nor those whose bit is 0 in
     ``mask`` (as ``TokenConstraint.mask``; None rules nothing out). ``candidates`` asks for that many most likely tokens
     instead of a sample, for beam search; penalties, bias and filters do not apply to them.
+    ``plain`` says that nothing but the temperature applies, so that such requests are sampled together.
     """
 
     params: SamplingParams
@@ -39,6 +40,7 @@ class SampleRequest:
     suppressed: Sequence[int] = ()
     mask: bytes | memoryview | None = None
     candidates: int = 0
+    plain: bool = False
 
 
 GREEDY: Final = SampleRequest(SamplingParams(temperature=0), 0, 0)
@@ -67,10 +69,13 @@ class RowOps(Protocol):
         """[vocab] → Σ exp((logit − maximum) / temperature)."""
         ...
 
-    def draw(self, row: F32, maximum: float, temperature: float, uniform: float) -> int:
-        """[vocab] → the first id, in ascending order, where the running weight sum exceeds uniform · total.
+    def draw(
+        self, logits: F32, at: Sequence[int], maxima: F32, temperatures: Sequence[float], uniforms: Sequence[float]
+    ) -> NDArray[np.int64]:
+        """For each of the rows ``at`` of [rows, vocab] the first id, in ascending order, where the running weight sum
+        exceeds uniform · total.
 
-        Weights are exp((logit − maximum) / temperature); ``uniform`` is in [0, 1). An id of weight 0 is never drawn.
+        Weights are exp((logit − maximum) / temperature); uniforms are in [0, 1). An id of weight 0 is never drawn.
         """
         ...
 

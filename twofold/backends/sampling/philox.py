@@ -6,13 +6,18 @@ on the request's seed and the token's position, it is the same alone, in any bat
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+import numpy as np
 
 MULTIPLIERS: Final = (0xD2511F53, 0xCD9E8D57)
 WEYL: Final = (0x9E3779B9, 0xBB67AE85)
 ROUNDS: Final = 10
 WORD: Final = 0xFFFFFFFF
 
+FEW: Final = 8
+"""Fewer numbers are made faster one by one."""
 DRAW: Final = 0
 DERIVE: Final = 1
 """What a number is used for is the last word of its counter: uses never share numbers."""
@@ -36,6 +41,17 @@ def uniform(seed: int, position: int) -> float:
     """A number in [0, 1), a multiple of 2⁻⁵³, for the token at ``position`` of a request with this 64-bit seed."""
     high, low, _, _ = philox((position & WORD, position >> 32, 0, DRAW), (seed & WORD, seed >> 32))
     return ((high << 21) | (low >> 11)) * 2.0**-53
+
+
+def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> Sequence[float]:
+    """``uniform`` of each pair: many at once cost little more than one."""
+    if len(seeds) < FEW:
+        return [uniform(seed, position) for seed, position in zip(seeds, positions, strict=True)]
+    key, place = np.array(seeds, np.uint64), np.array(positions, np.uint64)
+    counter: Any = (place & WORD, place >> 32, np.zeros_like(place), np.full_like(place, DRAW))
+    high, low, _, _ = philox(counter, cast(Any, (key & WORD, key >> 32)))
+    found: Sequence[float] = (((high << 21) | (low >> 11)) * 2.0**-53).tolist()  # type: ignore[attr-defined]
+    return found
 
 
 def derive_seed(seed: int, index: int) -> int:

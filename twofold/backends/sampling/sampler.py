@@ -13,7 +13,7 @@ import numpy as np
 from twofold.backends.sampling.base import F32, GREEDY, Argmax, RowOps, SampleRequest
 from twofold.backends.sampling.filters import adjusted, allowed, candidates, changes_logits, filtered, pick, rules_out
 from twofold.backends.sampling.logprobs import most_likely, score
-from twofold.backends.sampling.philox import uniform
+from twofold.backends.sampling.philox import uniform, uniforms
 from twofold.core.errors import ModelError, TwofoldError
 from twofold.core.step import PositionLogprobs, TokenLogprob
 
@@ -38,8 +38,11 @@ class Sampler:
             tokens[index] = _broken()
         if requests.count(GREEDY) == len(requests):
             return tokens
+        together = [index for index, request in enumerate(requests) if request.plain and type(tokens[index]) is int]
+        if together:
+            self._draw(logits, at, requests, together, values, tokens)
         for index, (maximum, request) in enumerate(zip(values.tolist(), requests, strict=True)):
-            if request is GREEDY or not isfinite(maximum):
+            if request is GREEDY or request.plain or not isfinite(maximum):
                 continue
             try:
                 if not request.params.greedy or changes_logits(request):
@@ -62,6 +65,23 @@ class Sampler:
         """Log-probabilities of token i in row i of ``logits`` [tokens, vocab], and of the most likely others."""
         return score(self._rows, logits, tokens, alternatives)
 
+    def _draw(
+        self,
+        logits: F32,
+        at: Sequence[int],
+        requests: Sequence[SampleRequest],
+        together: list[int],
+        maxima: F32,
+        tokens: list[int | TwofoldError],
+    ) -> None:
+        """Puts the tokens of those requests into ``tokens`` that take the logits as they are, all at once."""
+        chosen = [requests[index] for index in together]
+        numbers = uniforms([request.seed for request in chosen], [request.position for request in chosen])
+        temperatures = [request.params.temperature for request in chosen]
+        ids = self._rows.draw(logits, [at[index] for index in together], maxima[together], temperatures, numbers)
+        for index, token in zip(together, ids.tolist(), strict=True):
+            tokens[index] = token
+
     def _sample_row(self, row: F32, maximum: float, request: SampleRequest) -> int:
         params = request.params
         if changes_logits(request):
@@ -75,7 +95,7 @@ class Sampler:
         number = uniform(request.seed, request.position)
         if filtered(params):
             return pick(*candidates(self._rows, row, maximum, params), number)
-        return self._rows.draw(row, maximum, params.temperature, number)
+        return int(self._rows.draw(row[None], [0], np.array([maximum], np.float32), [params.temperature], [number])[0])
 
 
 def _broken() -> ModelError:

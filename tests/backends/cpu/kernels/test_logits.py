@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.backends.cpu.kernels.harness import Floats, Machine, assert_same_bits
 from twofold.backends.cpu.kernels.row_ops import KernelRowOps
 from twofold.backends.sampling.base import RowOps
 
 VOCABULARIES = [1, 5, 15, 16, 17, 1023, 1024, 1025, 2051, 32003]
+
+
+def draw(ops: RowOps, row: NDArray[np.float32], maximum: float, temperature: float, uniform: float) -> int:
+    """One row alone."""
+    return int(ops.draw(row[None], [0], np.array([maximum], np.float32), [temperature], [uniform])[0])
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +96,7 @@ def test_draw_inverts_the_distribution(ops: RowOps, vocabulary: int, kind: str) 
     weights = np.exp(row.astype(np.float64) - row.max())
     ends = weights.cumsum() / weights.sum()
     for uniform in [0.0, 0.1, 0.5, 0.9, 0.999999, 1 - 2**-53]:
-        drawn = ops.draw(row, float(row.max()), 1.0, uniform)
+        drawn = draw(ops, row, float(row.max()), 1.0, uniform)
         assert weights[drawn] > 0
         assert ends[drawn] - weights[drawn] / weights.sum() - 1e-5 <= uniform <= ends[drawn] + 1e-5
 
@@ -98,13 +104,13 @@ def test_draw_inverts_the_distribution(ops: RowOps, vocabulary: int, kind: str) 
 def test_a_weight_of_zero_is_never_drawn(ops: RowOps) -> None:
     row = np.full(5000, -np.inf, np.float32)
     row[[7, 3000]] = 0
-    drawn = [ops.draw(row, 0.0, 0.5, u) for u in (0.0, 0.49, 0.5, 1 - 2**-53)]
+    drawn = [draw(ops, row, 0.0, 0.5, u) for u in (0.0, 0.49, 0.5, 1 - 2**-53)]
     assert drawn == [7, 7, 3000, 3000]
 
 
 def test_a_frozen_temperature_draws_the_argmax(ops: RowOps) -> None:
     row = rows_of(5000, "plain")[0]
-    assert ops.draw(row, float(row.max()), 1e-40, 0.5) == row.argmax()
+    assert draw(ops, row, float(row.max()), 1e-40, 0.5) == row.argmax()
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
@@ -137,5 +143,5 @@ def test_every_instruction_set_gives_the_same_bits(all_ops: list[RowOps], vocabu
     for other in all_ops[1:]:
         assert_same_bits(other.log_sum_exp(rows), all_ops[0].log_sum_exp(rows))
         assert other.weight_sum(row, maximum, 0.7) == all_ops[0].weight_sum(row, maximum, 0.7)
-        assert other.draw(row, maximum, 0.7, 0.3) == all_ops[0].draw(row, maximum, 0.7, 0.3)
+        assert draw(other, row, maximum, 0.7, 0.3) == draw(all_ops[0], row, maximum, 0.7, 0.3)
         np.testing.assert_array_equal(other.argmax(rows)[0], all_ops[0].argmax(rows)[0])

@@ -18,7 +18,7 @@ from twofold.backends.cpu.kernels.ir import Kernel, Value, Var
 from twofold.backends.cpu.kernels.math import exp, log
 from twofold.backends.cpu.kernels.rows import float_bits
 from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments
-from twofold.backends.cpu.kernels.types import F32, F32X16, F64, I1, I16, I32, I32X16, I64
+from twofold.backends.cpu.kernels.types import F32, F32X16, F64, I1, I16, I32, I32X16, I64, PTR
 
 BLOCK: Final = 1024
 LANES: Final = 16
@@ -33,13 +33,16 @@ GROUP_MAXIMA_FIELDS: Final = ("logits", "stride", "count", "maxima")
 """Out: for each block its 16 lanes' maxima, float32 [rows, blocks, 16]."""
 AT_LEAST_FIELDS: Final = ("logits", "count", "bound", "ids", "found")
 """One row. Out: int32 ids of the logits ≥ ``bound`` (float32 bits), ascending, and int64 how many."""
-WEIGHT_FIELDS: Final = ("logits", "count", "maximum", "inverse_temperature", "out")
-"""One row, weights exp((logit − maximum) · inverse_temperature); both numbers are float32 bits. Out: float32 sums of
-each block, or the weights themselves (filled up to whole vectors with 0)."""
+WEIGHT_FIELDS: Final = ("rows", "counts", "maxima", "inverses", "out", "out_stride")
+"""Weights exp((logit − maximum) · inverse temperature): for each row its address, int64 count, float32 maximum and
+inverse. Out, ``out_stride`` bytes from row to row: float32 sums of each block, or the weights themselves (filled up to
+whole vectors with 0)."""
 MASK_FIELDS: Final = ("logits", "words", "count", "out")
 """One row. ``words``: int32 [at least count / 32], bit t % 32 of word t // 32 for id t. Out: float32 [count]; it may be
 the row itself."""
-POINTERS: Final = frozenset({"logits", "ids", "values", "maxima", "logs", "found", "out", "words"})
+POINTERS: Final = frozenset(
+    {"logits", "ids", "values", "maxima", "logs", "found", "out", "words", "rows", "counts", "inverses"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,23 +206,32 @@ def log_sum_exp_kernel() -> Kernel:
 def weight_sums_kernel() -> Kernel:
     """The sum of the weights of each block."""
     with _kernel("weight_sums", WEIGHT_FIELDS) as (k, f, units):
-        weights = Weights(k, float_bits(f["maximum"]), float_bits(f["inverse_temperature"]))
-        for _unit in units:
-            row = LogitRow.at(k, f["logits"], f["count"])
+        for unit in units:
+            row, weights, out = _weighed(k, f, unit)
             for block in k.range(0, row.blocks):
-                k.store(weights.block_sum(row, block), f["out"] + block * LANE_BYTES)
+                k.store(weights.block_sum(row, block), out + block * LANE_BYTES)
     return k
 
 
 def weights_kernel() -> Kernel:
     """Every weight."""
     with _kernel("weights", WEIGHT_FIELDS) as (k, f, units):
-        weights = Weights(k, float_bits(f["maximum"]), float_bits(f["inverse_temperature"]))
-        for _unit in units:
-            row = LogitRow.at(k, f["logits"], f["count"])
+        for unit in units:
+            row, weights, out = _weighed(k, f, unit)
             for block in k.range(0, row.blocks):
-                row.each(block, lambda at, logits: k.store(weights.of(logits), f["out"] + at * LANE_BYTES))
+                row.each(block, partial(_store_weights, weights, out))
     return k
+
+
+def _weighed(k: Kernel, f: KernelArguments, unit: Value) -> tuple[LogitRow, Weights, Value]:
+    """A row, its weights, and where its results go."""
+    row = LogitRow.at(k, k.field(PTR, f["rows"] + unit * 8, 0), k.load(I64, f["counts"] + unit * 8))
+    weights = Weights(k, k.load(F32, f["maxima"] + unit * LANE_BYTES), k.load(F32, f["inverses"] + unit * LANE_BYTES))
+    return row, weights, f["out"] + unit * f["out_stride"]
+
+
+def _store_weights(weights: Weights, out: Value, at: Value, logits: Value) -> None:
+    weights.k.store(weights.of(logits), out + at * LANE_BYTES)
 
 
 def mask_kernel() -> Kernel:

@@ -7,7 +7,7 @@ to one thread. Arrays are float32, contiguous, of at most 2³¹ − 1 logits a r
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -95,23 +95,33 @@ class KernelRowOps:
 
     def weight_sum(self, row: F32, maximum: float, temperature: float) -> float:
         """[vocab] → Σ exp((logit − maximum) / temperature)."""
-        return float(self._running_sums(row, maximum, temperature)[-1])
+        rows = np.array([_at(row)], np.int64)
+        return float(
+            self._running_sums(rows, len(row), np.array([maximum], np.float32), _inverses([temperature]))[0, -1]
+        )
 
-    def draw(self, row: F32, maximum: float, temperature: float, uniform: float) -> int:
-        """[vocab] → the first id, in ascending order, where the running weight sum exceeds uniform · total.
-
-        Weights are exp((logit − maximum) / temperature); ``uniform`` is in [0, 1). An id of weight 0 is never drawn.
-        """
-        ends = self._running_sums(row, maximum, temperature)
-        last = int(ends.searchsorted(ends[-1]))
-        target = uniform * ends[-1]
-        block = min(int(ends.searchsorted(target, side="right")), last)
-        before = ends[block - 1] if block else 0.0
-        weights = self._block_weights(row, block, maximum, temperature)
-        place = int(weights.cumsum(dtype=np.float64).searchsorted(target - before, side="right"))
-        if place == len(weights):  # the float32 sum of the block was a little more than its weights
-            place = int(np.flatnonzero(weights)[-1])
-        return block * BLOCK + place
+    def draw(
+        self, logits: F32, at: Sequence[int], maxima: F32, temperatures: Sequence[float], uniforms: Sequence[float]
+    ) -> NDArray[np.int64]:
+        """``RowOps.draw``."""
+        rows = _at(logits) + logits.strides[0] * np.asarray(at, np.int64)
+        vocab, inverses, every = logits.shape[1], _inverses(temperatures), np.arange(len(rows))
+        maxima = np.ascontiguousarray(maxima, np.float32)
+        ends = self._running_sums(rows, vocab, maxima, inverses)
+        targets = np.asarray(uniforms) * ends[:, -1]
+        last = np.count_nonzero(ends < ends[:, -1:], axis=1)
+        blocks = np.minimum(np.count_nonzero(ends <= targets[:, None], axis=1), last)
+        before = np.where(blocks > 0, ends[every, blocks - 1], 0.0)
+        counts = np.minimum(vocab - blocks * BLOCK, BLOCK)
+        weights = np.zeros((len(rows), BLOCK), np.float32)
+        starts = rows + 4 * BLOCK * blocks
+        self._weights(len(rows), _at(starts), _at(counts), _at(maxima), _at(inverses), _at(weights), 4 * BLOCK)
+        sums = weights.cumsum(axis=1, dtype=np.float64)
+        places = np.count_nonzero(sums <= (targets - before)[:, None], axis=1)
+        # The float32 sum of a block may be a little more than its weights: then the last id of any weight is drawn.
+        places = np.where(places < counts, places, BLOCK - 1 - (weights[:, ::-1] != 0).argmax(axis=1))
+        ids: NDArray[np.int64] = blocks * BLOCK + places
+        return ids
 
     def mask(self, row: F32, words: NDArray[np.uint32], out: F32) -> None:
         """[vocab] → ``out`` [vocab]: the logit of each token whose bit is set, −inf for the others.
@@ -122,17 +132,11 @@ class KernelRowOps:
         self._mask(1, _at(row), _at(words), covered, _at(out))
         out[covered:] = -np.inf
 
-    def _running_sums(self, row: F32, maximum: float, temperature: float) -> NDArray[np.float64]:
-        """The sum of all weights up to the end of each block: float64, in ascending order."""
-        sums = np.empty(_blocks(len(row)), np.float32)
-        self._weight_sums(1, _at(row), len(row), _bits(maximum), _inverse(temperature), _at(sums))
-        return sums.cumsum(dtype=np.float64)
-
-    def _block_weights(self, row: F32, block: int, maximum: float, temperature: float) -> F32:
-        inside = row[block * BLOCK : (block + 1) * BLOCK]
-        weights = np.empty(BLOCK, np.float32)
-        self._weights(1, _at(inside), len(inside), _bits(maximum), _inverse(temperature), _at(weights))
-        return weights[: len(inside)]
+    def _running_sums(self, rows: NDArray[np.int64], vocab: int, maxima: F32, inverses: F32) -> NDArray[np.float64]:
+        """The sum of all weights up to the end of each block: float64 [rows, blocks], in ascending order."""
+        sums, counts = np.empty((len(rows), _blocks(vocab)), np.float32), np.full(len(rows), vocab, np.int64)
+        self._weight_sums(len(rows), _at(rows), _at(counts), _at(maxima), _at(inverses), _at(sums), sums.strides[0])
+        return sums.cumsum(axis=1, dtype=np.float64)
 
 
 def _at(array: F32 | NDArray[np.int32] | NDArray[np.int64] | NDArray[np.uint32]) -> int:
@@ -144,8 +148,9 @@ def _bits(value: float) -> int:
     return int(struct.unpack("<I", struct.pack("<f", value))[0])
 
 
-def _inverse(temperature: float) -> int:
-    return _bits(1.0 / max(temperature, LEAST_TEMPERATURE))
+def _inverses(temperatures: Sequence[float]) -> F32:
+    """1 / temperature of each, rounded once."""
+    return (1.0 / np.maximum(np.asarray(temperatures, np.float64), LEAST_TEMPERATURE)).astype(np.float32)
 
 
 def _blocks(count: int) -> int:
