@@ -192,7 +192,7 @@ class _Priced:
 
     @classmethod
     def of(cls, name: str, asked: WorkloadOptions, machines: OwnMachines | None) -> _Priced:
-        from twofold.planner.price.catalog import known_catalog  # noqa: PLC0415 - start-up time
+        from twofold.planner.price.table import known_catalog  # noqa: PLC0415 - start-up time
         from twofold.planner.price.workload import api_cost  # noqa: PLC0415
 
         at, model = datetime.now(UTC), known_catalog().find(name)
@@ -207,13 +207,13 @@ class _Priced:
         return float(self.api.per_request) if self.traced is None else self.traced.per_request
 
     def document(self) -> dict[str, Any]:
-        from twofold.planner.price.catalog import known_catalog  # noqa: PLC0415 - start-up time
         from twofold.planner.price.document import (  # noqa: PLC0415
             as_json,
             compression_as_json,
             own_as_json,
             traced_as_json,
         )
+        from twofold.planner.price.table import known_catalog  # noqa: PLC0415 - start-up time
 
         if self.traced is None:
             found = as_json(self.api, known_catalog(), self.at)
@@ -226,7 +226,7 @@ class _Priced:
         return found
 
     def lines(self) -> Iterator[str]:
-        from twofold.planner.price.catalog import known_catalog  # noqa: PLC0415 - start-up time
+        from twofold.planner.price.table import known_catalog  # noqa: PLC0415 - start-up time
         from twofold.planner.price.tell import (  # noqa: PLC0415
             tell_api,
             tell_compression,

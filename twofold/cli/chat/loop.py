@@ -1,22 +1,37 @@
-"""The loop of a chat: reads a message, obeys or answers it, and says what happened."""
+"""The loop of a chat: reads a message, answers it or runs a command such as /help, and prints the result."""
 
 from __future__ import annotations
 
+import base64
+import re
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from pathlib import Path
+from typing import Final, Literal, Protocol, TypeAlias
 
 from twofold.cli.chat.base import ChatCompletion, ChatModel, Prompt, PromptRequest, cut_note
-from twofold.cli.chat.commands import is_command, run_command
 from twofold.cli.chat.screen import answer_writer
-from twofold.cli.chat.settings import ChatSettings
+from twofold.cli.chat.settings import ChatSettings, full_name
 from twofold.cli.chat.talk import Talk
-from twofold.cli.console import faint, fold, note, print_failure
-from twofold.core.errors import ContextLengthError, TwofoldError
+from twofold.cli.console import faint, fold, is_terminal, note, print_failure
+from twofold.core.errors import ContextLengthError, TwofoldError, UsageError, nearest
 
 MORE_TOKENS: Final = "/set max_tokens raises the limit"
 ROOM_SHARE: Final = 4
 """An answer has at least a quarter of the context, while there are turns that can be left out."""
 LEAVE: Final = "Press Ctrl-C again to leave, or type /bye."
+MOST_BYTES: Final = 74_994
+"""What terminals take at most, as xterm's documentation of control sequences has it."""
+
+
+Argument: TypeAlias = Literal["", "file", "model", "setting", "switch", "text"]
+_FORM: Final = re.compile(r"/[a-z?]*(?=\s|$)")
+
+KEYS: Final = """\
+Enter sends. Alt-Enter, Ctrl-J or a backslash at the end of a line starts a new line; text between \"\"\" can have
+several lines.
+Ctrl-C stops an answer, and leaves at an empty prompt when pressed twice. Ctrl-D leaves. Ctrl-R searches the history."""
 
 
 class Reader(Protocol):
@@ -115,3 +130,191 @@ class Chat:
 
 def _turns(count: int) -> str:
     return "turn is" if count == 1 else f"{count} turns are"
+
+
+def copy(text: str) -> None:
+    """Asks the terminal to put ``text`` on the clipboard, by the escape sequence OSC 52; that works through ssh.
+
+    Raises UsageError without a terminal, or for a long text.
+    """
+    stream = next((stream for stream in (sys.stdout, sys.stderr) if is_terminal(stream)), None)
+    if stream is None:
+        raise UsageError("Copying needs a terminal.")
+    data = text.encode()
+    if len(data) > MOST_BYTES:
+        raise UsageError("The answer is too long for the clipboard of a terminal.", hint="Use /save FILE.")
+    stream.write(f"\x1b]52;c;{base64.b64encode(data).decode()}\x07")
+    stream.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command. ``usage`` shows its argument, ``kind`` says what completes it."""
+
+    name: str
+    usage: str
+    help: str
+    run: Callable[[Chat, str], None]
+    kind: Argument = ""
+    aliases: tuple[str, ...] = ()
+
+
+def is_command(text: str) -> bool:
+    """Whether a message is a command: /name alone or before a space, so that a path is a message."""
+    return _FORM.match(text) is not None
+
+
+def run_command(chat: Chat, line: str) -> None:
+    """Carries out a line that begins with a slash. Raises UsageError where there is no such command."""
+    name, _, text = line.partition(" ")
+    command = BY_NAME.get(name)
+    if command is None:
+        close = nearest(name, BY_NAME)
+        raise UsageError(f"There is no {name}.", hint=f"Did you mean {close}?" if close else "/help lists them.")
+    text = text.strip()
+    if text and not command.usage:
+        raise UsageError(f"{name} takes no argument.")
+    command.run(chat, text)
+
+
+def _help(_chat: Chat, _text: str) -> None:
+    width = max(len(f"{command.name} {command.usage}") for command in COMMANDS) + 2
+    for command in COMMANDS:
+        also = f" (also {', '.join(command.aliases)})" if command.aliases else ""
+        note(fold(f"{command.name + ' ' + command.usage:<{width}}{command.help}{also}", width))
+    note(fold(KEYS))
+
+
+def _set(chat: Chat, text: str) -> None:
+    name, _, value = text.partition(" ")
+    if name == "system":
+        _system(chat, value)
+    elif value.strip():
+        chat.settings.change(name, value)
+        chat.say(f"{full_name(name)} is {chat.settings.shown(name, chat.model.defaults)}.")
+    elif name:
+        note(chat.settings.shown(name, chat.model.defaults))
+    else:
+        note("\n".join([*chat.settings.lines(chat.model.defaults), f"{'system':<20}{chat.talk.system or 'off'}"]))
+
+
+def _system(chat: Chat, text: str) -> None:
+    if not text:
+        note(chat.talk.system or "There is no system message.")
+        return
+    if not chat.model.has_template:
+        raise UsageError("The model has no chat template, which a system message needs.")
+    chat.talk.system = None if text == "off" else text
+    chat.say("The system message is set." if chat.talk.system else "The system message is removed.")
+
+
+def _show(chat: Chat, _text: str) -> None:
+    context = "" if chat.model.context is None else f", context {chat.model.context:,} tokens"
+    questions = len(chat.talk.turns) // 2
+    dropped = f", the oldest {chat.talk.dropped} no longer sent" if chat.talk.dropped else ""
+    note(f"{'model':<20}{chat.model.name}{context}")
+    note(f"{'system':<20}{chat.talk.system or 'off'}")
+    note(f"{'turns':<20}{questions}{dropped}")
+    note("\n".join(chat.settings.lines(chat.model.defaults)))
+
+
+def _save(chat: Chat, text: str) -> None:
+    path = _path("/save", text)
+    chat.talk.save(path, chat.model.name, chat.settings.as_dict())
+    chat.say(f"Saved {_questions(chat)} to {path}.")
+
+
+def _load(chat: Chat, text: str) -> None:
+    path = _path("/load", text)
+    settings = chat.talk.load(path)
+    chat.settings.restore(settings)
+    chat.say(f"Loaded {_questions(chat)} from {path}.")
+
+
+def _path(command: str, text: str) -> Path:
+    if not text:
+        raise UsageError(f"{command} needs a file.", hint=f"{command} chat.json")
+    return Path(text).expanduser()
+
+
+def _questions(chat: Chat) -> str:
+    count = len(chat.talk.turns) // 2
+    return f"{count} turn{'' if count == 1 else 's'}"
+
+
+def _clear(chat: Chat, _text: str) -> None:
+    chat.talk.clear()
+    chat.say("The conversation is cleared.")
+
+
+def _undo(chat: Chat, _text: str) -> None:
+    question = chat.talk.undo()
+    if question is None:
+        raise UsageError("There is nothing to undo.")
+    line = " ".join(question.split())
+    chat.say(f"Took back: {line if len(line) <= 60 else line[:59] + '…'}")
+
+
+def _regenerate(chat: Chat, _text: str) -> None:
+    question = chat.talk.undo()
+    if question is None:
+        raise UsageError("There is no answer to generate again.")
+    chat.ask(question)
+
+
+def _model(chat: Chat, text: str) -> None:
+    if not text:
+        note(chat.model.name)
+        return
+    chat.model.use(text)
+    chat.greet()
+
+
+def _models(chat: Chat, _text: str) -> None:
+    for name in chat.model.models():
+        note(f"{'*' if name == chat.model.name else ' '} {name}")
+
+
+def _stats(chat: Chat, text: str) -> None:
+    if text:
+        chat.settings.change("stats", text)
+        return
+    note(chat.model.statistics() or "There is no answer yet.")
+
+
+def _timeline(chat: Chat, _text: str) -> None:
+    lines = chat.model.explain()
+    note("\n".join(lines) if lines else "There is nothing to show.")
+
+
+def _copy(chat: Chat, _text: str) -> None:
+    if chat.talk.last_answer is None:
+        raise UsageError("There is no answer to copy.")
+    copy(chat.talk.last_answer)
+    chat.say("The answer is on the clipboard, if the terminal allows that.")
+
+
+def _leave(chat: Chat, _text: str) -> None:
+    chat.left = True
+
+
+COMMANDS: Final = (
+    Command("/help", "", "Show this.", _help, aliases=("/?",)),
+    Command(
+        "/set", "[NAME [VALUE]]", "Show or change settings: temperature, max_tokens, seed, system, …", _set, "setting"
+    ),
+    Command("/show", "", "Show the model, the system message and the settings.", _show),
+    Command("/system", "[TEXT]", "Show or set the system message; off removes it.", _system, "text"),
+    Command("/clear", "", "Forget the conversation; keep the system message.", _clear, aliases=("/reset",)),
+    Command("/regenerate", "", "Generate the last answer again.", _regenerate, aliases=("/retry",)),
+    Command("/undo", "", "Remove the last question and its answer.", _undo),
+    Command("/save", "FILE", "Save the conversation as JSON, or as Markdown to a .md file.", _save, "file"),
+    Command("/load", "FILE", "Load a saved conversation.", _load, "file"),
+    Command("/model", "[NAME]", "Show or change the model; the conversation stays.", _model, "model"),
+    Command("/models", "", "List the models.", _models),
+    Command("/copy", "", "Copy the last answer to the clipboard.", _copy),
+    Command("/stats", "[on|off]", "Show statistics of the last answer, or switch them for all.", _stats, "switch"),
+    Command("/timeline", "", "Show where the time of the last answer went.", _timeline),
+    Command("/bye", "", "Leave.", _leave, aliases=("/exit", "/quit")),
+)
+BY_NAME: Final = {name: command for command in COMMANDS for name in (command.name, *command.aliases)}

@@ -1,4 +1,4 @@
-"""Models by name: those of genai-prices where it is installed (the extra ``plan``), else the table inside.
+"""Models by name, with their prices.
 
 A name is an id (``claude-sonnet-4-6``), or a provider and an id (``openai/gpt-5``), in any case, with dots, dashes or
 spaces, with or without a date at its end.
@@ -10,8 +10,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
-from functools import lru_cache
-from importlib.util import find_spec
 from typing import Final
 
 from twofold.core.errors import ModelNotFoundError, nearest
@@ -80,15 +78,3 @@ def catalog_of(
 ) -> Catalog:
     """A catalog of these models."""
     return Catalog({model.name: model for model in models}, source, checked, guess)
-
-
-@lru_cache(maxsize=1)
-def known_catalog() -> Catalog:
-    """Prices of genai-prices where it is installed, else of the table inside."""
-    if find_spec("genai_prices") is None:
-        from twofold.planner.price.table import read_table  # noqa: PLC0415 - one of two
-
-        return read_table()
-    from twofold.planner.price.published import read_published  # noqa: PLC0415 - start-up time
-
-    return read_published()

@@ -12,12 +12,24 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import date
 from decimal import Decimal
+from functools import lru_cache
 from importlib.resources import files
+from importlib.util import find_spec
 from itertools import takewhile
 from typing import Any
 
 from twofold.planner.price.catalog import Catalog, catalog_of
 from twofold.planner.price.rates import RATE_KINDS, ApiModel, PriceList, Rate, RateKind, Tier
+
+
+@lru_cache(maxsize=1)
+def known_catalog() -> Catalog:
+    """Prices of genai-prices where it is installed (the extra ``plan``), else of the table inside."""
+    if find_spec("genai_prices") is None:
+        return read_table()
+    from twofold.planner.price.published import read_published  # noqa: PLC0415 - start-up time
+
+    return read_published()
 
 
 def read_table() -> Catalog:
