@@ -64,6 +64,15 @@ def test_every_lever_has_an_outcome_everywhere(model: str, machine: str, case: C
             assert each.after.gain(scenario.figures(), goal) == pytest.approx(each.gain(goal))
 
 
+def test_eight_bits_that_do_not_fit_are_refused() -> None:
+    """gpt-oss-120b has 4-bit experts: 65 GB of weights, and 118 GB with 8 bits."""
+    outcome = lever("8-bit arithmetic", scene("gpt-oss-120b", "a100-80", ALONE))
+    assert (outcome.status, outcome.why) == (
+        "cannot",
+        "Weights grow to 118 GB per device and no longer fit into a100-80.",
+    )
+
+
 def test_what_a_lever_saves_by_phase_is_what_the_answer_gets_shorter() -> None:
     scenario = scene()
     before = scenario.figures()

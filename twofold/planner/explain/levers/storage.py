@@ -62,6 +62,10 @@ def _narrow_arithmetic(scenario: UniformScenario, _now: Prediction, _given: Assu
         real = machine.computes_in(current.arithmetic)
         return LeverRefusal("in use", f"{current.name} weights are already multiplied in {real}.")
     changed = scenario.having(shape=scenario.shape.stored_as(form))
+    if not changed.room.fits:
+        return LeverRefusal(
+            "cannot", f"Weights grow to {size(changed.weight_bytes)} per device and no longer fit into {machine.name}."
+        )
     faster = machine.peak(form.arithmetic) / machine.peak(current.arithmetic)
     real = machine.computes_in(current.arithmetic)
     what = f"matrix products in {form.arithmetic}, with {faster:.3g} times the peak of {real}"
