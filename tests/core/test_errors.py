@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from twofold.api.fields import FieldError, Fields
+from twofold.api.fields import FieldError
+from twofold.api.openai.chat import ChatRequest
 from twofold.core.errors import MAX_COMPARED, MAX_QUOTED, named, nearest, quoted, spelled
 
 LONG = "temperature" * 200_000
@@ -46,13 +47,13 @@ def test_what_callers_wrote_is_quoted_in_short_and_escaped() -> None:
 @pytest.mark.parametrize("value", [LONG, [LONG], {LONG: LONG}, [1.5] * 100_000])
 def test_a_wrong_choice_is_not_repeated(value: object) -> None:
     with pytest.raises(FieldError) as caught:
-        Fields({"effort": value}).choice("effort", ("low", "high"))
+        ChatRequest.read({"messages": [{"role": "user", "content": "hi"}], "reasoning_effort": value})
     assert len(str(caught.value)) < 200
     assert caught.value.hint is None
 
 
 def test_an_unknown_field_is_named_in_short() -> None:
     with pytest.raises(FieldError) as caught:
-        Fields({LONG: 1}, "body").close()
+        ChatRequest.read({"messages": [{"role": "user", "content": "hi", LONG: 1}]})
     assert len(str(caught.value)) < 120
     assert len(caught.value.param) < 80

@@ -33,7 +33,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "engine": frozenset({"numpy", "structlog"}),
     "engine.grammar": frozenset({"numpy", "llguidance", "msgspec"}),
     "api": frozenset({"msgspec", "orjson"}),
-    "api.batch": frozenset({"orjson"}),
+    "api.batch": frozenset({"msgspec", "orjson"}),
     "observe": frozenset({"rich", "structlog", "prometheus_client", "opentelemetry"}),
     "planner": frozenset({"genai_prices", "numpy", "orjson"}),
     "bench": frozenset({"msgspec", "numpy", "orjson", "rich", "tokenizers"}),

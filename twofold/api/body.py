@@ -35,7 +35,7 @@ from twofold.api.fields import (
     refuse_unknown,
     unsupported,
 )
-from twofold.core.errors import named, nearest, quoted, spelled
+from twofold.core.errors import MAX_QUOTED, named, nearest, quoted, spelled
 
 Schema: TypeAlias = dict[str, Any]
 Notes: TypeAlias = dict[str, Any]
@@ -47,7 +47,8 @@ Read: TypeAlias = Callable[[Any, Path], Any]
 TAGS: Final = ("type", "role")
 """Fields that tell apart the objects of a union."""
 OMITTING: Final = Meta(extra={"omits": True})
-"""Note of a list, such as that of a chat's tools: objects of unknown types are omitted with a warning."""
+"""Note of a list, such as that of a chat's tools: objects of unknown types are omitted with a warning. ``omitted``
+beside ``omits`` makes what takes the place of one."""
 OFFERED: Final = Meta(extra={"offered": True})
 """Note of words of which the API knows more than are offered here."""
 COMPONENTS: Final = "#/components/schemas/"
@@ -82,7 +83,7 @@ def schemas(bodies: Iterable[type[RequestObject]]) -> dict[str, Schema]:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class JsonKind:
     """What a value may be.
 
     types   the JSON types that it has, as Python has them
@@ -100,16 +101,22 @@ class Kind:
     read: Read
     bodies: tuple[type[RequestObject], ...] = ()
     words: Words | None = None
-    items: Kind | None = None
+    items: JsonKind | None = None
     fits: Callable[[Any], object] = lambda _: True
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The only values of a field; ``offered``: the API knows others; ``hint`` is the way out."""
+    """The only values of a field.
+
+    offered  the API knows others
+    needed   the field is required, so that another value is a mistake although there is only one
+    hint     the way out
+    """
 
     known: tuple[Any, ...]
     offered: bool = False
+    needed: bool = False
     hint: str | None = None
 
     def read(self, value: Any, path: Path) -> Any:
@@ -125,11 +132,10 @@ class Words:
         close = nearest(value, self.known) if isinstance(value, str) and isinstance(self.known[0], str) else None
         hint = f"Did you mean {close!r}?" if close else None
         tag = name.rpartition(".")[2] in TAGS
-        if not self.offered and (len(self.known) > 1 or tag):
+        if not self.offered and (len(self.known) > 1 or self.needed or tag):
             wanted = " or ".join(map(str, self.known))
             return FieldError(f"{name} must be {wanted}, not {named(value)}.", param=name, hint=hint)
-        remove = "Possible" if tag else "Remove it, or use one of"
-        hint = hint or self.hint or f"{remove}: {', '.join(map(repr, self.known))}."
+        hint = hint or self.hint or f"Possible: {', '.join(map(repr, self.known))}."
         return FieldError(f"{name} {named(value)} is not supported.", param=name, code=UNSUPPORTED_VALUE, hint=hint)
 
 
@@ -140,7 +146,7 @@ class Object:
         hints = get_type_hints(body, include_extras=True)
         self._body = body
         self._declared = msgspec.structs.fields(body)
-        self.kinds = {each.encode_name: kind_of(hints[each.name]) for each in self._declared}
+        self.kinds = {each.encode_name: kind_of(hints[each.name], needed=each.required) for each in self._declared}
         self.required = {each.encode_name for each in self._declared if each.required}
         forms = {each.encode_name: _notes(hints[each.name]).get("form", {}) for each in self._declared}
         self.form: Schema = {
@@ -205,9 +211,9 @@ def nullable(form: Schema) -> Schema:
     )
 
 
-def kind_of(hint: Any) -> Kind:
-    """What the type of a field means."""
-    notes = _notes(hint)
+def kind_of(hint: Any, *, needed: bool = False) -> JsonKind:
+    """What the type of a field means; ``needed``: of a required one."""
+    notes = _notes(hint) | {"needed": needed}
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     if "only" in notes:
@@ -216,7 +222,7 @@ def kind_of(hint: Any) -> Kind:
     if make is not None:
         return make(get_args(hint), notes)
     assert issubclass(hint, RequestObject), f"{hint} is not declared"
-    return Kind((dict,), "an object", {"$ref": COMPONENTS + hint.__name__}, object_of(hint).read, (hint,))
+    return JsonKind((dict,), "an object", {"$ref": COMPONENTS + hint.__name__}, object_of(hint).read, (hint,))
 
 
 def _notes(hint: Any) -> Notes:
@@ -232,7 +238,7 @@ def _notes(hint: Any) -> Notes:
     return found
 
 
-def _plain(kind: type, wanted: str, form: Schema, fits: Callable[[Any], object] = lambda _: True) -> Kind:
+def _plain(kind: type, wanted: str, form: Schema, fits: Callable[[Any], object] = lambda _: True) -> JsonKind:
     """A value without parts."""
 
     def read(value: Any, path: Path) -> Any:
@@ -243,10 +249,10 @@ def _plain(kind: type, wanted: str, form: Schema, fits: Callable[[Any], object] 
         return value
 
     types = (int, float) if kind is float else (kind,)
-    return Kind(types, wanted, form, read, fits=fits)
+    return JsonKind(types, wanted, form, read, fits=fits)
 
 
-def _text(notes: Notes) -> Kind:
+def _text(notes: Notes) -> JsonKind:
     low, high, pattern = notes.get("min_length", 0), notes.get("max_length"), notes.get("pattern")
     most = sys.maxsize if high is None else high
     match = re.compile(
@@ -257,7 +263,7 @@ def _text(notes: Notes) -> Kind:
     return _plain(str, wanted, form, lambda value: low <= len(value) <= most and match(value))
 
 
-def _number(notes: Notes, kind: type[float]) -> Kind:
+def _number(notes: Notes, kind: type[float]) -> JsonKind:
     low, above, high = notes.get("ge"), notes.get("gt"), notes.get("le")
     least = -sys.float_info.max if low is None else low  # so that neither infinity nor NaN fits
     most = sys.float_info.max if high is None else high
@@ -273,15 +279,15 @@ def _number(notes: Notes, kind: type[float]) -> Kind:
     return _plain(kind, wanted, form, lambda value: least <= value <= most and (above is None or value > above))
 
 
-def _words(known: tuple[Any, ...], notes: Notes) -> Kind:
-    words = Words(known, "offered" in notes, notes.get("hint"))
+def _words(known: tuple[Any, ...], notes: Notes) -> JsonKind:
+    words = Words(known, "offered" in notes or "only" in notes, notes["needed"], notes.get("hint"))
     types = tuple({type(value) for value in known})
     form: Schema = {"enum": list(known)} if known else {"type": "null"}
     wanted = " or ".join(map(str, known))
-    return Kind(types, wanted, form | ({"type": "string"} if types == (str,) else {}), words.read, words=words)
+    return JsonKind(types, wanted, form | ({"type": "string"} if types == (str,) else {}), words.read, words=words)
 
 
-def _list(parts: tuple[Any, ...], notes: Notes) -> Kind:
+def _list(parts: tuple[Any, ...], notes: Notes) -> JsonKind:
     items, low, high = kind_of(parts[0]), notes.get("min_length", 0), notes.get("max_length")
     wanted = "a list" + _bounded(low, high, "entries")
     most = sys.maxsize if high is None else high
@@ -296,16 +302,21 @@ def _list(parts: tuple[Any, ...], notes: Notes) -> Kind:
                 return msgspec.convert(value, fast)  # many token ids in one call
             except msgspec.ValidationError:
                 pass  # the error is made below, unless it was 2.0 for 2
-        entries = enumerate(value)
-        return [
-            items.read(one, (path, n)) for n, one in entries if words is None or not _omitted(one, (path, n), words)
-        ]
+        if words is None:
+            return [items.read(one, (path, index)) for index, one in enumerate(value)]
+        found = []
+        for index, one in enumerate(value):
+            if not _is_omitted(one, (path, index), words):
+                found.append(items.read(one, (path, index)))
+            elif "omitted" in notes:
+                found.append(notes["omitted"](one, (path, index)))
+        return found
 
     form = {"type": "array", "items": items.form} | _given(minItems=low or None, maxItems=high)
-    return Kind((list,), wanted, form, read, items.bodies, items=items)
+    return JsonKind((list,), wanted, form, read, items.bodies, items=items)
 
 
-def _omitted(value: Any, path: Path, words: Words) -> bool:
+def _is_omitted(value: Any, path: Path, words: Words) -> bool:
     """Whether an object is omitted, because its type is unknown. Raises FieldError where nothing may be omitted."""
     kind = value.get("type") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind in words.known:
@@ -314,7 +325,7 @@ def _omitted(value: Any, path: Path, words: Words) -> bool:
     return True
 
 
-def _map(parts: tuple[Any, ...], notes: Notes) -> Kind:
+def _map(parts: tuple[Any, ...], notes: Notes) -> JsonKind:
     """An object with names of the caller's; with any values it is read as it is."""
     names, values, high = kind_of(parts[0]), kind_of(parts[1]), notes.get("max_length")
     wanted = notes.get("wanted", "an object" + _bounded(0, high, "entries"))
@@ -328,16 +339,16 @@ def _map(parts: tuple[Any, ...], notes: Notes) -> Kind:
         for name in value:
             if not names.fits(name):
                 wrong = f"{at(path)} must be {wanted}, not with the name {quoted(name)}."
-                raise FieldError(wrong, param=at(path))
+                raise FieldError(wrong, param=f"{at(path)}.{name[:MAX_QUOTED]}")
         return {name: values.read(one, (path, name)) for name, one in value.items()}
 
     form: Schema = {"type": "object"}
     form |= _given(additionalProperties=values.form or None, maxProperties=high)
     form |= {"propertyNames": names.form} if len(names.form) > 1 else {}
-    return Kind((dict,), wanted, form, read, values.bodies)
+    return JsonKind((dict,), wanted, form, read, values.bodies)
 
 
-def _union(parts: tuple[Any, ...], notes: Notes) -> Kind:
+def _union(parts: tuple[Any, ...], notes: Notes) -> JsonKind:
     """Told apart by the JSON type; lists also by their first entry, objects by their TAGS or their required fields."""
     kinds = [kind_of(part) for part in parts if part is not NoneType]
     if len(kinds) == 1:
@@ -357,7 +368,7 @@ def _union(parts: tuple[Any, ...], notes: Notes) -> Kind:
             return _chosen([object_of(kind.bodies[0]) for kind in fitting], value, path).read(value, path)
         return fitting[0].read(value, path)
 
-    return Kind(types, wanted, {"anyOf": [kind.form for kind in kinds]}, read, bodies)
+    return JsonKind(types, wanted, {"anyOf": [kind.form for kind in kinds]}, read, bodies)
 
 
 def _chosen(objects: list[Object], value: dict[str, Any], path: Path) -> Object:
@@ -371,7 +382,7 @@ def _chosen(objects: list[Object], value: dict[str, Any], path: Path) -> Object:
         left = [
             one for one in objects if (given in known.get(one, ()) if given is not None else tag not in one.required)
         ]
-        if not left and given is None:
+        if given is None and (not left or (len(left) == 1 and not left[0].required <= value.keys())):
             raise missing((path, tag))
         if not left:
             raise _joined(words.values()).error(at((path, tag)), given)
@@ -388,8 +399,8 @@ def _joined(several: Iterable[Words | None]) -> Words:
     return Words(tuple(dict.fromkeys(word for words in each for word in words.known)), any(w.offered for w in each))
 
 
-KINDS: Final[dict[Any, Callable[[tuple[Any, ...], Notes], Kind]]] = {
-    Any: lambda _, notes: Kind((bool, int, float, str, list, dict), "a value", {}, lambda value, path: value),  # noqa: ARG005
+KINDS: Final[dict[Any, Callable[[tuple[Any, ...], Notes], JsonKind]]] = {
+    Any: lambda _, notes: JsonKind((bool, int, float, str, list, dict), "a value", {}, lambda value, path: value),  # noqa: ARG005
     NoneType: _words,
     Literal: _words,
     Union: _union,

@@ -7,7 +7,6 @@ from typing import Annotated, Final, TypeAlias
 from msgspec import Meta
 
 from twofold.api.body import COMPONENTS, RequestObject
-from twofold.api.fields import Fields
 
 MAX_MODEL_CHARS: Final = 512
 
@@ -21,13 +20,3 @@ class OwnFields(RequestObject):
     """Twofold's own fields."""
 
     explain: Annotated[bool, Meta(description="The reply carries the request's record.")] = False
-
-
-def read_explain(fields: Fields) -> bool:
-    """Whether the reply shall carry the request's record."""
-    ours = fields.inner("twofold")
-    if ours is None:
-        return False
-    explain = ours.flag("explain")
-    ours.close()
-    return explain

@@ -30,7 +30,7 @@ def test_the_defaults_are_openais() -> None:
     request = read()
     assert request.params == SamplingParams(max_tokens=None)
     assert (request.stream, request.store, request.tier, request.explain) == (False, True, "auto", False)
-    assert request.options == RequestOptions()
+    assert request.request_options == RequestOptions()
     assert read(model=None).model is None
 
 
@@ -49,7 +49,7 @@ def test_fields_of_sampling_and_treatment() -> None:
     )
     assert request.params == SamplingParams(temperature=0.5, top_p=0.9, top_k=3, max_tokens=7)
     assert (request.stream, request.store, request.tier, request.explain) == (True, False, "priority", True)
-    assert request.options == RequestOptions(priority=3)
+    assert request.request_options == RequestOptions(priority=3)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_log_probabilities_have_to_be_included() -> None:
     [(None, Thinking()), ("none", Thinking("off")), ("low", Thinking("on", 1024, "reasoning.effort"))],
 )
 def test_efforts(effort: str | None, thinking: Thinking) -> None:
-    assert read(reasoning={"effort": effort, "summary": "auto"}).turn.reasoning.thinking == thinking
+    assert read(reasoning={"effort": effort, "summary": "auto"}).turn.thinking == thinking
 
 
 def test_tools_and_choices() -> None:
@@ -256,14 +256,14 @@ def test_input_tokens_are_those_of_the_prompt(facts: ModelFacts) -> None:
 
 IMPOSSIBLE: list[tuple[dict[str, Any], str, str]] = [
     ({"input": None}, "input", "required"),
-    ({"input": []}, "input", "1 to 4096 items"),
-    ({"input": 5}, "input", "text, or a list"),
+    ({"input": []}, "input", "required"),
+    ({"input": 5}, "input", "text or a list"),
     ({"input": ["a"]}, "input[0]", "an object"),
     ({"input": [{"type": "mesage"}]}, "input[0].type", "Did you mean 'message'?"),
     ({"input": [{"type": "computer_call"}]}, "input[0].type", "not supported"),
     ({"input": [{"role": "usr", "content": "a"}]}, "input[0].role", "Did you mean 'user'?"),
     ({"input": [{"role": "user"}]}, "input[0].content", "required"),
-    ({"input": [{"role": "user", "content": []}]}, "input[0].content", "text or a list of parts"),
+    ({"input": [{"role": "user", "content": []}]}, "input[0].content", "not empty"),
     (
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
         "input[0].content[0].type",
@@ -277,7 +277,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": {"id": "p"}}, "prompt", "not supported"),
     ({"moderation": {}}, "moderation", "not supported"),
     ({"context_management": [{"type": "compaction"}]}, "context_management", "not supported"),
-    ({"include": ["file_search_call.results"]}, "include", "not supported"),
+    ({"include": ["file_search_call.results"]}, "include[0]", "not supported"),
     ({"top_logprobs": 3}, "top_logprobs", "include"),
     ({"top_logprobs": 21}, "top_logprobs", "from 0 to 20"),
     ({"tools": [{"type": "web_search"}]}, "tools[0].type", "not supported"),
@@ -285,15 +285,16 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [WEATHER] * 129}, "tools", "at most 128"),
     ({"tools": [{"type": "function", "name": ""}]}, "tools[0].name", "1 to 128 characters"),
     ({"tools": [{"type": "function", "name": "a", "parametrs": {}}]}, "tools[0].parametrs", "Did you mean"),
-    ({"tool_choice": "any"}, "tool_choice", "unknown"),
-    ({"tool_choice": {"type": "web_search"}}, "tool_choice.type", "function or allowed_tools"),
+    ({"tool_choice": "any"}, "tool_choice", "auto or none or required"),
+    ({"tool_choice": {"type": "web_search"}}, "tool_choice.type", "'function', 'allowed_tools'"),
     ({"reasoning": {"effort": "hihg"}}, "reasoning.effort", "Did you mean 'high'?"),
     ({"reasoning": {"summary": "concise"}}, "reasoning.summary", "not supported"),
     ({"text": {"verbosity": "low"}}, "text.verbosity", "not supported"),
     ({"text": {"format": {"type": "json_schema", "schema": SCHEMA}}}, "text.format.name", "required"),
     ({"text": {"format": {"type": "xml"}}}, "text.format.type", "text or json_object or json_schema"),
     ({"truncation": "atuo"}, "truncation", "Did you mean 'auto'?"),
-    ({"metadata": {"a": 1}}, "metadata", "at most 16"),
+    ({"metadata": {"a": 1}}, "metadata.a", "at most 512 characters"),
+    ({"metadata": {str(n): "" for n in range(17)}}, "metadata", "at most 16"),
     ({"user": "u" * 513}, "user", "512"),
     ({"max_output_tokens": 0}, "max_output_tokens", "from 1"),
     ({"max_tool_calls": 0}, "max_tool_calls", "from 1"),
@@ -302,7 +303,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt_cache_retention": "24h"}, "prompt_cache_retention", "not supported"),
     ({"stream_options": {"include_usage": True}}, "stream_options.include_usage", "not a known field"),
     ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation", "not supported"),
-    ({"service_tier": "scale"}, "service_tier", "not offered"),
+    ({"service_tier": "scale"}, "service_tier", "not supported"),
     ({"max_tokens": 5}, "max_tokens", "Did you mean"),
     ({"messages": []}, "messages", "not a known field"),
     ({"twofold": {"explane": True}}, "twofold.explane", "Did you mean 'explain'?"),

@@ -65,7 +65,7 @@ def waiting(guarded: Guarded, name: str = "vllm:num_requests_waiting{") -> float
         ({"modalities": ["audio"]}, "modalities"),
         ({"extra_body": {"temprature": 1}}, "temprature"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"x": 1}}, "logit_bias.x"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
     ],
 )

@@ -1,37 +1,16 @@
-"""Which fields the readers look at, found out by watching them read."""
+"""Values that fit a schema."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
-
-import pytest
-
-from twofold.api.fields import Fields
 
 INDEX: Final = re.compile(r"\[\d+\]")
 
 Seen = dict[str, set[str]]
 """Names of fields by the place of their object; [] stands for any index."""
-
-
-@contextmanager
-def watched(patch: pytest.MonkeyPatch) -> Iterator[Seen]:
-    """The names that readers ask for meanwhile."""
-    seen: Seen = defaultdict(set)
-    take = Fields.take
-
-    def watching(self: Fields, field: str) -> Any:
-        name = INDEX.sub("[]", self.name(field))
-        seen[name.removesuffix(field).rstrip(".")].add(field)
-        return take(self, field)
-
-    with patch.context() as patched:
-        patched.setattr(Fields, "take", watching)
-        yield seen
 
 
 def named(schema: Any, components: dict[str, Any], place: str = "", found: Seen | None = None) -> Seen:

@@ -187,7 +187,7 @@ def test_items_come_page_by_page(facts: ModelFacts) -> None:
         ([("order", "up")], "order"),
         ([("after", "msg_none")], "after"),
         ([("befor", "x")], "befor"),
-        ([("include", "x")], "include"),
+        ([("include", "x")], "include[0]"),
     ],
     ids=str,
 )

@@ -5,34 +5,36 @@ Rules of the API: at most four; those of an hour before those of five minutes, i
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Literal
 
-from twofold.api.fields import FieldError, Fields
+from twofold.api.body import RequestObject
+from twofold.api.fields import FieldError
 from twofold.core.request import MAX_PINS, TimeToLive
 
-TIMES: Final[dict[str, TimeToLive]] = {"5m": "5m", "1h": "1h"}
+
+class CacheControl(RequestObject):
+    """The prompt up to the end of the object that has it stays cached."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] = "5m"
 
 
 class CacheControls:
-    """Reads the controls of one body; ``take`` is called in the order in which they count."""
+    """Checks the controls of one body; ``take`` is called in the order in which they count."""
 
     def __init__(self) -> None:
         self._count = 0
         self._shortened = False
 
-    def take(self, owner: Fields) -> TimeToLive | None:
-        """The time for which everything up to the end of this object shall stay; None where it says nothing.
+    def take(self, control: CacheControl | None, owner: str) -> TimeToLive | None:
+        """The time for which everything up to the end of the object at ``owner`` stays; None without a control.
 
         Raises FieldError for a control too many, or one that outlives one before it.
         """
-        control = owner.inner("cache_control")
         if control is None:
             return None
-        control.choice("type", ("ephemeral",))
-        ttl = TIMES[control.choice("ttl", TIMES)] if control.take("ttl") is not None else "5m"
-        control.close()
-        self._check(owner.name("cache_control"), ttl)
-        return ttl
+        self._check(f"{owner}.cache_control".lstrip("."), control.ttl)
+        return control.ttl
 
     def _check(self, name: str, ttl: TimeToLive) -> None:
         self._count += 1

@@ -2,95 +2,100 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from twofold.api.anthropic.caching import CacheControls
+from msgspec import Meta
+
+from twofold.api.anthropic.caching import CacheControl, CacheControls
+from twofold.api.body import Path, RequestObject, kind_of, only
 from twofold.api.cache_points import CachePoint
 from twofold.api.conversation import NamedTool, ToolChoice
-from twofold.api.fields import FieldError, Fields, impossible, leave_out, unsupported
-from twofold.core.errors import named, quoted
+from twofold.api.fields import FieldError
+from twofold.api.openai.sampling import JsonSchema
+from twofold.api.openai.tools import MAX_TOOLS, ToolName
+from twofold.core.errors import quoted
 from twofold.engine.prompts import Message
 
-MAX_TOOLS: Final = 128
-MAX_NAME_CHARS: Final = 128
+DESCRIBE: Final = "Describe the tool by its name, description and input_schema."
 
 
-class ToolReader:
-    """Reads a body's ``tools``. Raises FieldError where they cannot be."""
+class AnthropicTool(RequestObject):
+    """A tool that the caller runs. ``eager_input_streaming``: arguments are always sent as they are sampled."""
 
-    def __init__(self, controls: CacheControls) -> None:
-        self._controls = controls
-        self.tools: list[Message] = []
-        self.points: list[CachePoint] = []
-        self._names: set[str] = set()
+    name: ToolName
+    input_schema: JsonSchema
+    type: Annotated[Literal["custom"], Meta(extra={"offered": True, "hint": DESCRIBE})] = "custom"
+    description: str = ""
+    strict: bool = False
+    eager_input_streaming: Literal[True] = True
+    defer_loading: Literal[False] = False
+    allowed_callers: Annotated[Any, only(["direct"])] = None
+    input_examples: Annotated[Any, only([])] = None
+    cache_control: CacheControl | None = None
 
-    def read(self, given: object) -> None:
-        if given is None:
-            return
-        if not isinstance(given, list) or len(given) > MAX_TOOLS:
-            raise impossible("tools", given, f"a list of at most {MAX_TOOLS} tools")
-        for index, tool in enumerate(given):
-            self._tool(Fields(tool, f"tools[{index}]"))
+    @property
+    def is_omitted(self) -> bool:
+        return not self.name
 
-    def _tool(self, tool: Fields) -> None:
-        kind = tool.take("type")
-        if kind not in (None, "custom"):
-            self._leave_out(tool, kind)
-            return
-        schema, described = tool.require("input_schema"), tool.text("description")
-        if not isinstance(schema, dict):
-            raise impossible(tool.name("input_schema"), schema, "a JSON schema")
-        function: dict[str, Any] = {"name": self._name(tool), "description": described or "", "parameters": schema}
-        if tool.flag("strict"):
-            function["strict"] = True
-        tool.only("eager_input_streaming", True)  # arguments always leave as they come
-        tool.only("defer_loading", False)
-        tool.only("allowed_callers", ["direct"])
-        tool.only("input_examples", [])
-        self.tools.append({"type": "function", "function": function})
-        self._mark(tool)
-        tool.close()
-
-    def _leave_out(self, tool: Fields, kind: object) -> None:
-        """A tool of Anthropic's own, which nothing here can run or describe to a model. Raises FieldError."""
-        error = unsupported(
-            f"{tool.name('type')} {named(kind)}", "Describe the tool by its name, description and input_schema."
-        )
-        if not isinstance(kind, str):
-            raise error
-        leave_out(tool.path, kind, error)
-        self._mark(tool)
-
-    def _mark(self, tool: Fields) -> None:
-        """The cache point that a tool may have lies behind the last one that the model is shown."""
-        ttl = self._controls.take(tool)
-        if ttl is not None and self.tools:
-            self.points.append(CachePoint(ttl=ttl, tool=len(self.tools) - 1))
-
-    def _name(self, tool: Fields) -> str:
-        name = tool.require("name")
-        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS:
-            raise impossible(tool.name("name"), name, f"a name of 1 to {MAX_NAME_CHARS} characters")
-        if name in self._names:
-            raise FieldError(f"{tool.name('name')} {quoted(name)} is the name of two tools.", param=tool.name("name"))
-        self._names.add(name)
-        return name
+    def message(self) -> Message:
+        """The tool in the form that templates read."""
+        function = {"name": self.name, "description": self.description, "parameters": self.input_schema}
+        return {"type": "function", "function": function | ({"strict": True} if self.strict else {})}
 
 
-def read_choice(fields: Fields) -> tuple[ToolChoice, bool]:
-    """Which tools may be called, and whether an answer may hold several calls."""
-    chosen = fields.inner("tool_choice")
-    if chosen is None:
-        return "auto", True
-    kind = chosen.choice("type", ("auto", "any", "tool", "none"))
-    choice: ToolChoice = "auto"
-    if kind == "tool":
-        name = chosen.require("name")
-        if not isinstance(name, str):
-            raise impossible("tool_choice.name", name, "the name of a tool")
-        choice = NamedTool(name)
-    elif kind != "auto":
-        choice = "required" if kind == "any" else "none"
-    alone = chosen.flag("disable_parallel_tool_use")
-    chosen.close()
-    return choice, not alone
+def omitted_tool(given: dict[str, Any], path: Path) -> AnthropicTool:
+    """A tool of Anthropic's own, which nothing here can run or describe to a model: only its cache control counts."""
+    control = given.get("cache_control")
+    read = None if control is None else kind_of(CacheControl).read(control, (path, "cache_control"))
+    return AnthropicTool(name="", input_schema={}, cache_control=read)
+
+
+AnthropicTools: TypeAlias = Annotated[
+    list[AnthropicTool], Meta(max_length=MAX_TOOLS, extra={"omits": True, "omitted": omitted_tool})
+]
+
+
+class ToolKindChoice(RequestObject):
+    """Whether tools may or must be called."""
+
+    type: Literal["auto", "any", "none"]
+    disable_parallel_tool_use: bool = False
+
+
+class ToolNameChoice(RequestObject):
+    """The one tool that must be called."""
+
+    type: Literal["tool"]
+    name: str
+    disable_parallel_tool_use: bool = False
+
+
+KINDS: Final[Mapping[str, ToolChoice]] = {"auto": "auto", "any": "required", "none": "none"}
+
+
+def tool_choice(choice: ToolKindChoice | ToolNameChoice | None) -> ToolChoice:
+    """Which tools may be called."""
+    if choice is None:
+        return "auto"
+    return NamedTool(choice.name) if isinstance(choice, ToolNameChoice) else KINDS[choice.type]
+
+
+def read_tools(given: Sequence[AnthropicTool], controls: CacheControls) -> tuple[list[Message], list[CachePoint]]:
+    """The tools that the model is shown, and the cache points after some of them. That of an omitted tool lies after
+    the last one before it. Raises FieldError for two tools of one name."""
+    tools: list[Message] = []
+    points: list[CachePoint] = []
+    names: set[str] = set()
+    for index, tool in enumerate(given):
+        where = f"tools[{index}]"
+        if tool.name in names:
+            message = f"{where}.name {quoted(tool.name)} is the name of two tools."
+            raise FieldError(message, param=f"{where}.name")
+        if not tool.is_omitted:
+            names.add(tool.name)
+            tools.append(tool.message())
+        ttl = controls.take(tool.cache_control, where)
+        if ttl is not None and tools:
+            points.append(CachePoint(ttl=ttl, tool=len(tools) - 1))
+    return tools, points

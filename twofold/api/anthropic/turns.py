@@ -9,31 +9,98 @@ tool_result                a turn of its own, of role "tool"
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from twofold.api.anthropic.caching import CacheControls
+from msgspec import Meta
+
+from twofold.api.anthropic.caching import CacheControl, CacheControls
+from twofold.api.body import RequestObject, only
 from twofold.api.cache_points import CachePoint
-from twofold.api.fields import FieldError, Fields, impossible
-from twofold.core.errors import named, nearest, quoted
+from twofold.api.fields import FieldError
+from twofold.core.errors import nearest, quoted
 from twofold.core.request import TimeToLive
 from twofold.engine.prompts import Message
-from twofold.text.templates.messages import MAX_MESSAGES
 
 BILLING_HEADER: Final = "x-anthropic-billing-header:"
 """Begins a line whose number changes with each request: no prefix behind it could ever be found in a cache."""
 FAILED: Final = "Error: "
 """Stands before the result of a tool that failed; chat templates know no other way to tell it."""
-ROLES: Final = ("user", "assistant", "system")
-KINDS: Final = {
-    "user": ("text", "tool_result"),
-    "assistant": ("text", "thinking", "redacted_thinking", "tool_use"),
-    "system": ("text",),
-}
-"""Blocks that each role may have."""
-
 Role = Literal["user", "assistant", "system", "tool"]
+TEXT_ONLY: Final = Meta(extra={"offered": True, "hint": "The loaded models are text only."})
+
+
+class TextBlock(RequestObject):
+    """Text; citations, which only other blocks could give it, are empty."""
+
+    type: Annotated[Literal["text"], TEXT_ONLY]
+    text: str
+    cache_control: CacheControl | None = None
+    citations: Annotated[Any, only([])] = None
+
+
+class ThinkingBlock(RequestObject):
+    """Reasoning of the assistant; its signature is not checked here."""
+
+    type: Annotated[Literal["thinking"], TEXT_ONLY]
+    thinking: str
+    signature: str | None = None
+
+
+class RedactedBlock(RequestObject):
+    """Reasoning that only Anthropic can read: it is dropped."""
+
+    type: Annotated[Literal["redacted_thinking"], TEXT_ONLY]
+    data: str | None = None
+
+
+class ToolUseBlock(RequestObject):
+    """A call of a tool."""
+
+    type: Annotated[Literal["tool_use"], TEXT_ONLY]
+    id: str
+    name: str
+    input: dict[str, Any]
+    caller: Annotated[Any, only({"type": "direct"})] = None
+    toolset_name: None = None
+    cache_control: CacheControl | None = None
+
+
+class ToolResultBlock(RequestObject):
+    """The result of a call."""
+
+    type: Annotated[Literal["tool_result"], TEXT_ONLY]
+    tool_use_id: str
+    content: str | list[TextBlock] | None = None
+    is_error: bool = False
+    toolset_name: None = None
+    cache_control: CacheControl | None = None
+
+
+class UserMessage(RequestObject):
+    """What the user says, with results of tools."""
+
+    role: Literal["user"]
+    content: str | list[TextBlock | ToolResultBlock]
+
+
+class AssistantMessage(RequestObject):
+    """What the assistant said, thought and called."""
+
+    role: Literal["assistant"]
+    content: str | list[TextBlock | ThinkingBlock | RedactedBlock | ToolUseBlock]
+
+
+class SystemMessage(RequestObject):
+    """Instructions among the messages."""
+
+    role: Literal["system"]
+    content: str | list[TextBlock]
+
+
+Block: TypeAlias = TextBlock | ThinkingBlock | RedactedBlock | ToolUseBlock | ToolResultBlock
+AnthropicMessage: TypeAlias = UserMessage | AssistantMessage | SystemMessage
 
 
 @dataclass(slots=True)
@@ -77,7 +144,7 @@ class MessageTurn:
 
 
 class TurnReader:
-    """Reads a body's ``system`` and then its ``messages``. Raises FieldError where they cannot be."""
+    """Puts a body's ``system`` and then its ``messages`` into turns. Raises FieldError where they cannot be."""
 
     def __init__(self, controls: CacheControls) -> None:
         self._controls = controls
@@ -86,23 +153,26 @@ class TurnReader:
         self.continues = False
         """Whether the answer goes on from the last turn."""
 
-    def system(self, given: object) -> None:
-        """The system prompt: text, or a list of text blocks."""
-        blocks = [{"type": "text", "text": given}] if isinstance(given, str) else given
-        if blocks is None:
-            return
-        if not isinstance(blocks, list):
-            raise impossible("system", given, "text or a list of text blocks")
+    def system(self, given: str | Sequence[TextBlock] | None) -> None:
+        """The system prompt."""
+        blocks = [TextBlock(type="text", text=given)] if isinstance(given, str) else given or ()
         for index, block in enumerate(blocks):
-            self._system_block(Fields(block, f"system[{index}]"))
+            unbilled = _unbilled(block.text)
+            if unbilled or not block.text:
+                self._add_text("system", unbilled, self._controls.take(block.cache_control, f"system[{index}]"))
 
-    def messages(self, given: object) -> None:
+    def messages(self, given: Sequence[AnthropicMessage]) -> None:
         """All messages, in order."""
-        if not isinstance(given, list) or not 0 < len(given) <= MAX_MESSAGES:
-            raise impossible("messages", given, f"a list of 1 to {MAX_MESSAGES} messages")
         for index, message in enumerate(given):
-            self._message(Fields(message, f"messages[{index}]"))
-        if given[-1]["role"] == "assistant":
+            where = f"messages[{index}].content"
+            if isinstance(message.content, str):
+                self._add_text(message.role, message.content, None)
+                continue
+            if not message.content:
+                self._turn(message.role)
+            for number, block in enumerate(message.content):
+                self._block(block, message.role, f"{where}[{number}]")
+        if given[-1].role == "assistant":
             self._begin_answer(f"messages[{len(given) - 1}].content")
 
     def _begin_answer(self, where: str) -> None:
@@ -120,93 +190,45 @@ class TurnReader:
         if not text:
             self.turns.pop()
 
-    def _system_block(self, block: Fields) -> None:
-        block.choice("type", ("text",))
-        text = _text(block)
-        unbilled = _unbilled(text)
-        if unbilled or not text:
-            self._add_text("system", unbilled, self._controls.take(block))
-        else:
-            block.take("cache_control")
-        block.close()
-
-    def _message(self, message: Fields) -> None:
-        role = message.choice("role", ROLES)
-        content = message.require("content")
-        message.close()
-        if isinstance(content, str):
-            self._add_text(role, content, None)
-            return
-        if not isinstance(content, list):
-            raise impossible(message.name("content"), content, "text or a list of blocks")
-        if not content:
-            self._turn(role)
-        for index, block in enumerate(content):
-            self._block(Fields(block, f"{message.name('content')}[{index}]"), role)
-
-    def _block(self, block: Fields, role: str) -> None:
-        kind = block.require("type")
-        if kind not in KINDS[role]:
-            raise _unknown_kind(block.name("type"), kind, role)
-        match kind:
-            case "text":
-                self._add_text(role, _text(block), self._controls.take(block))
-            case "thinking":
-                block.text("signature")
-                self._turn(role).thoughts.append(_required_text(block, "thinking"))
-            case "redacted_thinking":
-                block.text("data")
+    def _block(self, block: Block, role: Role, where: str) -> None:
+        match block:
+            case TextBlock():
+                self._add_text(role, block.text, self._controls.take(block.cache_control, where))
+            case ThinkingBlock():
+                self._turn(role).thoughts.append(block.thinking)
+            case RedactedBlock():
                 self._turn(role)
-            case "tool_use":
-                self._call(block)
-            case "tool_result":
-                self._result(block)
-        block.close()
+            case ToolUseBlock():
+                turn = self._turn("assistant")
+                function = {"name": block.name, "arguments": block.input}
+                turn.calls.append({"id": block.id, "type": "function", "function": function})
+                self._hold(turn, "call", self._controls.take(block.cache_control, where))
+                self._called.add(block.id)
+            case ToolResultBlock():
+                self._result(block, where)
 
-    def _call(self, block: Fields) -> None:
-        identity, name, given = _required_text(block, "id"), _required_text(block, "name"), block.require("input")
-        if not isinstance(given, dict):
-            raise impossible(block.name("input"), given, "an object")
-        block.only("caller", {"type": "direct"})
-        block.only("toolset_name")
-        turn = self._turn("assistant")
-        turn.calls.append({"id": identity, "type": "function", "function": {"name": name, "arguments": given}})
-        self._hold(turn, "call", self._controls.take(block))
-        self._called.add(identity)
-
-    def _result(self, block: Fields) -> None:
-        identity = _required_text(block, "tool_use_id")
+    def _result(self, block: ToolResultBlock, where: str) -> None:
+        identity, name = block.tool_use_id, f"{where}.tool_use_id"
         if identity not in self._called:
             close = nearest(identity, self._called)
             raise FieldError(
-                f"{block.name('tool_use_id')} {quoted(identity)} is the id of no tool_use before it.",
-                param=block.name("tool_use_id"),
+                f"{name} {quoted(identity)} is the id of no tool_use before it.",
+                param=name,
                 hint=f"Did you mean {close!r}?" if close else None,
             )
-        block.only("toolset_name")
         turn = MessageTurn("tool", answers=identity)
         self.turns.append(turn)
-        self._result_content(turn, block)
-        if block.flag("is_error"):
+        if isinstance(block.content, str):
+            turn.texts.append(block.content)
+        else:
+            for index, part in enumerate(block.content or ()):
+                turn.texts.append(part.text)
+                self._hold(turn, "text", self._controls.take(part.cache_control, f"{where}.content[{index}]"))
+        if block.is_error:
             turn.texts[:1] = [FAILED + "".join(turn.texts[:1])]
-        self._hold(turn, "text", self._controls.take(block))
+        self._hold(turn, "text", self._controls.take(block.cache_control, where))
 
-    def _result_content(self, turn: MessageTurn, block: Fields) -> None:
-        content = block.take("content")
-        if isinstance(content, str):
-            turn.texts.append(content)
-            return
-        if content is not None and not isinstance(content, list):
-            raise impossible(block.name("content"), content, "text or a list of text blocks")
-        for index, given in enumerate(content or ()):
-            part = Fields(given, f"{block.name('content')}[{index}]")
-            if (kind := part.require("type")) != "text":
-                raise _unknown_kind(part.name("type"), kind, "system")
-            turn.texts.append(_text(part))
-            self._hold(turn, "text", self._controls.take(part))
-            part.close()
-
-    def _add_text(self, role: str, text: str, ttl: TimeToLive | None) -> None:
+    def _add_text(self, role: Role, text: str, ttl: TimeToLive | None) -> None:
         turn = self._turn(role)
         turn.texts.append(text)
         self._hold(turn, "text", ttl)
@@ -216,25 +238,11 @@ class TurnReader:
             last = len(turn.texts) if kind == "text" else len(turn.calls)
             turn.held.append((ttl, kind, max(0, last - 1)))
 
-    def _turn(self, role: str) -> MessageTurn:
+    def _turn(self, role: Role) -> MessageTurn:
         """The turn that goes on, or a new one."""
         if not self.turns or self.turns[-1].role != role:
-            known: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
-            self.turns.append(MessageTurn(known[role]))
+            self.turns.append(MessageTurn(role))
         return self.turns[-1]
-
-
-def _text(block: Fields) -> str:
-    """The text of a text block; citations, which only other blocks could give it, are none."""
-    block.only("citations", [])
-    return _required_text(block, "text")
-
-
-def _required_text(block: Fields, name: str) -> str:
-    value = block.require(name)
-    if not isinstance(value, str):
-        raise impossible(block.name(name), value, "text")
-    return value
 
 
 def _unbilled(text: str) -> str:
@@ -242,13 +250,3 @@ def _unbilled(text: str) -> str:
     while text.lstrip().startswith(BILLING_HEADER):
         text = text.lstrip().partition("\n")[2].lstrip("\n")
     return text
-
-
-def _unknown_kind(name: str, kind: object, role: str) -> FieldError:
-    possible = KINDS[role]
-    return FieldError(
-        f"{name} {named(kind)} is not supported here.",
-        param=name,
-        code="unsupported_value",
-        hint=f"Supported: {', '.join(possible)}. The loaded models are text only.",
-    )

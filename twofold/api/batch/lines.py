@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Annotated, Any, BinaryIO, Final
 
-from twofold.api.fields import FieldError, Fields, impossible
+from msgspec import Meta
+
+from twofold.api.body import RequestObject
+from twofold.api.fields import FieldError
 from twofold.core.errors import named
 
 MAX_LINE_BYTES: Final = 32 << 20
@@ -71,8 +74,8 @@ def _skip(file: BinaryIO, hear: Callable[[bytes], None]) -> None:
             return
 
 
-def decode_line(line: InputLine, most: int = MAX_LINE_BYTES) -> Fields:
-    """The line's fields. Raises FieldError for a line that is not a JSON object in UTF-8 of at most ``most`` bytes."""
+def decode_line(line: InputLine, most: int = MAX_LINE_BYTES) -> dict[str, Any]:
+    """The line's object. Raises FieldError for a line that is not a JSON object in UTF-8 of at most ``most`` bytes."""
     if line.data is None:
         raise _bad_line(f"it is longer than {most >> 20} MiB")
     try:
@@ -89,22 +92,33 @@ def decode_line(line: InputLine, most: int = MAX_LINE_BYTES) -> Fields:
         raise _bad_line(f"it is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise _bad_line("it is not a JSON object")
-    return Fields(value)
+    return value
 
 
-def custom_id_of(fields: Fields) -> str:
-    """The caller's name for the line."""
-    found = fields.require("custom_id")
-    if not isinstance(found, str) or not 0 < len(found) <= MAX_CUSTOM_ID_CHARS:
-        raise impossible("custom_id", found, f"text of 1 to {MAX_CUSTOM_ID_CHARS} characters")
-    return found
+class LineName(RequestObject):
+    """The caller's name for a line."""
+
+    custom_id: Annotated[str, Meta(min_length=1, max_length=MAX_CUSTOM_ID_CHARS)]
 
 
-def target_of(fields: Fields, endpoints: Collection[str]) -> tuple[str, object]:
+class BatchLine(RequestObject):
+    """The fields of a line; its ``custom_id`` is read as a ``LineName``."""
+
+    method: Any
+    url: Any
+    body: Any
+    custom_id: Any = None
+
+
+def custom_id_of(line: dict[str, Any]) -> str:
+    """The caller's name for the line. Raises FieldError."""
+    return LineName.read({"custom_id": line.get("custom_id")}).custom_id
+
+
+def target_of(line: dict[str, Any], endpoints: Collection[str]) -> tuple[str, object]:
     """The line's url, which is one of the ``endpoints``, and its body."""
-    method, url, body = fields.require("method"), fields.require("url"), fields.require("body")
-    fields.take("custom_id")
-    fields.close()
+    fields = BatchLine.read(line)
+    method, url, body = fields.method, fields.url, fields.body
     if method != "POST":
         raise FieldError(f"method must be POST, not {named(method)}.", param="method")
     if not isinstance(url, str) or url not in endpoints:

@@ -14,19 +14,14 @@ from msgspec import Meta
 
 from twofold.api.base import AskedTier
 from twofold.api.body import OFFERED, RequestObject
-from twofold.api.extras import MAX_MODEL_CHARS, ModelName, OwnFields
-from twofold.api.fields import FieldError, Fields, impossible
+from twofold.api.extras import ModelName, OwnFields
 from twofold.api.vectors import PoolingRequest
-from twofold.core.errors import named
 from twofold.core.params import MAX_TOKEN_ID
 from twofold.core.request import MAX_NAME_CHARS, MAX_PRIORITY, PoolingParams, RequestOptions
 from twofold.core.step import Pooling
 from twofold.engine.prompts import GivenPrompt
 
 MAX_PROMPTS: Final = 2048
-Limits = Mapping[str, tuple[object, ...]]
-"""Fields of OpenAI's with the only values that can be honoured here."""
-
 TIERS: Final[Mapping[str, AskedTier]] = {
     "auto": "auto",
     "default": "default",
@@ -46,16 +41,20 @@ Prompts: TypeAlias = Annotated[
 Label: TypeAlias = Annotated[str, Meta(description="Sorts requests; it changes no answer.")]
 
 
-class OpenAIRequest(RequestObject):
-    """The fields that all bodies have in common. ``priority`` and ``cache_salt`` are vLLM's."""
+Priority: TypeAlias = Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="A lower number goes first.")]
+CacheSalt: TypeAlias = Annotated[
+    str, Meta(max_length=MAX_NAME_CHARS, description="Only prompts of the same salt share cached prefixes.")
+]
 
-    model: ModelName | None = None
-    service_tier: Tier = "auto"
-    priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="A lower number goes first.")] = 0
-    cache_salt: Annotated[
-        str, Meta(max_length=MAX_NAME_CHARS, description="Only prompts of the same salt share cached prefixes.")
-    ] = ""
-    twofold: OwnFields | None = None
+
+class RequestTreatment:
+    """How a request is treated, by its fields."""
+
+    __slots__ = ()
+    service_tier: Tier
+    priority: Priority
+    cache_salt: CacheSalt
+    twofold: OwnFields | None
 
     @property
     def tier(self) -> AskedTier:
@@ -68,6 +67,16 @@ class OpenAIRequest(RequestObject):
     @property
     def request_options(self) -> RequestOptions:
         return RequestOptions(priority=self.priority, cache_salt=self.cache_salt)
+
+
+class OpenAIRequest(RequestObject, RequestTreatment):
+    """The fields that all bodies have in common. ``priority`` and ``cache_salt`` are vLLM's."""
+
+    model: ModelName | None = None
+    service_tier: Tier = "auto"
+    priority: Priority = 0
+    cache_salt: CacheSalt = ""
+    twofold: OwnFields | None = None
 
 
 class LabelledRequest(OpenAIRequest):
@@ -87,33 +96,6 @@ class VectorRequest(LabelledRequest, PoolingRequest):
     @property
     def params(self) -> PoolingParams:
         return PoolingParams(self.pooling)
-
-
-def read_model(fields: Fields) -> str | None:
-    model = fields.text("model")
-    if model is not None and not 0 < len(model) <= MAX_MODEL_CHARS:
-        raise impossible("model", model, f"a name of 1 to {MAX_MODEL_CHARS} characters")
-    return model
-
-
-def read_tier(fields: Fields) -> AskedTier:
-    asked = fields.take("service_tier")
-    if asked is None:
-        return "auto"
-    if not isinstance(asked, str) or asked not in TIERS:
-        raise FieldError(
-            f"service_tier {named(asked)} is not offered.",
-            param="service_tier",
-            code="unsupported_value",
-            hint=f"Possible: {', '.join(TIERS)}.",
-        )
-    return TIERS[asked]
-
-
-def read_options(fields: Fields) -> RequestOptions:
-    """vLLM's fields about a request beside others: ``priority``, where lower goes first, and ``cache_salt``."""
-    names = ("priority", "cache_salt")
-    return RequestOptions(**{name: value for name in names if (value := fields.take(name)) is not None})
 
 
 def given_prompts(given: Prompts) -> tuple[GivenPrompt, ...]:

@@ -5,7 +5,7 @@ What a message means is the chat template's to say, and so is what it refuses; h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta
@@ -18,7 +18,6 @@ from twofold.core.request import MAX_PINS, TimeToLive
 from twofold.engine.prompts import Message
 
 TEXTS: Final = ("name", "tool_call_id", "reasoning_content", "thinking")
-CACHE_TTLS: Final[Mapping[str, TimeToLive]] = {"5m": "5m", "30m": "30m", "1h": "1h"}
 DEFAULT_TTL: Final = "30m"
 MAX_INDEX: Final = 2**31 - 1
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from msgspec import Meta, structs
 
 from twofold.api.body import RequestObject
-from twofold.api.fields import FieldError, Fields, impossible
+from twofold.api.fields import FieldError
 from twofold.api.openai.bodies import LabelledRequest
 from twofold.core.errors import ParameterError
 from twofold.core.params import (
@@ -177,17 +177,3 @@ class SampledRequest(LabelledRequest):
                 hint="Remove one of them.",
             )
         return StructuredOutputsParams(**structs.asdict(self.structured_outputs))
-
-
-def json_schema_form(described: Fields) -> StructuredOutputsParams:
-    """A schema with its labels. ``strict`` may be off: the answer keeps to the schema all the same."""
-    for label in ("name", "description"):
-        described.text(label)
-    described.flag("strict")
-    schema = described.take("schema")
-    described.close()
-    if schema is None:
-        return StructuredOutputsParams(json_object=True)
-    if not isinstance(schema, dict):
-        raise impossible(described.name("schema"), schema, "a JSON schema")
-    return StructuredOutputsParams(json=schema)

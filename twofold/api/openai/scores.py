@@ -27,7 +27,7 @@ MAX_DOCUMENTS: Final = 1000
 Texts: TypeAlias = FullText | Annotated[list[FullText], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
 
 
-class Document(RequestObject):
+class RankedDocument(RequestObject):
     """A document as Cohere and Jina have it."""
 
     text: FullText
@@ -37,7 +37,7 @@ class RerankRequest(VectorRequest, kw_only=True):
     """Documents to put in order by how alike they are to a query: Jina's and Cohere's body, as vLLM takes it."""
 
     query: FullText
-    documents: Annotated[list[FullText | Document], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
+    documents: Annotated[list[FullText | RankedDocument], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
     top_n: Annotated[TokenId, Meta(description="How many results to return; 0 for all.")] = 0
     return_documents: bool = True
 

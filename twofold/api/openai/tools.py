@@ -9,9 +9,8 @@ from msgspec import Meta, structs
 
 from twofold.api.body import OFFERED, OMITTING, RequestObject
 from twofold.api.conversation import NamedTool, ToolChoice
-from twofold.api.fields import FieldError, Fields, leave_out
+from twofold.api.fields import FieldError
 from twofold.api.openai.sampling import JsonSchema
-from twofold.core.errors import named
 from twofold.engine.prompts import Message
 
 MAX_TOOLS: Final = 128
@@ -86,16 +85,3 @@ def chosen_tools(given: Sequence[ChatTool], choice: ChatToolChoice) -> tuple[tup
         where = "tool_choice.allowed_tools.tools"
         raise FieldError(f"{where} holds a tool that is not in tools.", param=where)
     return tuple(known[name] for name in names), choice.allowed_tools.mode
-
-
-def is_function(tool: Fields, hint: str) -> bool:
-    """Whether a tool is a function; one of another kind, which nothing here can offer to a model, is left out. The
-    choice of a tool that was left out is an error of its own. Raises FieldError, with ``hint``, as ``leave_out``."""
-    kind, where = tool.require("type"), tool.name("type")
-    if kind == "function":
-        return True
-    error = FieldError(f"{where} {named(kind)} is not supported.", param=where, code="unsupported_value", hint=hint)
-    if not isinstance(kind, str):
-        raise error
-    leave_out(tool.path, kind, error)
-    return False

@@ -20,12 +20,12 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, get_args
 
 from twofold.api.fields import FieldError
 from twofold.core.clock import Clock, MonotonicClock
 from twofold.core.errors import ConflictError, NotFoundError, QuotaError, ResourceError, quoted
-from twofold.server.batches.body import WINDOW_SECONDS, BatchOrder
+from twofold.server.batches.body import WINDOW_SECONDS, BatchEndpoint, BatchOrder
 from twofold.server.batches.check import BatchLimits, check_input
 from twofold.server.batches.record import TRANSITIONS, BatchRecord, BatchTally, LineError, Status
 from twofold.server.batches.results import write_results
@@ -36,7 +36,7 @@ from twofold.server.storage.files import new_file_id
 from twofold.server.storage.paging import PageQuery, page_of
 from twofold.server.storage.thread import OneThread
 
-ENDPOINTS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+ENDPOINTS: Final = get_args(BatchEndpoint)
 DEFAULT_LIMITS: Final = BatchLimits()
 RETRY_S: Final = 10.0
 """After that, what the disk did not take is tried again."""
@@ -126,7 +126,7 @@ class BatchService:
 
     async def create(self, tenant: str, body: object, *, key: str = "") -> dict[str, Any]:
         """POST /v1/batches. ``key`` is the id of the caller's API key."""
-        order = BatchOrder.read(body, self._endpoints)
+        order = BatchOrder.read(body)
         self._check_room(tenant)
         now = int(self._wall())
         batch = BatchRecord(
@@ -140,7 +140,7 @@ class BatchService:
             output_file_id=new_file_id(),
             error_file_id=new_file_id(),
             metadata=order.metadata,
-            lifetime_s=order.lifetime_s,
+            lifetime_s=None if order.output_expires_after is None else order.output_expires_after.seconds,
         )
         # A client that goes away now has made its batch, or has not; nothing in between.
         return await asyncio.shield(self._admit(batch))

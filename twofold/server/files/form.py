@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, Protocol
+from typing import Annotated, Any, Final, Literal, NoReturn, Protocol
 
+from msgspec import Meta
 from python_multipart import MultipartParser
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 
-from twofold.api.fields import MISSING, UNKNOWN, FieldError, Fields
+from twofold.api.body import RequestObject
+from twofold.api.fields import MISSING, UNKNOWN, FieldError
 from twofold.core.errors import MAX_QUOTED, TooLargeError, nearest, spelled
 
 LEAST_SECONDS: Final = 3600
 MOST_SECONDS: Final = 30 * 86400
-PURPOSES: Final = ("batch",)
 MAX_NAME_CHARS: Final = 255
 MAX_FIELD_BYTES: Final = 1024
 MAX_HEADERS: Final = 8
@@ -35,6 +36,20 @@ class Sink(Protocol):
     """Takes the file's bytes."""
 
     def write(self, data: bytes, /) -> int: ...
+
+
+class FileLifetime(RequestObject):
+    """How long a file lives after it was made."""
+
+    anchor: Literal["created_at"]
+    seconds: Annotated[int, Meta(ge=LEAST_SECONDS, le=MOST_SECONDS)]
+
+
+class UploadFields(RequestObject):
+    """The small fields of a form."""
+
+    purpose: Literal["batch"]
+    expires_after: FileLifetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +106,9 @@ class UploadForm:
             raise _bad("it ends before its last boundary")
         if "file" not in self._values:
             raise FieldError("file is required.", param="file", code=MISSING)
-        fields = Fields(self._body())
-        purpose = fields.choice("purpose", PURPOSES)
-        return UploadedForm(self._filename, purpose, self._bytes, read_lifetime(fields, "expires_after"))
+        fields = UploadFields.read(self._body())
+        lifetime_s = None if fields.expires_after is None else fields.expires_after.seconds
+        return UploadedForm(self._filename, fields.purpose, self._bytes, lifetime_s)
 
     def _on_part(self) -> None:
         self._headers = {}
@@ -195,19 +210,3 @@ def _bad(reason: str) -> FieldError:
     return FieldError(
         f"The body is not a valid upload: {reason}.", param="body", hint="Send it as multipart/form-data."
     )
-
-
-def read_lifetime(fields: Fields, name: str) -> int | None:
-    """The lifetime of a file in seconds: the field ``name`` is {"anchor": "created_at", "seconds": …}.
-
-    None without the field. Raises FieldError.
-    """
-    inner = fields.inner(name)
-    if inner is None:
-        return None
-    inner.choice("anchor", ("created_at",))
-    seconds = inner.whole("seconds", LEAST_SECONDS, MOST_SECONDS)
-    inner.close()
-    if seconds is None:
-        raise FieldError(f"{name}.seconds is required.", param=f"{name}.seconds", code=MISSING)
-    return seconds

@@ -6,8 +6,9 @@ from typing import Final, get_args
 
 from twofold.api.anthropic.blocks import SIGNATURE
 from twofold.api.anthropic.replies import StopReason
+from twofold.api.body import nullable
 from twofold.server.openapi.openai_replies import COUNT, EXPLAINED
-from twofold.server.openapi.shapes import FLAG, OBJECT, either, joined, listed, nullable, only, ref, text, told, word
+from twofold.server.openapi.shapes import FLAG, OBJECT, either, joined, listed, only, ref, text, told, word
 
 TEXT: Final = told({"type": word("text"), "text": text()})
 THINKING: Final = told({"type": word("thinking"), "thinking": text(), "signature": only(SIGNATURE)})

@@ -21,7 +21,6 @@ from twofold.server.openapi import (
     openai_replies,
     responses_replies,
     stored_replies,
-    stored_requests,
 )
 from twofold.server.openapi.failures import ANTHROPIC_ERROR, OPENAI_ERROR, REQUEST_IDS, failures
 from twofold.server.openapi.operation import ApiOperation, Body, OperationLink
@@ -61,7 +60,6 @@ STATIC: Final = {
     "File": stored_replies.FILE,
     "FilePage": stored_replies.paged("File"),
     "FileDeleted": stored_replies.FILE_DELETED,
-    "BatchRequest": stored_requests.batch(ENDPOINTS),
     "Batch": stored_replies.batch(ENDPOINTS),
     "BatchPage": stored_replies.paged("Batch"),
     "RequestRecord": stored_replies.REQUEST,

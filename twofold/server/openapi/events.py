@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from twofold.api.body import nullable
 from twofold.server.openapi import anthropic_replies, openai_replies, responses_replies
 from twofold.server.openapi.openai_replies import CHAT_LOGPROBS, COUNT, EXPLAINED, FINISH, IDS, TEXT_LOGPROBS, TIER
 from twofold.server.openapi.operation import EVENTS, JSON
@@ -13,7 +14,6 @@ from twofold.server.openapi.shapes import (
     either,
     joined,
     listed,
-    nullable,
     only,
     ref,
     said,

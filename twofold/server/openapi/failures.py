@@ -6,10 +6,11 @@ from typing import Any, Final
 
 from twofold.api.anthropic.errors import MAX_MESSAGE_BYTES, OVERLOADED
 from twofold.api.base import Dialect
+from twofold.api.body import nullable
 from twofold.api.openai.errors import MAX_MESSAGE, MAX_PARAM
 from twofold.server.edge.refusals import MAX_RETRY_AFTER_S
 from twofold.server.openapi.operation import JSON, ApiOperation
-from twofold.server.openapi.shapes import Schema, nullable, only, ref, text, told, whole, word
+from twofold.server.openapi.shapes import Schema, only, ref, text, told, whole, word
 
 OPENAI_ERROR: Final = told(
     {

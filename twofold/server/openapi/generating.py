@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from twofold.api.anthropic.messages import CountTokensRequest, MessagesRequest
 from twofold.api.body import RequestObject, schemas
 from twofold.api.ollama.chat import OllamaChatRequest
 from twofold.api.ollama.embed import OllamaEmbeddingRequest, OllamaEmbedRequest
@@ -12,11 +13,13 @@ from twofold.api.ollama.generate import OllamaGenerateRequest
 from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.completions import CompletionRequest
 from twofold.api.openai.embeddings import EmbeddingRequest
+from twofold.api.openai.responses.request import InputTokensRequest, ResponsesRequest
 from twofold.api.openai.scores import RerankRequest, ScoreRequest
+from twofold.server.batches.body import BatchOrder
 from twofold.server.http.endpoints import REPLAY_WORDS
 from twofold.server.http.ollama import OllamaShowRequest
 from twofold.server.http.tokens import DetokenizeRequest, TokenizeChat, TokenizeText
-from twofold.server.openapi import anthropic_requests, events, ollama, responses_requests, rules
+from twofold.server.openapi import events, ollama, rules
 from twofold.server.openapi.events import streamed
 from twofold.server.openapi.failures import GENERATING
 from twofold.server.openapi.operation import ApiOperation, Body, OperationLink, replied
@@ -145,7 +148,7 @@ def _responses(model: dict[str, str]) -> list[ApiOperation]:
             streamed("Response", events.RESPONSE),
             GENERATING,
             Body(
-                ref("ResponseRequest"),
+                ref("ResponsesRequest"),
                 {
                     "plain": {**model, "input": "Hi", "max_output_tokens": 4},
                     "streamed": {**model, "input": "Hi", "max_output_tokens": 4, "stream": True},
@@ -170,7 +173,7 @@ def _responses(model: dict[str, str]) -> list[ApiOperation]:
             "Counts the tokens of a prompt.",
             replied("ResponseTokens"),
             LOADING,
-            Body(ref("ResponseTokensRequest"), {"plain": {**model, "input": "Hi"}}),
+            Body(ref("InputTokensRequest"), {"plain": {**model, "input": "Hi"}}),
             rules=rules.TURN,
         ),
     ]
@@ -189,7 +192,7 @@ def _anthropic(model: dict[str, str]) -> list[ApiOperation]:
             streamed("Message", events.MESSAGE),
             GENERATING,
             Body(
-                ref("MessageRequest"),
+                ref("MessagesRequest"),
                 {
                     "plain": {**asked, "max_tokens": 4},
                     "streamed": {**asked, "max_tokens": 4, "stream": True},
@@ -208,7 +211,7 @@ def _anthropic(model: dict[str, str]) -> list[ApiOperation]:
             "Counts the tokens of a prompt.",
             replied("MessageTokens"),
             LOADING,
-            Body(ref("MessageTokensRequest"), {"plain": asked}),
+            Body(ref("CountTokensRequest"), {"plain": asked}),
             (VERSION, BETA),
             rules.MESSAGES,
         ),
@@ -267,16 +270,15 @@ BODIES: Final[tuple[type[RequestObject], ...]] = (
     TokenizeText,
     TokenizeChat,
     DetokenizeRequest,
+    ResponsesRequest,
+    InputTokensRequest,
+    BatchOrder,
+    MessagesRequest,
+    CountTokensRequest,
     OllamaChatRequest,
     OllamaGenerateRequest,
     OllamaEmbedRequest,
     OllamaEmbeddingRequest,
     OllamaShowRequest,
 )
-SCHEMAS: Final = {
-    **schemas(BODIES),
-    "ResponseRequest": responses_requests.RESPONSE,
-    "ResponseTokensRequest": responses_requests.INPUT_TOKENS,
-    "MessageRequest": anthropic_requests.MESSAGES,
-    "MessageTokensRequest": anthropic_requests.COUNTED,
-}
+SCHEMAS: Final = schemas(BODIES)

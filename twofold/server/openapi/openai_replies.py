@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from twofold.api.body import nullable
 from twofold.server.openapi.shapes import (
     NULL,
     Schema,
@@ -11,7 +12,6 @@ from twofold.server.openapi.shapes import (
     joined,
     listed,
     mapped,
-    nullable,
     number,
     only,
     ref,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from twofold.api.body import kind_of, nullable
 from twofold.api.openai.chat import EFFORTS
-from twofold.api.openai.responses import items
+from twofold.api.openai.responses.items import ItemStatus
+from twofold.api.openai.responses.settings import Metadata, ResponseSchemaFormat
+from twofold.api.openai.responses.tools import ResponseToolChoice
+from twofold.api.openai.sampling import PlainFormat
 from twofold.server.openapi.openai_replies import COUNT, EXPLAINED, TIER, TOKEN_LOGPROB
-from twofold.server.openapi.responses_requests import ALLOWED, FORMAT, METADATA, NAMED
 from twofold.server.openapi.shapes import (
     ANYTHING,
     FLAG,
@@ -16,7 +19,6 @@ from twofold.server.openapi.shapes import (
     either,
     joined,
     listed,
-    nullable,
     number,
     only,
     ref,
@@ -25,7 +27,8 @@ from twofold.server.openapi.shapes import (
     word,
 )
 
-STATUS: Final = word(*items.STATUSES)
+STATUS: Final = kind_of(ItemStatus).form
+METADATA: Final = kind_of(Metadata).form
 OUTPUT_TEXT: Final = told(
     {"type": word("output_text"), "text": text(), "annotations": only([]), "logprobs": listed(TOKEN_LOGPROB)},
     prompt_cache_breakpoint=ANYTHING,
@@ -36,11 +39,11 @@ MESSAGE: Final = told(
     {
         "id": text(),
         "type": word("message"),
-        "role": word(*items.ROLES),
+        "role": word("user", "assistant", "system", "developer"),
         "status": STATUS,
         "content": listed(either(OUTPUT_TEXT, INPUT_TEXT, REFUSAL)),
     },
-    phase=word(*items.PHASES),
+    phase=word("commentary", "final_answer"),
 )
 CALL: Final = told(
     {
@@ -116,8 +119,8 @@ RESPONSE: Final = joined(
             "safety_identifier": LABEL,
             "store": FLAG,
             "temperature": number(0),
-            "text": told({"format": FORMAT, "verbosity": only("medium")}),
-            "tool_choice": either(word("auto", "none", "required"), NAMED, ALLOWED),
+            "text": told({"format": kind_of(PlainFormat | ResponseSchemaFormat).form, "verbosity": only("medium")}),
+            "tool_choice": kind_of(ResponseToolChoice).form,
             "tools": listed(TOOL),
             "top_logprobs": COUNT,
             "top_p": number(0, 1),

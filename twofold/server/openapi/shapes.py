@@ -1,7 +1,6 @@
 """Words for JSON Schema (draft 2020-12, the one of OpenAPI 3.1), so that a schema reads like the object it describes.
 
-Objects are closed: a field that is not listed is refused. In a request a field may be null where it may be left out,
-for that is how the readers take it.
+Objects are closed: they have no other fields than those listed.
 """
 
 from __future__ import annotations
@@ -86,28 +85,9 @@ def said(schema: Schema, description: str) -> Schema:
     return {**schema, "description": description}
 
 
-def nullable(schema: Schema) -> Schema:
-    """The schema, or null."""
-    kind, values = schema.get("type"), schema.get("enum")
-    if not schema or kind == "null" or (values and None in values):
-        return schema
-    if values is not None:
-        return {**schema, "enum": [*values, None]} | ({} if kind is None else {"type": [kind, "null"]})
-    if isinstance(kind, str):
-        return {**schema, "type": [kind, "null"]}
-    if "anyOf" in schema:
-        return {**schema, "anyOf": [*schema["anyOf"], NULL]}
-    return either(schema, NULL)
-
-
-def asked(needed: Mapping[str, Schema] | None = None, /, **optional: Schema) -> Schema:
-    """An object of a request: fields that must be there, and others that may be left out or null."""
-    return _closed(needed or {}, {name: nullable(schema) for name, schema in optional.items()})
-
-
 def told(always: Mapping[str, Schema] | None = None, /, **sometimes: Schema) -> Schema:
     """An object of a reply: fields that are always there, and others that may be missing."""
-    return _closed(always or {}, sometimes)
+    return _object({**(always or {}), **sometimes}, always or ())
 
 
 def joined(*objects: Schema) -> Schema:
@@ -118,10 +98,6 @@ def joined(*objects: Schema) -> Schema:
         properties |= one["properties"]
         required += one.get("required", ())
     return _object(properties, required)
-
-
-def _closed(required: Mapping[str, Schema], others: Mapping[str, Schema]) -> Schema:
-    return _object({**required, **others}, required)
 
 
 def _object(properties: Schema, required: Iterable[str]) -> Schema:

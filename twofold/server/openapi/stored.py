@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from twofold.api.openai.responses.settings import INCLUDABLE
+from twofold.api.body import kind_of
+from twofold.api.openai.responses.settings import Includable
 from twofold.server.accounts.usage import PARTS
 from twofold.server.batches.service import MOST_LISTED as MOST_BATCHES
 from twofold.server.files.service import MOST_LISTED as MOST_FILES
@@ -20,15 +21,9 @@ FILE: Final = in_path("file_id", text(1))
 BATCH: Final = in_path("batch_id", text(1))
 RESPONSE: Final = in_path("response_id", text(1))
 REQUEST: Final = in_path("request_id", text(1))
-INCLUDE: Final = in_query("include[]", listed(word(*INCLUDABLE)), "What to tell beside what is always told.")
+INCLUDE: Final = in_query("include[]", listed(kind_of(Includable).form), "What to tell beside what is always told.")
 PURPOSE: Final = in_query("purpose", text(), "Only files of this purpose.")
-BY: Final = in_query(
-    "by",
-    listed(word(*PARTS), 1),
-    "What the sums are divided by.",
-    style="form",
-    explode=False,
-)
+BY: Final = in_query("by", listed(word(*PARTS), 1), "What the sums are divided by.", style="form", explode=False)
 SINCE: Final = in_query("since", {"type": "string", "format": "date"}, "The first day, in UTC.")
 BINARY: Final = {"application/octet-stream": {"type": "string", "format": "binary"}}
 
@@ -191,11 +186,7 @@ OF_RESPONSES: Final = (
     ),
 )
 _OF_FILE: Final = {"file_id": "$response.body#/id"}
-_BATCH_OF: Final = {
-    "input_file_id": "$response.body#/id",
-    "endpoint": "/v1/completions",
-    "completion_window": "24h",
-}
+_BATCH_OF: Final = {"input_file_id": "$response.body#/id", "endpoint": "/v1/completions", "completion_window": "24h"}
 FILES: Final = (
     ApiOperation(
         "POST",
@@ -269,7 +260,7 @@ BATCHES: Final = (
         "Begins to answer a file of requests.",
         replied("Batch"),
         (429,),
-        Body(ref("BatchRequest")),
+        Body(ref("BatchOrder")),
         rules=(rules.INPUT_FILE,),
         links=_FOLLOW[:2],
     ),

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final, get_args
 
 from twofold.api.base import ServiceTier
+from twofold.api.body import nullable
 from twofold.core.record import Stall
 from twofold.core.request import TTL_SECONDS
 from twofold.core.step import FinishReason
@@ -19,7 +20,6 @@ from twofold.server.openapi.shapes import (
     Schema,
     listed,
     mapped,
-    nullable,
     number,
     only,
     ref,

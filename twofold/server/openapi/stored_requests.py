@@ -1,39 +1,20 @@
-"""Bodies of files and batches as their readers take them, and the query strings of lists."""
+"""The form of an upload, and the query strings of lists."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Final
 
-from twofold.server.batches import body
 from twofold.server.files import form
-from twofold.server.openapi.shapes import Schema, asked, mapped, said, text, told, whole, word
+from twofold.server.openapi.shapes import Schema, said, text, told, whole, word
 
 SECONDS: Final = whole(form.LEAST_SECONDS, form.MOST_SECONDS)
-EXPIRY: Final = asked({"anchor": word("created_at"), "seconds": SECONDS})
 
 
 def upload() -> Schema:
     """The form of an upload; in a form nothing is null."""
     return told(
-        {
-            "file": said({"type": "string", "format": "binary"}, "Comes with a file name."),
-            "purpose": word(*form.PURPOSES),
-        },
+        {"file": said({"type": "string", "format": "binary"}, "Comes with a file name."), "purpose": word("batch")},
         **{"expires_after[anchor]": word("created_at"), "expires_after[seconds]": SECONDS},
-    )
-
-
-def batch(endpoints: Iterable[str]) -> Schema:
-    """What POST /v1/batches takes."""
-    return asked(
-        {
-            "input_file_id": text(0, body.MAX_ID_CHARS),
-            "endpoint": word(*endpoints),
-            "completion_window": word(body.WINDOW),
-        },
-        metadata=mapped(text(0, body.MAX_VALUE_CHARS), body.MAX_PAIRS, names=text(0, body.MAX_KEY_CHARS)),
-        output_expires_after=EXPIRY,
     )
 
 

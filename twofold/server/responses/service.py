@@ -7,16 +7,18 @@ Query strings are names with their values in the order of the address: OpenAI's 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NoReturn, Protocol, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, NoReturn, Protocol, Self, TypeVar
+
+from msgspec import Meta
 
 from twofold.api.base import ReplyHead
-from twofold.api.fields import FieldError, Fields
-from twofold.api.openai.responses.items import Item, optional_choice, owner_of, sealed
+from twofold.api.body import RequestObject
+from twofold.api.fields import FieldError
+from twofold.api.openai.responses.items import Item, owner_of, sealed
 from twofold.api.openai.responses.request import ResponsesRequest
-from twofold.api.openai.responses.settings import LOGPROBS, SEALED_REASONING, included
+from twofold.api.openai.responses.settings import LOGPROBS, SEALED_REASONING, Includable
 from twofold.core.errors import MAX_QUOTED, ConflictError, NotFoundError, quoted, spelled
 from twofold.server.storage.responses import Chain, KeptResponse, ResponseTable, StoreLimits
 from twofold.server.storage.thread import OneThread
@@ -88,7 +90,7 @@ class ResponseService:
 
     async def get(self, tenant: str, identity: str, query: Pairs) -> dict[str, Any]:
         """A response as it was told."""
-        include = _read_include(query)
+        include = IncludeQuery.read(_fields(query)).include or ()
         kept = await self._find(tenant, identity)
         return {**kept.response, "output": [_shown(item, include) for item in kept.output]}
 
@@ -108,12 +110,12 @@ class ResponseService:
 
     async def input_items(self, tenant: str, identity: str, query: Pairs) -> dict[str, Any]:
         """A page of the items that a response was made from, those of the conversation before it included."""
-        asked = ItemsQuery.read(query)
+        asked = ItemsQuery.read(_fields(query))
         await self._find(tenant, identity)
         responses = (await self._thread.call(self._table.chain, tenant, identity)).responses
         earlier = [item for kept in responses[:-1] for item in (*kept.items, *kept.output)]
         page, more = asked.page([*earlier, *responses[-1].items] if responses else [])
-        data = [_shown(item, asked.include) for item in page]
+        data = [_shown(item, asked.include or ()) for item in page]
         ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": "", "last_id": ""}
         return {"object": "list", "data": data, **ends, "has_more": more}
 
@@ -145,30 +147,29 @@ class ResponseService:
         return {identity: known[identity] for identity in wanted}
 
 
-@dataclass(frozen=True, slots=True)
-class ItemsQuery:
-    """Which part of a list of items: at most ``limit`` that come ``after`` one, newest first unless ``ascending``."""
+class IncludeQuery(RequestObject):
+    """What a response that is sent again shall include; it is never streamed."""
 
-    limit: int
-    after: str | None
-    ascending: bool
-    include: frozenset[str]
+    include: list[Includable] | None = None
+    stream: Literal[False] = False
+    include_obfuscation: Literal[False] = False
+    starting_after: None = None
 
-    @classmethod
-    def read(cls, query: Pairs) -> Self:
-        """Reads a query string. Raises FieldError."""
-        fields = _fields(query)
-        limit = fields.whole("limit", 1, MOST_LISTED) or USUALLY_LISTED
-        after = fields.text("after")
-        ascending = optional_choice(fields, "order", ("asc", "desc")) == "asc"
-        return cls(limit, after, ascending, _include(fields))
+
+class ItemsQuery(RequestObject):
+    """Which part of a list of items: at most ``limit`` that come ``after`` one, newest first by default."""
+
+    limit: Annotated[int, Meta(ge=1, le=MOST_LISTED)] = USUALLY_LISTED
+    after: str | None = None
+    order: Literal["asc", "desc"] = "desc"
+    include: list[Includable] | None = None
 
     def page(self, items: Sequence[Item]) -> tuple[list[Item], bool]:
         """The part that is asked for of ``items``, which come oldest first; and whether more follow.
 
         Raises FieldError where ``after`` is none of them.
         """
-        ordered = list(items) if self.ascending else list(reversed(items))
+        ordered = list(items) if self.order == "asc" else list(reversed(items))
         start = 0
         if self.after is not None:
             places = (place for place, item in enumerate(ordered, 1) if item["id"] == self.after)
@@ -179,22 +180,7 @@ class ItemsQuery:
         return ordered[start:end], end < len(ordered)
 
 
-def _read_include(query: Pairs) -> frozenset[str]:
-    """What a response that is told again shall include; it is never told as a stream."""
-    fields = _fields(query)
-    for name in ("stream", "include_obfuscation"):
-        fields.only(name, False)
-    fields.only("starting_after")
-    return _include(fields)
-
-
-def _include(fields: Fields) -> frozenset[str]:
-    include = included(fields.take("include") or [])
-    fields.close()
-    return include
-
-
-def _fields(query: Pairs) -> Fields:
+def _fields(query: Pairs) -> dict[str, Any]:
     """The names with plain values: numbers, true and false, and a list for ``include``."""
     found: dict[str, Any] = {}
     for given, text in query:
@@ -205,7 +191,7 @@ def _fields(query: Pairs) -> Fields:
             raise FieldError(f"{spelled(name)} is given twice.", param=name[:MAX_QUOTED])
         else:
             found[name] = _plain(name, text)
-    return Fields(found)
+    return found
 
 
 def _plain(name: str, text: str) -> Any:
@@ -234,7 +220,7 @@ def _whole(chain: Chain, identity: str) -> list[Item]:
     return [item for kept in chain.responses for item in (*kept.items, *kept.output)]
 
 
-def _shown(item: Item, include: frozenset[str]) -> Item:
+def _shown(item: Item, include: Collection[str]) -> Item:
     if item["type"] == "reasoning" and SEALED_REASONING in include:
         return sealed(item)
     if LOGPROBS in include and item["type"] == "message" and any(map(_unscored, item["content"])):

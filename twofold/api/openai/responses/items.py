@@ -8,38 +8,177 @@ from __future__ import annotations
 
 import binascii
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from twofold.api.fields import MISSING, FieldError, Fields, impossible
-from twofold.core.errors import named, nearest
-from twofold.core.request import TTL_SECONDS
+from msgspec import Meta, field, structs
+
+from twofold.api.body import OFFERED, RequestObject, missing, only
+from twofold.api.fields import FieldError
+from twofold.api.openai.messages import CacheBreakpoint
+from twofold.api.openai.sampling import FullText
 
 Item: TypeAlias = dict[str, Any]
 
 MAX_ITEMS: Final = 4096
 MAX_ID_CHARS: Final = 256
-STATUSES: Final = ("in_progress", "completed", "incomplete")
-ROLES: Final = ("user", "assistant", "system", "developer")
-PHASES: Final = ("commentary", "final_answer")
 PREFIXES: Final = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
 """What ids begin with, by the item's type."""
 SEALED: Final = "twofold1:"
 """What ``encrypted_content`` of ours begins with. It spares clients a field, it keeps no secret."""
 
 
-def read_input(fields: Fields, *, needed: bool) -> tuple[Item, ...]:
-    """The field ``input``: a text, which is a message of the user, or items; none where it is not ``needed``."""
-    given = fields.take("input")
-    if given is None:
-        if needed:
-            raise FieldError("input is required.", param="input", code=MISSING)
-        return ()
+ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
+ItemId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_ID_CHARS)]
+Direct: TypeAlias = Annotated[Any, only({"type": "direct"})]
+
+
+class ResponseTextPart(RequestObject):
+    """Text that was sent, or that the model made."""
+
+    type: Annotated[Literal["input_text", "output_text"], OFFERED]
+    text: str
+    prompt_cache_breakpoint: CacheBreakpoint | None = None
+    annotations: Any = None
+    logprobs: Any = None
+
+    def part(self, role: str) -> Item:
+        point = self.prompt_cache_breakpoint
+        if point is None:
+            return text_part(role, self.text)
+        marked = {"mode": point.mode} | ({} if point.ttl is None else {"ttl": point.ttl})
+        return text_part(role, self.text) | {"prompt_cache_breakpoint": marked}
+
+
+class ResponseRefusalPart(RequestObject):
+    """A refusal of the model's."""
+
+    type: Annotated[Literal["refusal"], OFFERED]
+    refusal: str
+
+    def part(self, role: str) -> Item:  # noqa: ARG002 - it is the assistant's
+        return {"type": "refusal", "refusal": self.refusal}
+
+
+class LabelledItem(RequestObject):
+    """The labels of an item."""
+
+    id: ItemId | None = None
+    status: ItemStatus | None = None
+
+    def labels(self) -> Item:
+        """Those that were given."""
+        return {name: value for name in ("id", "status") if (value := getattr(self, name)) is not None}
+
+
+class InputMessage(LabelledItem, kw_only=True):
+    """A message to the model."""
+
+    role: Literal["user", "system", "developer"]
+    content: str | Annotated[list[ResponseTextPart], Meta(min_length=1)]
+    type: Annotated[Literal["message"], OFFERED] = "message"
+    phase: Literal["commentary", "final_answer"] | None = None
+
+    def item(self, where: str) -> Item:  # noqa: ARG002 - it has no errors of its own
+        return _message(self.role, self.content) | self.labels() | ({"phase": self.phase} if self.phase else {})
+
+
+class OutputMessage(LabelledItem, kw_only=True):
+    """A message of the model's."""
+
+    role: Literal["assistant"]
+    content: str | Annotated[list[ResponseTextPart | ResponseRefusalPart], Meta(min_length=1)]
+    type: Annotated[Literal["message"], OFFERED] = "message"
+    phase: Literal["commentary", "final_answer"] | None = None
+
+    def item(self, where: str) -> Item:  # noqa: ARG002
+        return _message(self.role, self.content) | self.labels() | ({"phase": self.phase} if self.phase else {})
+
+
+class FunctionCallItem(LabelledItem, kw_only=True):
+    """A call of a function."""
+
+    type: Annotated[Literal["function_call"], OFFERED]
+    call_id: FullText
+    name: FullText
+    arguments: str
+    namespace: None = None
+    caller: Direct = None
+    is_async: Literal[False] = field(default=False, name="async")
+
+    def item(self, where: str) -> Item:  # noqa: ARG002
+        call = {"type": self.type, "call_id": self.call_id, "name": self.name, "arguments": self.arguments}
+        return call | {"status": "completed"} | self.labels()
+
+
+class FunctionOutputItem(LabelledItem, kw_only=True):
+    """What came of a call."""
+
+    type: Annotated[Literal["function_call_output"], OFFERED]
+    call_id: FullText
+    output: str | Annotated[list[ResponseTextPart], Meta(min_length=1)]
+    caller: Direct = None
+    name: str | None = None
+    created_by: str | None = None
+
+    def item(self, where: str) -> Item:  # noqa: ARG002
+        output = self.output if isinstance(self.output, str) else _parts("user", self.output)
+        return {"type": self.type, "call_id": self.call_id, "output": output, "status": "completed"} | self.labels()
+
+
+class SummaryText(RequestObject):
+    """A part of a summary."""
+
+    type: Literal["summary_text"]
+    text: str
+
+
+class ReasoningText(RequestObject):
+    """A part of the reasoning."""
+
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class ReasoningItem(LabelledItem, kw_only=True):
+    """The model's reasoning. ``encrypted_content``, as a response had it, counts where there is no content."""
+
+    type: Annotated[Literal["reasoning"], OFFERED]
+    summary: list[SummaryText] | None = None
+    content: list[ReasoningText] | None = None
+    encrypted_content: str | None = None
+
+    def item(self, where: str) -> Item:
+        content = [structs.asdict(part) for part in self.content or ()]
+        if not content and self.encrypted_content is not None:
+            text = _opened(self.encrypted_content, f"{where}.encrypted_content")
+            content = [{"type": "reasoning_text", "text": text}]
+        summary = [structs.asdict(part) for part in self.summary or ()]
+        return {"type": self.type, "summary": summary, "content": content} | self.labels()
+
+
+class ItemReference(RequestObject):
+    """An item of a response, by its id."""
+
+    id: FullText
+    type: Annotated[Literal["item_reference"], OFFERED] = "item_reference"
+
+    def item(self, where: str) -> Item:  # noqa: ARG002
+        return {"type": self.type, "id": self.id}
+
+
+ResponseItem: TypeAlias = (
+    InputMessage | OutputMessage | FunctionCallItem | FunctionOutputItem | ReasoningItem | ItemReference
+)
+
+
+def input_items(given: str | Sequence[ResponseItem] | None, *, needed: bool) -> tuple[Item, ...]:
+    """The items of ``input``; a text is a message of the user. Raises FieldError if ``needed`` ones are missing."""
+    if needed and (given is None or given == []):
+        raise missing((None, "input"))
     if isinstance(given, str):
-        return (_message("user", [_text_part("user", given)]),)
-    if not isinstance(given, list) or len(given) > MAX_ITEMS or (needed and not given):
-        raise impossible("input", given, f"text, or a list of 1 to {MAX_ITEMS} items")
-    return tuple(_item(item, f"input[{index}]") for index, item in enumerate(given))
+        return (_message("user", given),)
+    return tuple(item.item(f"input[{index}]") for index, item in enumerate(given or ()))
 
 
 def named_items(items: Iterable[Item], response: str) -> list[Item]:
@@ -77,163 +216,20 @@ def sealed(item: Item) -> Item:
     return {**item, "encrypted_content": SEALED + b64encode(text.encode()).decode()}
 
 
-def optional_choice(fields: Fields, name: str, known: tuple[str, ...]) -> str | None:
-    """One of the ``known`` texts, or nothing."""
-    return None if fields.take(name) is None else fields.choice(name, known)
-
-
-def _item(given: object, where: str) -> Item:
-    fields = Fields(given, where)
-    kind = fields.text("type") or _untyped(fields)
-    read = READERS.get(kind)
-    if read is None:
-        close = nearest(kind, READERS)
-        raise FieldError(
-            f"{where}.type {named(kind)} is not supported.",
-            param=f"{where}.type",
-            code="unsupported_value",
-            hint=f"Did you mean {close!r}?" if close else f"Possible: {', '.join(READERS)}.",
-        )
-    item = read(fields)
-    fields.close()
-    return item
-
-
-def _untyped(fields: Fields) -> str:
-    """A message may leave its type out, and so may a reference, which has an id alone."""
-    return "item_reference" if fields.take("role") is None and fields.take("id") is not None else "message"
-
-
-def _read_message(fields: Fields) -> Item:
-    role = fields.choice("role", ROLES)
-    item = _message(role, _parts(fields, "content", role)) | _labels(fields)
-    phase = optional_choice(fields, "phase", PHASES)
-    return item | {"phase": phase} if phase else item
-
-
-def _read_call(fields: Fields) -> Item:
-    fields.only("namespace")
-    fields.only("caller", {"type": "direct"})
-    fields.only("async", False)
-    return {
-        "type": "function_call",
-        "call_id": _needed_text(fields, "call_id"),
-        "name": _needed_text(fields, "name"),
-        "arguments": _needed_text(fields, "arguments", empty=True),
-        "status": "completed",
-    } | _labels(fields)
-
-
-def _read_output(fields: Fields) -> Item:
-    fields.only("caller", {"type": "direct"})
-    for label in ("name", "created_by"):
-        fields.text(label)
-    output = fields.require("output")
-    return {
-        "type": "function_call_output",
-        "call_id": _needed_text(fields, "call_id"),
-        "output": output if isinstance(output, str) else _parts(fields, "output", "user"),
-        "status": "completed",
-    } | _labels(fields)
-
-
-def _read_reasoning(fields: Fields) -> Item:
-    summary = _typed_texts(fields, "summary", "summary_text")
-    content = _typed_texts(fields, "content", "reasoning_text")
-    hidden = fields.text("encrypted_content")
-    if not content and hidden is not None:
-        content = [{"type": "reasoning_text", "text": _opened(hidden, fields.name("encrypted_content"))}]
-    return {"type": "reasoning", "summary": summary, "content": content} | _labels(fields)
-
-
-def _read_reference(fields: Fields) -> Item:
-    return {"type": "item_reference", "id": _needed_text(fields, "id")}
-
-
-READERS: Final[Mapping[str, Callable[[Fields], Item]]] = {
-    "message": _read_message,
-    "function_call": _read_call,
-    "function_call_output": _read_output,
-    "reasoning": _read_reasoning,
-    "item_reference": _read_reference,
-}
-
-
-def _message(role: str, content: list[Item]) -> Item:
-    return {"type": "message", "role": role, "status": "completed", "content": content}
-
-
-def _labels(fields: Fields) -> Item:
-    """The id and the status, where they were given."""
-    identity, status = fields.text("id"), optional_choice(fields, "status", STATUSES)
-    if identity is not None and not 0 < len(identity) <= MAX_ID_CHARS:
-        raise impossible(fields.name("id"), identity, f"text of 1 to {MAX_ID_CHARS} characters")
-    return {name: value for name, value in (("id", identity), ("status", status)) if value is not None}
-
-
-def _needed_text(fields: Fields, name: str, *, empty: bool = False) -> str:
-    value = fields.require(name)
-    if not isinstance(value, str) or not (value or empty):
-        raise impossible(fields.name(name), value, "text")
-    return value
-
-
-def _parts(fields: Fields, name: str, role: str) -> list[Item]:
-    given = fields.require(name)
-    if isinstance(given, str):
-        return [_text_part(role, given)]
-    if not isinstance(given, list) or not given:
-        raise impossible(fields.name(name), given, "text or a list of parts")
-    return [_part(part, f"{fields.name(name)}[{index}]", role) for index, part in enumerate(given)]
-
-
-def _part(given: object, where: str, role: str) -> Item:
-    fields = Fields(given, where)
-    kind = fields.require("type")
-    if kind == "refusal" and role == "assistant":
-        part = {"type": "refusal", "refusal": _needed_text(fields, "refusal", empty=True)}
-    elif kind in ("input_text", "output_text"):
-        part = _text_part(role, _needed_text(fields, "text", empty=True)) | _breakpoint(fields)
-        for list_of_labels in ("annotations", "logprobs"):
-            fields.take(list_of_labels)
-    else:
-        raise FieldError(
-            f"{where}.type {named(kind)} is not supported.",
-            param=f"{where}.type",
-            code="unsupported_value",
-            hint='A part is {"type": "input_text", "text": …}; a model\'s own is of type "output_text".',
-        )
-    fields.close()
-    return part
-
-
-def _text_part(role: str, text: str) -> Item:
+def text_part(role: str, text: str) -> Item:
+    """A text of the role, as replies have it."""
     if role == "assistant":
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
     return {"type": "input_text", "text": text}
 
 
-def _breakpoint(fields: Fields) -> Item:
-    point = fields.inner("prompt_cache_breakpoint")
-    if point is None:
-        return {}
-    point.choice("mode", ("explicit",))
-    ttl = optional_choice(point, "ttl", tuple(TTL_SECONDS))
-    point.close()
-    return {"prompt_cache_breakpoint": {"mode": "explicit"} | ({"ttl": ttl} if ttl else {})}
+def _message(role: str, content: str | Sequence[ResponseTextPart | ResponseRefusalPart]) -> Item:
+    parts = [text_part(role, content)] if isinstance(content, str) else _parts(role, content)
+    return {"type": "message", "role": role, "status": "completed", "content": parts}
 
 
-def _typed_texts(fields: Fields, name: str, kind: str) -> list[Item]:
-    given = fields.take(name) or []
-    if not isinstance(given, list):
-        raise impossible(fields.name(name), given, "a list of parts")
-    texts = []
-    for index, one in enumerate(given):
-        part = Fields(one, f"{fields.name(name)}[{index}]")
-        part.choice("type", (kind,))
-        texts.append({"type": kind, "text": _needed_text(part, "text", empty=True)})
-        part.close()
-    return texts
+def _parts(role: str, given: Sequence[ResponseTextPart | ResponseRefusalPart]) -> list[Item]:
+    return [part.part(role) for part in given]
 
 
 def _opened(hidden: str, name: str) -> str:

@@ -8,127 +8,119 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from functools import cached_property
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from twofold.api.base import AskedTier, Job, ModelFacts, ReplyHead
-from twofold.api.extras import read_explain
-from twofold.api.fields import Fields, impossible
-from twofold.api.openai.bodies import Limits, read_model, read_options, read_tier
+from msgspec import Meta
+
+from twofold.api.base import Job, ModelFacts, ReplyHead
+from twofold.api.body import RequestObject, only
+from twofold.api.extras import OwnFields
+from twofold.api.fields import FieldError
+from twofold.api.openai.bodies import CacheSalt, Priority, RequestTreatment, Tier
 from twofold.api.openai.responses.items import Item, named_items
 from twofold.api.openai.responses.logprobs import drawn_logprobs, token_by_token
 from twofold.api.openai.responses.output import OutputItems
 from twofold.api.openai.responses.reply import begun, ended, item_status
-from twofold.api.openai.responses.settings import (
-    SEALED_REASONING,
-    TextForm,
-    read_include,
-    read_logprobs,
-    read_metadata,
-)
+from twofold.api.openai.responses.settings import LOGPROBS, SEALED_REASONING, Includable, Metadata, TextSettings
 from twofold.api.openai.responses.stream import ResponsesStreamer
-from twofold.api.openai.responses.turn import ResponseTurn
-from twofold.core.params import MAX_TOKEN_ID, SamplingParams
+from twofold.api.openai.responses.turn import TurnRequest
+from twofold.api.openai.sampling import Count, MinP, Repetition, Temperature, TopK, TopLogprobs, TopP
+from twofold.core.params import SamplingParams
 from twofold.core.request import RequestOptions
-from twofold.core.sampling_defaults import NAMES
 from twofold.engine.outputs import RequestOutput
 from twofold.text.parsers.base import SectionParser
 
-LIMITS: Final[Limits] = {
-    "access_programs": (),
-    "background": (False,),
-    "background_options": (),
-    "context_management": ([],),
-    "image": (),
-    "moderation": (),
-    "prompt": (),
-}
-LABELS: Final = ("user", "safety_identifier", "prompt_cache_key")
-"""Texts by which OpenAI's customers sort their requests; they are told again."""
-MAX_LABEL_CHARS: Final = 512
-DRAWN: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""Fields that ``SamplingParams`` knows by the same name and checks itself; OpenAI has the first two."""
+SAMPLED: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Fields that ``SamplingParams`` knows by the same name; OpenAI has the first two."""
+TOLD: Final = (
+    "instructions",
+    "max_output_tokens",
+    "max_tool_calls",
+    "parallel_tool_calls",
+    "previous_response_id",
+    "prompt_cache_key",
+    "safety_identifier",
+    "store",
+    "truncation",
+    "user",
+)
+"""Fields that the reply has as they were given."""
+
+ResponseLabel: TypeAlias = Annotated[str, Meta(max_length=512, description="Sorts requests; it changes no answer.")]
 
 
-class HasTurn:
-    """A request whose ``turn`` may go on from a kept response. Its classes are frozen dataclasses."""
+class ResponseStreamOptions(RequestObject):
+    """What a stream holds beside the answer."""
 
-    __slots__ = ()
-    turn: ResponseTurn
+    include_obfuscation: Literal[False] = False
+
+
+class ResponsesRequest(TurnRequest, RequestTreatment):
+    """A turn of a conversation, and how it is answered. ``max_tool_calls`` counts calls of built-in tools alone, and
+    ``client_metadata`` is Codex's: both have no effect."""
+
+    service_tier: Tier = "auto"
+    priority: Priority = 0
+    cache_salt: CacheSalt = ""
+    twofold: OwnFields | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
+    repetition_penalty: Repetition | None = None
+    max_output_tokens: Count | None = None
+    max_tool_calls: Count | None = None
+    top_logprobs: TopLogprobs | None = None
+    include: list[Includable] | None = None
+    store: bool = True
+    stream: bool = False
+    stream_options: ResponseStreamOptions | None = None
+    metadata: Metadata | None = None
+    client_metadata: dict[str, Any] | None = None
+    user: ResponseLabel | None = None
+    safety_identifier: ResponseLabel | None = None
+    prompt_cache_key: ResponseLabel | None = None
+    access_programs: None = None
+    background: Literal[False] = False
+    background_options: None = None
+    context_management: Annotated[Any, only([])] = None
+    image: None = None
+    moderation: None = None
+    prompt: None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        assert self.params, "it raises for what is impossible"
 
     @property
-    def previous(self) -> str | None:
-        """The id of the response that it goes on from."""
-        return self.turn.previous
+    def seal(self) -> bool:
+        """Whether reasoning is told in ``encrypted_content`` too."""
+        return SEALED_REASONING in (self.include or ())
 
-    @property
-    def references(self) -> Sequence[str]:
-        """Ids of items that are still to be found."""
-        return self.turn.references
-
-    def known(self, history: Sequence[Item], found: Mapping[str, Item]) -> Self:
-        """With the items of the conversation so far, and with those that references stand for."""
-        return replace(self, turn=self.turn.known(history, found))  # type: ignore[type-var]  # as its docstring says
-
-
-@dataclass(frozen=True, slots=True)
-class ResponsesRequest(HasTurn):
-    """A turn of a conversation, and how it is answered.
-
-    store   whether the response shall be kept, so that others can go on from it
-    asked   the fields of the reply that say again what was asked for
-    sampling  sampling parameters that the body gave itself
-    seal    whether reasoning is told in ``encrypted_content`` too
-    """
-
-    model: str | None
-    stream: bool
-    tier: AskedTier
-    explain: bool
-    store: bool
-    turn: ResponseTurn
-    asked: Mapping[str, Any]
-    seal: bool
-    params: SamplingParams
-    options: RequestOptions
-    sampling: frozenset[str] = frozenset()
-
-    @classmethod
-    def read(cls, body: object) -> Self:
-        """Reads a body. Raises ParameterError for an impossible, unknown or unsupported field."""
-        fields = Fields(body)
-        for name, possible in LIMITS.items():
-            fields.only(name, *possible)
-        turn, form, include = ResponseTurn.read(fields), TextForm.read(fields), read_include(fields)
-        params = SamplingParams(
-            **{name: value for name in DRAWN if (value := fields.take(name)) is not None},
-            max_tokens=fields.whole("max_output_tokens", 1, MAX_TOKEN_ID),
-            logprobs=read_logprobs(fields, include),
-            structured_outputs=form.form,
+    @cached_property
+    def params(self) -> SamplingParams:
+        wanted = LOGPROBS in (self.include or ())
+        if self.top_logprobs and not wanted:
+            hint = f'Set "include": ["{LOGPROBS}"].'
+            raise FieldError("top_logprobs needs log-probabilities.", param="top_logprobs", hint=hint)
+        return SamplingParams(
+            **self._sampling(),
+            max_tokens=self.max_output_tokens,
+            logprobs=(self.top_logprobs or 0) if wanted else None,
+            structured_outputs=(self.text or TextSettings()).form,
         )
-        store = fields.flag("store", True)
-        request = cls(
-            model=read_model(fields),
-            stream=_stream(fields),
-            tier=read_tier(fields),
-            explain=read_explain(fields),
-            store=store,
-            turn=turn,
-            asked=_labels(fields) | _asked(turn, form, params) | {"store": store},
-            seal=SEALED_REASONING in include,
-            params=params,
-            options=read_options(fields),
-            sampling=fields.given(NAMES),
-        )
-        fields.close()
-        return request
+
+    def _sampling(self) -> dict[str, Any]:
+        """Sampling parameters that the body gave itself."""
+        return {name: value for name in SAMPLED if (value := getattr(self, name)) is not None}
 
     def new_items(self, head: ReplyHead) -> list[Item]:
         """The items that this request brought, with an id each, as they are kept and listed."""
         return named_items(self.turn.items, head.id)
 
     def prepare(self, model: ModelFacts) -> Sequence[Job]:
-        return [self.turn.prepare(model, model.sampling.fill(self.params, self.sampling), self.options)]
+        return [self.turn.prepare(model, self._filled(model), self.request_options)]
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:
         (output,) = outputs
@@ -146,30 +138,31 @@ class ResponsesRequest(HasTurn):
 
     def _told(self, model: ModelFacts) -> Mapping[str, Any]:
         """What was asked for, with the sampling parameters that the answer is drawn with."""
-        params = model.sampling.fill(self.params, self.sampling)
-        return {**self.asked, "temperature": params.temperature, "top_p": params.top_p}
+        params, turn = self._filled(model), self.turn
+        return {
+            **{name: getattr(self, name) for name in TOLD},
+            "metadata": self.metadata or {},
+            "reasoning": {"effort": None if self.reasoning is None else self.reasoning.effort, "summary": None},
+            "temperature": params.temperature,
+            "text": {"format": (self.text or TextSettings()).told, "verbosity": "medium"},
+            "tool_choice": turn.tools.told_choice,
+            "tools": list(turn.tools.told),
+            "top_logprobs": params.logprobs or 0,
+            "top_p": params.top_p,
+        }
+
+    def _filled(self, model: ModelFacts) -> SamplingParams:
+        """The parameters, with the server's defaults where the request says nothing."""
+        return model.sampling.fill(self.params, self._sampling())
 
     def _parser(self, model: ModelFacts) -> SectionParser:
         return self.turn.conversation(()).parser(model)
 
 
-@dataclass(frozen=True, slots=True)
-class InputTokensRequest(HasTurn):
+class InputTokensRequest(TurnRequest):
     """The body of /v1/responses/input_tokens: a turn whose prompt is only counted."""
 
-    model: str | None
-    turn: ResponseTurn
-
-    @classmethod
-    def read(cls, body: object) -> Self:
-        """Reads a body. Raises ParameterError for an impossible, unknown or unsupported field."""
-        fields = Fields(body)
-        fields.only("personality")
-        turn = ResponseTurn.read(fields)
-        TextForm.read(fields)  # a form changes no prompt, but it must be possible
-        request = cls(read_model(fields), turn)
-        fields.close()
-        return request
+    personality: None = None
 
     def count(self, model: ModelFacts) -> dict[str, Any]:
         """The reply. It may take a while: the chat template is rendered and the text tokenised.
@@ -180,44 +173,3 @@ class InputTokensRequest(HasTurn):
             model if self.turn.truncate else model.unbounded(), SamplingParams(max_tokens=1), RequestOptions()
         )
         return {"object": "response.input_tokens", "input_tokens": len(job.token_ids)}
-
-
-def _stream(fields: Fields) -> bool:
-    options = fields.inner("stream_options")
-    if options is not None:
-        options.only("include_obfuscation", False)
-        options.close()
-    return fields.flag("stream")
-
-
-def _labels(fields: Fields) -> dict[str, Any]:
-    """What only sorts requests, or limits what cannot happen: max_tool_calls counts calls of built-in tools alone.
-    ``client_metadata`` is Codex's, and not told again."""
-    labels: dict[str, Any] = {name: fields.text(name) for name in LABELS}
-    for name, value in labels.items():
-        if value is not None and len(value) > MAX_LABEL_CHARS:
-            raise impossible(name, value, f"text of at most {MAX_LABEL_CHARS} characters")
-    client = fields.take("client_metadata")
-    if client is not None and not isinstance(client, dict):
-        raise impossible("client_metadata", client, "an object")
-    return labels | {
-        "max_tool_calls": fields.whole("max_tool_calls", 1, MAX_TOKEN_ID),
-        "metadata": read_metadata(fields) or {},
-    }
-
-
-def _asked(turn: ResponseTurn, form: TextForm, params: SamplingParams) -> dict[str, Any]:
-    return {
-        "instructions": turn.instructions,
-        "max_output_tokens": params.max_tokens,
-        "parallel_tool_calls": turn.parallel,
-        "previous_response_id": turn.previous,
-        "reasoning": {"effort": turn.reasoning.effort, "summary": None},
-        "temperature": params.temperature,
-        "text": {"format": form.told, "verbosity": "medium"},
-        "tool_choice": turn.tools.told_choice,
-        "tools": list(turn.tools.told),
-        "top_logprobs": params.logprobs or 0,
-        "top_p": params.top_p,
-        "truncation": "auto" if turn.truncate else "disabled",
-    }

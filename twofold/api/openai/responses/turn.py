@@ -3,22 +3,78 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self, TypeGuard
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self, TypeGuard
+
+from msgspec import Meta
 
 from twofold.api.base import Job, ModelFacts
+from twofold.api.body import OMITTING, RequestObject
 from twofold.api.cache_points import CachePoint
-from twofold.api.conversation import Conversation
-from twofold.api.fields import Fields
-from twofold.api.openai.responses.items import Item, optional_choice, read_input, references, resolved
+from twofold.api.conversation import AS_BEFORE, Conversation, Thinking
+from twofold.api.extras import ModelName
+from twofold.api.openai.messages import DEFAULT_TTL
+from twofold.api.openai.responses.items import MAX_ITEMS, Item, ResponseItem, input_items, references, resolved
 from twofold.api.openai.responses.messages import chat_messages
-from twofold.api.openai.responses.settings import CacheOptions, ReasoningSettings
-from twofold.api.openai.responses.tools import Tools
+from twofold.api.openai.responses.settings import ReasoningSettings, ResponseCacheOptions, TextSettings
+from twofold.api.openai.responses.tools import ResponseTool, ResponseToolChoice, Tools
+from twofold.api.openai.tools import MAX_TOOLS
 from twofold.core.errors import ContextLengthError
 from twofold.core.params import SamplingParams
-from twofold.core.request import MAX_PINS, RequestOptions
+from twofold.core.request import MAX_PINS, RequestOptions, TimeToLive
 
-MAX_ID_CHARS: Final = 256
+
+class TurnRequest(RequestObject, dict=True):
+    """A request whose turn may go on from a kept response."""
+
+    model: ModelName | None = None
+    input: str | Annotated[list[ResponseItem], Meta(max_length=MAX_ITEMS)] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    conversation: None = None
+    tools: Annotated[list[ResponseTool], Meta(max_length=MAX_TOOLS), OMITTING] | None = None
+    tool_choice: ResponseToolChoice = "auto"
+    parallel_tool_calls: bool = True
+    reasoning: ReasoningSettings | None = None
+    text: TextSettings | None = None
+    truncation: Literal["auto", "disabled"] = "disabled"
+    prompt_cache_retention: Literal["in_memory"] | None = None
+    prompt_cache_options: ResponseCacheOptions | None = None
+
+    def __post_init__(self) -> None:
+        assert self.turn, "it raises for what is impossible"
+
+    @property
+    def previous(self) -> str | None:
+        """The id of the response that it goes on from."""
+        return self.previous_response_id
+
+    @property
+    def references(self) -> Sequence[str]:
+        """Ids of items that are still to be found."""
+        return references(self.turn.items)
+
+    @cached_property
+    def turn(self) -> ResponseTurn:
+        cache = self.prompt_cache_options
+        return ResponseTurn(
+            items=input_items(self.input, needed=self.previous_response_id is None),
+            instructions=self.instructions,
+            tools=Tools.of(self.tools or (), self.tool_choice),
+            parallel=self.parallel_tool_calls,
+            thinking=AS_BEFORE if self.reasoning is None else self.reasoning.thinking,
+            ttl=DEFAULT_TTL if cache is None else cache.ttl,
+            whole=cache is not None and cache.mode != "explicit",
+            truncate=self.truncation == "auto",
+        )
+
+    def known(self, history: Sequence[Item], found: Mapping[str, Item]) -> Self:
+        """With the items of the conversation so far, and with those that references stand for."""
+        known = copy(self)
+        known.__dict__["turn"] = self.turn.known(history, found)
+        return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,39 +82,20 @@ class ResponseTurn:
     """One turn of a conversation.
 
     items      what is new
-    history    what came before it, from ``previous`` and the responses before that one
+    history    what came before it, from the response that it goes on from and those before
+    ttl        how long the prefixes that ``prompt_cache_breakpoint`` marks stay cached; ``whole``: the whole prompt too
     truncate   whether the oldest items may be left away where all of them do not fit into the context
     """
 
     items: tuple[Item, ...]
     instructions: str | None
-    previous: str | None
     tools: Tools
     parallel: bool
-    reasoning: ReasoningSettings
-    cache: CacheOptions
+    thinking: Thinking
+    ttl: TimeToLive
+    whole: bool
     truncate: bool
     history: tuple[Item, ...] = ()
-
-    @classmethod
-    def read(cls, fields: Fields) -> Self:
-        previous = fields.text("previous_response_id")
-        fields.only("conversation")
-        return cls(
-            items=read_input(fields, needed=previous is None),
-            instructions=fields.text("instructions"),
-            previous=previous,
-            tools=Tools.read(fields),
-            parallel=fields.flag("parallel_tool_calls", True),
-            reasoning=ReasoningSettings.read(fields),
-            cache=CacheOptions.read(fields),
-            truncate=optional_choice(fields, "truncation", ("auto", "disabled")) == "auto",
-        )
-
-    @property
-    def references(self) -> Sequence[str]:
-        """Ids of items that are still to be found."""
-        return references(self.items)
 
     def known(self, history: Sequence[Item], found: Mapping[str, Item]) -> Self:
         """With what came before, and with the items that references stand for."""
@@ -67,15 +104,15 @@ class ResponseTurn:
     def conversation(self, items: Sequence[Item] | None = None) -> Conversation:
         """The chat that these items are; all of them, if none are given."""
         shown = (*self.history, *self.items) if items is None else items
-        messages, points = chat_messages(self.instructions, shown, self.cache.ttl)
-        if self.cache.whole:
-            points = (*points, CachePoint(self.cache.ttl))
+        messages, points = chat_messages(self.instructions, shown, self.ttl)
+        if self.whole:
+            points = (*points, CachePoint(self.ttl))
         return Conversation(
             messages=messages,
             tools=self.tools.shown,
             choice=self.tools.choice,
             parallel=self.parallel,
-            thinking=self.reasoning.thinking,
+            thinking=self.thinking,
             cache_points=points[-MAX_PINS:],
         )
 
