@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.setting import Setting
 from twofold.core.params import SamplingParams
-from twofold.core.report import RequestReport, StepReport
+from twofold.core.report import RequestMetrics, StepReport
 from twofold.core.request import EngineRequest, RequestOptions
 from twofold.engine.llm import LLM
 from twofold.planner.calibrate.run import calibrate, calibrated
@@ -38,12 +38,12 @@ class Listener:
     """Keeps what is told of requests that end."""
 
     def __init__(self) -> None:
-        self.reports: list[RequestReport] = []
+        self.reports: list[RequestMetrics] = []
 
     def on_step(self, report: StepReport) -> None:
         """Steps are not kept."""
 
-    def on_request(self, report: RequestReport) -> None:
+    def on_request(self, report: RequestMetrics) -> None:
         self.reports.append(report)
 
 

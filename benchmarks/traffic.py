@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.figures import median
 from twofold import LLM, SamplingParams
 from twofold.bench.phases.steps import StepTime
-from twofold.core.report import RequestReport, StepReport
+from twofold.core.report import RequestMetrics, StepReport
 from twofold.core.request import EngineRequest
 from twofold.engine.engine import Engine
 from twofold.engine.outputs import OutputDelta
@@ -140,7 +140,7 @@ class StepWatch:
     def on_step(self, report: StepReport) -> None:
         self._times.append(StepTime.of(report))
 
-    def on_request(self, _report: RequestReport) -> None:
+    def on_request(self, _report: RequestMetrics) -> None:
         """Nothing: streams are looked at."""
 
     def take(self) -> list[StepTime]:

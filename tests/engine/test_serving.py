@@ -11,7 +11,7 @@ from twofold.core.clock import VirtualClock
 from twofold.core.errors import ContextLengthError, ParameterError, ResourceError
 from twofold.core.params import SamplingParams
 from twofold.core.record import Stall
-from twofold.core.report import RequestReport, StepReport
+from twofold.core.report import RequestMetrics, StepReport
 from twofold.core.request import CachePin, EngineRequest, RequestOptions
 from twofold.engine.config import EngineOptions
 from twofold.engine.prompts import TokensPrompt
@@ -140,12 +140,12 @@ def test_an_unknown_pooling_is_an_error(make_llm: MakeLLM) -> None:
 class Listener:
     def __init__(self) -> None:
         self.steps: list[StepReport] = []
-        self.requests: list[RequestReport] = []
+        self.requests: list[RequestMetrics] = []
 
     def on_step(self, report: StepReport) -> None:
         self.steps.append(report)
 
-    def on_request(self, report: RequestReport) -> None:
+    def on_request(self, report: RequestMetrics) -> None:
         self.requests.append(report)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twofold.core.record import SequenceRecord, Stall
-from twofold.engine.outputs import RequestMetrics
+from twofold.core.report import RequestMetrics
 from twofold.observe.timeline import EDGE, LABEL, NOTES, draw_timeline
 
 COLUMNS = 40

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.metrics import request_metrics
 from twofold.core.errors import ResourceError
 from twofold.core.record import SequenceRecord, Stall
-from twofold.core.report import BlockCounts, RequestReport, StepReport
+from twofold.core.report import BlockCounts, RequestMetrics, StepReport
 from twofold.observe.trace import Tracer
 
 START = 86_400.0
@@ -24,12 +25,14 @@ STEP = StepReport(
 )  # fmt: skip
 
 
-def request(record: SequenceRecord | None = None, **changes: Any) -> RequestReport:
+def request(record: SequenceRecord | None = None, **changes: Any) -> RequestMetrics:
     """Waits a second, prefills for one, decodes for two."""
-    plain = RequestReport(
-        "chat-7", START, START + 1, START + 2, START + 4, START + 4, 9, 4, 3, ("stop",), record or SequenceRecord()
-    )
-    return replace(plain, **changes)
+    plain: dict[str, Any] = {
+        "request_id": "chat-7", "arrival": START, "admitted": START + 1, "first_token": START + 2,
+        "last_token": START + 4, "finished": START + 4, "prompt_tokens": 9, "cached_tokens": 4, "output_tokens": 3,
+        "finish_reasons": ("stop",), "record": record or SequenceRecord(),
+    }  # fmt: skip
+    return request_metrics(**plain | changes)
 
 
 def steps(count: int, *, host_s: float = 0.001, length: float = 0.02) -> list[StepReport]:
@@ -40,7 +43,7 @@ def steps(count: int, *, host_s: float = 0.001, length: float = 0.02) -> list[St
     ]
 
 
-def traced(path: Path, *reports: StepReport | RequestReport) -> list[dict[str, Any]]:
+def traced(path: Path, *reports: StepReport | RequestMetrics) -> list[dict[str, Any]]:
     """The events of a finished file."""
     with Tracer(path) as tracer:
         for report in reports:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.metrics import output_times, request_metrics
 from twofold.core.record import SequenceRecord
-from twofold.core.report import RequestReport
+from twofold.core.report import RequestMetrics
 from twofold.core.tables import parse_toml
 from twofold.observe.accounting.bill import Bill, TokenUsage, make_bill, total_of
 from twofold.observe.accounting.prices import PriceSheet
@@ -20,7 +21,7 @@ SHEET = PriceSheet.of(parse_toml("[default]\ninput = 3\noutput = 15\n[models.own
 M5, M30, H1 = 300.0, 1800.0, 3600.0
 
 
-def report(prompt: int, cached: int = 0, output: int = 1, *, rows: int | None = None, batch: int = 1) -> RequestReport:
+def report(prompt: int, cached: int = 0, output: int = 1, *, rows: int | None = None, batch: int = 1) -> RequestMetrics:
     """A request that computed ``rows`` of its prompt, all that was not cached if left open, at 1 ms a row of a step
     with ``batch`` times its own rows."""
     record = SequenceRecord(cached=cached, fresh=prompt - cached)
@@ -30,11 +31,11 @@ def report(prompt: int, cached: int = 0, output: int = 1, *, rows: int | None = 
     for position in range(prompt, prompt + output - 1):
         record.decode.add_step(position, 1, step_rows=batch, logit_rows=1, seconds=0.001)
     ran = 1.0 if rows else None
-    return RequestReport("r", 0.0, ran, ran, ran, 2.0, prompt, cached, output, ("stop",), record)
+    return request_metrics("r", 0.0, ran, ran, ran, 2.0, prompt, cached, output, ("stop",), record)
 
 
 def billed(
-    *reports: RequestReport,
+    *reports: RequestMetrics,
     written: dict[float, int] | None = None,
     sheet: PriceSheet = SHEET,
     model: str = "any",
@@ -111,10 +112,10 @@ factor = st.decimals("0", "1000", places=6).map(str)
 
 
 @st.composite
-def usages(draw: st.DrawFn) -> tuple[RequestReport, dict[float, int]]:
+def usages(draw: st.DrawFn) -> tuple[RequestMetrics, dict[float, int]]:
     prompt = draw(counts)
     cached = draw(st.integers(0, prompt))
-    made = RequestReport("r", 0, 1, 1, 1, 2, prompt, cached, draw(counts), ("stop",), SequenceRecord())
+    made = request_metrics("r", 0, 1, 1, 1, 2, prompt, cached, draw(counts), ("stop",), SequenceRecord())
     made.record.prefill.rows = draw(counts)
     made.record.prefill.machine_s = draw(st.floats(0, 1e6))
     made.record.decode.machine_s = draw(st.floats(0, 1e6))
@@ -134,7 +135,7 @@ def sheets(draw: st.DrawFn) -> PriceSheet:
 
 @settings(max_examples=150)
 @given(one=usages(), sheet=sheets(), tier=st.sampled_from(["default", "flex", "priority"]))
-def test_lines_are_exact_and_add_up(one: tuple[RequestReport, dict[float, int]], sheet: PriceSheet, tier: str) -> None:
+def test_lines_are_exact_and_add_up(one: tuple[RequestMetrics, dict[float, int]], sheet: PriceSheet, tier: str) -> None:
     made, written = one
     usage = TokenUsage.of([made], written)
     assert usage.prompt == made.cached_tokens + min(made.prompt_tokens - made.cached_tokens, made.record.prefill.rows)
@@ -150,11 +151,12 @@ def test_lines_are_exact_and_add_up(one: tuple[RequestReport, dict[float, int]],
 @settings(max_examples=150)
 @given(one=usages(), sheet=sheets(), more=counts, seconds=st.floats(0, 1e6))
 def test_more_never_costs_less(
-    one: tuple[RequestReport, dict[float, int]], sheet: PriceSheet, more: int, seconds: float
+    one: tuple[RequestMetrics, dict[float, int]], sheet: PriceSheet, more: int, seconds: float
 ) -> None:
     made, written = one
     before = billed(made, written=written, sheet=sheet).total
-    assert billed(replace(made, output_tokens=made.output_tokens + more), written=written, sheet=sheet).total >= before
+    longer = replace(made, token_times=output_times(made.output_tokens + more, 1.0, 1.0))
+    assert billed(longer, written=written, sheet=sheet).total >= before
     assert billed(replace(made, prompt_tokens=made.prompt_tokens + more), written=written, sheet=sheet).total >= before
     made.record.decode.machine_s += seconds
     assert billed(made, written=written, sheet=sheet).total >= before
@@ -162,7 +164,7 @@ def test_more_never_costs_less(
 
 @settings(max_examples=50)
 @given(one=usages(), sheet=sheets())
-def test_two_prompts_pay_what_each_pays_alone(one: tuple[RequestReport, dict[float, int]], sheet: PriceSheet) -> None:
+def test_two_prompts_pay_what_each_pays_alone(one: tuple[RequestMetrics, dict[float, int]], sheet: PriceSheet) -> None:
     made, _ = one
     together, apart = billed(made, made, sheet=sheet), billed(made, sheet=sheet)
     assert abs(together.total - total_of([apart.total, apart.total])) <= Decimal("2e-9") * (1 + apart.total)

@@ -13,7 +13,7 @@ from twofold.cli.console import LazyProgress, Status, is_terminal, note
 from twofold.cli.interrupts import interrupts
 from twofold.cli.options import ModelOptions
 from twofold.core.params import SamplingParams
-from twofold.core.report import RequestReport
+from twofold.core.report import RequestMetrics
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
 from twofold.formats.fetch import sources
@@ -31,7 +31,7 @@ class Generator:
     path: Path
     log: RequestLog
 
-    def report(self, output: RequestOutput) -> RequestReport:
+    def report(self, output: RequestOutput) -> RequestMetrics:
         """What was recorded about an answer that just ended."""
         report = self.log.get(output.request_id)
         assert report is not None, "the engine reports every request that ends"

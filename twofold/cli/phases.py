@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from twofold.engine.outputs import RequestMetrics
+from twofold.core.report import RequestMetrics
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from twofold.cli.phases import PhaseShare, RooflineShares, decode_speed, prefill
 from twofold.core.errors import TwofoldError
 from twofold.core.limits import MachineLimits
 from twofold.core.record import PhaseWork
-from twofold.core.report import RequestReport
-from twofold.engine.outputs import RequestMetrics, RequestOutput
+from twofold.core.report import RequestMetrics
+from twofold.engine.outputs import RequestOutput
 from twofold.formats.open import open_model
 from twofold.models.read import read_model
 from twofold.planner.count.memory import streamed_bytes
@@ -41,7 +41,7 @@ class Roofline:
         except (TwofoldError, OSError):
             return None
 
-    def explain(self, report: RequestReport) -> list[str]:
+    def explain(self, report: RequestMetrics) -> list[str]:
         """Where the time of a request went, in lines."""
         return explain_request(report, self._steps)
 
@@ -75,7 +75,7 @@ def _reached(limit: PhaseLimit, measured_s: float) -> PhaseShare | None:
 
 
 def as_json(
-    generator: Generator, output: RequestOutput, report: RequestReport, roofline: Roofline | None
+    generator: Generator, output: RequestOutput, report: RequestMetrics, roofline: Roofline | None
 ) -> dict[str, Any]:
     """The answer for machines. Times are seconds; what did not happen is null."""
     answer, metrics, loaded = output.outputs[0], output.metrics, generator.llm.loaded
@@ -106,7 +106,7 @@ def as_json(
     }
 
 
-def _work(report: RequestReport, roofline: Roofline) -> dict[str, Any]:
+def _work(report: RequestMetrics, roofline: Roofline) -> dict[str, Any]:
     """What each phase took, and was expected to take; bytes are its part of what its steps moved."""
     phases = (("prefill", report.record.prefill), ("decode", report.record.decode))
     return {

@@ -8,7 +8,7 @@ Times are seconds on the engine's clock. A step lies on it like this:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from twofold.core.record import SequenceRecord
@@ -62,25 +62,26 @@ class StepReport:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestReport:
-    """A request that ended. Queue (arrival → admitted), prefill (→ first token) and decode (→ last token) follow each
-    other without a gap; what did not happen is None.
+class RequestMetrics:
+    """A request that ended, in seconds on the engine's clock. Queue (arrival → first scheduled), prefill (→ first
+    token) and decode (→ last token) follow each other without a gap; a time of what did not happen is None.
 
-    cached_tokens   of the prompt that came from the cache
-    record          what its answers did and waited for, together
+    token_times     a row for each completion, those that best_of dropped included
+    cached_tokens   of the prompt that came from a cache; ``fresh_tokens`` were computed
+    finish_reasons  of the completions that ended
+    record          the work and the waits of its sequences together
     """
 
-    request_id: str
     arrival: float
-    admitted: float | None
+    first_scheduled: float | None
     first_token: float | None
-    last_token: float | None
     finished: float
+    token_times: tuple[tuple[float, ...], ...]
     prompt_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    finish_reasons: tuple[FinishReason, ...]
-    record: SequenceRecord
+    cached_tokens: int = 0
+    request_id: str = ""
+    finish_reasons: tuple[FinishReason, ...] = ()
+    record: SequenceRecord = field(default_factory=SequenceRecord)
 
     @property
     def completions(self) -> int:
@@ -88,20 +89,47 @@ class RequestReport:
         return max(1, len(self.finish_reasons))
 
     @property
+    def admitted(self) -> float | None:
+        """``first_scheduled``, by its older name in reports."""
+        return self.first_scheduled
+
+    @property
+    def last_token(self) -> float | None:
+        return max((times[-1] for times in self.token_times if times), default=None)
+
+    @property
+    def fresh_tokens(self) -> int:
+        return self.prompt_tokens - self.cached_tokens
+
+    @property
+    def output_tokens(self) -> int:
+        return sum(map(len, self.token_times))
+
+    @property
     def queue_s(self) -> float:
-        return (self.finished if self.admitted is None else self.admitted) - self.arrival
+        return (self.finished if self.first_scheduled is None else self.first_scheduled) - self.arrival
 
     @property
     def prefill_s(self) -> float:
-        if self.admitted is None:
+        if self.first_scheduled is None:
             return 0.0
-        return (self.finished if self.first_token is None else self.first_token) - self.admitted
+        return (self.finished if self.first_token is None else self.first_token) - self.first_scheduled
 
     @property
     def decode_s(self) -> float:
-        if self.first_token is None or self.last_token is None:
-            return 0.0
-        return self.last_token - self.first_token
+        last = self.last_token
+        return 0.0 if self.first_token is None or last is None else last - self.first_token
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Arrival to first token."""
+        return None if self.first_token is None else self.first_token - self.arrival
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Mean time of a token after the first, over all completions; None where there is none."""
+        gaps = sum(len(times) - 1 for times in self.token_times if times)
+        return sum(times[-1] - times[0] for times in self.token_times if times) / gaps if gaps else None
 
 
 class Observer(Protocol):
@@ -109,7 +137,7 @@ class Observer(Protocol):
 
     def on_step(self, report: StepReport) -> None: ...
 
-    def on_request(self, report: RequestReport) -> None: ...
+    def on_request(self, report: RequestMetrics) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,6 @@ class BeamSearch(ActiveRequest):
             self._outputs(),
             self.metrics(now),
             self.finished,
-            self.report(now),
         )
 
     def end(self) -> None:

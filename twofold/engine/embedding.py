@@ -45,7 +45,6 @@ class Embedding(ActiveRequest):
             (),
             self.metrics(now),
             self.finished,
-            self.report(now),
             embedding=self._result() if self._reason == "stop" else None,
         )
 

@@ -148,7 +148,7 @@ class Engine:
         """
         if request.options.tpot_target_s is not None and not self._keeps_targets:
             raise ParameterError(
-                "A fixed token budget has no TPOT target.",
+                "A fixed token budget cannot keep a TPOT target.",
                 param="tpot_target_s",
                 hint="Remove it, or set token_budget to live.",
             )
@@ -338,5 +338,5 @@ class Engine:
 
     def _closed(self, request: ActiveRequest, now: float) -> RequestOutput:
         whole = request.output(now)
-        self._reporter.request(whole.report)
+        self._reporter.request(whole.metrics)
         return whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from twofold.core.report import BlockCounts, Observer, RequestReport, StepReport
+from twofold.core.report import BlockCounts, Observer, RequestMetrics, StepReport
 from twofold.core.step import StepOutcome, StepPlan
 from twofold.engine.scheduler.scheduler import Scheduler
 
@@ -41,7 +41,7 @@ class StepReporter:
         """Nothing was left to do: the time until the next step is nobody's."""
         self._ended = None
 
-    def request(self, report: RequestReport) -> None:
+    def request(self, report: RequestMetrics) -> None:
         for observer in self.observers:
             observer.on_request(report)
 

@@ -16,11 +16,11 @@ from twofold.core.clock import Clock
 from twofold.core.errors import TwofoldError
 from twofold.core.params import SamplingParams
 from twofold.core.record import SequenceRecord, Stall
-from twofold.core.report import RequestReport
+from twofold.core.report import RequestMetrics
 from twofold.core.request import EngineRequest
 from twofold.core.step import FinishReason, TokenEvent
 from twofold.engine.answer import SequenceCompletion, readable
-from twofold.engine.outputs import CompletionOutput, Logprobs, OutputDelta, RequestMetrics, RequestOutput
+from twofold.engine.outputs import CompletionOutput, Logprobs, OutputDelta, RequestOutput
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import Sequence
 from twofold.text.tokenizers.tokenizer import Tokenizer
@@ -99,34 +99,19 @@ class ActiveRequest(ABC):
             self._engine.scheduler.cancel(sequence.sequence_id, self._engine.clock.now())
 
     def metrics(self, now: float) -> RequestMetrics:
-        admitted = [s.admitted_at for s in self.sequences if s.admitted_at is not None]
+        """Times, work and waits of all its sequences together."""
         times = self.token_times()
+        record = SequenceRecord.merged(sequence.record for sequence in self.sequences)
+        record.stall(Stall.GRAMMAR, self.compile_s, self.request.arrived + self.compile_s)
         return RequestMetrics(
             arrival=self.request.arrived,
-            first_scheduled=min(admitted, default=None),
+            first_scheduled=min((s.admitted_at for s in self.sequences if s.admitted_at is not None), default=None),
             first_token=min((answer[0] for answer in times if answer), default=None),
             finished=now,
             token_times=times,
             prompt_tokens=len(self.request.token_ids),
             cached_tokens=self.sequences[0].record.cached if self.sequences else 0,
-        )
-
-    def report(self, now: float) -> RequestReport:
-        """What happened to it, all its sequences together."""
-        metrics = self.metrics(now)
-        times = [answer for answer in metrics.token_times if answer]
-        record = SequenceRecord.merged(sequence.record for sequence in self.sequences)
-        record.stall(Stall.GRAMMAR, self.compile_s, self.request.arrived + self.compile_s)
-        return RequestReport(
             request_id=self.request_id,
-            arrival=self.request.arrived,
-            admitted=metrics.first_scheduled,
-            first_token=metrics.first_token,
-            last_token=max((answer[-1] for answer in times), default=None),
-            finished=now,
-            prompt_tokens=metrics.prompt_tokens,
-            cached_tokens=metrics.cached_tokens,
-            output_tokens=metrics.output_tokens,
             finish_reasons=self.finish_reasons(),
             record=record,
         )
@@ -175,7 +160,6 @@ class Generation(ActiveRequest):
             tuple(self._kept()),
             self.metrics(now),
             self.finished,
-            self.report(now),
         )
 
     def end(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from twofold.core.report import RequestReport, StepReport
+from twofold.core.report import RequestMetrics, StepReport
 
 DEFAULT_MOST: Final = 1_000
 
@@ -15,18 +15,18 @@ class RequestLog:
 
     def __init__(self, most: int = DEFAULT_MOST) -> None:
         self._most = most
-        self._reports: OrderedDict[str, RequestReport] = OrderedDict()
+        self._reports: OrderedDict[str, RequestMetrics] = OrderedDict()
 
     def on_step(self, report: StepReport) -> None:
         """Steps are not kept."""
 
-    def on_request(self, report: RequestReport) -> None:
+    def on_request(self, report: RequestMetrics) -> None:
         self._reports[report.request_id] = report
         self._reports.move_to_end(report.request_id)
         if len(self._reports) > self._most:
             self._reports.popitem(last=False)
 
-    def get(self, request_id: str) -> RequestReport | None:
+    def get(self, request_id: str) -> RequestMetrics | None:
         """The report of the request that last bore this id; None if it runs, never was, or is too long ago."""
         return self._reports.get(request_id)
 

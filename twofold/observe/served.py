@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from twofold.core.report import RequestReport
+from twofold.core.report import RequestMetrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class ServedRequest:
     duration_s: float
     first_token_s: float | None = None
     gaps_s: tuple[float, ...] = ()
-    reports: tuple[RequestReport, ...] = ()
+    reports: tuple[RequestMetrics, ...] = ()
     cached_answer: bool = False
     reasoning_tokens: int = 0
     written_tokens: dict[float, int] = field(default_factory=dict)

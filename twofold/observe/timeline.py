@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Final
 
 from twofold.core.record import SequenceRecord, Stall
-from twofold.engine.outputs import RequestMetrics
+from twofold.core.report import RequestMetrics
 
 LABEL: Final = 9
 NOTES: Final = 48

@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 
 from twofold.core.errors import ResourceError
 from twofold.core.record import Pause
-from twofold.core.report import RequestReport, StepReport
+from twofold.core.report import RequestMetrics, StepReport
 
 PROCESS: Final = 1
 STEPS_TRACK: Final = 1
@@ -71,7 +71,7 @@ class Tracer:
             self._written_at = report.started
             self._write()
 
-    def on_request(self, report: RequestReport) -> None:
+    def on_request(self, report: RequestMetrics) -> None:
         for event in _request_events(report, next(self._request_numbers)):
             self._add(event)
         self._write()
@@ -145,7 +145,7 @@ def _step_events(report: StepReport, began: float) -> Iterator[Event]:
     yield _counter("step ms", rows_at, measured=_ms(report.seconds), **predicted)
 
 
-def _request_events(report: RequestReport, number: int) -> Iterator[Event]:
+def _request_events(report: RequestMetrics, number: int) -> Iterator[Event]:
     """The request and its phases, each begun and ended inside the one around it."""
     yield _request(report.request_id, number, "b", report.arrival, **_request_args(report))
     for name, start, end in _phases(report):
@@ -160,7 +160,7 @@ def _request_events(report: RequestReport, number: int) -> Iterator[Event]:
     yield _request(report.request_id, number, "e", report.finished)
 
 
-def _phases(report: RequestReport) -> Iterator[tuple[str, float, float]]:
+def _phases(report: RequestMetrics) -> Iterator[tuple[str, float, float]]:
     """Those that happened, with their start and end."""
     admitted, first, last = report.admitted, report.first_token, report.last_token
     yield "queue", report.arrival, report.finished if admitted is None else admitted
@@ -179,7 +179,7 @@ def _separate(pauses: list[Pause], start: float, end: float) -> Iterator[Pause]:
             start = stop
 
 
-def _request_args(report: RequestReport) -> Event:
+def _request_args(report: RequestMetrics) -> Event:
     record = report.record
     return {
         "prompt_tokens": report.prompt_tokens,

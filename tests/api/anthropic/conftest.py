@@ -13,9 +13,9 @@ from tests.support.vocabulary import tokenizer_metadata, tokenizer_of
 from twofold.api.anthropic.messages import MessagesRequest
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.core.record import HeldPin, SequenceRecord
-from twofold.core.report import RequestReport
+from twofold.core.report import RequestMetrics
 from twofold.core.step import FinishReason
-from twofold.engine.outputs import CompletionOutput, OutputDelta, RequestMetrics, RequestOutput
+from twofold.engine.outputs import CompletionOutput, OutputDelta, RequestOutput
 from twofold.text.parsers.format import AnswerFormat
 
 TEMPLATE = (
@@ -82,10 +82,9 @@ class Made:
         ids = self.token_ids
         answer = CompletionOutput(0, self.text, ids, None, None, self.finish, self.stop)
         times = tuple(2.0 + index for index in range(len(ids)))
-        metrics = RequestMetrics(0.0, 1.0, 2.0, 3.0, (times,), 100, self.cached)
         record = SequenceRecord(pins=list(self.pins))
-        report = RequestReport("r1", 0, 1, 2, 3, 3, 100, self.cached, len(ids), (self.finish,), record)
-        return RequestOutput("r1", None, tuple(range(100)), None, (answer,), metrics, True, report)
+        metrics = RequestMetrics(0.0, 1.0, 2.0, 3.0, (times,), 100, self.cached, "r1", (self.finish,), record)
+        return RequestOutput("r1", None, tuple(range(100)), None, (answer,), metrics, True)
 
     @property
     def deltas(self) -> Iterator[OutputDelta]:

@@ -13,9 +13,9 @@ from tests.support.vocabulary import tokenizer_metadata, tokenizer_of
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.openai.responses.request import ResponsesRequest
 from twofold.core.record import HeldPin, SequenceRecord
-from twofold.core.report import RequestReport
+from twofold.core.report import RequestMetrics
 from twofold.core.step import FinishReason
-from twofold.engine.outputs import CompletionOutput, Logprob, Logprobs, OutputDelta, RequestMetrics, RequestOutput
+from twofold.engine.outputs import CompletionOutput, Logprob, Logprobs, OutputDelta, RequestOutput
 from twofold.text.parsers.format import AnswerFormat
 
 TEMPLATE = """
@@ -77,10 +77,9 @@ class Made:
             0, self.text, ids, positions(self.facts, ids) if self.logprobs else None, None, self.finish, None
         )
         times = tuple(2.0 + index for index in range(len(ids)))
-        metrics = RequestMetrics(0.0, 1.0, 2.0, 3.0, (times,), 10, self.cached)
         record = SequenceRecord(pins=list(self.pins))
-        report = RequestReport("r1", 0, 1, 2, 3, 3, 10, self.cached, len(ids), (self.finish,), record)
-        return RequestOutput("r1", None, tuple(range(10)), None, (answer,), metrics, True, report)
+        metrics = RequestMetrics(0.0, 1.0, 2.0, 3.0, (times,), 10, self.cached, "r1", (self.finish,), record)
+        return RequestOutput("r1", None, tuple(range(10)), None, (answer,), metrics, True)
 
     @property
     def deltas(self) -> Iterator[OutputDelta]:

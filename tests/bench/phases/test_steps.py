@@ -9,7 +9,7 @@ import pytest
 from tests.engine.conftest import MakeLoaded
 from twofold.bench.phases.steps import StepTime
 from twofold.core.params import SamplingParams
-from twofold.core.report import BlockCounts, RequestReport, StepReport
+from twofold.core.report import BlockCounts, RequestMetrics, StepReport
 from twofold.engine.llm import LLM
 
 REPORT = StepReport(
@@ -42,7 +42,7 @@ class Listener:
     def on_step(self, report: StepReport) -> None:
         self.steps.append(report)
 
-    def on_request(self, report: RequestReport) -> None:
+    def on_request(self, report: RequestMetrics) -> None:
         """Nothing is kept."""
 
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 import pytest
 
 from tests.planner.models import SMOLLM2_135M, recorded, steps_of
+from tests.support.metrics import request_metrics
 from twofold.core.record import SequenceRecord, Stall
-from twofold.core.report import RequestReport
+from twofold.core.report import RequestMetrics
 from twofold.planner.explain.lines import explain_request
 
 STEPS = steps_of(SMOLLM2_135M, "Q4_1")
 
 
-def report(record: SequenceRecord, *, admitted: float | None = 1.0, first: float | None = 1.5) -> RequestReport:
+def report(record: SequenceRecord, *, admitted: float | None = 1.0, first: float | None = 1.5) -> RequestMetrics:
     """Arrives at 0, is admitted at 1, draws its first token at 1.5 and its last at 2.5."""
     last = None if first is None else 2.5
-    return RequestReport("r", 0.0, admitted, first, last, 2.5, 41, 0, 38, ("stop",), record)
+    return request_metrics("r", 0.0, admitted, first, last, 2.5, 41, 0, 38, ("stop",), record)
 
 
-def explained(given: RequestReport) -> dict[str, list[str]]:
+def explained(given: RequestMetrics) -> dict[str, list[str]]:
     """Lines by their first word."""
     found: dict[str, list[str]] = {}
     for line in explain_request(given, STEPS):

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.bench.report.runs import document, mixed
 from tests.planner.models import SMOLLM2_135M, recorded, steps_of
 from tests.server.accounts.requests import served
+from tests.support.metrics import request_metrics
 from twofold.core.errors import ParameterError
 from twofold.core.record import Stall
-from twofold.core.report import RequestReport
 from twofold.planner.explain.explanation import explain_observed, like
 from twofold.planner.explain.observed import Observed
 from twofold.planner.explain.sources.read import read_observed
@@ -55,7 +55,7 @@ def record(*, ceilings: bool = True, reports: int = 1) -> dict[str, Any]:
         work.decode.add_step(position, 1, step_rows=2, logit_rows=1, seconds=0.02, predicted_s=0.01)
     work.stall(Stall.TURN, 0.15, until=0.15)
     work.stall(Stall.PREFILL, 0.3)
-    report = RequestReport("r", 0.0, 0.2, 0.7, 1.7, 1.7, 41, 0, 38, ("stop",), work)
+    report = request_metrics("r", 0.0, 0.2, 0.7, 1.7, 1.7, 41, 0, 38, ("stop",), work)
     known = steps_of(SMOLLM2_135M, "Q4_1") if ceilings else None
     return RequestAccount(served(reports=(report,) * reports), known).data()
 

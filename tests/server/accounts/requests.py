@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.support.metrics import request_metrics
 from twofold.core.record import SequenceRecord
-from twofold.core.report import RequestReport
+from twofold.core.report import RequestMetrics
 from twofold.observe.served import ServedRequest
 
 NOON = 1_795_262_400.0
 """2026-11-21 12:00 UTC."""
 
 
-def report(prompt: int = 100, cached: int = 40, output: int = 11, *, batch: int = 1) -> RequestReport:
+def report(prompt: int = 100, cached: int = 40, output: int = 11, *, batch: int = 1) -> RequestMetrics:
     """Waits 0.5 s; each row takes 1 ms, and is 1/batch of its step's rows."""
     record = SequenceRecord(cached=cached, fresh=prompt - cached)
     fresh = prompt - cached
@@ -21,10 +22,10 @@ def report(prompt: int = 100, cached: int = 40, output: int = 11, *, batch: int 
         record.decode.add_step(position, 1, step_rows=batch, logit_rows=1, seconds=0.001, predicted_s=0.0011)
     first = 10.5 + fresh / 1000
     last = first + (output - 1) / 1000
-    return RequestReport("r", 10.0, 10.5, first, last, last, prompt, cached, output, ("stop",), record)
+    return request_metrics("r", 10.0, 10.5, first, last, last, prompt, cached, output, ("stop",), record)
 
 
-def served(*reports: RequestReport, **changes: Any) -> ServedRequest:
+def served(*reports: RequestMetrics, **changes: Any) -> ServedRequest:
     fields: dict[str, Any] = {
         "request_id": "req_1",
         "endpoint": "/v1/chat/completions",

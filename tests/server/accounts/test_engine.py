@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.core.params import SamplingParams
-from twofold.core.report import RequestReport, StepReport
+from twofold.core.report import RequestMetrics, StepReport
 from twofold.core.request import EngineRequest, RequestOptions
 from twofold.core.tables import parse_toml
 from twofold.engine.llm import LLM
@@ -32,12 +32,12 @@ def llm(tiny_gguf: Callable[[TinyOptions], TinyModel]) -> Iterator[LLM]:
 class Steps:
     def __init__(self) -> None:
         self.seconds = 0.0
-        self.requests: list[RequestReport] = []
+        self.requests: list[RequestMetrics] = []
 
     def on_step(self, report: StepReport) -> None:
         self.seconds += report.seconds
 
-    def on_request(self, report: RequestReport) -> None:
+    def on_request(self, report: RequestMetrics) -> None:
         self.requests.append(report)
 
 

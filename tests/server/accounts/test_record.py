@@ -10,9 +10,10 @@ import pytest
 
 from tests.planner.models import SMOLLM2_135M, steps_of
 from tests.server.accounts.requests import report, served
+from tests.support.metrics import request_metrics
 from twofold.core.errors import NotFoundError
 from twofold.core.record import SequenceRecord, Stall
-from twofold.core.report import RequestReport
+from twofold.core.report import RequestMetrics
 from twofold.core.tables import parse_toml
 from twofold.observe.accounting.bill import make_bill
 from twofold.observe.accounting.prices import PriceSheet
@@ -24,7 +25,7 @@ SHEET = PriceSheet.of(parse_toml("[default]\ninput = 1\noutput = 4"))
 CEILINGS = steps_of(SMOLLM2_135M, "Q4_1")
 
 
-def record(*reports: RequestReport, written: dict[float, int] | None = None, **changes: Any) -> dict[str, Any]:
+def record(*reports: RequestMetrics, written: dict[float, int] | None = None, **changes: Any) -> dict[str, Any]:
     request = served(*reports, written_tokens=written or {}, **changes)
     bill = make_bill(request.reports, request.written_tokens, SHEET, "small", "default")
     return RequestAccount(request, CEILINGS, bill, retries=1).data()
@@ -88,7 +89,7 @@ def test_stalls_and_preemptions() -> None:
 
 
 def test_what_never_ran_and_what_is_not_known() -> None:
-    refused = RequestReport("r", 0.0, None, None, None, 2.0, 9, 0, 0, ("abort",), SequenceRecord())
+    refused = request_metrics("r", 0.0, None, None, None, 2.0, 9, 0, 0, ("abort",), SequenceRecord())
     found = RequestAccount(served(refused, status=503, error="BusyError")).data()
     (prompt,) = found["prompts"]
     assert prompt["prefill"] == {"rows": 0, "steps": 0, "rows_share": None, "machine_s": 0.0}

@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from twofold.core.params import SamplingParams
-from twofold.core.record import SequenceRecord
-from twofold.core.report import RequestReport
+from twofold.core.report import RequestMetrics
 from twofold.core.request import EngineRequest, PoolingParams, RequestOptions
-from twofold.engine.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from twofold.engine.outputs import CompletionOutput, Logprob, RequestOutput
 
 IDS = (5, 7, 11)
 
@@ -29,9 +28,8 @@ def output(text: str = "four", *, finish: Any = "stop", **changes: Any) -> Reque
     first = CompletionOutput(0, text, (9,), words, -0.5, finish, None)
     second = CompletionOutput(1, text * 2, (9,), words, -0.5, "stop", " stop")
     times = ((1.0,), (1.0,), (1.0,) * 7)
-    metrics = RequestMetrics(0.0, 0.5, 1.0, 2.0, times, len(IDS), 2)
-    report = RequestReport("r", 0.0, 0.5, 1.0, 1.0, 2.0, len(IDS), 2, 9, ("stop", "stop"), SequenceRecord())
-    made = RequestOutput("r", None, IDS, (None, *words), (first, second), metrics, finished=True, report=report)
+    metrics = RequestMetrics(0.0, 0.5, 1.0, 2.0, times, len(IDS), 2, "r", ("stop", "stop"))
+    made = RequestOutput("r", None, IDS, (None, *words), (first, second), metrics, finished=True)
     return replace(made, **changes)
 
 

@@ -14,10 +14,10 @@ from twofold.core.errors import MethodError, ParameterError, QuotaError, Twofold
 from twofold.core.limits import MachineLimits, ReadSpeed
 from twofold.core.params import BeamSearchParams, SamplingParams, StructuredOutputsParams, ThinkingParams
 from twofold.core.record import SequenceRecord, Stall
-from twofold.core.report import BlockCounts, EngineSnapshot, PinCounts, RequestReport, StepReport
+from twofold.core.report import BlockCounts, EngineSnapshot, PinCounts, RequestMetrics, StepReport
 from twofold.core.request import CachePin, EngineRequest, PoolingParams, RequestOptions, ScoringParams
 from twofold.core.travel import ERRORS
-from twofold.engine.outputs import CompletionOutput, Logprob, OutputDelta, RequestMetrics, RequestOutput
+from twofold.engine.outputs import CompletionOutput, Logprob, OutputDelta, RequestOutput
 from twofold.server.workers.messages import (
     Abort,
     Check,
@@ -60,11 +60,11 @@ COMMANDS = (
 )
 
 
-def a_report() -> RequestReport:
+def a_report() -> RequestMetrics:
     record = SequenceRecord(cached=3)
     record.stall(Stall.PREFILL, 1.0, 3.0)
     record.prefill.add_step(0, 5, step_rows=6, logit_rows=1, seconds=0.1, windows=[3])
-    return RequestReport("r", 0.0, 1.0, 2.0, 3.0, 3.5, 5, 3, 2, ("stop", "length"), record)
+    return RequestMetrics(0.0, 1.0, None, 3.5, ((2.0, 3.0), ()), 5, 3, "r", ("stop", "length"), record)
 
 
 def an_output() -> RequestOutput:
@@ -73,10 +73,7 @@ def an_output() -> RequestOutput:
         CompletionOutput(0, "x", (5,), logprobs, -0.25, "stop", "x"),
         CompletionOutput(1, "", (), None, None, "abort", 9),
     )
-    metrics = RequestMetrics(0.0, 1.0, None, 3.5, ((2.0, 3.0), ()), 5, 3)
-    return RequestOutput(
-        "r", None, (), (None, {4: Logprob(-1.0, 1, "y")}), answers, metrics, True, a_report(), (0.5, -1.0)
-    )
+    return RequestOutput("r", None, (), (None, {4: Logprob(-1.0, 1, "y")}), answers, a_report(), True, (0.5, -1.0))
 
 
 STEP = StepReport(3, 1.0, 2, 0, 2, 2, 1, None, 0.1, 0.01, 0.0, 5, 2, BlockCounts(1, 2, 3))

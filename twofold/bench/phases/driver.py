@@ -9,7 +9,7 @@ from typing import Final
 
 from twofold.bench.phases.steps import StepTime
 from twofold.core.params import SamplingParams
-from twofold.core.report import RequestReport, StepReport
+from twofold.core.report import RequestMetrics, StepReport
 from twofold.core.request import RequestOptions
 from twofold.engine.loop import EngineClient
 
@@ -36,14 +36,14 @@ class Driver:
         self._salts = count()
         self._open: set[str] = set()
         self._last: StepTime | None = None
-        self._reports: dict[str, RequestReport] = {}
+        self._reports: dict[str, RequestMetrics] = {}
         self._engine.observe(self)
 
     def on_step(self, report: StepReport) -> None:
         """Hears of a step."""
         self._last = StepTime.of(report)
 
-    def on_request(self, report: RequestReport) -> None:
+    def on_request(self, report: RequestMetrics) -> None:
         """Hears of the end of a request."""
         self._open.discard(report.request_id)
         self._reports[report.request_id] = report
@@ -81,7 +81,7 @@ class Driver:
                 raise delta.error
         return self._last
 
-    def finish(self, request_id: str) -> tuple[RequestReport, list[StepTime]]:
+    def finish(self, request_id: str) -> tuple[RequestMetrics, list[StepTime]]:
         """Runs until the request has ended; its report, and the steps until then."""
         steps = []
         while self.is_open(request_id):
@@ -90,7 +90,7 @@ class Driver:
                 steps.append(step)
         return self._reports.pop(request_id), steps
 
-    def alone(self, prompt: Sequence[int], salt: str) -> tuple[RequestReport, list[StepTime]]:
+    def alone(self, prompt: Sequence[int], salt: str) -> tuple[RequestMetrics, list[StepTime]]:
         """Runs a prompt to its first token."""
         return self.finish(self.add(prompt, 1, salt))
 

@@ -32,8 +32,8 @@ from twofold.core.errors import (
     UsageError,
 )
 from twofold.core.params import StructuredOutputsParams
+from twofold.core.report import RequestMetrics
 from twofold.core.sampling_defaults import NAMES, NONE
-from twofold.engine.outputs import RequestMetrics
 
 CHAT: Final = "/v1/chat/completions"
 TEXT: Final = "/v1/completions"

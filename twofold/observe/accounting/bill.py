@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Context, Decimal, Inexact
 from typing import Final, Literal
 
-from twofold.core.report import RequestReport
+from twofold.core.report import RequestMetrics
 from twofold.core.request import TTL_SECONDS
 from twofold.observe.accounting.prices import MachinePrices, PriceSheet, TokenPrices
 
@@ -43,7 +43,7 @@ class TokenUsage:
     output: int = 0
 
     @classmethod
-    def of(cls, reports: Iterable[RequestReport], written: Mapping[float, int]) -> TokenUsage:
+    def of(cls, reports: Iterable[RequestMetrics], written: Mapping[float, int]) -> TokenUsage:
         """Those that were read or computed. ``written`` to the cache are counted by the seconds that they live."""
         reports = tuple(reports)
         rest = sum(min(r.prompt_tokens - r.cached_tokens, r.record.prefill.rows) for r in reports)
@@ -99,7 +99,7 @@ def total_of(amounts: Iterable[Decimal]) -> Decimal:
 
 
 def make_bill(
-    reports: Iterable[RequestReport], written: Mapping[float, int], sheet: PriceSheet, model: str, tier: str
+    reports: Iterable[RequestMetrics], written: Mapping[float, int], sheet: PriceSheet, model: str, tier: str
 ) -> Bill | None:
     """What the prompts with these ``reports`` cost together; None where the model, by its own name, has no price.
 
@@ -134,7 +134,7 @@ def token_lines(usage: TokenUsage, prices: TokenPrices, factor: Decimal) -> Iter
             yield BillLine(kind, Decimal(tokens), "token", paid, amount)
 
 
-def _machine_lines(reports: tuple[RequestReport, ...], prices: MachinePrices, factor: Decimal) -> Iterator[BillLine]:
+def _machine_lines(reports: tuple[RequestMetrics, ...], prices: MachinePrices, factor: Decimal) -> Iterator[BillLine]:
     hour = ROUNDED.divide(EXACT.multiply(prices.per_hour, factor), prices.busy_share)
     phases: tuple[tuple[LineKind, float], ...] = (
         ("prefill", sum(report.record.prefill.machine_s for report in reports)),

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from twofold.core.record import Stall
-from twofold.core.report import RequestReport
+from twofold.core.report import RequestMetrics
 from twofold.observe.metrics.buckets import (
     ANSWERS,
     FIRST_TOKEN_SECONDS,
@@ -166,14 +166,14 @@ class _Tokens:
             self._count(report, labels)
             self._distribute(report, labels)
 
-    def _count(self, report: RequestReport, labels: tuple[str, ...]) -> None:
+    def _count(self, report: RequestMetrics, labels: tuple[str, ...]) -> None:
         self._prompt.add(report.prompt_tokens, *labels)
         self._output.add(report.output_tokens, *labels)
         self._cached.add(report.cached_tokens, *labels)
         self._source.add(report.prompt_tokens - report.cached_tokens, *labels, "local_compute")
         self._source.add(report.cached_tokens, *labels, "local_cache_hit")
 
-    def _distribute(self, report: RequestReport, labels: tuple[str, ...]) -> None:
+    def _distribute(self, report: RequestMetrics, labels: tuple[str, ...]) -> None:
         self._prompts.observe(report.prompt_tokens, *labels)
         self._outputs.observe(report.output_tokens, *labels)
         self._longest.observe(report.output_tokens / report.completions, *labels)
@@ -207,7 +207,7 @@ class _Times:
         for report in served.reports:
             self._phases(report, labels)
 
-    def _phases(self, report: RequestReport, labels: tuple[str, ...]) -> None:
+    def _phases(self, report: RequestMetrics, labels: tuple[str, ...]) -> None:
         self._queue.observe(report.queue_s, *labels)
         if report.admitted is None:
             return

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from twofold.core.report import RequestReport
+from twofold.core.report import RequestMetrics
 from twofold.observe.served import ServedRequest
 
 
@@ -30,13 +30,13 @@ class Timing:
         return cls(first, max(tpots, default=None), served.duration_s)
 
 
-def tpot_s(report: RequestReport) -> float | None:
+def tpot_s(report: RequestMetrics) -> float | None:
     """Seconds of decode for each token after the first one; answers of one prompt are decoded side by side."""
     later = report.output_tokens - report.completions
     return report.decode_s * report.completions / later if later > 0 else None
 
 
-def _first_token_s(reports: Sequence[RequestReport]) -> float | None:
+def _first_token_s(reports: Sequence[RequestMetrics]) -> float | None:
     return min((each.first_token - each.arrival for each in reports if each.first_token is not None), default=None)
 
 

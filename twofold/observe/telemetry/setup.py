@@ -20,7 +20,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvid
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from twofold.core.errors import UsageError
-from twofold.core.report import RequestReport
+from twofold.core.report import RequestMetrics
 from twofold.observe.metrics.timing import Timing
 from twofold.observe.served import ServedRequest
 from twofold.observe.telemetry.names import OPERATIONS, Attributes, common_attributes, span_attributes
@@ -123,7 +123,7 @@ class RequestSpans:
                 span.add_event("stalled", stall, wall(pause.start))
 
 
-def phases(report: RequestReport) -> Iterator[tuple[str, float, float, Attributes]]:
+def phases(report: RequestMetrics) -> Iterator[tuple[str, float, float, Attributes]]:
     """Those that happened, with their start and end on the engine's clock and what was done in them."""
     admitted, first, last, record = report.admitted, report.first_token, report.last_token, report.record
     yield "queue", report.arrival, report.finished if admitted is None else admitted, {}

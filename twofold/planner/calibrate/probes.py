@@ -15,7 +15,7 @@ from itertools import count
 from typing import Final, TypeAlias
 
 from twofold.core.params import SamplingParams
-from twofold.core.report import RequestReport, StepReport
+from twofold.core.report import RequestMetrics, StepReport
 from twofold.core.request import EngineRequest, RequestOptions
 from twofold.core.step import StepPlan
 from twofold.engine.loop import EngineClient
@@ -104,7 +104,7 @@ class Prober:
         counts = Counter(SequenceRows(len(step.tokens), step.start, step.logit_rows) for step in plan.steps)
         self._spans = tuple((count, span) for span, count in counts.items())
 
-    def on_request(self, report: RequestReport) -> None:
+    def on_request(self, report: RequestMetrics) -> None:
         """Nothing is noted of requests."""
 
     def run(self, probes: Sequence[Probe], budget_s: float) -> list[Probe]:

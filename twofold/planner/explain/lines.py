@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from twofold.core.record import PhaseWork, SequenceRecord, Stall
-from twofold.core.report import RequestReport
+from twofold.core.report import RequestMetrics
 from twofold.planner.count.linear import StepCost
 from twofold.planner.explain.words import count, scaled
 from twofold.planner.predict.phase import PhaseCost, phase_floor
@@ -27,7 +27,7 @@ LEAST_STALL: Final = 0.01
 """Stalls that took less than this share of a request's time are not told."""
 
 
-def explain_request(report: RequestReport, steps: StepPredictor) -> list[str]:
+def explain_request(report: RequestMetrics, steps: StepPredictor) -> list[str]:
     """Lines about a request that ended: seconds by phase beside the machine's floor, stalls by cause, work done."""
     record = report.record
     lines = [_line("queue", report.queue_s)]

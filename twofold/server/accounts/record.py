@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from twofold.core.record import PhaseWork, SequenceRecord
-from twofold.core.report import RequestReport
+from twofold.core.report import RequestMetrics
 from twofold.core.request import TTL_SECONDS
 from twofold.observe.accounting.bill import Bill
 from twofold.observe.served import ServedRequest
@@ -101,7 +101,7 @@ def _tokens(served: ServedRequest) -> dict[str, Any]:
     }
 
 
-def _prompt(report: RequestReport, ceilings: StepPredictor | None) -> dict[str, Any]:
+def _prompt(report: RequestMetrics, ceilings: StepPredictor | None) -> dict[str, Any]:
     record, count = report.record, report.completions
     return {
         "prompt_tokens": report.prompt_tokens,

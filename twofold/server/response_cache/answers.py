@@ -16,8 +16,8 @@ import msgspec
 
 from twofold.api.base import Job
 from twofold.core.record import SequenceRecord
-from twofold.core.report import RequestReport
-from twofold.engine.outputs import CompletionOutput, Logprobs, OutputDelta, RequestMetrics, RequestOutput
+from twofold.core.report import RequestMetrics
+from twofold.engine.outputs import CompletionOutput, Logprobs, OutputDelta, RequestOutput
 
 WHOLE: Final = frozenset({"stop", "length"})
 """How answers end that are worth keeping."""
@@ -89,18 +89,16 @@ def _is_whole(output: RequestOutput) -> bool:
 
 def _output(kept: KeptOutput, job: Job, request_id: str) -> RequestOutput:
     ids = job.token_ids
-    metrics = RequestMetrics(0.0, 0.0, 0.0, 0.0, tuple((0.0,) * count for count in kept.drawn), len(ids), len(ids))
     reasons = tuple(answer.finish_reason for answer in kept.outputs if answer.finish_reason is not None)
-    report = RequestReport(
-        request_id,
+    metrics = RequestMetrics(
         arrival=0.0,
-        admitted=0.0,
+        first_scheduled=0.0,
         first_token=0.0,
-        last_token=0.0,
         finished=0.0,
+        token_times=tuple((0.0,) * count for count in kept.drawn),
         prompt_tokens=len(ids),
         cached_tokens=len(ids),
-        output_tokens=metrics.output_tokens,
+        request_id=request_id,
         finish_reasons=reasons,
         record=SequenceRecord(cached=len(ids)),
     )
@@ -112,6 +110,5 @@ def _output(kept: KeptOutput, job: Job, request_id: str) -> RequestOutput:
         kept.outputs,
         metrics,
         finished=True,
-        report=report,
         embedding=kept.embedding,
     )

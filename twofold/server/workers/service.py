@@ -18,7 +18,7 @@ from typing import Final
 from twofold.core.clock import MonotonicClock
 from twofold.core.errors import TwofoldError, WorkerError
 from twofold.core.params import SamplingParams
-from twofold.core.report import BlockCounts, EngineSnapshot, PinCounts, RequestReport, StepReport
+from twofold.core.report import BlockCounts, EngineSnapshot, PinCounts, RequestMetrics, StepReport
 from twofold.core.request import EngineRequest
 from twofold.engine.assemble import assemble
 from twofold.engine.engine import Engine
@@ -95,7 +95,7 @@ class Service:
         if report.ended - self._snapshot_at >= SNAPSHOT_S:
             self._send()
 
-    def on_request(self, report: RequestReport) -> None:
+    def on_request(self, report: RequestMetrics) -> None:
         """``Observer``: reports of requests travel in their last deltas."""
 
     def _submit(self, request: EngineRequest) -> None:
