@@ -20,7 +20,7 @@ from twofold.backends.wire import read_masks, read_outcome, read_step, to_bytes
 from twofold.core.kv_layout import KVLayout
 from twofold.core.params import SamplingParams
 from twofold.core.request import RequestOptions
-from twofold.core.step import StepInput, StepMasks, StepOutcome
+from twofold.core.step import SAMPLED_TOKEN, StepInput, StepMasks, StepOutcome
 from twofold.core.values import FP16
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
@@ -128,14 +128,17 @@ class BytesHandle:
 
 
 class BytesRunner(HostRunner):
-    """A runner that gets every step as bytes; ``steps`` counts them, ``longest`` is the longest of a decode step."""
+    """A runner that gets every step as bytes; ``steps`` counts them, ``longest`` is the longest of a decode step, and
+    ``ahead`` counts rows that were planned before their tokens were known."""
 
     steps = 0
+    ahead = 0
     longest = 0
 
     def execute(self, step: StepInput, *, overlap: bool = False) -> Any:
         sent = to_bytes(step)
         self.steps += 1
+        self.ahead += sum(entry.tokens == SAMPLED_TOKEN for entry in step.steps)
         if all(entry.decode and entry.begin is None for entry in step.steps) and not step.moves:
             self.longest = max(self.longest, len(sent) // len(step.steps))
         return BytesHandle(super().execute(read_step(sent), overlap=overlap))
@@ -154,6 +157,7 @@ def test_a_thousand_answers_on_the_mock(make_llm: MakeLLM) -> None:
         assert done == {number: expected[number] for number in done}, shape
         runner: Any = llm.loaded.runner
         assert runner.steps > 100
+        assert (runner.ahead > 100) is shape.get("overlap", True)
         assert 0 < runner.longest < 400, "a step that generates sends new tokens and changes, not what is known"
 
 
