@@ -112,6 +112,7 @@ TURN: Final = (
 RESPONSE: Final = (
     *TURN,
     CONTEXT,
+    PRIORITY,
     RequestRule("A model must have a thinking section to honour it.", "reasoning.effort", UNSUPPORTED),
     RequestRule("top_logprobs needs message.output_text.logprobs in include.", "top_logprobs"),
     *COMPILED,
