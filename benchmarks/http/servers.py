@@ -25,9 +25,8 @@ from benchmarks.setting import Setting
 from benchmarks.worker import WorkerError
 from twofold.bench.load.arrivals import Arrivals
 from twofold.bench.load.base import Ask
-from twofold.bench.load.closed_loop import ClosedLoop
 from twofold.bench.load.lengths import Fixed, Uniform
-from twofold.bench.load.open_loop import OpenLoop
+from twofold.bench.load.loops import ClosedLoop, OpenLoop
 from twofold.bench.load.requests import RandomRequests
 from twofold.bench.metrics.goodput import MeasuredGoodput
 from twofold.bench.metrics.objectives import Objectives

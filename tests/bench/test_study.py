@@ -11,7 +11,7 @@ import pytest
 from tests.bench.stub.live import LiveStub
 from tests.bench.stub.script import Script
 from twofold.bench.base import Watcher
-from twofold.bench.client.options import ClientOptions
+from twofold.bench.client.loop import ClientOptions
 from twofold.bench.client.target import ServerTarget
 from twofold.bench.endpoints.options import EndpointOptions
 from twofold.bench.load.lengths import Fixed

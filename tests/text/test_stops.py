@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from twofold.core.errors import ParameterError
-from twofold.text.stops import StopStrings
+from twofold.text.detokenize import StopStrings
 
 TEXT = st.text("ab\n", max_size=30)
 

@@ -6,8 +6,7 @@ from twofold.core.params import SamplingParams
 from twofold.core.step import FinishReason, PositionLogprobs, TokenEvent, TokenLogprob
 from twofold.engine.outputs import CompletionOutput, Logprob, Logprobs, OutputDelta
 from twofold.engine.scheduler.sequence import Sequence
-from twofold.text.detokenize import StreamDetokenizer
-from twofold.text.stops import StopStrings
+from twofold.text.detokenize import StopStrings, StreamDetokenizer
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from tests.bench.load.player import ended, played
 from twofold.bench.load.arrivals import Arrivals
 from twofold.bench.load.base import Outcome
-from twofold.bench.load.closed_loop import PAUSE_S, ClosedLoop
 from twofold.bench.load.lengths import Fixed, Uniform
-from twofold.bench.load.open_loop import OpenLoop
+from twofold.bench.load.loops import PAUSE_S, ClosedLoop, OpenLoop
 from twofold.bench.load.requests import RandomRequests
 from twofold.core.errors import ParameterError
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.bench.load.player import ended, played
 from twofold.bench.load.arrivals import Arrivals
 from twofold.bench.load.base import Ask, PromptMessage, Shared
-from twofold.bench.load.closed_loop import PAUSE_S
 from twofold.bench.load.conversations import Conversations, Shape
 from twofold.bench.load.lengths import Fixed, LogNormal, Uniform
+from twofold.bench.load.loops import PAUSE_S
 from twofold.bench.load.pauses import Pauses
 from twofold.bench.load.sessions import Held, Sessions
 from twofold.bench.load.shared import SharedPrefix

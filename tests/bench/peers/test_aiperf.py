@@ -20,7 +20,7 @@ from tests.bench.peers.aiperf import Found
 from tests.bench.stub.live import stub_server
 from tests.bench.stub.script import Script
 from tests.bench.truth.runs import at_best
-from twofold.bench.client.options import ClientOptions
+from twofold.bench.client.loop import ClientOptions
 from twofold.bench.client.target import ServerTarget
 from twofold.bench.endpoints.options import EndpointOptions
 from twofold.bench.load.lengths import Fixed

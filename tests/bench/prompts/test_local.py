@@ -17,8 +17,7 @@ from tests.support.tiny import TinyModel, TinyOptions
 from twofold.bench.load.base import Ask, PromptMessage, Shared
 from twofold.bench.prompts.local import LocalCounter, local_counter
 from twofold.bench.prompts.prompter import make_prompter
-from twofold.bench.prompts.units import START
-from twofold.bench.prompts.words import WORDS
+from twofold.bench.prompts.units import START, WORDS
 from twofold.core.errors import ModelNotFoundError, UnsupportedModelError
 from twofold.host.paths import CacheFolders
 

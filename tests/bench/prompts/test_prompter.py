@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tests.bench.prompts.counters import AROUND, END, CharacterCounter, PairCounter, ToyCounter
 from twofold.bench.load.base import Ask, PromptMessage, Shared
 from twofold.bench.prompts.prompter import Prompter, make_prompter
-from twofold.bench.prompts.units import MOST_CALLS, START, find_units
-from twofold.bench.prompts.words import WORDS
+from twofold.bench.prompts.units import MOST_CALLS, START, WORDS, find_units
 
 TOY = make_prompter(ToyCounter(), chat=True, seed=1)
 

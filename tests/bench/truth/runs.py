@@ -18,7 +18,7 @@ from tests.bench.stub.live import LiveStub
 from tests.bench.stub.script import Script
 from tests.bench.stub.truth import Truth
 from twofold.bench.client.client import LoadClient
-from twofold.bench.client.options import ClientOptions
+from twofold.bench.client.loop import ClientOptions
 from twofold.bench.client.target import ServerTarget
 from twofold.bench.endpoints.choose import endpoint_of
 from twofold.bench.endpoints.options import EndpointOptions

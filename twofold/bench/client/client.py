@@ -12,8 +12,7 @@ from typing import Final
 
 from twofold.bench.base import Endpoint, Watcher
 from twofold.bench.client import exchange as plain
-from twofold.bench.client.loop import Loop
-from twofold.bench.client.options import ClientOptions
+from twofold.bench.client.loop import ClientOptions, Loop
 from twofold.bench.client.request import JSON, lowered
 from twofold.bench.client.target import ServerTarget
 from twofold.bench.load.base import Load

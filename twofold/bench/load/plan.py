@@ -8,10 +8,9 @@ from typing import Any, Final
 
 from twofold.bench.load.arrivals import Arrivals
 from twofold.bench.load.base import Load
-from twofold.bench.load.closed_loop import ClosedLoop
 from twofold.bench.load.conversations import Conversations, Shape
 from twofold.bench.load.lengths import Fixed, Lengths
-from twofold.bench.load.open_loop import OpenLoop
+from twofold.bench.load.loops import ClosedLoop, OpenLoop
 from twofold.bench.load.pauses import Pauses
 from twofold.bench.load.requests import RandomRequests
 from twofold.bench.load.sessions import Held, Sessions

@@ -15,8 +15,8 @@ from typing import Any
 from twofold.bench.load.arrivals import Arrivals
 from twofold.bench.load.base import FAILURES, Ask, EndedRequest
 from twofold.bench.load.checks import MOST_REQUESTS, MOST_SECONDS, an_end, before, number, whole
-from twofold.bench.load.closed_loop import PAUSE_S
 from twofold.bench.load.conversations import Conversations
+from twofold.bench.load.loops import PAUSE_S
 from twofold.bench.load.turns import Prompt, ended_s, goes_on, history_after
 from twofold.core.errors import ParameterError
 

@@ -8,23 +8,23 @@ where the line is full the caller that has most in it is refused.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections import OrderedDict, deque
+from collections.abc import Container, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
 from twofold.core.errors import ResourceError
 from twofold.core.params import StructuredOutputsParams
-from twofold.core.turns import Turns
 from twofold.engine.grammar.form import AnswerForm
 from twofold.engine.grammar.hosted import ForkServer, GrammarHost, HostedGrammar, Inbox
 from twofold.engine.grammar.source import form_of, impossible, portable
 from twofold.engine.grammar.wire import Compile, described
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
+T = TypeVar("T")
 COMPILE_S: Final = 0.25
 STEP_S: Final = 1.0
 CACHED_GRAMMARS: Final = 64
@@ -32,6 +32,42 @@ IDLE_HOSTS: Final = 8
 """Hosts without an answer that are kept for the next one; a form whose host was let go is compiled again."""
 MAX_WAITING: Final = 256
 COMPILING: Final = 2
+
+
+class Turns(Generic[T]):
+    """Items by caller: callers take turns, however many items each has, and its own are in order. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[str, deque[T]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lines.values()))
+
+    def add(self, caller: str, item: T) -> None:
+        """Puts an item behind those of its caller."""
+        self._lines.setdefault(caller, deque()).append(item)
+
+    def next(self, besides: Container[str]) -> T | None:
+        """Takes the next item of a caller that is not one of ``besides``; None where there is none."""
+        caller = next((caller for caller in self._lines if caller not in besides), None)
+        if caller is None:
+            return None
+        line = self._lines.pop(caller)
+        item = line.popleft()
+        if line:
+            self._lines[caller] = line
+        return item
+
+    def surplus(self, most: int) -> T | None:
+        """Takes the last item of the caller with the most where there are more than ``most``."""
+        if len(self) <= most:
+            return None
+        caller = max(reversed(self._lines), key=lambda caller: len(self._lines[caller]))
+        line = self._lines[caller]
+        item = line.pop()
+        if not line:
+            del self._lines[caller]
+        return item
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from twofold.core.report import EngineSnapshot, StepReport
-from twofold.observe.metrics.buckets import STEP_SECONDS, STEP_TOKENS
-from twofold.observe.metrics.instruments import Counter, Instruments
+from twofold.observe.metrics.instruments import STEP_SECONDS, STEP_TOKENS, Counter, Instruments
 
 ENGINE: Final = "0"
 """The label ``engine``: a model has one."""

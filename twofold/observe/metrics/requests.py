@@ -11,17 +11,20 @@ from typing import Final
 
 from twofold.core.record import Stall
 from twofold.core.report import RequestMetrics
-from twofold.observe.metrics.buckets import (
+from twofold.observe.metrics.engine import ENGINE, MODEL
+from twofold.observe.metrics.goodput import GoodputMetrics, Objective
+from twofold.observe.metrics.instruments import (
     ANSWERS,
     FIRST_TOKEN_SECONDS,
     PREEMPTIONS,
     REQUEST_SECONDS,
     TOKEN_SECONDS,
+    Counter,
+    Histogram,
+    Instruments,
+    Names,
     token_bounds,
 )
-from twofold.observe.metrics.engine import ENGINE, MODEL
-from twofold.observe.metrics.goodput import GoodputMetrics, Objective
-from twofold.observe.metrics.instruments import Counter, Histogram, Instruments, Names
 from twofold.observe.metrics.recent import Recent
 from twofold.observe.metrics.timing import Timing, phase_seconds, tpot_s
 from twofold.observe.served import ServedRequest

@@ -1,14 +1,17 @@
-"""A closed loop: so many clients, each of which asks again as soon as it was answered.
+"""Open loops, whose requests are due at given times, and closed loops, whose clients wait for their replies.
 
-It measures what a server can do at a concurrency, never how it copes with a rate: a server that stands still is not
-asked, and so its clients wait for nothing.
+A closed loop measures what a server can do at a concurrency, never how it copes with a rate: a server that stalls gets
+no requests, and so its clients wait for nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
+from twofold.bench.load.arrivals import Arrivals
 from twofold.bench.load.base import FAILURES, Ask, EndedRequest
 from twofold.bench.load.checks import MOST_REQUESTS, MOST_SECONDS, an_end, before, number, whole
 from twofold.bench.load.requests import RandomRequests
@@ -19,9 +22,56 @@ PAUSE_S: Final = 0.1
 refuses at once would be asked thousands of times a second."""
 
 
+@dataclass(frozen=True, slots=True)
+class OpenLoop:
+    """Requests that become due by ``arrivals`` in ``duration_s`` seconds, at most ``requests`` of them.
+
+    At most ``most_open`` are open at once; what is due beyond that waits at the client. ParameterError where there is
+    no end.
+    """
+
+    arrivals: Arrivals
+    asks: RandomRequests
+    duration_s: float | None = None
+    requests: int | None = None
+    most_open: int | None = None
+
+    def __post_init__(self) -> None:
+        an_end(self.duration_s, self.requests, "An open loop")
+        if self.most_open is not None:
+            whole("concurrency", self.most_open, 1, MOST_REQUESTS)
+        if self.requests is None and self.arrivals.rate == float("inf"):
+            raise ParameterError("An infinite rate needs a number of requests.", param="requests")
+
+    def describe(self) -> Mapping[str, Any]:
+        return {
+            "kind": "open",
+            "arrivals": self.arrivals.describe(),
+            "duration_s": self.duration_s,
+            "requests": self.requests,
+            "concurrency": self.most_open,
+            **self.asks.describe(),
+        }
+
+    def begin(self) -> Iterator[Ask]:
+        moments = islice(self.arrivals.moments(self.asks.seed), self.requests)
+        for index, due_s in enumerate(moments):
+            if not before(due_s, self.duration_s):
+                return
+            yield self.asks.ask(index, due_s)
+
+    def follow(self, ended: EndedRequest, now_s: float) -> Ask | None:
+        """Nothing: nobody waits for an answer before the next request."""
+        del ended, now_s
+        return None
+
+
 class ClosedLoop:
-    """``concurrency`` clients that begin evenly spread over ``ramp_s`` seconds, until ``duration_s`` is over or
-    ``requests`` were asked. ParameterError for what is impossible."""
+    """``concurrency`` clients, each of which sends its next request when the one before was answered.
+
+    They begin evenly spread over ``ramp_s`` seconds, and end when ``duration_s`` is over or ``requests`` were sent.
+    Raises ParameterError for what is impossible.
+    """
 
     def __init__(
         self,
