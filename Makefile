@@ -38,6 +38,7 @@ check: .venv/.development
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --quiet tests/structure
+	@$(BIN)/python -m tests.structure.test_sizes
 
 format: .venv/.development
 	$(BIN)/ruff format $(CODE)

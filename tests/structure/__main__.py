@@ -20,6 +20,7 @@ from pathlib import Path
 from tests.server.live import live_server
 from tests.structure.profiled import Profile
 from tests.structure.sources import PACKAGE, Source, imported, package_sources
+from tests.structure.test_sizes import MAX_PACKAGE_LINES, package_lines
 from tests.support.tiny import TinyOptions, write_tiny
 from twofold import LLM, SamplingParams
 
@@ -124,7 +125,7 @@ def functions_of_a_step(model: Path) -> list[tuple[str, str, int]]:
 def main() -> int:
     sources = package_sources()
     twice = names_defined_twice(sources)
-    print(f"lines of the package: {sum(source.path.read_text().count(chr(10)) for source in sources):,}")
+    print(f"lines of the package: {package_lines():,} (at most {MAX_PACKAGE_LINES:,})")
     print(f"files of the package: {len(sources):,}")
     print(f"class names defined more than once: {len(twice)}  {' '.join(twice)}")
     print(f"drivers of the loop: {len(loop_drivers(sources))}  {' '.join(loop_drivers(sources))}")
