@@ -215,21 +215,9 @@ class SamplingOptions:
         Raises ParameterError for an impossible value.
         """
         flags = SamplingDefaults(**{name: getattr(self, name) for name in NAMES})
-        return SamplingParams(
-            **flags.over(defaults).given(),
-            max_tokens=self.max_tokens,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            logit_bias=dict(map(_bias, self.logit_bias)),
-            seed=self.seed,
-            stop=self.stop,
-            stop_token_ids=self.stop_token_ids,
-            min_tokens=self.min_tokens,
-            ignore_eos=self.ignore_eos,
-            include_stop_str_in_output=self.include_stop_str_in_output,
-            skip_special_tokens=self.skip_special_tokens,
-            structured_outputs=form,
-        )
+        given = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in NAMES}
+        biases = dict(map(_bias, self.logit_bias))
+        return SamplingParams(**flags.over(defaults).given(), **given | {"logit_bias": biases}, structured_outputs=form)
 
 
 @Parameter(name="*", group="Output")

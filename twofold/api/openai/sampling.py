@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta, structs
@@ -20,6 +21,7 @@ from twofold.core.params import (
     MAX_STOP_TOKENS,
     MAX_STOPS,
     MAX_TOKEN_ID,
+    SamplingParams,
     StructuredOutputsParams,
 )
 from twofold.core.sampling_defaults import NAMES
@@ -40,23 +42,8 @@ Stops: TypeAlias = Stop | Annotated[list[Stop], Meta(max_length=MAX_STOPS)]
 FullText: TypeAlias = Annotated[str, Meta(min_length=1)]
 JsonSchema: TypeAlias = Annotated[dict[str, Any], Meta(extra={"wanted": "a JSON schema"})]
 
-SAME_NAME: Final = (
-    "n",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "stop",
-    "stop_token_ids",
-    "min_tokens",
-    "ignore_eos",
-    "skip_special_tokens",
-    "include_stop_str_in_output",
-)
-"""Fields that ``SamplingParams`` knows by the same name."""
+CONVERTED: Final = frozenset({"seed", "logit_bias", "structured_outputs"})
+"""Fields that ``SamplingParams`` knows by the same name, but in another form."""
 
 
 class StreamOptions(RequestObject):
@@ -152,7 +139,9 @@ class SampledRequest(LabelledRequest):
     def sampling_keywords(self) -> dict[str, Any]:
         """Keywords of ``SamplingParams`` that both endpoints have. OpenAI's seeds are signed; one below 0 stands for
         the unsigned number of the same bits."""
-        keywords: dict[str, Any] = {name: value for name in SAME_NAME if (value := getattr(self, name)) is not None}
+        same = [each.name for each in fields(SamplingParams) if each.name not in CONVERTED]
+        names = [name for name in same if name in SampledRequest.__struct_fields__]
+        keywords: dict[str, Any] = {name: value for name in names if (value := getattr(self, name)) is not None}
         return keywords | {
             "seed": None if self.seed is None else self.seed & MAX_SEED,
             "logit_bias": {int(token): bias for token, bias in (self.logit_bias or {}).items()},
