@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol
 
 from twofold.core.errors import TwofoldError
 from twofold.core.request import EngineRequest
@@ -45,9 +45,6 @@ class ModelFacts:
     def unbounded(self) -> ModelFacts:
         """For prompts that are only counted: they may be longer than the context."""
         return replace(self, context=sys.maxsize)
-
-
-Job: TypeAlias = EngineRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +111,7 @@ class DialectRequest(Protocol):
     @property
     def explain(self) -> bool: ...
 
-    def prepare(self, model: ModelFacts) -> Sequence[Job]:
+    def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
         """What to run. It may take a while: templates are rendered and texts tokenised.
 
         Raises TemplateError where the chat template refuses the messages, ContextLengthError for a prompt that is too

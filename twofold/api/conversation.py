@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
-from twofold.api.base import Job, ModelFacts
+from twofold.api.base import ModelFacts
 from twofold.api.cache_points import CachePoint, find_pins
 from twofold.api.fields import UNSUPPORTED, FieldError
 from twofold.core.errors import ParameterError, nearest, quoted
 from twofold.core.params import SamplingParams, ThinkingParams
-from twofold.core.request import RequestOptions
+from twofold.core.request import EngineRequest, RequestOptions
 from twofold.engine.prompts import Message
 from twofold.text.parsers.base import SectionParser
 from twofold.text.parsers.thinking import ThinkingMarks
@@ -68,7 +68,7 @@ class Conversation:
     continues: bool = False
     cache_points: tuple[CachePoint, ...] = ()
 
-    def prepare(self, model: ModelFacts, params: SamplingParams, options: RequestOptions) -> Job:
+    def prepare(self, model: ModelFacts, params: SamplingParams, options: RequestOptions) -> EngineRequest:
         """The rendered prompt as token ids, with what tools and thinking add to ``params`` and pins to ``options``.
 
         Raises TemplateError where the template refuses the messages, ContextLengthError where the prompt is too long,
@@ -98,7 +98,7 @@ class Conversation:
         if self.cache_points:
             pins = find_pins(self.cache_points, self.messages, self._callable, ids, model, render)
             options = replace(options, cache_pins=pins)
-        return Job(tuple(ids), self._params(model, marks, params), options)
+        return EngineRequest(tuple(ids), self._params(model, marks, params), options)
 
     def parser(self, model: ModelFacts) -> SectionParser:
         """What divides one answer."""

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from twofold.api.base import Job, ModelFacts
+from twofold.api.base import ModelFacts
 from twofold.core.params import SamplingParams
-from twofold.core.request import RequestOptions
-from twofold.engine.prompts import GivenPrompt
+from twofold.core.request import EngineRequest, PoolingParams, RequestOptions, TextOrTokens
 from twofold.text.prompt_limit import PromptLimit
 
 
-def tokenized(given: GivenPrompt, model: ModelFacts, *, answer: int = 1) -> GivenPrompt:
-    """The prompt with its token ids, which leave ``answer`` tokens of the context. Raises ContextLengthError."""
-    room = PromptLimit(model.context, answer)
-    if given.token_ids is not None:
-        room.check(len(given.token_ids))
-        return given
-    return GivenPrompt(given.text, tuple(model.tokenizer.within(room).encode(given.text or "")))
+def tokenized(
+    prompt: TextOrTokens, model: ModelFacts, params: SamplingParams | PoolingParams, options: RequestOptions
+) -> EngineRequest:
+    """The request for a prompt. Raises ContextLengthError where it leaves no room for a completion."""
+    room = PromptLimit(model.context, 1 if isinstance(params, SamplingParams) else 0)
+    if isinstance(prompt, str):
+        return EngineRequest(tuple(model.tokenizer.within(room).encode(prompt)), params, options, prompt)
+    room.check(len(prompt))
+    return EngineRequest(prompt, params, options)
 
 
-def infilled(prefix: str, suffix: str, model: ModelFacts, params: SamplingParams, options: RequestOptions) -> Job:
+def infilled(
+    prefix: str, suffix: str, model: ModelFacts, params: SamplingParams, options: RequestOptions
+) -> EngineRequest:
     """Asks for what stands between two texts. Raises ParameterError for a model that has no tokens for it."""
     ids = model.tokenizer.within(PromptLimit(model.context)).encode_infill(prefix, suffix)
     assert model.tokenizer.infill is not None, "it was just used"
     ends = tuple(dict.fromkeys((*params.stop_tokens, *model.tokenizer.infill.ends)))
-    return Job(tuple(ids), replace(params, stop_token_ids=ends), options, prefix)
+    return EngineRequest(tuple(ids), replace(params, stop_token_ids=ends), options, prefix)

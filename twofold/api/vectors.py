@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from twofold.api.base import Job, ModelFacts, ReplyHead, Streamer
-from twofold.core.request import PoolingParams, RequestOptions
-from twofold.engine.prompts import GivenPrompt
+from twofold.api.base import ModelFacts, ReplyHead, Streamer
+from twofold.api.texts import tokenized
+from twofold.core.request import EngineRequest, PoolingParams, RequestOptions, TextOrTokens
 
 
 class PoolingRequest:
@@ -26,11 +26,11 @@ class PoolingRequest:
     def params(self) -> PoolingParams:
         return PoolingParams()
 
-    def jobs(self, model: ModelFacts, prompts: Iterable[GivenPrompt]) -> list[Job]:
-        """One job for each prompt. Raises ParameterError for a number of dimensions that the model does not have."""
+    def jobs(self, model: ModelFacts, prompts: Iterable[TextOrTokens]) -> list[EngineRequest]:
+        """A request for each prompt. Raises ParameterError for a number of dimensions that the model does not have."""
         params, options = self.params, self.request_options
         params.check(model.hidden_size)
-        return [prompt.request(params, options) for prompt in prompts]
+        return [tokenized(prompt, model, params, options) for prompt in prompts]
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> Streamer:  # noqa: ARG002 - see ``stream``
         raise AssertionError("vectors are not streamed")

@@ -14,6 +14,7 @@ from twofold.cli.interrupts import interrupts
 from twofold.cli.options import ModelOptions
 from twofold.core.params import SamplingParams
 from twofold.core.report import RequestMetrics
+from twofold.core.request import TextOrTokens
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
 from twofold.formats.fetch import sources
@@ -38,7 +39,7 @@ class Generator:
         return report
 
     def answer(
-        self, prompt: str | tuple[int, ...], params: SamplingParams, write: Callable[[str], None]
+        self, prompt: TextOrTokens, params: SamplingParams, write: Callable[[str], None]
     ) -> tuple[RequestOutput, bool]:
         """Streams one answer into ``write``; the whole, and whether Ctrl-C cut it short. Raises what ended it early.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Literal, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 from twofold.core.errors import ParameterError, nearest, told
 from twofold.core.params import MAX_LOGPROBS, RequestParams, SamplingParams, known_keywords, whole_number
@@ -126,6 +126,8 @@ class ScoringParams(RequestParams):
 
 
 DEFAULT_OPTIONS: Final = RequestOptions()
+TextOrTokens: TypeAlias = str | tuple[int, ...]
+"""A prompt: its text, or its token ids."""
 
 
 @dataclass(frozen=True, slots=True)

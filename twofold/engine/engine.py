@@ -25,7 +25,7 @@ from twofold.core.clock import Clock
 from twofold.core.errors import ParameterError, TwofoldError, WorkerError
 from twofold.core.params import RequestParams, SamplingParams
 from twofold.core.report import Observer
-from twofold.core.request import DEFAULT_OPTIONS, EngineRequest, RequestOptions
+from twofold.core.request import DEFAULT_OPTIONS, EngineRequest, RequestOptions, TextOrTokens
 from twofold.core.step import StepOutcome, StepPlan, TokenEvent
 from twofold.engine.executor import run_step
 from twofold.engine.grammar.compile import GrammarCompiler
@@ -126,7 +126,7 @@ class Engine:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def request(
-        self, prompt: str | tuple[int, ...], params: RequestParams, options: RequestOptions = DEFAULT_OPTIONS
+        self, prompt: TextOrTokens, params: RequestParams, options: RequestOptions = DEFAULT_OPTIONS
     ) -> EngineRequest:
         """A checked request for a text or token ids; nothing is queued. Raises as ``check``. Any thread may call it."""
         return self._inputs.request(prompt, params, options)

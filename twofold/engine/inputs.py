@@ -11,7 +11,7 @@ from twofold.backends.sampling.philox import derive_seed
 from twofold.core.errors import ParameterError
 from twofold.core.params import BeamSearchParams, RequestParams, SamplingParams
 from twofold.core.record import SequenceRecord
-from twofold.core.request import EngineRequest, PoolingParams, RequestOptions, ScoringParams
+from twofold.core.request import EngineRequest, PoolingParams, RequestOptions, ScoringParams, TextOrTokens
 from twofold.engine.beams import BeamSearch
 from twofold.engine.embedding import Embedding
 from twofold.engine.grammar.form import AnswerForm
@@ -38,7 +38,7 @@ class InputProcessor:
         self._seed = seed
         self._numbers = count()
 
-    def request(self, prompt: str | tuple[int, ...], params: RequestParams, options: RequestOptions) -> EngineRequest:
+    def request(self, prompt: TextOrTokens, params: RequestParams, options: RequestOptions) -> EngineRequest:
         """``Engine.request``."""
         text, ids = (prompt, ()) if isinstance(prompt, str) else (None, prompt)
         if text is not None:

@@ -10,7 +10,7 @@ from typing import Any, Final, Self, Unpack
 from twofold.core.clock import Clock, MonotonicClock
 from twofold.core.errors import ParameterError
 from twofold.core.params import BeamSearchParams, RequestParams, SamplingParams
-from twofold.core.request import DEFAULT_OPTIONS, PoolingParams, RequestOptions, ScoringParams
+from twofold.core.request import DEFAULT_OPTIONS, PoolingParams, RequestOptions, ScoringParams, TextOrTokens
 from twofold.core.step import Pooling
 from twofold.engine.config import EngineKeywords
 from twofold.engine.engine import Engine
@@ -125,7 +125,7 @@ class LLM(OpenModel):
     ) -> list[RequestOutput]:
         """Answers to one conversation, or to several, through the model's chat template."""
         chats = [messages] if not messages or isinstance(messages[0], Mapping) else messages
-        given: list[str | tuple[int, ...]] = []
+        given: list[TextOrTokens] = []
         for chat in chats:
             ids = self.get_tokenizer().apply_chat_template(
                 chat,  # type: ignore[arg-type] # one conversation and several are told apart above, at run time
@@ -173,7 +173,7 @@ class LLM(OpenModel):
         return self._run(given, [params] * len(given), options)
 
     def _run(
-        self, prompts: Sequence[str | tuple[int, ...]], params: Sequence[RequestParams], options: RequestOptions
+        self, prompts: Sequence[TextOrTokens], params: Sequence[RequestParams], options: RequestOptions
     ) -> list[RequestOutput]:
         """Runs all prompts together; all are checked before the first is queued."""
         self._client.check_open()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypedDict
 
 from twofold.core.errors import ParameterError, nearest
-from twofold.core.params import RequestParams
-from twofold.core.request import EngineRequest, RequestOptions
+from twofold.core.request import TextOrTokens
 
 
 class TextPrompt(TypedDict):
@@ -26,20 +24,7 @@ Message: TypeAlias = Mapping[str, Any]
 FORMS: Final = 'a string, {"prompt": text} or {"prompt_token_ids": ids}'
 
 
-@dataclass(frozen=True, slots=True)
-class GivenPrompt:
-    """A prompt of a request body: text that is still to be tokenised, or token ids."""
-
-    text: str | None = None
-    token_ids: tuple[int, ...] | None = None
-
-    def request(self, params: RequestParams, options: RequestOptions) -> EngineRequest:
-        """The request for a tokenised prompt."""
-        assert self.token_ids is not None, "the prompt is tokenised"
-        return EngineRequest(self.token_ids, params, options, self.text)
-
-
-def read_prompts(prompts: Prompt | Sequence[Prompt]) -> list[str | tuple[int, ...]]:
+def read_prompts(prompts: Prompt | Sequence[Prompt]) -> list[TextOrTokens]:
     """The text or the token ids of one prompt or of each of a list. Raises ParameterError for anything else."""
     if isinstance(prompts, str | Mapping):
         return [_read_prompt(prompts)]
@@ -48,7 +33,7 @@ def read_prompts(prompts: Prompt | Sequence[Prompt]) -> list[str | tuple[int, ..
     return [_read_prompt(prompt) for prompt in prompts]
 
 
-def _read_prompt(prompt: object) -> str | tuple[int, ...]:
+def _read_prompt(prompt: object) -> TextOrTokens:
     if isinstance(prompt, str):
         return prompt
     if not isinstance(prompt, Mapping):

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Final
 
-from twofold.api.base import DialectRequest, Job
+from twofold.api.base import DialectRequest
 from twofold.core.errors import BusyError
 from twofold.core.params import SamplingParams
-from twofold.core.request import RequestOptions
+from twofold.core.request import EngineRequest, RequestOptions
 from twofold.server.base import ServedModel
 from twofold.server.exchange import RequestContext
 from twofold.server.tiers import Tier, Tiers
@@ -56,7 +56,9 @@ class Admission:
         self._tokens: dict[str, int] = {}
         self._under_way: dict[str, Counter[str]] = {}
 
-    def tiered(self, exchange: RequestContext, request: DialectRequest, jobs: Sequence[Job]) -> Sequence[Job]:
+    def tiered(
+        self, exchange: RequestContext, request: DialectRequest, jobs: Sequence[EngineRequest]
+    ) -> Sequence[EngineRequest]:
         """The jobs as their tier and their caller have them. Raises ForbiddenError for a tier that the key may not
         have, ParameterError for a priority outside of it."""
         if exchange.forced is None:
@@ -67,7 +69,7 @@ class Admission:
         return [replace(job, options=self._options(exchange, tier, job.options)) for job in jobs]
 
     @contextmanager
-    def admit(self, exchange: RequestContext, jobs: Sequence[Job], model: ServedModel) -> Iterator[None]:
+    def admit(self, exchange: RequestContext, jobs: Sequence[EngineRequest], model: ServedModel) -> Iterator[None]:
         """Lets the jobs run. Raises QuotaError where the key's share is used up, BusyError where the line is full."""
         prompt = sum(len(job.token_ids) for job in jobs)
         tenants = self._under_way.setdefault(model.name, Counter())
@@ -116,7 +118,7 @@ class Admission:
         return min(max(LEAST_RETRY_S, math.ceil(queued * span / lately / 2)), MOST_RETRY_S)
 
 
-def _most_tokens(job: Job, context: int) -> int:
+def _most_tokens(job: EngineRequest, context: int) -> int:
     """The most tokens that a job can read and draw."""
     prompt = len(job.token_ids)
     if not isinstance(job.params, SamplingParams):

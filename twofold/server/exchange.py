@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from twofold.api.answers import reasoning_tokens
-from twofold.api.base import Dialect, DialectRequest, Job, ModelFacts, ReplyHead, ServiceTier
+from twofold.api.base import Dialect, DialectRequest, ModelFacts, ReplyHead, ServiceTier
 from twofold.api.cache_points import CacheUsage
 from twofold.api.openai.errors import error_code
 from twofold.core.errors import ParameterError, TwofoldError, plain_name
 from twofold.core.params import SamplingParams
+from twofold.core.request import EngineRequest
 from twofold.engine.outputs import RequestOutput
 from twofold.observe.accounting.bill import Bill
 from twofold.observe.served import AskedParams, ServedRequest
@@ -67,7 +68,7 @@ class RequestContext:
     source: str = ""
     held: list[tuple[ByteBudget, int]] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
-    jobs: Sequence[Job] = ()
+    jobs: Sequence[EngineRequest] = ()
     outputs: Sequence[RequestOutput] = ()
     facts: ModelFacts | None = None
     first_token: float | None = None
@@ -184,7 +185,7 @@ def _ascii(text: str) -> bytes:
     return text.encode("ascii", "backslashreplace")
 
 
-def _asked(jobs: Sequence[Job]) -> AskedParams:
+def _asked(jobs: Sequence[EngineRequest]) -> AskedParams:
     params = jobs[0].params if jobs else None
     if not isinstance(params, SamplingParams):
         return AskedParams()

@@ -22,8 +22,9 @@ from functools import partial
 from itertools import count
 from typing import Any, Final, TypeVar
 
-from twofold.api.base import DialectRequest, Job, ModelFacts, ReplyHead
+from twofold.api.base import DialectRequest, ModelFacts, ReplyHead
 from twofold.core.errors import BusyError, TimeLimitError, TwofoldError
+from twofold.core.request import EngineRequest
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.server.accounts.ledger import Ledger
 from twofold.server.admission import Admission
@@ -69,7 +70,7 @@ class RequestRun:
         exchange: RequestContext,
         request: DialectRequest,
         model: ServedModel,
-        jobs: Sequence[Job],
+        jobs: Sequence[EngineRequest],
         replay: StoredOutputs,
         numbers: Iterator[int],
     ) -> None:
@@ -240,7 +241,9 @@ class RequestRunner:
                 finally:
                     await run.settle()
 
-    async def _replayed(self, exchange: RequestContext, model: ServedModel, jobs: Sequence[Job]) -> StoredOutputs:
+    async def _replayed(
+        self, exchange: RequestContext, model: ServedModel, jobs: Sequence[EngineRequest]
+    ) -> StoredOutputs:
         """What the response cache has for these jobs, and what it does with their outputs."""
         cache = self._kept
         key = None if cache is None else cache.key(exchange.caller.tenant, model.identity, jobs, exchange.replay)

@@ -29,7 +29,7 @@ from twofold.api.anthropic.settings import (
 from twofold.api.anthropic.stream import MessageStreamer
 from twofold.api.anthropic.tools import AnthropicTools, ToolKindChoice, ToolNameChoice, read_tools, tool_choice
 from twofold.api.anthropic.turns import AnthropicMessage, TextBlock, TurnReader
-from twofold.api.base import AskedTier, Job, ModelFacts, ReplyHead
+from twofold.api.base import AskedTier, ModelFacts, ReplyHead
 from twofold.api.body import RequestObject, only
 from twofold.api.cache_points import CachePoint
 from twofold.api.conversation import Conversation
@@ -37,7 +37,7 @@ from twofold.api.extras import ModelName, OwnFields
 from twofold.api.fields import FieldError
 from twofold.api.openai.sampling import Stop, TokenId, TopP
 from twofold.core.params import MAX_STOPS, SamplingParams, StructuredOutputsParams
-from twofold.core.request import RequestOptions
+from twofold.core.request import EngineRequest, RequestOptions
 from twofold.core.sampling_defaults import NAMES
 from twofold.engine.outputs import RequestOutput
 from twofold.text.templates.messages import MAX_MESSAGES
@@ -152,7 +152,7 @@ class MessagesRequest(MessagesPrompt, kw_only=True):
             structured_outputs=self.form,
         )
 
-    def prepare(self, model: ModelFacts) -> Sequence[Job]:
+    def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
         params = model.sampling.fill(self.params, [name for name in NAMES if getattr(self, name, None) is not None])
         return [self.conversation.prepare(model, params, RequestOptions())]
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
-from twofold.api.base import Job, ModelFacts
+from twofold.api.base import ModelFacts
 from twofold.api.body import RequestObject, only
 from twofold.api.conversation import Conversation
 from twofold.api.ollama.common import OllamaRequest
@@ -16,7 +16,7 @@ from twofold.api.ollama.replies import Shape, as_message
 from twofold.api.openai.messages import MAX_INDEX
 from twofold.api.openai.sampling import FullText
 from twofold.api.openai.tools import ChatTools
-from twofold.core.request import RequestOptions
+from twofold.core.request import EngineRequest, RequestOptions
 from twofold.engine.prompts import Message
 from twofold.text.parsers.base import SectionParser
 from twofold.text.templates.messages import MAX_MESSAGES
@@ -86,7 +86,7 @@ class OllamaChatRequest(OllamaRequest):
             continues=bool(last["role"] == "assistant" and last["content"] and "tool_calls" not in last),
         )
 
-    def prepare(self, model: ModelFacts) -> Sequence[Job]:
+    def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
         if not self.messages:
             return []
         return [self.within(self.conversation.prepare(model, self.filled(model), RequestOptions()))]

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from msgspec import Meta, field
 
 from twofold.api.answers import read_answer
-from twofold.api.base import AskedTier, Job, ModelFacts, ReplyHead
+from twofold.api.base import AskedTier, ModelFacts, ReplyHead
 from twofold.api.body import RequestObject
 from twofold.api.conversation import AS_BEFORE, Thinking
 from twofold.api.extras import ModelName, OwnFields
@@ -39,6 +39,7 @@ from twofold.api.openai.sampling import (
 )
 from twofold.core.errors import ContextLengthError
 from twofold.core.params import MAX_SEED, MAX_TOKEN_ID, SamplingParams, StructuredOutputsParams
+from twofold.core.request import EngineRequest
 from twofold.core.sampling_defaults import NAMES
 from twofold.engine.outputs import RequestOutput
 from twofold.text.parsers.base import SectionParser
@@ -190,7 +191,7 @@ class OllamaRequest(OllamaBody):
         """The parameters, with the server's defaults where the request says nothing."""
         return model.sampling.fill(self.params, [name for name in NAMES if name in self.options.sampling_keywords()])
 
-    def within(self, job: Job) -> Job:
+    def within(self, job: EngineRequest) -> EngineRequest:
         """The job with no more output tokens than num_ctx leaves. Raises ContextLengthError."""
         window = self.options.num_ctx
         if window is None or not isinstance(job.params, SamplingParams):

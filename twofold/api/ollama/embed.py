@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from twofold.api.base import Job, ModelFacts, ReplyHead
+from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.ollama.common import OllamaBody
 from twofold.api.ollama.replies import figures
 from twofold.api.openai.bodies import MAX_PROMPTS
@@ -15,26 +15,25 @@ from twofold.api.openai.sampling import TokenId
 from twofold.api.texts import tokenized
 from twofold.api.vectors import PoolingRequest
 from twofold.core.errors import ContextLengthError
-from twofold.core.request import PoolingParams
+from twofold.core.request import EngineRequest, PoolingParams
 from twofold.engine.outputs import RequestOutput
-from twofold.engine.prompts import GivenPrompt
 
 
 class OllamaVectorBody(OllamaBody, PoolingRequest):
     """The fields of both endpoints."""
 
-    def prompts(self, texts: Iterable[str], model: ModelFacts, *, truncate: bool) -> Iterator[GivenPrompt]:
+    def prompts(self, texts: Iterable[str], model: ModelFacts, *, truncate: bool) -> Iterator[tuple[int, ...]]:
         """The texts as tokens. ``truncate`` cuts what is longer than the model's context or num_ctx; without it that is
         a ContextLengthError."""
         room = min(model.context, self.options.num_ctx or model.context)
         for text in texts:
-            ids = tokenized(GivenPrompt(text=text), model.unbounded()).token_ids or ()
+            ids = tokenized(text, model.unbounded(), self.params, self.request_options).token_ids
             if len(ids) > room and not truncate:
                 raise ContextLengthError(
                     f"The text has {len(ids)} tokens; it does not fit the context of {room}.",
                     hint="Shorten it, or set truncate.",
                 )
-            yield GivenPrompt(text, ids[:room])
+            yield ids[:room]
 
 
 class OllamaEmbedRequest(OllamaVectorBody, kw_only=True):
@@ -48,7 +47,7 @@ class OllamaEmbedRequest(OllamaVectorBody, kw_only=True):
     def params(self) -> PoolingParams:
         return PoolingParams(dimensions=self.dimensions or None)
 
-    def prepare(self, model: ModelFacts) -> Sequence[Job]:
+    def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
         texts = [self.input] if isinstance(self.input, str) else self.input
         return self.jobs(model, self.prompts(texts, model, truncate=self.truncate))
 
@@ -64,7 +63,7 @@ class OllamaEmbeddingRequest(OllamaVectorBody):
 
     prompt: str = ""
 
-    def prepare(self, model: ModelFacts) -> Sequence[Job]:
+    def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
         return self.jobs(model, self.prompts([self.prompt] if self.prompt else [], model, truncate=True))
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:  # noqa: ARG002

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
-from twofold.api.base import Job, ModelFacts
+from twofold.api.base import ModelFacts
 from twofold.api.body import only
 from twofold.api.conversation import Conversation
 from twofold.api.fields import FieldError
 from twofold.api.ollama.common import OllamaRequest
 from twofold.api.ollama.replies import Shape, as_response
 from twofold.api.texts import infilled, tokenized
-from twofold.core.request import RequestOptions
-from twofold.engine.prompts import GivenPrompt, Message
+from twofold.core.request import EngineRequest, RequestOptions
+from twofold.engine.prompts import Message
 from twofold.text.parsers.base import SectionParser
 
 OWN_TEMPLATE: Final = "The model's own chat template is used; with raw the prompt is sent as it is."
@@ -49,7 +49,7 @@ class OllamaGenerateRequest(OllamaRequest):
     def shape(self) -> Shape:
         return as_response
 
-    def prepare(self, model: ModelFacts) -> Sequence[Job]:
+    def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
         if not self.prompt and not self.suffix:
             return []
         params = self.filled(model)
@@ -62,8 +62,7 @@ class OllamaGenerateRequest(OllamaRequest):
             raise FieldError("system needs a model with a chat template; this one has none.", param="system")
         if self.suffix:
             return [self.within(infilled(self.prompt, self.suffix, model, params, RequestOptions()))]
-        prompt = tokenized(GivenPrompt(text=self.prompt), model)
-        return [self.within(prompt.request(params, RequestOptions()))]
+        return [self.within(tokenized(self.prompt, model, params, RequestOptions()))]
 
     def parser(self, model: ModelFacts) -> SectionParser:
         conversation = self._conversation(model)

@@ -17,9 +17,8 @@ from twofold.api.body import OFFERED, RequestObject
 from twofold.api.extras import ModelName, OwnFields
 from twofold.api.vectors import PoolingRequest
 from twofold.core.params import MAX_TOKEN_ID
-from twofold.core.request import MAX_NAME_CHARS, MAX_PRIORITY, PoolingParams, RequestOptions
+from twofold.core.request import MAX_NAME_CHARS, MAX_PRIORITY, PoolingParams, RequestOptions, TextOrTokens
 from twofold.core.step import Pooling
-from twofold.engine.prompts import GivenPrompt
 
 MAX_PROMPTS: Final = 2048
 TIERS: Final[Mapping[str, AskedTier]] = {
@@ -98,10 +97,10 @@ class VectorRequest(LabelledRequest, PoolingRequest):
         return PoolingParams(self.pooling)
 
 
-def given_prompts(given: Prompts) -> tuple[GivenPrompt, ...]:
+def given_prompts(given: Prompts) -> tuple[TextOrTokens, ...]:
     """Each prompt of the field."""
     if isinstance(given, str):
-        return (GivenPrompt(text=given),)
+        return (given,)
     if isinstance(given[0], int):
-        return (GivenPrompt(token_ids=tuple(given)),)
-    return tuple(GivenPrompt(text=one) if isinstance(one, str) else GivenPrompt(token_ids=tuple(one)) for one in given)
+        return (tuple(given),)
+    return tuple(one if isinstance(one, str) else tuple(one) for one in given)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta
 
-from twofold.api.base import Job, ModelFacts, ReplyHead
+from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.body import only
 from twofold.api.conversation import AS_BEFORE, Conversation, Thinking
 from twofold.api.fields import FieldError
@@ -18,6 +18,7 @@ from twofold.api.openai.replies import chat_completion
 from twofold.api.openai.sampling import Count, SampledRequest, TokenId, TopLogprobs
 from twofold.api.openai.tools import ChatToolChoice, ChatTools, chosen_tools
 from twofold.core.params import SamplingParams
+from twofold.core.request import EngineRequest
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import Message
 from twofold.text.templates.chat import MAX_VARIABLE_CHARACTERS, RESERVED_VARIABLES, check_variables
@@ -120,7 +121,7 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
             **self.sampling_keywords(), max_tokens=older if newer is None else newer, logprobs=logprobs
         )
 
-    def prepare(self, model: ModelFacts) -> Sequence[Job]:
+    def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
         return [self.conversation.prepare(model, model.sampling.fill(self.params, self.asked), self.request_options)]
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:

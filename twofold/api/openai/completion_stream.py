@@ -13,8 +13,8 @@ from twofold.api.openai.logprobs import answer_positions, text_logprobs
 from twofold.api.openai.replies import chat_finish
 from twofold.api.openai.usage import usage
 from twofold.core.errors import TwofoldError
+from twofold.core.request import TextOrTokens
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.engine.prompts import GivenPrompt
 
 
 class CompletionStreamer:
@@ -26,7 +26,7 @@ class CompletionStreamer:
         self,
         head: ReplyHead,
         model: ModelFacts,
-        given: Sequence[GivenPrompt],
+        given: Sequence[TextOrTokens],
         *,
         answers: int,
         echo: bool,
@@ -50,9 +50,9 @@ class CompletionStreamer:
             return b""
         told = b""
         for job, given in enumerate(self._given):
-            text = given.text
-            if text is None:
-                text = self._model.tokenizer.decode(given.token_ids or (), skip_special_tokens=False)
+            text = given
+            if not isinstance(text, str):
+                text = self._model.tokenizer.decode(text, skip_special_tokens=False)
             for index in range(job * self._answers, (job + 1) * self._answers):
                 told += self._chunk({"index": index, "text": text, "logprobs": None, "finish_reason": None})
         return told

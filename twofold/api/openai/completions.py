@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
-from twofold.api.base import Job, ModelFacts, ReplyHead
+from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.fields import UNSUPPORTED, FieldError, impossible
 from twofold.api.openai.bodies import Prompts, given_prompts
 from twofold.api.openai.completion_stream import CompletionStreamer
@@ -16,8 +16,8 @@ from twofold.api.openai.replies import text_completion
 from twofold.api.openai.sampling import SampledRequest, TokenId, TopLogprobs
 from twofold.api.texts import infilled, tokenized
 from twofold.core.params import MAX_N, MAX_TOKEN_ID, SamplingParams
+from twofold.core.request import EngineRequest, TextOrTokens
 from twofold.engine.outputs import RequestOutput
-from twofold.engine.prompts import GivenPrompt
 
 COMPLETION_TOKENS: Final = 16
 """OpenAI's default of max_tokens; a chat goes on to the end of the context."""
@@ -49,7 +49,7 @@ class CompletionRequest(SampledRequest, kw_only=True, dict=True):
         return self.max_tokens == 0
 
     @cached_property
-    def given(self) -> tuple[GivenPrompt, ...]:
+    def given(self) -> tuple[TextOrTokens, ...]:
         return given_prompts(self.prompt)
 
     @cached_property
@@ -62,11 +62,11 @@ class CompletionRequest(SampledRequest, kw_only=True, dict=True):
             prompt_logprobs=self.logprobs if self.echo else None,
         )
 
-    def prepare(self, model: ModelFacts) -> Sequence[Job]:
+    def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
         options, params = self.request_options, model.sampling.fill(self.params, self.asked)
         if self.suffix:
-            return [infilled(given.text or "", self.suffix, model, params, options) for given in self.given]
-        return [tokenized(given, model).request(params, options) for given in self.given]
+            return [infilled(str(given), self.suffix, model, params, options) for given in self.given]
+        return [tokenized(given, model, params, options) for given in self.given]
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:
         return text_completion(
@@ -95,7 +95,7 @@ class CompletionRequest(SampledRequest, kw_only=True, dict=True):
         """Raises FieldError for what cannot be beside a suffix."""
         if self.suffix and self.echo:
             raise FieldError("suffix and echo exclude each other.", param="suffix", hint="Remove echo.")
-        if self.suffix and any(given.text is None for given in self.given):
+        if self.suffix and not all(isinstance(given, str) for given in self.given):
             raise FieldError("suffix needs a prompt that is text, not token ids.", param="suffix")
 
     def _check_stream(self) -> None:

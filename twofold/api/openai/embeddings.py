@@ -7,12 +7,11 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from twofold.api.base import Job, ModelFacts, ReplyHead
+from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.openai.bodies import Prompts, VectorRequest, given_prompts
 from twofold.api.openai.replies import embedding_list
 from twofold.api.openai.sampling import Count
-from twofold.api.texts import tokenized
-from twofold.core.request import PoolingParams
+from twofold.core.request import EngineRequest, PoolingParams
 from twofold.engine.outputs import RequestOutput
 
 
@@ -27,8 +26,8 @@ class EmbeddingRequest(VectorRequest, kw_only=True):
     def params(self) -> PoolingParams:
         return PoolingParams(self.pooling, self.dimensions)
 
-    def prepare(self, model: ModelFacts) -> Sequence[Job]:
-        return self.jobs(model, (tokenized(given, model, answer=0) for given in given_prompts(self.input)))
+    def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
+        return self.jobs(model, given_prompts(self.input))
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:  # noqa: ARG002
         return embedding_list(head, outputs, base64=self.encoding_format == "base64")

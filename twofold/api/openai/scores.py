@@ -13,14 +13,13 @@ from typing import Annotated, Any, Final, TypeAlias
 
 from msgspec import Meta
 
-from twofold.api.base import Job, ModelFacts, ReplyHead
+from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.body import RequestObject, missing
 from twofold.api.fields import FieldError
 from twofold.api.openai.bodies import VectorRequest
 from twofold.api.openai.sampling import FullText, TokenId
-from twofold.api.texts import tokenized
+from twofold.core.request import EngineRequest
 from twofold.engine.outputs import RequestOutput
-from twofold.engine.prompts import GivenPrompt
 
 MAX_DOCUMENTS: Final = 1000
 
@@ -45,8 +44,8 @@ class RerankRequest(VectorRequest, kw_only=True):
     def texts(self) -> list[str]:
         return [document if isinstance(document, str) else document.text for document in self.documents]
 
-    def prepare(self, model: ModelFacts) -> Sequence[Job]:
-        return self.jobs(model, _prompts([(self.query, text) for text in self.texts], model))
+    def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
+        return self.jobs(model, _distinct([(self.query, text) for text in self.texts]))
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:  # noqa: ARG002
         texts = self.texts
@@ -81,8 +80,8 @@ class ScoreRequest(VectorRequest, kw_only=True):
         ones, others = self._side("text_1", "queries"), self._side("text_2", "documents")
         return list(zip(ones * len(others) if len(ones) == 1 else ones, others, strict=True))
 
-    def prepare(self, model: ModelFacts) -> Sequence[Job]:
-        return self.jobs(model, _prompts(self.pairs, model))
+    def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
+        return self.jobs(model, _distinct(self.pairs))
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:  # noqa: ARG002
         data = [
@@ -112,10 +111,6 @@ class ScoreRequest(VectorRequest, kw_only=True):
 def _distinct(pairs: Iterable[tuple[str, str]]) -> list[str]:
     """The texts of the pairs, each once."""
     return list(dict.fromkeys(text for pair in pairs for text in pair))
-
-
-def _prompts(pairs: Iterable[tuple[str, str]], model: ModelFacts) -> Iterable[GivenPrompt]:
-    return (tokenized(GivenPrompt(text=text), model, answer=0) for text in _distinct(pairs))
 
 
 def _scores(pairs: Sequence[tuple[str, str]], outputs: Sequence[RequestOutput]) -> list[float]:

@@ -14,9 +14,9 @@ from typing import Final
 
 import msgspec
 
-from twofold.api.base import Job
 from twofold.core.record import SequenceRecord
 from twofold.core.report import RequestMetrics
+from twofold.core.request import EngineRequest
 from twofold.engine.outputs import CompletionOutput, Logprobs, OutputDelta, RequestOutput
 
 WHOLE: Final = frozenset({"stop", "length"})
@@ -54,7 +54,7 @@ def pack(outputs: Sequence[RequestOutput]) -> bytes | None:
         return None
 
 
-def unpack(data: bytes, jobs: Sequence[Job], request_id: str) -> tuple[RequestOutput, ...] | None:
+def unpack(data: bytes, jobs: Sequence[EngineRequest], request_id: str) -> tuple[RequestOutput, ...] | None:
     """The outputs of ``jobs``; None where the bytes are not what ``pack`` made for so many."""
     try:
         kept = msgspec.msgpack.decode(zlib.decompress(data), type=list[KeptOutput])
@@ -87,7 +87,7 @@ def _is_whole(output: RequestOutput) -> bool:
     return made and output.finished and all(answer.finish_reason in WHOLE for answer in output.outputs)
 
 
-def _output(kept: KeptOutput, job: Job, request_id: str) -> RequestOutput:
+def _output(kept: KeptOutput, job: EngineRequest, request_id: str) -> RequestOutput:
     ids = job.token_ids
     reasons = tuple(answer.finish_reason for answer in kept.outputs if answer.finish_reason is not None)
     metrics = RequestMetrics(

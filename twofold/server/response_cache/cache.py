@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from twofold.api.base import Job
 from twofold.core.errors import ResourceError
+from twofold.core.request import EngineRequest
 from twofold.engine.outputs import RequestOutput
 from twofold.server.response_cache.answers import pack, unpack
 from twofold.server.response_cache.key import ReplayKey, replay_key
@@ -94,7 +94,9 @@ class ReplayCache:
         self._writes = 0
         self._closed = False
 
-    def key(self, tenant: str, identity: str, jobs: Sequence[Job], asked: bool | None = None) -> ReplayKey | None:
+    def key(
+        self, tenant: str, identity: str, jobs: Sequence[EngineRequest], asked: bool | None = None
+    ) -> ReplayKey | None:
         """By what this request is found again; None where it must be run. See ``replay_key``."""
         return replay_key(tenant, identity, jobs, asked=asked, seeded=self._settings.seeded)
 

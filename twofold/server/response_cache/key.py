@@ -17,9 +17,9 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from twofold.api.base import Job
 from twofold.core.errors import ModelNotFoundError
 from twofold.core.params import SamplingParams
+from twofold.core.request import EngineRequest
 
 VERSION: Final = 1
 """Of what is digested. Another version finds nothing of this one."""
@@ -32,11 +32,11 @@ class ReplayKey:
 
     digest: bytes
     tenant: str
-    jobs: tuple[Job, ...]
+    jobs: tuple[EngineRequest, ...]
 
 
 def replay_key(
-    tenant: str, identity: str, jobs: Sequence[Job], *, asked: bool | None = None, seeded: bool = False
+    tenant: str, identity: str, jobs: Sequence[EngineRequest], *, asked: bool | None = None, seeded: bool = False
 ) -> ReplayKey | None:
     """The key of a request of ``jobs`` for the model with this ``identity``; None where it must be run.
 
@@ -72,12 +72,12 @@ def model_identity(path: Path, settings: Mapping[str, object]) -> str:
     return digest.hexdigest()
 
 
-def _is_determined(job: Job, seeded: bool) -> bool:
+def _is_determined(job: EngineRequest, seeded: bool) -> bool:
     params = job.params
     return not isinstance(params, SamplingParams) or params.greedy or (seeded and params.seed is not None)
 
 
-def _effective(job: Job) -> object:
+def _effective(job: EngineRequest) -> object:
     """The parameters without what does not matter: no seed changes the most likely token."""
     params = job.params
     if isinstance(params, SamplingParams) and params.greedy and params.seed is not None:

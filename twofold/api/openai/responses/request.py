@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta
 
-from twofold.api.base import Job, ModelFacts, ReplyHead
+from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.body import RequestObject, only
 from twofold.api.extras import OwnFields
 from twofold.api.fields import FieldError
@@ -27,7 +27,7 @@ from twofold.api.openai.responses.stream import ResponsesStreamer
 from twofold.api.openai.responses.turn import TurnRequest
 from twofold.api.openai.sampling import Count, MinP, Repetition, Temperature, TopK, TopLogprobs, TopP
 from twofold.core.params import SamplingParams
-from twofold.core.request import RequestOptions
+from twofold.core.request import EngineRequest, RequestOptions
 from twofold.engine.outputs import RequestOutput
 from twofold.text.parsers.base import SectionParser
 
@@ -119,7 +119,7 @@ class ResponsesRequest(TurnRequest, RequestTreatment):
         """The items that this request brought, with an id each, as they are kept and listed."""
         return named_items(self.turn.items, head.id)
 
-    def prepare(self, model: ModelFacts) -> Sequence[Job]:
+    def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
         return [self.turn.prepare(model, self._filled(model), self.request_options)]
 
     def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:

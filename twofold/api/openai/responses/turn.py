@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self, TypeGuard
 
 from msgspec import Meta
 
-from twofold.api.base import Job, ModelFacts
+from twofold.api.base import ModelFacts
 from twofold.api.body import OMITTING, RequestObject
 from twofold.api.cache_points import CachePoint
 from twofold.api.conversation import AS_BEFORE, Conversation, Thinking
@@ -23,7 +23,7 @@ from twofold.api.openai.responses.tools import ResponseTool, ResponseToolChoice,
 from twofold.api.openai.tools import MAX_TOOLS
 from twofold.core.errors import ContextLengthError
 from twofold.core.params import SamplingParams
-from twofold.core.request import MAX_PINS, RequestOptions, TimeToLive
+from twofold.core.request import MAX_PINS, EngineRequest, RequestOptions, TimeToLive
 
 
 class TurnRequest(RequestObject, dict=True):
@@ -116,7 +116,7 @@ class ResponseTurn:
             cache_points=points[-MAX_PINS:],
         )
 
-    def prepare(self, model: ModelFacts, params: SamplingParams, options: RequestOptions) -> Job:
+    def prepare(self, model: ModelFacts, params: SamplingParams, options: RequestOptions) -> EngineRequest:
         """The prompt to run. With ``truncate`` as much of the end of the conversation as leaves room for an answer.
 
         Raises TemplateError, ContextLengthError, and ParameterError for what the model cannot do.
@@ -124,7 +124,7 @@ class ResponseTurn:
         if not self.truncate:
             return self.conversation().prepare(model, params, options)
 
-        def attempt(items: Sequence[Item] | None = None) -> Job | ContextLengthError:
+        def attempt(items: Sequence[Item] | None = None) -> EngineRequest | ContextLengthError:
             try:
                 return self.conversation(items).prepare(model, params, options)
             except ContextLengthError as error:
@@ -156,7 +156,7 @@ def _said_by(item: Mapping[str, Any], *roles: str) -> bool:
     return item["type"] == "message" and item["role"] in roles
 
 
-def _fits(job: Job | ContextLengthError, model: ModelFacts) -> TypeGuard[Job]:
+def _fits(job: EngineRequest | ContextLengthError, model: ModelFacts) -> TypeGuard[EngineRequest]:
     """Whether the answer has the room that it may take, or half of the context."""
     if isinstance(job, ContextLengthError):
         return False
