@@ -10,6 +10,7 @@ from twofold.backends.base import RunnerSizes
 from twofold.backends.cpu.kernels.cache import TILE
 from twofold.backends.cpu.kernels.isa import Isa, choose
 from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_features
+from twofold.backends.cpu.machine import MachineProbe
 from twofold.backends.cpu.model import CpuModel, CpuOptions
 from twofold.backends.host import HostRunner
 from twofold.backends.sampling.sampler import Sampler
@@ -71,8 +72,6 @@ class CpuBackend:
 
     def limits(self, working_set: int) -> MachineLimits | None:
         """``Backend.limits``, measured within the last week or now."""
-        from twofold.backends.cpu.machine import MachineProbe  # noqa: PLC0415 - it is made of a backend
-
         try:
             return MachineProbe(self, working_set).limits()
         except (TwofoldError, OSError, MemoryError):

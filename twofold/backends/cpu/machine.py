@@ -18,9 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
-from twofold.backends.cpu.backend import CpuBackend
 from twofold.backends.cpu.kernels import probe
 from twofold.backends.cpu.kernels.ir import Kernel
 from twofold.backends.cpu.kernels.isa import Isa
@@ -46,6 +45,15 @@ LEAST_RUN_S: Final = 0.004
 Probe = Callable[[int, int, int], None]
 
 
+class ProbedBackend(Protocol):
+    """The part of a CPU backend that a probe runs."""
+
+    @property
+    def workers(self) -> int: ...
+
+    def compiler(self) -> Compiler: ...
+
+
 @dataclass(frozen=True, slots=True)
 class MachineProbe:
     """Measures this machine for a backend. ``working_set`` is how many bytes a model reads.
@@ -53,7 +61,7 @@ class MachineProbe:
     Raises ResourceError where the cache folder cannot be used.
     """
 
-    backend: CpuBackend
+    backend: ProbedBackend
     working_set: int = 0
 
     def limits(self) -> MachineLimits:
