@@ -140,7 +140,7 @@ class EngineOptions:
             raise ParameterError(f"{name} must be a number above 0, not {milliseconds!r:.40}.", param=name)
         if self.token_budget == "fixed":
             raise ParameterError(
-                f"A fixed token budget has no {'a TPOT target' if name == 'tpot_target_ms' else 'a gap limit'}.",
+                f"A fixed token budget cannot keep {'a TPOT target' if name == 'tpot_target_ms' else 'a gap limit'}.",
                 param=name,
                 hint="Remove it, or set token_budget to live.",
             )

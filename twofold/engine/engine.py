@@ -195,7 +195,7 @@ class Engine:
         """
         now = self._clock.now()
         refused = self._enter_compiled()
-        self._arrive(self._scheduler.expire(now), now)
+        self.expire()
         plan = self._scheduler.plan(now)
         left: list[OutputDelta] = []
         self._hand_on(refused, left)
@@ -221,6 +221,11 @@ class Engine:
             change = self._scheduler.hold if hold else self._scheduler.resume
             for sequence in request.sequences:
                 change(sequence.sequence_id, self._clock.now())
+
+    def expire(self) -> None:
+        """Ends what has a time limit that is reached, such as cache pins, while no step does."""
+        now = self._clock.now()
+        self._arrive(self._scheduler.expire(now), now)
 
     def now(self) -> float:
         """The engine's clock. Any thread may call it."""

@@ -114,7 +114,7 @@ class Service:
 
     def _pong(self, engine: Engine, number: int) -> None:
         if not engine.has_work:
-            engine.step()  # pins of the cache run out
+            engine.expire()
         self._post(Pong(number, snapshot(engine)))
 
     def _check(self, engine: Engine) -> None:
