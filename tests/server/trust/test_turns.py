@@ -92,7 +92,7 @@ def test_jobs_of_one_request_start_a_few_in_a_turn() -> None:
         exchange: Any = SimpleNamespace(
             request_id="r", reply_id="r", arrived_at=0.0, arrived=0.0, tier="default", first_token=None, told=int
         )
-        jobs: Any = [SimpleNamespace(prompt=SimpleNamespace(token_ids=(1,)))] * 500
+        jobs: Any = [SimpleNamespace(token_ids=(1,))] * 500
         model: Any = SimpleNamespace(name="m", facts=None, run=one)
         request: Any = SimpleNamespace(model="m", stream=False)
         turn()
