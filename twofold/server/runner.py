@@ -156,7 +156,7 @@ class RequestRun:
                     async for given in deltas:
                         await ready.put(given)
                 await ready.put(None)
-            except TwofoldError as error:
+            except Exception as error:  # an unforeseen one too, or the request would wait for ever
                 await ready.put(error)
 
         pumps: list[asyncio.Task[None]] = []

@@ -18,6 +18,7 @@ from tests.server.conftest import TINY
 from tests.server.live import live_server
 from tests.server.trust.client import CHAT, Client, chat, percentile, watched
 from tests.support.tiny import TinyModel, TinyOptions
+from twofold.core.request import EngineRequest, PoolingParams
 from twofold.server.http.asgi import json_bytes
 from twofold.server.pool import WorkPool
 from twofold.server.runner import STARTED_AT_ONCE, RequestRun, RequestRunner, StoredOutputs
@@ -75,6 +76,17 @@ def test_many_prompts_of_one_request_hold_up_nobody(url: str, path: str, body: d
     assert percentile(took, 0.99) <= 0.15 * slack, took
 
 
+def many_jobs(run: Callable[..., AsyncIterator[Any]]) -> RequestRun:
+    """A request of 500 prompts to a model that runs each by ``run``."""
+    exchange: Any = SimpleNamespace(
+        request_id="r", reply_id="r", arrived_at=0.0, arrived=0.0, tier="default", first_token=None, told=int
+    )
+    jobs = [EngineRequest((1,), PoolingParams())] * 500
+    model: Any = SimpleNamespace(name="m", facts=None, run=run)
+    request: Any = SimpleNamespace(model="m", stream=False)
+    return RequestRun(exchange, request, model, jobs, StoredOutputs(), count())
+
+
 def test_jobs_of_one_request_start_a_few_in_a_turn() -> None:
     """Between two turns of the event loop no more of them start than ``STARTED_AT_ONCE``."""
     output = SimpleNamespace(embedding=(0.0,))
@@ -89,17 +101,20 @@ def test_jobs_of_one_request_start_a_few_in_a_turn() -> None:
         asyncio.get_running_loop().call_soon(turn)
 
     async def run() -> None:
-        exchange: Any = SimpleNamespace(
-            request_id="r", reply_id="r", arrived_at=0.0, arrived=0.0, tier="default", first_token=None, told=int
-        )
-        jobs: Any = [SimpleNamespace(token_ids=(1,))] * 500
-        model: Any = SimpleNamespace(name="m", facts=None, run=one)
-        request: Any = SimpleNamespace(model="m", stream=False)
         turn()
-        assert len(await RequestRun(exchange, request, model, jobs, StoredOutputs(), count()).whole()) == 500
+        assert len(await many_jobs(one).whole()) == 500
 
     asyncio.run(run())
     assert max(after - before for before, after in pairwise(turns)) <= STARTED_AT_ONCE
+
+
+def test_an_unforeseen_error_of_one_job_ends_its_request() -> None:
+    async def one(*_: object) -> AsyncIterator[Any]:
+        raise RuntimeError("nobody foresaw this")
+        yield
+
+    with pytest.raises(RuntimeError, match="foresaw"):
+        asyncio.run(asyncio.wait_for(many_jobs(one).whole(), 20.0))
 
 
 @pytest.mark.parametrize("count", [0, 1, 16, 17, 100])
