@@ -78,7 +78,7 @@ def test_a_tight_limit_shortens_the_answer_and_says_so(make_llm: MakeLLM, limit:
 
 def test_a_limit_below_the_shortest_answer_is_an_error(make_llm: MakeLLM) -> None:
     llm = make_llm()
-    with pytest.raises(ParameterError, match="at the least") as caught:
+    with pytest.raises(ParameterError, match="needs at least 19 tokens") as caught:
         llm.generate(PROMPT, params({"json": PERSON}, max_tokens=3))
     assert caught.value.param == "max_tokens"
     assert llm.generate(PROMPT, SamplingParams(max_tokens=2))[0].finished

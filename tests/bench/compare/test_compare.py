@@ -118,7 +118,7 @@ def test_what_cannot_be_compared() -> None:
     whole, empty = document(run(served(1))), document()
     with pytest.raises(ParameterError, match="has no runs"):
         compare(whole, empty)
-    with pytest.raises(ParameterError, match="holds 0 measured requests"):
+    with pytest.raises(ParameterError, match="has 0 measured requests"):
         compare(whole, whole.without_requests())
     two = document(*(run(served(1, 20), {"arrivals": {"rate": rate}}) for rate in (1.0, 2.0)))
     other = document(*(run(served(1, 20), {"arrivals": {"rate": rate}}) for rate in (3.0, 4.0)))
