@@ -148,7 +148,7 @@ def test_meanwhile_and_masks_are_done_while_the_rows_compute() -> None:
 
 
 class OtherMask(RecordingMask):
-    """Is made by somebody else; tells who is waited for."""
+    """A mask that another thread makes; it records who waits for it."""
 
     def __init__(self, events: list[str], name: str, *, comes: bool) -> None:
         super().__init__(events, range(5, 9))

@@ -23,7 +23,7 @@ FORM = SamplingParams(temperature=0, max_tokens=9, structured_outputs=Structured
 
 
 class SlowCompiler:
-    """Compiles when it is told to."""
+    """A compiler that finishes only when the test calls it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._asked: list[tuple[Any, ...]] = []

@@ -1,4 +1,4 @@
-"""Laws of serving that need no simulation; the planner is held against them.
+"""Closed-form laws of serving; tests compare the planner with them.
 
 burst            TTFT = T_p · (b + 1) / 2              the mean of b equal prompts that arrive at once
 Little (1961)    X ≤ C · (OSL − 1) / (TTFT + TPOT · (OSL − 1))     output tokens a second with C requests open

@@ -1,7 +1,7 @@
 """Prints measures of the package's structure: ``python -m tests.structure``.
 
 Static ones come from the syntax trees. Those of a request and of a step come from running the tiny model: a streamed
-chat of 8 tokens through a server (functions entered in the HTTP process, with its warm-up left out), and one decode
+chat of 8 tokens through a server (functions entered in the HTTP process, after a warm-up request), and one decode
 step of an engine with one sequence.
 """
 

@@ -156,7 +156,7 @@ class RequestRun:
                     async for given in deltas:
                         await ready.put(given)
                 await ready.put(None)
-            except Exception as error:  # an unforeseen one too, or the request would wait for ever
+            except Exception as error:  # any other error too: the request would hang
                 await ready.put(error)
 
         pumps: list[asyncio.Task[None]] = []

@@ -13,10 +13,10 @@ from twofold.bench.metrics.objectives import Objectives
 from twofold.bench.metrics.rule import MeasurementRule
 from twofold.bench.metrics.summary import summarise
 from twofold.bench.record import RequestSample, RunRecord
-from twofold.bench.report.document import SCHEMA, Document, Machine, Run, Target
+from twofold.bench.report.document import SCHEMA, ClientMachine, Document, Run, Target
 from twofold.bench.report.gather import run_of
 
-MACHINE = Machine(
+MACHINE = ClientMachine(
     processor="a processor", cores=2, usable_threads=2, memory_bytes=1 << 30, system="a system", python="3.11"
 )
 

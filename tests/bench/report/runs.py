@@ -11,12 +11,12 @@ from twofold.bench.metrics.objectives import Objectives
 from twofold.bench.metrics.rule import MeasurementRule
 from twofold.bench.metrics.summary import summarise
 from twofold.bench.record import ClientLoad, RecordedResponse, RequestSample, RunRecord
-from twofold.bench.report.document import SCHEMA, Document, Machine, Target
+from twofold.bench.report.document import SCHEMA, ClientMachine, Document, Target
 from twofold.bench.report.gather import run_of
 
 OBJECTIVES = Objectives(ttft=0.5, tpot=0.05)
 HOSTILE = '=HYPERLINK("http://evil.example")<script>alert(1)</script>'
-MACHINE = Machine(processor="p", cores=2, usable_threads=2, memory_bytes=8 << 30, system="s", python="3.11")
+MACHINE = ClientMachine(processor="p", cores=2, usable_threads=2, memory_bytes=8 << 30, system="s", python="3.11")
 
 
 def answer(first_s: float, gaps: Sequence[float], *, tokens: int = 1) -> RecordedResponse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tests.support.vocabulary import tokenizer_of
 from tests.text.vocabularies import bytelevel_metadata, sentencepiece_metadata
 from twofold.core.params import StructuredOutputsParams
+from twofold.engine.grammar.compile import GrammarCompiler
 from twofold.engine.grammar.compiled import CompiledGrammar, completed, matched
 from twofold.engine.grammar.source import grammar_source
 from twofold.engine.grammar.vocabulary import TokenVocabulary
@@ -55,3 +57,17 @@ def model_tokenizer(default_model: Path) -> Tokenizer:
 def model_compiler(model_tokenizer: Tokenizer) -> LocalCompiler:
     """Over the default model's vocabulary."""
     return LocalCompiler(model_tokenizer, model_tokenizer.vocab_size)
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Iterator[GrammarCompiler]:
+    tokenizer = byte_level()
+    made = GrammarCompiler(tokenizer, tokenizer.eos_ids, tokenizer.vocab_size, seconds=2.0)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def local() -> LocalCompiler:
+    tokenizer = byte_level()
+    return LocalCompiler(tokenizer, tokenizer.vocab_size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -17,20 +17,6 @@ from twofold.engine.grammar.thinking import ThinkingConstraint
 
 Make = Callable[[], TokenConstraint]
 VOCABULARY = byte_level().vocab_size
-
-
-@pytest.fixture(scope="module")
-def compiler() -> Iterator[GrammarCompiler]:
-    tokenizer = byte_level()
-    made = GrammarCompiler(tokenizer, tokenizer.eos_ids, tokenizer.vocab_size, seconds=2.0)
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def local() -> LocalCompiler:
-    tokenizer = byte_level()
-    return LocalCompiler(tokenizer, tokenizer.vocab_size)
 
 
 def take(constraint: TokenConstraint, draw: random.Random, most: int) -> list[int]:

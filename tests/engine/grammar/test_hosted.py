@@ -7,12 +7,11 @@ import gc
 import random
 import resource
 import socket
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from tests.engine.grammar.conftest import LocalCompiler, byte_level
+from tests.engine.grammar.conftest import LocalCompiler
 from tests.engine.grammar.walks import FORMS, allowed
 from twofold.core.errors import ParameterError
 from twofold.core.params import StructuredOutputsParams
@@ -25,20 +24,6 @@ from twofold.engine.grammar.wire import Advanced, Drop, FromHost, Mask, Pipe
 
 P = StructuredOutputsParams
 AMBIGUOUS = 'start: e\ne: e e | "a" | "b" e "x" | ""\n'
-
-
-@pytest.fixture(scope="module")
-def compiler() -> Iterator[GrammarCompiler]:
-    tokenizer = byte_level()
-    made = GrammarCompiler(tokenizer, tokenizer.eos_ids, tokenizer.vocab_size, seconds=2.0)
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def local() -> LocalCompiler:
-    tokenizer = byte_level()
-    return LocalCompiler(tokenizer, tokenizer.vocab_size)
 
 
 @pytest.mark.parametrize("name", FORMS)

@@ -95,7 +95,7 @@ def test_held_sequences_leave_their_places_to_others_of_their_tenant() -> None:
 
 
 def test_resumed_sequences_wait_for_their_tenants_turn() -> None:
-    """Streams that are held and resumed again and again delay another tenant by a few steps, not until they end."""
+    """Streams that pause and resume repeatedly delay another tenant by a few steps only."""
     scheduler = full()
     add(scheduler, "alice", range(100, 101), answer=1)
     events = []

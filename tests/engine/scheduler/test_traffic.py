@@ -65,7 +65,9 @@ class Traffic:
         generating = [s for s in self.sequences.values() if s.state is SequenceState.RUNNING and s.pending == 1]
         plan = self.scheduler.plan(self.now)
         planned = {step.sequence_id for step in plan.steps}
-        assert all(s.sequence_id in planned for s in generating if s.state is SequenceState.RUNNING), "left out"
+        assert all(s.sequence_id in planned for s in generating if s.state is SequenceState.RUNNING), (
+            "the plan skips a sequence"
+        )
         resting = [s for s in self.sequences.values() if s.resting and s.state is not SequenceState.FINISHED]
         assert bool(plan) or len(resting) == self.scheduler.running + self.scheduler.waiting
         self._check(plan)

@@ -108,12 +108,12 @@ def test_jobs_of_one_request_start_a_few_in_a_turn() -> None:
     assert max(after - before for before, after in pairwise(turns)) <= STARTED_AT_ONCE
 
 
-def test_an_unforeseen_error_of_one_job_ends_its_request() -> None:
+def test_an_unexpected_error_of_one_job_ends_its_request() -> None:
     async def one(*_: object) -> AsyncIterator[Any]:
-        raise RuntimeError("nobody foresaw this")
+        raise RuntimeError("unexpected")
         yield
 
-    with pytest.raises(RuntimeError, match="foresaw"):
+    with pytest.raises(RuntimeError, match="unexpected"):
         asyncio.run(asyncio.wait_for(many_jobs(one).whole(), 20.0))
 
 

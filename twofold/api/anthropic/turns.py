@@ -2,7 +2,7 @@
 
 system                     one system message, without the billing header that Claude Code puts first
 text                       a part of the turn's content; turns of one role in a row are one turn
-thinking                   what the assistant thought; redacted_thinking, which nobody can read, is dropped
+thinking                   the assistant's reasoning; redacted_thinking is encrypted and is dropped
 tool_use                   a call of the assistant's turn
 tool_result                a turn of its own, of role "tool"
 """

@@ -148,7 +148,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     details: Annotated[Plain, Meta(description="what else is known of it")] = {}
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ClientMachine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where the client ran."""
 
     processor: str
@@ -167,7 +167,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     command: Annotated[str, Meta(description="which bench this was: serve or run")]
     settings: Annotated[Plain, Meta(description="its options; without secrets")]
     target: Target
-    machine: Machine
+    machine: ClientMachine
     runs: Annotated[list[Run], Meta(description="one; or of a sweep or a search each, in the order in which they ran")]
     search: Annotated[Plain | None, Meta(description="the highest sustainable rate and how it was found")] = None
     sweep: Annotated[Plain | None, Meta(description="the rates that were asked")] = None

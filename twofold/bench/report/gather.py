@@ -13,7 +13,7 @@ import numpy as np
 from twofold.bench.metrics.requests import RequestFigures, request_figures
 from twofold.bench.metrics.rule import MeasurementRule
 from twofold.bench.record import UNKNOWN, ClientLoad, RecordedResponse, RequestSample, RunRecord
-from twofold.bench.report.document import Client, Machine, Microseconds, Request, Run
+from twofold.bench.report.document import Client, ClientMachine, Microseconds, Request, Run
 from twofold.host.cpu import read_cpu
 from twofold.host.memory import read_memory
 
@@ -97,10 +97,10 @@ def client_of(client: ClientLoad) -> Client:
     )
 
 
-def machine_of_this() -> Machine:
+def machine_of_this() -> ClientMachine:
     """The machine that this process runs on."""
     cpu = read_cpu()
-    return Machine(
+    return ClientMachine(
         processor=cpu.name,
         cores=cpu.cores,
         usable_threads=cpu.usable,
