@@ -10,19 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.api.anthropic.conftest import (
-    CALL,
-    HEAD,
-    TEMPLATE,
-    THINKING,
-    WEATHER,
-    Made,
-    events,
-    facts_of,
-    read,
-    replied,
-    streamed,
-)
+from tests.api.anthropic.conftest import HEAD, TEMPLATE, THINKING, WEATHER, read, replied, streamed
+from tests.api.completions import CALL, Made, events, facts_of
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.core.errors import BusyError, WorkerError
 from twofold.core.record import HeldPin

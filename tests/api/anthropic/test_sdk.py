@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.api.anthropic.claude_code import later_turn
-from tests.api.anthropic.conftest import CALL, HEAD, THINKING, WEATHER, Made, facts_of
+from tests.api.anthropic.conftest import HEAD, THINKING, WEATHER
+from tests.api.completions import CALL, Made, facts_of
 from twofold.api.anthropic.errors import AnthropicDialect
 from twofold.api.anthropic.messages import CountTokensRequest, MessagesRequest
 from twofold.api.base import ModelFacts

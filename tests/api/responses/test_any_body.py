@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.api.responses.conftest import CALL, HEAD, WEATHER, Made
+from tests.api.completions import CALL
+from tests.api.responses.conftest import HEAD, WEATHER, Made
 from twofold.api.base import ModelFacts
 from twofold.api.openai.responses.request import InputTokensRequest, ResponsesRequest
 from twofold.core.errors import ParameterError, TwofoldError

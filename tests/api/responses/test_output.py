@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.api.responses.conftest import WEATHER, Made, events, read, streamed
+from tests.api.completions import events
+from tests.api.responses.conftest import WEATHER, Made, read, streamed
 from twofold.api.base import ModelFacts
 from twofold.api.openai.responses.output import OutputItems, Status
 from twofold.text.parsers.base import Arguments, Content, Piece, Reasoning, ToolCall

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from openai.types.responses import Response
 
-from tests.api.responses.conftest import CALL, HEAD, WEATHER, Made, read
+from tests.api.completions import CALL
+from tests.api.responses.conftest import HEAD, WEATHER, Made, read
 from twofold.api.base import ModelFacts
 from twofold.api.conversation import NamedTool, Thinking
 from twofold.api.openai.responses.request import InputTokensRequest, ResponsesRequest

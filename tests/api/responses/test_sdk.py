@@ -11,7 +11,8 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from tests.api.responses.conftest import CALL, HEAD, WEATHER, Made, streamed
+from tests.api.completions import CALL
+from tests.api.responses.conftest import HEAD, WEATHER, Made, streamed
 from twofold.api.base import ModelFacts
 from twofold.api.openai.responses.request import InputTokensRequest, ResponsesRequest
 from twofold.core.errors import WorkerError

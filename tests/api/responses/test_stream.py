@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from tests.api.responses.conftest import CALL, HEAD, WEATHER, Made, events, read, streamed
+from tests.api.completions import CALL, events
+from tests.api.responses.conftest import HEAD, WEATHER, Made, read, streamed
 from twofold.api.base import ModelFacts
 from twofold.core.errors import ParameterError, QuotaError, WorkerError
 

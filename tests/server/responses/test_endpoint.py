@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import pytest
 from openai.types.responses import Response, ResponseItemList
 
-from tests.api.responses.conftest import CALL, HEAD, WEATHER, Made, facts, read
+from tests.api.completions import CALL
+from tests.api.responses.conftest import HEAD, WEATHER, Made, facts, read
 from twofold.api.base import ModelFacts
 from twofold.api.openai.responses.request import InputTokensRequest
 from twofold.core.errors import ConflictError, NotFoundError, ParameterError
