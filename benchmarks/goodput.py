@@ -36,7 +36,7 @@ TRACE = Path("traces") / "azure_conv_2023.csv"
 FIXED_ROWS = 512
 SEQUENCES = 32
 TTFT_SCALE, TPOT_SCALE = 6.0, 3.0
-MOST_ROUNDS = 2
+MAX_ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def run(setting: Setting, data: Path | None) -> dict[str, Any]:
     with Worker("twofold", our_command(), ROOT.parent) as worker:
         objectives, capacity = _calibrate(worker, setting, sizes, lengths)
         turns = _measure(worker, setting, sizes, lengths, objectives, capacity)
-    table = _table(turns, objectives, min(setting.rounds, MOST_ROUNDS) * sizes.seconds)
+    table = _table(turns, objectives, min(setting.rounds, MAX_ROUNDS) * sizes.seconds)
     report = {
         "objectives": {f"{name}_s": limit for name, limit in objectives.limits()},
         "capacity_requests_s": capacity,
@@ -111,7 +111,7 @@ def _measure(
     turns: Turns = {}
     assert objectives.tpot is not None
     policies = list(_policies(objectives.tpot).items())
-    for turn in range(min(setting.rounds, MOST_ROUNDS)):
+    for turn in range(min(setting.rounds, MAX_ROUNDS)):
         for name, options in policies if turn % 2 == 0 else reversed(policies):
             _load(worker, setting, options)
             _drive(worker, setting, poisson(lengths, 8.0, 1.0, 5), 930)

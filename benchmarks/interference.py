@@ -19,7 +19,7 @@ from twofold.bench.phases.cases import Decode, Prefill
 from twofold.bench.phases.rows import percentile
 
 GOAL_ITL, GOAL_TTFT = 1.5, 1.6
-MOST_ROUNDS = 2
+MAX_ROUNDS = 2
 FIXED_ROWS = 512
 
 
@@ -47,7 +47,7 @@ def run(setting: Setting) -> dict[str, Any]:
     turns: dict[str, list[dict[str, float]]] = defaultdict(list)
     with Worker("twofold", our_command(), ROOT.parent) as worker:
         usual = _usual_itl(worker, setting, sizes)
-        for turn in range(min(setting.rounds, MOST_ROUNDS)):
+        for turn in range(min(setting.rounds, MAX_ROUNDS)):
             for number, (name, options) in enumerate(_policies(usual, sizes).items()):
                 _load(worker, setting, sizes, options)
                 turns[name].append(_turn(worker, setting, sizes, 100 * turn + 10 * number))

@@ -17,7 +17,7 @@ from benchmarks.worker import Worker
 from twofold.bench.phases.cases import Prefill, Prefix
 
 GOAL = 1 / 8
-MOST_ROUNDS = 3
+MAX_ROUNDS = 3
 KINDS = ("miss", "hit: system prompt", "hit: later turn")
 
 
@@ -45,7 +45,7 @@ def run(setting: Setting) -> dict[str, Any]:
         found[cached] = defaultdict(list)
         with Worker("twofold", our_command(), ROOT.parent) as worker:
             _load(worker, setting, sizes, cached=cached)
-            for turn in range(min(setting.rounds, MOST_ROUNDS) if cached else 1):
+            for turn in range(min(setting.rounds, MAX_ROUNDS) if cached else 1):
                 _converse(worker, setting, sizes, found[cached], 1_000 * turn)
     table = {cached: {kind: median(found[cached][kind]) for kind in KINDS} for cached in found}
     for kind in KINDS:

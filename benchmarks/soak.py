@@ -35,8 +35,8 @@ CLIENTS: Final = 16
 LOOK_S: Final = 1.0
 WARM: Final = 0.3
 """Part of the requests after which memory is to have settled: a thousand records are kept, and caches fill."""
-MOST_GROWTH: Final = 1024.0
-MOST_HEALTH_S: Final = 0.05
+MAX_GROWTH: Final = 1024.0
+MAX_HEALTH_S: Final = 0.05
 TOOL: Final = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {}}}
 KINDS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     (CHAT, chat(max_tokens=20)),
@@ -80,8 +80,8 @@ class Soak:
         kept = {
             "answers": set(self.ends) <= {"200", "left"},
             "nothing held": not any(self.held.values()),
-            "growth": self.growth <= MOST_GROWTH,
-            "health": percentile(self.health, 0.99) <= MOST_HEALTH_S,
+            "growth": self.growth <= MAX_GROWTH,
+            "health": percentile(self.health, 0.99) <= MAX_HEALTH_S,
         }
         return [name for name, holds in kept.items() if not holds]
 

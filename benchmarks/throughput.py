@@ -25,7 +25,7 @@ from twofold.bench.phases.cases import Decode
 GOAL_STREAMS = 32
 GOAL_RATIO = 2.0
 GOAL_OVERHEAD = 0.08
-MOST_ROUNDS = 3
+MAX_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _measure(
     failures: dict[str, str] = {}
     with ExitStack() as stack:
         workers = _start(setting, sizes, stack, failures)
-        for turn in range(min(setting.rounds, MOST_ROUNDS)):
+        for turn in range(min(setting.rounds, MAX_ROUNDS)):
             for one, worker in workers if turn % 2 == 0 else reversed(workers):
                 for streams in _streams(sizes, one, turn):
                     time.sleep(SETTLE_S)

@@ -110,7 +110,7 @@ def interfere(engine: Engine, prompts: Sequence[Sequence[int]], late: Sequence[i
     Gives {"before": ITLs, "during": ITLs, "ttft": s}.
     """
     traffic = Traffic(engine)
-    streams = [traffic.add(prompt, MOST_TOKENS) for prompt in prompts]
+    streams = [traffic.add(prompt, MAX_TOKENS) for prompt in prompts]
     while min(len(stream.times) for stream in streams) < steps + 1:
         traffic.turn()
     together, began = max(stream.times[0] for stream in streams), time.perf_counter()
@@ -126,7 +126,7 @@ def interfere(engine: Engine, prompts: Sequence[Sequence[int]], late: Sequence[i
     }
 
 
-MOST_TOKENS = 4_000
+MAX_TOKENS = 4_000
 """Of a stream that shall generate until it is aborted."""
 
 

@@ -20,10 +20,10 @@ from twofold.bench.record import RunRecord
 LIMIT_S: Final = 120.0
 
 
-class Given:
+class ListedLoad:
     """A load of requests that are listed, ascending in when they are due."""
 
-    most_open = None
+    max_open = None
 
     def __init__(self, *asks: Ask) -> None:
         self._asks = asks
@@ -38,9 +38,9 @@ class Given:
         return None
 
 
-def of_tokens(prompts: Sequence[Sequence[int]], answer: int) -> Given:
+def of_tokens(prompts: Sequence[Sequence[int]], answer: int) -> ListedLoad:
     """All at once, of these ids."""
-    return Given(*(Ask(i, 0.0, len(ids), answer, fields={"prompt": ids}) for i, ids in enumerate(prompts)))
+    return ListedLoad(*(Ask(i, 0.0, len(ids), answer, fields={"prompt": ids}) for i, ids in enumerate(prompts)))
 
 
 def ask(server: Serving, load: Load, prompts: Prompts = lambda _: (), drain_s: float = LIMIT_S) -> RunRecord:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from benchmarks.compare import SETTLE_S
-from benchmarks.http.asking import Given, ask, ask_all
+from benchmarks.http.asking import ListedLoad, ask, ask_all
 from benchmarks.http.processes import Serving, serving
 from benchmarks.http.recipes import others, ours
 from benchmarks.setting import Setting
@@ -39,7 +39,7 @@ from twofold.core.errors import NetworkError
 
 TTFT_SCALE: Final = 3.0
 TPOT_SCALE: Final = 2.0
-MOST_ROUNDS: Final = 2
+MAX_ROUNDS: Final = 2
 FEWER_IS_BETTER: Final = ("ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s")
 
 
@@ -88,7 +88,7 @@ def run(setting: Setting) -> dict[str, Any]:
         objectives = Objectives(ttft=TTFT_SCALE * ttft, tpot=TPOT_SCALE * tpot)
         capacity = _capacity(servers[0], sizes, prompter.with_seed(2))
         _print_terms(alone, objectives, capacity)
-        contest = Contest(servers, sizes, prompter, objectives, min(setting.rounds, MOST_ROUNDS), failures)
+        contest = Contest(servers, sizes, prompter, objectives, min(setting.rounds, MAX_ROUNDS), failures)
         rows = [contest.at(share, capacity) for share in sizes.shares]
     for what, why in failures.items():
         print(f"  {what} failed: {why}")
@@ -114,7 +114,7 @@ def _start(
         except WorkerError as error:
             failures[recipe.name] = str(error)
     for server in servers:
-        ask(server, Given(Ask(0, 0.0, sizes.prompt.most, 4), Ask(1, 0.0, sizes.prompt.least, 4)), prompter)
+        ask(server, ListedLoad(Ask(0, 0.0, sizes.prompt.most, 4), Ask(1, 0.0, sizes.prompt.least, 4)), prompter)
     if len(servers) == 1:
         print("  No other server is installed: `make peers` installs those that are compared.")
     return servers
@@ -171,7 +171,7 @@ class Contest:
         """One server once. Raises WorkerError where it does not come to rest afterwards."""
         time.sleep(SETTLE_S)
         record = ask(server, load, prompter, self.sizes.grace_s)
-        ask_all(server, Given(Ask(0, 0.0, 1, 1)), self.prompter)
+        ask_all(server, ListedLoad(Ask(0, 0.0, 1, 1)), self.prompter)
         return request_figures(record)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from serve import serve
 
 state = {}
-MOST_ROWS = 512
+MAX_ROWS = 512
 
 
 def load(path, threads, context, streams, q4_0=False):
@@ -28,13 +28,13 @@ def load(path, threads, context, streams, q4_0=False):
     state["model"] = lc.llama_model_load_from_file(path.encode(), params)
     options = lc.llama_context_default_params()
     options.n_ctx = context * streams
-    options.n_batch = options.n_ubatch = MOST_ROWS
+    options.n_batch = options.n_ubatch = MAX_ROWS
     options.n_seq_max = streams
     options.n_threads = options.n_threads_batch = threads
     state["context"] = lc.llama_init_from_model(state["model"], options)
     if not state["context"]:
         raise RuntimeError("llama.cpp did not make a context")
-    state["batch"] = lc.llama_batch_init(MOST_ROWS, 0, 1)
+    state["batch"] = lc.llama_batch_init(MAX_ROWS, 0, 1)
     return time.perf_counter() - began
 
 
@@ -74,8 +74,8 @@ def clear():
 
 def feed(tokens, sequence=0):
     total = 0.0
-    for first in range(0, len(tokens), MOST_ROWS):
-        part = tokens[first : first + MOST_ROWS]
+    for first in range(0, len(tokens), MAX_ROWS):
+        part = tokens[first : first + MAX_ROWS]
         last = first + len(part) == len(tokens)
         total += run([(t, first + i, sequence, last and i == len(part) - 1) for i, t in enumerate(part)])
     return total
@@ -111,8 +111,8 @@ def generate(prompts, count):
         for i, token in enumerate(prompt)
     ]
     drawn = []
-    for first in range(0, len(rows), MOST_ROWS):
-        part = rows[first : first + MOST_ROWS]
+    for first in range(0, len(rows), MAX_ROWS):
+        part = rows[first : first + MAX_ROWS]
         run(part)
         drawn += [draw(row) for row, (_, _, _, wanted) in enumerate(part) if wanted]
     for step in range(count - 1):

@@ -49,7 +49,7 @@ def test_flags_become_a_configuration(tmp_path: Path) -> None:
     assert made.objectives["default"] == Objective(e2e_s=9)
     assert made.objectives["flex"] == DEFAULT_OBJECTIVES["flex"]
     assert made.replay is not None
-    assert (made.replay.most_bytes, made.replay.seeded) == (2 << 20, True)
+    assert (made.replay.max_bytes, made.replay.seeded) == (2 << 20, True)
     assert made.url(1234) == "http://127.0.0.1:1234"
 
 
@@ -75,7 +75,7 @@ def test_sizes_and_durations_have_units(tmp_path: Path, monkeypatch: pytest.Monk
     (config,) = made
     assert (config.hub.memory_budget, config.body.bytes) == (512 << 20, 256 << 10)
     assert config.replay is not None
-    assert (config.replay.most_bytes, config.replay.ttl_s) == (1 << 30, 7200)
+    assert (config.replay.max_bytes, config.replay.ttl_s) == (1 << 30, 7200)
     assert (config.shutdown_s, config.objectives["default"].ttft_s) == (300, 0.5)
 
 

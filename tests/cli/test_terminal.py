@@ -21,7 +21,7 @@ from prompt_toolkit.history import FileHistory
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from twofold.cli.chat.terminal import MOST_HISTORY, CommandCompleter, TerminalReader
+from twofold.cli.chat.terminal import MAX_HISTORY, CommandCompleter, TerminalReader
 
 PATIENCE: Final = 30.0
 PASTE: Final = "\x1b[200~{}\x1b[201~"
@@ -79,7 +79,7 @@ def test_a_long_history_loses_its_older_half(typed: Callable[..., list[str]], tm
     file.write_text("".join(f"\n# 2026-01-01\n+message {number} {'x' * 1000}\n" for number in range(1200)))
     assert typed("one\r", file) == ["one"]
     text = file.read_text()
-    assert MOST_HISTORY // 4 < len(text) < MOST_HISTORY * 0.6
+    assert MAX_HISTORY // 4 < len(text) < MAX_HISTORY * 0.6
     assert text.startswith("\n#")
     assert "message 1199 " in text
 

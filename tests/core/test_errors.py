@@ -8,7 +8,7 @@ import pytest
 
 from twofold.api.fields import FieldError
 from twofold.api.openai.chat import ChatRequest
-from twofold.core.errors import MAX_COMPARED, MAX_QUOTED, named, nearest, quoted, spelled
+from twofold.core.errors import MAX_COMPARED, MAX_QUOTED, closest_match, describe_name, quoted, spelled
 
 LONG = "temperature" * 200_000
 
@@ -18,9 +18,9 @@ def test_a_long_name_is_compared_with_nothing() -> None:
         raise AssertionError("a long name was compared")
         yield ""
 
-    assert nearest(LONG, known()) is None
-    assert nearest("t" * (MAX_QUOTED + 1), ["t" * MAX_QUOTED]) is None
-    assert nearest("temprature", ["top_p", "temperature"]) == "temperature"
+    assert closest_match(LONG, known()) is None
+    assert closest_match("t" * (MAX_QUOTED + 1), ["t" * MAX_QUOTED]) is None
+    assert closest_match("temprature", ["top_p", "temperature"]) == "temperature"
 
 
 def test_only_so_many_names_are_compared() -> None:
@@ -32,7 +32,7 @@ def test_only_so_many_names_are_compared() -> None:
             taken += 1
             yield f"name-{number}" * 1000
 
-    assert nearest("name", known()) is None
+    assert closest_match("name", known()) is None
     assert taken <= MAX_COMPARED + 1
 
 
@@ -41,7 +41,7 @@ def test_what_callers_wrote_is_quoted_in_short_and_escaped() -> None:
     assert len(quoted(LONG)) <= MAX_QUOTED + 3
     assert spelled("messages[0].content") == "messages[0].content"
     assert spelled("my secret\n") == r"'my secret\n'"
-    assert named(["secret"] * 3) == "a list of 3"
+    assert describe_name(["secret"] * 3) == "a list of 3"
 
 
 @pytest.mark.parametrize("value", [LONG, [LONG], {LONG: LONG}, [1.5] * 100_000])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twofold.core.record import MOST_PAUSES, AttendedPositions, Pause, PhaseWork, SequenceRecord, Stall
+from twofold.core.record import MAX_PAUSES, AttendedPositions, Pause, PhaseWork, SequenceRecord, WaitReason
 
 chunks = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), max_size=6)
 
@@ -43,20 +43,20 @@ def test_steps_are_shared_by_rows() -> None:
 
 def test_stalls_add_up_by_cause() -> None:
     record = SequenceRecord()
-    record.stall(Stall.PREEMPTED, 2.0, until=5.0)
-    record.stall(Stall.PREFILL, 0.25)
-    record.stall(Stall.PREEMPTED, 1.0, until=9.0)
-    record.stall(Stall.TURN, 0.0, until=9.0)
-    assert record.stalls == {Stall.PREEMPTED: 3.0, Stall.PREFILL: 0.25}
-    assert record.pauses == [Pause(Stall.PREEMPTED, 3.0, 5.0), Pause(Stall.PREEMPTED, 8.0, 9.0)]
+    record.stall(WaitReason.PREEMPTED, 2.0, until=5.0)
+    record.stall(WaitReason.PREFILL, 0.25)
+    record.stall(WaitReason.PREEMPTED, 1.0, until=9.0)
+    record.stall(WaitReason.TURN, 0.0, until=9.0)
+    assert record.stalls == {WaitReason.PREEMPTED: 3.0, WaitReason.PREFILL: 0.25}
+    assert record.pauses == [Pause(WaitReason.PREEMPTED, 3.0, 5.0), Pause(WaitReason.PREEMPTED, 8.0, 9.0)]
 
 
 def test_pauses_are_few_and_seconds_all() -> None:
     record = SequenceRecord()
-    for i in range(MOST_PAUSES + 9):
-        record.stall(Stall.TURN, 0.5, until=float(i))
-    assert len(record.pauses) == MOST_PAUSES
-    assert record.stalls[Stall.TURN] == (MOST_PAUSES + 9) / 2
+    for i in range(MAX_PAUSES + 9):
+        record.stall(WaitReason.TURN, 0.5, until=float(i))
+    assert len(record.pauses) == MAX_PAUSES
+    assert record.stalls[WaitReason.TURN] == (MAX_PAUSES + 9) / 2
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
@@ -65,14 +65,14 @@ def test_answers_of_a_request_add_up(count: int) -> None:
         record = SequenceRecord(preemptions=1, recomputed=2, swapped=3, cached=4, fresh=5)
         record.prefill.add_step(start, 5, step_rows=10, logit_rows=1, seconds=1.0, predicted_s=2.0, windows=(4,))
         record.decode.add_step(start + 5, 1, step_rows=1, logit_rows=1, seconds=0.5, windows=(4,))
-        record.stall(Stall.BLOCKS, 1.0, until=10.0 - start)
+        record.stall(WaitReason.BLOCKS, 1.0, until=10.0 - start)
         return record
 
     records = [one(start) for start in range(count)]
     whole = SequenceRecord.merged(records)
     assert (whole.preemptions, whole.recomputed, whole.swapped) == (count, 2 * count, 3 * count)
     assert (whole.cached, whole.fresh) == (4 * count, 5 * count)
-    assert whole.stalls == ({Stall.BLOCKS: float(count)} if count else {})
+    assert whole.stalls == ({WaitReason.BLOCKS: float(count)} if count else {})
     assert [pause.end for pause in whole.pauses] == sorted(10.0 - start for start in range(count))
     for name in ("prefill", "decode"):
         parts: list[PhaseWork] = [getattr(record, name) for record in records]

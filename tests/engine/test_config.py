@@ -11,7 +11,7 @@ from tests.engine.conftest import tiny_spec
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.model import ATTENTION_CHUNK, GatedFFN, GroupedAttention, LayerSpec, ModelSpec
 from twofold.engine.config import EngineKeywords, EngineOptions, resolve, runner_sizes
-from twofold.engine.kv.memory import MOST_BLOCKS
+from twofold.engine.kv.memory import MAX_BLOCKS
 
 GIB = 1 << 30
 SPEC = tiny_spec(context=1000)
@@ -23,7 +23,7 @@ def test_defaults_with_plenty_of_memory() -> None:
     config = resolve(EngineOptions(), SPEC, 64 * GIB)
     assert (config.context, config.kv_type, config.block_size) == (1000, "f16", 16)
     assert runner_sizes(config).blocks_per_sequence == 63
-    assert config.kv_blocks == MOST_BLOCKS
+    assert config.kv_blocks == MAX_BLOCKS
     assert resolve(EngineOptions(enable_prefix_caching=False), SPEC, 64 * GIB).kv_blocks == 63 * 32
     assert (config.limits.sequences, config.limits.rows, config.limits.logit_rows) == (32, 512, 32)
 

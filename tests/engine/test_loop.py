@@ -12,7 +12,7 @@ import pytest
 from tests.engine.conftest import MakeLLM
 from twofold.core.errors import ParameterError
 from twofold.core.params import SamplingParams, StructuredOutputsParams
-from twofold.core.record import Stall
+from twofold.core.record import WaitReason
 from twofold.core.request import EngineRequest
 from twofold.engine.engine import Engine
 from twofold.engine.grammar.compile import GrammarCompiler
@@ -61,7 +61,7 @@ def test_others_run_while_a_request_waits_for_its_grammar(make_llm: MakeLLM, com
     whole = deltas[-1].request
     assert whole is not None
     assert (whole.request_id, whole.outputs[0].text in ("the", "hello")) == (request_id, True)
-    assert whole.metrics.record.stalls[Stall.GRAMMAR] > 0
+    assert whole.metrics.record.stalls[WaitReason.GRAMMAR] > 0
     engine.check_idle()
 
 

@@ -10,7 +10,7 @@ from tests.engine.mock import hash_logits
 from twofold.core.clock import VirtualClock
 from twofold.core.errors import ContextLengthError, ParameterError, ResourceError
 from twofold.core.params import SamplingParams
-from twofold.core.record import Stall
+from twofold.core.record import WaitReason
 from twofold.core.report import RequestMetrics, StepReport
 from twofold.core.request import CachePin, EngineRequest, RequestOptions
 from twofold.engine.config import EngineOptions
@@ -171,5 +171,5 @@ def test_time_in_the_queue_has_a_cause(make_llm: MakeLLM) -> None:
     while llm.engine.has_work:
         clock.advance(0.25)
         reports += [delta.request.report for delta in llm.engine.step() if delta.request is not None]
-    assert reports[1].record.stalls[Stall.TURN] == pytest.approx(reports[1].queue_s)
+    assert reports[1].record.stalls[WaitReason.TURN] == pytest.approx(reports[1].queue_s)
     assert reports[1].queue_s >= 1.0

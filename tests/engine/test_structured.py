@@ -14,7 +14,7 @@ import pytest
 from tests.engine.conftest import MakeLLM, MakeLoaded
 from twofold.core.errors import ParameterError
 from twofold.core.params import SamplingParams, StructuredOutputsParams
-from twofold.core.record import Stall
+from twofold.core.record import WaitReason
 from twofold.engine.async_llm import AsyncLLM
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
@@ -135,7 +135,7 @@ def test_compiling_holds_nobody_up_and_is_told(make_loaded: MakeLoaded) -> None:
 
     output = asyncio.run(ask())
     check_person(text_of(output))
-    assert output.report.record.stalls[Stall.GRAMMAR] > 0
+    assert output.report.record.stalls[WaitReason.GRAMMAR] > 0
 
 
 @pytest.mark.model

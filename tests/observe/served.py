@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support.metrics import request_metrics
-from twofold.core.record import SequenceRecord, Stall
+from twofold.core.record import SequenceRecord, WaitReason
 from twofold.core.report import BlockCounts, EngineSnapshot, PinCounts, RequestMetrics, StepReport
 from twofold.observe.served import AskedParams, ServedRequest
 
@@ -16,7 +16,7 @@ START = 5_000.0
 
 def report(**changes: Any) -> RequestMetrics:
     """Waits 0.1 s, prefills for 0.2 s, decodes 20 tokens after the first one in 0.4 s."""
-    record = SequenceRecord(stalls={Stall.PREEMPTED: 0.05}, preemptions=1, cached=16, fresh=4)
+    record = SequenceRecord(stalls={WaitReason.PREEMPTED: 0.05}, preemptions=1, cached=16, fresh=4)
     plain: dict[str, Any] = {
         "request_id": "req_1", "arrival": START, "admitted": START + 0.1, "first_token": START + 0.3,
         "last_token": START + 0.7, "finished": START + 0.7, "prompt_tokens": 20, "cached_tokens": 16,

@@ -19,7 +19,7 @@ from opentelemetry.trace import NoOpTracerProvider, SpanKind, StatusCode
 
 from tests.observe.served import START, failed, report, served
 from twofold.core.errors import UsageError
-from twofold.core.record import Pause, SequenceRecord, Stall
+from twofold.core.record import Pause, SequenceRecord, WaitReason
 from twofold.observe.telemetry import setup
 from twofold.observe.telemetry.setup import RequestMeters, RequestSpans, Telemetry
 
@@ -133,7 +133,7 @@ def test_errors_are_told_by_their_word(traced: Traced, status: int, code: Status
 
 
 def test_stalls_are_events_and_bounded(traced: Traced) -> None:
-    pauses = [Pause(Stall.PREEMPTED, START + 0.4 + i / 1e4, START + 0.4 + (i + 1) / 1e4) for i in range(100)]
+    pauses = [Pause(WaitReason.PREEMPTED, START + 0.4 + i / 1e4, START + 0.4 + (i + 1) / 1e4) for i in range(100)]
     root = traced(reports=(report(record=SequenceRecord(pauses=pauses)),))["chat small"]
     assert len(root.events) == 32
     assert root.events[0].attributes == {"twofold.cause": "preempted", "twofold.seconds": pytest.approx(1e-4)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twofold.core.record import SequenceRecord, Stall
+from twofold.core.record import SequenceRecord, WaitReason
 from twofold.core.report import RequestMetrics
 from twofold.observe.timeline import EDGE, LABEL, NOTES, draw_timeline
 
@@ -73,10 +73,10 @@ def test_no_time_at_all() -> None:
 
 def test_stalls_have_lines_by_cause() -> None:
     record = SequenceRecord()
-    record.stall(Stall.TURN, 1.0, until=1.0)
-    record.stall(Stall.PREEMPTED, 0.5, until=2.75)
-    record.stall(Stall.PREEMPTED, 0.01, until=3.5)
-    record.stall(Stall.PREFILL, 0.1)
+    record.stall(WaitReason.TURN, 1.0, until=1.0)
+    record.stall(WaitReason.PREEMPTED, 0.5, until=2.75)
+    record.stall(WaitReason.PREEMPTED, 0.01, until=3.5)
+    record.stall(WaitReason.PREFILL, 0.1)
     lines = draw_timeline(metrics((2.0, 3.0, 4.0)), WIDTH, record).splitlines()
     stalled = [line.split(EDGE) for line in lines if line.startswith("stalled")]
     assert [bar for _, bar, _ in stalled] == [

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.metrics import request_metrics
 from twofold.core.errors import ResourceError
-from twofold.core.record import SequenceRecord, Stall
+from twofold.core.record import SequenceRecord, WaitReason
 from twofold.core.report import BlockCounts, RequestMetrics, StepReport
 from twofold.observe.trace import Tracer
 
@@ -132,9 +132,9 @@ def test_slices_follow_each_other_and_nest(path: Path) -> None:
 
 def test_the_phases_of_a_request(path: Path) -> None:
     record = SequenceRecord(preemptions=1, recomputed=5)
-    record.stall(Stall.BLOCKS, 0.5, until=START + 1)
-    record.stall(Stall.PREEMPTED, 0.25, until=START + 3)
-    record.stall(Stall.PREFILL, 0.125)
+    record.stall(WaitReason.BLOCKS, 0.5, until=START + 1)
+    record.stall(WaitReason.PREEMPTED, 0.25, until=START + 3)
+    record.stall(WaitReason.PREFILL, 0.125)
     events = [event for event in traced(path, request(record)) if event["ph"] in "bne"]
     assert [(event["ph"], event["name"], event["ts"] / 1e6 - START) for event in events] == [
         ("b", "chat-7", 0.0),
@@ -183,7 +183,7 @@ def test_pauses_of_several_answers_stay_inside_one_another(path: Path) -> None:
     """They overlap each other and the border between prefill and decode; one lasts longer than the request."""
     record = SequenceRecord()
     for seconds, until in ((1.0, 2.5), (0.5, 2.25), (1.0, 3.0), (9.0, 12.0)):
-        record.stall(Stall.PREEMPTED, seconds, until=START + until)
+        record.stall(WaitReason.PREEMPTED, seconds, until=START + until)
     events = [event for event in traced(path, request(record)) if event["ph"] in "be"]
     open_spans: list[str] = []
     for event in events:

@@ -183,10 +183,10 @@ def test_limits_that_a_caller_exceeds_again_and_again_are_told_at_once(monkeypat
             tried.append("hostile")
             return _exceeds()
 
-        for _time in range(2 * preparation.MOST_EXCEEDED):
+        for _time in range(2 * preparation.MAX_EXCEEDED):
             with pytest.raises(TemplateLimitError, match="too slow"):
                 await pool.prepare("slow", "a", 1, hostile)
-        assert len(tried) == preparation.MOST_EXCEEDED
+        assert len(tried) == preparation.MAX_EXCEEDED
         assert await pool.prepare("slow", "b", 1, lambda: "other caller") == "other caller"
         assert await pool.prepare("fine", "a", 1, lambda: "other model") == "other model"
         monkeypatch.setattr(preparation, "REST_S", 0.0)

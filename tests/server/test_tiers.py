@@ -12,7 +12,7 @@ from twofold.core.errors import ForbiddenError, ParameterError
 from twofold.core.request import RequestOptions
 from twofold.core.tables import parse_toml
 from twofold.observe.accounting.prices import TIERS
-from twofold.server.tiers import BEST_FIRST, MOST_OWN_PRIORITY, STANDARD, Tiers
+from twofold.server.tiers import BEST_FIRST, MAX_OWN_PRIORITY, STANDARD, Tiers
 
 
 def test_every_tier_is_known_everywhere() -> None:
@@ -21,7 +21,7 @@ def test_every_tier_is_known_everywhere() -> None:
 
 def test_tiers_do_not_overlap() -> None:
     ordered = [Tiers.standard()[name].priority for name in BEST_FIRST]
-    assert all(after - before > MOST_OWN_PRIORITY for before, after in pairwise(ordered))
+    assert all(after - before > MAX_OWN_PRIORITY for before, after in pairwise(ordered))
 
 
 ALL: tuple[ServiceTier, ...] = get_args(ServiceTier)
@@ -73,7 +73,7 @@ def test_options_of_a_tier() -> None:
     assert tiers["priority"].options(RequestOptions(tpot_target_s=0.2)).tpot_target_s == 0.2
 
 
-@pytest.mark.parametrize("priority", [-1, MOST_OWN_PRIORITY + 1])
+@pytest.mark.parametrize("priority", [-1, MAX_OWN_PRIORITY + 1])
 def test_nobody_leaves_a_tier_by_a_number(priority: int) -> None:
     with pytest.raises(ParameterError, match="priority must be from 0 to 49"):
         Tiers.standard()["default"].options(RequestOptions(priority=priority))

@@ -26,7 +26,7 @@ FLOAT_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Sized:
+class ShapeOnly:
     """In place of an array: float32 [rows, width]. Operations on no rows do nothing and are not counted."""
 
     rows: int
@@ -38,7 +38,7 @@ class Sized:
 
 
 @dataclass(slots=True)
-class Meter:
+class OpCounter:
     """What the calls of one operation came to. A tensor that several calls of a step read counts once."""
 
     calls: int = 0
@@ -65,34 +65,34 @@ class MeterOps:
     tensors: Mapping[str, StoredTensor]
     batch: Batch
     kv: ValueFormat = FP16
-    meters: dict[str, Meter] = field(default_factory=dict)
+    meters: dict[str, OpCounter] = field(default_factory=dict)
     _read: set[TensorRef] = field(default_factory=set)
 
     @property
-    def total(self) -> Meter:
+    def total(self) -> OpCounter:
         """The sum over all operations."""
-        sums = Meter()
+        sums = OpCounter()
         for meter in self.meters.values():
-            for name in Meter.__slots__:
+            for name in OpCounter.__slots__:
                 setattr(sums, name, getattr(sums, name) + getattr(meter, name))
         return sums
 
-    def embed(self, table: TensorRef, scale: float) -> Sized:  # noqa: ARG002
-        x = Sized(len(self.batch.tokens), table.columns)
+    def embed(self, table: TensorRef, scale: float) -> ShapeOnly:  # noqa: ARG002
+        x = ShapeOnly(len(self.batch.tokens), table.columns)
         looked_up = x.rows * self._format(table).row_bytes(table.columns)
         self._count(_role(table)).activation_bytes += looked_up + x.nbytes
         return x
 
-    def rms_norm(self, x: Sized, weight: TensorRef, eps: float) -> Sized:  # noqa: ARG002
+    def rms_norm(self, x: ShapeOnly, weight: TensorRef, eps: float) -> ShapeOnly:  # noqa: ARG002
         return self._norm(x, weight)
 
-    def head_norm(self, x: Sized, weight: TensorRef, eps: float, heads: int) -> Sized:  # noqa: ARG002
+    def head_norm(self, x: ShapeOnly, weight: TensorRef, eps: float, heads: int) -> ShapeOnly:  # noqa: ARG002
         assert weight.columns * heads == x.width
         return self._norm(x, weight)
 
-    def linear(self, x: Sized, weight: TensorRef, bias: TensorRef | None = None) -> Sized:
+    def linear(self, x: ShapeOnly, weight: TensorRef, bias: TensorRef | None = None) -> ShapeOnly:
         assert x.width == weight.columns
-        y = Sized(x.rows, weight.rows)
+        y = ShapeOnly(x.rows, weight.rows)
         if not x.rows:
             return y
         meter = self._count(HEAD if _role(weight) == EMBEDDING else _role(weight))
@@ -105,24 +105,24 @@ class MeterOps:
         meter.activation_bytes += x.nbytes + y.nbytes
         return y
 
-    def add(self, x: Sized, y: Sized) -> Sized:
+    def add(self, x: ShapeOnly, y: ShapeOnly) -> ShapeOnly:
         assert x == y
         return self._pass("add", x, 3)
 
-    def gated(self, gate: Sized, up: Sized, activation: Activation) -> Sized:  # noqa: ARG002
+    def gated(self, gate: ShapeOnly, up: ShapeOnly, activation: Activation) -> ShapeOnly:  # noqa: ARG002
         assert gate == up
         return self._pass("gated", gate, 3)
 
-    def rope(self, x: Sized, heads: int, rope: RopeSpec) -> Sized:
+    def rope(self, x: ShapeOnly, heads: int, rope: RopeSpec) -> ShapeOnly:
         assert heads * rope.dims <= x.width
         return self._pass("rope", x, 2)
 
-    def store_kv(self, layer: int, k: Sized, v: Sized) -> None:  # noqa: ARG002
+    def store_kv(self, layer: int, k: ShapeOnly, v: ShapeOnly) -> None:  # noqa: ARG002
         meter = self._count("store_kv")
         meter.kv_written += self.kv.nbytes(k.rows, k.width) + self.kv.nbytes(v.rows, v.width)
         meter.activation_bytes += k.nbytes + v.nbytes
 
-    def attention(self, layer: int, q: Sized, spec: GroupedAttention) -> Sized:  # noqa: ARG002
+    def attention(self, layer: int, q: ShapeOnly, spec: GroupedAttention) -> ShapeOnly:  # noqa: ARG002
         """Each row's products with every position that it sees; each position read once for a sequence's rows."""
         meter = self._count("attention")
         for start, stop in zip(self.batch.row_starts, self.batch.row_starts[1:], strict=False):
@@ -140,28 +140,28 @@ class MeterOps:
         meter.activation_bytes += 2 * q.nbytes
         return q
 
-    def select(self, x: Sized, rows: Wanted) -> Sized:
+    def select(self, x: ShapeOnly, rows: Wanted) -> ShapeOnly:
         wanted = self.batch.logit_rows if rows is Wanted.LOGITS else self.batch.hidden_rows
-        return self._pass("select", Sized(len(wanted), x.width), 2)
+        return self._pass("select", ShapeOnly(len(wanted), x.width), 2)
 
-    def softcap(self, x: Sized, cap: float) -> Sized:  # noqa: ARG002
+    def softcap(self, x: ShapeOnly, cap: float) -> ShapeOnly:  # noqa: ARG002
         return self._pass("softcap", x, 2)
 
-    def _norm(self, x: Sized, weight: TensorRef) -> Sized:
+    def _norm(self, x: ShapeOnly, weight: TensorRef) -> ShapeOnly:
         if x.rows:
             meter = self._count(_role(weight))
             meter.weight_bytes += self._once(weight)
             meter.activation_bytes += 2 * x.nbytes
         return x
 
-    def _pass(self, name: str, x: Sized, moved: int) -> Sized:
+    def _pass(self, name: str, x: ShapeOnly, moved: int) -> ShapeOnly:
         """An operation on values one by one, which moves so many arrays like ``x``."""
         if x.rows:
             self._count(name).activation_bytes += moved * x.nbytes
         return x
 
-    def _count(self, name: str) -> Meter:
-        meter = self.meters.setdefault(name, Meter())
+    def _count(self, name: str) -> OpCounter:
+        meter = self.meters.setdefault(name, OpCounter())
         meter.calls += 1
         return meter
 

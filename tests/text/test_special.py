@@ -72,4 +72,4 @@ def test_work_does_not_grow_with_the_tokens(ids: dict[str, int]) -> None:
     found = sum(segment.token is not None for segment in tokens.split(text))
     assert found == (20 if 1000 in ids.values() and "aa" in ids else 0)
     assert counted.looked_up <= 2 * len(text) + 2
-    assert tokens._first.pattern.count("|") < special.MOST_FIRSTS
+    assert tokens._first.pattern.count("|") < special.MAX_FIRSTS

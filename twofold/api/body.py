@@ -35,7 +35,7 @@ from twofold.api.fields import (
     refuse_unknown,
     unsupported,
 )
-from twofold.core.errors import MAX_QUOTED, named, nearest, quoted, spelled
+from twofold.core.errors import MAX_QUOTED, closest_match, describe_name, quoted, spelled
 
 Schema: TypeAlias = dict[str, Any]
 Notes: TypeAlias = dict[str, Any]
@@ -100,13 +100,13 @@ class JsonKind:
     form: Schema
     read: Read
     bodies: tuple[type[RequestObject], ...] = ()
-    words: Words | None = None
+    words: Choices | None = None
     items: JsonKind | None = None
     fits: Callable[[Any], object] = lambda _: True
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class Choices:
     """The only values of a field.
 
     offered  the API knows others
@@ -129,14 +129,16 @@ class Words:
         """The error for another value: a mistake among the words of a choice, else what is not supported here."""
         if not self.known:
             return unsupported(name, "Remove it.")
-        close = nearest(value, self.known) if isinstance(value, str) and isinstance(self.known[0], str) else None
+        close = closest_match(value, self.known) if isinstance(value, str) and isinstance(self.known[0], str) else None
         hint = f"Did you mean {close!r}?" if close else None
         tag = name.rpartition(".")[2] in TAGS
         if not self.offered and (len(self.known) > 1 or self.needed or tag):
             wanted = " or ".join(map(str, self.known))
-            return FieldError(f"{name} must be {wanted}, not {named(value)}.", param=name, hint=hint)
+            return FieldError(f"{name} must be {wanted}, not {describe_name(value)}.", param=name, hint=hint)
         hint = hint or self.hint or f"Possible: {', '.join(map(repr, self.known))}."
-        return FieldError(f"{name} {named(value)} is not supported.", param=name, code=UNSUPPORTED_VALUE, hint=hint)
+        return FieldError(
+            f"{name} {describe_name(value)} is not supported.", param=name, code=UNSUPPORTED_VALUE, hint=hint
+        )
 
 
 class Object:
@@ -280,7 +282,7 @@ def _number(notes: Notes, kind: type[float]) -> JsonKind:
 
 
 def _words(known: tuple[Any, ...], notes: Notes) -> JsonKind:
-    words = Words(known, "offered" in notes or "only" in notes, notes["needed"], notes.get("hint"))
+    words = Choices(known, "offered" in notes or "only" in notes, notes["needed"], notes.get("hint"))
     types = tuple({type(value) for value in known})
     form: Schema = {"enum": list(known)} if known else {"type": "null"}
     wanted = " or ".join(map(str, known))
@@ -316,7 +318,7 @@ def _list(parts: tuple[Any, ...], notes: Notes) -> JsonKind:
     return JsonKind((list,), wanted, form, read, items.bodies, items=items)
 
 
-def _is_omitted(value: Any, path: Path, words: Words) -> bool:
+def _is_omitted(value: Any, path: Path, words: Choices) -> bool:
     """Whether an object is omitted, because its type is unknown. Raises FieldError where nothing may be omitted."""
     kind = value.get("type") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind in words.known:
@@ -390,13 +392,13 @@ def _chosen(objects: list[Object], value: dict[str, Any], path: Path) -> Object:
     return next((one for one in objects if one.required <= value.keys()), objects[0])
 
 
-def _tags(bodies: Iterable[type[RequestObject]], tag: str) -> Words:
+def _tags(bodies: Iterable[type[RequestObject]], tag: str) -> Choices:
     return _joined(object_of(body).kinds[tag].words for body in bodies if tag in object_of(body).kinds)
 
 
-def _joined(several: Iterable[Words | None]) -> Words:
+def _joined(several: Iterable[Choices | None]) -> Choices:
     each = [words for words in several if words is not None]
-    return Words(tuple(dict.fromkeys(word for words in each for word in words.known)), any(w.offered for w in each))
+    return Choices(tuple(dict.fromkeys(word for words in each for word in words.known)), any(w.offered for w in each))
 
 
 KINDS: Final[dict[Any, Callable[[tuple[Any, ...], Notes], JsonKind]]] = {

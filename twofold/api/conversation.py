@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 from twofold.api.base import ModelFacts
 from twofold.api.cache_points import CachePoint, find_pins
 from twofold.api.fields import UNSUPPORTED, FieldError
-from twofold.core.errors import ParameterError, nearest, quoted
+from twofold.core.errors import ParameterError, closest_match, quoted
 from twofold.core.params import SamplingParams, ThinkingParams
 from twofold.core.request import EngineRequest, RequestOptions
 from twofold.engine.prompts import Message
@@ -182,7 +182,7 @@ class Conversation:
         choice = self.choice.name if isinstance(self.choice, NamedTool) else None
         known = [tool["function"]["name"] for tool in self.tools]
         if choice is not None and choice not in known:
-            close = nearest(choice, known)
+            close = closest_match(choice, known)
             raise ParameterError(
                 f"tool_choice names {quoted(choice)}, which is not in tools.",
                 param="tool_choice",

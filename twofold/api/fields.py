@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from dataclasses import field as made
 from typing import Final
 
-from twofold.core.errors import MAX_QUOTED, ParameterError, nearest, plain_name, spelled, told
+from twofold.core.errors import MAX_QUOTED, ParameterError, closest_match, describe, plain_name, spelled
 
 MISSING: Final = "missing_required_parameter"
 UNKNOWN: Final = "unknown_parameter"
@@ -38,7 +38,7 @@ class FieldError(ParameterError):
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class IgnoredFields:
     """What is left out of a request because it cannot be had here, and its caller is told of beside the answer.
 
     unknown   whether fields that nobody knows are left out; else they are errors
@@ -55,14 +55,14 @@ class LeftOut:
             self.logged.append(logged)
 
 
-_left_out: ContextVar[LeftOut | None] = ContextVar("left_out", default=None)
+_left_out: ContextVar[IgnoredFields | None] = ContextVar("left_out", default=None)
 
 
 @contextmanager
-def leaving_out(*, unknown: bool) -> Iterator[LeftOut]:
+def leaving_out(*, unknown: bool) -> Iterator[IgnoredFields]:
     """Reads requests that may hold what cannot be had here; without it, as in files of requests, all of that is an
     error."""
-    left_out = LeftOut(unknown)
+    left_out = IgnoredFields(unknown)
     token = _left_out.set(left_out)
     try:
         yield left_out
@@ -85,7 +85,7 @@ def refuse_unknown(where: str, field: str, known: Collection[str]) -> None:
     if left_out is not None and left_out.unknown:
         left_out.add(where + spelled(field), plain_name(where + field))
         return
-    close = nearest(field, known)
+    close = closest_match(field, known)
     hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(sorted(known))}."
     message = f"{where}{spelled(field)} is not a known field."
     raise FieldError(message, param=where + field[:MAX_QUOTED], code=UNKNOWN, hint=hint)
@@ -93,7 +93,7 @@ def refuse_unknown(where: str, field: str, known: Collection[str]) -> None:
 
 def impossible(name: str, value: object, wanted: str) -> FieldError:
     """The error for a value of a wrong type or outside its range."""
-    return FieldError(f"{name} must be {wanted}, not {told(value)}.", param=name)
+    return FieldError(f"{name} must be {wanted}, not {describe(value)}.", param=name)
 
 
 def unsupported(name: str, hint: str) -> FieldError:

@@ -12,7 +12,7 @@ from twofold.core.step import SAMPLED, SequenceStart, SequenceStep, StepInput
 from twofold.models.ops import Batch
 
 
-class KeptSequence:
+class RunnerSequence:
     """What a runner keeps of a sequence.
 
     slot      where its block tables are
@@ -86,9 +86,9 @@ class BatchBuilder:
         self._hidden_rows = np.zeros(rows, np.int32)
         self._counting = np.arange(max(context, rows), dtype=np.int32)
         self._free = list(range(sequences))
-        self._kept: dict[int, KeptSequence] = {}
+        self._kept: dict[int, RunnerSequence] = {}
         self._slots: list[int] = []
-        self.sequences: list[KeptSequence] = []
+        self.sequences: list[RunnerSequence] = []
         self._chosen = self._tables[:, :0]
 
     def build(self, step_input: StepInput) -> Batch:
@@ -124,9 +124,9 @@ class BatchBuilder:
             self._hidden_rows[:hidden_row],
         )
 
-    def _begin(self, step: SequenceStep, begin: SequenceStart) -> KeptSequence:
+    def _begin(self, step: SequenceStep, begin: SequenceStart) -> RunnerSequence:
         self._end(step.sequence_id)
-        kept = self._kept[step.sequence_id] = KeptSequence(self._free.pop(), begin)
+        kept = self._kept[step.sequence_id] = RunnerSequence(self._free.pop(), begin)
         return kept
 
     def _end(self, sequence_id: int) -> None:
@@ -134,7 +134,7 @@ class BatchBuilder:
         if kept is not None:
             self._free.append(kept.slot)
 
-    def _place_rows(self, step: SequenceStep, kept: KeptSequence, row: int) -> int:
+    def _place_rows(self, step: SequenceStep, kept: RunnerSequence, row: int) -> int:
         """Tokens and positions of the step from ``row`` on; the row after them."""
         tokens, count = step.tokens, len(step.tokens)
         if tokens[0] == SAMPLED:

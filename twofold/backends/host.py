@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from twofold.backends.base import NO_MASKS, RunnerSizes
-from twofold.backends.batch import BatchBuilder, KeptSequence
+from twofold.backends.batch import BatchBuilder, RunnerSequence
 from twofold.backends.sampling.base import F32, GREEDY, SampleRequest
 from twofold.backends.sampling.sampler import Sampler
 from twofold.core.errors import ModelError, TwofoldError
@@ -164,7 +164,7 @@ class HostStep:
                 requests.extend(kept.requests(step, mask))
         return self._sampler.sample(logits, at, requests) if at else []
 
-    def _candidates(self, step: SequenceStep, kept: KeptSequence, logits: F32, masks: StepMasks) -> SequenceOutcome:
+    def _candidates(self, step: SequenceStep, kept: RunnerSequence, logits: F32, masks: StepMasks) -> SequenceOutcome:
         """The most likely tokens after the last of the sequence's rows of ``logits``."""
         prompt = self._scored(step, logits)
         (request,) = kept.requests(step, masks.allowed.get(step.sequence_id))
@@ -173,7 +173,7 @@ class HostStep:
             return SequenceOutcome(step.sequence_id, prompt_logprobs=prompt, error=found)
         return SequenceOutcome(step.sequence_id, prompt_logprobs=prompt, candidates=found)
 
-    def _outcome(self, step: SequenceStep, kept: KeptSequence, logits: F32, sampled: Sampled) -> SequenceOutcome:
+    def _outcome(self, step: SequenceStep, kept: RunnerSequence, logits: F32, sampled: Sampled) -> SequenceOutcome:
         """What the step gave, from the sequence's rows of ``logits`` and what was sampled after them."""
         prompt = self._scored(step, logits)
         tokens = accept(sampled, step.tokens[len(step.tokens) - step.drafts :])

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from twofold.backends.base import Backend
-from twofold.core.errors import ParameterError, nearest
+from twofold.core.errors import ParameterError, closest_match
 
 BACKENDS: Final = ("cpu", "reference")
 
@@ -15,7 +15,7 @@ BACKENDS: Final = ("cpu", "reference")
 def check_backend(name: object) -> None:
     """Raises ParameterError for an unknown backend."""
     if name not in BACKENDS:
-        close = nearest(str(name), BACKENDS)
+        close = closest_match(str(name), BACKENDS)
         raise ParameterError(
             f"backend must be {' or '.join(BACKENDS)}, not {name!r:.40}.",
             param="backend",

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from twofold.core.step import StepInput, StepMasks, StepOutcome
-from twofold.core.travel import from_plain, to_plain
+from twofold.core.step_bytes import from_plain, to_plain
 
 _ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=to_plain)
 _STEPS: Final = msgspec.msgpack.Decoder(StepInput, dec_hook=from_plain)

@@ -103,7 +103,7 @@ def opened(setup: Setup, local: TokenCounter | None = None, lengths: tuple[int, 
         counter = local or first_that_counts(remote_counters(client.exchange, setup.endpoint, options))
         prompter = make_prompter(counter, chat=setup.endpoint != "completions", seed=setup.prompts)
         first = endpoint_of(setup.endpoint, options, prompter)
-        first_answer(client.exchange, first, Ask(0, 0.0, prompter.least_tokens + FIRST_WORDS, FIRST_ANSWER))
+        first_answer(client.exchange, first, Ask(0, 0.0, prompter.enough_tokens + FIRST_WORDS, FIRST_ANSWER))
         if facts.context is None:  # some servers know it once the model is loaded
             facts = find_server(client.exchange, as_given.headers, facts.model)
             check_lengths(facts, *lengths)

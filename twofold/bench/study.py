@@ -153,7 +153,7 @@ class Study:
 
     def _short_prompts(self, record: RunRecord) -> Iterator[Note]:
         """Whether the load asks for prompts that are shorter than any that can be made."""
-        least = self.session.prompter.least_tokens
+        least = self.session.prompter.enough_tokens
         made = [sample.ask for sample in record.samples if not sample.ask.history and sample.ask.messages is None]
         short = sum(1 for ask in made if ask.input_tokens < least)
         if short:

@@ -32,7 +32,7 @@ HERE: Final = "this"
 TIMEOUT_S: Final = 30.0
 RECORDS: Final = "/v1/twofold/requests/"
 SVG_HEIGHT: Final = 380
-LEAST_WIDTH, MOST_WIDTH = 80, 120
+MIN_WIDTH, MAX_WIDTH = 80, 120
 
 
 @Parameter(name="*", group="What is explained")
@@ -275,7 +275,7 @@ def _print(found: Explanation, top: int) -> None:
     from twofold.planner.explain.picture import roofline  # noqa: PLC0415
     from twofold.planner.explain.report import lines  # noqa: PLC0415
 
-    width = min(max(get_terminal_size().columns, LEAST_WIDTH), MOST_WIDTH)
+    width = min(max(get_terminal_size().columns, MIN_WIDTH), MAX_WIDTH)
     answer("\n".join(lines(found, levers=top, width=width)) + "\n")
     if found.scenario is not None:
         answer("\n" + plot(roofline(found.scenario, found.waterfall, found.observed), width=width) + "\n")

@@ -53,7 +53,7 @@ def replay_of(flags: TraceOptions, load: LoadOptions) -> MakeReplay:
     trace = read_trace(flags.trace, form=flags.trace_format, skip_bad=flags.skip_bad, block_tokens=flags.block_tokens)
     part = Part(flags.trace_from, flags.trace_until, load.requests)
     scale = TraceScale(flags.time_scale, load.rate, flags.input_scale, flags.output_scale)
-    return lambda prompt: TraceReplay(trace, prompt, part=part, scale=scale, most_open=load.concurrency)
+    return lambda prompt: TraceReplay(trace, prompt, part=part, scale=scale, max_open=load.concurrency)
 
 
 def load_of(trace: TraceOptions, load: LoadOptions, prompt: Prompt) -> Load:

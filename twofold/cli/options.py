@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from twofold.cli.console import note
-from twofold.core.errors import ParameterError, nearest
+from twofold.core.errors import ParameterError, closest_match
 from twofold.core.params import SamplingParams, StructuredOutputsParams
 from twofold.core.sampling_defaults import FALLBACK, NAMES, SamplingDefaults
 from twofold.core.units import GIB, MIB, parse_duration, parse_size
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_TOKENS = 512
 ENGINE_SEED = 0
-MOST_GIB = 1 << 20
+MAX_GIB = 1 << 20
 FLAG = Parameter(negative=(), show_default=False)
 LIST = Parameter(negative=(), show_default=False)
 
@@ -275,7 +275,7 @@ def read_chat_template(given: str) -> str:
         return BUILTIN_TEMPLATES[given]
     if Path(given).is_file():
         return read_text("chat_template", Path(given))
-    close = nearest(given, BUILTIN_TEMPLATES)
+    close = closest_match(given, BUILTIN_TEMPLATES)
     raise ParameterError(
         f"chat_template: {given[:200]} is neither a file nor a built-in template.",
         param="chat_template",
@@ -295,8 +295,8 @@ def read_text(name: str, path: Path) -> str:
 
 
 def _bytes(name: str, gibibytes: float) -> int:
-    if not 0 <= gibibytes <= MOST_GIB:
-        raise ParameterError(f"{name} must be from 0 to {MOST_GIB} GiB, not {gibibytes}.", param=name)
+    if not 0 <= gibibytes <= MAX_GIB:
+        raise ParameterError(f"{name} must be from 0 to {MAX_GIB} GiB, not {gibibytes}.", param=name)
     return int(gibibytes * GIB)
 
 

@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 from twofold.cli.bench.options import TraceOptions
 from twofold.cli.console import answer, note, print_json
 from twofold.cli.options import FLAG, LIST
-from twofold.core.errors import ParameterError, ResourceError, named, nearest
+from twofold.core.errors import ParameterError, ResourceError, closest_match, describe_name
 
 if TYPE_CHECKING:
     from twofold.bench.load.base import Load
@@ -265,9 +265,9 @@ def read_slo(text: str, attainment: float | None) -> Slo:
         scenario = next((each for each in SCENARIOS if each.name == name), None)
         if scenario is None:
             known = [each.name for each in SCENARIOS]
-            close = nearest(name, known)
+            close = closest_match(name, known)
             hint = f"Did you mean {MLPERF}{close}?" if close else f"Known: {', '.join(known)}."
-            raise ParameterError(f"MLPerf has no scenario {named(name)}.", param="slo", hint=hint)
+            raise ParameterError(f"MLPerf has no scenario {describe_name(name)}.", param="slo", hint=hint)
         share = P99 if attainment is None else attainment
         return Slo(ttft=scenario.ttft_p99_s, tpot=scenario.tpot_p99_s, attainment=share)
     limits = Objectives.parse(text)
@@ -332,7 +332,7 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in _parts(text))
     except ValueError:
         raise ParameterError(
-            f"{named(text)} are not whole numbers.", param=name, hint="Write them with commas: 1,2,4."
+            f"{describe_name(text)} are not whole numbers.", param=name, hint="Write them with commas: 1,2,4."
         ) from None
 
 
@@ -348,7 +348,9 @@ def _price(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise ParameterError(f"{named(text)} is not a price.", param="price", hint="Write NAME=DOLLARS: h100=2.50.")
+        raise ParameterError(
+            f"{describe_name(text)} is not a price.", param="price", hint="Write NAME=DOLLARS: h100=2.50."
+        )
     return value
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from twofold.observe.served import ServedObserver
     from twofold.server.base import ModelEntry
     from twofold.server.config import ServerConfig
-    from twofold.server.response_cache.cache import ReplaySettings
+    from twofold.server.response_cache.cache import ResponseCacheSettings
     from twofold.server.tiers import Tiers
 
 STDERR = 2
@@ -111,15 +111,15 @@ class ServeOptions:
         from twofold.server.admission import QueueLimits  # noqa: PLC0415
         from twofold.server.config import ServerConfig  # noqa: PLC0415
         from twofold.server.edge.limits import BodyLimits, ConnectionLimits, affordable_connections  # noqa: PLC0415
-        from twofold.server.models.hub import HubSettings  # noqa: PLC0415
-        from twofold.server.models.offers import read_offers  # noqa: PLC0415
+        from twofold.server.models.named_models import read_named_models  # noqa: PLC0415
+        from twofold.server.models.registry import RegistrySettings  # noqa: PLC0415
 
         budget = None if self.memory_budget is None else int(_positive("memory_budget", self.memory_budget) * GIB)
         idle_s = None if self.idle_unload == NEVER else _duration("idle_unload", self.idle_unload)
         queue = QueueLimits(self.max_num_queued_reqs, self.max_num_queued_tokens, self.request_timeout)
         return ServerConfig(
-            offers=read_offers(models, self.served_model_name),
-            hub=HubSettings(
+            offers=read_named_models(models, self.served_model_name),
+            hub=RegistrySettings(
                 engine=dict(engine),
                 memory_budget=budget,
                 accept_any=self.accept_any_model,
@@ -166,14 +166,14 @@ class ServeOptions:
 
         return {**DEFAULT_OBJECTIVES, **dict(map(_objective, self.slo))}
 
-    def _replay(self) -> ReplaySettings | None:
-        from twofold.server.response_cache.cache import ReplaySettings  # noqa: PLC0415
+    def _replay(self) -> ResponseCacheSettings | None:
+        from twofold.server.response_cache.cache import ResponseCacheSettings  # noqa: PLC0415
 
         if self.response_cache is None:
             return None
         size = int(_positive("response_cache", self.response_cache) * MIB)
         seconds = _positive("response_cache_ttl", self.response_cache_ttl)
-        return ReplaySettings(ttl_s=seconds, most_bytes=size, seeded=self.response_cache_seeded)
+        return ResponseCacheSettings(ttl_s=seconds, max_bytes=size, seeded=self.response_cache_seeded)
 
 
 @Parameter(name="*", group="Model")

@@ -198,7 +198,7 @@ def unreadable(path: object, error: OSError) -> TwofoldError:
     return kind(f"{path} cannot be read: {error.strerror or error}.", hint="Check the path and its permissions.")
 
 
-def told(value: object) -> str:
+def describe(value: object) -> str:
     """A wrong value as an error tells it: numbers as they are, and of all else the kind, for somebody wrote it."""
     match value:
         case None | bool() | int() | float():
@@ -226,12 +226,12 @@ def plain_name(name: str) -> str:
     return name if PLAIN_NAME.fullmatch(name) else "(not a plain name)"
 
 
-def named(value: object) -> str:
+def describe_name(value: object) -> str:
     """A wrong name, such as that of a kind or a choice, as an error tells it."""
-    return quoted(value) if isinstance(value, str) else told(value)
+    return quoted(value) if isinstance(value, str) else describe(value)
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def closest_match(name: str, known: Iterable[str]) -> str | None:
     """The known name closest to ``name``, or None where none is close.
 
     The work is bounded whatever callers wrote: names of more than MAX_QUOTED characters have no nearest one, and only

@@ -11,7 +11,7 @@ from numbers import Real
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
-from twofold.core.errors import MAX_QUOTED, ParameterError, nearest, quoted, told
+from twofold.core.errors import MAX_QUOTED, ParameterError, closest_match, describe, quoted
 
 C = TypeVar("C", bound=type[Any])
 
@@ -52,7 +52,7 @@ def check_keywords(owner: str, given: Iterable[str], known: Sequence[str]) -> No
     """Raises ParameterError for the first keyword that ``owner`` does not know, with the nearest one that it does."""
     for name in given:
         if name not in known:
-            close = nearest(name, known)
+            close = closest_match(name, known)
             hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(sorted(known))}."
             raise ParameterError(f"{owner} has no parameter {quoted(name)}.", param=name[:MAX_QUOTED], hint=hint)
 
@@ -287,7 +287,7 @@ class SamplingParams(RequestParams):
 
 
 def _impossible(name: str, value: object, wanted: str) -> ParameterError:
-    return ParameterError(f"{name} must be {wanted}, not {told(value)}.", param=name)
+    return ParameterError(f"{name} must be {wanted}, not {describe(value)}.", param=name)
 
 
 def _number(name: str, value: object, low: float, high: float, *, open_low: bool = False) -> None:

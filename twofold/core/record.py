@@ -13,11 +13,11 @@ from typing import Final
 
 from twofold.core.model import read_positions, visible
 
-MOST_PAUSES: Final = 256
+MAX_PAUSES: Final = 256
 """A record keeps the times of so many pauses; later ones count only in seconds."""
 
 
-class Stall(Enum):
+class WaitReason(Enum):
     """Why a sequence did not advance although it could have."""
 
     BLOCKS = "queued for blocks"
@@ -32,7 +32,7 @@ class Stall(Enum):
 class Pause:
     """When a sequence stood still, in seconds on the engine's clock, and why."""
 
-    cause: Stall
+    cause: WaitReason
     start: float
     end: float
 
@@ -140,7 +140,7 @@ class SequenceRecord:
 
     prefill: PhaseWork = field(default_factory=PhaseWork)
     decode: PhaseWork = field(default_factory=PhaseWork)
-    stalls: dict[Stall, float] = field(default_factory=dict)
+    stalls: dict[WaitReason, float] = field(default_factory=dict)
     pauses: list[Pause] = field(default_factory=list)
     preemptions: int = 0
     recomputed: int = 0
@@ -155,16 +155,16 @@ class SequenceRecord:
         whole = cls()
         for record in records:
             whole._merge(record)
-        whole.pauses = sorted(whole.pauses, key=lambda pause: pause.start)[:MOST_PAUSES]
+        whole.pauses = sorted(whole.pauses, key=lambda pause: pause.start)[:MAX_PAUSES]
         whole.pins = sorted(set(whole.pins))
         return whole
 
-    def stall(self, cause: Stall, seconds: float, until: float | None = None) -> None:
+    def stall(self, cause: WaitReason, seconds: float, until: float | None = None) -> None:
         """Adds to the seconds lost to ``cause``. ``until`` is when that ended; None where steps only took longer."""
         if seconds <= 0:
             return
         self.stalls[cause] = self.stalls.get(cause, 0.0) + seconds
-        if until is not None and len(self.pauses) < MOST_PAUSES:
+        if until is not None and len(self.pauses) < MAX_PAUSES:
             self.pauses.append(Pause(cause, until - seconds, until))
 
     def _merge(self, other: SequenceRecord) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal, TypeAlias, get_args
 
-from twofold.core.errors import ParameterError, nearest, told
+from twofold.core.errors import ParameterError, closest_match, describe
 from twofold.core.params import MAX_LOGPROBS, RequestParams, SamplingParams, known_keywords, whole_number
 from twofold.core.step import Pooling
 
@@ -29,7 +29,7 @@ class CachePin:
         if not isinstance(self.tokens, int) or isinstance(self.tokens, bool) or self.tokens < 1:
             raise ParameterError(f"tokens must be a whole number above 0, not {self.tokens!r:.60}.", param="tokens")
         if self.ttl not in TTL_SECONDS:
-            close = nearest(str(self.ttl), TTL_SECONDS)
+            close = closest_match(str(self.ttl), TTL_SECONDS)
             raise ParameterError(
                 f"ttl must be 5m, 30m or 1h, not {self.ttl!r:.60}.",
                 param="ttl",
@@ -98,7 +98,7 @@ class PoolingParams(RequestParams):
 
     def __post_init__(self) -> None:
         if self.pooling not in get_args(Pooling):
-            close = nearest(str(self.pooling), get_args(Pooling))
+            close = closest_match(str(self.pooling), get_args(Pooling))
             raise ParameterError(
                 f"pooling must be mean or last, not {self.pooling!r:.40}.",
                 param="pooling",
@@ -163,4 +163,4 @@ class EngineRequest:
 
 
 def _impossible(name: str, value: object, wanted: str) -> ParameterError:
-    return ParameterError(f"{name} must be {wanted}, not {told(value)}.", param=name)
+    return ParameterError(f"{name} must be {wanted}, not {describe(value)}.", param=name)

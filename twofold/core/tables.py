@@ -11,9 +11,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
-from twofold.core.errors import ParameterError, nearest, unreadable
+from twofold.core.errors import ParameterError, closest_match, unreadable
 
-MOST_BYTES: Final = 1 << 20
+MAX_BYTES: Final = 1 << 20
 """A settings file is no longer than that."""
 
 
@@ -21,11 +21,11 @@ def read_toml(path: Path) -> Table:
     """The table of a file. UsageError where there is none, ParameterError where it is no TOML."""
     try:
         with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise unreadable(path, error) from error
-    if len(data) > MOST_BYTES:
-        raise ParameterError(f"{path} is longer than {MOST_BYTES} bytes.", param=path.name)
+    if len(data) > MAX_BYTES:
+        raise ParameterError(f"{path} is longer than {MAX_BYTES} bytes.", param=path.name)
     try:
         return parse_toml(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -108,7 +108,7 @@ class Table:
         names = self._asked | set(known)
         for field in self._values:
             if field not in names:
-                close = nearest(field, names)
+                close = closest_match(field, names)
                 hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(sorted(names))}."
                 raise ParameterError(
                     f"{self.name(field):.200} is not a known setting.", param=self.name(field), hint=hint

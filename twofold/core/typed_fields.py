@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from twofold.core.errors import FormatError, TwofoldError, UnsupportedModelError, told
+from twofold.core.errors import FormatError, TwofoldError, UnsupportedModelError, describe
 
 LARGEST: Final = 2**31 - 1
 HINT: Final = "Use the config.json that came with the model."
@@ -91,7 +91,9 @@ class TypedFields:
         return type(self)(value, f"{self.label}: {name}")
 
     def wrong(self, name: str, value: object, wanted: str) -> TwofoldError:
-        return self._error(f"{self.label}: the field {self.prefix + name!r} is {told(value)}, but must be {wanted}.")
+        return self._error(
+            f"{self.label}: the field {self.prefix + name!r} is {describe(value)}, but must be {wanted}."
+        )
 
     def _error(self, message: str) -> TwofoldError:
         return FormatError(message, hint=self.hint)

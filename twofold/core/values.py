@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from twofold.core.errors import ParameterError, nearest
+from twofold.core.errors import ParameterError, closest_match
 from twofold.core.quant import FORMATS as GGUF_FORMATS
 from twofold.core.quant import QuantFormat
 
@@ -80,7 +80,7 @@ def find_format(name: str) -> ValueFormat:
     """The format of that name, in any case. Raises ParameterError with the nearest known name."""
     found = VALUE_FORMATS.get(name.strip().lower())
     if found is None:
-        close = nearest(name.lower(), VALUE_FORMATS)
+        close = closest_match(name.lower(), VALUE_FORMATS)
         known = ", ".join(sorted(VALUE_FORMATS))
         raise ParameterError(
             f"There is no number format {name!r:.60}.",

@@ -9,11 +9,11 @@ from twofold.core.clock import Clock
 from twofold.engine.config import EngineConfig
 from twofold.engine.engine import Engine
 from twofold.engine.kv.manager import BlockManager
-from twofold.engine.lessons import Lesson
 from twofold.engine.load import LoadedModel
 from twofold.engine.scheduler.budget import Budget, FixedBudget, LiveBudget, StepLimits
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.step_time import StepTimeModel
+from twofold.engine.step_samples import StepSample
 
 
 def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
@@ -37,7 +37,7 @@ def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
     )
 
 
-def _scheduler(config: EngineConfig, limits: StepLimits, lessons: Sequence[Lesson]) -> Scheduler:
+def _scheduler(config: EngineConfig, limits: StepLimits, lessons: Sequence[StepSample]) -> Scheduler:
     step_time = StepTimeModel(lessons)
     budget: Budget = FixedBudget(limits.rows)
     if config.token_budget == "live":

@@ -35,7 +35,7 @@ LONG_PROMPT: Final = 4096
 DRAIN_LOOK_S: Final = 0.01
 
 
-class _Mailman:
+class _Delivery:
     """Carries the deltas of a step from the engine's thread to event loops, which are woken once for all streams."""
 
     def __init__(self) -> None:
@@ -56,10 +56,10 @@ def _deliver_all(bag: list[Callable[[], None]]) -> None:
         deliver()
 
 
-class _Letterbox:
+class _StreamOutbox:
     """The outbox of one request: its stream, by mail."""
 
-    def __init__(self, mailman: _Mailman, loop: asyncio.AbstractEventLoop, stream: OutputStream) -> None:
+    def __init__(self, mailman: _Delivery, loop: asyncio.AbstractEventLoop, stream: OutputStream) -> None:
         self._mailman, self._loop, self._stream = mailman, loop, stream
 
     def give(self, deltas: list[OutputDelta]) -> None:
@@ -92,7 +92,7 @@ class AsyncLLM(OpenModel):
 
     def _start(self, loaded: LoadedModel, clock: Clock) -> None:
         super()._start(loaded, clock)
-        self._mailman = _Mailman()
+        self._mailman = _Delivery()
         self._thread = EngineThread(self._engine, self._mailman.flush)
         self._numbers = count()
 
@@ -189,7 +189,7 @@ class AsyncLLM(OpenModel):
             self._thread.call(lambda engine: engine.hold(request_id, hold=hold))
 
         stream = OutputStream(tell)
-        self._thread.submit(request, _Letterbox(self._mailman, asyncio.get_running_loop(), stream))
+        self._thread.submit(request, _StreamOutbox(self._mailman, asyncio.get_running_loop(), stream))
         finished = False
         try:
             while not finished:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypedDict, cast, get_args
 
 from twofold.backends.base import Backend, RunnerSizes
 from twofold.backends.registry import check_backend, open_backend
-from twofold.core.errors import ParameterError, ResourceError, nearest
+from twofold.core.errors import ParameterError, ResourceError, closest_match
 from twofold.core.kv_layout import KV_FORMATS, KVLayout, KVType
 from twofold.core.model import ModelSpec
 from twofold.core.params import known_keywords
@@ -26,11 +26,11 @@ KV_SHARE_OF_FREE: Final = 0.5
 """… and never more than this share of the free memory."""
 DEFAULT_SWAP_BYTES: Final = 1 << 30
 """Without a flag preempted sequences may take this much memory beside the KV cache, or half of the KV cache's."""
-LEAST_LOGIT_ROWS: Final = 32
+MIN_LOGIT_ROWS: Final = 32
 """Rows of logits a step has room for, so that scoring a prompt goes in chunks of some size."""
-MOST_BLOCK_SIZE: Final = 1024
-MOST_STEP_ROWS: Final = 1 << 16
-MOST_TARGET_MS: Final = 1e6
+MAX_BLOCK_SIZE: Final = 1024
+MAX_STEP_ROWS: Final = 1 << 16
+MAX_TARGET_MS: Final = 1e6
 DEFAULT_TARGET_MS: Final = 50.0
 """20 tokens a second: somewhat faster than people read."""
 
@@ -105,9 +105,9 @@ class EngineOptions:
     chat_template: str | None = None
 
     def __post_init__(self) -> None:
-        _positive("max_num_seqs", self.max_num_seqs, MOST_STEP_ROWS)
-        _positive("max_num_batched_tokens", self.max_num_batched_tokens, MOST_STEP_ROWS)
-        _positive("block_size", self.block_size, MOST_BLOCK_SIZE)
+        _positive("max_num_seqs", self.max_num_seqs, MAX_STEP_ROWS)
+        _positive("max_num_batched_tokens", self.max_num_batched_tokens, MAX_STEP_ROWS)
+        _positive("block_size", self.block_size, MAX_BLOCK_SIZE)
         _positive("max_waiting_seqs", self.max_waiting_seqs, 1 << 62)
         for name in ("max_model_len", "kv_cache_memory_bytes", "threads"):
             if getattr(self, name) is not None:
@@ -136,7 +136,7 @@ class EngineOptions:
 
     def _check_pace(self, name: str, milliseconds: object) -> None:
         number = isinstance(milliseconds, int | float) and not isinstance(milliseconds, bool)
-        if not number or not 0 < cast(float, milliseconds) <= MOST_TARGET_MS:
+        if not number or not 0 < cast(float, milliseconds) <= MAX_TARGET_MS:
             raise ParameterError(f"{name} must be a number above 0, not {milliseconds!r:.40}.", param=name)
         if self.token_budget == "fixed":
             raise ParameterError(
@@ -194,7 +194,7 @@ def resolve(options: EngineOptions, spec: ModelSpec, free_memory: int) -> Engine
             hint="Lower max_model_len, or raise kv_cache_memory_bytes.",
         )
     swap = min(memory // 2, DEFAULT_SWAP_BYTES) if options.swap_space_bytes is None else options.swap_space_bytes
-    logit_rows = max(options.max_num_seqs, min(LEAST_LOGIT_ROWS, options.max_num_batched_tokens))
+    logit_rows = max(options.max_num_seqs, min(MIN_LOGIT_ROWS, options.max_num_batched_tokens))
     return EngineConfig(
         context=context,
         limits=StepLimits(options.max_num_seqs, options.max_num_batched_tokens, logit_rows),
@@ -260,7 +260,7 @@ def _whole(name: str, value: object, least: int, most: int) -> None:
 
 def _one_of(name: str, value: object, known: tuple[Any, ...]) -> None:
     if value not in known:
-        close = nearest(str(value), known)
+        close = closest_match(str(value), known)
         raise ParameterError(
             f"{name} must be {', '.join(known[:-1])} or {known[-1]}, not {value!r:.40}.",
             param=name,

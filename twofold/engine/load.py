@@ -11,7 +11,7 @@ from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.engine.config import EngineConfig, EngineOptions, resolve, runner_sizes
-from twofold.engine.lessons import Lesson, read_lessons
+from twofold.engine.step_samples import StepSample, read_step_samples
 from twofold.formats.open import open_model
 from twofold.models.read import read_model
 from twofold.text.tokenizers.metadata import read_vocabulary
@@ -30,7 +30,7 @@ class LoadedModel:
     spec: ModelSpec
     config: EngineConfig
     load_s: float = 0.0
-    lessons: tuple[Lesson, ...] = ()
+    lessons: tuple[StepSample, ...] = ()
     sampling: SamplingDefaults = NONE
 
     @property
@@ -74,7 +74,7 @@ def load_model(
         config = resolve(options, spec, max(0, backend.free_memory() - file.nbytes))
         runner = backend.load(file, spec, weights, runner_sizes(config))
         sampling = SamplingDefaults.of_model(path, file.model.values)
-    lessons = () if cache is None else read_lessons(path, backend, cache)
+    lessons = () if cache is None else read_step_samples(path, backend, cache)
     load_s = time.perf_counter() - start - runner.compile_s
     return LoadedModel(runner, tokenizer, spec, config, load_s, lessons, sampling)
 

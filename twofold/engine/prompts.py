@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypedDict
 
-from twofold.core.errors import ParameterError, nearest
+from twofold.core.errors import ParameterError, closest_match
 from twofold.core.request import TextOrTokens
 
 
@@ -47,7 +47,7 @@ def _read_prompt(prompt: object) -> TextOrTokens:
         return tuple(value)
     if key in {"prompt", "prompt_token_ids"}:
         raise ParameterError(f"{key} is a {type(value).__name__}.", param=str(key), hint=f"A prompt is {FORMS}.")
-    close = nearest(str(key), ("prompt", "prompt_token_ids"))
+    close = closest_match(str(key), ("prompt", "prompt_token_ids"))
     hint = f"Did you mean {close!r}?" if close else f"A prompt is {FORMS}."
     raise ParameterError(f"A prompt has no field {key!r}.", param=str(key), hint=hint)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from twofold.core.clock import Clock
 from twofold.core.errors import TwofoldError
 from twofold.core.params import SamplingParams
-from twofold.core.record import SequenceRecord, Stall
+from twofold.core.record import SequenceRecord, WaitReason
 from twofold.core.report import RequestMetrics
 from twofold.core.request import EngineRequest
 from twofold.core.step import FinishReason, TokenEvent
@@ -102,7 +102,7 @@ class ActiveRequest(ABC):
         """Times, work and waits of all its sequences together."""
         times = self.token_times()
         record = SequenceRecord.merged(sequence.record for sequence in self.sequences)
-        record.stall(Stall.GRAMMAR, self.compile_s, self.request.arrived + self.compile_s)
+        record.stall(WaitReason.GRAMMAR, self.compile_s, self.request.arrived + self.compile_s)
         return RequestMetrics(
             arrival=self.request.arrived,
             first_scheduled=min((s.admitted_at for s in self.sequences if s.admitted_at is not None), default=None),

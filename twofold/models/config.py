@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from twofold.core.errors import FormatError, ModelNotFoundError, ResourceError, UnsupportedModelError, named, nearest
+from twofold.core.errors import (
+    FormatError,
+    ModelNotFoundError,
+    ResourceError,
+    UnsupportedModelError,
+    closest_match,
+    describe_name,
+)
 from twofold.core.model import (
     Attention,
     ExpertFFN,
@@ -97,9 +104,9 @@ def _architecture(values: Mapping[str, object], label: str) -> Architecture:
         raise FormatError(f"{label} lacks the field 'model_type'.", hint="Use the config.json of a language model.")
     architecture = BY_KIND.get(kind) if isinstance(kind, str) else None
     if architecture is None:
-        close = nearest(str(kind), BY_KIND)
+        close = closest_match(str(kind), BY_KIND)
         raise UnsupportedModelError(
-            f"{label}: the model type {named(kind)} is not supported (field 'model_type').",
+            f"{label}: the model type {describe_name(kind)} is not supported (field 'model_type').",
             hint=(f"The nearest known one is {close!r}. " if close else "") + f"Known: {', '.join(BY_KIND)}.",
         )
     return architecture

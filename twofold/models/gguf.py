@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
-from twofold.core.errors import FormatError, UnsupportedModelError, nearest
+from twofold.core.errors import FormatError, UnsupportedModelError, closest_match
 from twofold.core.model import (
     ExpertFFN,
     FeedForward,
@@ -108,7 +108,7 @@ def _architecture(metadata: Mapping[str, object]) -> Architecture:
         raise FormatError("The model's metadata lacks 'general.architecture'.", hint=INCOMPLETE)
     if name not in BY_NAME:
         known = [each.name for each in ARCHITECTURES if each.runs]
-        close = nearest(name, known)
+        close = closest_match(name, known)
         raise UnsupportedModelError(
             f"Twofold does not support the architecture {name!r}.",
             hint=(f"The nearest known one is {close!r}. " if close else "") + f"Known: {', '.join(known)}.",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Final
 
-from twofold.core.errors import UnsupportedModelError, named, nearest
+from twofold.core.errors import UnsupportedModelError, closest_match, describe_name
 from twofold.core.model import Formats
 from twofold.core.typed_fields import TypedFields
 from twofold.core.values import (
@@ -57,7 +57,7 @@ MODULES: Final[Mapping[str, str]] = {
 NEVER: Final = ("router", "shared_router")
 """Matrices that stay as they are whatever the list of modules says."""
 
-MOST_PATTERN: Final = 256
+MAX_PATTERN: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,9 @@ def _format(part: TypedFields) -> ValueFormat:
         case "compressed-tensors":
             return _compressed(part)
     known = ("fp8", "gptq", "awq", "mxfp4", "bitsandbytes", "modelopt", "compressed-tensors")
-    close = nearest(method, known)
+    close = closest_match(method, known)
     raise UnsupportedModelError(
-        f"{part.label}: the quantization {named(method)} is not supported (field 'quant_method').",
+        f"{part.label}: the quantization {describe_name(method)} is not supported (field 'quant_method').",
         hint=(f"The nearest known one is {close!r}. " if close else "") + f"Known: {', '.join(known)}.",
     )
 
@@ -148,7 +148,7 @@ def _compressed(part: TypedFields) -> ValueFormat:
 def _patterns(part: TypedFields) -> Sequence[str]:
     names = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "llm_int8_skip_modules")
     found = [each for name in names for each in part.items(name)]
-    return [pattern for each in found if isinstance(each, str) for pattern in _spelled(each[:MOST_PATTERN])]
+    return [pattern for each in found if isinstance(each, str) for pattern in _spelled(each[:MAX_PATTERN])]
 
 
 def _spelled(pattern: str) -> list[str]:

@@ -16,13 +16,13 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final
 
-from twofold.core.record import SequenceRecord, Stall
+from twofold.core.record import SequenceRecord, WaitReason
 from twofold.core.report import RequestMetrics
 
 LABEL: Final = 9
 NOTES: Final = 48
-LEAST_COLUMNS: Final = 20
-LEAST_STALL: Final = 0.01
+MIN_COLUMNS: Final = 20
+MIN_STALL: Final = 0.01
 """Stalls that took less than this share of a request's time are not drawn."""
 HEIGHTS: Final = "▁▂▃▄▅▆▇█"
 FULL, STALLED, GAP, EMPTY, EDGE = "█", "▒", "·", " ", "│"
@@ -33,7 +33,7 @@ def draw_timeline(metrics: RequestMetrics, width: int = 100, record: SequenceRec
 
     With its ``record`` there is a line for each cause of stalls that took a noticeable part of the time.
     """
-    axis = _Axis(metrics.arrival, max(metrics.finished, metrics.arrival), max(LEAST_COLUMNS, width - LABEL - NOTES))
+    axis = _Axis(metrics.arrival, max(metrics.finished, metrics.arrival), max(MIN_COLUMNS, width - LABEL - NOTES))
     started = metrics.finished if metrics.first_scheduled is None else metrics.first_scheduled
     lines = [_row("queue", axis.span(metrics.arrival, started), metrics.queue_s)]
     if metrics.first_scheduled is not None:
@@ -42,7 +42,7 @@ def draw_timeline(metrics: RequestMetrics, width: int = 100, record: SequenceRec
     answers = [times for times in metrics.token_times if times]
     lines += [_row("decode", axis.tokens(times), times[-1] - times[0], _decode_note(times)) for times in answers]
     if record is not None:
-        noticeable = LEAST_STALL * (metrics.finished - metrics.arrival)
+        noticeable = MIN_STALL * (metrics.finished - metrics.arrival)
         stalls = [(cause, seconds) for cause, seconds in record.stalls.items() if seconds >= noticeable]
         lines += [_stall_row(axis, cause, seconds, record) for cause, seconds in stalls]
     return "\n".join([*lines, axis.ruler()])
@@ -97,7 +97,7 @@ def _row(label: str, bar: str, seconds: float, note: str = "") -> str:
     return f"{label:<{LABEL}}{EDGE}{bar}{EDGE}{_duration(seconds):>10}  {note}".rstrip()
 
 
-def _stall_row(axis: _Axis, cause: Stall, seconds: float, record: SequenceRecord) -> str:
+def _stall_row(axis: _Axis, cause: WaitReason, seconds: float, record: SequenceRecord) -> str:
     times = [(pause.start, pause.end) for pause in record.pauses if pause.cause is cause]
     return _row("stalled", axis.spans(times, STALLED), seconds, cause.value)
 

@@ -28,8 +28,8 @@ PROCESS: Final = 1
 STEPS_TRACK: Final = 1
 REQUESTS: Final = "request"
 """The category of requests' events; viewers join events of one category and id."""
-MOST_HELD_BYTES: Final = 1 << 16
-MOST_HELD_S: Final = 1.0
+MAX_HELD_BYTES: Final = 1 << 16
+MAX_HELD_S: Final = 1.0
 """Events are written when a request ends, when so many are held, or when a step starts that long after the last
 writing."""
 
@@ -67,7 +67,7 @@ class Tracer:
         for event in _step_events(report, max(began, self._ended)):
             self._add(event)
         self._ended = report.ended
-        if len(self._held) >= MOST_HELD_BYTES or report.started - self._written_at >= MOST_HELD_S:
+        if len(self._held) >= MAX_HELD_BYTES or report.started - self._written_at >= MAX_HELD_S:
             self._written_at = report.started
             self._write()
 

@@ -25,8 +25,8 @@ from twofold.server.tiers import Tier, Tiers
 
 RATE_WINDOW_S: Final = 60.0
 DEFAULT_RETRY_S: Final = 5.0
-LEAST_RETRY_S: Final = 1.0
-MOST_RETRY_S: Final = 120.0
+MIN_RETRY_S: Final = 1.0
+MAX_RETRY_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Admission:
         if lately < 2:
             return DEFAULT_RETRY_S
         span = max(now - self._ended[-lately], 1.0)
-        return min(max(LEAST_RETRY_S, math.ceil(queued * span / lately / 2)), MOST_RETRY_S)
+        return min(max(MIN_RETRY_S, math.ceil(queued * span / lately / 2)), MAX_RETRY_S)
 
 
 def _most_tokens(job: EngineRequest, context: int) -> int:

@@ -11,7 +11,7 @@ from twofold.api.anthropic.errors import AnthropicDialect
 from twofold.api.base import Dialect
 from twofold.api.ollama.errors import OllamaDialect
 from twofold.api.openai.errors import OpenAIDialect
-from twofold.core.errors import MethodError, NotFoundError, nearest
+from twofold.core.errors import MethodError, NotFoundError, closest_match
 from twofold.server.http.asgi import App, Receive, Scope, Send
 from twofold.server.http.endpoints import (
     Generating,
@@ -84,7 +84,7 @@ class _Nowhere:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - of an ASGI app
         if scope["type"] != "http":
             return
-        close = nearest(scope["path"], self._paths)
+        close = closest_match(scope["path"], self._paths)
         hint = f"Did you mean {close}?" if close else "GET /openapi.json lists all paths."
         error = NotFoundError("There is nothing at this path.", hint=hint)
         await _refused(self._site, UNMATCHED, error, scope, send)

@@ -55,7 +55,7 @@ class ModelUse:
     error: str | None
 
 
-class Passage:
+class DispatchHandle:
     """How one job went through a model's processes, for whoever accounts for it.
 
     retries   how often it was given to a next process, because one ended before it gave anything
@@ -102,7 +102,7 @@ class ServedModel(Protocol):
         """Requests that were given to it and have not begun to run."""
         ...
 
-    def run(self, request: EngineRequest, passage: Passage | None = None) -> AsyncGenerator[OutputDelta, None]:
+    def run(self, request: EngineRequest, passage: DispatchHandle | None = None) -> AsyncGenerator[OutputDelta, None]:
         """Runs a request, delta by delta; the last one carries the whole. Leaving the iterator aborts it; ``passage``
         then gets its output so far.
 
@@ -112,7 +112,7 @@ class ServedModel(Protocol):
         ...
 
 
-class ModelHub(Protocol):
+class ModelRegistry(Protocol):
     """All models of a server."""
 
     def entries(self) -> Sequence[ModelEntry]: ...

@@ -12,9 +12,9 @@ from twofold.observe.accounting.prices import PriceSheet
 from twofold.observe.metrics.goodput import DEFAULT_OBJECTIVES, Objective
 from twofold.server.admission import QueueLimits
 from twofold.server.edge.limits import BodyLimits, ConnectionLimits
-from twofold.server.models.hub import HubSettings
-from twofold.server.models.offers import Offer
-from twofold.server.response_cache.cache import ReplaySettings
+from twofold.server.models.named_models import NamedModel
+from twofold.server.models.registry import RegistrySettings
+from twofold.server.response_cache.cache import ResponseCacheSettings
 from twofold.server.tiers import Tiers
 
 MAX_PORT: Final = 65535
@@ -36,8 +36,8 @@ class ServerConfig:
     certificate, private_key    files in PEM; without them it is plain HTTP
     """
 
-    offers: tuple[Offer, ...]
-    hub: HubSettings = field(default_factory=HubSettings)
+    offers: tuple[NamedModel, ...]
+    hub: RegistrySettings = field(default_factory=RegistrySettings)
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class ServerConfig:
     data: Path
     own_data: bool = True
     tolerant: bool = False
-    replay: ReplaySettings | None = None
+    replay: ResponseCacheSettings | None = None
     shutdown_s: float = 30.0
     quiet_s: float = 15.0
     certificate: Path | None = None

@@ -21,7 +21,7 @@ from twofold.observe.served import AskedParams, ServedRequest
 from twofold.planner.predict.phase import phase_floor
 from twofold.planner.predict.steps import StepPredictor
 from twofold.server.edge.keys import Caller
-from twofold.server.edge.quotas import Quotas, Visit
+from twofold.server.edge.quotas import Quotas, QuotaUse
 from twofold.server.edge.refusals import Header
 from twofold.server.edge.request_id import new_reply_id
 from twofold.server.pool import ByteBudget
@@ -77,7 +77,7 @@ class RequestContext:
     retries: int = 0
     cache_asked: bool = False
     cached_answer: bool = False
-    visit: Visit | None = None
+    visit: QuotaUse | None = None
     bill: Bill | None = None
     ceilings: StepPredictor | None = None
 

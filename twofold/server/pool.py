@@ -34,7 +34,7 @@ from twofold.server.preparation import PreparationGuard
 
 T = TypeVar("T")
 
-LEAST_COST: Final = 4 * KIB
+MIN_COST: Final = 4 * KIB
 """Bytes that even the smallest work counts for."""
 RETRY_S: Final = 2.0
 TRIMMED: Final = MIB
@@ -172,7 +172,7 @@ class WorkPool:
 
         Raises what the work raises, and BusyError where too much waits already.
         """
-        size, work = max(size, LEAST_COST), partial(copy_context().run, work)
+        size, work = max(size, MIN_COST), partial(copy_context().run, work)
         if size <= self._limits.small:
             return await self._small.run(caller, size, work)
         try:
@@ -193,7 +193,7 @@ class WorkPool:
             lane = model, size <= self._limits.small
             if lane not in self._apart:
                 self._apart[lane] = _Lane(f"apart-{len(self._apart)}", 1, self._limits.apart_waiting)
-            size = min(max(size, LEAST_COST), self._limits.apart_waiting)
+            size = min(max(size, MIN_COST), self._limits.apart_waiting)
             given, error, seconds = await self._apart[lane].run(caller, size, partial(copy_context().run, timed))
         else:
             given, error, seconds = await self.run(caller, size, timed)

@@ -19,9 +19,9 @@ SLOW_S: Final = 0.25
 """Ordinary prompts take a few milliseconds."""
 QUICK_RUNS: Final = 1000
 """Quick ones after a slow one until a model is no longer prepared apart."""
-MOST_EXCEEDED: Final = 3
+MAX_EXCEEDED: Final = 3
 REST_S: Final = 10.0
-MOST_CALLERS: Final = 1024
+MAX_CALLERS: Final = 1024
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class PreparationGuard:
     def check(self, caller: str) -> None:
         """Raises TemplateLimitError for a caller that exceeded the limits again and again a moment ago."""
         last = self._exceeded.get(caller)
-        if last is not None and last.times >= MOST_EXCEEDED and self.clock() - last.at < REST_S:
+        if last is not None and last.times >= MAX_EXCEEDED and self.clock() - last.at < REST_S:
             raise TemplateLimitError(str(last.error), hint=last.error.hint)
 
     def timed(self, work: Callable[[], T]) -> Callable[[], tuple[T | None, Exception | None, float]]:
@@ -69,7 +69,7 @@ class PreparationGuard:
             self._exceeded.pop(caller, None)
             return
         last = self._exceeded.pop(caller, None)
-        if len(self._exceeded) >= MOST_CALLERS:
+        if len(self._exceeded) >= MAX_CALLERS:
             del self._exceeded[next(iter(self._exceeded))]
         short = TemplateLimitError(str(error), hint=error.hint)  # without the frames, which hold the body
         self._exceeded[caller] = _Exceeded(1 if last is None else last.times + 1, short, self.clock())

@@ -15,7 +15,7 @@ from twofold.api.ollama.generate import OllamaGenerateRequest
 from twofold.api.openai.responses.request import ResponsesRequest
 from twofold.api.openai.scores import RerankRequest, ScoreRequest
 from twofold.server.app import Routes
-from twofold.server.base import ModelHub
+from twofold.server.base import ModelRegistry
 from twofold.server.batches.service import BatchService
 from twofold.server.edge.limits import MIB
 from twofold.server.exchange import RequestContext
@@ -55,7 +55,7 @@ def generating(stores: Stores) -> dict[str, Generating]:
 
 
 def plain(
-    hub: ModelHub, status: StatusEndpoint, admin: AdminEndpoint, stores: Stores, document: DocumentEndpoint
+    hub: ModelRegistry, status: StatusEndpoint, admin: AdminEndpoint, stores: Stores, document: DocumentEndpoint
 ) -> Routes:
     """The endpoints that answer at once."""
     return {**_about(hub, status, document), **_administration(admin), **_stored(hub, stores)}
@@ -70,7 +70,7 @@ def _administration(admin: AdminEndpoint) -> Routes:
     }
 
 
-def _about(hub: ModelHub, status: StatusEndpoint, document: DocumentEndpoint) -> Routes:
+def _about(hub: ModelRegistry, status: StatusEndpoint, document: DocumentEndpoint) -> Routes:
     models, tokens, for_ollama = ModelsEndpoint(hub), TokensEndpoint(hub), OllamaEndpoint(hub)
     return {
         "/": {"GET": RootEndpoint(hub).get},
@@ -93,7 +93,7 @@ def _about(hub: ModelHub, status: StatusEndpoint, document: DocumentEndpoint) ->
     }
 
 
-def _stored(hub: ModelHub, stores: Stores) -> Routes:
+def _stored(hub: ModelRegistry, stores: Stores) -> Routes:
     files, batches, responses = stores.files, stores.batches, stores.responses
     counts = CountEndpoint(hub, responses)
     return {

@@ -26,14 +26,14 @@ from twofold.api.base import DialectRequest, ModelFacts, ReplyHead
 from twofold.core.errors import BusyError, TimeLimitError, TwofoldError
 from twofold.core.request import EngineRequest
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.server.accounts.ledger import Ledger
+from twofold.server.accounts.accounting import Accounting
 from twofold.server.admission import Admission
-from twofold.server.base import ModelHub, Passage, ServedModel
+from twofold.server.base import DispatchHandle, ModelRegistry, ServedModel
 from twofold.server.edge.limits import KIB
 from twofold.server.exchange import RequestContext
 from twofold.server.pool import WorkPool
 from twofold.server.response_cache.answers import deltas as told_again
-from twofold.server.response_cache.cache import ReplayCache
+from twofold.server.response_cache.cache import ResponseCache
 
 LEAVING_S: Final = 10.0
 """How long to wait for what there was of a job that ended early: about a step, unless its process hangs."""
@@ -90,7 +90,7 @@ class RequestRun:
         self._replay = replay
         self._numbers = numbers
         self._outputs: list[RequestOutput | None] = [None] * len(jobs) if replay.kept is None else [*replay.kept]
-        self._passages = [Passage() for _ in jobs]
+        self._passages = [DispatchHandle() for _ in jobs]
 
     @property
     def model(self) -> str:
@@ -186,7 +186,12 @@ class RequestRunner:
     """Runs requests over the models of ``hub``. While ``closing``, new ones are refused."""
 
     def __init__(
-        self, hub: ModelHub, admission: Admission, ledger: Ledger, pool: WorkPool, kept: ReplayCache | None = None
+        self,
+        hub: ModelRegistry,
+        admission: Admission,
+        ledger: Accounting,
+        pool: WorkPool,
+        kept: ResponseCache | None = None,
     ) -> None:
         self._hub = hub
         self._admission = admission

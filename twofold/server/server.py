@@ -32,16 +32,16 @@ from twofold.host.paths import private_folder
 from twofold.host.versions import twofold_version
 from twofold.observe.metrics.server import ServerMetrics
 from twofold.observe.served import ServedObserver
-from twofold.server.accounts.ledger import Ledger, RecentRequests
-from twofold.server.accounts.usage import UsageBook
+from twofold.server.accounts.accounting import Accounting, RecentRequests
+from twofold.server.accounts.usage import UsageStore
 from twofold.server.admission import Admission
 from twofold.server.app import build_app, dialect_of
 from twofold.server.base import ModelEntry
 from twofold.server.config import ServerConfig
-from twofold.server.edge.door import Door, check_exposure
 from twofold.server.edge.hosts import Hosts, Origins
 from twofold.server.edge.keyfile import KeyFile
 from twofold.server.edge.keys import Caller, KeyRing, single_keys
+from twofold.server.edge.middleware import EdgeMiddleware, check_exposure
 from twofold.server.edge.protocol import uvicorn_config
 from twofold.server.edge.quotas import Quotas
 from twofold.server.edge.refusals import Refusals
@@ -51,11 +51,11 @@ from twofold.server.http.endpoints import Site
 from twofold.server.http.replies import Replies
 from twofold.server.http.status import StatusEndpoint
 from twofold.server.lines import LineRunner
-from twofold.server.models.hub import WorkerHub
+from twofold.server.models.registry import WorkerRegistry
 from twofold.server.openapi.document import document
 from twofold.server.openapi.endpoint import DocumentEndpoint
 from twofold.server.pool import ByteBudget, WorkPool
-from twofold.server.response_cache.cache import ReplayCache
+from twofold.server.response_cache.cache import ResponseCache
 from twofold.server.routes import generating, plain
 from twofold.server.runner import RequestRunner
 from twofold.server.storage.folder import DataFolder, claim_folder
@@ -114,13 +114,13 @@ class Server:
         if self._folder.path != config.data:
             say(f"Another server uses {config.data}; this one keeps its data in {self._folder.path}.")
         self._metrics = ServerMetrics(config.objectives)
-        self._hub = WorkerHub(config.offers, config.hub, [self._metrics], progress)
-        self._usage = UsageBook(self._folder.path / "usage.sqlite")
-        self._ledger = Ledger(config.prices, RecentRequests(), self._usage, [self._metrics, *observers])
+        self._hub = WorkerRegistry(config.offers, config.hub, [self._metrics], progress)
+        self._usage = UsageStore(self._folder.path / "usage.sqlite")
+        self._ledger = Accounting(config.prices, RecentRequests(), self._usage, [self._metrics, *observers])
         self._kept = (
             None
             if config.replay is None
-            else ReplayCache(self._folder.path / "answers.sqlite", config.replay, time.time)
+            else ResponseCache(self._folder.path / "answers.sqlite", config.replay, time.time)
         )
         self._pool = WorkPool()
         self._runner = RequestRunner(
@@ -245,7 +245,7 @@ class Server:
             generating(stores),
             plain(self._hub, status, AdminEndpoint(self._hub, self.stop), stores, self._document()),
         )
-        return Door(app, self._keys, self._refusals, Hosts.of(config.hosts), Origins.of(config.origins))
+        return EdgeMiddleware(app, self._keys, self._refusals, Hosts.of(config.hosts), Origins.of(config.origins))
 
     def _document(self) -> DocumentEndpoint:
         """What says which operations there are."""

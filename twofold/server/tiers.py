@@ -26,8 +26,8 @@ from twofold.core.errors import ForbiddenError, ParameterError
 from twofold.core.request import MAX_PRIORITY, RequestOptions
 from twofold.core.tables import Table
 
-MOST_OWN_PRIORITY: Final = 49
-MOST_SECONDS: Final = "86400"
+MAX_OWN_PRIORITY: Final = 49
+MAX_SECONDS: Final = "86400"
 PLACES: Final = 6
 BEST_FIRST: Final[tuple[ServiceTier, ...]] = ("priority", "default", "flex", "batch")
 
@@ -46,9 +46,9 @@ class Tier:
 
         Raises ParameterError for a priority outside the tier.
         """
-        if not 0 <= asked.priority <= MOST_OWN_PRIORITY:
+        if not 0 <= asked.priority <= MAX_OWN_PRIORITY:
             raise ParameterError(
-                f"priority must be from 0 to {MOST_OWN_PRIORITY} within a service tier, not {asked.priority}.",
+                f"priority must be from 0 to {MAX_OWN_PRIORITY} within a service tier, not {asked.priority}.",
                 param="priority",
                 hint="Use another service_tier for a higher priority.",
             )
@@ -111,7 +111,7 @@ class Tiers:
 def _changed(tier: Tier, table: Table | None) -> Tier:
     if table is None:
         return tier
-    most = MAX_PRIORITY - MOST_OWN_PRIORITY
+    most = MAX_PRIORITY - MAX_OWN_PRIORITY
     priority = table.whole("priority", -MAX_PRIORITY, most)
     target, limit = (_seconds(table, name) for name in ("tpot_target_s", "queue_limit_s"))
     table.close()
@@ -124,7 +124,7 @@ def _changed(tier: Tier, table: Table | None) -> Tier:
 
 
 def _seconds(table: Table, name: str) -> float | None:
-    value: Decimal | None = table.number(name, "0.001", MOST_SECONDS, places=PLACES)
+    value: Decimal | None = table.number(name, "0.001", MAX_SECONDS, places=PLACES)
     return None if value is None else float(value)
 
 

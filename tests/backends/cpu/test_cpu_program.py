@@ -27,7 +27,7 @@ from twofold.backends.cpu.kernels.cache import LayerBlock
 from twofold.backends.cpu.kernels.jit import Compiler
 from twofold.backends.cpu.kernels.signature import StepFields
 from twofold.backends.cpu.kernels.split import MERGE_INTS
-from twofold.backends.cpu.kernels.team import KernelCall, Team
+from twofold.backends.cpu.kernels.thread_pool import KernelCall, ThreadPool
 from twofold.backends.cpu.memory import BufferPool, row_stride
 from twofold.backends.cpu.model import CpuOptions
 from twofold.backends.cpu.program import Capacity, OperationSchedule, ProgramBuilder
@@ -210,7 +210,7 @@ class Traced:
             add(schedule, operation, reads, writes)
 
         monkeypatch.setattr(OperationSchedule, "add", remember)
-        recorder, team = Recorder(), Team(compiler, 1, 1 << 16)
+        recorder, team = Recorder(), ThreadPool(compiler, 1, 1 << 16)
         with open_model(path) as file:
             spec, weights = read_model(file)
             self.logits, self.hidden = forward(recorder, spec, weights)

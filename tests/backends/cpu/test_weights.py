@@ -13,7 +13,7 @@ from tests.backends.cpu.conftest import ISAS
 from tests.support.gguf_writer import RawTensor, write_gguf
 from tests.support.quantize import quantize
 from twofold.backends.cpu.kernels.jit import Compiler
-from twofold.backends.cpu.kernels.team import Team
+from twofold.backends.cpu.kernels.thread_pool import ThreadPool
 from twofold.backends.cpu.weights import PackedMatrix, WeightStore
 from twofold.core.quant import BY_NAME
 from twofold.formats.open import open_model
@@ -39,7 +39,7 @@ def test_a_part_is_packed_like_a_tensor_of_its_own(
     }
     write_gguf(path, {"general.architecture": "none"}, tensors)
     compiler = compiler_for(ISAS[0])
-    team = Team(compiler, 1, 1 << 16)
+    team = ThreadPool(compiler, 1, 1 << 16)
     refs = {
         "rows": TensorRef("whole", 32, 1024, first_row=16),
         "columns": TensorRef("whole", 64, 512, first_column=512),
@@ -59,7 +59,7 @@ def test_a_part_is_packed_like_a_tensor_of_its_own(
 def test_a_part_of_a_vector(tmp_path: Path, compiler_for: Callable[[str], Compiler]) -> None:
     path, form = tmp_path / "vector.gguf", BY_NAME["F32"]
     write_gguf(path, {"general.architecture": "none"}, {"v": RawTensor(form, (64,), VALUES[:1, :64].view(np.uint8))})
-    team = Team(compiler_for(ISAS[0]), 1, 1 << 16)
+    team = ThreadPool(compiler_for(ISAS[0]), 1, 1 << 16)
     try:
         with open_model(path) as file:
             address = WeightStore(file, compiler_for(ISAS[0]), team).vector(TensorRef("v", 1, 16, first_column=32))

@@ -80,7 +80,7 @@ class PlainLoad:
     """Requests that are due at these moments; each that ends calls for what ``next_one`` says."""
 
     due: tuple[float, ...]
-    most_open: int | None = None
+    max_open: int | None = None
     pad: int = 0
     told: dict[str, Any] = field(default_factory=lambda: {"kind": "plain"})
     next_one: Callable[[EndedRequest, float], Ask | None] = lambda _sample, _now_s: None

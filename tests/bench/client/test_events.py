@@ -60,7 +60,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_event() -> None:
 
 
 def test_an_event_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_EVENT", 100)
+    monkeypatch.setattr(module, "MAX_EVENT", 100)
     reader = EventReader()
     reader.feed(b"data: " + b"x" * 90)
     with pytest.raises(ProtocolError, match="longer than 100"):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.bench.client.support import LAST, STREAM, chunk, streamed, whole
-from twofold.bench.client.response import MOST_HEAD, MOST_LINE, MOST_TRAILERS, ProtocolError, ResponseReader
+from twofold.bench.client.response import MAX_HEAD, MAX_LINE, MAX_TRAILERS, ProtocolError, ResponseReader
 
 
 def read(data: bytes, *cuts: int) -> tuple[ResponseReader, bytes]:
@@ -119,9 +119,9 @@ def test_headers_are_found_in_any_case_and_joined() -> None:
         STREAM + b"0x3\r\nabc\r\n",
         STREAM + b"\r\nabc",
         STREAM + b"3\r\nabcd",
-        STREAM + b"1" * (MOST_LINE + 1),
-        b"HTTP/1.1 200 OK\r\na: " + b"b" * MOST_HEAD,
-        STREAM + b"0\r\n" + b"a: b\r\n" * (MOST_TRAILERS // 3),
+        STREAM + b"1" * (MAX_LINE + 1),
+        b"HTTP/1.1 200 OK\r\na: " + b"b" * MAX_HEAD,
+        STREAM + b"0\r\n" + b"a: b\r\n" * (MAX_TRAILERS // 3),
     ],
 )
 def test_what_is_no_response_is_refused(data: bytes) -> None:

@@ -40,8 +40,8 @@ def test_no_more_requests_are_open_than_may_be() -> None:
             talk.send(streamed("a"))
 
     for load, options in (
-        (PlainLoad((0.0,) * 6, most_open=2), ClientOptions()),
-        (PlainLoad((0.0,) * 6), ClientOptions(most_connections=2)),
+        (PlainLoad((0.0,) * 6, max_open=2), ClientOptions()),
+        (PlainLoad((0.0,) * 6), ClientOptions(max_connections=2)),
     ):
         starts = [sample.started_s or 0.0 for sample in asked(serve, load, options).samples]
         assert [round(start / 0.06) for start in starts] == [0, 0, 1, 1, 2, 2]
@@ -76,7 +76,7 @@ def test_a_request_that_takes_too_long_is_late() -> None:
 
 def test_the_drain_has_an_end() -> None:
     options = ClientOptions(drain_s=0.2)
-    record = asked(silent, PlainLoad((0.0, 0.0, 0.1), most_open=2, told={"duration_s": 0.5}), options)
+    record = asked(silent, PlainLoad((0.0, 0.0, 0.1), max_open=2, told={"duration_s": 0.5}), options)
     first, second, third = record.samples
     assert {sample.outcome for sample in record.samples} == {"unfinished"}
     assert first.error == second.error == "The drain period ended before the request ended."
@@ -99,7 +99,7 @@ class Stopper:
 
 @pytest.mark.parametrize("by_signal", [False, True])
 def test_a_run_that_is_stopped_gives_what_there_is(by_signal: bool) -> None:
-    load = PlainLoad((0.0, 0.0, 0.1, 50.0), most_open=2, told={"duration_s": 60.0})
+    load = PlainLoad((0.0, 0.0, 0.1, 50.0), max_open=2, told={"duration_s": 60.0})
     with serving(silent) as authority, LoadClient(ServerTarget.of(authority), PlainEndpoint()) as client:
         stop = (lambda: os.kill(os.getpid(), signal.SIGINT)) if by_signal else client.stop
         record = client.run(load, Stopper(stop))
@@ -186,12 +186,12 @@ def test_too_few_files_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
     with serving(each(streamed("a"))) as authority, LoadClient(ServerTarget.of(authority), PlainEndpoint()) as client:
         with pytest.raises(ResourceError, match="500 requests at once need more connections than the 192"):
-            client.run(PlainLoad((0.0,), most_open=500))
+            client.run(PlainLoad((0.0,), max_open=500))
         assert only(client.run(PlainLoad((0.0,)))).outcome == "ok"
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"request_timeout_s": 0}, {"drain_s": -1}, {"most_connections": 0}, {"request_timeout_s": float("nan")}]
+    "wrong", [{"request_timeout_s": 0}, {"drain_s": -1}, {"max_connections": 0}, {"request_timeout_s": float("nan")}]
 )
 def test_options_are_checked(wrong: dict[str, float]) -> None:
     with pytest.raises(ParameterError):

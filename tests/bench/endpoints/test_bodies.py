@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.bench.endpoints.streams import no_prompts
 from twofold.bench.endpoints.choose import ENDPOINTS, endpoint_of
-from twofold.bench.endpoints.failures import MOST_CHARS, sentence
+from twofold.bench.endpoints.failures import MAX_CHARS, sentence
 from twofold.bench.endpoints.options import EndpointOptions
 from twofold.bench.load.base import Ask, PromptMessage
 from twofold.core.errors import ParameterError
@@ -132,9 +132,9 @@ def test_what_errors_say(body: bytes, said: str) -> None:
 def test_any_bytes_make_one_line(body: bytes) -> None:
     said = sentence(body)
     assert said.isprintable()
-    assert 0 < len(said) <= MOST_CHARS
+    assert 0 < len(said) <= MAX_CHARS
 
 
 @pytest.mark.parametrize("body", [b"<" + b"x" * 5_000_000, b"<" * 5_000_000, b"<script>" * 100_000])
 def test_a_huge_body_is_cut(body: bytes) -> None:
-    assert len(sentence(body)) <= MOST_CHARS
+    assert len(sentence(body)) <= MAX_CHARS

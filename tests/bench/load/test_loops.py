@@ -39,11 +39,11 @@ def test_an_open_loop_ends_with_what_comes_first(rate: float, duration_s: float,
 
 
 def test_an_open_loop_begins_alike_every_time_and_follows_nothing() -> None:
-    load = OpenLoop(Arrivals(50.0), ASKS, duration_s=3.0, most_open=4)
+    load = OpenLoop(Arrivals(50.0), ASKS, duration_s=3.0, max_open=4)
     asks = list(load.begin())
     assert list(load.begin()) == asks
     assert all(load.follow(ended(ask, 1.0), 1.0) is None for ask in asks)
-    assert load.most_open == 4
+    assert load.max_open == 4
     assert load.describe()["concurrency"] == 4
 
 
@@ -75,7 +75,7 @@ def test_loops_without_an_end(wrong: dict[str, Any]) -> None:
 def test_clients_of_a_closed_loop_begin_over_its_ramp() -> None:
     load = ClosedLoop(4, ASKS, requests=100, ramp_s=2.0)
     assert [ask.due_s for ask in load.begin()] == [0.0, 0.5, 1.0, 1.5]
-    assert load.most_open == 4
+    assert load.max_open == 4
 
 
 def test_without_a_ramp_all_clients_begin_at_once() -> None:

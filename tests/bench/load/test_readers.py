@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.bench.load.player import ended
 from twofold.bench.load.base import Ask, PromptMessage, Shared
-from twofold.bench.load.traces.lines import MOST_LINE_BYTES
+from twofold.bench.load.traces.lines import MAX_LINE_BYTES
 from twofold.bench.load.traces.own import write_trace
 from twofold.bench.load.traces.read import read_trace
 from twofold.bench.load.traces.trace import Extra, Later, Trace
@@ -248,7 +248,7 @@ def test_files_that_are_no_trace(written: Written, tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match="cannot be unpacked"):
         read_trace(written(gzip.compress(MOONCAKE.encode())[:-20]))
     with pytest.raises(ParameterError, match=r"trace:1: the line is longer than 16 MiB"):
-        read_trace(written(b"{" + b" " * MOST_LINE_BYTES + b"}"), form="twofold")
+        read_trace(written(b"{" + b" " * MAX_LINE_BYTES + b"}"), form="twofold")
 
 
 def test_an_unknown_format_names_the_nearest(written: Written) -> None:

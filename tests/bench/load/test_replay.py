@@ -210,7 +210,7 @@ def test_prompts_that_are_given_cannot_be_scaled(tmp_path: Path) -> None:
 
 
 def test_a_description(trace: Trace) -> None:
-    said = dict(TraceReplay(trace, prompt, part=Part(requests=3), scale=TraceScale(speed=2), most_open=4).describe())
+    said = dict(TraceReplay(trace, prompt, part=Part(requests=3), scale=TraceScale(speed=2), max_open=4).describe())
     assert len(said.pop("sha256")) == 64
     assert said == {
         "kind": "trace",

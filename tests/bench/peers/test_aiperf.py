@@ -31,7 +31,7 @@ from twofold.bench.session import Setup, opened
 
 INPUT, OUTPUT = 64, 32
 ANSWER: Final = Script(first_s=0.05, gap_s=0.01)
-MOST_BUSY: Final = 0.75
+MAX_BUSY: Final = 0.75
 PLANS: Final = {
     "idle": (LoadPlan(rate=20.0, requests=60, kind="constant"), None),
     "overloaded": (LoadPlan(rate=20.0, requests=60, kind="constant"), 4),
@@ -79,7 +79,7 @@ def test_both_find_the_same(name: str, tmp_path: Path) -> None:
     try:
         at_best(check, tries=2)
     except AssertionError:
-        if busy > MOST_BUSY:
+        if busy > MAX_BUSY:
             pytest.skip(f"the machine is too busy: {busy:.1f} processes wait for each core")
         raise
 

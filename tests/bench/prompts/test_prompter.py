@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.bench.prompts.counters import AROUND, END, CharacterCounter, PairCounter, ToyCounter
 from twofold.bench.load.base import Ask, PromptMessage, Shared
 from twofold.bench.prompts.prompter import Prompter, make_prompter
-from twofold.bench.prompts.units import MOST_CALLS, START, WORDS, find_units
+from twofold.bench.prompts.units import MAX_CALLS, START, WORDS, find_units
 
 TOY = make_prompter(ToyCounter(), chat=True, seed=1)
 
@@ -75,7 +75,7 @@ def test_what_a_trace_gives_is_sent_as_it_stands() -> None:
 
 
 def test_a_prompt_too_short_for_the_template_is_the_shortest() -> None:
-    assert TOY.least_tokens == AROUND + END + 2
+    assert TOY.enough_tokens == AROUND + END + 2
     assert TOY(Ask(0, 0.0, 1, 1, shared=(Shared(0, 1),))) == (PromptMessage("user", START),)
 
 
@@ -96,7 +96,7 @@ def test_words_of_several_tokens_are_left_out() -> None:
     assert units.exact
     assert len(units.texts) > len(WORDS) // 2
     assert not {text.strip() for text in units.texts} & counter.split
-    assert len(counter.asked) <= MOST_CALLS + 1
+    assert len(counter.asked) <= MAX_CALLS + 1
 
 
 def test_a_vocabulary_without_words_is_served_with_characters() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.bench.report.runs import HOSTILE, answered, document, failed, mixed, record
 from twofold.bench.draw import Dots, Guide, Spans, StepLine
-from twofold.bench.report.charts import MOST_ROWS, cdf, charts_of, open_requests, over_time, timeline
+from twofold.bench.report.charts import MAX_ROWS, cdf, charts_of, open_requests, over_time, timeline
 from twofold.bench.report.curves import curves_of, front
 from twofold.bench.report.document import Document
 from twofold.bench.report.html import html
@@ -141,8 +141,8 @@ def test_a_timeline_shows_phases_of_the_first_requests() -> None:
     chart = timeline(document(mixed(400)).runs[0])
     assert chart is not None
     spans = {mark.label: mark.spans for mark in chart.marks if isinstance(mark, Spans)}
-    assert len(spans["decode"]) <= MOST_ROWS
-    assert f"The first {MOST_ROWS} of 400 requests." == chart.note
+    assert len(spans["decode"]) <= MAX_ROWS
+    assert f"The first {MAX_ROWS} of 400 requests." == chart.note
     first, decode = spans["prefill"][0], spans["decode"][0]
     assert first.end == decode.start < decode.end
 

@@ -11,7 +11,7 @@ from tests.bench.report.runs import answered, failed, mixed
 from twofold.bench.load.base import Ask
 from twofold.bench.record import RecordedResponse, RequestSample
 from twofold.bench.report.live import Goal, LiveLines, LiveTable, live
-from twofold.bench.report.tally import MOST_GAPS, WINDOW_S, ProgressTally, RecentCount, RecentValues
+from twofold.bench.report.tally import MAX_GAPS, WINDOW_S, ProgressTally, RecentCount, RecentValues
 
 
 def opened(index: int, due_s: float, moments: list[float]) -> RequestSample:
@@ -79,7 +79,7 @@ def test_a_look_goes_through_a_part_of_very_many_and_all_have_their_turn() -> No
     for step in range(10):
         tally.look(0.2 + step / 10, samples)
     assert tally.chunks == 8000
-    assert MOST_GAPS < 4000
+    assert MAX_GAPS < 4000
 
 
 def test_the_table_is_shown_on_a_terminal() -> None:

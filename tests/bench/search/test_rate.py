@@ -14,7 +14,7 @@ from tests.bench.search.servers import Line, capacity, exponential, fixed
 from twofold.bench.metrics.objectives import Objectives
 from twofold.bench.metrics.rule import MeasurementRule
 from twofold.bench.record import RunRecord
-from twofold.bench.search.rate import LEAST_REQUESTS, SearchOptions, SearchResult, find_rate
+from twofold.bench.search.rate import MIN_REQUESTS, SearchOptions, SearchResult, find_rate
 from twofold.bench.search.trial import Aim, Rounds, Trial, requests_to_be_sure
 from twofold.core.errors import ParameterError
 
@@ -60,8 +60,8 @@ def test_laws_of_every_search(seed: int) -> None:
     assert [run - 1000 * seed for _, _, run in line.runs] == list(range(len(line.runs)))
     assert found.sure_pass is None or found.sure_fail is None or found.sure_pass < found.sure_fail
     assert found.rate == max(trial.rate for trial in found.trials if trial.passed)
-    assert all(trial.seconds <= found.options.most_seconds + 1e-6 for trial in found.trials)
-    assert len(found.trials) <= found.options.most_trials
+    assert all(trial.seconds <= found.options.max_seconds + 1e-6 for trial in found.trials)
+    assert len(found.trials) <= found.options.max_trials
 
 
 def test_a_queue_that_grows_is_not_sustained_however_loose_the_objective() -> None:
@@ -112,9 +112,9 @@ def test_the_highest_and_the_lowest_rate_end_it() -> None:
 
 
 def test_no_rate_is_tried_at_which_no_request_may_come() -> None:
-    found = find_rate(fixed(20.0), AIM, SearchOptions(seconds=6.0, most_seconds=60.0))
+    found = find_rate(fixed(20.0), AIM, SearchOptions(seconds=6.0, max_seconds=60.0))
     assert found.rate is None
-    assert min(trial.rate for trial in found.trials) == LEAST_REQUESTS / 60
+    assert min(trial.rate for trial in found.trials) == MIN_REQUESTS / 60
 
 
 def test_nobody_is_sure_of_every_request() -> None:
@@ -170,7 +170,7 @@ def test_a_result_is_plain_data() -> None:
         {"seconds": 0.0},
         {"confidence": 1.0},
         {"precision": 0.0},
-        {"most_trials": 0},
+        {"max_trials": 0},
     ],
 )
 def test_options_that_cannot_be(wrong: dict[str, float]) -> None:

@@ -27,7 +27,7 @@ from tests.bench.stub.voices import VOICES, Chat, Voice
 from tests.bench.stub.wire import Asked, Write, head, writes
 
 SPIN_S: Final = 0.0002
-MOST_SENDS: Final = 64
+MAX_SENDS: Final = 64
 """Writes between two looks at the sockets."""
 MODEL: Final = "stub"
 CONTEXT: Final = 32768
@@ -123,7 +123,7 @@ class Stub:
             select.select([self._epoll.fileno()], [], [], left)
 
     def _send_due(self) -> None:
-        for _ in range(MOST_SENDS):
+        for _ in range(MAX_SENDS):
             if not self._due or self._due[0][0] > time.perf_counter():
                 return
             at, _, connection, truth = heapq.heappop(self._due)

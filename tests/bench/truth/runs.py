@@ -37,7 +37,7 @@ class Scripted:
     """A load of requests that say how they are to be answered."""
 
     asks: tuple[Ask, ...]
-    most_open: int | None = None
+    max_open: int | None = None
 
     def describe(self) -> Mapping[str, Any]:
         return {"kind": "scripted"}
@@ -137,7 +137,7 @@ def play(
     plays: Sequence[Play],
     *,
     endpoint: str = "chat",
-    most_open: int | None = None,
+    max_open: int | None = None,
     options: EndpointOptions | None = None,
     client: ClientOptions | None = None,
 ) -> Run:
@@ -150,7 +150,7 @@ def play(
     )
     spoken = endpoint_of(endpoint, options or EndpointOptions("stub"), _prompt)
     with LoadClient(ServerTarget.of(stub.url), spoken, client) as sender:
-        record = sender.run(Scripted(asks, most_open))
+        record = sender.run(Scripted(asks, max_open))
     began = record.began_unix - _wall_ahead()
     samples = {sample.ask.index: sample for sample in record.samples}
     truths = {key: _shifted(truth, began) for key, truth in stub.truths().items()}

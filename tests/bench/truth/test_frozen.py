@@ -11,7 +11,7 @@ from twofold.bench.metrics.summary import summarise
 
 RATE: Final = 160.0
 SECONDS: Final = 6.5
-MOST_OPEN: Final = 8
+MAX_OPEN: Final = 8
 SERVICE_S: Final = 0.01
 FREEZE_S: Final = 5.0
 
@@ -21,7 +21,7 @@ def test_a_freeze_shows_from_when_requests_were_due_and_not_from_when_they_were_
     stub.rules(freeze_at_s=0.5, freeze_s=FREEZE_S)
     answer = Script(first_s=SERVICE_S)
     plays = [Play(answer, due_s=index / RATE, output_tokens=1) for index in range(int(RATE * SECONDS))]
-    run = play(stub, plays, most_open=MOST_OPEN)
+    run = play(stub, plays, max_open=MAX_OPEN)
     latency = summarise(run.record).latency
     assert latency.ttft_s.p99 is not None
     assert latency.ttft_sent_s.p99 is not None

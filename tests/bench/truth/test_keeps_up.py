@@ -29,7 +29,7 @@ CHUNKS: Final = 80
 GAP_S: Final = 0.05
 START_S: Final = 0.8
 FIRST_S: Final = 0.9
-MOST_WAITING: Final = 0.05
+MAX_WAITING: Final = 0.05
 """Share of the time without a core, above which a failure says nothing about the client."""
 
 CORES: Final = sorted(os.sched_getaffinity(0))
@@ -95,7 +95,7 @@ def test_a_thousand_streams_do_not_bend_the_figures() -> None:
             try:
                 judge(run)
             except AssertionError as error:
-                if waited > MOST_WAITING:
+                if waited > MAX_WAITING:
                     raise TooBusyError(
                         f"The machine is too busy: the client waited {waited:.0%} of the time."
                     ) from error

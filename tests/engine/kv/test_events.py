@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.engine.kv.twin import BLOCK, LAYOUTS, PIN_SECONDS, Text, Twin
 
 EVENTS = 2_500
-MOST_TEXTS = 7
+MAX_TEXTS = 7
 WEIGHTS = {"open": 6, "step": 24, "fork": 2, "close": 4, "pin": 3, "swap_out": 2, "swap_in": 3, "time": 1}
 
 
@@ -33,7 +33,7 @@ def happen(random: Random, twin: Twin) -> str:
     if event == "time":
         twin.pass_time(random.uniform(0, 20))
         return event
-    if event in {"open", "fork"} and len(twin.texts) >= MOST_TEXTS:
+    if event in {"open", "fork"} and len(twin.texts) >= MAX_TEXTS:
         return ""
     if event == "open":
         twin.open(prompt(random, twin), random.choice("aab"))
@@ -86,7 +86,7 @@ class Machine(RuleBasedStateMachine):
     def begin(self, layout: str, caching: bool) -> None:
         self.twin = Twin(LAYOUTS[layout], caching)
 
-    @precondition(lambda self: len(self.twin.texts) < MOST_TEXTS)
+    @precondition(lambda self: len(self.twin.texts) < MAX_TEXTS)
     @rule(data=st.data(), salt=st.sampled_from("ab"), more=st.lists(st.integers(0, 2), min_size=1, max_size=20))
     def open(self, data: st.DataObject, salt: str, more: list[int]) -> None:
         start: array[int] = array("i")
@@ -100,7 +100,7 @@ class Machine(RuleBasedStateMachine):
     def step(self, data: st.DataObject, rows: int, drawn: int) -> None:
         self.twin.step(self._running(data), rows, drawn)
 
-    @precondition(lambda self: self.twin.running() and len(self.twin.texts) < MOST_TEXTS)
+    @precondition(lambda self: self.twin.running() and len(self.twin.texts) < MAX_TEXTS)
     @rule(data=st.data(), back=st.integers(0, 9))
     def fork(self, data: st.DataObject, back: int) -> None:
         self.twin.fork(self._running(data), back)

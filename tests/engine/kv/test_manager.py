@@ -9,7 +9,7 @@ import pytest
 from tests.engine.kv.texts import BLOCK, begin, found, ids, store
 from twofold.core.step import BlockMove, MoveKind
 from twofold.engine.kv.manager import BlockManager, GroupSize
-from twofold.engine.kv.reach import NEVER, Reach
+from twofold.engine.kv.window import NEVER, AttentionWindow
 
 
 def manager_of(*groups: GroupSize, caching: bool = True) -> BlockManager:
@@ -126,7 +126,7 @@ def test_a_window_gives_back_what_no_row_sees() -> None:
 
 @pytest.mark.parametrize(("window", "chunk", "block"), [(10, 8, 4), (1, 64, 16), (64, 64, 16), (3, 4, 16), (7, 16, 32)])
 def test_a_block_is_passed_when_no_later_row_reads_its_chunk(window: int, chunk: int, block: int) -> None:
-    reach = Reach(window, chunk, block)
+    reach = AttentionWindow(window, chunk, block)
     for row in range(300):
         first = max(0, row - window + 1) // chunk * chunk // block
         assert reach.first(row) == first

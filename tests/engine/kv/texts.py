@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 
-from twofold.engine.kv.manager import BlockManager, Holding
+from twofold.engine.kv.manager import BlockManager, BlockTables
 
 BLOCK = 4
 
@@ -27,7 +27,7 @@ def found(manager: BlockManager, tokens: Sequence[int], salt: str = "") -> int:
     return manager.matched(ids([*tokens, -1]), salt)
 
 
-def begin(manager: BlockManager, tokens: int, now: float = 0.0, kind: int = 1) -> Holding:
+def begin(manager: BlockManager, tokens: int, now: float = 0.0, kind: int = 1) -> BlockTables:
     """A sequence with these equal tokens computed."""
     text = array("i", [kind] * tokens + [-1])
     holding = manager.open(text, "", now, most=tokens)

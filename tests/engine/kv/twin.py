@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from twofold.core.step import BlockMove, MoveKind
-from twofold.engine.kv.manager import BlockManager, GroupSize, Holding, Swapped
+from twofold.engine.kv.manager import BlockManager, BlockTables, GroupSize, Swapped
 
 BLOCK, CHUNK = 4, 8
 PIN_SECONDS = (10.0, 40.0)
@@ -30,7 +30,7 @@ class Text:
     tokens: array[int]
     salt: str
     computed: int
-    holding: Holding | None
+    holding: BlockTables | None
     swapped: Swapped | None = None
 
     def value(self, position: int) -> int:

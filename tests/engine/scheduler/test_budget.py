@@ -12,8 +12,8 @@ from twofold.engine.scheduler.budget import (
     AIM,
     LENT,
     LONGEST_GAP,
+    MAX_AHEAD,
     MIN_PREFILL_ROWS,
-    MOST_AHEAD,
     UNLEARNED_ROWS,
     Allowance,
     FixedBudget,
@@ -104,7 +104,7 @@ def test_the_tightest_sequence_counts() -> None:
 def test_what_an_answer_will_gain_is_lent_in_part() -> None:
     budget, alone = LiveBudget(MODEL, 0.05, itl_limit_s=60.0), MODEL.predict(decode(8))
     assert alone is not None
-    for tokens, share, ahead in ((100, 1.0, 0), (80, 1.0, 20), (10, 1.0, MOST_AHEAD), (10, 0.2, 10), (30, 0.2, 0)):
+    for tokens, share, ahead in ((100, 1.0, 0), (80, 1.0, 20), (10, 1.0, MAX_AHEAD), (10, 0.2, 10), (30, 0.2, 0)):
         given = spare(budget, generating(tokens=tokens), share=share, now=tokens * AIM * 0.05)
         assert given.seconds == pytest.approx(LENT * (AIM * 0.05 - alone) * ahead)
 

@@ -15,7 +15,7 @@ from tests.engine.scheduler.mock import (
     turn,
 )
 from tests.engine.scheduler.test_step_time import taught
-from twofold.core.record import Stall
+from twofold.core.record import WaitReason
 from twofold.core.request import RequestOptions
 from twofold.core.step import BlockMove, MoveKind, SequenceStep, StepOutcome, StepPlan
 from twofold.engine.scheduler.blocks import PreemptionCost
@@ -100,7 +100,7 @@ def test_preemption_shows_in_the_record_and_not_in_the_output(host: int) -> None
     assert play(scheduler, sequences, moves_s=1e-6) == expected
     record = sequences[1].record
     assert record.preemptions >= 1
-    assert record.stalls[Stall.PREEMPTED] > 0
+    assert record.stalls[WaitReason.PREEMPTED] > 0
     assert (scheduler.swaps > 0, record.swapped > 0, record.recomputed > 0) == (host > 0, host > 0, host == 0)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.engine.scheduler.mock import make_sequence
 from twofold.core.request import RequestOptions
-from twofold.engine.scheduler.queue import KEPT_ACCOUNTS, Heap, WaitingLine
+from twofold.engine.scheduler.queue import KEPT_ACCOUNTS, Heap, WaitingQueue
 from twofold.engine.scheduler.sequence import Sequence
 
 
@@ -18,7 +18,7 @@ def request(number: int, arrival: float = 0.0, priority: int = 0, tenant: str = 
     return make_sequence(number, 1, 1, options=RequestOptions(priority=priority, tenant=tenant), arrival=arrival)
 
 
-def take(line: WaitingLine, service: float = 0.0) -> Sequence:
+def take(line: WaitingQueue, service: float = 0.0) -> Sequence:
     head = line.head()
     assert head is not None
     line.remove(head)
@@ -27,12 +27,12 @@ def take(line: WaitingLine, service: float = 0.0) -> Sequence:
 
 
 def test_an_empty_line_has_no_head() -> None:
-    line = WaitingLine(10.0)
+    line = WaitingQueue(10.0)
     assert (line.head(), len(line), line.composition()) == (None, 0, {})
 
 
 def test_classes_then_arrival() -> None:
-    line = WaitingLine(10.0)
+    line = WaitingQueue(10.0)
     for number, (arrival, priority) in enumerate([(0.0, 1), (1.0, 0), (0.5, 0), (2.0, -1)]):
         line.add(request(number, arrival, priority))
     assert line.composition() == {-1: 1, 0: 2, 1: 1}
@@ -43,7 +43,7 @@ def test_classes_then_arrival() -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 100)), min_size=1, max_size=30), st.floats(0.5, 20))
 def test_a_class_waits_no_longer_than_ageing_times_distance(requests: list[tuple[int, float]], ageing: float) -> None:
     """Within one tenant nobody is passed by who came more than (own priority − theirs) · ageing_s later."""
-    line = WaitingLine(ageing)
+    line = WaitingQueue(ageing)
     for number, (priority, arrival) in enumerate(requests):
         line.add(request(number, arrival, priority))
     left = [take(line) for _ in requests]
@@ -54,7 +54,7 @@ def test_a_class_waits_no_longer_than_ageing_times_distance(requests: list[tuple
 
 
 def test_none_starves_beside_an_endless_urgent_class() -> None:
-    line = WaitingLine(ageing_s=10.0)
+    line = WaitingQueue(ageing_s=10.0)
     line.add(request(0, arrival=0.0, priority=3))
     for second in range(1, 1000):
         line.add(request(2 * second, arrival=float(second)))
@@ -67,7 +67,7 @@ def test_none_starves_beside_an_endless_urgent_class() -> None:
 
 
 def test_tenants_share_evenly_whatever_they_ask_for() -> None:
-    line = WaitingLine(10.0)
+    line = WaitingQueue(10.0)
     for number in range(300):
         line.add(request(number, tenant="flood"))
     for number in range(300, 330):
@@ -77,7 +77,7 @@ def test_tenants_share_evenly_whatever_they_ask_for() -> None:
 
 
 def test_service_counts_and_not_requests() -> None:
-    line = WaitingLine(10.0)
+    line = WaitingQueue(10.0)
     for number in range(200):
         line.add(request(number, tenant="long" if number % 2 else "short"))
     served = []
@@ -89,7 +89,7 @@ def test_service_counts_and_not_requests() -> None:
 
 
 def test_staying_away_saves_up_nothing() -> None:
-    line = WaitingLine(10.0)
+    line = WaitingQueue(10.0)
     for number in range(100):
         line.add(request(number, tenant="busy"))
     for _ in range(50):
@@ -101,7 +101,7 @@ def test_staying_away_saves_up_nothing() -> None:
 
 
 def test_who_was_preempted_goes_first_in_its_class_only() -> None:
-    line = WaitingLine(10.0)
+    line = WaitingQueue(10.0)
     line.add(request(0))
     line.put_back(request(1, arrival=5.0))
     line.add(request(2, arrival=5.0, priority=-1))
@@ -109,7 +109,7 @@ def test_who_was_preempted_goes_first_in_its_class_only() -> None:
 
 
 def test_idle_tenants_are_forgotten() -> None:
-    line = WaitingLine(10.0)
+    line = WaitingQueue(10.0)
     for number in range(5 * KEPT_ACCOUNTS):
         line.add(request(number, tenant=str(number)))
         take(line)
@@ -119,7 +119,7 @@ def test_idle_tenants_are_forgotten() -> None:
 @pytest.mark.parametrize("waiting", [100, 10_000])
 def test_work_does_not_grow_with_the_line(waiting: int) -> None:
     """Entries of all heaps stay in proportion, and a turn looks at no more than a few of them."""
-    line = WaitingLine(10.0)
+    line = WaitingQueue(10.0)
     rng = random.Random(0)
     sequences = [request(n, rng.random(), rng.randrange(3), str(rng.randrange(50))) for n in range(waiting)]
     for sequence in sequences:

@@ -160,18 +160,18 @@ def test_a_preempted_sequence_computes_again_and_draws_once_more_where_it_was() 
     sequence.advance(5)
     sequence.append([4])
     sequence.preempt()
-    assert (sequence.state, sequence.computed, sequence.known, sequence.most_cached) == (SequenceState.WAITING, 0, 6, 5)
+    assert (sequence.state, sequence.computed, sequence.known, sequence.max_cached) == (SequenceState.WAITING, 0, 6, 5)
     step = admit(sequence).next_step(6)
     assert (step.samples, step.end) == (1, 6)
 
 
 def test_scores_are_asked_for_once_however_often_a_prompt_is_computed() -> None:
     sequence = admit(make_sequence(prompt=7, scores_prompt=True, prompt_logprobs=0))
-    assert sequence.most_cached == 0
+    assert sequence.max_cached == 0
     sequence.advance(3)
     sequence.preempt()
     admit(sequence)
-    assert (sequence.longest_chunk, sequence.most_cached) == (3, 3)
+    assert (sequence.longest_chunk, sequence.max_cached) == (3, 3)
     assert (list(sequence.next_step(3).scored), sequence.next_step(3).logit_rows) == ([], 0)
     sequence.advance(3)
     assert (len(sequence.next_step(4).scored), sequence.next_step(4).logit_rows) == (3, 4)

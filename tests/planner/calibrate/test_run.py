@@ -12,9 +12,9 @@ from twofold.backends.cpu.backend import CpuBackend
 from twofold.backends.cpu.machine import MachineProbe
 from twofold.core.errors import ResourceError
 from twofold.core.limits import MachineLimits, ReadSpeed
-from twofold.engine.lessons import read_lessons, write_lessons
 from twofold.engine.llm import LLM
 from twofold.engine.scheduler.step_time import MIN_STEPS, StepShape
+from twofold.engine.step_samples import read_step_samples, write_step_samples
 from twofold.host.paths import CacheFolders
 from twofold.planner.calibrate import run
 from twofold.planner.calibrate.probes import PROBES, Probe, affordable
@@ -65,7 +65,7 @@ def test_an_engine_predicts_its_first_step_after_calibration(cache: Path, model:
     with LLM(model, threads=2) as after:
         assert after.engine.scheduler.step_time.predict(StepShape(1, 1, 8, 8)) is not None
         assert after.engine.scheduler.step_time.error is None
-    assert len(read_lessons(model, CpuBackend(threads=2), cache)) >= MIN_STEPS
+    assert len(read_step_samples(model, CpuBackend(threads=2), cache)) >= MIN_STEPS
 
 
 @pytest.mark.usefixtures("cache")
@@ -96,12 +96,12 @@ def test_probes_that_fit() -> None:
 def test_lessons_of_another_model_are_none(tmp_path: Path, model: Path) -> None:
     lessons = [(StepShape(1, 1, 8, 8), 0.01), (StepShape(8, 1, 36, 8), 0.03)]
     backend = CpuBackend("portable", 2)
-    write_lessons(lessons, model, backend, tmp_path)
-    assert read_lessons(model, backend, tmp_path) == tuple(lessons)
-    assert read_lessons(model, CpuBackend(threads=2), tmp_path) == ()
+    write_step_samples(lessons, model, backend, tmp_path)
+    assert read_step_samples(model, backend, tmp_path) == tuple(lessons)
+    assert read_step_samples(model, CpuBackend(threads=2), tmp_path) == ()
     other = tmp_path / model.name
     other.write_bytes(model.read_bytes() + b"more")
-    assert read_lessons(other, backend, tmp_path) == ()
+    assert read_step_samples(other, backend, tmp_path) == ()
     (file,) = (tmp_path / "calibration").iterdir()
     file.write_text('{"version": "twofold.lessons/1", "cpu": 3, "steps": 1}')
-    assert read_lessons(model, backend, tmp_path) == ()
+    assert read_step_samples(model, backend, tmp_path) == ()

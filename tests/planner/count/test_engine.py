@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.planner.count.steps import batch_of
-from tests.support.meter import Meter, MeterOps, meter_step
+from tests.support.meter import MeterOps, OpCounter, meter_step
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.core.kv_layout import KVLayout
 from twofold.core.model import ModelSpec, visible
@@ -72,7 +72,7 @@ def totals(work: Work, names: tuple[str, ...]) -> tuple[float, ...]:
     )
 
 
-def measured(meter: Meter) -> tuple[int, ...]:
+def measured(meter: OpCounter) -> tuple[int, ...]:
     sizes = (meter.weight_bytes, meter.kv_read, meter.kv_written, meter.activation_bytes)
     return 2 * meter.macs, *sizes, meter.calls
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.planner.models import SMOLLM2_135M, recorded, steps_of
 from tests.support.metrics import request_metrics
-from twofold.core.record import SequenceRecord, Stall
+from twofold.core.record import SequenceRecord, WaitReason
 from twofold.core.report import RequestMetrics
 from twofold.planner.explain.lines import explain_request
 
@@ -55,9 +55,9 @@ def test_shared_steps_are_told() -> None:
 
 def test_stalls_by_cause() -> None:
     record = recorded(41, 38)
-    record.stall(Stall.PREEMPTED, 0.12, until=2.0)
-    record.stall(Stall.PREFILL, 0.031)
-    record.stall(Stall.TURN, 0.02)
+    record.stall(WaitReason.PREEMPTED, 0.12, until=2.0)
+    record.stall(WaitReason.PREFILL, 0.031)
+    record.stall(WaitReason.TURN, 0.02)
     record.preemptions, record.recomputed, record.swapped = 1, 38, 2
     assert explained(report(record))["stalled"] == [
         "120.0 ms  preempted 1 time, 38 tokens computed again, 2 blocks swapped",
@@ -78,7 +78,7 @@ def test_predictions_are_judged_where_there_were_some(predicted: float, verdict:
 
 def test_a_request_that_never_ran() -> None:
     record = SequenceRecord()
-    record.stall(Stall.TURN, 2.5, until=2.5)
+    record.stall(WaitReason.TURN, 2.5, until=2.5)
     lines = explained(report(record, admitted=None, first=None))
     assert lines == {"queue": ["2,500.0 ms"], "stalled": ["2,500.0 ms  waiting behind others"]}
 

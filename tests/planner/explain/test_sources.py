@@ -14,7 +14,7 @@ from tests.planner.models import SMOLLM2_135M, recorded, steps_of
 from tests.server.accounts.requests import served
 from tests.support.metrics import request_metrics
 from twofold.core.errors import ParameterError
-from twofold.core.record import Stall
+from twofold.core.record import WaitReason
 from twofold.planner.explain.explanation import explain_observed, like
 from twofold.planner.explain.observed import Observed
 from twofold.planner.explain.sources.read import read_observed
@@ -53,8 +53,8 @@ def record(*, ceilings: bool = True, reports: int = 1) -> dict[str, Any]:
     work = recorded(41, 1)
     for position in range(41, 78):
         work.decode.add_step(position, 1, step_rows=2, logit_rows=1, seconds=0.02, predicted_s=0.01)
-    work.stall(Stall.TURN, 0.15, until=0.15)
-    work.stall(Stall.PREFILL, 0.3)
+    work.stall(WaitReason.TURN, 0.15, until=0.15)
+    work.stall(WaitReason.PREFILL, 0.3)
     report = request_metrics("r", 0.0, 0.2, 0.7, 1.7, 1.7, 41, 0, 38, ("stop",), work)
     known = steps_of(SMOLLM2_135M, "Q4_1") if ceilings else None
     return RequestAccount(served(reports=(report,) * reports), known).data()

@@ -10,7 +10,7 @@ from twofold.planner.machines.known import find_machine, known_machines
 from twofold.planner.machines.local import local_machine
 from twofold.planner.machines.machine import Cited, Machine
 
-LEAST_SOURCE = 8
+MIN_SOURCE = 8
 every = pytest.mark.parametrize("machine", known_machines().values(), ids=lambda machine: machine.name)
 
 
@@ -18,7 +18,7 @@ every = pytest.mark.parametrize("machine", known_machines().values(), ids=lambda
 def test_every_figure_is_cited(machine: Machine) -> None:
     for name, value in machine.cited().items():
         assert isinstance(value, Cited), name
-        assert len(value.source) >= LEAST_SOURCE, name
+        assert len(value.source) >= MIN_SOURCE, name
         assert value > 0, name
     assert {"memory", "bandwidth"} <= set(machine.cited())
     assert machine.peaks

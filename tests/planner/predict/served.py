@@ -46,7 +46,7 @@ MODELS = {
     "moonshotai/Kimi-K2.5": "kimi-k2",
 }
 CACHED = "nvidia/Llama-3.1-8B-Instruct-FP8"
-MOST_DEVICES = 8
+MAX_DEVICES = 8
 QUEUED = 512
 AS_PUBLISHED = {"gpt-oss-120b": ("fp4", ""), "kimi-k2": ("int4",)}
 """By model the precisions that mean the formats of its publisher."""
@@ -125,7 +125,7 @@ def _served(row: Row, generation: Generation) -> Served | None:
     tp, ep = _devices(row)
     concurrency = _number(row["batch_size"])
     machine = known_machines().get(row["system"].split("_")[0])
-    if machine is None or not 1 <= tp <= MOST_DEVICES or _number(row["attention_dp_size"]) > 1:
+    if machine is None or not 1 <= tp <= MAX_DEVICES or _number(row["attention_dp_size"]) > 1:
         return None
     shape = find_shape(MODELS[row["model_path"]])
     if shape.name == "gpt-oss-120b" and generation == "hopper" and concurrency >= QUEUED:

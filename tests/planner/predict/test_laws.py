@@ -19,7 +19,7 @@ from twofold.planner.predict.demand import Demand
 from twofold.planner.predict.known import CPU, GPU, LOOP, constants_for
 from twofold.planner.predict.queueing import Queue
 from twofold.planner.predict.request import Case, Predictor
-from twofold.planner.predict.speculation import check_ratio, least_acceptance, speed_up, tokens_a_turn
+from twofold.planner.predict.speculation import check_ratio, min_acceptance, speed_up, tokens_a_turn
 from twofold.planner.predict.steps import StepPredictor
 from twofold.planner.shapes.known import find_shape, known_shapes
 
@@ -152,7 +152,7 @@ def test_guesses() -> None:
     assert tokens_a_turn(0.8, 4) == pytest.approx((1 - 0.8**5) / 0.2)
     assert tokens_a_turn(1.0, 3) == 4
     assert tokens_a_turn(0.0, 3) == 1
-    assert speed_up(least_acceptance(0.1, 1.05), 1, 0.1, 1.05) == pytest.approx(1)
+    assert speed_up(min_acceptance(0.1, 1.05), 1, 0.1, 1.05) == pytest.approx(1)
     with pytest.raises(ParameterError):
         tokens_a_turn(1.5, 2)
 

@@ -7,7 +7,7 @@ import pytest
 from twofold.core.errors import ModelNotFoundError
 from twofold.planner.price import table
 from twofold.planner.price.catalog import Catalog
-from twofold.planner.price.minimums import least_cached
+from twofold.planner.price.minimums import min_cached
 from twofold.planner.price.table import known_catalog, parse_table, read_table
 
 CATALOG = read_table()
@@ -74,7 +74,7 @@ def test_what_a_provider_calls_it_is_asked_last() -> None:
 
 def test_shortest_prefixes_that_are_kept() -> None:
     names = ("claude-sonnet-4-6", "claude-sonnet-4-5", "claude-opus-4-6", "claude-opus-5-5", "claude-haiku-4-5")
-    assert [least_cached(f"anthropic/{name}") for name in names] == [2048, 1024, 4096, 512, 4096]
-    assert least_cached("openai/gpt-5") == least_cached("google/gemini-2.5-flash") == 1024
-    assert least_cached("google/gemini-2.5-pro") == 4096
-    assert least_cached("elsewhere/m") == 0
+    assert [min_cached(f"anthropic/{name}") for name in names] == [2048, 1024, 4096, 512, 4096]
+    assert min_cached("openai/gpt-5") == min_cached("google/gemini-2.5-flash") == 1024
+    assert min_cached("google/gemini-2.5-pro") == 4096
+    assert min_cached("elsewhere/m") == 0

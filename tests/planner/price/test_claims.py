@@ -26,7 +26,7 @@ def saved_a_day(found: ApiCost) -> float:
 
 def test_the_prompt_is_too_short_to_be_cached_and_saves_nothing() -> None:
     found = cost(CLAIM)
-    assert (found.caching, found.least_cached, saved_a_day(found)) == ("too short", 2_048, 0)
+    assert (found.caching, found.min_cached, saved_a_day(found)) == ("too short", 2_048, 0)
 
 
 def test_the_ceiling_is_ninety_per_cent_and_poisson_arrivals_save_less() -> None:
@@ -34,7 +34,7 @@ def test_the_ceiling_is_ninety_per_cent_and_poisson_arrivals_save_less() -> None
     found = cost(CLAIM, "claude-sonnet-4-5")
     assert found.caching == "on"
     assert float(found.plain.total) * 1_000 == pytest.approx(6.00)
-    assert float(found.most_saved) * 1_000 == pytest.approx(5.40)
+    assert float(found.max_saved) * 1_000 == pytest.approx(5.40)
     assert saved_a_day(found) == pytest.approx(5.19, abs=0.005)
 
 

@@ -9,7 +9,7 @@ from decimal import Decimal
 import pytest
 
 from twofold.core.errors import ParameterError
-from twofold.planner.price.compression import Compression, against_cache, compression_saved, least_ratio
+from twofold.planner.price.compression import Compression, against_cache, compression_saved, min_ratio
 from twofold.planner.price.document import as_json
 from twofold.planner.price.table import parse_table, read_table
 from twofold.planner.price.tell import dollars, minutes, tell_api, tell_compression, tell_prices
@@ -100,9 +100,9 @@ def test_compression_pays_where_it_saves_more_than_it_costs() -> None:
     assert Compression(4, cost=0.0014).pays(1_000, 2e-6)
     assert not Compression(10).pays(1_000, 2e-6, cached_at=0.1)
     assert Compression(10.1).pays(1_000, 2e-6, cached_at=0.1)
-    assert least_ratio(1_000, 2e-6, cached_at=0.1) == pytest.approx(10)
-    assert least_ratio(1_000, 2e-6, 0.001) == pytest.approx(2)
-    assert least_ratio(1_000, 2e-6, 0.002) == float("inf")
+    assert min_ratio(1_000, 2e-6, cached_at=0.1) == pytest.approx(10)
+    assert min_ratio(1_000, 2e-6, 0.001) == pytest.approx(2)
+    assert min_ratio(1_000, 2e-6, 0.002) == float("inf")
     for ratio, price in ((0.0, 0.0), (float("nan"), 0.0), (2.0, -1.0)):
         with pytest.raises(ParameterError):
             Compression(ratio, price)
@@ -113,7 +113,7 @@ def test_compression_of_a_workload() -> None:
     assert compression_saved(found, Compression(2)) == pytest.approx(0.001)
     against = against_cache(found, Compression(2))
     assert against is not None
-    assert (against.saved, against.least_ratio) == pytest.approx((600 * 2e-6 * (0.1 - 0.5), 10))
+    assert (against.saved, against.min_ratio) == pytest.approx((600 * 2e-6 * (0.1 - 0.5), 10))
     assert against_cache(cost(replace(WORK, prefix_tokens=0)), Compression(2)) is None
 
 

@@ -10,7 +10,7 @@ import pytest
 from twofold.planner.count.memory import parameters
 from twofold.planner.machines.known import find_machine
 from twofold.planner.price.caching import CacheCost, miss_share
-from twofold.planner.price.compression import Compression, least_ratio
+from twofold.planner.price.compression import Compression, min_ratio
 from twofold.planner.price.crossover import implied_kv
 from twofold.planner.price.lifetime import CHINCHILLA, Lifetime
 from twofold.planner.price.table import read_table
@@ -38,7 +38,7 @@ def test_a_prefix_costs_what_its_misses_do() -> None:
     assert plain == pytest.approx(1 / (1 + rate * ttl))
     assert cost.mean(refreshed) == pytest.approx(refreshed * 1.25 + (1 - refreshed) * 0.1)
     assert cost.session(5) == pytest.approx((1.25 + 4 * 0.1) / 5)
-    assert cost.most_misses == pytest.approx((1 - 0.1) / (1.25 - 0.1))
+    assert cost.max_misses == pytest.approx((1 - 0.1) / (1.25 - 0.1))
 
 
 def test_a_workload_pays_by_these_formulas() -> None:
@@ -56,7 +56,7 @@ def test_compression_pays_above_what_the_compressor_costs() -> None:
     edge = price * 4_000 * (1 - 1 / 4)
     assert Compression(4, cost=edge * 0.999).pays(4_000, price)
     assert not Compression(4, cost=edge * 1.001).pays(4_000, price)
-    assert least_ratio(4_000, price, cached_at=0.1) == pytest.approx(1 / 0.1)
+    assert min_ratio(4_000, price, cached_at=0.1) == pytest.approx(1 / 0.1)
 
 
 def test_a_price_tier_implies_one_of_two_caches() -> None:

@@ -13,7 +13,7 @@ from twofold.planner.machines.known import find_machine
 from twofold.planner.predict.known import GPU, LOOP
 from twofold.planner.predict.queueing import Queue
 from twofold.planner.predict.request import Case, Predictor
-from twofold.planner.predict.speculation import least_acceptance, speed_up, tokens_a_turn
+from twofold.planner.predict.speculation import min_acceptance, speed_up, tokens_a_turn
 from twofold.planner.shapes.known import find_shape
 
 PARAMETERS, HEAD, LAYERS, HIDDEN = 68.451e9, 1.0507e9, 80, 8192
@@ -84,7 +84,7 @@ def test_speculation() -> None:
     """E = (1 − α^(γ+1))/(1 − α) and E/(γ·c + v): 3.36 tokens a turn, 2.8 times as fast (Leviathan et al. 2023)."""
     assert tokens_a_turn(0.8, 4) == pytest.approx((1 - 0.8**5) / (1 - 0.8)) == pytest.approx(3.36, abs=0.002)
     assert speed_up(0.8, 4, 0.05, 1.0) == pytest.approx(3.3616 / 1.2)
-    assert least_acceptance(0.05, 1.02) == pytest.approx(0.05 + 1.02 - 1)
+    assert min_acceptance(0.05, 1.02) == pytest.approx(0.05 + 1.02 - 1)
     assert speed_up(0.99, 4, 0.0, 5.0) < 1
 
 

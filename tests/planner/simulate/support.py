@@ -38,8 +38,8 @@ class Listed:
 
     follows = False
 
-    def __init__(self, jobs: Sequence[SimulatedJob], most_open: int | None = None) -> None:
-        self._jobs, self.most_open = jobs, most_open
+    def __init__(self, jobs: Sequence[SimulatedJob], max_open: int | None = None) -> None:
+        self._jobs, self.max_open = jobs, max_open
 
     def begin(self) -> Iterator[SimulatedJob]:
         return iter(self._jobs)

@@ -12,13 +12,13 @@ from tests.planner.models import SMOLLM2_135M, steps_of
 from tests.server.accounts.requests import report, served
 from tests.support.metrics import request_metrics
 from twofold.core.errors import NotFoundError
-from twofold.core.record import SequenceRecord, Stall
+from twofold.core.record import SequenceRecord, WaitReason
 from twofold.core.report import RequestMetrics
 from twofold.core.tables import parse_toml
 from twofold.observe.accounting.bill import make_bill
 from twofold.observe.accounting.prices import PriceSheet
 from twofold.planner.predict.phase import PhaseCost, phase_floor
-from twofold.server.accounts.ledger import RecentRequests
+from twofold.server.accounts.accounting import RecentRequests
 from twofold.server.accounts.record import RequestAccount
 
 SHEET = PriceSheet.of(parse_toml("[default]\ninput = 1\noutput = 4"))
@@ -81,7 +81,7 @@ def test_phases_beside_their_limits() -> None:
 
 def test_stalls_and_preemptions() -> None:
     given = report()
-    given.record.stall(Stall.PREEMPTED, 0.25, until=11.0)
+    given.record.stall(WaitReason.PREEMPTED, 0.25, until=11.0)
     given.record.preemptions, given.record.recomputed, given.record.swapped = 1, 50, 3
     (prompt,) = record(given)["prompts"]
     assert prompt["stalls_s"] == {"preempted": 0.25}
@@ -110,7 +110,7 @@ def test_the_last_ones_are_kept_for_their_tenant() -> None:
 
 
 def test_requests_with_many_prompts_are_told_in_part_and_kept_for_less_long() -> None:
-    recent = RecentRequests(most=9, most_prompts=150)
+    recent = RecentRequests(most=9, max_prompts=150)
     for number in (1, 2, 2, 3):
         recent.add(RequestAccount(served(*[report()] * 70, request_id=f"req_{number}")))
     assert len(recent) == 2

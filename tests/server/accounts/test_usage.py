@@ -17,7 +17,7 @@ from twofold.core.tables import parse_toml
 from twofold.observe.accounting.bill import Bill, make_bill, total_of
 from twofold.observe.accounting.prices import PriceSheet
 from twofold.observe.served import ServedRequest
-from twofold.server.accounts.usage import UsageBook
+from twofold.server.accounts.usage import UsageStore
 
 T = TypeVar("T")
 SHEET = PriceSheet.of(parse_toml("[default]\ninput = 0.07\noutput = 0.13"))
@@ -28,7 +28,7 @@ def billed(request: ServedRequest) -> tuple[ServedRequest, Bill | None]:
     return request, make_bill(request.reports, request.written_tokens, SHEET, request.model, request.tier)
 
 
-def entries(book: UsageBook, tenant: str | None = "acme", **asked: Any) -> Coroutine[Any, Any, list[dict[str, Any]]]:
+def entries(book: UsageStore, tenant: str | None = "acme", **asked: Any) -> Coroutine[Any, Any, list[dict[str, Any]]]:
     async def ask() -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = (await book.data(tenant, **asked))["data"]
         return found
@@ -38,7 +38,7 @@ def entries(book: UsageBook, tenant: str | None = "acme", **asked: Any) -> Corou
 
 def test_sums_of_a_request(tmp_path: Path) -> None:
     async def check() -> None:
-        book = UsageBook(tmp_path / "usage.db")
+        book = UsageStore(tmp_path / "usage.db")
         book.add(*billed(served(report(batch=2), written_tokens={3600.0: 10}, reasoning_tokens=3)))
         (entry,) = await entries(book, by=("day", "tenant", "key", "model", "tier"))
         await book.close()
@@ -70,7 +70,7 @@ def test_sums_are_exact_over_restarts(tmp_path: Path) -> None:
     path, rng, amounts = tmp_path / "usage.db", random.Random(4), []
 
     async def serve_some() -> None:
-        book = UsageBook(path)
+        book = UsageStore(path)
         for _ in range(20):
             request, bill = billed(served(report(rng.randrange(50, 5000), 3, rng.randrange(1, 99))))
             assert bill is not None
@@ -84,7 +84,7 @@ def test_sums_are_exact_over_restarts(tmp_path: Path) -> None:
         asyncio.run(serve_some())
 
     async def read() -> None:
-        book = UsageBook(path)
+        book = UsageStore(path)
         ((cost, requests),) = book._file.use(lambda c: c.execute("SELECT cost, requests FROM usage").fetchall())
         await book.close()
         assert Decimal(cost) == total_of(amounts) > 0
@@ -96,7 +96,7 @@ def test_sums_are_exact_over_restarts(tmp_path: Path) -> None:
 
 def test_groups_and_tenants() -> None:
     async def check() -> None:
-        book = UsageBook(None)
+        book = UsageStore(None)
         for words in ("acme a flex", "acme a default", "acme b flex", "x a flex"):
             tenant, model, tier = words.split()
             book.add(*billed(served(tenant=tenant, model=model, tier=tier)))
@@ -119,7 +119,7 @@ def test_groups_and_tenants() -> None:
 
 def test_days() -> None:
     async def check() -> None:
-        book = UsageBook(None, days=2)
+        book = UsageStore(None, days=2)
         for day in (-2, -1, 0):
             book.add(served(arrived_at=NOON + day * DAY_S), None)
         assert [e["day"] for e in await entries(book, by=("day",))] == ["2026-11-19", "2026-11-20", "2026-11-21"]
@@ -134,7 +134,7 @@ def test_days() -> None:
 @pytest.mark.parametrize(("asked", "param"), [({"by": ("modle",)}, "by"), ({"since": "yesterday"}, "since")])
 def test_wrong_questions_are_named(asked: dict[str, Any], param: str) -> None:
     async def check() -> None:
-        book = UsageBook(None)
+        book = UsageStore(None)
         with pytest.raises(ParameterError) as caught:
             await book.data("acme", **asked)
         await book.close()
@@ -145,7 +145,7 @@ def test_wrong_questions_are_named(asked: dict[str, Any], param: str) -> None:
 
 def test_what_could_not_be_written_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def check() -> None:
-        book = UsageBook(tmp_path / "usage.db")
+        book = UsageStore(tmp_path / "usage.db")
         writing = asyncio.create_task(book.run(every_s=0.005))
         book.add(served(), None)
 
@@ -173,7 +173,7 @@ def test_what_could_not_be_written_is_tried_again(tmp_path: Path, monkeypatch: p
 
 def test_a_cancelled_writing_loses_nothing(tmp_path: Path) -> None:
     async def check() -> None:
-        book = UsageBook(tmp_path / "usage.db")
+        book = UsageStore(tmp_path / "usage.db")
         for _ in range(20):
             book.add(served(), None)
             writing = asyncio.create_task(book.flush())

@@ -168,7 +168,7 @@ def test_pages_of_batches(bench: Bench) -> None:
 
 
 def test_busy_models_are_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "LEAST_WAIT_S", 0.001)
+    monkeypatch.setattr(runs, "MIN_WAIT_S", 0.001)
 
     async def act(call: LineCall) -> None:
         tries = bench.answerer.calls[call.custom_id]
@@ -188,7 +188,7 @@ def test_busy_models_are_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("error", "status", "code", "tries"),
     [
-        (WorkerError("The model's process ended."), 503, "server_error", runs.MOST_CRASHES),
+        (WorkerError("The model's process ended."), 503, "server_error", runs.MAX_CRASHES),
         (ContextLengthError("Too long."), 400, "context_length_exceeded", 1),
         (KeyError("canary"), 500, "server_error", 1),
         (TimeoutError(), 500, "server_error", 1),

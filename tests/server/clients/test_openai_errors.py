@@ -19,7 +19,7 @@ from tests.server.live import LiveServer
 SAY_HI: Final = [{"role": "user", "content": "hi"}]
 ASK: Final[dict[str, Any]] = {"model": TINY, "messages": SAY_HI, "max_completion_tokens": 4, "temperature": 0}
 LONG: Final[Any] = ASK | {"max_completion_tokens": 8000, "extra_body": {"ignore_eos": True}}
-MOST_S: Final = 20.0
+MAX_S: Final = 20.0
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def _ask_and_leave(client: Any) -> None:
 
 
 def _until_one_waits(guarded: Guarded) -> None:
-    until = time.monotonic() + MOST_S
+    until = time.monotonic() + MAX_S
     while waiting(guarded) < 1:
         assert time.monotonic() < until
         time.sleep(0.02)
@@ -182,7 +182,7 @@ def test_a_full_server_is_asked_again(guarded: Guarded) -> None:
             answer.start()
             time.sleep(0.3)
             assert told == []
-        answer.join(MOST_S)
+        answer.join(MAX_S)
     assert told[0].choices[0].message.content
 
 
@@ -217,7 +217,7 @@ def test_cancelling_a_task_ends_the_work(guarded: Guarded) -> None:
 
 
 def _until_idle(guarded: Guarded) -> None:
-    until = time.monotonic() + MOST_S
+    until = time.monotonic() + MAX_S
     while waiting(guarded, "vllm:num_requests_running{"):
         assert time.monotonic() < until
         time.sleep(0.1)

@@ -34,7 +34,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
     "ollama": OllamaDialect(),
 }
 CLIENTS: Final = {"openai": "OpenAI's", "anthropic": "Anthropic's", "ollama": "Ollama's"}
-MOST_LISTED: Final = 12
+MAX_LISTED: Final = 12
 NEEDS_THINKING: Final = "¹"
 
 
@@ -83,7 +83,7 @@ class Row:
         """The labels; where all values fared alike, or there are many, not every one."""
         if self.verdict == "refused" and len(labels) == len(self.outcomes) > 1:
             return f"all {len(labels)} that were tried"
-        shown, left = labels[:MOST_LISTED], len(labels) - MOST_LISTED
+        shown, left = labels[:MAX_LISTED], len(labels) - MAX_LISTED
         return ", ".join(shown) + (f" and {left} more" if left > 0 else "")
 
 

@@ -21,9 +21,9 @@ from twofold.api.base import Dialect
 from twofold.api.openai.errors import OpenAIDialect
 from twofold.core.errors import NotFoundError, TwofoldError
 from twofold.server.edge.body import ClientGoneError, check_json_type, decode_json, read_body
-from twofold.server.edge.door import Door, arrival_of
 from twofold.server.edge.keys import KeyRing
 from twofold.server.edge.limits import BodyLimits, ConnectionLimits
+from twofold.server.edge.middleware import EdgeMiddleware, arrival_of
 from twofold.server.edge.protocol import uvicorn_config
 from twofold.server.edge.refusals import RawResponse, Refusals
 
@@ -143,7 +143,7 @@ def running(
 ) -> Iterator[Running]:
     """Serves the application; ``rest`` are fields of Service."""
     service = Service(**rest)
-    door = Door(service, keys, REFUSALS)
+    door = EdgeMiddleware(service, keys, REFUSALS)
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn_config(door, "127.0.0.1", 0, limits, REFUSALS))
     thread = threading.Thread(target=lambda: server.run(sockets=[listener]))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twofold.core.errors import ParameterError, QuotaError
-from twofold.server.edge.quotas import Quota, Quotas, Visit
+from twofold.server.edge.quotas import Quota, Quotas, QuotaUse
 
 
 def test_requests_a_minute_fill_evenly() -> None:
@@ -171,7 +171,7 @@ def test_no_more_passes_than_flows_in(steps: list[tuple[float, int]]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 5), max_size=80))
 def test_what_runs_never_exceeds_the_limit(choices: list[int]) -> None:
-    quotas, quota, running = Quotas(), Quota(concurrent=3, kv_tokens=100), list[Visit]()
+    quotas, quota, running = Quotas(), Quota(concurrent=3, kv_tokens=100), list[QuotaUse]()
     for choice in choices:
         if choice < 2 and running:
             running.pop(choice % len(running)).leave(0, 0, 0.0)

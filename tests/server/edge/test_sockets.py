@@ -25,7 +25,7 @@ from tests.server.edge.service import (
     wait_for,
 )
 from twofold.server.edge.limits import BodyLimits, ConnectionLimits
-from twofold.server.edge.protocol import GateProtocol
+from twofold.server.edge.protocol import EdgeProtocol
 
 LIMITS = ConnectionLimits(
     connections=40, spare=10, head_bytes=16384, head_lines=50, head_s=0.4, keep_alive_s=0.6, stall_s=0.6, linger_s=0.4
@@ -235,7 +235,7 @@ def test_closed_connections_leave_nothing_to_the_garbage_collector(server: Runni
                 client.sendall(get("/wait", close=False))
                 time.sleep(0.02)
         wait_for(lambda: server.service.left >= before + 10 and server.open_connections == 0, 2)
-        wait_for(lambda: not any(issubclass(type(thing), GateProtocol) for thing in gc.get_objects()), 2)
+        wait_for(lambda: not any(issubclass(type(thing), EdgeProtocol) for thing in gc.get_objects()), 2)
     finally:
         gc.enable()
 

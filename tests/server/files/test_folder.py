@@ -38,7 +38,7 @@ def test_servers_find_their_folders_again_in_any_order(tmp_path: Path) -> None:
 
 
 def test_there_are_not_endless_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "MOST_SERVERS", 2)
+    monkeypatch.setattr(folder, "MAX_SERVERS", 2)
     with (
         closing(claim_folder(tmp_path, 0)),
         closing(claim_folder(tmp_path, 0)),

@@ -7,7 +7,7 @@ import pytest
 from tests.engine.conftest import tiny_spec
 from twofold.core.errors import ResourceError
 from twofold.engine.config import EngineOptions, resolve
-from twofold.server.models.memory import LEAST_ROOM, plan, plan_of, room_for
+from twofold.server.models.memory import MIN_ROOM, plan, plan_of, room_for
 
 GIB = 1 << 30
 
@@ -42,4 +42,4 @@ def test_models_that_fit_together_share_and_others_take_turns() -> None:
     assert room_for(GIB, [GIB], 4 * GIB) == 2 * GIB
     assert room_for(GIB, [2 * GIB], 4 * GIB) == GIB + GIB // 2
     assert room_for(GIB, [3 * GIB], 4 * GIB) == 4 * GIB
-    assert room_for(GIB, [GIB], 2 * GIB + 2 * LEAST_ROOM - 2) == 2 * GIB + 2 * LEAST_ROOM - 2
+    assert room_for(GIB, [GIB], 2 * GIB + 2 * MIN_ROOM - 2) == 2 * GIB + 2 * MIN_ROOM - 2

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from tests.server.models.conftest import ONE_MODEL, TWO_MODELS, settings
-from tests.server.models.test_hub import answered, opened, states
+from tests.server.models.test_registry import answered, opened, states
 from tests.server.workers.conftest import SHORT, job_of, until, whole
 from twofold.core.errors import ModelNotFoundError
-from twofold.server.models.offers import Offer
+from twofold.server.models.named_models import NamedModel
 
 
-def test_an_idle_model_is_unloaded_at_once_and_loaded_by_the_next_request(offers: tuple[Offer, ...]) -> None:
+def test_an_idle_model_is_unloaded_at_once_and_loaded_by_the_next_request(offers: tuple[NamedModel, ...]) -> None:
     async def unload() -> None:
         async with opened(offers, settings(TWO_MODELS)) as hub:
             assert (await hub.load("second")).entry.state == "ready"
@@ -32,7 +32,7 @@ def test_an_idle_model_is_unloaded_at_once_and_loaded_by_the_next_request(offers
     asyncio.run(unload())
 
 
-def test_a_model_in_use_is_unloaded_when_its_last_request_has_ended(offers: tuple[Offer, ...]) -> None:
+def test_a_model_in_use_is_unloaded_when_its_last_request_has_ended(offers: tuple[NamedModel, ...]) -> None:
     async def unload() -> None:
         async with opened(offers, settings(ONE_MODEL)) as hub:
             async with hub.lease("first") as model:
@@ -48,7 +48,7 @@ def test_a_model_in_use_is_unloaded_when_its_last_request_has_ended(offers: tupl
     asyncio.run(unload())
 
 
-def test_a_model_that_is_idle_for_long_is_unloaded(offers: tuple[Offer, ...]) -> None:
+def test_a_model_that_is_idle_for_long_is_unloaded(offers: tuple[NamedModel, ...]) -> None:
     async def wait() -> None:
         async with opened(offers, replace(settings(TWO_MODELS), idle_unload_s=0.3)) as hub:
             async with hub.lease("first"):
@@ -64,7 +64,7 @@ def test_a_model_that_is_idle_for_long_is_unloaded(offers: tuple[Offer, ...]) ->
     asyncio.run(wait())
 
 
-def test_who_asks_while_a_model_ends_waits_for_a_new_one(offers: tuple[Offer, ...]) -> None:
+def test_who_asks_while_a_model_ends_waits_for_a_new_one(offers: tuple[NamedModel, ...]) -> None:
     async def race() -> None:
         async with opened(offers, settings(ONE_MODEL)) as hub:
             unloading = asyncio.create_task(hub.unload("first"))
@@ -81,7 +81,7 @@ def test_who_asks_while_a_model_ends_waits_for_a_new_one(offers: tuple[Offer, ..
     asyncio.run(race())
 
 
-def test_the_last_user_says_how_long_a_model_stays(offers: tuple[Offer, ...]) -> None:
+def test_the_last_user_says_how_long_a_model_stays(offers: tuple[NamedModel, ...]) -> None:
     async def keep() -> None:
         async with opened(offers, replace(settings(TWO_MODELS), idle_unload_s=1000)) as hub:
             for asked, left in ((None, 1000), (50, 50), (-1, None), (1e300, 1e7)):

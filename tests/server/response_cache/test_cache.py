@@ -16,16 +16,16 @@ from twofold.core.errors import ResourceError
 from twofold.core.request import EngineRequest
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.server.response_cache.answers import deltas, pack
-from twofold.server.response_cache.cache import MOST_WRITES, ReplayCache, ReplaySettings
-from twofold.server.response_cache.key import ReplayKey
+from twofold.server.response_cache.cache import MAX_WRITES, ResponseCache, ResponseCacheSettings
+from twofold.server.response_cache.key import ResponseCacheKey
 
-Work = Callable[[ReplayCache], Awaitable[None]]
+Work = Callable[[ResponseCache], Awaitable[None]]
 CLOCK = VirtualClock(1e9)
 
 
-def run(work: Work, path: Path | None = None, settings: ReplaySettings | None = None) -> None:
+def run(work: Work, path: Path | None = None, settings: ResponseCacheSettings | None = None) -> None:
     async def whole() -> None:
-        cache = ReplayCache(path, settings or ReplaySettings(), CLOCK.now)
+        cache = ResponseCache(path, settings or ResponseCacheSettings(), CLOCK.now)
         try:
             await work(cache)
         finally:
@@ -34,7 +34,7 @@ def run(work: Work, path: Path | None = None, settings: ReplaySettings | None = 
     asyncio.run(whole())
 
 
-def key_of(cache: ReplayCache, *jobs: EngineRequest, tenant: str = "t") -> ReplayKey:
+def key_of(cache: ResponseCache, *jobs: EngineRequest, tenant: str = "t") -> ResponseCacheKey:
     key = cache.key(tenant, "model", jobs or (job(),))
     assert key is not None
     return key
@@ -43,12 +43,12 @@ def key_of(cache: ReplayCache, *jobs: EngineRequest, tenant: str = "t") -> Repla
 def test_what_comes_back_is_what_was_made(tmp_path: Path) -> None:
     made = output()
 
-    async def keep(cache: ReplayCache) -> None:
+    async def keep(cache: ResponseCache) -> None:
         key = key_of(cache, job(), vector_job())
         assert await cache.get(key, "req_1") is None
         await cache.put(key, [made, vector_output()])
 
-    async def find(cache: ReplayCache) -> None:
+    async def find(cache: ResponseCache) -> None:
         found = await cache.get(key_of(cache, job(), vector_job()), "req_2")
         assert found is not None
         text, vector = found
@@ -66,7 +66,7 @@ def test_what_comes_back_is_what_was_made(tmp_path: Path) -> None:
 
 
 def test_prompts_are_not_kept(tmp_path: Path) -> None:
-    async def keep(cache: ReplayCache) -> None:
+    async def keep(cache: ResponseCache) -> None:
         await cache.put(key_of(cache), [replace(output(), prompt="canary 1234")])
 
     run(keep, tmp_path / "replay.db")
@@ -94,7 +94,7 @@ def test_a_stream_of_it_has_everything() -> None:
 def test_what_is_not_whole_is_not_kept(cut: RequestOutput) -> None:
     assert pack([output(), cut]) is None
 
-    async def keep(cache: ReplayCache) -> None:
+    async def keep(cache: ResponseCache) -> None:
         await cache.put(key_of(cache), [cut])
         assert await cache.get(key_of(cache), "r") is None
         assert (cache.counts.stored, cache.counts.dropped) == (0, 1)
@@ -103,7 +103,7 @@ def test_what_is_not_whole_is_not_kept(cut: RequestOutput) -> None:
 
 
 def test_tenants_do_not_share() -> None:
-    async def check(cache: ReplayCache) -> None:
+    async def check(cache: ResponseCache) -> None:
         mine = key_of(cache, tenant="a")
         await cache.put(mine, [output()])
         assert await cache.get(key_of(cache, tenant="b"), "r") is None
@@ -114,7 +114,7 @@ def test_tenants_do_not_share() -> None:
 
 
 def test_answers_end_with_their_time() -> None:
-    async def check(cache: ReplayCache) -> None:
+    async def check(cache: ResponseCache) -> None:
         await cache.put(key_of(cache), [output()])
         CLOCK.advance(59)
         assert await cache.get(key_of(cache), "r") is not None
@@ -123,13 +123,13 @@ def test_answers_end_with_their_time() -> None:
         await cache.put(key_of(cache, job(1)), [output()])
         assert (cache.counts.expired, cache._sizes["t"]) == (1, len(pack([output()]) or b"") + 256)
 
-    run(check, settings=ReplaySettings(ttl_s=60))
+    run(check, settings=ResponseCacheSettings(ttl_s=60))
 
 
 def test_who_holds_the_most_loses_what_it_used_least_lately() -> None:
     size = len(pack([output()]) or b"") + 256
 
-    async def check(cache: ReplayCache) -> None:
+    async def check(cache: ResponseCache) -> None:
         async def put(tenant: str, number: int) -> None:
             CLOCK.advance(1)
             await cache.put(key_of(cache, job(number), tenant=tenant), [output()])
@@ -153,19 +153,19 @@ def test_who_holds_the_most_loses_what_it_used_least_lately() -> None:
         )
         assert (bodies, held) == (10, cache._sizes.total())
 
-    run(check, settings=ReplaySettings(most_bytes=10 * size))
+    run(check, settings=ResponseCacheSettings(max_bytes=10 * size))
 
 
 def test_an_answer_that_is_too_large_drives_nothing_out() -> None:
-    async def check(cache: ReplayCache) -> None:
+    async def check(cache: ResponseCache) -> None:
         await cache.put(key_of(cache), [output("".join(map(chr, range(40, 4000))))])
         assert (cache.counts.stored, cache.counts.dropped) == (0, 1)
 
-    run(check, settings=ReplaySettings(most_bytes=4096))
+    run(check, settings=ResponseCacheSettings(max_bytes=4096))
 
 
 def test_the_newest_answer_counts() -> None:
-    async def check(cache: ReplayCache) -> None:
+    async def check(cache: ResponseCache) -> None:
         for text in ("one", "two"):
             await cache.put(key_of(cache), [output(text)])
         found = await cache.get(key_of(cache), "r")
@@ -179,7 +179,7 @@ def test_the_newest_answer_counts() -> None:
 
 
 def test_forgetting() -> None:
-    async def check(cache: ReplayCache) -> None:
+    async def check(cache: ResponseCache) -> None:
         for tenant in ("a", "a", "b"):
             for number in (1, 2):
                 await cache.put(key_of(cache, job(number), tenant=tenant), [output()])
@@ -193,7 +193,7 @@ def test_forgetting() -> None:
 
 
 def test_a_body_that_went_bad_is_a_miss() -> None:
-    async def check(cache: ReplayCache) -> None:
+    async def check(cache: ResponseCache) -> None:
         for junk in (b"", b"junk", (pack([output(), output()]) or b""), (pack([output()]) or b"")[:-3]):
             await cache.put(key_of(cache), [output()])
             cache._file.use(lambda c, junk=junk: c.execute("UPDATE bodies SET data = ?", (junk,)))  # type: ignore[misc]
@@ -207,7 +207,7 @@ def test_a_file_that_fails_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None
     def fail(_: object) -> None:
         raise ResourceError("The disk is full.")
 
-    async def check(cache: ReplayCache) -> None:
+    async def check(cache: ResponseCache) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(cache._file, "use", fail)
             await cache.put(key_of(cache), [output()])
@@ -223,7 +223,7 @@ def test_a_corrupt_file_is_made_anew(tmp_path: Path) -> None:
     path = tmp_path / "replay.db"
     path.write_bytes(b"\0junk" * 4000)
 
-    async def check(cache: ReplayCache) -> None:
+    async def check(cache: ResponseCache) -> None:
         await cache.put(key_of(cache), [output()])
         assert await cache.get(key_of(cache), "r") is not None
 
@@ -235,7 +235,7 @@ def test_a_corrupt_file_is_made_anew(tmp_path: Path) -> None:
 
 
 def test_a_closed_cache_is_empty() -> None:
-    async def check(cache: ReplayCache) -> None:
+    async def check(cache: ResponseCache) -> None:
         cache.close()
         await cache.put(key_of(cache), [output()])
         assert await cache.get(key_of(cache), "r") is None
@@ -244,9 +244,9 @@ def test_a_closed_cache_is_empty() -> None:
 
 
 def test_what_comes_too_fast_is_not_kept() -> None:
-    async def check(cache: ReplayCache) -> None:
-        keys = [key_of(cache, job(number)) for number in range(MOST_WRITES + 10)]
+    async def check(cache: ResponseCache) -> None:
+        keys = [key_of(cache, job(number)) for number in range(MAX_WRITES + 10)]
         await asyncio.gather(*(cache.put(key, [output()]) for key in keys))
-        assert (cache.counts.stored, cache.counts.dropped) == (MOST_WRITES, 10)
+        assert (cache.counts.stored, cache.counts.dropped) == (MAX_WRITES, 10)
 
     run(check)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twofold.core.errors import ResourceError
-from twofold.server.storage.responses import ENTRY_BYTES, KeptResponse, ResponseTable, StoreLimits
+from twofold.server.storage.responses import ENTRY_BYTES, ResponseTable, StoredResponse, StoreLimits
 
 
 class FakeTime:
@@ -22,11 +22,13 @@ class FakeTime:
         return self.now
 
 
-def kept(identity: str, previous: str | None = None, text: str = "") -> KeptResponse:
-    return KeptResponse({"id": identity, "previous_response_id": previous, "output": [{"text": text}]}, [{"in": text}])
+def kept(identity: str, previous: str | None = None, text: str = "") -> StoredResponse:
+    return StoredResponse(
+        {"id": identity, "previous_response_id": previous, "output": [{"text": text}]}, [{"in": text}]
+    )
 
 
-def size_of(response: KeptResponse) -> int:
+def size_of(response: StoredResponse) -> int:
     return len(orjson.dumps(response.response)) + len(orjson.dumps(response.items)) + ENTRY_BYTES
 
 
@@ -147,7 +149,7 @@ def test_chains_have_a_limit_of_bytes() -> None:
 def test_who_holds_most_gives_way() -> None:
     one = size_of(kept("resp_0"))
     clock = FakeTime()
-    small = table(clock=clock, most_bytes=5 * one)
+    small = table(clock=clock, max_bytes=5 * one)
     for tenant, number in (("a", 0), ("b", 1), ("a", 2), ("a", 3), ("a", 4)):
         small.put(tenant, kept(f"resp_{number}"))
         clock.now += 1
@@ -157,7 +159,7 @@ def test_who_holds_most_gives_way() -> None:
 
 
 def test_what_is_larger_than_all_room_is_not_kept() -> None:
-    small = table(most_bytes=600)
+    small = table(max_bytes=600)
     small.put("a", kept("resp_1", text="x" * 1000))
     assert small.get("a", "resp_1") is None
 
@@ -173,7 +175,7 @@ def test_what_is_larger_than_all_room_is_not_kept() -> None:
 )
 def test_what_is_held_is_what_is_there(steps: list[tuple[str, str, int, int]]) -> None:
     clock = FakeTime()
-    small = table(clock=clock, ttl_s=50, most_bytes=3000)
+    small = table(clock=clock, ttl_s=50, max_bytes=3000)
     for step, tenant, number, length in steps:
         if step == "put":
             small.put(tenant, kept(f"resp_{number}", f"resp_{number - 1}" if number else None, "x" * length))

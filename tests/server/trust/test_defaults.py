@@ -14,7 +14,7 @@ from tests.server.trust.client import Client, chat
 from tests.support.tiny import TinyModel
 from twofold.cli.main import main
 from twofold.server.config import ServerConfig
-from twofold.server.models.offers import Offer
+from twofold.server.models.named_models import NamedModel
 from twofold.server.server import _unbound
 
 
@@ -114,7 +114,7 @@ def test_a_port_in_use_is_told(tiny: TinyModel, tmp_path: Path, capsys: pytest.C
 
 
 def test_why_an_address_cannot_be_bound(tiny: TinyModel, tmp_path: Path) -> None:
-    config = ServerConfig(offers=(Offer(("tiny",), str(tiny.path)),), data=tmp_path, port=80)
+    config = ServerConfig(offers=(NamedModel(("tiny",), str(tiny.path)),), data=tmp_path, port=80)
     error = _unbound(config, PermissionError(errno.EACCES, "Permission denied"))
     assert "Port 80 needs a privilege" in str(error)
     assert "1024" in str(error.hint)

@@ -18,12 +18,12 @@ from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.host.paths import CacheFolders
 from twofold.server.models.reading import ModelReading, read_file
 from twofold.server.workers.client import WorkerModel
-from twofold.server.workers.patience import Patience
+from twofold.server.workers.restart_policy import RestartPolicy
 
 ENGINE: dict[str, Any] = {"max_num_seqs": 4, "kv_cache_memory_bytes": 1 << 23, "swap_space_bytes": 0, "threads": 1}
 LONG = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
 SHORT = SamplingParams(seed=3, max_tokens=6)
-QUICK = Patience(ping_s=0.05, idle_s=0.3, busy_s=5.0, pause_s=0.02)
+QUICK = RestartPolicy(ping_s=0.05, idle_s=0.3, busy_s=5.0, pause_s=0.02)
 
 
 class Listener:
@@ -87,7 +87,7 @@ def reading(tiny_gguf: Callable[[TinyOptions], TinyModel]) -> ModelReading:
 
 @asynccontextmanager
 async def started(
-    reading: ModelReading, listener: Listener | None = None, patience: Patience = QUICK, **engine: Any
+    reading: ModelReading, listener: Listener | None = None, patience: RestartPolicy = QUICK, **engine: Any
 ) -> AsyncIterator[WorkerModel]:
     """A worker of its own."""
     model = WorkerModel("tiny", reading, ENGINE | engine, [listener] if listener else [], patience)

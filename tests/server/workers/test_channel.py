@@ -41,7 +41,7 @@ def test_messages_arrive_in_order_however_slowly_they_are_read() -> None:
 
 
 def test_a_server_that_reads_nothing_makes_senders_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "MOST_WAITING", 1 << 20)
+    monkeypatch.setattr(channel, "MAX_WAITING", 1 << 20)
     ours, theirs = socket.socketpair()
     with ours:
         end = Channel(theirs)

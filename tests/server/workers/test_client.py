@@ -15,7 +15,7 @@ from twofold.core.request import EngineRequest, PoolingParams, RequestOptions
 from twofold.engine import stream as water
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.server.base import Passage
+from twofold.server.base import DispatchHandle
 from twofold.server.models.reading import ModelReading
 from twofold.server.workers import streams
 from twofold.server.workers.client import WorkerModel
@@ -137,8 +137,8 @@ def test_two_hundred_leave_at_any_time_and_nothing_stays(runner: asyncio.Runner,
 
 
 def test_what_was_computed_for_one_who_left_is_told(runner: asyncio.Runner, worker: WorkerModel) -> None:
-    async def leave() -> tuple[Passage, RequestOutput | None]:
-        passage = Passage()
+    async def leave() -> tuple[DispatchHandle, RequestOutput | None]:
+        passage = DispatchHandle()
         stream = worker.run(named(job_of(1, LONG), "early"), passage)
         await taken(stream, 5)
         await stream.aclose()
@@ -156,7 +156,7 @@ def test_who_left_after_the_end_or_before_the_beginning_learns_it_too(
     runner: asyncio.Runner, worker: WorkerModel
 ) -> None:
     async def leave() -> tuple[RequestOutput | None, RequestOutput | None]:
-        late, never = Passage(), Passage()
+        late, never = DispatchHandle(), DispatchHandle()
         stream = worker.run(named(job_of(1), "late"), late)
         await anext(stream)
         await whole(worker, job_of(2), "meanwhile")
@@ -200,7 +200,7 @@ def test_a_reader_that_lets_too_much_wait_is_cut(
     runner: asyncio.Runner, worker: WorkerModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(water, "HIGH_WATER", 1000)
-    monkeypatch.setattr(streams, "MOST_WAITING", 1000)
+    monkeypatch.setattr(streams, "MAX_WAITING", 1000)
 
     async def read() -> None:
         stream = worker.run(named(job_of(1, LONG), "slowest"))

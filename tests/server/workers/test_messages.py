@@ -13,10 +13,10 @@ from twofold.core import errors
 from twofold.core.errors import MethodError, ParameterError, QuotaError, TwofoldError
 from twofold.core.limits import MachineLimits, ReadSpeed
 from twofold.core.params import BeamSearchParams, SamplingParams, StructuredOutputsParams, ThinkingParams
-from twofold.core.record import SequenceRecord, Stall
+from twofold.core.record import SequenceRecord, WaitReason
 from twofold.core.report import BlockCounts, EngineSnapshot, PinCounts, RequestMetrics, StepReport
 from twofold.core.request import CachePin, EngineRequest, PoolingParams, RequestOptions, ScoringParams
-from twofold.core.travel import ERRORS
+from twofold.core.step_bytes import ERRORS
 from twofold.engine.outputs import CompletionOutput, Logprob, OutputDelta, RequestOutput
 from twofold.server.workers.messages import (
     Abort,
@@ -62,7 +62,7 @@ COMMANDS = (
 
 def a_report() -> RequestMetrics:
     record = SequenceRecord(cached=3)
-    record.stall(Stall.PREFILL, 1.0, 3.0)
+    record.stall(WaitReason.PREFILL, 1.0, 3.0)
     record.prefill.add_step(0, 5, step_rows=6, logit_rows=1, seconds=0.1, windows=[3])
     return RequestMetrics(0.0, 1.0, None, 3.5, ((2.0, 3.0), ()), 5, 3, "r", ("stop", "length"), record)
 

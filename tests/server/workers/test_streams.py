@@ -13,7 +13,7 @@ from twofold.core.request import EngineRequest
 from twofold.engine import stream as water
 from twofold.engine.outputs import Logprob, OutputDelta
 from twofold.engine.stream import weight
-from twofold.server.base import Passage
+from twofold.server.base import DispatchHandle
 from twofold.server.workers import streams
 from twofold.server.workers.streams import WorkerStream
 
@@ -25,7 +25,7 @@ def a_delta(text: str = "") -> OutputDelta:
 
 
 def a_stream(tell: Callable[[bool], None] = lambda _: None) -> WorkerStream:
-    return WorkerStream(REQUEST, Passage(), tell)
+    return WorkerStream(REQUEST, DispatchHandle(), tell)
 
 
 def test_deltas_come_in_order_before_an_error() -> None:
@@ -88,7 +88,7 @@ def test_the_request_rests_above_one_mark_and_goes_on_below_the_other(monkeypatc
 
 def test_what_nobody_reads_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(water, "HIGH_WATER", 0)
-    monkeypatch.setattr(streams, "MOST_WAITING", 1000)
+    monkeypatch.setattr(streams, "MAX_WAITING", 1000)
 
     async def read() -> None:
         stream = a_stream()

@@ -19,7 +19,7 @@ from twofold.api.anthropic.caching import CacheControl, CacheControls
 from twofold.api.body import RequestObject, only
 from twofold.api.cache_points import CachePoint
 from twofold.api.fields import FieldError
-from twofold.core.errors import nearest, quoted
+from twofold.core.errors import closest_match, quoted
 from twofold.core.request import TimeToLive
 from twofold.engine.prompts import Message
 
@@ -210,7 +210,7 @@ class TurnReader:
     def _result(self, block: ToolResultBlock, where: str) -> None:
         identity, name = block.tool_use_id, f"{where}.tool_use_id"
         if identity not in self._called:
-            close = nearest(identity, self._called)
+            close = closest_match(identity, self._called)
             raise FieldError(
                 f"{name} {quoted(identity)} is the id of no tool_use before it.",
                 param=name,

@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from twofold.api.body import RequestObject
 from twofold.api.fields import FieldError
-from twofold.core.errors import named
+from twofold.core.errors import describe_name
 
 MAX_LINE_BYTES: Final = 32 << 20
 MAX_CUSTOM_ID_CHARS: Final = 512
@@ -120,11 +120,11 @@ def target_of(line: dict[str, Any], endpoints: Collection[str]) -> tuple[str, ob
     fields = BatchLine.read(line)
     method, url, body = fields.method, fields.url, fields.body
     if method != "POST":
-        raise FieldError(f"method must be POST, not {named(method)}.", param="method")
+        raise FieldError(f"method must be POST, not {describe_name(method)}.", param="method")
     if not isinstance(url, str) or url not in endpoints:
         *most, last = endpoints
         hint = f"Use {', '.join(most)} or {last}." if most else f"All lines of this batch have the url {last}."
-        raise FieldError(f"A batch has no endpoint {named(url)}.", param="url", code="invalid_url", hint=hint)
+        raise FieldError(f"A batch has no endpoint {describe_name(url)}.", param="url", code="invalid_url", hint=hint)
     return url, body
 
 

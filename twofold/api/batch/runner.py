@@ -27,7 +27,7 @@ from twofold.api.fields import FieldError, unsupported
 from twofold.api.openai.errors import error_code, error_message, error_reply
 from twofold.backends.sampling.philox import derive_seed
 from twofold.core.clock import Clock
-from twofold.core.errors import ModelNotFoundError, TwofoldError, nearest, quoted
+from twofold.core.errors import ModelNotFoundError, TwofoldError, closest_match, quoted
 from twofold.core.params import SamplingParams
 from twofold.core.request import EngineRequest
 from twofold.engine.llm import LLM
@@ -198,7 +198,7 @@ class BatchRunner:
     def _check_model(self, model: str | None) -> None:
         if model is None or self._any_model or model in self._names:
             return
-        close = nearest(model, self._names) or self._names[0]
+        close = closest_match(model, self._names) or self._names[0]
         raise ModelNotFoundError(
             f"The model {quoted(model)} is not the batch's model.", hint=f"Did you mean {close!r}?"
         )

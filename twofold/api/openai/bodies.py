@@ -46,7 +46,7 @@ CacheSalt: TypeAlias = Annotated[
 ]
 
 
-class RequestTreatment:
+class HandlingFields:
     """How a request is treated, by its fields."""
 
     __slots__ = ()
@@ -68,7 +68,7 @@ class RequestTreatment:
         return RequestOptions(priority=self.priority, cache_salt=self.cache_salt)
 
 
-class OpenAIRequest(RequestObject, RequestTreatment):
+class OpenAIRequest(RequestObject, HandlingFields):
     """The fields that all bodies have in common. ``priority`` and ``cache_salt`` are vLLM's."""
 
     model: ModelName | None = None

@@ -9,7 +9,7 @@ from typing import Any, Final
 from twofold.engine.outputs import Logprob, Logprobs, RequestOutput
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
-LEAST_LOGPROB: Final = -9999.0
+MIN_LOGPROB: Final = -9999.0
 """JSON has no −∞; OpenAI writes this for it."""
 
 Position = tuple[str, int, Logprobs | None]
@@ -81,4 +81,4 @@ def _by_text(position: Logprobs) -> dict[str, float]:
 
 
 def _finite(logprob: float) -> float:
-    return max(logprob, LEAST_LOGPROB)
+    return max(logprob, MIN_LOGPROB)

@@ -26,7 +26,7 @@ from twofold.core.params import (
 )
 from twofold.core.sampling_defaults import NAMES
 
-LEAST_SEED: Final = -(1 << 63)
+MIN_SEED: Final = -(1 << 63)
 
 TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_TOKEN_ID)]
@@ -106,7 +106,7 @@ class SampledRequest(LabelledRequest):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
-    seed: Annotated[int, Meta(ge=LEAST_SEED, le=MAX_SEED)] | None = None
+    seed: Annotated[int, Meta(ge=MIN_SEED, le=MAX_SEED)] | None = None
     logit_bias: (
         Annotated[
             dict[Annotated[str, Meta(pattern="^[0-9]{1,9}$")], Annotated[float, Meta(ge=-100, le=100)]],

@@ -39,7 +39,7 @@ FULL_RUNS: Final = 10
 LONGEST_AGE: Final = timedelta(days=7)
 MEMORY_SHARE: Final = 4
 """A probe takes at most 1/4 of the memory that is free."""
-LEAST_RUN_S: Final = 0.004
+MIN_RUN_S: Final = 0.004
 """Shorter runs would measure the start of threads."""
 
 Probe = Callable[[int, int, int], None]
@@ -158,8 +158,8 @@ def _peak(compiler: Compiler, kernel: Kernel, macs: int, threads: int, runs: int
     owner.fill(1)
     turns = 1_000
     # The run that counts is itself long enough: a shorter one may only have seemed so while it waited for a processor.
-    while (seconds := _best(run, _calls(turns, start, area, threads), runs)) < LEAST_RUN_S:
-        turns = max(2 * turns, int(turns * 1.2 * LEAST_RUN_S / max(seconds, 1e-6)))
+    while (seconds := _best(run, _calls(turns, start, area, threads), runs)) < MIN_RUN_S:
+        turns = max(2 * turns, int(turns * 1.2 * MIN_RUN_S / max(seconds, 1e-6)))
     return threads * turns * macs / seconds
 
 

@@ -22,7 +22,7 @@ from twofold.backends.cpu.kernels.linear import linear_scratch_bytes
 from twofold.backends.cpu.kernels.row_ops import KernelRowOps
 from twofold.backends.cpu.kernels.rows import LANES
 from twofold.backends.cpu.kernels.split import SPLIT
-from twofold.backends.cpu.kernels.team import Team
+from twofold.backends.cpu.kernels.thread_pool import ThreadPool
 from twofold.backends.cpu.memory import Buffer
 from twofold.backends.cpu.program import Capacity, ProgramBuilder
 from twofold.backends.cpu.weights import WeightStore
@@ -76,7 +76,7 @@ class CpuModel:
         logit_node, hidden_node = trace(recorder)
         nodes = fuse(recorder.nodes)
         partials = UNITS_OF_PARTIALS * -(-options.max_positions // SPLIT)
-        self.team = Team(compiler, options.workers, _scratch_bytes(nodes, source, spec, compiler))
+        self.team = ThreadPool(compiler, options.workers, _scratch_bytes(nodes, source, spec, compiler))
         self.weights = WeightStore(source, compiler, self.team)
         block = LayerBlock(attention.kv_heads, attention.head_dim, options.block_size, options.kv_dtype)
         self.cache = KVCache(block, spec.kv_groups(options.max_positions), options.blocks, options.host_slots)

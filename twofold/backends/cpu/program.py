@@ -34,7 +34,7 @@ from twofold.backends.cpu.kernels.logits import ARGMAX_FIELDS, argmax_kernel
 from twofold.backends.cpu.kernels.rows import ROW_FIELDS
 from twofold.backends.cpu.kernels.signature import StepFields
 from twofold.backends.cpu.kernels.split import ATTENTION_FIELDS, AttentionKernelSpec, merge_kernel
-from twofold.backends.cpu.kernels.team import KernelCall, Program
+from twofold.backends.cpu.kernels.thread_pool import KernelCall, Program
 from twofold.backends.cpu.memory import Buffer, BufferPool
 from twofold.backends.cpu.weights import PackedMatrix, WeightStore
 from twofold.core.model import RopeSpec

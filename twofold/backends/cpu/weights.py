@@ -20,7 +20,7 @@ from twofold.backends.cpu.kernels.jit import Compiler
 from twofold.backends.cpu.kernels.layout import PACKINGS, PANEL
 from twofold.backends.cpu.kernels.pack import pack_kernel
 from twofold.backends.cpu.kernels.signature import StepFields
-from twofold.backends.cpu.kernels.team import KernelCall, Program, Team
+from twofold.backends.cpu.kernels.thread_pool import KernelCall, Program, ThreadPool
 from twofold.backends.cpu.memory import aligned_zeros
 from twofold.core.errors import UnsupportedModelError
 from twofold.core.quant import QuantFormat
@@ -42,7 +42,7 @@ class PackedMatrix:
 class WeightStore:
     """All weights of a model, each packed once. Keep it as long as programs use its addresses."""
 
-    def __init__(self, source: ModelFile, compiler: Compiler, team: Team) -> None:
+    def __init__(self, source: ModelFile, compiler: Compiler, team: ThreadPool) -> None:
         self._source = source
         self._compiler = compiler
         self._team = team

@@ -14,7 +14,7 @@ RUN: Final = 512
 """Ids whose weights are summed together before the sums are accumulated."""
 GROUPS_PER_TOP: Final = 8
 """Groups for each wanted value when the largest values are looked for: the more, the fewer candidates remain."""
-LEAST_TEMPERATURE: Final = 1e-30
+MIN_TEMPERATURE: Final = 1e-30
 """Colder than this, float32 cannot divide by; the draw is the argmax long before."""
 
 
@@ -71,7 +71,7 @@ def _weights(row: F32, maximum: float, temperature: float) -> F32:
     with np.errstate(over="ignore", under="ignore"):
         scaled = row - np.float32(maximum)
         if temperature != 1:
-            scaled /= np.float32(max(temperature, LEAST_TEMPERATURE))
+            scaled /= np.float32(max(temperature, MIN_TEMPERATURE))
         np.exp(scaled, out=scaled)
     return scaled
 

@@ -78,10 +78,10 @@ class LoadClient:
         Raises NetworkError where no connection can be made at the start, and ResourceError where this process may
         not open as many as the load needs.
         """
-        most_open = self._most_open(load)
+        max_open = self._max_open(load)
         address = plain.reachable(self._target)
         with no_collection():
-            loop = Loop(self._target, address, self._endpoint, load, self._options, most_open, watcher)
+            loop = Loop(self._target, address, self._endpoint, load, self._options, max_open, watcher)
             cpu = time.process_time()
             try:
                 interrupted = self._send(loop)
@@ -94,9 +94,9 @@ class LoadClient:
             duration_s = _duration(load, loop, interrupted)
         return RunRecord(load.describe(), samples, duration_s, client, loop.stamps.began_unix, interrupted)
 
-    def _most_open(self, load: Load) -> int:
+    def _max_open(self, load: Load) -> int:
         options = self._options
-        limits = [each for each in (load.most_open, options.most_connections) if each is not None]
+        limits = [each for each in (load.max_open, options.max_connections) if each is not None]
         wanted = min(limits) if limits else None
         room = room_for_connections(wanted)
         return wanted if wanted is not None else room

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from twofold.bench.client.response import ProtocolError
 
-MOST_EVENT: Final = 8 * 1024 * 1024
+MAX_EVENT: Final = 8 * 1024 * 1024
 LF: Final = 0x0A
 BOM: Final = b"\xef\xbb\xbf"
 
@@ -29,7 +29,7 @@ class EventReader:
         self._carriage = False
 
     def feed(self, data: bytes) -> list[Event]:
-        """The events that are whole with ``data``. Raises ProtocolError where one is longer than ``MOST_EVENT``."""
+        """The events that are whole with ``data``. Raises ProtocolError where one is longer than ``MAX_EVENT``."""
         if self._carriage or b"\r" in data:
             data = self._line_feeds(data)
         if self._pending:
@@ -38,8 +38,8 @@ class EventReader:
             self._pending = b""
             return [(None, data[6:-2])]  # one event of one line: what nearly every read is
         *blocks, self._pending = data.split(b"\n\n")
-        if len(self._pending) > MOST_EVENT:
-            raise ProtocolError(f"An event of the stream is longer than {MOST_EVENT} bytes.")
+        if len(self._pending) > MAX_EVENT:
+            raise ProtocolError(f"An event of the stream is longer than {MAX_EVENT} bytes.")
         events: list[Event] = []
         for block in blocks:
             if block.startswith(b"data: ") and b"\n" not in block:

@@ -14,7 +14,7 @@ from twofold.bench.client.response import ProtocolError, ResponseReader
 from twofold.bench.client.target import Address, ServerTarget
 
 CONNECT_S: Final = 10.0
-MOST_BODY: Final = 64 * 1024 * 1024
+MAX_BODY: Final = 64 * 1024 * 1024
 
 Reply = tuple[int, Mapping[str, str], bytes]
 """Status, headers with names in lower case, and body."""
@@ -85,7 +85,7 @@ def _ask(sock: socket.socket, request: bytes, deadline: float) -> Reply:
             break
         pieces.append(response.feed(data))
         size += len(pieces[-1])
-        if size > MOST_BODY:
-            raise ProtocolError(f"The body of the response is longer than {MOST_BODY} bytes.")
+        if size > MAX_BODY:
+            raise ProtocolError(f"The body of the response is longer than {MAX_BODY} bytes.")
     assert response.status is not None
     return response.status, response.headers, b"".join(pieces)

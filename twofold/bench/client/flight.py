@@ -11,8 +11,8 @@ from twofold.bench.load.base import Outcome
 from twofold.bench.record import RequestSample
 
 REFUSALS: Final = frozenset({429, 503, 529})
-MOST_BODY: Final = 64 * 1024 * 1024
-MOST_ERROR: Final = 64 * 1024
+MAX_BODY: Final = 64 * 1024 * 1024
+MAX_ERROR: Final = 64 * 1024
 
 
 class Flight:
@@ -105,8 +105,8 @@ class Flight:
             self._stream(body, moment)
             return
         self._size += len(body)
-        if self._size > MOST_BODY:
-            raise ProtocolError(f"The body of the response is longer than {MOST_BODY} bytes.")
+        if self._size > MAX_BODY:
+            raise ProtocolError(f"The body of the response is longer than {MAX_BODY} bytes.")
         self._body.append(body)
 
     def _looks_like_events(self, body: bytes) -> bool:
@@ -156,7 +156,7 @@ class Flight:
     def _refusal(self, status: int) -> str:
         if status < 400:
             return f"The server sends the client elsewhere (status {status})."
-        said = self._endpoint.error(b"".join(self._body)[:MOST_ERROR]).strip()
+        said = self._endpoint.error(b"".join(self._body)[:MAX_ERROR]).strip()
         return said or f"The server answered with status {status}."
 
     def _count_pings(self) -> None:

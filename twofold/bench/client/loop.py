@@ -37,12 +37,12 @@ OUT: Final = select.POLLOUT
 """Of the same value in poll and epoll."""
 
 SHORT_S: Final = 0.002
-MOST_EVENTS: Final = 256
+MAX_EVENTS: Final = 256
 SELECTABLE: Final = 1024
 TICK_S: Final = 0.1
 LATE_S: Final = 0.005
 LONGEST_SILENCE_S: Final = 1.0
-MOST_STARTS: Final = 16
+MAX_STARTS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +51,21 @@ class ClientOptions:
     request_timeout_s   most seconds of a request from when the client turned to it; then it is ``late``
     drain_s             most seconds after the last was due until what is open is ``unfinished``; None is without end
     reuse_connections   whether a connection serves more than one request
-    most_connections    most connections at once; what is due meanwhile waits. None is what the process may open
+    max_connections    most connections at once; what is due meanwhile waits. None is what the process may open
     """
 
     request_timeout_s: float = 600.0
     drain_s: float | None = None
     reuse_connections: bool = True
-    most_connections: int | None = None
+    max_connections: int | None = None
 
     def __post_init__(self) -> None:
         if not self.request_timeout_s > 0:
             raise ParameterError("The request timeout must be above 0 seconds.", param="request_timeout_s")
         if self.drain_s is not None and not self.drain_s >= 0:
             raise ParameterError("The drain period cannot be negative.", param="drain_s")
-        if self.most_connections is not None and self.most_connections < 1:
-            raise ParameterError("There must be at least 1 connection.", param="most_connections")
+        if self.max_connections is not None and self.max_connections < 1:
+            raise ParameterError("There must be at least 1 connection.", param="max_connections")
 
 
 class Pool:
@@ -117,7 +117,7 @@ class Readiness:
         if 0 < seconds < SHORT_S and self._epoll.fileno() < SELECTABLE:
             select.select([self._epoll], (), (), seconds)
         # epoll rounds up to milliseconds; half of one less comes out at as many as are meant
-        return self._epoll.poll((whole_ms - 0.5) / 1000 if whole_ms else 0, MOST_EVENTS)
+        return self._epoll.poll((whole_ms - 0.5) / 1000 if whole_ms else 0, MAX_EVENTS)
 
     def close(self) -> None:
         if self._epoll is not None:
@@ -134,12 +134,12 @@ class Loop:
         endpoint: Endpoint,
         load: Load,
         options: ClientOptions,
-        most_open: int,
+        max_open: int,
         watcher: Watcher | None,
     ) -> None:
         self._target, self._address, self._endpoint = target, address, endpoint
         self._load, self._options, self._watcher = load, options, watcher
-        self._most_open = most_open
+        self._max_open = max_open
         self._readiness = Readiness()
         self._connections: dict[int, Connection] = {}
         self._pool = Pool()
@@ -197,7 +197,7 @@ class Loop:
         """What is ready, as soon as something is, or nothing when something is to be done."""
         now = self.now()
         until = self._next_tick_s
-        if self._open < self._most_open:
+        if self._open < self._max_open:
             until = min(until, self._schedule.next_due_s)
         left = until - now
         if self._ahead and left > self._work_s:
@@ -264,8 +264,8 @@ class Loop:
 
     def _start_due(self) -> None:
         """Starts some of what is due: of a crowd that is due at once, the first are not to wait for the last."""
-        for _ in range(MOST_STARTS):
-            if self._open >= self._most_open or (taken := self._schedule.take(self.now())) is None:
+        for _ in range(MAX_STARTS):
+            if self._open >= self._max_open or (taken := self._schedule.take(self.now())) is None:
                 return
             self._start(*taken)
 

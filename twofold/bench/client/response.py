@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-MOST_HEAD: Final = 64 * 1024
-MOST_LINE: Final = 4096
-MOST_TRAILERS: Final = 64 * 1024
+MAX_HEAD: Final = 64 * 1024
+MAX_LINE: Final = 4096
+MAX_TRAILERS: Final = 64 * 1024
 HEAD_END: Final = re.compile(rb"\r?\n\r?\n")
 STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [^\r\n]*)?")
 SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?", re.DOTALL)
@@ -87,7 +87,7 @@ class ResponseReader:
     def _head(self, data: bytes) -> bytes:
         """Reads the head if it is whole, and gives what follows it."""
         while (end := HEAD_END.search(data)) is not None:
-            if end.start() > MOST_HEAD:
+            if end.start() > MAX_HEAD:
                 break
             status = self._status_line(data[: end.start()])
             data = data[end.end() :]
@@ -98,8 +98,8 @@ class ResponseReader:
                 return data
             if status == 101:
                 raise ProtocolError("The server changed to another protocol (status 101).")
-        if len(data) > MOST_HEAD:
-            raise ProtocolError(f"The head of the response is longer than {MOST_HEAD} bytes.")
+        if len(data) > MAX_HEAD:
+            raise ProtocolError(f"The head of the response is longer than {MAX_HEAD} bytes.")
         if not b"HTTP/1."[: len(data)] == data[:7]:
             raise ProtocolError("What the server sent is not an HTTP/1.1 response.")
         self._pending = data
@@ -174,7 +174,7 @@ class ResponseReader:
     def _line(self, data: bytes, at: int) -> int:
         """Past a chunk's size or a trailer, if its line is whole."""
         end = data.find(b"\r\n", at)
-        if (len(data) if end < 0 else end) - at > MOST_LINE:
+        if (len(data) if end < 0 else end) - at > MAX_LINE:
             raise ProtocolError("A line between chunks of the response is too long.")
         if end < 0:
             return at
@@ -188,7 +188,7 @@ class ResponseReader:
             self.complete = True
         else:
             self._trailers += end - at
-            if self._trailers > MOST_TRAILERS:
+            if self._trailers > MAX_TRAILERS:
                 raise ProtocolError("The response has too many trailers.")
         return end + 2
 

@@ -9,7 +9,7 @@ from socket import socket
 from typing import Final
 
 from twofold.bench.client.events import Event, EventReader
-from twofold.bench.client.exchange import CONNECT_S, MOST_BODY, connect, reachable, secured
+from twofold.bench.client.exchange import CONNECT_S, MAX_BODY, connect, reachable, secured
 from twofold.bench.client.failures import network_error
 from twofold.bench.client.request import JSON, head, lowered
 from twofold.bench.client.response import ProtocolError, ResponseReader
@@ -48,8 +48,8 @@ class Streamed:
         whole = self._first
         for piece in self._pieces:
             whole += piece
-            if len(whole) > MOST_BODY:
-                raise ProtocolError(f"The body of the response is longer than {MOST_BODY} bytes.")
+            if len(whole) > MAX_BODY:
+                raise ProtocolError(f"The body of the response is longer than {MAX_BODY} bytes.")
         return whole
 
     def events(self) -> Iterator[Event]:

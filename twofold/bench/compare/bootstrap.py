@@ -25,9 +25,9 @@ from twofold.bench.search.trend import correlation_time
 Counts: TypeAlias = npt.NDArray[np.int32]
 Rows: TypeAlias = npt.NDArray[np.int64]
 
-MOST_DRAWS: Final = 1000
+MAX_DRAWS: Final = 1000
 FEWEST_DRAWS: Final = 200
-MOST_CELLS: Final = 10_000_000
+MAX_CELLS: Final = 10_000_000
 """Draws times values that are held at once."""
 
 CELLS: Final = 512
@@ -45,7 +45,7 @@ class BootstrapSamples:
         """For values, in the order in which they came, and others that belong to the same requests; at least one."""
         n = len(values)
         block = block_length(values)
-        draws = max(FEWEST_DRAWS, min(MOST_DRAWS, MOST_CELLS // n))
+        draws = max(FEWEST_DRAWS, min(MAX_DRAWS, MAX_CELLS // n))
         starts = np.random.default_rng(seed).integers(0, n, (draws, math.ceil(n / block)))
         return cls(_counts(starts, block, n))
 

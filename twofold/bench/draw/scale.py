@@ -17,8 +17,8 @@ HUGE: Final = 1e100
 """Beyond it, and as close to 0 as its inverse, numbers have no place: differences of them would have none."""
 
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
-_MOST_DECADES_WITH_FIVES: Final = 3
-_LEAST_SPAN: Final = 1e-9
+_MAX_DECADES_WITH_FIVES: Final = 3
+_MIN_SPAN: Final = 1e-9
 
 
 class Scale(Protocol):
@@ -66,7 +66,7 @@ class Logarithmic:
     def ticks(self, most: int) -> tuple[float, ...]:
         first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
         decades = last - first
-        between = (1.0, 2.0, 5.0) if decades <= _MOST_DECADES_WITH_FIVES and decades * 3 <= most + 3 else (1.0,)
+        between = (1.0, 2.0, 5.0) if decades <= _MAX_DECADES_WITH_FIVES and decades * 3 <= most + 3 else (1.0,)
         stride = max(1, math.ceil(decades / max(1, most)))
         values = (factor * 10.0**power for power in range(first, last + 1, stride) for factor in between)
         inside = tuple(value for value in values if self.low * 0.999999 <= value <= self.high * 1.000001)
@@ -95,7 +95,7 @@ def placeable(kind: Kind, values: Iterable[float]) -> list[float]:
 def _fit_linear(values: list[float], low: float | None, high: float | None, ticks: int) -> LinearScale:
     start = min(values, default=0.0 if high is None else high - 1) if low is None else low
     end = max(values, default=start + 1) if high is None else high
-    if end - start <= _LEAST_SPAN * max(abs(start), abs(end)):  # one value, or a fixed end on the far side of all
+    if end - start <= _MIN_SPAN * max(abs(start), abs(end)):  # one value, or a fixed end on the far side of all
         room = abs(start) or 1.0
         start, end = (start - room, end) if low is None and high is not None else (start, start + room)
     step = nice_step(max((end - start) / max(1, ticks), 1 / HUGE))

@@ -10,7 +10,7 @@ from twofold.bench.base import Endpoint
 from twofold.bench.endpoints.messages import MessagesEndpoint
 from twofold.bench.endpoints.openai import ChatEndpoint, CompletionsEndpoint
 from twofold.bench.endpoints.options import EndpointOptions, Prompts
-from twofold.core.errors import ParameterError, named, nearest
+from twofold.core.errors import ParameterError, closest_match, describe_name
 
 ENDPOINTS: Final[Mapping[str, Callable[[EndpointOptions, Prompts], Endpoint]]] = MappingProxyType(
     {"chat": ChatEndpoint, "completions": CompletionsEndpoint, "messages": MessagesEndpoint}
@@ -20,7 +20,7 @@ ENDPOINTS: Final[Mapping[str, Callable[[EndpointOptions, Prompts], Endpoint]]] =
 def endpoint_of(name: str, options: EndpointOptions, prompts: Prompts) -> Endpoint:
     """The endpoint called ``name``. ParameterError for another name, and for options that it has no words for."""
     if name not in ENDPOINTS:
-        close = nearest(name, ENDPOINTS)
+        close = closest_match(name, ENDPOINTS)
         hint = f"Did you mean {close}?" if close else f"There are {', '.join(ENDPOINTS)}."
-        raise ParameterError(f"There is no endpoint {named(name)}.", param="endpoint", hint=hint)
+        raise ParameterError(f"There is no endpoint {describe_name(name)}.", param="endpoint", hint=hint)
     return ENDPOINTS[name](options, prompts)

@@ -26,12 +26,12 @@ from twofold.core.errors import (
     NotFoundError,
     ParameterError,
     UsageError,
-    named,
-    nearest,
+    closest_match,
+    describe_name,
 )
 
 MODELS: Final = "/v1/models"
-MOST_NAMED: Final = 8
+MAX_NAMED: Final = 8
 _LENGTHS: Final = ("max_model_len", "context_length", "context_window", "max_context_length")
 _KEY_HINT: Final = "Give the key with --api-key, or set TWOFOLD_API_KEY."
 _REFUSALS: Final = frozenset({429, 503, 529})
@@ -117,14 +117,14 @@ def _entry_of(exchange: Exchange, headers: Mapping[str, str], model: str, names:
             return read_object(body)
         except ValueError:
             return {}
-    close = nearest(model, names)
+    close = closest_match(model, names)
     hint = f"Did you mean {close}?" if close else f"It has {_listed(names)}."
-    raise NotFoundError(f"The server has no model {named(model)}.", hint=hint)
+    raise NotFoundError(f"The server has no model {describe_name(model)}.", hint=hint)
 
 
 def _listed(names: tuple[str, ...]) -> str:
-    more = len(names) - MOST_NAMED
-    return ", ".join(short(name) for name in names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - MAX_NAMED
+    return ", ".join(short(name) for name in names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _context(entry: Mapping[str, Any]) -> int | None:

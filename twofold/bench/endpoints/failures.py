@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from twofold.bench.endpoints.values import read_object
 
-MOST_CHARS: Final = 300
-_MOST_BYTES: Final = 64 << 10
+MAX_CHARS: Final = 300
+_MAX_BYTES: Final = 64 << 10
 _HIDDEN: Final = re.compile(r"<(script|style|head)\b.*?(?:</\1>|\Z)|<[^<>]*>", re.IGNORECASE | re.DOTALL)
 UNNAMED: Final = "the server tells of an error without saying which"
 _NOTHING: Final = "the body is empty"
@@ -25,7 +25,7 @@ def sentence(body: bytes) -> str:
     try:
         return said_error(read_object(body)) or short(body.decode("utf-8", "replace"))
     except ValueError:
-        text = body[:_MOST_BYTES].decode("utf-8", "replace")
+        text = body[:_MAX_BYTES].decode("utf-8", "replace")
         return short(_HIDDEN.sub(" ", text) if text.lstrip()[:1] == "<" else text)
 
 
@@ -52,7 +52,7 @@ def _text_of(value: object) -> str | None:
 
 def short(text: str) -> str:
     """One line, without what a terminal would obey."""
-    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[:_MOST_BYTES]).split())
-    if len(line) > MOST_CHARS:
-        line = line[: MOST_CHARS - 1].rstrip() + "…"
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[:_MAX_BYTES]).split())
+    if len(line) > MAX_CHARS:
+        line = line[: MAX_CHARS - 1].rstrip() + "…"
     return line or _NOTHING

@@ -10,7 +10,7 @@ import orjson
 
 from twofold.bench.record import UNKNOWN
 
-MOST_TOKENS: Final = 1 << 30
+MAX_TOKENS: Final = 1 << 30
 
 
 def read_object(data: bytes) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def objects_at(said: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 def count_at(said: Mapping[str, Any], name: str) -> int | None:
     """The number of tokens that a field says; None where it says nothing that can be one."""
     value = said.get(name)
-    return value if type(value) is int and 0 <= value < MOST_TOKENS else None
+    return value if type(value) is int and 0 <= value < MAX_TOKENS else None
 
 
 def length_at(said: Mapping[str, Any], name: str) -> int:

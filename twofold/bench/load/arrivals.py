@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from itertools import accumulate, count
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from twofold.bench.load.checks import MOST_RATE, above_zero
+from twofold.bench.load.checks import MAX_RATE, above_zero
 from twofold.bench.load.draws import Draws, RandomStream
-from twofold.core.errors import ParameterError, named, nearest
+from twofold.core.errors import ParameterError, closest_match, describe_name
 
 Kind: TypeAlias = Literal["constant", "poisson", "gamma"]
 
@@ -36,11 +36,11 @@ class Arrivals:
 
     def __post_init__(self) -> None:
         if self.rate != math.inf:
-            above_zero("rate", self.rate, MOST_RATE)
+            above_zero("rate", self.rate, MAX_RATE)
         if self.kind not in KINDS:
-            close = nearest(self.kind, KINDS)
+            close = closest_match(self.kind, KINDS)
             raise ParameterError(
-                f"{named(self.kind)} is not an arrival process.",
+                f"{describe_name(self.kind)} is not an arrival process.",
                 param="arrivals",
                 hint=f"Did you mean {close!r}?" if close else f"Known: {', '.join(KINDS)}.",
             )

@@ -93,7 +93,7 @@ class Load(Protocol):
         ...
 
     @property
-    def most_open(self) -> int | None:
+    def max_open(self) -> int | None:
         """Most requests that may be open at once; None where there is no limit."""
         ...
 

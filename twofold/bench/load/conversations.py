@@ -14,7 +14,7 @@ from twofold.bench.load.pauses import Pauses
 from twofold.bench.load.shared import SharedPrefix
 from twofold.core.errors import ParameterError
 
-MOST_TURNS: Final = 1000
+MAX_TURNS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class Shape:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.turns.most > MOST_TURNS:
+        if self.turns.most > MAX_TURNS:
             raise ParameterError(
-                f"A session may have {MOST_TURNS} turns, but {self.turns.most} could be drawn.",
+                f"A session may have {MAX_TURNS} turns, but {self.turns.most} could be drawn.",
                 param="turns",
                 hint="Give a maximum as third number: lognormal:5,1,20.",
             )

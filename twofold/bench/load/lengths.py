@@ -23,8 +23,8 @@ from typing import Any, ClassVar, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.bench.load.checks import MOST_TOKENS, above_zero, number, whole
-from twofold.core.errors import ParameterError, named, nearest
+from twofold.bench.load.checks import MAX_TOKENS, above_zero, number, whole
+from twofold.core.errors import ParameterError, closest_match, describe_name
 
 FORMS: Final = "Known: 512, 256-1024, uniform:512,0.5, normal:512,64, lognormal:512,0.8, list:128,512."
 
@@ -51,7 +51,7 @@ class Fixed:
     length: int
 
     def __post_init__(self) -> None:
-        whole("a length", self.length, 1, MOST_TOKENS)
+        whole("a length", self.length, 1, MAX_TOKENS)
 
     @property
     def most(self) -> int:
@@ -73,8 +73,8 @@ class Uniform:
     most: int
 
     def __post_init__(self) -> None:
-        whole("the least length", self.least, 1, MOST_TOKENS)
-        whole("the most length", self.most, self.least, MOST_TOKENS)
+        whole("the least length", self.least, 1, MAX_TOKENS)
+        whole("the most length", self.most, self.least, MAX_TOKENS)
 
     def draw(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
         return rng.integers(self.least, self.most, size, endpoint=True)
@@ -89,12 +89,12 @@ class Normal:
 
     mean: float
     deviation: float
-    most: int = MOST_TOKENS
+    most: int = MAX_TOKENS
 
     def __post_init__(self) -> None:
-        above_zero("the mean length", self.mean, MOST_TOKENS)
-        number("the deviation of lengths", self.deviation, 0, MOST_TOKENS)
-        whole("the most length", self.most, 1, MOST_TOKENS)
+        above_zero("the mean length", self.mean, MAX_TOKENS)
+        number("the deviation of lengths", self.deviation, 0, MAX_TOKENS)
+        whole("the most length", self.most, 1, MAX_TOKENS)
 
     def draw(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
         return _clipped(rng.normal(self.mean, self.deviation, size), self.most)
@@ -112,12 +112,12 @@ class LogNormal:
 
     mean: float
     variation: float
-    most: int = MOST_TOKENS
+    most: int = MAX_TOKENS
 
     def __post_init__(self) -> None:
-        above_zero("the mean length", self.mean, MOST_TOKENS)
+        above_zero("the mean length", self.mean, MAX_TOKENS)
         number("the variation of lengths", self.variation, 0, 100)
-        whole("the most length", self.most, 1, MOST_TOKENS)
+        whole("the most length", self.most, 1, MAX_TOKENS)
 
     def draw(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
         variance = math.log1p(self.variation**2)
@@ -133,12 +133,12 @@ class Listed:
 
     values: tuple[int, ...]
 
-    most_values: ClassVar[int] = 100_000
+    max_values: ClassVar[int] = 100_000
 
     def __post_init__(self) -> None:
-        whole("the number of listed lengths", len(self.values), 1, self.most_values)
+        whole("the number of listed lengths", len(self.values), 1, self.max_values)
         for value in self.values:
-            whole("a listed length", value, 1, MOST_TOKENS)
+            whole("a listed length", value, 1, MAX_TOKENS)
 
     @property
     def most(self) -> int:
@@ -156,18 +156,18 @@ def parse_lengths(text: str, param: str) -> Lengths:
     try:
         return _parsed(text.strip(), param)
     except ParameterError as error:
-        raise ParameterError(f"{param} {named(text)}: {error}", param=param, hint=error.hint) from None
+        raise ParameterError(f"{param} {describe_name(text)}: {error}", param=param, hint=error.hint) from None
     except (ValueError, OverflowError):
-        raise ParameterError(f"{param} {named(text)} is not a valid length.", param=param, hint=FORMS) from None
+        raise ParameterError(f"{param} {describe_name(text)} is not a valid length.", param=param, hint=FORMS) from None
 
 
 def _parsed(text: str, param: str) -> Lengths:
     kind, colon, rest = text.partition(":")
     if colon:
         if kind not in _KINDS:
-            close = nearest(kind, _KINDS)
+            close = closest_match(kind, _KINDS)
             hint = f"Did you mean {close}:{rest}?" if close else FORMS
-            raise ParameterError(f"{named(kind)} is not a length distribution.", param=param, hint=hint)
+            raise ParameterError(f"{describe_name(kind)} is not a length distribution.", param=param, hint=hint)
         return _KINDS[kind](rest.split(","))
     least, dash, most = text.partition("-")
     return Uniform(int(least), int(most)) if dash else Fixed(int(text))

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from twofold.bench.load.arrivals import Arrivals
 from twofold.bench.load.base import FAILURES, Ask, EndedRequest
-from twofold.bench.load.checks import MOST_REQUESTS, MOST_SECONDS, an_end, before, number, whole
+from twofold.bench.load.checks import MAX_REQUESTS, MAX_SECONDS, an_end, before, number, whole
 from twofold.bench.load.requests import RandomRequests
 from twofold.core.errors import ParameterError
 
@@ -26,7 +26,7 @@ refuses at once would be asked thousands of times a second."""
 class OpenLoop:
     """Requests that become due by ``arrivals`` in ``duration_s`` seconds, at most ``requests`` of them.
 
-    At most ``most_open`` are open at once; what is due beyond that waits at the client. ParameterError where there is
+    At most ``max_open`` are open at once; what is due beyond that waits at the client. ParameterError where there is
     no end.
     """
 
@@ -34,12 +34,12 @@ class OpenLoop:
     asks: RandomRequests
     duration_s: float | None = None
     requests: int | None = None
-    most_open: int | None = None
+    max_open: int | None = None
 
     def __post_init__(self) -> None:
         an_end(self.duration_s, self.requests, "An open loop")
-        if self.most_open is not None:
-            whole("concurrency", self.most_open, 1, MOST_REQUESTS)
+        if self.max_open is not None:
+            whole("concurrency", self.max_open, 1, MAX_REQUESTS)
         if self.requests is None and self.arrivals.rate == float("inf"):
             raise ParameterError("An infinite rate needs a number of requests.", param="requests")
 
@@ -49,7 +49,7 @@ class OpenLoop:
             "arrivals": self.arrivals.describe(),
             "duration_s": self.duration_s,
             "requests": self.requests,
-            "concurrency": self.most_open,
+            "concurrency": self.max_open,
             **self.asks.describe(),
         }
 
@@ -83,8 +83,8 @@ class ClosedLoop:
         ramp_s: float = 0.0,
     ) -> None:
         an_end(duration_s, requests, "A closed loop")
-        self._clients = whole("concurrency", concurrency, 1, MOST_REQUESTS)
-        self._ramp_s = number("ramp", ramp_s, 0, MOST_SECONDS)
+        self._clients = whole("concurrency", concurrency, 1, MAX_REQUESTS)
+        self._ramp_s = number("ramp", ramp_s, 0, MAX_SECONDS)
         if not before(ramp_s, duration_s):
             raise ParameterError(
                 f"A ramp of {ramp_s:g} s must be shorter than the run of {duration_s:g} s.",
@@ -92,12 +92,12 @@ class ClosedLoop:
                 hint="Let it be shorter than --duration.",
             )
         self._asks = asks
-        self._most = MOST_REQUESTS if requests is None else requests
+        self._most = MAX_REQUESTS if requests is None else requests
         self.duration_s, self.requests = duration_s, requests
         self._next = 0
 
     @property
-    def most_open(self) -> int | None:
+    def max_open(self) -> int | None:
         return self._clients
 
     def describe(self) -> Mapping[str, Any]:

@@ -18,8 +18,8 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.bench.load.checks import MOST_SECONDS, number
-from twofold.core.errors import ParameterError, named, nearest
+from twofold.bench.load.checks import MAX_SECONDS, number
+from twofold.core.errors import ParameterError, closest_match, describe_name
 
 Kind: TypeAlias = Literal["fixed", "uniform", "exp", "lognormal"]
 
@@ -36,9 +36,9 @@ class Pauses:
     second: float = 0.0
 
     def __post_init__(self) -> None:
-        number("a pause", self.first, 0, MOST_SECONDS)
+        number("a pause", self.first, 0, MAX_SECONDS)
         if self.kind == "uniform":
-            number("the longest pause", self.second, self.first, MOST_SECONDS)
+            number("the longest pause", self.second, self.first, MAX_SECONDS)
         else:
             number("the variation of pauses", self.second, 0, 100)
 
@@ -70,18 +70,18 @@ def parse_pauses(text: str, param: str) -> Pauses:
     try:
         return _parsed(text.strip(), param)
     except ParameterError as error:
-        raise ParameterError(f"{param} {named(text)}: {error}", param=param, hint=error.hint) from None
+        raise ParameterError(f"{param} {describe_name(text)}: {error}", param=param, hint=error.hint) from None
     except ValueError:
-        raise ParameterError(f"{param} {named(text)} is not a valid pause.", param=param, hint=FORMS) from None
+        raise ParameterError(f"{param} {describe_name(text)} is not a valid pause.", param=param, hint=FORMS) from None
 
 
 def _parsed(text: str, param: str) -> Pauses:
     kind, colon, rest = text.partition(":")
     if colon:
         if kind not in _KINDS:
-            close = nearest(kind, _KINDS)
+            close = closest_match(kind, _KINDS)
             hint = f"Did you mean {close}:{rest}?" if close else FORMS
-            raise ParameterError(f"{named(kind)} is not a pause distribution.", param=param, hint=hint)
+            raise ParameterError(f"{describe_name(kind)} is not a pause distribution.", param=param, hint=hint)
         return _KINDS[kind](rest)
     least, dash, most = text.partition("-")
     return Pauses("uniform", float(least), float(most)) if dash else Pauses("fixed", float(text))

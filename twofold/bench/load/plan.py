@@ -96,7 +96,7 @@ class LoadPlan:
             prompt,
             duration_s=self.until_s,
             sessions=self.requests,
-            most_open=self.concurrency,
+            max_open=self.concurrency,
         )
 
     def _arrivals(self, rate: float) -> Arrivals:

@@ -14,7 +14,7 @@ from typing import Any
 
 from twofold.bench.load.arrivals import Arrivals
 from twofold.bench.load.base import FAILURES, Ask, EndedRequest
-from twofold.bench.load.checks import MOST_REQUESTS, MOST_SECONDS, an_end, before, number, whole
+from twofold.bench.load.checks import MAX_REQUESTS, MAX_SECONDS, an_end, before, number, whole
 from twofold.bench.load.conversations import Conversations
 from twofold.bench.load.loops import PAUSE_S
 from twofold.bench.load.turns import Prompt, ended_s, goes_on, history_after
@@ -29,8 +29,8 @@ class Held:
     ramp_s: float = 0.0
 
     def __post_init__(self) -> None:
-        whole("concurrency", self.sessions, 1, MOST_REQUESTS)
-        number("ramp", self.ramp_s, 0, MOST_SECONDS)
+        whole("concurrency", self.sessions, 1, MAX_REQUESTS)
+        number("ramp", self.ramp_s, 0, MAX_SECONDS)
 
     def describe(self) -> Mapping[str, Any]:
         return {"concurrency": self.sessions, "ramp_s": self.ramp_s, "pause_after_failure_s": PAUSE_S}
@@ -40,7 +40,7 @@ class Sessions:
     """Sessions of ``talks``, opened as ``opens`` says until ``duration_s`` is over or ``sessions`` were.
 
     No turn becomes due after ``duration_s``. ``prompt`` says what a request sent, for the turns after it. At most
-    ``most_open`` requests are open at once. ParameterError for what is impossible.
+    ``max_open`` requests are open at once. ParameterError for what is impossible.
     """
 
     def __init__(
@@ -51,29 +51,29 @@ class Sessions:
         *,
         duration_s: float | None = None,
         sessions: int | None = None,
-        most_open: int | None = None,
+        max_open: int | None = None,
     ) -> None:
         an_end(duration_s, sessions, "A load of sessions", "sessions")
         if isinstance(opens, Arrivals) and opens.rate == float("inf") and sessions is None:
             raise ParameterError("An infinite rate needs a number of sessions.", param="sessions")
-        if most_open is not None:
-            whole("concurrency", most_open, 1, MOST_REQUESTS)
+        if max_open is not None:
+            whole("concurrency", max_open, 1, MAX_REQUESTS)
         self._opens, self._talks, self._prompt = opens, talks, prompt
-        self._most = MOST_REQUESTS if sessions is None else sessions
-        self._most_open = most_open
+        self._most = MAX_REQUESTS if sessions is None else sessions
+        self._max_open = max_open
         self.duration_s, self.sessions = duration_s, sessions
         self._next = 0
 
     @property
-    def most_open(self) -> int | None:
-        return self._most_open
+    def max_open(self) -> int | None:
+        return self._max_open
 
     def describe(self) -> Mapping[str, Any]:
         opens = self._opens
         return {
             "kind": "sessions",
             **({"arrivals": opens.describe()} if isinstance(opens, Arrivals) else opens.describe()),
-            "most_open": self._most_open,
+            "most_open": self._max_open,
             "duration_s": self.duration_s,
             "sessions": self.sessions,
             **self._talks.describe(),

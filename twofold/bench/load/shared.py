@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold.bench.load.base import Shared
-from twofold.bench.load.checks import MOST_TOKENS, number, whole
+from twofold.bench.load.checks import MAX_TOKENS, number, whole
 from twofold.core.errors import ParameterError
 
 
@@ -36,7 +36,7 @@ class SharedPrefix:
         if self.fraction is not None:
             number("the shared fraction", self.fraction, 0, 1)
         if self.tokens is not None:
-            whole("shared tokens", self.tokens, 0, MOST_TOKENS)
+            whole("shared tokens", self.tokens, 0, MAX_TOKENS)
         whole("prefix groups", self.groups, 1, 1_000_000)
         number("zipf", self.zipf, 0, 10)
 

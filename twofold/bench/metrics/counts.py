@@ -10,7 +10,7 @@ from typing import Final, get_args
 from twofold.bench.load.base import Outcome
 from twofold.bench.record import RequestSample
 
-MOST_ERRORS: Final = 50
+MAX_ERRORS: Final = 50
 """Different errors that a summary lists."""
 
 
@@ -27,7 +27,7 @@ class RequestCounts:
     """Those that are measured, by what became of them.
 
     sent      of the whole run, measured or not
-    errors    different ones, the most frequent first; at most ``MOST_ERRORS``
+    errors    different ones, the most frequent first; at most ``MAX_ERRORS``
     finishes  of complete answers, by the server's word for why they ended
     whole     complete answers that came whole, not as events
     empty     complete answers without output
@@ -72,7 +72,7 @@ class Exactness:
     fewer: int
     more: int
     mean_difference: float | None
-    most_difference: int
+    max_difference: int
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[int, int]]) -> Exactness:
@@ -85,7 +85,7 @@ class Exactness:
             fewer=sum(1 for difference in differences if difference < 0),
             more=sum(1 for difference in differences if difference > 0),
             mean_difference=sum(differences) / n if n else None,
-            most_difference=max(map(abs, differences), default=0),
+            max_difference=max(map(abs, differences), default=0),
         )
 
 
@@ -149,6 +149,6 @@ def _errors(measured: Iterable[RequestSample]) -> tuple[ErrorCount, ...]:
     )
     return tuple(
         ErrorCount(outcome, status, error, count)
-        for (outcome, status, error), count in found.most_common(MOST_ERRORS)
+        for (outcome, status, error), count in found.most_common(MAX_ERRORS)
         if error is not None
     )

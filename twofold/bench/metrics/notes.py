@@ -12,19 +12,19 @@ from twofold.bench.metrics.distribution import MeasureDistribution
 from twofold.bench.metrics.interval import needed
 from twofold.bench.record import ClientLoad, RequestSample, RunRecord
 
-MOST_CPU: Final = 0.8
+MAX_CPU: Final = 0.8
 """Share of one core above which the client is taken for the bottleneck."""
 
-MOST_LAG_S: Final = 2e-3
+MAX_LAG_S: Final = 2e-3
 """P99 of the time for which bytes lay unread."""
 
-MOST_DELAY: Final = 0.1
+MAX_DELAY: Final = 0.1
 """P99 of the schedule delay, as a share of that of TTFT."""
 
-MOST_MERGED: Final = 0.01
+MAX_MERGED: Final = 0.01
 """Share of chunks that have the moment of the next."""
 
-MOST_CACHED: Final = 0.5
+MAX_CACHED: Final = 0.5
 """Share of the tokens of prompts that have nothing in common with others."""
 
 PERCENTILES: Final = ((0.99, "P99"), (0.999, "P99.9"))
@@ -75,9 +75,9 @@ def size_notes(ttft: MeasureDistribution) -> Iterator[Note]:
 def client_notes(client: ClientLoad) -> Iterator[Note]:
     """About the client, where it may have been the bottleneck."""
     busy = cpu_share(client)
-    if busy > MOST_CPU:
+    if busy > MAX_CPU:
         yield Note("client_busy", f"the client used {busy:.0%} of a core and may have been the bottleneck")
-    if client.lag_p99_s > MOST_LAG_S:
+    if client.lag_p99_s > MAX_LAG_S:
         lag = f"{client.lag_p99_s * 1e3:.1f} ms"
         late = "requests may have been sent late" if client.stamps == "kernel" else "timestamps may be late"
         yield Note("client_lag", f"client lag up to {lag} (P99): {late}")
@@ -88,7 +88,7 @@ def measure_notes(
 ) -> Iterator[Note]:
     """About single measures."""
     yield from _delay_notes(ttft, schedule_delay)
-    if itl.chunk_tokens.n and itl.merged > MOST_MERGED * itl.chunk_tokens.n:
+    if itl.chunk_tokens.n and itl.merged > MAX_MERGED * itl.chunk_tokens.n:
         part = itl.merged / itl.chunk_tokens.n
         yield Note(
             "merged", f"{part:.0%} of chunks arrived together with the next one; the gaps between them count as 0"
@@ -105,7 +105,7 @@ def measure_notes(
         yield Note(
             "inexact_prompts",
             f"{wrong} of {tokens.prompt.told} prompts differ from the requested length, by up to "
-            f"{tokens.prompt.most_difference} tokens",
+            f"{tokens.prompt.max_difference} tokens",
         )
 
 
@@ -124,7 +124,7 @@ def prompt_notes(measured: Iterable[RequestSample], template: int = 0) -> Iterat
     common = template + max(0, min((told - sent for told, _, sent in new), default=0))
     prompts = sum(max(0, told - common) for told, _, _ in new)
     cached = sum(max(0, found - common) for _, found, _ in new)
-    if cached > MOST_CACHED * prompts:
+    if cached > MAX_CACHED * prompts:
         yield Note(
             "seen_before",
             f"{cached / prompts:.0%} of the prompt tokens after the chat template came from the server's prefix cache: "
@@ -139,7 +139,7 @@ def cpu_share(client: ClientLoad) -> float:
 
 def _delay_notes(ttft: MeasureDistribution, schedule_delay: MeasureDistribution) -> Iterator[Note]:
     delay, first = schedule_delay.p99, ttft.p99
-    if delay is None or first is None or delay <= MOST_DELAY * first or delay < 1e-3:
+    if delay is None or first is None or delay <= MAX_DELAY * first or delay < 1e-3:
         return
     yield Note(
         "schedule_delay",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Final
 
-from twofold.core.errors import ParameterError, named, nearest
+from twofold.core.errors import ParameterError, closest_match, describe_name
 
 _IN_A_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "µs": 1_000_000}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(s|ms|us|µs)")
@@ -36,7 +36,7 @@ class Objectives:
         for part in text.split(","):
             name, found, value = (piece.strip() for piece in part.partition("="))
             if not found:
-                raise ParameterError(f"{named(part)} is not an objective", param="slo", hint=_EXAMPLE)
+                raise ParameterError(f"{describe_name(part)} is not an objective", param="slo", hint=_EXAMPLE)
             _check_name(name, limits)
             limits[name] = duration(value, "slo")
         return cls(**limits)
@@ -60,7 +60,9 @@ def duration(text: str, param: str) -> float:
     """Seconds that a text such as ``500ms`` says; more than 0. ParameterError without a unit, and for all else."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
-        raise ParameterError(f"{named(text)} is not a time", param=param, hint="a number with s, ms or us: 0.5s, 500ms")
+        raise ParameterError(
+            f"{describe_name(text)} is not a time", param=param, hint="a number with s, ms or us: 0.5s, 500ms"
+        )
     seconds = float(match[1]) / _IN_A_SECOND[match[2]]
     if not seconds:
         raise ParameterError(f"{param} has a limit of 0 seconds, which nothing meets", param=param)
@@ -76,7 +78,7 @@ def share(text: str, param: str) -> float:
         value = 0.0
     if not 0 < value <= 1:
         raise ParameterError(
-            f"{named(text)} is not a fraction", param=param, hint="a number up to 1, or a percentage: 90%"
+            f"{describe_name(text)} is not a fraction", param=param, hint="a number up to 1, or a percentage: 90%"
         )
     return value
 
@@ -84,8 +86,8 @@ def share(text: str, param: str) -> float:
 def _check_name(name: str, limits: dict[str, float]) -> None:
     known = [field.name for field in fields(Objectives)]
     if name not in known:
-        near = nearest(name, known)
+        near = closest_match(name, known)
         hint = f"did you mean {near}?" if near else f"there are {', '.join(known)}"
-        raise ParameterError(f"there is no measure {named(name)}", param="slo", hint=hint)
+        raise ParameterError(f"there is no measure {describe_name(name)}", param="slo", hint=hint)
     if name in limits:
         raise ParameterError(f"{name} has two limits", param="slo", hint="give each measure once")

@@ -72,7 +72,7 @@ class Concurrency:
         started, ended = _opened(samples)
         inside = np.minimum(ended, window.until_s) - np.maximum(started, window.from_s)
         length = window.length_s
-        return cls(float(np.maximum(inside, 0.0).sum()) / length if length else None, _most_open(started, ended))
+        return cls(float(np.maximum(inside, 0.0).sum()) / length if length else None, _max_open(started, ended))
 
 
 def due_window(record: RunRecord, rule: MeasurementRule) -> Window:
@@ -118,7 +118,7 @@ def _opened(samples: Sequence[RequestSample]) -> tuple[Floats, Floats]:
     return started, np.array([last if end is None else end for _, end in opened], np.float64)
 
 
-def _most_open(started: Floats, ended: Floats) -> int:
+def _max_open(started: Floats, ended: Floats) -> int:
     """An end makes room for the start at the same moment."""
     moments = np.concatenate([ended, started])
     steps = np.concatenate([np.full(len(ended), -1), np.full(len(started), 1)])

@@ -28,7 +28,7 @@ NEW_TOKENS: Final = 32
 PURE_STEPS: Final = 8
 """Steps without a prompt before each prompt of a mixed case."""
 MOST: Final = 1 << 20
-MOST_SIZES: Final = 64
+MAX_SIZES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,8 @@ class Sizes:
     def __post_init__(self) -> None:
         for name in ("input_tokens", "context", "batch"):
             sizes = getattr(self, name)
-            if not 1 <= len(sizes) <= MOST_SIZES:
-                raise ParameterError(f"{name} must be from 1 to {MOST_SIZES} numbers, not {len(sizes)}.", param=name)
+            if not 1 <= len(sizes) <= MAX_SIZES:
+                raise ParameterError(f"{name} must be from 1 to {MAX_SIZES} numbers, not {len(sizes)}.", param=name)
             for size in sizes:
                 _check(name, size)
         _check("output_tokens", self.output_tokens)

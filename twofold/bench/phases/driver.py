@@ -13,7 +13,7 @@ from twofold.core.report import RequestMetrics, StepReport
 from twofold.core.request import RequestOptions
 from twofold.engine.loop import EngineClient
 
-MOST_TOKEN: Final = 30_000
+MAX_TOKEN: Final = 30_000
 FIRST_TOKEN: Final = 100
 """Lower ids are often special; in a small vocabulary at most its first third is."""
 
@@ -31,7 +31,7 @@ class Driver:
     def __init__(self, client: EngineClient, vocabulary: int, stop: Callable[[], bool]) -> None:
         self._client = client
         self._engine = client.engine
-        self._tokens = range(min(FIRST_TOKEN, vocabulary // 3), min(vocabulary, MOST_TOKEN))
+        self._tokens = range(min(FIRST_TOKEN, vocabulary // 3), min(vocabulary, MAX_TOKEN))
         self._stop = stop
         self._salts = count()
         self._open: set[str] = set()

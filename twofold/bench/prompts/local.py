@@ -18,7 +18,7 @@ from twofold.text.templates.chat import ChatTemplate
 from twofold.text.tokenizers.metadata import read_vocabulary
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
-_MOST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 _HINT: Final = "Give a GGUF file, a name that `twofold ls` lists, a tokenizer.json, or the folder that holds one."
 
 
@@ -99,7 +99,7 @@ def _template(folder: Path) -> tuple[ChatTemplate | None, Mapping[str, str]]:
 
 
 def _config(path: Path) -> dict[str, Any]:
-    if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+    if not path.is_file() or path.stat().st_size > _MAX_BYTES:
         return {}
     try:
         said = json.loads(path.read_text("utf-8"))

@@ -70,7 +70,7 @@ class Prompter:
         return Prompter(self.recipe, seed)
 
     @property
-    def least_tokens(self) -> int:
+    def enough_tokens(self) -> int:
         """A first prompt that is all its own cannot have fewer."""
         return self.recipe.first + 1
 
@@ -158,7 +158,7 @@ def _later(counter: TokenCounter, units: Units) -> int | None:
 
 def _keeps_promise(prompter: Prompter, counter: TokenCounter) -> bool:
     """Whether trials have as many tokens as asked; those are left out that the server has no room for."""
-    asks = [ask for ask in TRIALS if ask.input_tokens >= prompter.least_tokens]
+    asks = [ask for ask in TRIALS if ask.input_tokens >= prompter.enough_tokens]
     counts = [(counter.count(prompter(ask)), ask.input_tokens) for ask in asks]
     told = [count == asked for count, asked in counts if count is not None]
     return bool(told) and all(told)

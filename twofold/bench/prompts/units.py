@@ -69,9 +69,9 @@ START: Final = "A"
 
 CHARACTERS: Final = tuple("BCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 BATCH: Final = 256
-LEAST_WORDS: Final = 96
-LEAST_GROUP: Final = 16
-MOST_CALLS: Final = 64
+MIN_WORDS: Final = 96
+MIN_GROUP: Final = 16
+MAX_CALLS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def find_units(counter: TokenCounter | None) -> Units:
         return Units(words, 1.0, None, exact=False)
     probe = _Probe(counter, start)
     good = tuple(word for group in _groups(words, BATCH) for word in probe.good(group))
-    if len(good) >= LEAST_WORDS:
+    if len(good) >= MIN_WORDS:
         return Units(good, 1.0, start, exact=True)
     if all(_Probe(counter, start).excess(_drawn(CHARACTERS, seed)) == 0 for seed in range(2)):
         return Units(CHARACTERS, 1.0, start, exact=True)
@@ -115,7 +115,7 @@ class _Probe:
     def __init__(self, counter: TokenCounter, start: int) -> None:
         self._counter = counter
         self._start = start
-        self._left = MOST_CALLS
+        self._left = MAX_CALLS
 
     def excess(self, texts: tuple[str, ...]) -> int | None:
         """How many tokens more than one each they have; None where nobody says, or enough was asked."""
@@ -130,8 +130,8 @@ class _Probe:
         excess = self.excess(texts)
         if excess == 0:
             yield from texts
-        elif excess is not None and len(texts) > LEAST_GROUP and excess <= len(texts) // 2:
-            for part in _groups(texts, max(len(texts) // 4, LEAST_GROUP)):
+        elif excess is not None and len(texts) > MIN_GROUP and excess <= len(texts) // 2:
+            for part in _groups(texts, max(len(texts) // 4, MIN_GROUP)):
                 yield from self.good(part)
 
 

@@ -17,11 +17,11 @@ from twofold.bench.report.gather import moments_of
 
 Floats = npt.NDArray[np.float64]
 
-MOST_ROWS: Final = 150
+MAX_ROWS: Final = 150
 """Requests of a timeline."""
 
 _CURVE_POINTS: Final = 400
-_MOST_DOTS: Final = 1500
+_MAX_DOTS: Final = 1500
 _BINS: Final = 80
 _SPREAD: Final = 8.0
 _FAR: Final = 2.0
@@ -132,7 +132,7 @@ def by_prompt(run: Run) -> Chart | None:
 
 def timeline(run: Run) -> Chart | None:
     """A row for each request, from when it was due; of long runs the first."""
-    rows = [each for each in run.requests if each.measured][:MOST_ROWS]
+    rows = [each for each in run.requests if each.measured][:MAX_ROWS]
     if not rows:
         return None
     over = _over(run)
@@ -207,10 +207,10 @@ def _measured(run: Run) -> list[Request]:
 
 def _some(rows: Sequence[Request]) -> list[Request]:
     """The slowest, and of the others every so many."""
-    if len(rows) <= _MOST_DOTS:
+    if len(rows) <= _MAX_DOTS:
         return list(rows)
-    slow = sorted(rows, key=lambda each: -(each.ttft_s or 0.0))[: _MOST_DOTS // 5]
-    kept = {each.index for each in (*slow, *rows[:: len(rows) // _MOST_DOTS + 1])}
+    slow = sorted(rows, key=lambda each: -(each.ttft_s or 0.0))[: _MAX_DOTS // 5]
+    kept = {each.index for each in (*slow, *rows[:: len(rows) // _MAX_DOTS + 1])}
     return [each for each in rows if each.index in kept]
 
 

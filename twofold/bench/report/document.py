@@ -32,7 +32,7 @@ else:
 
 SCHEMA: Final = "twofold.bench/1"
 SCHEMA_URL: Final = "https://json-schema.org/draft/2020-12/schema"
-_MOST_TOLD: Final = 300
+_MAX_TOLD: Final = 300
 
 Plain: TypeAlias = Mapping[str, Any]
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
@@ -274,9 +274,9 @@ def _stranger(text: bytes | str, error: Exception) -> ParameterError:
     except msgspec.ValidationError:
         return _refusal("This is no document of a bench.")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _refusal(f"This is not valid JSON: {error!s:.{_MOST_TOLD}}.")
+        return _refusal(f"This is not valid JSON: {error!s:.{_MAX_TOLD}}.")
     if schema == SCHEMA:
-        return _refusal(f"This document is not as schema {SCHEMA} says: {error!s:.{_MOST_TOLD}}.")
+        return _refusal(f"This document is not as schema {SCHEMA} says: {error!s:.{_MAX_TOLD}}.")
     if schema is not None and schema.startswith("twofold.bench/"):
         return _refusal(f"This document has schema {schema!r:.60}, and only {SCHEMA} is known here.")
     return _refusal(f"This is no document of a bench: its schema is not {SCHEMA}.")

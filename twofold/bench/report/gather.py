@@ -17,7 +17,7 @@ from twofold.bench.report.document import Client, ClientMachine, Microseconds, R
 from twofold.host.cpu import read_cpu
 from twofold.host.memory import read_memory
 
-_MOST_TEXT: Final = 500
+_MAX_TEXT: Final = 500
 _DIGITS: Final = 6
 _DIGITS_OF_TPOT: Final = 9
 
@@ -141,7 +141,7 @@ def moments_of(request: Request) -> Sequence[float]:
 
 def _text(value: str | None) -> str | None:
     """What a server said, cut."""
-    return None if value is None else value[:_MOST_TEXT]
+    return None if value is None else value[:_MAX_TEXT]
 
 
 def _rounded(value: float | None, digits: int = _DIGITS) -> float | None:

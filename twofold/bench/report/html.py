@@ -20,7 +20,7 @@ from twofold.bench.report.page import CSS
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _TIMELINE_ROW: Final = 5.0
-_MOST_ERRORS: Final = 50
+_MAX_ERRORS: Final = 50
 
 
 def html(document: Document) -> str:
@@ -129,7 +129,7 @@ def _errors(run: Run) -> str:
     found = figures.look(run.summary, "requests", "errors")
     rows = [
         (str(each.get("requests", "")), str(each.get("outcome", "")), str(each.get("status") or ""), str(each["error"]))
-        for each in (found if isinstance(found, list | tuple) else ())[:_MOST_ERRORS]
+        for each in (found if isinstance(found, list | tuple) else ())[:_MAX_ERRORS]
         if isinstance(each, Mapping) and "error" in each
     ]
     return _table("Errors", ("requests", "outcome", "status", "error"), rows, kind="words") if rows else ""

@@ -20,9 +20,9 @@ _WIDE: Final = 100
 _MIDDLE: Final = 70
 _NARROW_COLUMNS: Final = frozenset({"P50", "P99"})
 _MIDDLE_COLUMNS: Final = frozenset({"P50", "P90", "P99", "max"})
-_MOST_ERRORS: Final = 5
+_MAX_ERRORS: Final = 5
 _PLOT_WIDTH: Final = 76
-_MOST_PLOTS: Final = 2
+_MAX_PLOTS: Final = 2
 
 
 def print_report(document: Document, console: Console) -> None:
@@ -38,7 +38,7 @@ def print_report(document: Document, console: Console) -> None:
         console.print(found)
         console.print()
     console.print(runs_table(document, console.width))
-    for chart in islice(curves_of(document), _MOST_PLOTS):
+    for chart in islice(curves_of(document), _MAX_PLOTS):
         console.print()
         _say(console, plot(chart, width=min(console.width, _PLOT_WIDTH), height=10))
 
@@ -87,7 +87,7 @@ def errors_table(run: Run) -> Table:
     """The most frequent errors."""
     table = _table("errors", "requests", "status")
     found = figures.look(run.summary, "requests", "errors")
-    for each in (found if isinstance(found, list | tuple) else ())[:_MOST_ERRORS]:
+    for each in (found if isinstance(found, list | tuple) else ())[:_MAX_ERRORS]:
         error, status = figures.look(each, "error"), figures.look(each, "status")
         table.add_row(Text(str(error)), number(figures.figure(each, "requests")), str(status or "–"))
     return table

@@ -18,15 +18,15 @@ from twofold.bench.record import RequestSample
 WINDOW_S: Final = 10
 """Seconds that the latencies and rates reach back."""
 
-MOST_LOOKED: Final = 400
+MAX_LOOKED: Final = 400
 """Open requests that a look goes through; of very many, a part that lets each have its turn within a second."""
 
-MOST_GAPS: Final = 100
+MAX_GAPS: Final = 100
 """Gaps that a look takes."""
 
-_LEAST_PART: Final = 8
+_MIN_PART: Final = 8
 _GROWTH: Final = math.log(1.05)
-_LEAST_S: Final = 1e-6
+_MIN_S: Final = 1e-6
 _ENDLESS: Final = 10**6
 
 
@@ -38,7 +38,7 @@ class RecentValues:
 
     def note(self, now_s: float, value: float) -> None:
         """A value above 0, or infinite."""
-        bucket = _ENDLESS if math.isinf(value) else math.ceil(math.log(max(value, _LEAST_S)) / _GROWTH)
+        bucket = _ENDLESS if math.isinf(value) else math.ceil(math.log(max(value, _MIN_S)) / _GROWTH)
         self._slot(int(now_s))[bucket] += 1
 
     def forget(self, now_s: float) -> None:
@@ -113,10 +113,10 @@ class ProgressTally:
         self.started.note(now_s, began - self.began)
         self.began = began
         chunks, done = self.chunks, self.done
-        turn = min(len(self._open), max(MOST_LOOKED, len(self._open) // _LEAST_PART))
+        turn = min(len(self._open), max(MAX_LOOKED, len(self._open) // _MIN_PART))
         for place in range(turn):
             each = self._open.popleft()
-            if not self._ended(each, now_s, gap=place < MOST_GAPS):
+            if not self._ended(each, now_s, gap=place < MAX_GAPS):
                 self._open.append(each)
         self.output.note(now_s, self.chunks - chunks)
         self.answered.note(now_s, self.done - done)

@@ -22,7 +22,7 @@ from twofold.core.errors import ParameterError
 CALM: Final = 20
 """Requests that know nothing of each other and all pass: on the way up to the first rate that fails, that will do."""
 
-LEAST_REQUESTS: Final = 3
+MIN_REQUESTS: Final = 3
 """Of a trial: at lower rates its time may pass without a request, and it would show nothing."""
 
 
@@ -41,36 +41,36 @@ class SearchOptions:
     start          the first rate, requests a second
     lowest, highest  rates beyond which it does not go
     seconds        of a round, at least: it is longer where the rate is too low for a sure verdict after one
-    most_seconds   of all rounds of one trial
+    max_seconds   of all rounds of one trial
     confidence     that a verdict which is called sure is right
     precision      the lowest rate that fails is at most that much above the highest that passes, as a share
-    most_trials    after which it ends as it is
+    max_trials    after which it ends as it is
     """
 
     start: float = 1.0
     lowest: float = 0.001
     highest: float = 100_000.0
     seconds: float = 30.0
-    most_seconds: float = 210.0
+    max_seconds: float = 210.0
     confidence: float = 0.95
     precision: float = 0.05
-    most_trials: int = 24
+    max_trials: int = 24
 
     def __post_init__(self) -> None:
         if not 0 < self.lowest <= self.start <= self.highest < math.inf:
             raise ParameterError("the first rate must lie between the lowest and the highest", param="start")
-        if not 0 < self.seconds <= self.most_seconds < math.inf:
+        if not 0 < self.seconds <= self.max_seconds < math.inf:
             raise ParameterError("a round must not be longer than a trial", param="seconds")
         if not 0.5 <= self.confidence < 1:
             raise ParameterError(
                 f"confidence must be from 0.5 up to less than 1, not {self.confidence}", param="confidence"
             )
-        if not self.precision > 0 or self.most_trials < 1:
+        if not self.precision > 0 or self.max_trials < 1:
             raise ParameterError("precision and the number of trials must be more than 0", param="precision")
 
     def look_confidence(self) -> float:
         """Of each look at a trial."""
-        looks = max(1, int(math.log2(self.most_seconds / self.seconds + 1)))
+        looks = max(1, int(math.log2(self.max_seconds / self.seconds + 1)))
         return 1 - (1 - self.confidence) / looks
 
 
@@ -161,14 +161,14 @@ class _Search:
     def _next(self) -> float | None:
         """The rate to try now; None where there is no need."""
         options, low, high = self._options, self._low, self._high
-        if len(self._trials) >= options.most_trials or self._settled():
+        if len(self._trials) >= options.max_trials or self._settled():
             return None
         if low is None and high is None:
             return options.start
         if high is None:
             return None if low == options.highest else min(options.highest, 2 * (low or 0.0))
         if low is None:
-            floor = max(options.lowest, LEAST_REQUESTS / options.most_seconds)
+            floor = max(options.lowest, MIN_REQUESTS / options.max_seconds)
             return None if high <= floor else max(floor, high / 2)
         return math.sqrt(low * high)
 
@@ -188,7 +188,7 @@ class _Search:
                 return None
             rounds.add(record, length, self._runs)
             self._runs += 1
-            trial, left = rounds.trial(), options.most_seconds - rounds.seconds
+            trial, left = rounds.trial(), options.max_seconds - rounds.seconds
             if trial.sure or left < length or (self._high is None and _calm(trial)):
                 return trial
             length = min(left, 2 * length)
@@ -198,7 +198,7 @@ class _Search:
         aim, options = self._aim, self._options
         requests = 1.3 * requests_to_be_sure(aim.attainment, confidence)
         wanted = aim.rule.warmup_s + aim.rule.cooldown_s + requests / rate
-        return min(max(wanted, options.seconds), options.most_seconds)
+        return min(max(wanted, options.seconds), options.max_seconds)
 
     def _note(self, trial: Trial) -> None:
         self._trials.append(trial)

@@ -12,9 +12,9 @@ from twofold.bench.metrics.plain import plain
 from twofold.bench.metrics.rule import MeasurementRule
 from twofold.bench.metrics.summary import Summary, summarise
 from twofold.bench.search.rate import LoadRunner
-from twofold.core.errors import ParameterError, named
+from twofold.core.errors import ParameterError, describe_name
 
-MOST_RATES: Final = 100
+MAX_RATES: Final = 100
 """Rates of one sweep."""
 
 _NUMBER: Final = r"(\d+(?:\.\d*)?|\.\d+)"
@@ -76,8 +76,8 @@ def sweep(
 def parse_rates(text: str) -> tuple[float, ...]:
     """Rates as ``1,2,4``, ``1..16x2`` or ``2..10+2``, ascending, each once. ParameterError for all else."""
     rates = sorted({rate for part in text.split(",") for rate in _part(part.strip())})
-    if len(rates) > MOST_RATES:
-        raise ParameterError(f"{len(rates)} rates are more than {MOST_RATES}", param="rates", hint="take larger steps")
+    if len(rates) > MAX_RATES:
+        raise ParameterError(f"{len(rates)} rates are more than {MAX_RATES}", param="rates", hint="take larger steps")
     return tuple(rates)
 
 
@@ -87,7 +87,7 @@ def _part(text: str) -> list[float]:
         return _range(float(match[1]), float(match[2]), match[3], float(match[4]))
     if re.fullmatch(_NUMBER, text) and float(text) > 0:
         return [float(text)]
-    raise ParameterError(f"{named(text)} is not a rate", param="rates", hint=_HINT)
+    raise ParameterError(f"{describe_name(text)} is not a rate", param="rates", hint=_HINT)
 
 
 def _range(first: float, last: float, how: str, step: float) -> list[float]:
@@ -95,7 +95,7 @@ def _range(first: float, last: float, how: str, step: float) -> list[float]:
     if not 0 < first <= last or (step <= 1 if how == "x" else step <= 0):
         raise ParameterError("a range of rates must go up from more than 0", param="rates", hint=_HINT)
     rates: list[float] = []
-    while len(rates) <= MOST_RATES:
+    while len(rates) <= MAX_RATES:
         at = first * step ** len(rates) if how == "x" else first + step * len(rates)
         if at > last * (1 + 1e-9):
             break

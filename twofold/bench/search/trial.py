@@ -24,7 +24,7 @@ from twofold.bench.metrics.rule import MeasurementRule
 from twofold.bench.record import RunRecord
 from twofold.bench.search.trend import Trend, correlation_time, joined, trend
 
-LEAST_GROWTH: Final = 0.02
+MIN_GROWTH: Final = 0.02
 """Seconds a second. A line that is served at a rate lower by that share than the one it is asked at grows as fast."""
 
 
@@ -194,6 +194,6 @@ def _growth(rounds: Sequence[_Round], confidence: float) -> tuple[str, float] | 
     for name in ("ttft", "e2e"):
         lines = [each.trends[name] for each in rounds if name in each.trends]
         line = joined(lines)
-        if line is not None and min(each.slope for each in lines) > LEAST_GROWTH and line.rises(confidence):
+        if line is not None and min(each.slope for each in lines) > MIN_GROWTH and line.rises(confidence):
             return name, line.slope
     return None

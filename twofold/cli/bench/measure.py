@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED: Final = 130
 SEED_BITS: Final = 48
-MOST_ROUNDS: Final = 7
+MAX_ROUNDS: Final = 7
 """Times a --duration that a trial of a search may take: rounds of one, two and four."""
 KINDS: Final = (".json", ".csv", ".html", ".jsonl")
 
@@ -144,7 +144,7 @@ class Measuring:
         options = SearchOptions(
             start=study.rate_one_by_one(self.plan),
             seconds=seconds or usual.seconds,
-            most_seconds=MOST_ROUNDS * seconds if seconds else usual.most_seconds,
+            max_seconds=MAX_ROUNDS * seconds if seconds else usual.max_seconds,
             confidence=self.options.confidence,
             precision=self.options.precision,
         )
@@ -239,10 +239,10 @@ def _seeded(make: MakeReplay) -> MakeLoad:
 
 def _bound(lengths: Any) -> int:
     """The most of lengths that have one; those without are cut by nobody, and the server says what is too long."""
-    from twofold.bench.load.checks import MOST_TOKENS  # noqa: PLC0415
+    from twofold.bench.load.checks import MAX_TOKENS  # noqa: PLC0415
 
     most: int = lengths.most
-    return 0 if most == MOST_TOKENS else most
+    return 0 if most == MAX_TOKENS else most
 
 
 def _show(goal: Goal) -> AbstractContextManager[Watcher]:

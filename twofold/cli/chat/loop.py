@@ -15,13 +15,13 @@ from twofold.cli.chat.screen import answer_writer
 from twofold.cli.chat.settings import ChatSettings, full_name
 from twofold.cli.chat.talk import Talk
 from twofold.cli.console import faint, fold, is_terminal, note, print_failure
-from twofold.core.errors import ContextLengthError, TwofoldError, UsageError, nearest
+from twofold.core.errors import ContextLengthError, TwofoldError, UsageError, closest_match
 
 MORE_TOKENS: Final = "/set max_tokens raises the limit"
 ROOM_SHARE: Final = 4
 """An answer has at least a quarter of the context, while there are turns that can be left out."""
 LEAVE: Final = "Press Ctrl-C again to leave, or type /bye."
-MOST_BYTES: Final = 74_994
+MAX_BYTES: Final = 74_994
 """What terminals take at most, as xterm's documentation of control sequences has it."""
 
 
@@ -141,7 +141,7 @@ def copy(text: str) -> None:
     if stream is None:
         raise UsageError("Copying needs a terminal.")
     data = text.encode()
-    if len(data) > MOST_BYTES:
+    if len(data) > MAX_BYTES:
         raise UsageError("The answer is too long for the clipboard of a terminal.", hint="Use /save FILE.")
     stream.write(f"\x1b]52;c;{base64.b64encode(data).decode()}\x07")
     stream.flush()
@@ -169,7 +169,7 @@ def run_command(chat: Chat, line: str) -> None:
     name, _, text = line.partition(" ")
     command = BY_NAME.get(name)
     if command is None:
-        close = nearest(name, BY_NAME)
+        close = closest_match(name, BY_NAME)
         raise UsageError(f"There is no {name}.", hint=f"Did you mean {close}?" if close else "/help lists them.")
     text = text.strip()
     if text and not command.usage:

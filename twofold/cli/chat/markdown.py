@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-LEAST_WIDTH: Final = 20
-MOST_FEED: Final = 4096
-MOST_CODE_LINES: Final = 200
+MIN_WIDTH: Final = 20
+MAX_FEED: Final = 4096
+MAX_CODE_LINES: Final = 200
 """Lines before one that its highlighting looks at."""
-MOST_ROWS: Final = 200
+MAX_ROWS: Final = 200
 """Rows of a table that wait for its end."""
 
 UNDECIDED: Final = re.compile(
@@ -62,8 +62,8 @@ class MarkdownWriter:
 
     def feed(self, text: str) -> None:
         """Shows what is decided with ``text``."""
-        for at in range(0, len(text), MOST_FEED):
-            self._line += text[at : at + MOST_FEED]
+        for at in range(0, len(text), MAX_FEED):
+            self._line += text[at : at + MAX_FEED]
             while "\n" in self._line:
                 line, self._line = self._line.split("\n", 1)
                 rest, self._line = self._line, line
@@ -105,7 +105,7 @@ class MarkdownWriter:
             return False
         if body.startswith(("```", "~~~", "|")) and not final:
             return False  # a fence or a row of a table: the whole line is needed
-        if final and body.startswith("|") and len(self._rows) < MOST_ROWS:
+        if final and body.startswith("|") and len(self._rows) < MAX_ROWS:
             self._rows.append(line)
             return False
         if not final and UNDECIDED.fullmatch(body) is not None:
@@ -167,7 +167,7 @@ class MarkdownWriter:
             return line
         from rich.syntax import Syntax  # noqa: PLC0415 - only code pays for it
 
-        self._code = self._code[-MOST_CODE_LINES:]
+        self._code = self._code[-MAX_CODE_LINES:]
         syntax = Syntax("", self._language, theme="ansi_dark", background_color="default")
         shown = syntax.highlight("\n".join(self._code)).split("\n", allow_blank=True)
         wanted = shown[len(self._code) - 1] if len(shown) >= len(self._code) else None
@@ -215,7 +215,7 @@ class MarkdownWriter:
 
     @property
     def _columns(self) -> int:
-        return max(LEAST_WIDTH, self._width())
+        return max(MIN_WIDTH, self._width())
 
     def _text(self, span: StyledText) -> str:
         """What is shown of a span: without colour, code keeps its marks."""
@@ -257,7 +257,7 @@ class _Flow:
         """Begins a line with the prefix ``first``; ``hang_width`` is the width of both prefixes in columns."""
         self._hang = hang
         self._hang_width = cell_len(hang) if hang_width is None else hang_width
-        self._columns = max(LEAST_WIDTH, self._width())
+        self._columns = max(MIN_WIDTH, self._width())
         self._column = self._hang_width
         self._out.append(first)
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from twofold.cli.options import DisplayOptions, SamplingOptions
 from twofold.core import sampling_defaults
-from twofold.core.errors import ParameterError, UsageError, nearest
+from twofold.core.errors import ParameterError, UsageError, closest_match
 from twofold.core.sampling_defaults import SamplingDefaults
 
 NAMES: Final = (
@@ -84,7 +84,7 @@ def full_name(given: str) -> str:
     found = [given] if given in known else [name for name in known if given and name.startswith(given)]
     if len(found) == 1:
         return found[0]
-    close = ", ".join(found) or nearest(given, known)
+    close = ", ".join(found) or closest_match(given, known)
     raise UsageError(
         f"There is no setting {given!r:.60}.",
         hint=f"Did you mean {close}?" if close else f"Settings: {', '.join((*known, 'system'))}.",

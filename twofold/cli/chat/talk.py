@@ -13,7 +13,7 @@ from twofold.core.errors import ResourceError, UsageError
 
 MARK: Final = "twofold chat"
 ROLES: Final = ("system", "user", "assistant")
-MOST_BYTES: Final = 64 << 20
+MAX_BYTES: Final = 64 << 20
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ class Talk:
 
 def _read(path: Path) -> Any:
     try:
-        if path.stat().st_size > MOST_BYTES:
+        if path.stat().st_size > MAX_BYTES:
             raise UsageError(f"{path} is too large for a chat.")
         return json.loads(path.read_text("utf-8-sig"))
     except OSError as error:

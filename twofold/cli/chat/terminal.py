@@ -31,7 +31,7 @@ from twofold.host.paths import private_folder
 PROMPT: Final = ">>> "
 MORE: Final = "... "
 PLACEHOLDER: Final = "Send a message (/help for commands)"
-MOST_HISTORY: Final = 1 << 20
+MAX_HISTORY: Final = 1 << 20
 """Bytes of the history file; its older half goes when there are more."""
 MENU_ROWS: Final = 6
 
@@ -167,9 +167,9 @@ def _history(path: Path | None) -> History:
 
 def _shorten(path: Path) -> None:
     """Drops the older half of a long history, at the beginning of an entry."""
-    if path.stat().st_size <= MOST_HISTORY:
+    if path.stat().st_size <= MAX_HISTORY:
         return
     text = path.read_bytes()
-    at = text.find(b"\n\n#", len(text) - MOST_HISTORY // 2)
+    at = text.find(b"\n\n#", len(text) - MAX_HISTORY // 2)
     with suppress(OSError):
         path.write_bytes(text[at + 1 :] if at >= 0 else b"")

@@ -14,13 +14,13 @@ from llguidance import LLMatcher, LLParserLimits
 from twofold.core.errors import ParameterError
 from twofold.engine.grammar.completion import LONGEST, CompletionSearch, Path
 from twofold.engine.grammar.constraint import GrammarConstraint
-from twofold.engine.grammar.rise import literals, rise_bytes
+from twofold.engine.grammar.growth import growth_bytes, literals
 from twofold.engine.grammar.source import GrammarSource, impossible
 from twofold.engine.grammar.vocabulary import TokenVocabulary
 
 COMPILE_WORK: Final = 800_000
 """Of the search for a shortest answer (``completion``): about a second."""
-LEAST_HEADROOM: Final = 8
+MIN_HEADROOM: Final = 8
 BRACKET_TOKENS: Final = 4
 """What closing a bracket of a caller's own grammar takes: ``+1)`` and a little more."""
 _HINTS: Final = {
@@ -35,7 +35,7 @@ _HINTS: Final = {
 class CompiledGrammar:
     """A form that answers may have, ready for any number of them. Safe to share among threads.
 
-    ``least_tokens`` is how many tokens are known to be enough for an answer.
+    ``enough_tokens`` is how many tokens are known to be enough for an answer.
     """
 
     form: str
@@ -47,7 +47,7 @@ class CompiledGrammar:
     headroom: int
 
     @property
-    def least_tokens(self) -> int:
+    def enough_tokens(self) -> int:
         return len(self.path)
 
     def start(self, max_tokens: int) -> GrammarConstraint:
@@ -55,7 +55,7 @@ class CompiledGrammar:
 
         Raises ParameterError if the form needs more tokens than that.
         """
-        check_room(self.least_tokens, max_tokens)
+        check_room(self.enough_tokens, max_tokens)
         return GrammarConstraint(
             self.matcher.deep_copy(),
             self.vocabulary,
@@ -66,13 +66,13 @@ class CompiledGrammar:
         )
 
 
-def check_room(least_tokens: int, max_tokens: int) -> None:
+def check_room(enough_tokens: int, max_tokens: int) -> None:
     """Raises ParameterError where the shortest answer is longer than an answer may be."""
-    if max_tokens < least_tokens:
+    if max_tokens < enough_tokens:
         raise ParameterError(
-            f"The structured output needs at least {least_tokens} tokens; max_tokens is {max_tokens}.",
+            f"The structured output needs at least {enough_tokens} tokens; max_tokens is {max_tokens}.",
             param="max_tokens",
-            hint=f"Set max_tokens to well above {least_tokens}.",
+            hint=f"Set max_tokens to well above {enough_tokens}.",
         )
 
 
@@ -118,7 +118,7 @@ def _headroom(source: GrammarSource, vocabulary: TokenVocabulary) -> int:
     if source.texts:
         return max(len(vocabulary.spell(text)) for text in source.texts)
     brackets = vocabulary.deepest * (BRACKET_TOKENS if source.form == "grammar" else 1)
-    return max(LEAST_HEADROOM, rise_bytes(source), brackets)
+    return max(MIN_HEADROOM, growth_bytes(source), brackets)
 
 
 def _refused(form: str, fault: str) -> ParameterError:

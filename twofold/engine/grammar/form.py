@@ -20,10 +20,10 @@ class FormConstraint(TokenConstraint, Protocol):
 
 
 class AnswerForm(Protocol):
-    """A form, compiled. ``least_tokens`` is how many tokens are known to be enough for an answer."""
+    """A form, compiled. ``enough_tokens`` is how many tokens are known to be enough for an answer."""
 
     @property
-    def least_tokens(self) -> int: ...
+    def enough_tokens(self) -> int: ...
 
     def start(self, max_tokens: int) -> FormConstraint:
         """The constraint of one answer of at most ``max_tokens`` tokens, valid wherever it ends.

@@ -135,14 +135,14 @@ class GrammarHost:
         self._inboxes: dict[int, Inbox] = {}
         self._patience = PATIENCE_S
         self._searching = False
-        self.least_tokens: int | None = None
+        self.enough_tokens: int | None = None
         self.error: TwofoldError | None = None
         self.send(wanted)
 
     @property
     def idle(self) -> bool:
         """Whether it is compiled, and keeps no answer."""
-        return not self._inboxes and self.least_tokens is not None
+        return not self._inboxes and self.enough_tokens is not None
 
     def start(self, max_tokens: int) -> tuple[int, Inbox]:
         """A new answer: its number, and where to look for what is said of it."""
@@ -223,7 +223,7 @@ class GrammarHost:
             case wire.Compiling():
                 self._searching = True
             case wire.Compiled(least):
-                self.least_tokens = least
+                self.enough_tokens = least
             case wire.Refused(answer=None):
                 self._fail(message.error)
             case wire.Refused(answer=int(number)):
@@ -248,7 +248,7 @@ class GrammarHost:
 
     def _fault(self) -> ParameterError:
         """Why the process ended by itself."""
-        if self.least_tokens is not None:  # on the engine's thread, which waits for no fork server
+        if self.enough_tokens is not None:  # on the engine's thread, which waits for no fork server
             what = "takes too much processor time or memory"
             return too_much(self._form, f"is too complex: finding which tokens may follow {what}")
         slow = os.WTERMSIG(self._server.status(self._process)) == signal.SIGPROF
@@ -268,7 +268,7 @@ class _Hosts(Protocol):
 class HostedGrammar:
     """A form that answers may have, ready for any number of them. Safe to share among threads.
 
-    ``least_tokens`` is how many tokens are known to be enough for an answer.
+    ``enough_tokens`` is how many tokens are known to be enough for an answer.
     """
 
     def __init__(self, hosts: _Hosts, key: bytes, params: StructuredOutputsParams, form: str) -> None:
@@ -276,7 +276,7 @@ class HostedGrammar:
         self.key = key
         self.params = params
         self.form = form
-        self.least_tokens = 0
+        self.enough_tokens = 0
 
     def begin(self, max_tokens: int) -> tuple[GrammarHost, int, Inbox]:
         """A new answer, in the process that holds the form; started again where it was let go meanwhile."""
@@ -287,7 +287,7 @@ class HostedGrammar:
 
         Raises ParameterError if the form needs more tokens than that.
         """
-        check_room(self.least_tokens, max_tokens)
+        check_room(self.enough_tokens, max_tokens)
         return HostedConstraint(self, max_tokens)
 
 

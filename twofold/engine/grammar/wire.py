@@ -88,7 +88,7 @@ class Compiling(GrammarMessage, frozen=True):
 class Compiled(GrammarMessage, frozen=True):
     """The form can be used."""
 
-    least_tokens: int
+    enough_tokens: int
 
 
 class Advanced(AnswerMessage, frozen=True):

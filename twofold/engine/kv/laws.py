@@ -1,18 +1,18 @@
-"""Asserts the laws of the prefix tree and of the holdings, from first principles; for idle moments and tests."""
+"""Asserts the laws of the prefix tree and of the block_tables, from first principles; for idle moments and tests."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from twofold.engine.kv.holding import Holding
+from twofold.engine.kv.block_tables import BlockTables
 from twofold.engine.kv.pool import BlockPool
 from twofold.engine.kv.radix import ABSENT, TOKEN_BYTES, RadixNode, Root, path_to
-from twofold.engine.kv.reach import Reach
 from twofold.engine.kv.tree import PrefixTree
+from twofold.engine.kv.window import AttentionWindow
 
 
-def check_tree(tree: PrefixTree, pools: Sequence[BlockPool], reaches: Sequence[Reach]) -> None:
+def check_tree(tree: PrefixTree, pools: Sequence[BlockPool], reaches: Sequence[AttentionWindow]) -> None:
     """Every node is in order, and the tree has exactly the blocks that are kept."""
     seen: list[set[int]] = [set() for _ in pools]
     for root in tree.roots():
@@ -28,13 +28,13 @@ def check_tree(tree: PrefixTree, pools: Sequence[BlockPool], reaches: Sequence[R
             _check_age(tree, pool, group)
 
 
-def check_holdings(holdings: Iterable[Holding], pools: Sequence[BlockPool]) -> None:
-    """The reference counts are those of the holdings, whose published blocks are the tree's."""
-    holdings = list(holdings)
+def check_block_tables(block_tables: Iterable[BlockTables], pools: Sequence[BlockPool]) -> None:
+    """The reference counts are those of the block_tables, whose published blocks are the tree's."""
+    block_tables = list(block_tables)
     for group, pool in enumerate(pools):
-        counts = Counter(block for holding in holdings for block in holding.own(group))
+        counts = Counter(block for holding in block_tables for block in holding.own(group))
         assert all(pool.references(block) == counts[block] for block in range(pool.blocks)), "a wrong count"
-    for holding in holdings:
+    for holding in block_tables:
         path = path_to(holding.place(), holding.published)
         assert not path.nodes or isinstance(path.nodes[0].parent, Root), "a holding's path hangs in the air"
         published = holding.published

@@ -23,17 +23,17 @@ from operator import gt, le
 
 from twofold.core.model import ATTENTION_CHUNK
 from twofold.core.step import BlockMove, MoveKind
+from twofold.engine.kv.allocator import BlockTableAllocator
+from twofold.engine.kv.block_tables import BlockTables, Swapped
 from twofold.engine.kv.counters import CacheCounters
-from twofold.engine.kv.holding import Holding, Swapped
-from twofold.engine.kv.laws import check_holdings, check_tree
+from twofold.engine.kv.laws import check_block_tables, check_tree
 from twofold.engine.kv.pins import PinBoard
 from twofold.engine.kv.pool import BlockPool, SlotPool, blocks_for
 from twofold.engine.kv.radix import ABSENT, TOKEN_BYTES, Path, path_to
-from twofold.engine.kv.reach import NEVER, Reach
-from twofold.engine.kv.tables import Tables
 from twofold.engine.kv.tree import PrefixTree
+from twofold.engine.kv.window import NEVER, AttentionWindow
 
-__all__ = ["BlockManager", "CacheCounters", "GroupSize", "Holding", "Swapped"]
+__all__ = ["BlockManager", "BlockTables", "CacheCounters", "GroupSize", "Swapped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,10 @@ class BlockManager:
         self.counters = CacheCounters()
         self._pools = [BlockPool(group.blocks, block_size) for group in groups]
         self._slots = [SlotPool(group.host_slots) for group in groups]
-        self._reaches = [Reach(group.window, chunk, block_size) for group in groups]
+        self._reaches = [AttentionWindow(group.window, chunk, block_size) for group in groups]
         self._tree = PrefixTree(self._pools, self._reaches, self.counters)
         self._pins = PinBoard(self._pools, pinned_share, self.counters)
-        self._tables = Tables(self._pools, self._reaches, self._tree, caching=prefix_caching)
+        self._tables = BlockTableAllocator(self._pools, self._reaches, self._tree, caching=prefix_caching)
         self._swapped: set[Swapped] = set()
 
     @property
@@ -116,7 +116,7 @@ class BlockManager:
         path = self._tree.find(salt, tokens[:-1].tobytes())
         return path.whole * self.block_size + path.extra
 
-    def needed(self, holding: Holding | None, start: int, end: int) -> tuple[int, ...]:
+    def needed(self, holding: BlockTables | None, start: int, end: int) -> tuple[int, ...]:
         """New blocks of each group so that rows ``start`` … ``end`` − 1 can be computed.
 
         Blocks that ``grow`` would give back at ``start`` count against them. Without a holding: for a sequence whose
@@ -132,7 +132,7 @@ class BlockManager:
         """Blocks of each group that are free or can be evicted."""
         return tuple(pool.obtainable for pool in self._pools)
 
-    def open(self, tokens: array[int], salt: str, now: float, *, most: int) -> Holding:
+    def open(self, tokens: array[int], salt: str, now: float, *, most: int) -> BlockTables:
         """The blocks of a new sequence: those of its longest cached beginning of at most ``most`` tokens.
 
         Whole blocks are shared. Where the beginning ends inside a block, that block is copied if there is a free one.
@@ -146,7 +146,7 @@ class BlockManager:
         self._tables.measure(holding)
         return holding
 
-    def grow(self, holding: Holding, start: int, end: int, now: float) -> bool:
+    def grow(self, holding: BlockTables, start: int, end: int, now: float) -> bool:
         """Gets blocks for rows ``start`` … ``end`` − 1, and gives back those that no row from ``start`` on reads.
 
         False, with nothing changed, if there are too few.
@@ -161,7 +161,7 @@ class BlockManager:
         self._tables.measure(holding)
         return True
 
-    def publish(self, holding: Holding, tokens: array[int], computed: int, now: float) -> None:
+    def publish(self, holding: BlockTables, tokens: array[int], computed: int, now: float) -> None:
         """Makes the whole blocks of the first ``computed`` tokens findable.
 
         Where the tree has such a block from another sequence, that one is held from now on and the own one goes back:
@@ -180,7 +180,7 @@ class BlockManager:
         self._tables.adopt(holding, at, blocks)
         self._tables.measure(holding)
 
-    def fork(self, holding: Holding, computed: int, now: float) -> Holding | None:
+    def fork(self, holding: BlockTables, computed: int, now: float) -> BlockTables | None:
         """The blocks of a second sequence with the same first ``computed`` tokens, all of them cached for it.
 
         They may be fewer than are computed, as long as no window has passed what a row behind them reads. Whole blocks
@@ -205,12 +205,12 @@ class BlockManager:
         self._tables.measure(other)
         return other
 
-    def close(self, holding: Holding, now: float) -> None:
+    def close(self, holding: BlockTables, now: float) -> None:
         """Gives back all that a sequence holds. What is in the tree stays cached until its blocks are needed."""
         self._tell(now)
         self._tables.end(holding)
 
-    def pin(self, holding: Holding, tokens: int, seconds: float, now: float) -> bool:
+    def pin(self, holding: BlockTables, tokens: int, seconds: float, now: float) -> bool:
         """The whole blocks of the first ``tokens`` published tokens stay cached for ``seconds`` after their last use.
 
         A pin on the same blocks is prolonged; the longer time to live wins. False if no such blocks are published,
@@ -225,7 +225,7 @@ class BlockManager:
         blocks = tuple(path.blocks(group)[first:] for group, first in enumerate(firsts))
         return self._pins.add(blocks, end, seconds, now)
 
-    def swap_out(self, holding: Holding) -> Swapped | None:
+    def swap_out(self, holding: BlockTables) -> Swapped | None:
         """Moves a sequence's blocks to host memory and closes it. None, with nothing changed, if there are too few
         places."""
         own = [holding.own(group) for group in range(len(self._pools))]
@@ -240,7 +240,7 @@ class BlockManager:
         self._tables.end(holding)
         return swapped
 
-    def swap_in(self, swapped: Swapped, start: int, end: int, now: float) -> Holding | None:
+    def swap_in(self, swapped: Swapped, start: int, end: int, now: float) -> BlockTables | None:
         """Brings a sequence back, with blocks for rows ``start`` … ``end`` − 1; what the tree still has is shared.
 
         None, with nothing changed, if there are too few blocks.
@@ -280,7 +280,7 @@ class BlockManager:
             pool.check()
         self._pins.check()
         check_tree(self._tree, self._pools, self._reaches)
-        check_holdings(self._tables.open, self._pools)
+        check_block_tables(self._tables.open, self._pools)
         for group, slots in enumerate(self._slots):
             slots.check(slot for swapped in self._swapped for slot in swapped.slots[group])
 
@@ -288,7 +288,7 @@ class BlockManager:
         if now >= self._pins.due:
             self._pins.expire(now)
 
-    def _reuse(self, holding: Holding, text: bytes, now: float) -> None:
+    def _reuse(self, holding: BlockTables, text: bytes, now: float) -> None:
         """Shares what the tree has of a text, copies the block where it ends, and prolongs the pins on the way."""
         path = self._tree.find(holding.salt, text)
         if path.extra and not self._can_copy(path):

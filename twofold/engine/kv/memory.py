@@ -15,7 +15,7 @@ from twofold.core.model import ATTENTION_CHUNK, KVGroup, ModelSpec
 from twofold.engine.kv.manager import GroupSize
 from twofold.engine.kv.pool import blocks_for
 
-MOST_BLOCKS: Final = 1 << 18
+MAX_BLOCKS: Final = 1 << 18
 """More blocks than this cost more to keep account of than prefixes of that age are worth."""
 WINDOW_SHARE: Final = 0.5
 """Groups with windows take at most this share of the memory, unless one sequence needs more."""
@@ -75,7 +75,7 @@ def share_out(
         blocks[index] += max(0, more)
         spare -= max(0, more) * sizes[index]
     blocks[0] += spare // sizes[0]
-    blocks[0] = min(blocks[0], least[0] * sequences if not keeps_prefixes else max(MOST_BLOCKS, least[0]))
+    blocks[0] = min(blocks[0], least[0] * sequences if not keeps_prefixes else max(MAX_BLOCKS, least[0]))
     total = sum(count * size for count, size in zip(blocks, sizes, strict=True))
     return tuple(
         GroupSize(group.window, count, count * swap // total) for group, count in zip(groups, blocks, strict=True)

@@ -19,13 +19,13 @@ from collections.abc import Iterator, Sequence
 from twofold.engine.kv.counters import CacheCounters
 from twofold.engine.kv.pool import BlockPool
 from twofold.engine.kv.radix import ABSENT, TOKEN_BYTES, Path, RadixNode, Root, follow, look_inside, shared
-from twofold.engine.kv.reach import Reach
+from twofold.engine.kv.window import AttentionWindow
 
 
 class PrefixTree:
     """The tree over these pools, one for each group; the widest group is the first."""
 
-    def __init__(self, pools: Sequence[BlockPool], reaches: Sequence[Reach], counters: CacheCounters) -> None:
+    def __init__(self, pools: Sequence[BlockPool], reaches: Sequence[AttentionWindow], counters: CacheCounters) -> None:
         self._pools = pools
         self._counters = counters
         self._reaches = reaches
@@ -202,7 +202,7 @@ class PrefixTree:
         self._counters.evicted += 1
 
 
-def _last_hole(spans: Sequence[tuple[Reach, array[int]]], start: int, whole: int) -> int:
+def _last_hole(spans: Sequence[tuple[AttentionWindow, array[int]]], start: int, whole: int) -> int:
     """The last place before ``whole`` that a row at ``start`` reads and where a window has no block, or ABSENT."""
     last = ABSENT
     for reach, blocks in spans:

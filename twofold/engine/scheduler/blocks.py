@@ -15,16 +15,16 @@ from typing import Final
 from twofold.core.record import HeldPin
 from twofold.core.request import CachePin
 from twofold.core.step import StepOutcome, StepPlan
-from twofold.engine.kv.holding import Holding
+from twofold.engine.kv.block_tables import BlockTables
 from twofold.engine.kv.manager import BlockManager
 from twofold.engine.kv.pool import blocks_for
-from twofold.engine.kv.reach import Reach
+from twofold.engine.kv.window import AttentionWindow
 from twofold.engine.scheduler.sequence import Sequence, SequenceState
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 
 HORIZON: Final = 128
 """Tokens that are looked ahead."""
-LEAST_AHEAD: Final = 16
+MIN_AHEAD: Final = 16
 SHARE_DECAY: Final = 0.05
 BLOCK_SECONDS: Final = 5e-4
 """Seconds for a block to be moved, before one was: about a megabyte at a few gigabytes a second."""
@@ -36,7 +36,7 @@ DECAY: Final = 0.1
 class SequenceBlocks:
     """Joins sequences and the block manager. A sequence has blocks exactly while it runs."""
 
-    def __init__(self, manager: BlockManager, reaches: Row[Reach]) -> None:
+    def __init__(self, manager: BlockManager, reaches: Row[AttentionWindow]) -> None:
         self._manager = manager
         self._reaches = reaches
         self._pins: dict[int, tuple[CachePin, ...]] = {}
@@ -46,7 +46,7 @@ class SequenceBlocks:
         if self._can_share(sequence):
             return sequence.prompt_length - 1
         found = self._manager.matched(sequence.tokens, sequence.options.cache_salt)
-        return min(found, sequence.most_cached)
+        return min(found, sequence.max_cached)
 
     def start(self, sequence: Sequence, now: float) -> bool:
         """Makes a waiting or swapped sequence run, with all that can be shared of its tokens or comes back from the
@@ -54,7 +54,7 @@ class SequenceBlocks:
         if sequence.state is SequenceState.SWAPPED:
             return self._swap_in(sequence, now)
         if not self._share(sequence, now):
-            most = sequence.most_cached
+            most = sequence.max_cached
             holding = self._manager.open(sequence.tokens, sequence.options.cache_salt, now, most=most)
             self._admit(sequence, holding, holding.cached)
         return True
@@ -115,7 +115,7 @@ class SequenceBlocks:
             and sequence.state is SequenceState.WAITING
             and parent.holding is not None
             and self._has_all(parent.holding, computed)
-            and computed <= min(parent.computed, sequence.most_cached)
+            and computed <= min(parent.computed, sequence.max_cached)
         )
 
     def _share(self, sequence: Sequence, now: float) -> bool:
@@ -133,7 +133,7 @@ class SequenceBlocks:
         self._set_pins(sequence)
         return True
 
-    def _admit(self, sequence: Sequence, holding: Holding, computed: int) -> None:
+    def _admit(self, sequence: Sequence, holding: BlockTables, computed: int) -> None:
         sequence.admit(holding, computed)
         self._set_pins(sequence)
 
@@ -141,7 +141,7 @@ class SequenceBlocks:
         if sequence.options.cache_pins:
             self._pins[sequence.sequence_id] = sequence.options.cache_pins
 
-    def _pin(self, sequence: Sequence, holding: Holding, now: float) -> None:
+    def _pin(self, sequence: Sequence, holding: BlockTables, now: float) -> None:
         pins = self._pins.get(sequence.sequence_id, ())
         while pins and pins[0].tokens <= sequence.computed:
             if self._manager.pin(holding, pins[0].tokens, pins[0].seconds, now):
@@ -152,7 +152,7 @@ class SequenceBlocks:
         if not pins:
             self._pins.pop(sequence.sequence_id, None)
 
-    def _has_all(self, holding: Holding, computed: int) -> bool:
+    def _has_all(self, holding: BlockTables, computed: int) -> bool:
         """Whether no window has passed what a row at ``computed`` reads: its sequence may have gone on since."""
         return computed >= 1 and all(map(le, holding.first, (reach.first(computed) for reach in self._reaches)))
 
@@ -175,7 +175,7 @@ class LookAhead:
     much of their limits completions have used of late.
     """
 
-    def __init__(self, manager: BlockManager, reaches: Row[Reach], rows: int) -> None:
+    def __init__(self, manager: BlockManager, reaches: Row[AttentionWindow], rows: int) -> None:
         self._manager = manager
         self.share = 1.0
         self._refused: tuple[int, tuple[int, ...]] | None = None
@@ -218,7 +218,7 @@ class LookAhead:
         if alone:
             return min(sequence.known + 1, sequence.positions_needed)
         answer = self.share * (sequence.limit - sequence.prompt_length)
-        ahead = min(max(int(answer) - sequence.generated, LEAST_AHEAD), HORIZON)
+        ahead = min(max(int(answer) - sequence.generated, MIN_AHEAD), HORIZON)
         return min(sequence.known + ahead, sequence.positions_needed)
 
     def _needed(self, sequence: Sequence, positions: int, found: int) -> tuple[int, ...]:
@@ -311,7 +311,7 @@ class PreemptionCost:
     def findable(self, sequence: Sequence) -> int:
         """Tokens of it that the prefix cache would give now."""
         found = self._manager.matched(sequence.tokens, sequence.options.cache_salt)
-        return min(found, sequence.most_cached, sequence.computed)
+        return min(found, sequence.max_cached, sequence.computed)
 
     def learn_moves(self, plan: StepPlan, outcome: StepOutcome) -> None:
         if plan.moves and outcome.moves_s > 0:

@@ -23,7 +23,7 @@ AIM: Final = 0.85
 """Share of a target that is aimed at: predictions err, and a mean that is missed by little is missed."""
 LENT: Final = 0.8
 """Share of what a sequence will gain on its schedule that is lent to prompts now."""
-MOST_AHEAD: Final = 64
+MAX_AHEAD: Final = 64
 """Tokens of an answer that are counted on to come."""
 LONGEST_GAP: Final = 4
 """Targets that a single gap between two tokens may last."""
@@ -98,7 +98,7 @@ class LiveBudget:
         for sequence in decoding:
             target = sequence.options.tpot_target_s or self._target
             tightest = min(tightest, target)
-            ahead = min(share * (sequence.limit - sequence.prompt_length) - sequence.generated, MOST_AHEAD)
+            ahead = min(share * (sequence.limit - sequence.prompt_length) - sequence.generated, MAX_AHEAD)
             spare = LENT * max(AIM * target - alone, 0.0) * max(ahead, 0.0)
             if sequence.first_token_at is not None:
                 spare += sequence.first_token_at + sequence.generated * AIM * target - now

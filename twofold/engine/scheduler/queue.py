@@ -27,7 +27,7 @@ from twofold.engine.scheduler.sequence import Sequence, SequenceState
 T = TypeVar("T", bound=Hashable)
 
 SPARE = 16
-MOST_RETRY_S: Final = 120.0
+MAX_RETRY_S: Final = 120.0
 PROMPT_WEIGHT: Final = 1.0
 ANSWER_WEIGHT: Final = 2.0
 """Service that a token computed of a prompt counts, and one that is generated; as in the paper."""
@@ -132,7 +132,7 @@ def _refusal(sequence: Sequence) -> TokenEvent:
     assert limit_s is not None, "only who has a limit reaches it"
     error = BusyError(
         f"The request waited {limit_s:g} s in the queue.",
-        retry_after_s=min(limit_s, MOST_RETRY_S),
+        retry_after_s=min(limit_s, MAX_RETRY_S),
         hint="Retry later, or use a tier with a longer queue limit.",
     )
     return TokenEvent(sequence.sequence_id, (), (), finish="abort", error=error)
@@ -145,7 +145,7 @@ def is_coming(parent: Sequence) -> bool:
     return parent.state is SequenceState.WAITING and parent.admitted_at is None
 
 
-class Siblings:
+class ParallelGroups:
     """Sequences of one prompt: the others wait until the first, their parent, has computed what they will share."""
 
     def __init__(self) -> None:
@@ -253,7 +253,7 @@ class _Class:
         self._most_accounts = max(KEPT_ACCOUNTS, 2 * len(self._accounts))
 
 
-class WaitingLine:
+class WaitingQueue:
     """Sequences that wait. ``head`` is the next one; any may be taken out."""
 
     def __init__(self, ageing_s: float) -> None:

@@ -25,7 +25,7 @@ from collections.abc import Sequence as Row
 
 from twofold.core.errors import ContextLengthError, ResourceError
 from twofold.core.model import ATTENTION_CHUNK
-from twofold.core.record import Stall
+from twofold.core.record import WaitReason
 from twofold.core.step import (
     SAMPLED_TOKEN,
     FinishReason,
@@ -36,21 +36,21 @@ from twofold.core.step import (
     TokenEvent,
 )
 from twofold.engine.kv.manager import BlockManager
-from twofold.engine.kv.reach import Reach
+from twofold.engine.kv.window import AttentionWindow
 from twofold.engine.scheduler.blocks import LookAhead, LookAheadAdmission, PreemptionCost, SequenceBlocks, least_urgent
 from twofold.engine.scheduler.budget import Budget, StepBuilder, StepLimits, StepPace
 from twofold.engine.scheduler.queue import (
     ANSWER_WEIGHT,
     PROMPT_WEIGHT,
-    Siblings,
+    ParallelGroups,
     TenantQueue,
     TimeLimits,
-    WaitingLine,
+    WaitingQueue,
     is_coming,
 )
 from twofold.engine.scheduler.sequence import Sequence, SequenceState
-from twofold.engine.scheduler.stalls import Stalls, StepWork
 from twofold.engine.scheduler.step_time import StepTimeModel
+from twofold.engine.scheduler.wait_times import StepWork, WaitTimes
 
 
 class Scheduler:
@@ -79,23 +79,23 @@ class Scheduler:
         self._budget = budget
         self._model = step_time
         self._max_waiting = max_waiting
-        self._line = WaitingLine(ageing_s)
+        self._line = WaitingQueue(ageing_s)
         self._live: dict[int, Sequence] = {}
         self._running: dict[int, Sequence] = {}
         self._accounts: dict[int, TenantQueue] = {}
         self._parked: dict[int, Sequence] = {}
         self._ended: list[int] = []
         self._ahead: dict[int, SequenceStep] = {}
-        self._siblings = Siblings()
+        self._siblings = ParallelGroups()
         self._times = TimeLimits()
         self._windows = [window for window in windows if window is not None]
-        reaches = [Reach(window, ATTENTION_CHUNK, manager.block_size) for window in windows]
+        reaches = [AttentionWindow(window, ATTENTION_CHUNK, manager.block_size) for window in windows]
         assert len(reaches) == len(manager.held), "every KV group has a window, or None"
         self._blocks = SequenceBlocks(manager, reaches)
         self._look_ahead = LookAhead(manager, reaches, limits.rows)
         self._admission = LookAheadAdmission(self._blocks, self._look_ahead)
         self._cost = PreemptionCost(manager, step_time)
-        self._stalls = Stalls()
+        self._stalls = WaitTimes()
         self.preemptions = 0
         self.swaps = 0
 
@@ -162,7 +162,7 @@ class Scheduler:
         self._enter(child)
         parent = self._running.get(parent_id)
         if parent is not None and len(self._running) < self._limits.sequences:
-            shared = min(parent.computed, child.most_cached)
+            shared = min(parent.computed, child.max_cached)
             if self._blocks.branch(child, parent, shared, now):
                 self._run(child, now)
                 return
@@ -254,7 +254,7 @@ class Scheduler:
             self._line.remove(sequence)
         self._siblings.leave(sequence)
         self._stalls.leave_line(sequence, now)
-        self._stalls.enter_line(sequence, now, Stall.READER)
+        self._stalls.enter_line(sequence, now, WaitReason.READER)
         self._parked[sequence_id] = sequence
 
     def resume(self, sequence_id: int, now: float) -> None:
@@ -374,7 +374,7 @@ class Scheduler:
         self.preemptions += 1
         victim.record.preemptions += 1
         self._displace(victim, now)
-        self._stalls.enter_line(victim, now, Stall.PREEMPTED)
+        self._stalls.enter_line(victim, now, WaitReason.PREEMPTED)
         if victim.resting:
             self._parked[victim.sequence_id] = victim
         elif returns:

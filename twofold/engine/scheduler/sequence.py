@@ -46,7 +46,7 @@ from twofold.core.step import (
     TokenConstraint,
     TokenEvent,
 )
-from twofold.engine.kv.holding import Holding, Swapped
+from twofold.engine.kv.block_tables import BlockTables, Swapped
 
 
 class SequenceState(Enum):
@@ -124,7 +124,7 @@ class Sequence:
         self.stop_token: int | None = None
         self.admitted_at: float | None = None
         self.first_token_at: float | None = None
-        self.holding: Holding | None = None
+        self.holding: BlockTables | None = None
         self.swapped: Swapped | None = None
         self._reached = 0
         self._scores_prompt = scores_prompt
@@ -166,7 +166,7 @@ class Sequence:
         return self.deferred and self.constraint is not None and not self.constraint.ready
 
     @property
-    def most_cached(self) -> int:
+    def max_cached(self) -> int:
         """How many of its first tokens need no row now: of each row that tells something, the results are wanted."""
         if self._tells_rows:
             return min(self._reached, self.known - 1)
@@ -189,7 +189,7 @@ class Sequence:
             return rows
         return 1 if rows == self.pending and self.wants_draw else 0
 
-    def admit(self, holding: Holding, computed: int) -> None:
+    def admit(self, holding: BlockTables, computed: int) -> None:
         """WAITING → RUNNING; the holding's blocks have the keys and values of its first ``computed`` tokens."""
         self._become(SequenceState.RUNNING)
         self.holding = holding
@@ -197,7 +197,7 @@ class Sequence:
         self.decodes = self.pending == 1
         self._check()
 
-    def resume(self, holding: Holding) -> None:
+    def resume(self, holding: BlockTables) -> None:
         """SWAPPED → RUNNING, where it stopped."""
         self._become(SequenceState.RUNNING)
         self.holding, self.swapped = holding, None

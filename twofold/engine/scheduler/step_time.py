@@ -30,7 +30,7 @@ SPEED_DRIFT: Final = 0.01
 """Change of the machine's speed from step to step, as a share."""
 WEIGHT_DRIFT: Final = 1e-4
 """Doubt that a weight gains from step to step, as a share of the most."""
-LEAST_SECONDS: Final = 1e-6
+MIN_SECONDS: Final = 1e-6
 CLIP: Final = 2.5
 """An error pulls no more than this many times the usual error."""
 CLIP_FLOOR: Final = 0.05
@@ -136,7 +136,7 @@ class StepTimeModel:
         certainty = 1 / (self._usual * self._usual + sum(map(mul, gains, x)))
         pull = max(-bound, min(bound, error)) * certainty
         for i, gain in enumerate(gains):
-            self._weights[i] = max(self._weights[i] + gain * pull, LEAST_SECONDS if i == 0 else 0.0)
+            self._weights[i] = max(self._weights[i] + gain * pull, MIN_SECONDS if i == 0 else 0.0)
             scaled = gain * certainty
             self._covariance[i] = [
                 value - scaled * other for value, other in zip(self._covariance[i], gains, strict=True)

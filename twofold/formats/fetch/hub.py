@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from twofold.core.errors import ModelNotFoundError, NetworkError, ResourceError, nearest
+from twofold.core.errors import ModelNotFoundError, NetworkError, ResourceError, closest_match
 from twofold.core.sampling_defaults import GENERATION_CONFIG
 from twofold.formats.fetch.names import HubSource
 from twofold.formats.fetch.parts import part_names, part_number
@@ -63,7 +63,7 @@ def choose_file(source: HubSource, files: list[str]) -> str:
     if source.filename is not None:
         if source.filename in files:
             return source.filename
-        close = nearest(source.filename, models)
+        close = closest_match(source.filename, models)
         hint = f"Did you mean {close}?" if close else f"It holds: {', '.join(models)}."
         raise ModelNotFoundError(f"hf.co/{source.repository} has no file {source.filename}.", hint=hint)
     if source.quant is None and len(models) == 1:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from twofold.core.errors import ModelNotFoundError, ParameterError, nearest
+from twofold.core.errors import ModelNotFoundError, ParameterError, closest_match
 
 MAX_PARTS: Final = 1_000
 
@@ -203,7 +203,7 @@ def _known(source: PypiSource) -> PypiSource | Alias:
 
 def _unknown(name: str) -> ModelNotFoundError:
     known = (*ALIASES, *HUB_ALIASES)
-    close = nearest(name, known)
+    close = closest_match(name, known)
     if close is not None:
         return ModelNotFoundError(f"There is no model named {name!r}.", hint=f"Did you mean {close}?")
     if name.count("/") == 1:

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from twofold.core.errors import ModelNotFoundError, ResourceError, TwofoldError, nearest
+from twofold.core.errors import ModelNotFoundError, ResourceError, TwofoldError, closest_match
 from twofold.formats.fetch.parts import part_paths
 from twofold.formats.fetch.progress import Progress
 
@@ -103,7 +103,7 @@ class ModelStore:
         by_slug = {path.stem: model for path in self.folder.glob("*.json") if (model := _read_manifest(path))}
         found = slug if slug in by_slug else next((s for s, m in by_slug.items() if name in (s, m.name)), None)
         if found is None:
-            close = nearest(name, [model.name for model in by_slug.values()])
+            close = closest_match(name, [model.name for model in by_slug.values()])
             hint = f"Did you mean {close}?" if close else "`twofold ls` lists the models that are here."
             raise ModelNotFoundError(f"The model {name!r} is not in the cache.", hint=hint)
         model = by_slug[found]

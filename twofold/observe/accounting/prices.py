@@ -35,9 +35,9 @@ from twofold.core.tables import Table, read_toml
 
 PLACES: Final = 6
 """Decimal places that a price or a factor may have; bills are exact because there is a limit."""
-MOST_PRICE: Final = "1000000000"
-MOST_FACTOR: Final = "1000"
-MOST_CURRENCY_CHARS: Final = 8
+MAX_PRICE: Final = "1000000000"
+MAX_FACTOR: Final = "1000"
+MAX_CURRENCY_CHARS: Final = 8
 OF_INPUT: Final[Mapping[str, Decimal]] = MappingProxyType(
     {
         "cache_read": Decimal("0.1"),
@@ -95,7 +95,7 @@ class PriceSheet:
         """The sheet that a table holds."""
         default, models, tiers = (table.inner(name) for name in ("default", "models", "tiers"))
         sheet = cls(
-            currency=table.text("currency", MOST_CURRENCY_CHARS) or "USD",
+            currency=table.text("currency", MAX_CURRENCY_CHARS) or "USD",
             default=None if default is None else _prices(default),
             models={} if models is None else {name: _prices(inner) for name, inner in models.tables()},
             tiers=TIERS if tiers is None else _tiers(tiers),
@@ -135,8 +135,8 @@ def _token_prices(table: Table) -> TokenPrices:
 
 
 def _cache_price(table: Table, factors: Table | None, name: str, price: Decimal) -> Decimal:
-    own = table.number(name, "0", MOST_PRICE, places=PLACES)
-    factor = None if factors is None else factors.number(name, "0", MOST_FACTOR, places=PLACES)
+    own = table.number(name, "0", MAX_PRICE, places=PLACES)
+    factor = None if factors is None else factors.number(name, "0", MAX_FACTOR, places=PLACES)
     if own is not None and factor is not None:
         raise ParameterError(
             f"{table.name(name)} is given as a price and in of_input.", param=table.name(name), hint="Give one of them."
@@ -145,13 +145,13 @@ def _cache_price(table: Table, factors: Table | None, name: str, price: Decimal)
 
 
 def _machine_prices(table: Table) -> MachinePrices:
-    watts, per_kwh = (table.number(name, "0", MOST_PRICE, places=PLACES) for name in ("watts", "per_kwh"))
+    watts, per_kwh = (table.number(name, "0", MAX_PRICE, places=PLACES) for name in ("watts", "per_kwh"))
     if (watts is None) != (per_kwh is None):
         missing = table.name("watts" if watts is None else "per_kwh")
         raise ParameterError(
             f"{missing} is missing: electricity has a power and a price.", param=missing, hint="Give both or neither."
         )
-    hardware = table.number("per_hour", "0", MOST_PRICE, places=PLACES)
+    hardware = table.number("per_hour", "0", MAX_PRICE, places=PLACES)
     if hardware is None and watts is None:
         raise _missing(table.name("per_hour"))
     power = Decimal(0) if watts is None or per_kwh is None else watts * per_kwh / 1000
@@ -160,7 +160,7 @@ def _machine_prices(table: Table) -> MachinePrices:
 
 
 def _tiers(table: Table) -> Mapping[str, Decimal]:
-    given = {name: table.number(name, "0", MOST_FACTOR, places=PLACES) for name in TIERS}
+    given = {name: table.number(name, "0", MAX_FACTOR, places=PLACES) for name in TIERS}
     table.close()
     return MappingProxyType(
         {name: TIERS[name] if factor is None else factor for name, factor in given.items()},
@@ -168,7 +168,7 @@ def _tiers(table: Table) -> Mapping[str, Decimal]:
 
 
 def _required(table: Table, name: str) -> Decimal:
-    price = table.number(name, "0", MOST_PRICE, places=PLACES)
+    price = table.number(name, "0", MAX_PRICE, places=PLACES)
     if price is None:
         raise _missing(table.name(name))
     return price

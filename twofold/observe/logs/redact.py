@@ -12,12 +12,12 @@ from types import TracebackType
 from typing import Any, Final
 
 HIDDEN: Final = "[redacted]"
-MOST_CHARS: Final = 1_000
-MOST_ITEMS: Final = 32
-MOST_DEPTH: Final = 4
-MOST_NUMBER: Final = 1 << 63
+MAX_CHARS: Final = 1_000
+MAX_ITEMS: Final = 32
+MAX_DEPTH: Final = 4
+MAX_NUMBER: Final = 1 << 63
 """Larger ones, infinity and NaN are no JSON that others can read."""
-MOST_FRAMES: Final = 12
+MAX_FRAMES: Final = 12
 SECRET_NAMES: Final = frozenset(
     {"api_key", "apikey", "authorization", "cookie", "password", "proxy_authorization", "secret", "set_cookie", "token"}
     | {"x_api_key"}
@@ -33,7 +33,7 @@ Event = MutableMapping[str, Any]
 
 def redact(_logger: object, _method: str, event: Event) -> Event:
     """A processor of structlog: hides what must not be seen, and bounds the rest."""
-    return {name: _hidden(name) or _clean(value, MOST_DEPTH) for name, value in event.items()}
+    return {name: _hidden(name) or _clean(value, MAX_DEPTH) for name, value in event.items()}
 
 
 def fault(error: BaseException) -> dict[str, Any]:
@@ -50,10 +50,10 @@ def _clean(value: object, depth: int) -> object:
     if isinstance(value, BaseException):
         return fault(value)
     if depth and isinstance(value, Mapping):
-        items = list(value.items())[:MOST_ITEMS]
+        items = list(value.items())[:MAX_ITEMS]
         return {_name(name): _hidden(_name(name)) or _clean(item, depth - 1) for name, item in items}
     if depth and isinstance(value, list | tuple):
-        return [_clean(item, depth - 1) for item in value[:MOST_ITEMS]]
+        return [_clean(item, depth - 1) for item in value[:MAX_ITEMS]]
     return _scalar(value)
 
 
@@ -62,8 +62,8 @@ def _scalar(value: object) -> object:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return _short(SECRETS.sub(HIDDEN, value[: 2 * MOST_CHARS]))
-    if isinstance(value, int | float) and -MOST_NUMBER < value < MOST_NUMBER:
+        return _short(SECRETS.sub(HIDDEN, value[: 2 * MAX_CHARS]))
+    if isinstance(value, int | float) and -MAX_NUMBER < value < MAX_NUMBER:
         return value
     return f"<{type(value).__name__}>"
 
@@ -73,7 +73,7 @@ def _name(name: object) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= MOST_CHARS else text[:MOST_CHARS] + "…"
+    return text if len(text) <= MAX_CHARS else text[:MAX_CHARS] + "…"
 
 
 def _frames(trace: TracebackType | None) -> list[str]:
@@ -84,4 +84,4 @@ def _frames(trace: TracebackType | None) -> list[str]:
         module = trace.tb_frame.f_globals.get("__name__", "?")
         frames.append(f"{module}.{code.co_qualname}:{trace.tb_lineno}")
         trace = trace.tb_next
-    return frames[-MOST_FRAMES:]
+    return frames[-MAX_FRAMES:]

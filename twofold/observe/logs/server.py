@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, Self
 import structlog
 from structlog.typing import FilteringBoundLogger, Processor
 
-from twofold.core.errors import ParameterError, nearest
+from twofold.core.errors import ParameterError, closest_match
 from twofold.observe.logs.redact import Event, fault, redact
 from twofold.observe.logs.requests import Access, RequestLines
 from twofold.observe.logs.writer import LineWriter
@@ -77,7 +77,7 @@ class LogSettings:
         for name, known in (("level", tuple(LEVELS)), ("format", FORMATS), ("access", ACCESS)):
             value = getattr(self, name)
             if value not in known:
-                close = nearest(str(value), known)
+                close = closest_match(str(value), known)
                 hint = f"Did you mean {close!r}?" if close else None
                 words = f"{', '.join(known[:-1])} or {known[-1]}"
                 raise ParameterError(f"{name} must be {words}, not {value!r:.60}.", param=name, hint=hint)

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-MOST_LINES: Final = 10_000
-MOST_BYTES: Final = 1 << 16
+MAX_LINES: Final = 10_000
+MAX_BYTES: Final = 1 << 16
 """Lines that wait are written together, so many bytes at a time or a line more."""
 CLOSE_S: Final = 2.0
 RETRY_S: Final = 0.01
@@ -23,7 +23,7 @@ RETRY_S: Final = 0.01
 class LineWriter:
     """Writes lines in order to a file descriptor. ``lost(n)`` makes the line that says that n were dropped."""
 
-    def __init__(self, file: int, lost: Callable[[int], str], most: int = MOST_LINES) -> None:
+    def __init__(self, file: int, lost: Callable[[int], str], most: int = MAX_LINES) -> None:
         self._file = file
         self._lost = lost
         self._most = most
@@ -58,7 +58,7 @@ class LineWriter:
         text, line = bytearray(), self._lines.get()
         while line is not None:
             text += _encoded(line)
-            if len(text) >= MOST_BYTES:
+            if len(text) >= MAX_BYTES:
                 break
             try:
                 line = self._lines.get_nowait()

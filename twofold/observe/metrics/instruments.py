@@ -45,10 +45,10 @@ PREEMPTIONS: Final = (1, 2, 3, 4, 5, 10, 20)
 STEP_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Ours: of one forward pass."""
 
-MOST_CONTEXT: Final = 1 << 20
+MAX_CONTEXT: Final = 1 << 20
 
 
-class Still(Protocol):
+class Snapshot(Protocol):
     """Numbers of one family at one moment."""
 
     def family(self) -> Metric: ...
@@ -119,7 +119,7 @@ class Instrument(ABC):
         self.family: Final = family
 
     @abstractmethod
-    def still(self) -> Still:
+    def still(self) -> Snapshot:
         """Copies its numbers."""
 
 
@@ -137,7 +137,7 @@ class Counter(Instrument):
     def get(self, *labels: str) -> float:
         return self._series.get(labels, 0.0)
 
-    def still(self) -> Still:
+    def still(self) -> Snapshot:
         return Values(self.family, list(self._series.items()))
 
 
@@ -155,7 +155,7 @@ class Gauge(Instrument):
         """Forgets a series that is no longer true."""
         self._series.pop(labels, None)
 
-    def still(self) -> Still:
+    def still(self) -> Snapshot:
         return Values(self.family, list(self._series.items()))
 
 
@@ -190,7 +190,7 @@ class Histogram(Instrument):
             series.counts[bucket] += count
         series.total += sum(values)
 
-    def still(self) -> Still:
+    def still(self) -> Snapshot:
         series = [(labels, tuple(each.counts), each.total) for labels, each in self._series.items()]
         return Distributions(self.family, self._bounds, series)
 
@@ -224,7 +224,7 @@ class Instruments:
     """All families of a server, each under one name."""
 
     def __init__(self) -> None:
-        self._sources: dict[str, Callable[[], Still]] = {}
+        self._sources: dict[str, Callable[[], Snapshot]] = {}
 
     def counter(self, name: str, text: str, *labels: str) -> Counter:
         """``name`` is without ``_total``, which is added where it is written."""
@@ -236,12 +236,12 @@ class Instruments:
     def histogram(self, name: str, text: str, bounds: Sequence[float], *labels: str) -> Histogram:
         return self._kept(Histogram(MetricFamily("histogram", name, text, labels), bounds))
 
-    def source(self, name: str, still: Callable[[], Still]) -> None:
+    def source(self, name: str, still: Callable[[], Snapshot]) -> None:
         """Adds a family whose numbers are made when they are read."""
         assert name not in self._sources, f"{name} exists twice"
         self._sources[name] = still
 
-    def still(self) -> list[Still]:
+    def still(self) -> list[Snapshot]:
         return [still() for still in self._sources.values()]
 
     @property
@@ -254,7 +254,7 @@ class Instruments:
         return instrument
 
 
-def token_bounds(most: int = MOST_CONTEXT) -> tuple[int, ...]:
+def token_bounds(most: int = MAX_CONTEXT) -> tuple[int, ...]:
     """1, 2, 5, 10, 20, 50, … up to ``most`` tokens."""
     return tuple(takewhile(lambda bound: bound <= most, _one_two_five()))
 

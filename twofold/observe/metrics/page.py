@@ -20,13 +20,13 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
-from twofold.observe.metrics.instruments import Instruments, Still, Values
+from twofold.observe.metrics.instruments import Instruments, Snapshot, Values
 
-LEAST_AGE_S: Final = 1.0
+MIN_AGE_S: Final = 1.0
 """A page that is younger is not made again."""
 PLAIN: Final = "text/plain"
 OPENMETRICS: Final = "application/openmetrics-text"
-MOST_PAGES: Final = 32
+MAX_PAGES: Final = 32
 """Pages that are kept: one for each format, and for each tenant that may only see its own."""
 FORMATS: Final[dict[str, tuple[Callable[[Collector], bytes], str]]] = {
     PLAIN: (exposition.generate_latest, CONTENT_TYPE_PLAIN_0_0_4),
@@ -51,7 +51,7 @@ class Page:
 class _Families:
     """What prometheus_client writes: a registry, as far as it looks at one."""
 
-    stills: Sequence[Still]
+    stills: Sequence[Snapshot]
 
     def collect(self) -> Iterable[Metric]:
         for still in self.stills:
@@ -77,15 +77,15 @@ class MetricsPage:
         self._kept: OrderedDict[tuple[str, str | None], _CachedPage] = OrderedDict()
 
     async def read(self, accept: str = "", tenant: str | None = None) -> Page:
-        """The page for a request with this Accept header, at most LEAST_AGE_S old; of series that bear a tenant only
+        """The page for a request with this Accept header, at most MIN_AGE_S old; of series that bear a tenant only
         those of ``tenant``, of all for None."""
         form = OPENMETRICS if wants_openmetrics(accept) else PLAIN
         kept = self._kept.setdefault((form, tenant), _CachedPage())
         self._kept.move_to_end((form, tenant))
-        if len(self._kept) > MOST_PAGES:
+        if len(self._kept) > MAX_PAGES:
             self._kept.popitem(last=False)
         async with kept.lock:
-            if kept.page is None or self._now() - kept.page.made >= LEAST_AGE_S:
+            if kept.page is None or self._now() - kept.page.made >= MIN_AGE_S:
                 made, stills = self._now(), self._instruments.still()
                 if tenant is not None:
                     stills = [still.only("tenant", tenant) if isinstance(still, Values) else still for still in stills]
@@ -103,6 +103,6 @@ def wants_openmetrics(accept: str) -> bool:
     return False
 
 
-def _write(form: str, stills: Sequence[Still], made: float) -> Page:
+def _write(form: str, stills: Sequence[Snapshot], made: float) -> Page:
     generate, content_type = FORMATS[form]
     return Page(generate(_Families(stills)), content_type, made)

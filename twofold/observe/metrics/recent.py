@@ -14,7 +14,7 @@ from typing import Final
 from prometheus_client.metrics_core import Metric
 
 from twofold.observe.metrics.engine import ENGINE, MODEL
-from twofold.observe.metrics.instruments import Instruments, Labels, MetricFamily, Still, Values
+from twofold.observe.metrics.instruments import Instruments, Labels, MetricFamily, Snapshot, Values
 from twofold.observe.metrics.sliding import SlidingSeconds, SlidingSums, percentiles
 from twofold.observe.metrics.timing import Timing, phase_seconds, tpot_s
 from twofold.observe.served import ServedRequest
@@ -75,7 +75,7 @@ class Recent:
             limits = {2 * i + 1: served.limits_s[phase] for i, phase in enumerate(PHASES) if phase in took}
             model.phases.add(sums | limits, now)
 
-    def _latencies(self, family: MetricFamily) -> Still:
+    def _latencies(self, family: MetricFamily) -> Snapshot:
         now = self._now()
         return _Percentiles(
             family,
@@ -86,7 +86,7 @@ class Recent:
             ],
         )
 
-    def _sizes(self, family: MetricFamily) -> Still:
+    def _sizes(self, family: MetricFamily) -> Snapshot:
         now = self._now()
         series = [
             ((name, ENGINE, measure), sum(seconds.counts(now).values()))
@@ -95,7 +95,7 @@ class Recent:
         ]
         return Values(family, series)
 
-    def _shares(self, family: MetricFamily) -> Still:
+    def _shares(self, family: MetricFamily) -> Snapshot:
         now = self._now()
         series: list[tuple[Labels, float]] = []
         for name, model in self._models.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from twofold.core.record import Stall
+from twofold.core.record import WaitReason
 from twofold.core.report import RequestMetrics
 from twofold.observe.metrics.engine import ENGINE, MODEL
 from twofold.observe.metrics.goodput import GoodputMetrics, Objective
@@ -29,13 +29,13 @@ from twofold.observe.metrics.recent import Recent
 from twofold.observe.metrics.timing import Timing, phase_seconds, tpot_s
 from twofold.observe.served import ServedRequest
 
-MOST_TENANTS: Final = 100
-MOST_ENDPOINTS: Final = 64
-MOST_ERRORS: Final = 64
+MAX_TENANTS: Final = 100
+MAX_ENDPOINTS: Final = 64
+MAX_ERRORS: Final = 64
 REFUSALS: Final = {"BusyError": "busy", "QuotaError": "quota"}
 """Why a request was not admitted: the server was full, or the caller's share was used up."""
 REASONS: Final = ("stop", "length", "abort", "deadline", "error")
-STALLS: Final = {cause: cause.name.lower() for cause in Stall}
+STALLS: Final = {cause: cause.name.lower() for cause in WaitReason}
 
 
 class RequestMetricsObserver:
@@ -82,7 +82,7 @@ class _Http:
     """Requests by where they went and how they ended."""
 
     def __init__(self, instruments: Instruments) -> None:
-        self._endpoints, self._kinds = Names(MOST_ENDPOINTS), Names(MOST_ERRORS)
+        self._endpoints, self._kinds = Names(MAX_ENDPOINTS), Names(MAX_ERRORS)
         self._requests = instruments.counter(
             "twofold:http_requests", "Requests that ended; 499: the client went away.", "endpoint", "status"
         )
@@ -247,10 +247,10 @@ class _Phases:
 
 
 class _Tenants:
-    """Tokens and money by whose they are. Tenants beyond MOST_TENANTS are counted together."""
+    """Tokens and money by whose they are. Tenants beyond MAX_TENANTS are counted together."""
 
     def __init__(self, instruments: Instruments) -> None:
-        self._names = Names(MOST_TENANTS)
+        self._names = Names(MAX_TENANTS)
         self._cost = instruments.counter(
             "twofold:cost", "Money, by the configured prices.", *MODEL, "tenant", "tier", "currency"
         )

@@ -32,7 +32,7 @@ FIRST_TOKEN_S: Final = (
 )  # fmt: skip
 TOKEN_S: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 SCOPE: Final = "twofold"
-MOST_STALLS: Final = 32
+MAX_STALLS: Final = 32
 """A span tells the times of so many stalls of a prompt."""
 LONGEST_TRACEPARENT: Final = 64
 FLUSH_MS: Final = 3_000
@@ -115,7 +115,7 @@ class RequestSpans:
             for name, start, end, attributes in phases(report):
                 child = self._tracer.start_span(name, context, start_time=wall(start), attributes=attributes)
                 child.end(wall(end))
-            for pause in islice(report.record.pauses, MOST_STALLS):
+            for pause in islice(report.record.pauses, MAX_STALLS):
                 stall: Attributes = {
                     "twofold.cause": pause.cause.value,
                     "twofold.seconds": pause.end - pause.start,

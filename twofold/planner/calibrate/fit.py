@@ -23,7 +23,7 @@ from twofold.planner.predict.steps import StepPredictor
 
 START: Final = {"eta_m": 0.5, "eta_c": 0.4, "eta_k": 0.3, "t_step": 3e-4, "t_req": 1e-4}
 Counts: TypeAlias = tuple[tuple[int, int], ...]
-LEAST_PROBES: Final = 4
+MIN_PROBES: Final = 4
 """Fewer cannot be halved with anything left to learn from."""
 
 
@@ -60,9 +60,9 @@ def medians(points: Iterable[ProbePoint], seconds: Callable[[ProbePoint], float]
 def fit_constants(found: Sequence[CalibrationSample], source: str) -> Constants:
     """The constants that err least, with their error. ResourceError where too few probes were run."""
     probes = sorted({sample.probe for sample in found})
-    if len(probes) < LEAST_PROBES:
+    if len(probes) < MIN_PROBES:
         raise ResourceError(
-            f"Only {len(probes)} probes were run; at least {LEAST_PROBES} are needed.",
+            f"Only {len(probes)} probes were run; at least {MIN_PROBES} are needed.",
             hint="Give it more time, or a smaller model.",
         )
     halves = [[sample for sample in found if probes.index(sample.probe) % 2 == side] for side in (0, 1)]

@@ -23,7 +23,7 @@ from twofold.planner.count.step import SequenceRows
 
 Spans: TypeAlias = tuple[tuple[int, SequenceRows], ...]
 """Rows of a step: so many sequences of each kind."""
-MOST_TOKEN: Final = 30_000
+MAX_TOKEN: Final = 30_000
 WARM_ROWS: Final = 128
 
 
@@ -87,7 +87,7 @@ class Prober:
 
     def __init__(self, client: EngineClient, vocabulary: int, stop: Callable[[], bool]) -> None:
         self._client, self._stop = client, stop
-        self._tokens = range(min(100, vocabulary // 3), min(vocabulary, MOST_TOKEN))
+        self._tokens = range(min(100, vocabulary // 3), min(vocabulary, MAX_TOKEN))
         self._random, self._salts = random.Random(0), count()
         self._probe = 0
         self.points: list[ProbePoint] = []

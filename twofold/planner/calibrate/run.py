@@ -14,8 +14,8 @@ from typing import Final
 from twofold.backends.cpu.backend import CpuBackend
 from twofold.backends.cpu.machine import MachineProbe
 from twofold.core.model import ModelSpec
-from twofold.engine.lessons import model_key, write_lessons
 from twofold.engine.llm import LLM
+from twofold.engine.step_samples import model_key, write_step_samples
 from twofold.host.memory import read_memory
 from twofold.host.paths import CacheFolders
 from twofold.planner.calibrate.fit import fit_constants, lessons, samples
@@ -72,7 +72,7 @@ def calibrate(
         now,
     )
     save(calibration, folders.root)
-    write_lessons(lessons(points), path, backend, folders.root)
+    write_step_samples(lessons(points), path, backend, folders.root)
     return calibration
 
 

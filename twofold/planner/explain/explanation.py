@@ -24,7 +24,7 @@ from twofold.planner.predict.errors import error_words, errors_for
 from twofold.planner.predict.known import constants_for
 from twofold.planner.predict.request import Case, Predictor
 
-MOST_DEVICES = 64
+MAX_DEVICES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def _ways_to_fit(scenario: UniformScenario) -> list[str]:
         for form in (INT8, INT4)
     ]  # fmt: skip
     devices = how.tp
-    while 2 * devices <= MOST_DEVICES:
+    while 2 * devices <= MAX_DEVICES:
         devices *= 2
         tried.append((f"--tp {devices}", shape, replace(how, tp=devices)))
     fitting: list[str] = []

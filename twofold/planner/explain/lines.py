@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from twofold.core.record import PhaseWork, SequenceRecord, Stall
+from twofold.core.record import PhaseWork, SequenceRecord, WaitReason
 from twofold.core.report import RequestMetrics
 from twofold.planner.count.linear import StepCost
 from twofold.planner.explain.words import count, scaled
@@ -23,7 +23,7 @@ from twofold.planner.predict.steps import StepPredictor
 LABEL: Final = 9
 EXACT: Final = 0.005
 """Predictions this near are called right."""
-LEAST_STALL: Final = 0.01
+MIN_STALL: Final = 0.01
 """Stalls that took less than this share of a request's time are not told."""
 
 
@@ -40,7 +40,7 @@ def explain_request(report: RequestMetrics, steps: StepPredictor) -> list[str]:
             share = floor.share(seconds)
             note = f"{_steps(work)}; at least {duration(floor.seconds)} ({floor.bound})"
             lines.append(_line(name, seconds, note + ("" if share is None else f", {share:.0%} of the limit")))
-    noticeable = LEAST_STALL * (report.finished - report.arrival)
+    noticeable = MIN_STALL * (report.finished - report.arrival)
     stalls = [(cause, seconds) for cause, seconds in record.stalls.items() if seconds >= noticeable]
     lines += [_line("stalled", seconds, _stall(cause, record)) for cause, seconds in stalls]
     if record.prefill.rows or record.decode.rows:
@@ -60,9 +60,9 @@ def _steps(work: PhaseWork) -> str:
     return f"{count(work.rows, 'row')} in {count(work.steps, 'step')}"
 
 
-def _stall(cause: Stall, record: SequenceRecord) -> str:
+def _stall(cause: WaitReason, record: SequenceRecord) -> str:
     note = str(cause.value)
-    if cause is not Stall.PREEMPTED:
+    if cause is not WaitReason.PREEMPTED:
         return note
     note += f" {count(record.preemptions, 'time')}"
     if record.recomputed:

@@ -21,7 +21,7 @@ from twofold.planner.explain.scenario import UniformScenario
 from twofold.planner.explain.waterfall import Waterfall
 from twofold.planner.explain.words import scaled
 
-LEAST_SHARE: Final = 0.02
+MIN_SHARE: Final = 0.02
 """An arithmetic that makes less of a phase's FLOPs has no roof."""
 
 
@@ -119,7 +119,7 @@ def _arithmetics(scenario: UniformScenario) -> tuple[Arithmetic, ...]:
             real = machine.computes_in(kind)
             sums[real] = sums.get(real, 0.0) + flops / work.flops
     ordered = sorted(sums, key=lambda kind: -sums[kind])
-    return tuple(kind for kind in ordered if sums[kind] >= LEAST_SHARE)
+    return tuple(kind for kind in ordered if sums[kind] >= MIN_SHARE)
 
 
 def _way(scenario: UniformScenario) -> Iterator[tuple[float, float]]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from twofold.bench.draw.form import NONE, duration, share
 from twofold.planner.explain.explanation import Explanation, describe
-from twofold.planner.explain.levers.rank import LEAST_GAIN, Outcome, Status
+from twofold.planner.explain.levers.rank import MIN_GAIN, Outcome, Status
 from twofold.planner.explain.picture import places
 from twofold.planner.explain.scenario import GOAL_WORDS, GOALS, Goal, ScenarioFigures
 from twofold.planner.explain.waterfall import Phase, Waterfall
@@ -19,7 +19,7 @@ from twofold.planner.predict.demand import StepParts
 SCHEMA: Final = "twofold.explain/1"
 BAR: Final = 24
 NAME: Final = 20
-LEAST_PART: Final = 0.03
+MIN_PART: Final = 0.03
 """Parts of a phase below that share of it are not told."""
 STATUS_WORDS: Final[Mapping[Status, str]] = {
     "gains": "Gain",
@@ -99,7 +99,7 @@ def _spent_on(phase: Phase) -> str:
     if phase.parts is None or not phase.seconds:
         return phase.bound or ""
     seconds = phase.parts.seconds
-    sums = {name: value / seconds for name, value in _groups(phase.parts).items() if value >= LEAST_PART * seconds}
+    sums = {name: value / seconds for name, value in _groups(phase.parts).items() if value >= MIN_PART * seconds}
     return ", ".join(f"{name} {part:.0%}" for name, part in sorted(sums.items(), key=lambda item: -item[1]))
 
 
@@ -161,7 +161,7 @@ def _lever_lines(outcome: Outcome, width: int) -> Iterator[str]:
 def _held(outcome: Outcome, goal: Goal, width: int) -> Iterator[str]:
     """In use, or of no help."""
     gain = outcome.gain(goal)
-    given = f"Already gives {factor(gain)} {SHORT[goal]}. " if gain >= LEAST_GAIN else ""
+    given = f"Already gives {factor(gain)} {SHORT[goal]}. " if gain >= MIN_GAIN else ""
     yield from _hanging(f"  {outcome.lever:<{NAME}}", given + outcome.why, width)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
-from twofold.core.errors import ParameterError, nearest
+from twofold.core.errors import ParameterError, closest_match
 from twofold.planner.machines.cpus import processors
 from twofold.planner.machines.gpus import accelerators
 from twofold.planner.machines.machine import Machine
@@ -30,7 +30,7 @@ def find_machine(name: str) -> Machine:
     names = {_plain(each): machine for machine in machines.values() for each in (machine.name, *machine.other_names)}
     if wanted in names:
         return names[wanted]
-    close = nearest(wanted, names)
+    close = closest_match(wanted, names)
     raise ParameterError(
         f"No machine {name!r:.60} is in the table of known hardware.",
         param="hardware",

@@ -17,7 +17,7 @@ from twofold.planner.count.setting import Setting
 from twofold.planner.machines.machine import Machine
 from twofold.planner.predict.speculation import tokens_a_turn
 
-LEAST_SAVED: Final = 0.98
+MIN_SAVED: Final = 0.98
 """Of the bytes that a model comes with: a format that leaves more of them is none to choose."""
 
 
@@ -138,7 +138,7 @@ def stored_as(model: ModelSpec, formats: Iterable[ValueFormat | None]) -> Iterat
 
     Where all of them would be left out, the model as it comes.
     """
-    own, most = main_format(model), LEAST_SAVED * weight_bytes(model)
+    own, most = main_format(model), MIN_SAVED * weight_bytes(model)
     found = []
     for form in formats:
         if form is None or form == own:

@@ -19,7 +19,7 @@ from twofold.planner.plan.slo import Slo
 from twofold.planner.plan.traffic import Traffic
 
 SHOWN: Final = 3
-MOST_DEVICES: Final = 1 << 20
+MAX_DEVICES: Final = 1 << 20
 """Where the search for enough devices ends."""
 WORDS: Final[dict[Bound, str]] = {
     "shape": "cannot be cut up so",
@@ -50,9 +50,9 @@ def nothing_found(study: PlanStudy, choices: Choices, traffic: Traffic, slo: Slo
 
 def _enough(configuration: Configuration, traffic: Traffic, slo: Slo, facts: Facts) -> str:
     """How many devices it would take."""
-    plan = least(Candidate.of(configuration, traffic, slo, *facts.of(configuration)), MOST_DEVICES)
+    plan = least(Candidate.of(configuration, traffic, slo, *facts.of(configuration)), MAX_DEVICES)
     if isinstance(plan, PlanRefusal):
-        return f"Not even {MOST_DEVICES:,} devices would do: allow more time, or other configurations."
+        return f"Not even {MAX_DEVICES:,} devices would do: allow more time, or other configurations."
     return f"It would take {plan.devices:,} devices: raise --max-devices, or allow more time."
 
 

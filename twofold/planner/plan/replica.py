@@ -30,7 +30,7 @@ BATCHES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 3
 """At which points of its load a replica is looked at; between them everything is taken as a straight line."""
 FULL: Final = 0.97
 """The share of the time that prompts may take at most: beyond it queues are endless."""
-LEAST_PULL: Final = 0.1
+MIN_PULL: Final = 0.1
 """Of what pulls the number of sequences back to its mean, at least: the batch limit does when nothing else."""
 NOTHING: Final = 1e-9
 """Seconds less than which no chunk takes."""
@@ -68,7 +68,7 @@ class ReplicaState:
         sequences make slower steps, and so stay (the linear noise approximation of a birth and death process).
         """
         grows = self.slope_s * self.batch / self.step_s
-        return self.batch / max(LEAST_PULL, 1 - grows)
+        return self.batch / max(MIN_PULL, 1 - grows)
 
     def toward(self, other: ReplicaState, rate: float) -> ReplicaState:
         """On the straight line between two states."""
@@ -196,10 +196,10 @@ def _drafts(speculation: Speculation | None) -> int:
     return speculation.drafts if speculation else 0
 
 
-def mixed(model: Model, most_batch: int) -> Curve:
-    """The curve of a replica that does both phases, up to ``most_batch`` sequences."""
+def mixed(model: Model, max_batch: int) -> Curve:
+    """The curve of a replica that does both phases, up to ``max_batch`` sequences."""
     states: list[ReplicaState] = []
-    for batch in (0, *_batches(most_batch)):
+    for batch in (0, *_batches(max_batch)):
         state = _mixed_state(model, batch)
         if state is not None:
             states.append(state)
@@ -208,10 +208,10 @@ def mixed(model: Model, most_batch: int) -> Curve:
     return Curve(_rising(states))
 
 
-def decoding(model: Model, most_batch: int) -> Curve:
+def decoding(model: Model, max_batch: int) -> Curve:
     """The curve of a replica that only decodes."""
     states = []
-    for batch in (0, *_batches(most_batch)):
+    for batch in (0, *_batches(max_batch)):
         step_s = model.decode_s(max(1, batch))
         rate = batch / (model.traffic.decoded * step_s)
         slope = model.decode_s(batch + 1) - step_s if batch else 0.0

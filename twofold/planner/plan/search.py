@@ -24,7 +24,7 @@ from twofold.planner.predict.constants import Constants
 from twofold.planner.predict.errors import Errors, errors_for
 from twofold.planner.predict.known import constants_for
 
-LEAST_GAIN: Final = 0.01
+MIN_GAIN: Final = 0.01
 """The share of TPOT that a dearer point must save to be on the frontier."""
 
 
@@ -119,7 +119,7 @@ def frontier(points: Iterable[SearchPoint]) -> list[SearchPoint]:
     """Those that no other point beats in one of TPOT and cost without losing in the other, by a hundredth at least."""
     kept: list[SearchPoint] = []
     for point in sorted(points, key=lambda each: (each.cost, each.tpot)):
-        if not kept or point.tpot < (1 - LEAST_GAIN) * kept[-1].tpot:
+        if not kept or point.tpot < (1 - MIN_GAIN) * kept[-1].tpot:
             kept.append(point)
     return kept
 

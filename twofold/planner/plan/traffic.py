@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Final
 
 from twofold.bench.load.base import Ask, Load
-from twofold.bench.load.checks import MOST_RATE, above_zero
+from twofold.bench.load.checks import MAX_RATE, above_zero
 from twofold.core.errors import ParameterError
 
 EDGES: Final = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0)
@@ -62,7 +62,7 @@ class Traffic:
         asks = list(load.begin())
         if rate is None:
             rate = _rate(asks)
-        return cls.of_requests(above_zero("rate", rate, MOST_RATE), _requests(asks))
+        return cls.of_requests(above_zero("rate", rate, MAX_RATE), _requests(asks))
 
     @classmethod
     def of_requests(cls, rate: float, requests: Iterable[tuple[int, int, int]]) -> Traffic:

@@ -16,7 +16,7 @@ from twofold.planner.predict.constants import SHARES
 
 FIRST_FACTOR: Final = 1.4
 LAST_FACTOR: Final = 1.002
-LEAST_GAIN: Final = 1e-7
+MIN_GAIN: Final = 1e-7
 LEAST: Final = 1e-9
 """Seconds below which a time counts as nothing: the search multiplies, and cannot leave zero."""
 
@@ -33,10 +33,10 @@ def search(error: Callable[[Values], float], start: Mapping[str, float]) -> tupl
             for turn in (factor, 1 / factor):
                 tried = {**found, name: _bounded(name, found[name] * turn)}
                 now = error(tried)
-                if now < least - LEAST_GAIN:
+                if now < least - MIN_GAIN:
                     found, least = tried, now
                     break
-        if least >= before - LEAST_GAIN:
+        if least >= before - MIN_GAIN:
             factor **= 0.5
     return found, least
 

@@ -31,7 +31,7 @@ def speed_up(acceptance: float, guesses: int, draft: float, check: float) -> flo
     return tokens_a_turn(acceptance, guesses) / (guesses * draft + check)
 
 
-def least_acceptance(draft: float, check: float) -> float:
+def min_acceptance(draft: float, check: float) -> float:
     """α from which one guess a turn pays; above 1 it never does."""
     return draft + check - 1
 

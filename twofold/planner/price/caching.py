@@ -44,7 +44,7 @@ class CacheCost:
         return (self.write - 1) / (1 - self.read) if self.read < 1 else math.inf
 
     @property
-    def most_misses(self) -> float:
+    def max_misses(self) -> float:
         """The share of misses below which a cache pays."""
         return 1.0 if self.write <= 1 else (1 - self.read) / (self.write - self.read)
 
@@ -58,7 +58,7 @@ class CacheCost:
 
     def longest_gap_s(self, ttl_s: float, *, refreshed: bool = True) -> float:
         """Mean seconds between Poisson arrivals below which a cache pays."""
-        most = self.most_misses
+        most = self.max_misses
         if most >= 1:
             return math.inf
         if most <= 0:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Final
 
-from twofold.core.errors import ModelNotFoundError, nearest
+from twofold.core.errors import ModelNotFoundError, closest_match
 from twofold.planner.price.rates import ApiModel
 
 MAKERS: Final = ("anthropic", "openai", "google")
@@ -54,7 +54,7 @@ class Catalog:
     def _unknown(self, name: str) -> ModelNotFoundError:
         wanted = plain_name(name)
         known = self._plain if "/" in wanted else {key.partition("/")[2] for key in self._plain}
-        close = nearest(wanted, known)
+        close = closest_match(wanted, known)
         hint = "" if close is None else f"Did you mean {self.models[self._exact(close) or ''].name!r}? "
         more = "" if self.guess else " More have them with: pip install genai-prices."
         return ModelNotFoundError(

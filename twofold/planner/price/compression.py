@@ -41,7 +41,7 @@ class Compression:
         return self.saved(tokens, price, cached_at=cached_at) > 0
 
 
-def least_ratio(tokens: int, price: float, cost: float = 0.0, *, cached_at: float = 1.0) -> float:
+def min_ratio(tokens: int, price: float, cost: float = 0.0, *, cached_at: float = 1.0) -> float:
     """The ratio above which it pays; infinite where none does."""
     full = tokens * price
     rest = cached_at - cost / full if full else 0.0
@@ -58,7 +58,7 @@ class AgainstCache:
     """Compressing the prefix instead of reading it from the cache: what a request saves, and from which ratio on."""
 
     saved: float
-    least_ratio: float
+    min_ratio: float
 
 
 def against_cache(cost: ApiCost, compression: Compression) -> AgainstCache | None:
@@ -68,5 +68,5 @@ def against_cache(cost: ApiCost, compression: Compression) -> AgainstCache | Non
     price, read, tokens = float(cost.prices.input) / 1e6, cache_cost(cost).read, cost.workload.prefix_tokens
     return AgainstCache(
         compression.saved(tokens, price, cached_at=read),
-        least_ratio(tokens, price, compression.cost, cached_at=read),
+        min_ratio(tokens, price, compression.cost, cached_at=read),
     )

@@ -89,7 +89,7 @@ def compression_as_json(cost: ApiCost, compression: Compression) -> dict[str, An
         "cost": compression.cost,
         "saved": compression_saved(cost, compression),
         "saved_against_cache": None if against is None else against.saved,
-        "least_ratio_against_cache": None if against is None else finite(against.least_ratio),
+        "least_ratio_against_cache": None if against is None else finite(against.min_ratio),
     }
 
 
@@ -121,7 +121,7 @@ def finite(number: float) -> float | None:
 
 
 def _caching(cost: ApiCost) -> dict[str, Any]:
-    found: dict[str, Any] = {"state": cost.caching, "least_tokens": cost.least_cached, "ttl": cost.workload.ttl}
+    found: dict[str, Any] = {"state": cost.caching, "least_tokens": cost.min_cached, "ttl": cost.workload.ttl}
     if cost.caching == "on" and cost.prices.input:
         by = cache_cost(cost)
         found |= {
@@ -129,7 +129,7 @@ def _caching(cost: ApiCost) -> dict[str, Any]:
             "break_even_reads": finite(by.break_even_reads),
             "longest_mean_gap_s": finite(by.longest_gap_s(TTL_SECONDS[cost.workload.ttl])),
             "saved": float(cost.saved),
-            "most_saved": float(cost.most_saved),
+            "most_saved": float(cost.max_saved),
         }
     return found
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from twofold.core.errors import ParameterError
 
 GOLDEN: Final = (math.sqrt(5) - 1) / 2
-MOST_PARAMETERS: Final = 1e15
+MAX_PARAMETERS: Final = 1e15
 CHINCHILLA_TOKENS: Final = 20
 """Training tokens for a parameter, as Chinchilla's rule of thumb has it."""
 
@@ -45,7 +45,7 @@ class LossLaw:
         """Training tokens for which no other size reaches the same loss with less training."""
         return float((self.beta * self.b * parameters**self.alpha / (self.alpha * self.a)) ** (1 / self.beta))
 
-    def least_parameters(self, loss: float) -> float:
+    def min_parameters(self, loss: float) -> float:
         """Parameters below which no training reaches that loss."""
         return float((self.a / (loss - self.floor)) ** (1 / self.alpha))
 
@@ -97,7 +97,7 @@ def best_lifetime(loss: float, served_tokens: float, law: LossLaw = CHINCHILLA) 
             param="loss",
             hint=f"Its floor is {law.floor:g}.",
         )
-    low, high = math.log(law.least_parameters(loss)), math.log(MOST_PARAMETERS)
+    low, high = math.log(law.min_parameters(loss)), math.log(MAX_PARAMETERS)
 
     def cost(logarithm: float) -> float:
         size = math.exp(logarithm)
@@ -125,7 +125,7 @@ def _least(cost: Callable[[float], float], low: float, high: float) -> float:
 
 
 def _check(parameters: float, served_tokens: float) -> None:
-    if not 1e3 <= parameters <= MOST_PARAMETERS or not 0 <= served_tokens < math.inf:
+    if not 1e3 <= parameters <= MAX_PARAMETERS or not 0 <= served_tokens < math.inf:
         raise ParameterError(
             "A model has 1e3 to 1e15 parameters and serves a number of tokens that is not negative.",
             param="parameters",

@@ -29,7 +29,7 @@ MINIMUMS: Final[tuple[tuple[str, int], ...]] = (
 """By the beginning of a model's name; the longest that fits counts. A successor has its predecessor's until told."""
 
 
-def least_cached(name: str) -> int:
+def min_cached(name: str) -> int:
     """Tokens that a prefix must have to be kept by the model called ``provider/id``; 0 where none is known."""
     fitting = [(len(start), least) for start, least in MINIMUMS if name.startswith(start)]
     return max(fitting)[1] if fitting else 0

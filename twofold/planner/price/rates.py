@@ -17,7 +17,7 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Final, Literal, get_args
 
-from twofold.core.errors import ParameterError, nearest
+from twofold.core.errors import ParameterError, closest_match
 from twofold.observe.accounting.prices import TokenPrices
 
 RateKind = Literal["input", "cache_read", "cache_write", "cache_write_5m", "cache_write_1h", "output"]
@@ -126,7 +126,7 @@ class ApiModel:
 
     def _no_tier(self, tier: str, at: datetime) -> ParameterError:
         known = tuple(self.known_tiers(at))
-        close = nearest(tier, known)
+        close = closest_match(tier, known)
         return ParameterError(
             f"{self.name} has no prices for tier {tier!r:.40}.",
             param="tier",

@@ -69,7 +69,7 @@ def tell_api(cost: ApiCost, at: datetime) -> Iterator[str]:
     if cost.caching == "too short":
         yield (
             f"  A prefix of {workload.prefix_tokens:,} tokens is not cached: the minimum for {cost.model.name} is "
-            f"{cost.least_cached:,}. The cache saves $0."
+            f"{cost.min_cached:,}. The cache saves $0."
         )
     if cost.caching == "on":
         yield from _tell_cache(cost)
@@ -117,7 +117,7 @@ def _tell_cache(cost: ApiCost) -> Iterator[str]:
     if found.write > 1:
         paid = f"A {ttl} cache write breaks even after {found.break_even_reads:.2f} reads."
     saved = f"this workload saves {dollars(cost.saved)}"
-    yield f"  {paid} Best case saves {dollars(cost.most_saved)} per request; {saved}."
+    yield f"  {paid} Best case saves {dollars(cost.max_saved)} per request; {saved}."
     if cost.workload.session is None:
         yield f"  {_gaps(found, TTL_SECONDS[ttl], DAY_S / cost.workload.requests_per_day)}"
 
@@ -172,7 +172,7 @@ def tell_compression(cost: ApiCost, compression: Compression) -> Iterator[str]:
     against = against_cache(cost, compression)
     if against is not None:
         yield (
-            f"  Against cache reads it pays off from {against.least_ratio:.1f}:1: here {dollars(against.saved)} per "
+            f"  Against cache reads it pays off from {against.min_ratio:.1f}:1: here {dollars(against.saved)} per "
             "request."
         )
 

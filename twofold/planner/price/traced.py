@@ -18,7 +18,7 @@ from twofold.bench.load.traces.trace import Trace
 from twofold.core.errors import ParameterError
 from twofold.core.request import TTL_SECONDS, TimeToLive
 from twofold.observe.accounting.bill import TokenUsage, token_lines, total_of
-from twofold.planner.price.minimums import least_cached
+from twofold.planner.price.minimums import min_cached
 from twofold.planner.price.rates import ApiModel, Tier
 from twofold.planner.price.workload import DAY_S, MONTH_DAYS, Workload
 
@@ -88,7 +88,7 @@ def traced_cost(model: ApiModel, trace: Trace, ttl: TimeToLive, at: datetime, ti
 
     Later turns of sessions arrive when nobody knows beforehand, and are left out.
     """
-    cache = _PieceCache(TTL_SECONDS[ttl], least_cached(model.name))
+    cache = _PieceCache(TTL_SECONDS[ttl], min_cached(model.name))
     plain = cached = Decimal(0)
     fresh = read = written = output = 0
     for index, now in enumerate(trace.at_s):

@@ -18,7 +18,7 @@ from twofold.core.request import TTL_SECONDS, TimeToLive
 from twofold.observe.accounting.bill import ROUNDED, Bill, TokenUsage, token_lines
 from twofold.observe.accounting.prices import TokenPrices
 from twofold.planner.price.caching import CacheCost, miss_share
-from twofold.planner.price.minimums import least_cached
+from twofold.planner.price.minimums import min_cached
 from twofold.planner.price.rates import ApiModel, Tier
 
 DAY_S: Final = 86_400
@@ -84,7 +84,7 @@ class ApiCost:
     workload: Workload
     prices: TokenPrices
     caching: Caching
-    least_cached: int
+    min_cached: int
     plain: Bill
     miss: Bill
     hit: Bill
@@ -115,7 +115,7 @@ class ApiCost:
         return self.plain.total - self.per_request
 
     @property
-    def most_saved(self) -> Decimal:
+    def max_saved(self) -> Decimal:
         """What it would save of a request that never missed."""
         return self.plain.total - self.hit.total if self.caching == "on" else Decimal(0)
 
@@ -123,7 +123,7 @@ class ApiCost:
 def api_cost(model: ApiModel, workload: Workload, at: datetime) -> ApiCost:
     """What a workload costs by the prices of a moment. Raises ParameterError for a tier that the model has not."""
     prices = model.prices(workload.input_tokens, at, workload.tier)
-    least = least_cached(model.name)
+    least = min_cached(model.name)
     caching: Caching = "off" if not workload.prefix_tokens else "too short"
     if workload.prefix_tokens and workload.prefix_tokens >= least:
         caching = "on"

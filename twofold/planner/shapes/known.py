@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
-from twofold.core.errors import ModelNotFoundError, nearest
+from twofold.core.errors import ModelNotFoundError, closest_match
 from twofold.core.model import Formats, GatedFFN, GroupedAttention, LayerSpec, ModelSpec, PlainFFN
 from twofold.core.values import FP8_BLOCK, FP32, INT4, MXFP4, grouped
 from twofold.models.config import read_config
@@ -221,7 +221,7 @@ def find_shape(name: str) -> ModelSpec:
         if ending is None:
             break
         plain = plain.removesuffix(ending)
-    close = nearest(plain, (*shapes, *OTHER_NAMES))
+    close = closest_match(plain, (*shapes, *OTHER_NAMES))
     raise ModelNotFoundError(
         f"No model {name!r:.80} is in the table of known models.",
         hint=(f"The nearest is {close!r}. " if close else "")

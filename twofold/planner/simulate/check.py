@@ -38,7 +38,7 @@ class MeasuredRun:
     left_out: int
 
     @property
-    def most_open(self) -> int | None:
+    def max_open(self) -> int | None:
         concurrency = self.load.get("concurrency")
         return concurrency if isinstance(concurrency, int) else None
 
@@ -100,7 +100,7 @@ class _Again:
 
     def __init__(self, measured: MeasuredRun) -> None:
         self._jobs = measured.jobs
-        self.most_open = measured.most_open
+        self.max_open = measured.max_open
 
     def begin(self) -> Iterator[SimulatedJob]:
         return iter(self._jobs)

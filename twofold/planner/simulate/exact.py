@@ -29,7 +29,7 @@ from twofold.planner.simulate.records import Busy, Done
 from twofold.planner.simulate.setting import EngineSetting
 from twofold.planner.simulate.steps import StepSeconds, StepSize
 
-MOST_TOKEN: Final = (1 << 30) - 1
+MAX_TOKEN: Final = (1 << 30) - 1
 PARAMS: Final = SamplingParams(temperature=0, ignore_eos=True)
 OPTIONS: Final = RequestOptions()
 
@@ -163,7 +163,7 @@ def tokens_of(job: SimulatedJob) -> tuple[array[int], int]:
     """The prompt's tokens, and what to add to a position to get the stream's token there."""
     tokens, base = array("i"), 0
     for name, start, end in spans(job):
-        base = hash((name, 0x5EED)) & MOST_TOKEN
+        base = hash((name, 0x5EED)) & MAX_TOKEN
         tokens.extend(range(base, base + min(end, job.prompt) - start))
         base -= start
     return tokens, base

@@ -184,7 +184,7 @@ def _usage(replicas: tuple[Busy, ...], blocks: int, seconds: float) -> Usage:
         mixed=_rate(mixed, time),
         idle=max(0.0, 1 - _rate(busy, time)) if time else 1.0,
         kv_mean=_rate(held, busy * blocks),
-        kv_most=max(each.most_blocks for each in replicas) / blocks,
+        kv_most=max(each.max_blocks for each in replicas) / blocks,
         steps=steps,
         rows_a_step=_rate(rows, steps),
     )

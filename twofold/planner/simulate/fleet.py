@@ -52,7 +52,7 @@ class Source(Protocol):
         ...
 
     @property
-    def most_open(self) -> int | None: ...
+    def max_open(self) -> int | None: ...
 
     def begin(self) -> Iterator[SimulatedJob]:
         """The jobs that wait for no other, ascending in time."""
@@ -73,7 +73,7 @@ def simulate(
 ) -> Simulated:
     """Runs all jobs to their ends. A job gets to its replica ``delay_s`` after it was sent."""
     columns = Columns()
-    apart = not (router.watches or jobs.follows or jobs.most_open is not None or handover)
+    apart = not (router.watches or jobs.follows or jobs.max_open is not None or handover)
     if apart:
         _run_apart(jobs.begin(), replicas, router, columns, delay_s)
     else:
@@ -190,7 +190,7 @@ class _Together:
         self._ask_next()
 
     def _arrive(self, job: SimulatedJob) -> None:
-        if self._jobs.most_open is not None and self._open >= self._jobs.most_open:
+        if self._jobs.max_open is not None and self._open >= self._jobs.max_open:
             self._held.append(job)
         else:
             self._open += 1

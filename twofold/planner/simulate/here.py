@@ -6,7 +6,7 @@ from pathlib import Path
 
 from twofold.core.errors import ResourceError
 from twofold.engine.config import EngineConfig, EngineOptions, resolve
-from twofold.engine.lessons import Lesson, read_lessons
+from twofold.engine.step_samples import StepSample, read_step_samples
 from twofold.formats.open import open_model
 from twofold.host.paths import CacheFolders
 from twofold.models.read import read_model
@@ -29,14 +29,14 @@ def this_machine(path: Path, options: EngineOptions) -> Scenario:
     return Scenario(
         shape=predictor.shape,
         machine=predictor.machine,
-        setting=setting_of(config, read_lessons(path, backend, CacheFolders.of().root)),
+        setting=setting_of(config, read_step_samples(path, backend, CacheFolders.of().root)),
         how=predictor.how,
         constants=predictor.constants,
         exact=True,
     )
 
 
-def setting_of(config: EngineConfig, lessons: tuple[Lesson, ...] = ()) -> EngineSetting:
+def setting_of(config: EngineConfig, lessons: tuple[StepSample, ...] = ()) -> EngineSetting:
     """The engine's configuration; its places in host memory are left out, so that nobody is swapped.
 
     ``lessons`` are what its live budget begins with.

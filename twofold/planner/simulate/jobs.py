@@ -65,7 +65,7 @@ class Jobs:
     def __init__(self, load: Load) -> None:
         said = load.describe()
         self._load = load
-        self.most_open = load.most_open
+        self.max_open = load.max_open
         self.follows = said["kind"] != "open" and bool(said.get("later_turns", True))
         self._asks: dict[int, Ask] = {}
         self._history: dict[int, tuple[int, tuple[Shared, ...]]] = {}
@@ -126,7 +126,7 @@ class Repeated:
                 hint="Remove --repeat, or use a trace without later turns.",
             )
         self._jobs, self._times = jobs, times
-        self.most_open = jobs.most_open
+        self.max_open = jobs.max_open
 
     def begin(self) -> Iterator[SimulatedJob]:
         """All rounds; the jobs of one are kept."""

@@ -31,7 +31,7 @@ class Busy:
 
     prefill_s, decode_s, mixed_s   of steps of prompts alone, of answers alone, of both
     block_s                        Σ blocks held · seconds
-    most_blocks                    held at once
+    max_blocks                    held at once
     until_s                        when its last step ended
     """
 
@@ -42,7 +42,7 @@ class Busy:
     prefill_rows: int = 0
     decode_rows: int = 0
     block_s: float = 0.0
-    most_blocks: int = 0
+    max_blocks: int = 0
     until_s: float = 0.0
 
     @property
@@ -61,8 +61,8 @@ class Busy:
         self.prefill_rows += prefill_rows
         self.decode_rows += decode_rows * steps
         self.block_s += blocks * seconds
-        if blocks > self.most_blocks:
-            self.most_blocks = int(blocks)
+        if blocks > self.max_blocks:
+            self.max_blocks = int(blocks)
 
 
 class Replica(Protocol):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import ClassVar, Final, Literal, Protocol, TypeAlias, get_args
 
-from twofold.core.errors import ParameterError, nearest
+from twofold.core.errors import ParameterError, closest_match
 from twofold.planner.simulate.jobs import SimulatedJob
 from twofold.planner.simulate.records import Replica
 
@@ -113,7 +113,7 @@ def make_router(name: str, replicas: int) -> Router:
         case "longest-match":
             return LongestMatch()
     known = get_args(RouterName)
-    close = nearest(name, known)
+    close = closest_match(name, known)
     raise ParameterError(
         f"There is no router {name!r:.40}.",
         param="router",

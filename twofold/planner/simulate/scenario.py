@@ -19,7 +19,7 @@ from twofold.planner.simulate.route import make_router
 from twofold.planner.simulate.setting import EngineSetting
 from twofold.planner.simulate.steps import PredictedSteps
 
-MOST_REPLICAS: Final = 10_000
+MAX_REPLICAS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,8 @@ class Scenario:
     exact: bool = False
 
     def __post_init__(self) -> None:
-        if not 1 <= self.replicas <= MOST_REPLICAS:
-            raise ParameterError(
-                f"There may be 1 to {MOST_REPLICAS:,} replicas, not {self.replicas}.", param="replicas"
-            )
+        if not 1 <= self.replicas <= MAX_REPLICAS:
+            raise ParameterError(f"There may be 1 to {MAX_REPLICAS:,} replicas, not {self.replicas}.", param="replicas")
         if self.split and self.exact:
             raise ParameterError(
                 "Exact mode does not support disaggregation.",

@@ -21,7 +21,7 @@ from twofold.observe.served import ServedRequest
 from twofold.planner.predict.phase import PhaseCost, phase_floor
 from twofold.planner.predict.steps import StepPredictor
 
-MOST_TOLD: Final = 64
+MAX_TOLD: Final = 64
 """Prompts that a record tells one by one; its sums are of all."""
 
 
@@ -63,8 +63,8 @@ class RequestAccount:
             "cached_answer": served.cached_answer,
             "retries": self.retries,
             "tokens": _tokens(served),
-            "prompts": [_prompt(report, self.ceilings) for report in served.reports[:MOST_TOLD]],
-            "prompts_left_out": max(0, len(served.reports) - MOST_TOLD),
+            "prompts": [_prompt(report, self.ceilings) for report in served.reports[:MAX_TOLD]],
+            "prompts_left_out": max(0, len(served.reports) - MAX_TOLD),
             "cost": None if self.bill is None else bill_data(self.bill),
         }
 

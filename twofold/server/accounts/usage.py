@@ -15,11 +15,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from twofold.core.errors import ParameterError, ResourceError, nearest, quoted
+from twofold.core.errors import ParameterError, ResourceError, closest_match, quoted
 from twofold.observe.accounting.bill import EXACT, Bill, TokenUsage
 from twofold.observe.served import ServedRequest
 from twofold.server.storage.database import Database
-from twofold.server.storage.thread import OneThread
+from twofold.server.storage.thread import SingleThread
 
 Part = Literal["day", "tenant", "key", "model", "tier"]
 PARTS: Final[tuple[Part, ...]] = get_args(Part)
@@ -110,7 +110,7 @@ class Sums:
         return {name: getattr(self, name) for name in (*COUNTS, "machine_s")} | {"cost": float(self.cost)}
 
 
-class UsageBook:
+class UsageStore:
     """The sums in the file at ``path``, in memory for None; those of the last ``days`` days are kept.
 
     Raises ResourceError where the file cannot be used.
@@ -118,7 +118,7 @@ class UsageBook:
 
     def __init__(self, path: Path | None, *, days: int = DEFAULT_DAYS) -> None:
         self._file = Database(path, SCHEMA, VERSION, durable=False)
-        self._thread = OneThread("usage")
+        self._thread = SingleThread("usage")
         self._days = days
         self._pending: dict[UsageKey, Sums] = {}
         self._writing = asyncio.Lock()
@@ -221,7 +221,7 @@ def _parts(by: Iterable[str]) -> list[str]:
     parts = list(dict.fromkeys(by))
     for part in parts:
         if part not in PARTS:
-            close = nearest(part, PARTS)
+            close = closest_match(part, PARTS)
             hint = f"Did you mean {close!r}?" if close else None
             raise ParameterError(f"by must name some of {', '.join(PARTS)}, not {quoted(part)}.", param="by", hint=hint)
     return parts

@@ -18,11 +18,11 @@ from twofold.core.errors import BusyError, QuotaError, TwofoldError, WorkerError
 from twofold.server.batches.check import next_step
 from twofold.server.batches.record import NOTHING, BatchRecord, BatchTally
 from twofold.server.storage.batches import BatchPaths
-from twofold.server.storage.thread import OneThread
+from twofold.server.storage.thread import SingleThread
 
-LEAST_WAIT_S: Final = 0.1
-MOST_WAIT_S: Final = 60.0
-MOST_CRASHES: Final = 3
+MIN_WAIT_S: Final = 0.1
+MAX_WAIT_S: Final = 60.0
+MAX_CRASHES: Final = 3
 """So often a line may be in a model's process when that ends, before the line is given up."""
 
 
@@ -60,7 +60,7 @@ class BatchRun:
         batch: BatchRecord,
         paths: BatchPaths,
         *,
-        thread: OneThread,
+        thread: SingleThread,
         slots: asyncio.Semaphore,
         run_body: RunBody,
         clock: Clock,
@@ -140,18 +140,18 @@ class BatchRun:
 
     async def _patiently(self, call: LineCall, slot: _Slot) -> tuple[int, Mapping[str, Any]]:
         """Tries until the line has an answer."""
-        wait, crashes = LEAST_WAIT_S, 0
+        wait, crashes = MIN_WAIT_S, 0
         while True:
             try:
                 return await self._run_body(call)
             except QuotaError as error:
                 await self._limit(error.retry_after_s, slot)
             except BusyError as error:
-                await asyncio.sleep(min(max(error.retry_after_s, wait), MOST_WAIT_S))
-                wait = min(wait * 2, MOST_WAIT_S)
+                await asyncio.sleep(min(max(error.retry_after_s, wait), MAX_WAIT_S))
+                wait = min(wait * 2, MAX_WAIT_S)
             except WorkerError as error:
                 crashes += 1
-                if crashes == MOST_CRASHES:
+                if crashes == MAX_CRASHES:
                     return error.status, error_reply(error)
             except TwofoldError as error:
                 return error.status, error_reply(error)
@@ -168,7 +168,7 @@ class BatchRun:
         self._flowing.clear()
         try:
             async with self._turn:
-                await asyncio.sleep(min(wait_s, MOST_WAIT_S))
+                await asyncio.sleep(min(wait_s, MAX_WAIT_S))
         finally:
             self._limited -= 1
             if not self._limited:

@@ -34,7 +34,7 @@ from twofold.server.files.service import FileService
 from twofold.server.storage.batches import ID_PREFIX, BatchPaths, BatchStore
 from twofold.server.storage.files import new_file_id
 from twofold.server.storage.paging import PageQuery, page_of
-from twofold.server.storage.thread import OneThread
+from twofold.server.storage.thread import SingleThread
 
 ENDPOINTS: Final = get_args(BatchEndpoint)
 DEFAULT_LIMITS: Final = BatchLimits()
@@ -42,7 +42,7 @@ RETRY_S: Final = 10.0
 """After that, what the disk did not take is tried again."""
 SWEEP_S: Final = 3600.0
 DEFAULT_LISTED: Final = 20
-MOST_LISTED: Final = 100
+MAX_LISTED: Final = 100
 GIVEN_UP: Final = {
     "cancelled": LineError("batch_cancelled", "The batch was cancelled before this line was answered."),
     "expired": LineError("batch_expired", "The batch expired before this line was answered."),
@@ -73,7 +73,7 @@ class BatchService:
     def __init__(
         self,
         store: BatchStore,
-        thread: OneThread,
+        thread: SingleThread,
         files: FileService,
         run_body: RunBody,
         endpoints: Collection[str],
@@ -104,7 +104,7 @@ class BatchService:
 
         Raises UsageError where another server uses the folder, ResourceError where it cannot be used.
         """
-        thread = OneThread("batches")
+        thread = SingleThread("batches")
         try:
             store = await thread.call(BatchStore, folder, wall)
         except BaseException:
@@ -147,7 +147,7 @@ class BatchService:
 
     async def page(self, tenant: str, query: Mapping[str, str]) -> dict[str, Any]:
         """GET /v1/batches with limit and after."""
-        asked = PageQuery.read(query, default=DEFAULT_LISTED, most=MOST_LISTED)
+        asked = PageQuery.read(query, default=DEFAULT_LISTED, most=MAX_LISTED)
         batches, more = await self._thread.call(self._store.page, tenant, asked)
         return page_of([self._newest(batch).as_object() for batch in batches], more)
 

@@ -45,7 +45,7 @@ from twofold.core.errors import (
     ResourceError,
     TwofoldError,
     UsageError,
-    nearest,
+    closest_match,
     unreadable,
 )
 from twofold.core.request import MAX_NAME_CHARS
@@ -117,7 +117,7 @@ def remove_key(path: Path, key_id: str) -> ApiKey:
     with _edited(path) as keys:
         found = next((key for key in keys if key.id == key_id), None)
         if found is None:
-            close = nearest(key_id, [key.id for key in keys])
+            close = closest_match(key_id, [key.id for key in keys])
             raise NotFoundError(f"There is no key {key_id!r:.100}.", hint=f"Did you mean {close!r}?" if close else None)
         keys.remove(found)
     return found
@@ -155,7 +155,7 @@ def key_of(table: object, where: str) -> ApiKey:
         raise ParameterError(f"{where} must be a table.", param="key")
     for name in table:
         if name not in KNOWN:
-            close = nearest(name, KNOWN)
+            close = closest_match(name, KNOWN)
             raise ParameterError(
                 f"{where} has an unknown field {name!r:.60}.",
                 param=name,

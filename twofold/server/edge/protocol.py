@@ -73,9 +73,9 @@ class ConnectionState(Enum):
 def protocol_class(limits: ConnectionLimits, refusals: Refusals) -> type[asyncio.Protocol]:
     """The class that uvicorn makes of each connection: ``uvicorn.Config(http=protocol_class(…))``."""
 
-    silent: dict[GateProtocol, None] = {}
+    silent: dict[EdgeProtocol, None] = {}
 
-    class LimitedProtocol(GateProtocol):
+    class LimitedProtocol(EdgeProtocol):
         def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any], **rest: Any) -> None:
             super().__init__(limits, refusals, silent, config, server_state, app_state, **rest)
 
@@ -113,7 +113,7 @@ def uvicorn_config(
     )
 
 
-class GateProtocol(H11Protocol):
+class EdgeProtocol(H11Protocol):
     """One connection. ``silent`` are those of its server that have not sent a whole head yet, the oldest first."""
 
     conn: BoundedConnection
@@ -123,14 +123,14 @@ class GateProtocol(H11Protocol):
         self,
         limits: ConnectionLimits,
         refusals: Refusals,
-        silent: dict[GateProtocol, None],
+        silent: dict[EdgeProtocol, None],
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self.logger = Unbothered(self.logger)
+        self.logger = QuietLogger(self.logger)
         self.limits = limits
         self.refusals = refusals
         self._silent = silent
@@ -308,7 +308,7 @@ class GateProtocol(H11Protocol):
             self.connections.discard(oldest_silent)
             oldest_silent._socket.abort()
             return
-        others = (other for other in self.connections if isinstance(other, GateProtocol) and other is not self)
+        others = (other for other in self.connections if isinstance(other, EdgeProtocol) and other is not self)
         oldest = max(islice(others, LOOKED_AT), key=lambda other: other.idle_s, default=None)
         if oldest is not None and oldest.idle_s >= YIELDING_S:
             self.connections.discard(oldest)
@@ -318,7 +318,7 @@ class GateProtocol(H11Protocol):
         """Upgrades are passed over, as RFC 9110, section 7.8, lets a server do; that needs no line in a log."""
 
 
-class Unbothered(logging.Logger):
+class QuietLogger(logging.Logger):
     """A logger that keeps faults of clients out of a server's log: whoever can connect could fill it."""
 
     def __init__(self, parent: logging.Logger) -> None:

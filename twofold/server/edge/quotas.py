@@ -110,7 +110,7 @@ class KeyQuota:
 
 
 @dataclass(slots=True)
-class Visit:
+class QuotaUse:
     """One request's share of its key's account. Made by ``Quotas.enter``."""
 
     account: KeyQuota
@@ -170,7 +170,7 @@ class Quotas:
     def __len__(self) -> int:
         return len(self._accounts)
 
-    def enter(self, name: str, quota: Quota, now: float, size: int = 0) -> Visit:
+    def enter(self, name: str, quota: Quota, now: float, size: int = 0) -> QuotaUse:
         """Lets a request of the key ``name`` in, whose body has ``size`` bytes, 0 where that is not known yet.
 
         Raises QuotaError where its share is used up.
@@ -187,7 +187,7 @@ class Quotas:
         if account.bytes is not None:
             account.bytes.take(size, now)
         account.running += 1
-        return Visit(account, size)
+        return QuotaUse(account, size)
 
     def headers(self, name: str, now: float) -> tuple[Header, ...]:
         """x-ratelimit-* of a key, for a refusal; nothing where it is at rest."""

@@ -19,10 +19,10 @@ from python_multipart.multipart import parse_options_header
 
 from twofold.api.body import RequestObject
 from twofold.api.fields import MISSING, UNKNOWN, FieldError
-from twofold.core.errors import MAX_QUOTED, TooLargeError, nearest, spelled
+from twofold.core.errors import MAX_QUOTED, TooLargeError, closest_match, spelled
 
-LEAST_SECONDS: Final = 3600
-MOST_SECONDS: Final = 30 * 86400
+MIN_SECONDS: Final = 3600
+MAX_SECONDS: Final = 30 * 86400
 MAX_NAME_CHARS: Final = 255
 MAX_FIELD_BYTES: Final = 1024
 MAX_HEADERS: Final = 8
@@ -42,7 +42,7 @@ class FileLifetime(RequestObject):
     """How long a file lives after it was made."""
 
     anchor: Literal["created_at"]
-    seconds: Annotated[int, Meta(ge=LEAST_SECONDS, le=MOST_SECONDS)]
+    seconds: Annotated[int, Meta(ge=MIN_SECONDS, le=MAX_SECONDS)]
 
 
 class UploadFields(RequestObject):
@@ -201,7 +201,7 @@ def _text(data: bytes, param: str) -> str:
 
 
 def _refuse_unknown(name: str) -> NoReturn:
-    close = nearest(name, KNOWN)
+    close = closest_match(name, KNOWN)
     hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(KNOWN)}."
     raise FieldError(f"{spelled(name)} is not a known field.", param=name[:MAX_QUOTED], code=UNKNOWN, hint=hint)
 

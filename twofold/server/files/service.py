@@ -14,9 +14,9 @@ from twofold.core.errors import BusyError
 from twofold.server.files.form import UploadForm
 from twofold.server.storage.files import FileLimits, FileStore, StoredFile
 from twofold.server.storage.paging import PageQuery, page_of
-from twofold.server.storage.thread import OneThread
+from twofold.server.storage.thread import SingleThread
 
-MOST_LISTED: Final = 10_000
+MAX_LISTED: Final = 10_000
 UPLOADS_AT_ONCE: Final = 16
 PIECE_BYTES: Final = 1 << 20
 """Of an upload: that much is gathered before a thread writes it."""
@@ -35,7 +35,7 @@ class FileContent:
 class FileService:
     """The files of all tenants. Methods raise TwofoldError: NotFoundError, FieldError, TooLargeError, BusyError."""
 
-    def __init__(self, store: FileStore, thread: OneThread) -> None:
+    def __init__(self, store: FileStore, thread: SingleThread) -> None:
         self._store, self._thread = store, thread
         self._uploads = 0
 
@@ -44,7 +44,7 @@ class FileService:
         cls, folder: Path, limits: FileLimits = DEFAULT_LIMITS, *, wall: Callable[[], float] = time.time
     ) -> Self:
         """Opens the store in ``folder``; see FileStore for what it raises."""
-        thread = OneThread("files")
+        thread = SingleThread("files")
         try:
             return cls(await thread.call(FileStore, folder, limits, wall), thread)
         except BaseException:
@@ -67,7 +67,7 @@ class FileService:
 
     async def page(self, tenant: str, query: Mapping[str, str]) -> dict[str, Any]:
         """GET /v1/files with limit, after, order and purpose."""
-        asked = PageQuery.read(query, default=MOST_LISTED, most=MOST_LISTED, others=("order", "purpose"))
+        asked = PageQuery.read(query, default=MAX_LISTED, most=MAX_LISTED, others=("order", "purpose"))
         files, more = await self._thread.call(self._store.page, tenant, asked, query.get("purpose"))
         return page_of([file.as_object() for file in files], more)
 

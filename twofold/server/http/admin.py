@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from twofold.core.errors import ForbiddenError
-from twofold.server.base import ModelHub, ModelUse
+from twofold.server.base import ModelRegistry, ModelUse
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
 
 
 class AdminEndpoint:
     """Needs a key that may administer where keys are needed. ``stop`` ends the server as SIGTERM does."""
 
-    def __init__(self, hub: ModelHub, stop: Callable[[], None]) -> None:
+    def __init__(self, hub: ModelRegistry, stop: Callable[[], None]) -> None:
         self._hub = hub
         self._stop = stop
 

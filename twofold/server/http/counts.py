@@ -7,7 +7,7 @@ from typing import Any
 
 from twofold.api.anthropic.messages import CountTokensRequest
 from twofold.api.openai.responses.request import InputTokensRequest
-from twofold.server.base import ModelHub
+from twofold.server.base import ModelRegistry
 from twofold.server.http.endpoints import EndpointRequest
 from twofold.server.responses.service import ResponseService
 
@@ -15,7 +15,7 @@ from twofold.server.responses.service import ResponseService
 class CountEndpoint:
     """Counts the tokens of prompts without running them."""
 
-    def __init__(self, hub: ModelHub, responses: ResponseService) -> None:
+    def __init__(self, hub: ModelRegistry, responses: ResponseService) -> None:
         self._hub = hub
         self._responses = responses
 

@@ -21,8 +21,8 @@ from twofold.api.base import Dialect, DialectRequest
 from twofold.api.fields import leaving_out
 from twofold.core.errors import ParameterError, SlowClientError, TwofoldError
 from twofold.server.edge.body import MAX_DIGITS, ClientGoneError, check_json_type, decode_json, read_body
-from twofold.server.edge.door import arrival_of
 from twofold.server.edge.limits import KIB, BodyLimits
+from twofold.server.edge.middleware import arrival_of
 from twofold.server.edge.quotas import Quotas
 from twofold.server.edge.refusals import Header, Refusals
 from twofold.server.exchange import CLIENT_GONE, Keep, RequestContext

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from twofold.server.base import ModelEntry, ModelHub
+from twofold.server.base import ModelEntry, ModelRegistry
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
-from twofold.server.models.offers import unknown_model
+from twofold.server.models.named_models import unknown_model
 
 OWNER = "twofold"
 
@@ -16,7 +16,7 @@ OWNER = "twofold"
 class ModelsEndpoint:
     """The list, and single models by any of their names."""
 
-    def __init__(self, hub: ModelHub) -> None:
+    def __init__(self, hub: ModelRegistry) -> None:
         self._hub = hub
 
     async def list(self, asked: EndpointRequest) -> EndpointResponse:

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final
 
 from twofold.api.body import RequestObject, only
 from twofold.api.fields import MISSING, FieldError
-from twofold.server.base import ModelEntry, ModelHub
+from twofold.server.base import ModelEntry, ModelRegistry
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
-from twofold.server.models.hub import LATEST
-from twofold.server.models.offers import unknown_model
+from twofold.server.models.named_models import unknown_model
+from twofold.server.models.registry import LATEST
 
 API_VERSION: Final = "0.13.5"
 """The version of Ollama whose API this is: clients ask for it to know what they may send."""
@@ -33,7 +33,7 @@ class OllamaShowRequest(RequestObject):
 class OllamaEndpoint:
     """Handlers over the models of a server."""
 
-    def __init__(self, hub: ModelHub) -> None:
+    def __init__(self, hub: ModelRegistry) -> None:
         self._hub = hub
 
     async def version(self, asked: EndpointRequest) -> EndpointResponse:  # noqa: ARG002 - whoever asks

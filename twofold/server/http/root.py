@@ -8,7 +8,7 @@ from html import escape
 from typing import Any, Final
 
 from twofold.host.versions import twofold_version
-from twofold.server.base import ModelHub
+from twofold.server.base import ModelRegistry
 from twofold.server.edge.refusals import Header
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
 
@@ -41,7 +41,7 @@ VARY: Final[Header] = (b"vary", b"accept")
 class RootEndpoint:
     """What runs here and how to reach it. Without a script: nothing on the page does anything."""
 
-    def __init__(self, hub: ModelHub) -> None:
+    def __init__(self, hub: ModelRegistry) -> None:
         self._hub = hub
 
     async def get(self, asked: EndpointRequest) -> EndpointResponse:

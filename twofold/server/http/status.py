@@ -7,7 +7,7 @@ from collections.abc import Callable
 from twofold.core.errors import BusyError
 from twofold.host.versions import twofold_version
 from twofold.observe.metrics.server import ServerMetrics
-from twofold.server.accounts.ledger import Ledger
+from twofold.server.accounts.accounting import Accounting
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
 
 DEFAULT_PARTS = ("model", "tier")
@@ -16,7 +16,7 @@ DEFAULT_PARTS = ("model", "tier")
 class StatusEndpoint:
     """``ready`` says whether the server would answer a request now."""
 
-    def __init__(self, ready: Callable[[], bool], metrics: ServerMetrics, ledger: Ledger) -> None:
+    def __init__(self, ready: Callable[[], bool], metrics: ServerMetrics, ledger: Accounting) -> None:
         self._ready = ready
         self._metrics = metrics
         self._ledger = ledger

@@ -13,7 +13,7 @@ from twofold.api.extras import ModelName
 from twofold.api.fields import impossible
 from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.sampling import TokenId
-from twofold.server.base import ModelHub
+from twofold.server.base import ModelRegistry
 from twofold.server.http.asgi import json_list
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
 from twofold.text.tokenizers.tokenizer import Tokenizer
@@ -24,7 +24,7 @@ PIECE: Final = 4096
 class TokensEndpoint:
     """Texts to tokens and back, by a served model's tokenizer."""
 
-    def __init__(self, hub: ModelHub) -> None:
+    def __init__(self, hub: ModelRegistry) -> None:
         self._hub = hub
 
     async def tokenize(self, asked: EndpointRequest) -> EndpointResponse:

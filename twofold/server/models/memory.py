@@ -13,7 +13,7 @@ from typing import Final
 from twofold.core.model import ModelSpec
 from twofold.engine.config import EngineConfig, EngineOptions, resolve
 
-LEAST_ROOM: Final = 512 << 20
+MIN_ROOM: Final = 512 << 20
 """Bytes beside its weights below which a model is better loaded alone."""
 
 
@@ -50,4 +50,4 @@ def plan(options: EngineOptions, spec: ModelSpec, weights: int, room: int) -> Me
 def room_for(own: int, others: Sequence[int], budget: int) -> int:
     """Bytes that a model of ``own`` bytes of weights may plan with, beside other models' weights."""
     beside = (budget - own - sum(others)) // (1 + len(others))
-    return own + beside if beside >= LEAST_ROOM else budget
+    return own + beside if beside >= MIN_ROOM else budget

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from twofold.server.openapi.operation import RequestRule
-from twofold.server.tiers import MOST_OWN_PRIORITY
+from twofold.server.tiers import MAX_OWN_PRIORITY
 
 UNSUPPORTED: Final = "unsupported_parameter"
 MISSING: Final = "missing_required_parameter"
@@ -50,7 +50,7 @@ TOOL_CHOICE: Final = RequestRule(
     "auto or none.",
     "tool_choice",
 )
-PRIORITY: Final = RequestRule(f"Within a service tier, priority is from 0 to {MOST_OWN_PRIORITY}.", "priority")
+PRIORITY: Final = RequestRule(f"Within a service tier, priority is from 0 to {MAX_OWN_PRIORITY}.", "priority")
 SAMPLED: Final = (CONTEXT, PRIORITY, *IDS, *FORMS, STREAM_OPTIONS)
 CONTINUED: Final = RequestRule(
     "A message that is continued is the last one, of the assistant without tool calls; add_generation_prompt, a form "

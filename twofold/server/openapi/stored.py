@@ -7,14 +7,14 @@ from typing import Final
 from twofold.api.body import kind_of
 from twofold.api.openai.responses.settings import Includable
 from twofold.server.accounts.usage import PARTS
-from twofold.server.batches.service import MOST_LISTED as MOST_BATCHES
-from twofold.server.files.service import MOST_LISTED as MOST_FILES
+from twofold.server.batches.service import MAX_LISTED as MAX_BATCHES
+from twofold.server.files.service import MAX_LISTED as MAX_FILES
 from twofold.server.openapi import rules
 from twofold.server.openapi.generating import VERSION
 from twofold.server.openapi.operation import JSON, ApiOperation, Body, OperationLink, replied
 from twofold.server.openapi.shapes import ANYTHING, OBJECT, listed, only, ref, text, word
 from twofold.server.openapi.stored_requests import ORDER, in_path, in_query, page, upload
-from twofold.server.responses.service import MOST_LISTED as MOST_ITEMS
+from twofold.server.responses.service import MAX_LISTED as MAX_ITEMS
 
 MODEL: Final = in_path("model", text(1))
 FILE: Final = in_path("file_id", text(1))
@@ -181,7 +181,7 @@ OF_RESPONSES: Final = (
         "The items that a response was made from.",
         replied("ResponseItems"),
         (404,),
-        parameters=(RESPONSE, INCLUDE, *page(MOST_ITEMS, ORDER)),
+        parameters=(RESPONSE, INCLUDE, *page(MAX_ITEMS, ORDER)),
         rules=(rules.AFTER, rules.INCLUDE),
     ),
 )
@@ -211,7 +211,7 @@ FILES: Final = (
         "Files",
         "Lists the files.",
         replied("FilePage"),
-        parameters=page(MOST_FILES, ORDER, PURPOSE),
+        parameters=page(MAX_FILES, ORDER, PURPOSE),
         rules=(rules.AFTER,),
     ),
     ApiOperation(
@@ -271,7 +271,7 @@ BATCHES: Final = (
         "Batches",
         "Lists the batches.",
         replied("BatchPage"),
-        parameters=page(MOST_BATCHES),
+        parameters=page(MAX_BATCHES),
         rules=(rules.AFTER,),
     ),
     ApiOperation(

@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 
 from twofold.api.base import ServiceTier
 from twofold.api.body import nullable
-from twofold.core.record import Stall
+from twofold.core.record import WaitReason
 from twofold.core.request import TTL_SECONDS
 from twofold.core.step import FinishReason
 from twofold.observe.accounting.bill import LineKind
@@ -121,7 +121,7 @@ PROMPT: Final = told(
         "ttft_s": nullable(SECONDS),
         "prefill": PHASE,
         "decode": PHASE,
-        "stalls_s": told(**{cause.name.lower(): SECONDS for cause in Stall}),
+        "stalls_s": told(**{cause.name.lower(): SECONDS for cause in WaitReason}),
         "preemptions": COUNT,
         "recomputed_tokens": COUNT,
         "swapped_blocks": COUNT,

@@ -7,7 +7,7 @@ from typing import Any, Final
 from twofold.server.files import form
 from twofold.server.openapi.shapes import Schema, said, text, told, whole, word
 
-SECONDS: Final = whole(form.LEAST_SECONDS, form.MOST_SECONDS)
+SECONDS: Final = whole(form.MIN_SECONDS, form.MAX_SECONDS)
 
 
 def upload() -> Schema:

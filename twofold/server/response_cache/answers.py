@@ -26,7 +26,7 @@ FAST: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class KeptOutput:
+class CachedOutput:
     """A job's output. ``drawn`` are the tokens of each answer that was drawn, those that best_of dropped included."""
 
     outputs: tuple[CompletionOutput, ...]
@@ -40,7 +40,7 @@ def pack(outputs: Sequence[RequestOutput]) -> bytes | None:
     if not outputs or not all(map(_is_whole, outputs)):
         return None
     kept = [
-        KeptOutput(
+        CachedOutput(
             output.outputs,
             tuple(len(times) for times in output.metrics.token_times),
             output.prompt_logprobs,
@@ -57,7 +57,7 @@ def pack(outputs: Sequence[RequestOutput]) -> bytes | None:
 def unpack(data: bytes, jobs: Sequence[EngineRequest], request_id: str) -> tuple[RequestOutput, ...] | None:
     """The outputs of ``jobs``; None where the bytes are not what ``pack`` made for so many."""
     try:
-        kept = msgspec.msgpack.decode(zlib.decompress(data), type=list[KeptOutput])
+        kept = msgspec.msgpack.decode(zlib.decompress(data), type=list[CachedOutput])
     except (zlib.error, msgspec.MsgspecError, ValueError):
         return None
     if len(kept) != len(jobs):
@@ -87,7 +87,7 @@ def _is_whole(output: RequestOutput) -> bool:
     return made and output.finished and all(answer.finish_reason in WHOLE for answer in output.outputs)
 
 
-def _output(kept: KeptOutput, job: EngineRequest, request_id: str) -> RequestOutput:
+def _output(kept: CachedOutput, job: EngineRequest, request_id: str) -> RequestOutput:
     ids = job.token_ids
     reasons = tuple(answer.finish_reason for answer in kept.outputs if answer.finish_reason is not None)
     metrics = RequestMetrics(

@@ -6,7 +6,7 @@
 
 Laws
 - A tenant never gets what another one's request made: its name is in the digest, and looked at again.
-- Nothing is older than ``ttl_s``, and all of it is at most ``most_bytes``. Where it gets too much, the tenant that
+- Nothing is older than ``ttl_s``, and all of it is at most ``max_bytes``. Where it gets too much, the tenant that
   holds the most loses what it used least lately, so nobody drives out others.
 - Whatever happens to the file, no request fails for it: a cache that cannot be read is empty.
 """
@@ -24,9 +24,9 @@ from twofold.core.errors import ResourceError
 from twofold.core.request import EngineRequest
 from twofold.engine.outputs import RequestOutput
 from twofold.server.response_cache.answers import pack, unpack
-from twofold.server.response_cache.key import ReplayKey, replay_key
+from twofold.server.response_cache.key import ResponseCacheKey, replay_key
 from twofold.server.storage.database import Database
-from twofold.server.storage.thread import OneThread
+from twofold.server.storage.thread import SingleThread
 
 CACHE_HEADER: Final = "x-twofold-cache"
 """In it a request says what it wants of kept answers."""
@@ -34,9 +34,9 @@ HIT_HEADER: Final = (CACHE_HEADER.encode(), b"hit")
 """What marks an answer that was kept."""
 ROW_BYTES: Final = 256
 """What an entry takes beside its data, about."""
-MOST_SHARE: Final = 8
+MAX_SHARE: Final = 8
 """An answer that takes more than 1/8 of the cache is not kept."""
-MOST_WRITES: Final = 64
+MAX_WRITES: Final = 64
 """Answers that wait to be written; beyond, they are not kept."""
 VERSION: Final = 1
 SCHEMA: Final = """
@@ -56,16 +56,16 @@ CREATE INDEX IF NOT EXISTS answers_by_end ON answers (expires);
 
 
 @dataclass(frozen=True, slots=True)
-class ReplaySettings:
+class ResponseCacheSettings:
     """``seeded`` keeps answers of requests that name a seed, too. ``ttl_s`` counts from when an answer was made."""
 
     ttl_s: float = 86_400.0
-    most_bytes: int = 256 << 20
+    max_bytes: int = 256 << 20
     seeded: bool = False
 
 
 @dataclass(slots=True)
-class ReplayCounts:
+class ResponseCacheCounts:
     """Since the cache was opened. ``failed`` readings and writings of the file were passed over."""
 
     hits: int = 0
@@ -77,18 +77,18 @@ class ReplayCounts:
     failed: int = 0
 
 
-class ReplayCache:
+class ResponseCache:
     """Kept answers in the file at ``path``, in memory for None; ``now`` gives seconds since 1970.
 
     Raises ResourceError where the file cannot be opened.
     """
 
-    def __init__(self, path: Path | None, settings: ReplaySettings, now: Callable[[], float]) -> None:
-        self.counts = ReplayCounts()
+    def __init__(self, path: Path | None, settings: ResponseCacheSettings, now: Callable[[], float]) -> None:
+        self.counts = ResponseCacheCounts()
         self._settings = settings
         self._now = now
         self._file = Database(path, SCHEMA, VERSION, durable=False)
-        self._thread = OneThread("replay")
+        self._thread = SingleThread("replay")
         self._sizes: Counter[str] = Counter()
         self._sizes_of = -1
         self._writes = 0
@@ -96,11 +96,11 @@ class ReplayCache:
 
     def key(
         self, tenant: str, identity: str, jobs: Sequence[EngineRequest], asked: bool | None = None
-    ) -> ReplayKey | None:
+    ) -> ResponseCacheKey | None:
         """By what this request is found again; None where it must be run. See ``replay_key``."""
         return replay_key(tenant, identity, jobs, asked=asked, seeded=self._settings.seeded)
 
-    async def get(self, key: ReplayKey, request_id: str) -> tuple[RequestOutput, ...] | None:
+    async def get(self, key: ResponseCacheKey, request_id: str) -> tuple[RequestOutput, ...] | None:
         """The outputs of the key's jobs, as those of the request ``request_id``; None where there are none."""
         found = None if self._closed else await self._thread.call(self._find, key, request_id)
         if found is None:
@@ -109,9 +109,9 @@ class ReplayCache:
             self.counts.hits += 1
         return found
 
-    async def put(self, key: ReplayKey, outputs: Sequence[RequestOutput]) -> None:
+    async def put(self, key: ResponseCacheKey, outputs: Sequence[RequestOutput]) -> None:
         """Keeps the outputs, if they are whole. It never fails, and does not keep what comes too fast."""
-        if self._closed or self._writes >= MOST_WRITES:
+        if self._closed or self._writes >= MAX_WRITES:
             self.counts.dropped += 1
             return
         self._writes += 1
@@ -130,7 +130,7 @@ class ReplayCache:
         self._thread.close()
         self._file.close()
 
-    def _find(self, key: ReplayKey, request_id: str) -> tuple[RequestOutput, ...] | None:
+    def _find(self, key: ResponseCacheKey, request_id: str) -> tuple[RequestOutput, ...] | None:
         try:
             data = self._file.use(lambda connection: _look_up(connection, key, self._now()))
         except ResourceError:
@@ -140,9 +140,9 @@ class ReplayCache:
         self.counts.failed += data is not None and found is None
         return found
 
-    def _keep(self, key: ReplayKey, outputs: tuple[RequestOutput, ...]) -> None:
+    def _keep(self, key: ResponseCacheKey, outputs: tuple[RequestOutput, ...]) -> None:
         data = pack(outputs)
-        if data is None or len(data) > self._settings.most_bytes // MOST_SHARE or len(outputs) != len(key.jobs):
+        if data is None or len(data) > self._settings.max_bytes // MAX_SHARE or len(outputs) != len(key.jobs):
             self.counts.dropped += 1
             return
         try:
@@ -152,7 +152,7 @@ class ReplayCache:
             self.counts.failed += 1
             self._sizes_of = -1
 
-    def _insert(self, connection: sqlite3.Connection, key: ReplayKey, data: bytes) -> None:
+    def _insert(self, connection: sqlite3.Connection, key: ResponseCacheKey, data: bytes) -> None:
         now, size, digest = self._now(), len(data) + ROW_BYTES, key.digest
         if self._sizes_of != self._file.replaced:
             self._measure(connection)
@@ -166,7 +166,7 @@ class ReplayCache:
         connection.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?)", (digest, key.tenant, ends, now, size))
         connection.execute("INSERT INTO bodies VALUES (?, ?)", (digest, data))
         self._sizes[key.tenant] += size
-        while self._sizes.total() > self._settings.most_bytes:
+        while self._sizes.total() > self._settings.max_bytes:
             self._evict(connection)
 
     def _evict(self, connection: sqlite3.Connection) -> None:
@@ -189,7 +189,7 @@ class ReplayCache:
         return self._file.use(lambda connection: connection.execute(query, (tenant, tenant)).rowcount)
 
 
-def _look_up(connection: sqlite3.Connection, key: ReplayKey, now: float) -> bytes | None:
+def _look_up(connection: sqlite3.Connection, key: ResponseCacheKey, now: float) -> bytes | None:
     """What is kept under a key, which is now the one used last."""
     known = connection.execute(
         "UPDATE answers SET used = ? WHERE digest = ? AND tenant = ? AND expires > ?",

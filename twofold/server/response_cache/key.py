@@ -27,7 +27,7 @@ HEAD_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayKey:
+class ResponseCacheKey:
     """A request whose answer may be kept: who asks, what is run, and the digest of both."""
 
     digest: bytes
@@ -37,7 +37,7 @@ class ReplayKey:
 
 def replay_key(
     tenant: str, identity: str, jobs: Sequence[EngineRequest], *, asked: bool | None = None, seeded: bool = False
-) -> ReplayKey | None:
+) -> ResponseCacheKey | None:
     """The key of a request of ``jobs`` for the model with this ``identity``; None where it must be run.
 
     ``asked`` is what the request says about it itself, None where it says nothing.
@@ -52,7 +52,7 @@ def replay_key(
         _digest(digest, (job.options.tenant, job.options.cache_salt))
         _digest(digest, (job.prompt, job.token_ids))
         _digest(digest, _effective(job))
-    return ReplayKey(digest.digest(), tenant, tuple(jobs))
+    return ResponseCacheKey(digest.digest(), tenant, tuple(jobs))
 
 
 def model_identity(path: Path, settings: Mapping[str, object]) -> str:

@@ -20,16 +20,16 @@ from twofold.api.openai.responses.items import Item, owner_of, sealed
 from twofold.api.openai.responses.request import ResponsesRequest
 from twofold.api.openai.responses.settings import LOGPROBS, SEALED_REASONING, Includable
 from twofold.core.errors import MAX_QUOTED, ConflictError, NotFoundError, quoted, spelled
-from twofold.server.storage.responses import Chain, KeptResponse, ResponseTable, StoreLimits
-from twofold.server.storage.thread import OneThread
+from twofold.server.storage.responses import Chain, ResponseTable, StoredResponse, StoreLimits
+from twofold.server.storage.thread import SingleThread
 
 Pairs = Sequence[tuple[str, str]]
 
 DEFAULT_LIMITS: Final = StoreLimits()
-MOST_LISTED: Final = 100
+MAX_LISTED: Final = 100
 USUALLY_LISTED: Final = 20
 WORDS: Final = {"true": True, "false": False}
-MOST_OWNERS: Final = 256
+MAX_OWNERS: Final = 256
 """How many responses the item references of one request may point to."""
 
 
@@ -51,7 +51,7 @@ R = TypeVar("R", bound=Continued)
 class ResponseService:
     """The responses of all tenants. Ids of other tenants, deleted and expired ones are a NotFoundError."""
 
-    def __init__(self, table: ResponseTable, thread: OneThread) -> None:
+    def __init__(self, table: ResponseTable, thread: SingleThread) -> None:
         self._table, self._thread = table, thread
 
     @classmethod
@@ -62,7 +62,7 @@ class ResponseService:
 
         Raises ResourceError where the file cannot be used, as all methods do.
         """
-        thread = OneThread("responses")
+        thread = SingleThread("responses")
         try:
             return cls(await thread.call(ResponseTable, path, limits, wall), thread)
         except BaseException:
@@ -86,7 +86,7 @@ class ResponseService:
         follow at once. What was told under ``twofold`` is not kept."""
         if request.store:
             told = {name: value for name, value in response.items() if name != "twofold"}
-            await self._thread.call(self._table.put, tenant, KeptResponse(told, request.new_items(head)))
+            await self._thread.call(self._table.put, tenant, StoredResponse(told, request.new_items(head)))
 
     async def get(self, tenant: str, identity: str, query: Pairs) -> dict[str, Any]:
         """A response as it was told."""
@@ -123,7 +123,7 @@ class ResponseService:
         await self._thread.call(self._table.close)
         self._thread.close()
 
-    async def _find(self, tenant: str, identity: str) -> KeptResponse:
+    async def _find(self, tenant: str, identity: str) -> StoredResponse:
         kept = await self._thread.call(self._table.get, tenant, identity)
         if kept is None:
             raise _absent(identity)
@@ -133,8 +133,8 @@ class ResponseService:
         """The items of these ids: from the history, or from the responses that their ids tell."""
         known = {item["id"]: item for item in history}
         owners = {owner_of(identity) for identity in wanted if identity not in known} - {None}
-        if len(owners) > MOST_OWNERS:
-            raise FieldError(f"input refers to items of more than {MOST_OWNERS} responses.", param="input")
+        if len(owners) > MAX_OWNERS:
+            raise FieldError(f"input refers to items of more than {MAX_OWNERS} responses.", param="input")
         for owner in owners:
             kept = await self._thread.call(self._table.get, tenant, str(owner))
             known |= {item["id"]: item for item in (*kept.items, *kept.output)} if kept else {}
@@ -159,7 +159,7 @@ class IncludeQuery(RequestObject):
 class ItemsQuery(RequestObject):
     """Which part of a list of items: at most ``limit`` that come ``after`` one, newest first by default."""
 
-    limit: Annotated[int, Meta(ge=1, le=MOST_LISTED)] = USUALLY_LISTED
+    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED)] = USUALLY_LISTED
     after: str | None = None
     order: Literal["asc", "desc"] = "desc"
     include: list[Includable] | None = None

@@ -12,7 +12,7 @@ from typing import Final, Self
 
 from twofold.core.errors import ResourceError, UsageError
 
-MOST_SERVERS: Final = 100
+MAX_SERVERS: Final = 100
 PORT_BYTES: Final = 8
 
 
@@ -86,7 +86,7 @@ def claim_folder(base: Path, port: int) -> DataFolder:
     again; else the first one. Raises UsageError where there are too many, ResourceError where none can be used.
     """
     free: list[DataFolder] = []
-    for number in range(1, MOST_SERVERS + 1):
+    for number in range(1, MAX_SERVERS + 1):
         path = base if number == 1 else base / "servers" / str(number)
         if free and not path.exists():
             break
@@ -95,7 +95,7 @@ def claim_folder(base: Path, port: int) -> DataFolder:
         except UsageError:
             continue
     if not free:
-        raise UsageError(f"{MOST_SERVERS} servers keep their data in {base}.", hint="Name a folder with --data-folder.")
+        raise UsageError(f"{MAX_SERVERS} servers keep their data in {base}.", hint="Name a folder with --data-folder.")
     chosen = next((folder for folder in free if port and folder.port == port), free[0])
     for folder in free:
         if folder is not chosen:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self, cast
 
 from twofold.api.fields import UNKNOWN, FieldError, impossible
-from twofold.core.errors import MAX_QUOTED, nearest, spelled
+from twofold.core.errors import MAX_QUOTED, closest_match, spelled
 
 Order = Literal["asc", "desc"]
 
@@ -38,7 +38,7 @@ def check_names(query: Mapping[str, str], known: Sequence[str]) -> None:
     """Raises FieldError for the first field of a query string that is not ``known``."""
     for name in query:
         if name not in known:
-            close = nearest(name, known)
+            close = closest_match(name, known)
             hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(known)}."
             raise FieldError(
                 f"{spelled(name)} is not a known query field.", param=name[:MAX_QUOTED], code=UNKNOWN, hint=hint

@@ -1,6 +1,6 @@
 """Kept responses in an SQLite file: found by tenant and id, forgotten after their time or when there is no room.
 
-Laws: a tenant finds only its own; the bytes of all entries are at most ``most_bytes``; where room is needed, the tenant
+Laws: a tenant finds only its own; the bytes of all entries are at most ``max_bytes``; where room is needed, the tenant
 that holds most gives up what would expire first. A conversation that goes on is kept as long as its last response.
 """
 
@@ -58,13 +58,13 @@ class StoreLimits:
     """How long a response is kept, in seconds, and how much may be kept of all and told of one conversation."""
 
     ttl_s: float = 30 * 86_400.0
-    most_bytes: int = 1 << 30
+    max_bytes: int = 1 << 30
     chain_bytes: int = 16 << 20
     chain_length: int = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class KeptResponse:
+class StoredResponse:
     """A response as it was told, with the items that its request brought."""
 
     response: dict[str, Any]
@@ -92,7 +92,7 @@ class Chain:
     ``cut`` says that there are more than the limits allow.
     """
 
-    responses: Sequence[KeptResponse]
+    responses: Sequence[StoredResponse]
     missing: str | None = None
     cut: bool = False
 
@@ -108,7 +108,7 @@ class ResponseTable:
         self._clock = clock
         self._file = Database(path, SCHEMA, VERSION, durable=False)
 
-    def put(self, tenant: str, kept: KeptResponse) -> None:
+    def put(self, tenant: str, kept: StoredResponse) -> None:
         """Keeps a response; one of the same id is replaced. The responses before it live as long as it does."""
         texts = orjson.dumps(kept.response), orjson.dumps(kept.items)
         now, size = self._clock(), sum(map(len, texts)) + ENTRY_BYTES
@@ -122,13 +122,13 @@ class ResponseTable:
             sql.execute("INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?)", row)
             if kept.previous is not None:
                 sql.execute(RENEW, chain)
-            while _held(sql) > self._limits.most_bytes:
+            while _held(sql) > self._limits.max_bytes:
                 evicted = sql.execute(EVICT).rowcount
                 assert evicted, "what is held is the sum of what is there"
 
         self._file.use(work)
 
-    def get(self, tenant: str, identity: str) -> KeptResponse | None:
+    def get(self, tenant: str, identity: str) -> StoredResponse | None:
         """The response, if it is kept for this tenant and its time is not over."""
         return self._file.use(lambda sql: self._find(sql, tenant, identity))
 
@@ -136,7 +136,7 @@ class ResponseTable:
         """A response and those before it, back to the first one as far as they are there and the limits allow."""
 
         def work(sql: sqlite3.Connection) -> Chain:
-            found: list[KeptResponse] = []
+            found: list[StoredResponse] = []
             wanted: str | None = identity
             room = self._limits.chain_bytes
             while wanted is not None:
@@ -167,10 +167,10 @@ class ResponseTable:
         found = sql.execute(query, (tenant, identity, self._clock())).fetchone()
         return None if found is None else int(found[0])
 
-    def _find(self, sql: sqlite3.Connection, tenant: str, identity: str) -> KeptResponse | None:
+    def _find(self, sql: sqlite3.Connection, tenant: str, identity: str) -> StoredResponse | None:
         query = "SELECT response, items FROM responses WHERE tenant = ? AND id = ? AND expires > ?"
         found = sql.execute(query, (tenant, identity, self._clock())).fetchone()
-        return None if found is None else KeptResponse(*map(orjson.loads, found))
+        return None if found is None else StoredResponse(*map(orjson.loads, found))
 
 
 def _held(sql: sqlite3.Connection) -> int:

@@ -12,7 +12,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class OneThread:
+class SingleThread:
     """Does calls one after the other, in the order in which they came; so what is only used by them needs no lock.
 
     A call that was begun is done to its end; one that still waits is dropped where the coroutine that waits for it is

@@ -1,7 +1,7 @@
 """The worker's end of the socket: blocking reads by one thread, and writes that do not stop the engine.
 
 A frame goes out at once where the socket takes it; what it does not take is written by a thread of its own. Only a
-server that reads nothing for MOST_WAITING bytes makes senders wait.
+server that reads nothing for MAX_WAITING bytes makes senders wait.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 from twofold.server.workers.messages import LENGTH, FromWorker, ToWorker, worker_codec
 
-MOST_WAITING: Final = 64 << 20
+MAX_WAITING: Final = 64 << 20
 
 
 class Channel:
@@ -46,7 +46,7 @@ class Channel:
         """Sends a message. One that the server is no longer there to read is lost."""
         frame = memoryview(self._codec.frame(message))
         with self._changed:
-            while self._bytes > MOST_WAITING:
+            while self._bytes > MAX_WAITING:
                 self._changed.wait()
             if not self._waiting:
                 frame = frame[self._sent(frame) :]

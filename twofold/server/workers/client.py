@@ -7,7 +7,7 @@
     closed     —
 
 When a process ends, requests that gave something get a WorkerError, for nobody could tell the rest of them apart; the
-others go to the next process, MOST_TRIES times in all. Processes that end soon after each other are started again after
+others go to the next process, MAX_TRIES times in all. Processes that end soon after each other are started again after
 a pause that doubles, and in the end not any more.
 """
 
@@ -30,7 +30,7 @@ from twofold.engine.outputs import OutputDelta
 from twofold.host.versions import twofold_version
 from twofold.planner.predict.phase import local_steps
 from twofold.planner.predict.steps import StepPredictor
-from twofold.server.base import EngineObserver, Passage
+from twofold.server.base import DispatchHandle, EngineObserver
 from twofold.server.models.reading import ModelReading
 from twofold.server.response_cache.key import model_identity
 from twofold.server.workers.link import WorkerLink
@@ -49,13 +49,13 @@ from twofold.server.workers.messages import (
     StepOutputs,
     Unloadable,
 )
-from twofold.server.workers.patience import Patience
+from twofold.server.workers.restart_policy import RestartPolicy
 from twofold.server.workers.streams import WorkerStream
 
 WorkerState = Literal["loading", "ready", "failed", "closed"]
 
 log = logging.getLogger("twofold.serve")
-MOST_TRIES: Final = 3
+MAX_TRIES: Final = 3
 """Processes that a request is given to, if they end before its first delta."""
 
 
@@ -73,14 +73,14 @@ class WorkerModel:
         reading: ModelReading,
         options: Mapping[str, Any],
         observers: Sequence[EngineObserver] = (),
-        patience: Patience | None = None,
+        patience: RestartPolicy | None = None,
     ) -> None:
         self._name = name
         self._reading = reading
         self._load = LoadModel(str(reading.path), dict(options))
         self._identity = model_identity(reading.path, {**options, "version": twofold_version()})
         self._observers = tuple(observers)
-        self._patience = patience or Patience()
+        self._patience = patience or RestartPolicy()
         self._clock = MonotonicClock()
         self._streams: dict[str, WorkerStream] = {}
         self._leaving: dict[str, WorkerStream] = {}
@@ -181,10 +181,12 @@ class WorkerModel:
                 await life
         self._break_off(ResourceError(f"The model {self._name} was unloaded.", hint="Retry."))
 
-    async def run(self, request: EngineRequest, passage: Passage | None = None) -> AsyncGenerator[OutputDelta, None]:
+    async def run(
+        self, request: EngineRequest, passage: DispatchHandle | None = None
+    ) -> AsyncGenerator[OutputDelta, None]:
         """``ServedModel.run``."""
         request_id = request.request_id
-        stream = self._open(replace(request, arrival=self._clock.now()), passage or Passage())
+        stream = self._open(replace(request, arrival=self._clock.now()), passage or DispatchHandle())
         whole = False
         try:
             while not whole:
@@ -208,7 +210,7 @@ class WorkerModel:
         fault = await check
         assert fault is None, fault
 
-    def _open(self, request: EngineRequest, passage: Passage) -> WorkerStream:
+    def _open(self, request: EngineRequest, passage: DispatchHandle) -> WorkerStream:
         request_id = request.request_id
         if self._state in {"failed", "closed"}:
             raise self._gone()
@@ -290,7 +292,7 @@ class WorkerModel:
             f"The process of the model {self._name} exited ({_how(status)}).",
             hint="Retry; the process is being restarted.",
         )
-        self._break_off(error, lambda stream: stream.began or stream.tries >= MOST_TRIES)
+        self._break_off(error, lambda stream: stream.began or stream.tries >= MAX_TRIES)
         if self._ready is None or len(self._ends) >= self._patience.ends:
             self._fail(error)
             return

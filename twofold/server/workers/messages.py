@@ -25,10 +25,10 @@ from twofold.core.limits import MachineLimits
 from twofold.core.params import BeamSearchParams, RequestParams, SamplingParams
 from twofold.core.report import EngineSnapshot, StepReport
 from twofold.core.request import EngineRequest, PoolingParams, ScoringParams
-from twofold.core.travel import from_plain, to_plain
+from twofold.core.step_bytes import from_plain, to_plain
 from twofold.engine.outputs import OutputDelta, RequestOutput
 
-MOST_FRAME_BYTES: Final = 1 << 30
+MAX_FRAME_BYTES: Final = 1 << 30
 PARAMS: Final = (SamplingParams, BeamSearchParams, PoolingParams, ScoringParams)
 """What a request may ask for; each has fields that no other has."""
 LENGTH: Final = struct.Struct("<I")
@@ -181,7 +181,7 @@ class Unframer:
         start, end = 0, len(self._buffer)
         while end - start >= LENGTH.size:
             (length,) = LENGTH.unpack_from(self._buffer, start)
-            if length > MOST_FRAME_BYTES:
+            if length > MAX_FRAME_BYTES:
                 raise ValueError(f"a frame of {length} bytes")
             if end - start - LENGTH.size < length:
                 break

@@ -10,17 +10,17 @@ from typing import Final
 from twofold.core.request import EngineRequest
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.stream import OutputStream
-from twofold.server.base import Passage
+from twofold.server.base import DispatchHandle
 
-MOST_WAITING: Final = 1 << 20
+MAX_WAITING: Final = 1 << 20
 """Bytes that may wait for a reader; a stream with more is cut."""
 
 
 class WorkerStream(OutputStream):
     """``request`` starts it, ``tries`` is how many processes have received it."""
 
-    def __init__(self, request: EngineRequest, passage: Passage, tell: Callable[[bool], None]) -> None:
-        super().__init__(tell, MOST_WAITING)
+    def __init__(self, request: EngineRequest, passage: DispatchHandle, tell: Callable[[bool], None]) -> None:
+        super().__init__(tell, MAX_WAITING)
         self.request = request
         self.passage = passage
         self.tries = 0

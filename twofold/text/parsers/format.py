@@ -21,13 +21,13 @@ from twofold.text.parsers.json_family import HERMES, LLAMA3, MISTRAL
 from twofold.text.parsers.pieces import PlainParser
 from twofold.text.parsers.prober import TemplateProber
 from twofold.text.parsers.pythonic import PYTHONIC
-from twofold.text.parsers.shown import TemplateSight, for_template, with_tools_told
+from twofold.text.parsers.shown import TemplateSupport, for_template, with_tools_told
 from twofold.text.parsers.tagged import TAGGED
 from twofold.text.parsers.thinking import PROBE, ThinkingMarks, ThinkingParser, thinking_marks
 from twofold.text.templates.messages import Message
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
-MOST_REMEMBERED: Final = 256
+MAX_REMEMBERED: Final = 256
 """Sets of variables whose prompts were asked about."""
 
 _SIGNS: Final[tuple[tuple[str, ToolFamily], ...]] = (
@@ -59,14 +59,14 @@ class AnswerFormat:
     stop_token_ids: tuple[int, ...]
     _tokenizer: Tokenizer = field(repr=False)
     _prober: TemplateProber = field(repr=False)
-    _sight: TemplateSight
+    _sight: TemplateSupport
     _opened: dict[bytes, bool] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Self:
         """The format of the model that a tokenizer belongs to. Renders a few short conversations."""
         prober = TemplateProber(tokenizer)
-        sight = TemplateSight.of(prober)
+        sight = TemplateSupport.of(prober)
         family = _family(tokenizer.chat_template or "", sight)
         thinking = thinking_marks(tokenizer, prober)
         marks = (*family.marks, *((thinking.start, thinking.end) if thinking else ()))
@@ -118,7 +118,7 @@ class AnswerFormat:
         known = self._opened.get(key)
         if known is None:
             known = self.thinking.opened_by(self._prober.rendered(PROBE, variables=variables))
-            if len(self._opened) >= MOST_REMEMBERED:
+            if len(self._opened) >= MAX_REMEMBERED:
                 self._opened.clear()
             self._opened[key] = known
         return known
@@ -153,7 +153,7 @@ class AnswerFormat:
         return json.dumps(text, ensure_ascii=False) if token is None else f"<[{token}]>"
 
 
-def _family(template: str, sight: TemplateSight) -> ToolFamily:
+def _family(template: str, sight: TemplateSupport) -> ToolFamily:
     if not sight.tools:
         return PYTHONIC if "<start_of_turn>" in template else HERMES
     return next((family for sign, family in _SIGNS if sign in template), HERMES)

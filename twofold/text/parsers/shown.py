@@ -26,7 +26,7 @@ _USER: Final = {"role": "user", "content": "x"}
 
 
 @dataclass(frozen=True, slots=True)
-class TemplateSight:
+class TemplateSupport:
     """What a template shows. ``tools``, ``calls`` with their results, a ``system`` message, a ``developer`` one.
 
     ``text_arguments``: it wants the arguments of calls as JSON text, not as an object.
@@ -62,7 +62,7 @@ def _shows_calls(prober: TemplateProber, arguments: object) -> bool:
     return any(all(part in text for part in (_TOOL, _KEY, _RESULT)) for text in texts)
 
 
-def with_tools_told(messages: Sequence[Message], told: str, sight: TemplateSight) -> list[Message]:
+def with_tools_told(messages: Sequence[Message], told: str, sight: TemplateSupport) -> list[Message]:
     """``told`` at the beginning of the system message, or of the first one where the template has no system."""
     if not messages:
         return []
@@ -78,7 +78,7 @@ def _after(told: str, content: object) -> object:
     return f"{told}\n\n{content}" if content else told
 
 
-def for_template(messages: Sequence[Message], family: ToolFamily, sight: TemplateSight) -> list[Message]:
+def for_template(messages: Sequence[Message], family: ToolFamily, sight: TemplateSupport) -> list[Message]:
     """Messages that the template shows whole: calls and results as it reads them, or else as text."""
     known = [_known_role(message, sight) for message in messages]
     if sight.calls:
@@ -86,18 +86,18 @@ def for_template(messages: Sequence[Message], family: ToolFamily, sight: Templat
     return _merged([_as_text(message, family) for message in known])
 
 
-def _known_role(message: Message, sight: TemplateSight) -> Message:
+def _known_role(message: Message, sight: TemplateSupport) -> Message:
     if message.get("role") == "developer" and not sight.developer:
         return {**message, "role": "system"}
     return message
 
 
-def _with_arguments(message: Message, sight: TemplateSight) -> Message:
+def _with_arguments(message: Message, sight: TemplateSupport) -> Message:
     calls = message.get("tool_calls")
     return {**message, "tool_calls": [_with_call(call, sight) for call in calls]} if calls else message
 
 
-def _with_call(call: Mapping[str, Any], sight: TemplateSight) -> dict[str, Any]:
+def _with_call(call: Mapping[str, Any], sight: TemplateSupport) -> dict[str, Any]:
     function = call["function"]
     arguments = function.get("arguments")
     changed: object = _text(arguments) if sight.text_arguments else _object(arguments)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from twofold.core.errors import TemplateError, named, nearest
+from twofold.core.errors import TemplateError, closest_match, describe_name
 
 Message: TypeAlias = Mapping[str, Any]
 
@@ -99,8 +99,8 @@ def guarded(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def _unknown(what: str, name: object, known: frozenset[str]) -> TemplateError:
-    close = nearest(name, known) if isinstance(name, str) else None
-    return _refused(f"{what} {named(name)}" + (f"; did you mean {close!r}?" if close else "."))
+    close = closest_match(name, known) if isinstance(name, str) else None
+    return _refused(f"{what} {describe_name(name)}" + (f"; did you mean {close!r}?" if close else "."))
 
 
 def _refused(message: str) -> TemplateError:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-from twofold.core.errors import UnsupportedModelError, nearest
+from twofold.core.errors import UnsupportedModelError, closest_match
 
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -82,7 +82,7 @@ def word_rule(name: str) -> WordRule:
     """The rule that a file names. Raises UnsupportedModelError for one that is not in the table."""
     rule = RULES.get(name)
     if rule is None:
-        close = nearest(name, RULES)
+        close = closest_match(name, RULES)
         raise UnsupportedModelError(
             f"The pre-tokenizer 'tokenizer.ggml.pre' = {name!r} is not known"
             + (f"; the nearest known name is {close!r}." if close else "."),

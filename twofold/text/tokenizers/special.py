@@ -19,7 +19,7 @@ _MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 
 BLANKS = re.compile(r"\s*")
-MOST_FIRSTS = 16
+MAX_FIRSTS = 16
 """First characters of tokens that are told apart by the second one as well."""
 WINDOW = 1 << 16
 """Characters that are searched in one go: a search holds the interpreter."""
@@ -105,7 +105,7 @@ class SpecialTokens:
         seconds: dict[str, set[str]] = {}
         for text in self._ids:
             seconds.setdefault(text[0], set()).add(text[1:2])
-        if len(seconds) > MOST_FIRSTS:
+        if len(seconds) > MAX_FIRSTS:
             return re.compile(_one_of(seconds))
         starts = [
             re.escape(first) + ("" if "" in then else f"(?={_one_of(then)})") for first, then in sorted(seconds.items())

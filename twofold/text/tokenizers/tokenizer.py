@@ -22,7 +22,7 @@ from twofold.core.errors import (
     ResourceError,
     TemplateError,
     UnsupportedModelError,
-    nearest,
+    closest_match,
 )
 from twofold.text.infill import InfillTokens, infill_tokens
 from twofold.text.prompt_limit import SHORT, LowerBound, PromptLimit
@@ -366,7 +366,7 @@ def _named_or_source(chosen: str) -> str:
         return BUILTIN_TEMPLATES[chosen]
     if "{" in chosen:
         return chosen
-    close = nearest(chosen, BUILTIN_TEMPLATES)
+    close = closest_match(chosen, BUILTIN_TEMPLATES)
     raise ParameterError(
         f"There is no built-in chat template {chosen!r}" + (f"; did you mean {close!r}?" if close else "."),
         param="chat_template",

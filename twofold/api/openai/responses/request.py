@@ -17,7 +17,7 @@ from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.body import RequestObject, only
 from twofold.api.extras import OwnFields
 from twofold.api.fields import FieldError
-from twofold.api.openai.bodies import CacheSalt, Priority, RequestTreatment, Tier
+from twofold.api.openai.bodies import CacheSalt, HandlingFields, Priority, Tier
 from twofold.api.openai.responses.items import Item, named_items
 from twofold.api.openai.responses.logprobs import drawn_logprobs, token_by_token
 from twofold.api.openai.responses.output import OutputItems
@@ -56,7 +56,7 @@ class ResponseStreamOptions(RequestObject):
     include_obfuscation: Literal[False] = False
 
 
-class ResponsesRequest(TurnRequest, RequestTreatment):
+class ResponsesRequest(TurnRequest, HandlingFields):
     """A turn of a conversation, and how it is answered. ``max_tool_calls`` counts calls of built-in tools alone, and
     ``client_metadata`` is Codex's: both have no effect."""
 

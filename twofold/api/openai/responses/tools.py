@@ -13,7 +13,7 @@ from twofold.api.conversation import NamedTool, ToolChoice
 from twofold.api.fields import FieldError
 from twofold.api.openai.sampling import JsonSchema
 from twofold.api.openai.tools import ToolName
-from twofold.core.errors import nearest, quoted
+from twofold.core.errors import closest_match, quoted
 from twofold.engine.prompts import Message
 
 
@@ -82,7 +82,7 @@ class Tools:
         allowed = [tool.name for tool in choice.tools]
         unknown = next((name for name in allowed if name not in names), None)
         if unknown is not None:
-            close = nearest(unknown, names)
+            close = closest_match(unknown, names)
             hint = f"Did you mean {close!r}?" if close else None
             message = f"tool_choice.tools holds {quoted(unknown)}, which is not in tools."
             raise FieldError(message, param="tool_choice.tools", hint=hint)

@@ -45,7 +45,7 @@ from twofold.core.model import ATTENTION_CHUNK
 
 CHUNK: Final = ATTENTION_CHUNK
 MASKED: Final = float("-inf")
-MOST_QUERIES: Final = 12
+MAX_QUERIES: Final = 12
 """Queries of the largest tile. No more than 16: what rescales their sums is computed in the lanes of one vector."""
 
 ITEM_INTS: Final = 8
@@ -63,14 +63,14 @@ class AttentionTiling:
     def of(isa: Isa) -> tuple[AttentionTiling, ...]:
         """Tiles for any number of queries, the best first. They fill the registers with sums."""
         if isa.registers >= 32:
-            sizes = ((MOST_QUERIES, 2), (6, 4), (3, 4), (2, 4), (1, 4))
+            sizes = ((MAX_QUERIES, 2), (6, 4), (3, 4), (2, 4), (1, 4))
             return tuple(AttentionTiling(*size) for size in sizes)
         return tuple(AttentionTiling(queries, 1) for queries in (3, 2, 1))
 
 
 def scratch_floats(head_dim: int) -> int:
     """Floats of scratch a worker needs: scaled queries, scores, and two outputs with their m and l, for each query."""
-    return MOST_QUERIES * (head_dim + CHUNK + 2 * (16 + head_dim)) + 64
+    return MAX_QUERIES * (head_dim + CHUNK + 2 * (16 + head_dim)) + 64
 
 
 def _tiles(k: Kernel, positions: Value) -> Value:
@@ -106,7 +106,7 @@ class AttentionKernel:
         self._part = QueryStates(k, self._scores + 4 * queries * CHUNK, spec.head_dim)
         self._total = QueryStates(k, self._part.at(queries), spec.head_dim)
         self._lanes = k.constants(I32X16, range(16))
-        self._positions = k.buffer(8 * MOST_QUERIES)
+        self._positions = k.buffer(8 * MAX_QUERIES)
         self._gaps, self._corrections = k.buffer(64), k.buffer(64)
         k.store(k.splat(F32X16, 0.0), self._gaps)
         self._keys, self._coming = k.buffer(8 * CHUNK // TILE), k.buffer(8 * CHUNK // TILE)

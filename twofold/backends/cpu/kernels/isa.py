@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from twofold.backends.cpu.kernels.ir import Kernel, Value
 from twofold.backends.cpu.kernels.types import F16, F32, I8, I16, I32, VOID, Type
-from twofold.core.errors import ParameterError, nearest
+from twofold.core.errors import ParameterError, closest_match
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def choose(features: frozenset[str], forced: str | None = None) -> Isa:
     isa = next((isa for isa in TABLES if isa.name == forced), None)
     if isa is None:
         names = [isa.name for isa in TABLES]
-        close = nearest(forced, names)
+        close = closest_match(forced, names)
         hint = f"Did you mean {close}?" if close else f"Known: {', '.join(names)}."
         raise ParameterError(f"There is no instruction set named {forced!r}.", param="isa", hint=hint)
     missing = sorted(isa.needs - features)

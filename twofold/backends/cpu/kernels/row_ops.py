@@ -20,7 +20,7 @@ from twofold.backends.cpu.kernels.logits import BLOCK, LANES
 
 F32 = NDArray[np.float32]
 
-LEAST_TEMPERATURE: Final = 1e-30
+MIN_TEMPERATURE: Final = 1e-30
 """Colder than this, 1 / temperature is no float32; the draw is the argmax long before."""
 
 
@@ -150,7 +150,7 @@ def _bits(value: float) -> int:
 
 def _inverses(temperatures: Sequence[float]) -> F32:
     """1 / temperature of each, rounded once."""
-    return (1.0 / np.maximum(np.asarray(temperatures, np.float64), LEAST_TEMPERATURE)).astype(np.float32)
+    return (1.0 / np.maximum(np.asarray(temperatures, np.float64), MIN_TEMPERATURE)).astype(np.float32)
 
 
 def _blocks(count: int) -> int:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
-from twofold.bench.load.checks import MOST_TOKENS
-from twofold.core.errors import ParameterError, ResourceError, named, unreadable
+from twofold.bench.load.checks import MAX_TOKENS
+from twofold.core.errors import ParameterError, ResourceError, describe_name, unreadable
 
-MOST_LINE_BYTES: Final = 16 << 20
+MAX_LINE_BYTES: Final = 16 << 20
 _GZIP: Final = b"\x1f\x8b"
 _BOM: Final = b"\xef\xbb\xbf"
 _REMEDY: Final = "Correct the line, or give --skip-bad to skip such lines."
@@ -61,9 +61,9 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 def numbered(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Lines that are not blank, without their ends, and their numbers from 1."""
     number = 0
-    while line := file.readline(MOST_LINE_BYTES + 1):
+    while line := file.readline(MAX_LINE_BYTES + 1):
         number += 1
-        if len(line) > MOST_LINE_BYTES:
+        if len(line) > MAX_LINE_BYTES:
             yield number, line
             return
         if number == 1:
@@ -82,7 +82,7 @@ def read_lines(path: Path, parse: Callable[[bytes], None], *, skip_bad: bool) ->
     with opened(path) as file:
         for number, line in numbered(file):
             try:
-                if len(line) > MOST_LINE_BYTES:
+                if len(line) > MAX_LINE_BYTES:
                     raise _too_long(path, number)
                 parse(line)
             except TraceLineError as bad:
@@ -106,10 +106,10 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def whole(field: str, value: object, low: int, high: int = MOST_TOKENS) -> int:
+def whole(field: str, value: object, low: int, high: int = MAX_TOKENS) -> int:
     """``value``, if it is a whole number from ``low`` to ``high``; else LineError."""
     if type(value) is not int:
-        raise TraceLineError(field, "is missing" if value is None else f"is {named(value)}, not a whole number")
+        raise TraceLineError(field, "is missing" if value is None else f"is {describe_name(value)}, not a whole number")
     if not low <= value <= high:
         raise TraceLineError(field, f"is {value!r:.30}, not from {low} to {high}")
     return value
@@ -129,7 +129,7 @@ def ascending(field: str, moment_s: float, last_s: float) -> float:
 def seconds(field: str, value: object, most: float) -> float:
     """``value``, if it is a finite number from 0 to ``most``; else LineError."""
     if type(value) is not int and type(value) is not float:
-        raise TraceLineError(field, "is missing" if value is None else f"is {named(value)}, not a number")
+        raise TraceLineError(field, "is missing" if value is None else f"is {describe_name(value)}, not a number")
     if not 0 <= value <= most:
         raise TraceLineError(field, f"is {value!r:.30}, not from 0 to {most:g}")
     return float(value)
@@ -137,7 +137,7 @@ def seconds(field: str, value: object, most: float) -> float:
 
 def _too_long(path: Path, number: int) -> ParameterError:
     return ParameterError(
-        f"{path.name}:{number}: the line is longer than {MOST_LINE_BYTES >> 20} MiB.",
+        f"{path.name}:{number}: the line is longer than {MAX_LINE_BYTES >> 20} MiB.",
         param="trace",
         hint="A trace has one request in a line.",
     )

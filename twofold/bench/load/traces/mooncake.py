@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import orjson
 
-from twofold.bench.load.checks import MOST_SECONDS
+from twofold.bench.load.checks import MAX_SECONDS
 from twofold.bench.load.traces.lines import TraceLineError, seconds, whole
-from twofold.bench.load.traces.trace import MOST_KEY, Trace
+from twofold.bench.load.traces.trace import MAX_KEY, Trace
 
 BLOCK_TOKENS: Final = 512
 _KNOWN: Final = frozenset({"timestamp", "input_length", "output_length", "hash_ids"})
@@ -44,7 +44,7 @@ class MooncakeReader:
         value = parsed(line)
         if value.keys() - _KNOWN:
             self._trace.unused |= value.keys() - _KNOWN
-        at_s = seconds("timestamp", value.get("timestamp"), MOST_SECONDS * 1000) / 1000
+        at_s = seconds("timestamp", value.get("timestamp"), MAX_SECONDS * 1000) / 1000
         tokens = whole("input_length", value.get("input_length"), 1)
         ids = self._ids(value.get("hash_ids", []), tokens)
         self._trace.add("timestamp", at_s, tokens, whole("output_length", value.get("output_length"), 1))
@@ -63,6 +63,6 @@ class MooncakeReader:
                 hint="Give the trace's --block-tokens, or --skip-bad to skip such lines.",
             )
         for each in ids:
-            if type(each) is not int or not 0 <= each <= MOST_KEY:
+            if type(each) is not int or not 0 <= each <= MAX_KEY:
                 raise TraceLineError("hash_ids", f"holds {each!r:.30}, not a whole number from 0 to 2⁶⁴ − 1")
         return ids

@@ -30,18 +30,18 @@ from typing import Any, Final
 import orjson
 
 from twofold.bench.load.base import Ask, EndedRequest, PromptMessage
-from twofold.bench.load.checks import MOST_SECONDS
-from twofold.bench.load.conversations import MOST_TURNS
+from twofold.bench.load.checks import MAX_SECONDS
+from twofold.bench.load.conversations import MAX_TURNS
 from twofold.bench.load.traces.lines import TraceLineError, seconds, whole
 from twofold.bench.load.traces.mooncake import parsed
-from twofold.bench.load.traces.trace import MOST_KEY, Extra, Later, Trace
-from twofold.core.errors import ResourceError, nearest
+from twofold.bench.load.traces.trace import MAX_KEY, Extra, Later, Trace
+from twofold.core.errors import ResourceError, closest_match
 
 FIELDS: Final = frozenset(
     {"at_s", "after_s", "input_tokens", "output_tokens", "shared", "messages", "prompt", "session", "turn", "fields"}
 )
 _PLAIN: Final = frozenset({"at_s", "input_tokens", "output_tokens"})
-_MOST_SESSION: Final = 2**63 - 1
+_MAX_SESSION: Final = 2**63 - 1
 
 
 class OwnReader:
@@ -69,7 +69,7 @@ class OwnReader:
 
     def _first(self, value: dict[str, Any], extra: Extra, tokens: int, pieces: list[tuple[int, int]]) -> None:
         output = whole("output_tokens", value.get("output_tokens"), 1)
-        at_s = seconds("at_s", value.get("at_s"), MOST_SECONDS)
+        at_s = seconds("at_s", value.get("at_s"), MAX_SECONDS)
         if sum(length for _, length in pieces) > tokens:
             raise TraceLineError("shared", f"has more tokens than the {tokens} of the prompt")
         number = self._trace.add("at_s", at_s, tokens, output)
@@ -83,19 +83,19 @@ class OwnReader:
         for field in ("at_s", "shared"):
             if field in value:
                 raise TraceLineError(field, "is for first turns only; later ones have after_s")
-        after_s = seconds("after_s", value.get("after_s"), MOST_SECONDS)
+        after_s = seconds("after_s", value.get("after_s"), MAX_SECONDS)
         output = whole("output_tokens", value.get("output_tokens"), 1)
         self._trace.later.setdefault(extra.session, []).append(Later(turn, after_s, tokens, output, extra))
 
     def _place(self, value: dict[str, Any]) -> tuple[int | None, int]:
         """Session and turn. LineError where the turn does not come next in its session."""
-        turn = whole("turn", value.get("turn", 0), 0, MOST_TURNS - 1)
+        turn = whole("turn", value.get("turn", 0), 0, MAX_TURNS - 1)
         if "session" not in value:
             if turn:
                 raise TraceLineError("session", "is missing, for there is a turn")
             session = None
         else:
-            session = whole("session", value["session"], 0, _MOST_SESSION)
+            session = whole("session", value["session"], 0, _MAX_SESSION)
             wanted = self._turns.get(session, -1) + 1
             if turn != wanted:
                 raise TraceLineError("turn", f"is {turn}, but the next one of session {session} is {wanted}")
@@ -143,7 +143,7 @@ def _what(ask: Ask) -> dict[str, Any]:
 def _check_names(value: dict[str, Any]) -> None:
     for name in value:
         if name not in FIELDS:
-            close = nearest(name, FIELDS)
+            close = closest_match(name, FIELDS)
             hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(sorted(FIELDS))}."
             raise TraceLineError(f"{name:.60}", "is not a field of a trace", hint=hint)
 
@@ -198,4 +198,4 @@ def _shared(value: dict[str, Any]) -> list[tuple[int, int]]:
 def _piece(value: object) -> tuple[int, int]:
     if not isinstance(value, list) or len(value) != 2:
         raise TraceLineError("shared", "holds something else than pairs of a key and a number of tokens")
-    return whole("shared", value[0], 0, MOST_KEY), whole("shared", value[1], 1)
+    return whole("shared", value[0], 0, MAX_KEY), whole("shared", value[1], 1)

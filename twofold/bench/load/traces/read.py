@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, get_args
 
-from twofold.bench.load.checks import MOST_TOKENS, whole
+from twofold.bench.load.checks import MAX_TOKENS, whole
 from twofold.bench.load.traces.azure import FIELDS, AzureReader
 from twofold.bench.load.traces.lines import TraceLineError, digest, first_line, read_lines
 from twofold.bench.load.traces.mooncake import BLOCK_TOKENS, MooncakeReader, parsed
 from twofold.bench.load.traces.own import OwnReader
 from twofold.bench.load.traces.trace import Format, Trace
-from twofold.core.errors import ParameterError, named, nearest
+from twofold.core.errors import ParameterError, closest_match, describe_name
 
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 
@@ -26,7 +26,7 @@ def read_trace(
     counted. ``block_tokens`` are those of a block of Mooncake's format. UsageError where there is no such file.
     """
     trace = Trace(path, _format(path) if form is None else _known(form))
-    whole("block tokens", block_tokens, 1, MOST_TOKENS)
+    whole("block tokens", block_tokens, 1, MAX_TOKENS)
     parsers: dict[Format, Callable[[], Callable[[bytes], None]]] = {
         "azure": lambda: AzureReader(trace),
         "mooncake": lambda: MooncakeReader(trace, block_tokens),
@@ -45,9 +45,9 @@ def _known(form: str) -> Format:
     for known in FORMATS:
         if form == known:
             return known
-    close = nearest(form, FORMATS)
+    close = closest_match(form, FORMATS)
     hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(FORMATS)}."
-    raise ParameterError(f"{named(form)} is not a trace format.", param="trace-format", hint=hint)
+    raise ParameterError(f"{describe_name(form)} is not a trace format.", param="trace-format", hint=hint)
 
 
 def _format(path: Path) -> Format:

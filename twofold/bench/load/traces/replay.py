@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold.bench.load.base import Ask, EndedRequest, PromptMessage, Shared
-from twofold.bench.load.checks import MOST_RATE, MOST_REQUESTS, MOST_SECONDS, above_zero, number, whole
+from twofold.bench.load.checks import MAX_RATE, MAX_REQUESTS, MAX_SECONDS, above_zero, number, whole
 from twofold.bench.load.traces.trace import Extra, Later, Trace
 from twofold.bench.load.turns import Prompt, ended_s, goes_on, history_after
 from twofold.core.errors import ParameterError
@@ -34,11 +34,11 @@ class Part:
     requests: int | None = None
 
     def __post_init__(self) -> None:
-        number("from", self.from_s, 0, MOST_SECONDS)
+        number("from", self.from_s, 0, MAX_SECONDS)
         if self.until_s is not None:
-            number("until", self.until_s, self.from_s, MOST_SECONDS)
+            number("until", self.until_s, self.from_s, MAX_SECONDS)
         if self.requests is not None:
-            whole("requests", self.requests, 1, MOST_REQUESTS)
+            whole("requests", self.requests, 1, MAX_REQUESTS)
 
     def rows(self, trace: Trace) -> range:
         """The numbers of the requests. ParameterError where there are none."""
@@ -70,13 +70,13 @@ class TraceScale:
         above_zero("input scale", self.input, 1e4)
         above_zero("output scale", self.output, 1e4)
         if self.rate is not None:
-            above_zero("rate", self.rate, MOST_RATE)
+            above_zero("rate", self.rate, MAX_RATE)
             if self.speed != 1:
                 raise ParameterError("A trace is scaled by a speed or to a rate, not by both.", param="rate")
 
 
 class TraceReplay:
-    """``part`` of a trace, changed by ``scale``; at most ``most_open`` requests are open at once.
+    """``part`` of a trace, changed by ``scale``; at most ``max_open`` requests are open at once.
 
     ``prompt`` says what a request sent, for the turns after it. ParameterError for what is impossible.
     """
@@ -88,12 +88,12 @@ class TraceReplay:
         *,
         part: Part | None = None,
         scale: TraceScale | None = None,
-        most_open: int | None = None,
+        max_open: int | None = None,
     ) -> None:
         self._trace, self._prompt = trace, prompt
         self._part = Part() if part is None else part
         self._scale = TraceScale() if scale is None else scale
-        self._most_open = None if most_open is None else whole("concurrency", most_open, 1, MOST_REQUESTS)
+        self._max_open = None if max_open is None else whole("concurrency", max_open, 1, MAX_REQUESTS)
         self._rows = self._part.rows(trace)
         self._speed = self._speed_of(trace.at_s[self._rows[-1]] - trace.at_s[self._rows[0]])
         self._named_again = _named_again(trace, self._rows)
@@ -104,8 +104,8 @@ class TraceReplay:
         self._check_scaled()
 
     @property
-    def most_open(self) -> int | None:
-        return self._most_open
+    def max_open(self) -> int | None:
+        return self._max_open
 
     @property
     def duration_s(self) -> float:
@@ -128,7 +128,7 @@ class TraceReplay:
             "speed": self._speed,
             "input_scale": scale.input,
             "output_scale": scale.output,
-            "concurrency": self._most_open,
+            "concurrency": self._max_open,
             "skipped_lines": skipped.count,
             "first_skipped": skipped.first,
             "unused_fields": sorted(trace.unused),

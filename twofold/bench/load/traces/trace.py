@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from twofold.bench.load.base import PromptMessage, Shared
-from twofold.bench.load.checks import MOST_REQUESTS
+from twofold.bench.load.checks import MAX_REQUESTS
 from twofold.bench.load.traces.lines import SkippedLines, TraceLineError, ascending
 
 Format: TypeAlias = Literal["azure", "mooncake", "twofold"]
 
-MOST_KEY: Final = 2**64 - 1
+MAX_KEY: Final = 2**64 - 1
 """A piece that prompts share is named by a number of up to 64 bits."""
 
 
@@ -71,8 +71,8 @@ class Trace:
         number = len(self.at_s)
         if number:
             ascending(moment_field, at_s, self.at_s[-1])
-        if number == MOST_REQUESTS:
-            raise TraceLineError("", f"is one more than the {MOST_REQUESTS:,} requests that a trace may have")
+        if number == MAX_REQUESTS:
+            raise TraceLineError("", f"is one more than the {MAX_REQUESTS:,} requests that a trace may have")
         self.at_s.append(at_s)
         self.input_tokens.append(input_tokens)
         self.output_tokens.append(output_tokens)

@@ -23,7 +23,7 @@ class Assumptions:
 
     acceptance    probability that a drafted token is kept, each alone
     draft         seconds of drafting a token, as a share of a step's
-    most_drafted  tokens a step
+    max_drafted  tokens a step
     keeps         share of the prompt that compression leaves
     shared        share of what is computed of a prompt that a prefix cache could have held
     busy          share of time that machines which only prefill are kept busy
@@ -31,7 +31,7 @@ class Assumptions:
 
     acceptance: float = 0.7
     draft: float = 0.05
-    most_drafted: int = 8
+    max_drafted: int = 8
     keeps: float = 0.5
     shared: float = 0.5
     busy: float = 0.7

@@ -19,7 +19,7 @@ from twofold.planner.predict.request import Prediction
 Status = Literal["gains", "felt", "no gain", "in use", "cannot"]
 """felt: the machine does the same, but who reads along waits less."""
 ORDER: Final[tuple[Status, ...]] = ("gains", "felt", "no gain", "in use", "cannot")
-LEAST_GAIN: Final = 1.01
+MIN_GAIN: Final = 1.01
 """What gains less is told as no gain: predictions are not that good."""
 NOTICEABLE: Final = 0.005
 """Of the whole answer: changes of a phase below it are not told."""
@@ -89,7 +89,7 @@ def _turned(
         return Outcome(lever.name, lever.helps, result.status, "", result.why, lever.costs, gains)
     after = result.figures()
     gains = _gains(before, after)
-    status: Status = "gains" if gains[goal] >= LEAST_GAIN else "felt" if result.felt else "no gain"
+    status: Status = "gains" if gains[goal] >= MIN_GAIN else "felt" if result.felt else "no gain"
     parts = (_parts(scenario, now), _parts(result.scenario, result.foreseen))
     reasons = (_reason(*parts, now.e2e, status == "gains"), result.why)
     saves = _saves(*parts)

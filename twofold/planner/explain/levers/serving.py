@@ -14,7 +14,7 @@ from twofold.planner.explain.scenario import UniformScenario, retimed
 from twofold.planner.explain.words import count, factor, scaled, size
 from twofold.planner.predict.queueing import Queue
 from twofold.planner.predict.request import Prediction
-from twofold.planner.predict.speculation import check_ratio, least_acceptance, speed_up
+from twofold.planner.predict.speculation import check_ratio, min_acceptance, speed_up
 
 CHUNK: Final = 512
 """Rows of a step: what engines take if not told otherwise."""
@@ -86,7 +86,7 @@ def _draft(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Ef
         guesses: check_ratio(
             scenario.predictor.steps, scenario.predictor.constants, now.batch, scenario.halfway, guesses
         )
-        for guesses in range(1, given.most_drafted + 1)
+        for guesses in range(1, given.max_drafted + 1)
     }
     speeds = {guesses: speed_up(given.acceptance, guesses, given.draft, check) for guesses, check in turns.items()}
     guesses = max(speeds, key=lambda each: speeds[each])
@@ -96,7 +96,7 @@ def _draft(scenario: UniformScenario, now: Prediction, given: Assumptions) -> Ef
         ttft=now.ttft - now.queue + given.draft * now.prefill.seconds,
         tpot=(now.tpot - now.interference) / speed + now.interference,
     )
-    needed = least_acceptance(given.draft, turns[1])
+    needed = min_acceptance(given.draft, turns[1])
     pays = f"Pays off above an acceptance rate of {share(max(0.0, needed))}." if needed < 1 else "It never pays off."
     why = f"Verifying {count(guesses, 'draft token')} takes {check:.2f} steps. {pays}"
     what = (

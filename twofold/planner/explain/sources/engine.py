@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from twofold.bench.draw.form import duration
-from twofold.core.errors import ParameterError, nearest
-from twofold.core.record import Stall
+from twofold.core.errors import ParameterError, closest_match
+from twofold.core.record import WaitReason
 from twofold.planner.explain.observed import Observed, Spent
 from twofold.planner.explain.sources.fields import SourceFields
 from twofold.planner.explain.words import count, listed
 
-BEFORE: Final = frozenset({Stall.BLOCKS, Stall.TURN, Stall.GRAMMAR})
+BEFORE: Final = frozenset({WaitReason.BLOCKS, WaitReason.TURN, WaitReason.GRAMMAR})
 """What a request waits for before its prompt is computed; only what exceeds the queue came later."""
 BOUNDS: Final[Mapping[str, Literal["memory", "arithmetic"]]] = {"memory": "memory", "arithmetic": "arithmetic"}
-LEAST_STALL: Final = 0.001
+MIN_STALL: Final = 0.001
 """Stalls below that share of a request are not told."""
 EXACT: Final = 0.005
 
@@ -77,7 +77,7 @@ def _phases(
     after = sum(seconds for cause, seconds in stalls.items() if cause not in BEFORE)
     late = min(max(0.0, before - queue_s), prefill_s)
     lost = min(after, decode_s)
-    least = LEAST_STALL * (queue_s + prefill_s + decode_s)
+    least = MIN_STALL * (queue_s + prefill_s + decode_s)
     told = [(cause, seconds) for cause, seconds in stalls.items() if seconds > least]
     behind = [cause.value for cause, _ in told if cause in BEFORE]
     during = [f"{cause.value} {duration(seconds)}" for cause, seconds in told if cause not in BEFORE]
@@ -91,12 +91,12 @@ def _phases(
     }
 
 
-def _cause(name: str) -> Stall:
+def _cause(name: str) -> WaitReason:
     """A cause of stalls by its name in JSON."""
     try:
-        return Stall[name.upper()]
+        return WaitReason[name.upper()]
     except KeyError:
-        close = nearest(name, [cause.name.lower() for cause in Stall])
+        close = closest_match(name, [cause.name.lower() for cause in WaitReason])
         raise ParameterError(
             f"Nothing is known of stalls by {name!r:.60}.",
             param="source",

@@ -107,7 +107,7 @@ class CountedCache:
         self.take_many(count)
 
     def take_many(self, count: int) -> None:
-        """``count`` blocks for whoever; their holdings are told later."""
+        """``count`` blocks for whoever; their block_tables are told later."""
         self.held += count
         lacking = self.held + self._idle - self.total
         if lacking > 0:

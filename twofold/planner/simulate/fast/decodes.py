@@ -148,7 +148,7 @@ class Decodes:
             taken += takes[-step % size]
         return taken
 
-    def most_steps(self, blocks: int, steps: int) -> int:
+    def max_steps(self, blocks: int, steps: int) -> int:
         """The most of the next ``steps`` steps that ``blocks`` new blocks suffice for."""
         size = self._block_size
         if blocks >= (steps // size + 1) * self.count:

@@ -18,7 +18,7 @@ from heapq import heappop, heappush
 from typing import Final
 
 from twofold.core.model import read_positions, visible
-from twofold.engine.scheduler.blocks import HORIZON, LEAST_AHEAD
+from twofold.engine.scheduler.blocks import HORIZON, MIN_AHEAD
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.simulate.fast.cache import CountedCache
 from twofold.planner.simulate.fast.decodes import Decodes, Running
@@ -180,7 +180,7 @@ class FastReplica:
 
     @staticmethod
     def _expected(sequence: Running, known: int) -> int:
-        ahead = min(max(sequence.limit - known, LEAST_AHEAD), HORIZON)
+        ahead = min(max(sequence.limit - known, MIN_AHEAD), HORIZON)
         return min(known + ahead, sequence.limit - 1)
 
     # -- a step with prompts ------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ class FastReplica:
         self._now += seconds
         busy.until_s = self._now
         busy.add(seconds, 0, decodes.count, (before + held) / 2, steps)
-        busy.most_blocks = max(busy.most_blocks, held)
+        busy.max_blocks = max(busy.max_blocks, held)
         decodes.advance(steps)
         if self._refused is not None:
             self._note_refusal()
@@ -307,7 +307,7 @@ class FastReplica:
             self._finish(sequence)
 
     def _quiet_steps(self) -> int:
-        return self._decodes.most_steps(self._cache.obtainable, self._decodes.alike())
+        return self._decodes.max_steps(self._cache.obtainable, self._decodes.alike())
 
     def _stretch(self, steps: int) -> tuple[float, float, int]:
         """Seconds of the next step, what each later one takes more, and for how many of ``steps`` that holds."""

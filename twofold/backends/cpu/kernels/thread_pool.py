@@ -284,7 +284,7 @@ def _lines(size: int) -> NDArray[np.int64]:
     return memory[first : first + size]
 
 
-class Team:
+class ThreadPool:
     """``workers`` threads, the caller included. One thread at a time may call; ``close`` ends the threads."""
 
     def __init__(self, compiler: Compiler, workers: int, scratch_bytes: int) -> None:

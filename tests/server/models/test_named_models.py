@@ -5,24 +5,24 @@ from __future__ import annotations
 import pytest
 
 from twofold.core.errors import ModelNotFoundError, ParameterError, TwofoldError
-from twofold.server.models.offers import Offer, read_offers, unknown_model
+from twofold.server.models.named_models import NamedModel, read_named_models, unknown_model
 
 
 def test_names_come_from_what_was_listed() -> None:
     specs = ["smollm2-135m", "./models/tiny.v1.gguf", "fast=hf.co/user/model:Q4_K_M", "pypi:package==1.0"]
-    assert read_offers(specs) == (
-        Offer(("smollm2-135m",), "smollm2-135m"),
-        Offer(("tiny.v1",), "./models/tiny.v1.gguf"),
-        Offer(("fast",), "hf.co/user/model:Q4_K_M"),
-        Offer(("pypi:package==1.0",), "pypi:package==1.0"),
+    assert read_named_models(specs) == (
+        NamedModel(("smollm2-135m",), "smollm2-135m"),
+        NamedModel(("tiny.v1",), "./models/tiny.v1.gguf"),
+        NamedModel(("fast",), "hf.co/user/model:Q4_K_M"),
+        NamedModel(("pypi:package==1.0",), "pypi:package==1.0"),
     )
 
 
 def test_a_model_may_have_several_names() -> None:
-    assert read_offers(["smollm2-135m", "gpt-4o=smollm2-135m", "org/small=smollm2-135m"]) == (
-        Offer(("smollm2-135m", "gpt-4o", "org/small"), "smollm2-135m"),
+    assert read_named_models(["smollm2-135m", "gpt-4o=smollm2-135m", "org/small=smollm2-135m"]) == (
+        NamedModel(("smollm2-135m", "gpt-4o", "org/small"), "smollm2-135m"),
     )
-    assert read_offers(["./a.gguf"], ["one", "two", "one"]) == (Offer(("one", "two"), "./a.gguf"),)
+    assert read_named_models(["./a.gguf"], ["one", "two", "one"]) == (NamedModel(("one", "two"), "./a.gguf"),)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_model_may_have_several_names() -> None:
 )
 def test_impossible_lists_are_refused(models: list[str], served: list[str]) -> None:
     with pytest.raises(TwofoldError) as caught:
-        read_offers(models, served)
+        read_named_models(models, served)
     assert isinstance(caught.value, ParameterError | ModelNotFoundError)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from twofold.core.model import visible
-from twofold.core.record import PhaseWork, Stall
+from twofold.core.record import PhaseWork, WaitReason
 from twofold.core.step import SequenceStep, StepOutcome, StepPlan
 from twofold.engine.scheduler.sequence import Sequence
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
@@ -22,10 +22,10 @@ class _Mark:
 
     since: float
     blocked_s: float
-    cause: Stall | None
+    cause: WaitReason | None
 
 
-class Stalls:
+class WaitTimes:
     """The counters. ``set_blocked`` says at each plan whether blocks hold up the line from now on."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Stalls:
         self._blocked_s = self._blocked(now)
         self._blocked_since = now if blocked else None
 
-    def enter_line(self, sequence: Sequence, now: float, cause: Stall | None = None) -> None:
+    def enter_line(self, sequence: Sequence, now: float, cause: WaitReason | None = None) -> None:
         """It waits from now on: for ``cause``, or for blocks and its turn."""
         self._lines[sequence.sequence_id] = _Mark(now, self._blocked(now), cause)
 
@@ -53,8 +53,8 @@ class Stalls:
             sequence.record.stall(mark.cause, waited, until=now)
             return
         blocked = self._blocked(now) - mark.blocked_s
-        sequence.record.stall(Stall.BLOCKS, blocked)
-        sequence.record.stall(Stall.TURN, waited - blocked)
+        sequence.record.stall(WaitReason.BLOCKS, blocked)
+        sequence.record.stall(WaitReason.TURN, waited - blocked)
 
     def begin_decode(self, sequence: Sequence) -> None:
         """It generates from now on, and prompt rows of others delay it."""
@@ -64,7 +64,7 @@ class Stalls:
         """It generates no longer, for whatever reason."""
         mark = self._decoding.pop(sequence.sequence_id, None)
         if mark is not None:
-            sequence.record.stall(Stall.PREFILL, self._prefill_s - mark)
+            sequence.record.stall(WaitReason.PREFILL, self._prefill_s - mark)
 
     def add_prefill(self, seconds: float) -> None:
         """That much of a step went to prompt rows while others generated."""

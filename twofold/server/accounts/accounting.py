@@ -12,7 +12,7 @@ from twofold.observe.accounting.bill import Bill, make_bill
 from twofold.observe.accounting.prices import PriceSheet
 from twofold.observe.served import ServedObserver, ServedRequest
 from twofold.server.accounts.record import RequestAccount
-from twofold.server.accounts.usage import UsageBook
+from twofold.server.accounts.usage import UsageStore
 from twofold.server.exchange import RequestContext
 
 DEFAULT_MOST: Final = 1_000
@@ -21,14 +21,14 @@ DEFAULT_PROMPTS: Final = 8_000
 
 
 class RecentRequests:
-    """The ``most`` requests that ended last, fewer where they have more than ``most_prompts`` together.
+    """The ``most`` requests that ended last, fewer where they have more than ``max_prompts`` together.
 
     A tenant sees its own; those of others are not there for it, whatever names clients give to their requests.
     """
 
-    def __init__(self, most: int = DEFAULT_MOST, most_prompts: int = DEFAULT_PROMPTS) -> None:
+    def __init__(self, most: int = DEFAULT_MOST, max_prompts: int = DEFAULT_PROMPTS) -> None:
         self._most = most
-        self._most_prompts = most_prompts
+        self._max_prompts = max_prompts
         self._prompts = 0
         self._accounts: OrderedDict[tuple[str, str], RequestAccount] = OrderedDict()
 
@@ -38,7 +38,7 @@ class RecentRequests:
         before = self._accounts.pop(name, None)
         self._prompts += _prompts(account) - (0 if before is None else _prompts(before))
         self._accounts[name] = account.brief()
-        while len(self._accounts) > self._most or (self._prompts > self._most_prompts and len(self._accounts) > 1):
+        while len(self._accounts) > self._most or (self._prompts > self._max_prompts and len(self._accounts) > 1):
             _, oldest = self._accounts.popitem(last=False)
             self._prompts -= _prompts(oldest)
 
@@ -60,14 +60,14 @@ def _prompts(account: RequestAccount) -> int:
     return len(account.served.reports)
 
 
-class Ledger:
+class Accounting:
     """Without a ``sheet`` nothing has a price."""
 
     def __init__(
         self,
         sheet: PriceSheet | None,
         recent: RecentRequests,
-        usage: UsageBook,
+        usage: UsageStore,
         observers: Sequence[ServedObserver],
     ) -> None:
         self._sheet = sheet

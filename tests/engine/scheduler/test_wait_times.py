@@ -7,7 +7,7 @@ import pytest
 from tests.engine.scheduler.mock import finish_all, make_scheduler, make_sequence, turn
 from tests.engine.scheduler.test_step_time import taught
 from twofold.core.model import visible
-from twofold.core.record import Stall
+from twofold.core.record import WaitReason
 
 
 def test_work_is_counted_by_phase() -> None:
@@ -39,7 +39,7 @@ def test_waiting_for_a_place_is_waiting_for_a_turn() -> None:
     for now in (0.0, 1.0, 2.0):
         turn(scheduler, now=now)
     assert first.record.stalls == {}
-    assert second.record.stalls == {Stall.TURN: pytest.approx(2.0)}
+    assert second.record.stalls == {WaitReason.TURN: pytest.approx(2.0)}
 
 
 def test_waiting_for_blocks_has_its_own_name() -> None:
@@ -51,8 +51,8 @@ def test_waiting_for_blocks_has_its_own_name() -> None:
     for now in (1.0, 2.0, 3.0, 4.0):
         turn(scheduler, now=now)
     stalls = sequences[1].record.stalls
-    assert stalls[Stall.TURN] == pytest.approx(0.5)
-    assert stalls[Stall.BLOCKS] > 0
+    assert stalls[WaitReason.TURN] == pytest.approx(0.5)
+    assert stalls[WaitReason.BLOCKS] > 0
     assert sum(stalls.values()) == pytest.approx((sequences[1].admitted_at or 0.0) - 0.5)
 
 
@@ -65,7 +65,7 @@ def test_prompt_rows_delay_those_that_generate() -> None:
     scheduler.add(make_sequence(1, 100, 1), 0.0)
     turn(scheduler, seconds=0.05)
     finish_all(scheduler)
-    assert 0.03 < sequence.record.stalls[Stall.PREFILL] < 0.05
+    assert 0.03 < sequence.record.stalls[WaitReason.PREFILL] < 0.05
 
 
 def test_alone_nobody_is_delayed() -> None:
@@ -83,6 +83,6 @@ def test_who_leaves_the_line_takes_its_stall_along() -> None:
         scheduler.add(sequence, 0.0)
     turn(scheduler)
     scheduler.cancel(1, 7.0)
-    assert sequences[1].record.stalls == {Stall.TURN: 7.0}
+    assert sequences[1].record.stalls == {WaitReason.TURN: 7.0}
     finish_all(scheduler)
     scheduler.check_idle()

@@ -30,10 +30,10 @@ from twofold.host.memory import read_memory
 from twofold.host.paths import CacheFolders
 from twofold.server.base import EngineObserver, ModelEntry, ModelState, ModelUse
 from twofold.server.models.memory import MemoryPlan, plan, room_for
-from twofold.server.models.offers import Offer, unknown_model
+from twofold.server.models.named_models import NamedModel, unknown_model
 from twofold.server.models.reading import ModelReading, read_file
 from twofold.server.workers.client import WorkerModel
-from twofold.server.workers.patience import Patience
+from twofold.server.workers.restart_policy import RestartPolicy
 
 RETRY_S: Final = 10.0
 """After a failed load: so long requests get its error at once."""
@@ -46,7 +46,7 @@ SHARE_OF_FREE: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HubSettings:
+class RegistrySettings:
     """How models are loaded.
 
     engine         ``EngineKeywords`` of each
@@ -61,7 +61,7 @@ class HubSettings:
     accept_any: bool = False
     idle_unload_s: float | None = None
     sampling: SamplingDefaults = NONE
-    patience: Patience = field(default_factory=Patience)
+    patience: RestartPolicy = field(default_factory=RestartPolicy)
 
 
 class _Place:
@@ -73,7 +73,7 @@ class _Place:
     ``unloading`` runs until its process has ended.
     """
 
-    def __init__(self, offer: Offer) -> None:
+    def __init__(self, offer: NamedModel) -> None:
         self.offer = offer
         self.path: Path | None = None
         self.reading: ModelReading | None = None
@@ -146,13 +146,13 @@ class _Place:
         self.path, self.created, self.file_bytes = path, int(facts.st_mtime), facts.st_size
 
 
-class WorkerHub:
-    """``ModelHub``: a worker process for each loaded model."""
+class WorkerRegistry:
+    """``ModelRegistry``: a worker process for each loaded model."""
 
     def __init__(
         self,
-        offers: Sequence[Offer],
-        settings: HubSettings,
+        offers: Sequence[NamedModel],
+        settings: RegistrySettings,
         observers: Sequence[EngineObserver] = (),
         progress: sources.Progress = sources.SILENT,
     ) -> None:
@@ -201,23 +201,23 @@ class WorkerHub:
         await asyncio.gather(*(self._unload(place) for place in self._places))
 
     def entries(self) -> list[ModelEntry]:
-        """``ModelHub.entries``."""
+        """``ModelRegistry.entries``."""
         return [place.entry() for place in self._places]
 
     def uses(self) -> list[ModelUse]:
-        """``ModelHub.uses``."""
+        """``ModelRegistry.uses``."""
         now = self._clock.now()
         return [place.use(now) for place in self._places]
 
     async def load(self, name: str) -> ModelUse:
-        """``ModelHub.load``."""
+        """``ModelRegistry.load``."""
         place = self._exactly(name)
         async with self.lease(name):
             pass
         return place.use(self._clock.now())
 
     async def unload(self, name: str) -> ModelUse:
-        """``ModelHub.unload``."""
+        """``ModelRegistry.unload``."""
         place = self._exactly(name)
         if place.leases:
             place.dismissed = True
@@ -231,7 +231,7 @@ class WorkerHub:
 
     @asynccontextmanager
     async def lease(self, name: str | None, *, keep_s: float | None = None) -> AsyncGenerator[WorkerModel, None]:
-        """``ModelHub.lease``."""
+        """``ModelRegistry.lease``."""
         place = self._find(name)
         place.leases += 1
         place.stop_expiry()

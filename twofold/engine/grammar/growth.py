@@ -1,6 +1,6 @@
 """What the text of a grammar tells before it is compiled: the cost of its costliest part, and its literals.
 
-``rise_bytes`` is how much a single token can add to what an answer still needs: an estimate in bytes, from above.
+``growth_bytes`` is how much a single token can add to what an answer still needs: an estimate in bytes, from above.
 
 A token adds most where it opens the costliest part of the grammar: the longest value of an enumeration, an optional
 property whose value has many required parts, a repetition of at least 100. The estimate reads the caller's text and
@@ -22,7 +22,7 @@ Json: TypeAlias = Any
 
 MAX_DEPTH: Final = 100
 MAX_RISE: Final = 1 << 20
-LEAST_VALUE: Final = 4
+MIN_VALUE: Final = 4
 _FORMAT_BYTES: Final = 40
 MAX_LITERALS: Final = 32
 _LITERAL: Final = re.compile(r"""(?:[^\\.^$|?*+()\[\]{}"/]|\\[^A-Za-z0-9])+""")
@@ -31,14 +31,14 @@ _SCHEMA: Final = re.compile(r"%json\s*(?=\{)")
 _COUNT: Final = re.compile(r"\{(\d{1,9})")
 
 
-def rise_bytes(source: GrammarSource) -> int:
+def growth_bytes(source: GrammarSource) -> int:
     """The estimate for a grammar that is not a list of texts."""
     if source.form == "json":
         return SchemaSizes(json.loads(source.text)).rise()
-    return _lark_rise(source.text) if source.form == "grammar" else _text_rise(source.text)
+    return _lark_growth(source.text) if source.form == "grammar" else _text_growth(source.text)
 
 
-def _lark_rise(text: str) -> int:
+def _lark_growth(text: str) -> int:
     """Schemas inside a Lark grammar (``%json {…}``) as schemas, what stands around them as text."""
     rest, done, rise = [], 0, 0
     for found in _SCHEMA.finditer(text):
@@ -47,10 +47,10 @@ def _lark_rise(text: str) -> int:
             rise = max(rise, SchemaSizes(schema).rise())
             rest.append(text[done : found.start()])
             done = end
-    return min(MAX_RISE, rise + _text_rise("".join((*rest, text[done:]))))
+    return min(MAX_RISE, rise + _text_growth("".join((*rest, text[done:]))))
 
 
-def _text_rise(text: str) -> int:
+def _text_growth(text: str) -> int:
     """For regexes and rules: the longest alternative, and the largest count of a repetition."""
     longest = max(len(part.encode(errors="replace")) for part in re.split(r"[|\n]", text))
     return min(MAX_RISE, longest + max(map(int, _COUNT.findall(text)), default=0))
@@ -80,15 +80,15 @@ class SchemaSizes:
 
     def rise(self) -> int:
         """What the costliest part needs."""
-        return max((self.least(part) + extra for part, extra in self.parts()), default=LEAST_VALUE)
+        return max((self.least(part) + extra for part, extra in self.parts()), default=MIN_VALUE)
 
     def least(self, part: Json, depth: int = 0) -> int:
         """Bytes of the shortest value that is valid for ``part``; of an enumeration's longest one."""
         if not isinstance(part, dict) or depth > MAX_DEPTH:
-            return LEAST_VALUE
+            return MIN_VALUE
         known = self._known.get(id(part))
         if known is None:
-            self._known[id(part)] = LEAST_VALUE  # what a reference to itself finds
+            self._known[id(part)] = MIN_VALUE  # what a reference to itself finds
             known = self._known[id(part)] = min(MAX_RISE, self._least(part, depth + 1))
         return known
 
@@ -96,7 +96,7 @@ class SchemaSizes:
         if "const" in part:
             return len(json.dumps(part["const"]))
         if isinstance(part.get("enum"), list):
-            return max((len(json.dumps(value)) for value in part["enum"]), default=LEAST_VALUE)
+            return max((len(json.dumps(value)) for value in part["enum"]), default=MIN_VALUE)
         total = self._own(part, depth)
         for name in ("anyOf", "oneOf"):
             branches = part.get(name)
@@ -107,8 +107,8 @@ class SchemaSizes:
 
     def _own(self, part: dict[str, Json], depth: int) -> int:
         """Of the keywords for each type, added up: a schema rarely has those of several."""
-        total = LEAST_VALUE + _count(part, "minLength") + (_FORMAT_BYTES if "format" in part else 0)
-        total += _text_rise(part["pattern"]) if isinstance(part.get("pattern"), str) else 0
+        total = MIN_VALUE + _count(part, "minLength") + (_FORMAT_BYTES if "format" in part else 0)
+        total += _text_growth(part["pattern"]) if isinstance(part.get("pattern"), str) else 0
         total += max(len(str(part.get(name, ""))) for name in ("minimum", "maximum", "multipleOf"))
         total += _count(part, "minItems") * (1 + self.least(part.get("items"), depth))
         prefix = part.get("prefixItems")

@@ -12,7 +12,7 @@ import sys
 NEVER = sys.maxsize
 
 
-class Reach:
+class AttentionWindow:
     """``window`` positions, None for all; chunks and blocks are counted in positions too."""
 
     def __init__(self, window: int | None, chunk: int, block_size: int) -> None:

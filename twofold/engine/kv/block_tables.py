@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from twofold.core.step import TableChange
 from twofold.engine.kv.radix import RadixNode
-from twofold.engine.kv.reach import NEVER
+from twofold.engine.kv.window import NEVER
 
 
-class Holding:
+class BlockTables:
     """The blocks of one running sequence.
 
     tables     for each group the block of positions j·block_size …; entries before ``first`` were passed by the window

@@ -13,10 +13,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from tests.server.edge.service import REFUSALS, Running, body_of, get, headers_of, post, running, status_of
 from twofold.core.errors import BusyError, MethodError, ParameterError, QuotaError, TwofoldError, UsageError
-from twofold.server.edge.door import PIECE, Arrival, Door, arrival_of, check_exposure
 from twofold.server.edge.hosts import Hosts, Origins
 from twofold.server.edge.keys import KeyRing, single_keys
 from twofold.server.edge.limits import BodyLimits, ConnectionLimits, affordable_connections
+from twofold.server.edge.middleware import PIECE, Arrival, EdgeMiddleware, arrival_of, check_exposure
 from twofold.server.edge.refusals import error_headers
 from twofold.server.edge.request_id import new_request_id, request_id_of
 
@@ -40,7 +40,7 @@ class Behind:
 
 
 def knock(
-    door: Door, path: str = "/v1/models", method: str = "GET", **headers: str
+    door: EdgeMiddleware, path: str = "/v1/models", method: str = "GET", **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
     """What the door answers: status, headers and body."""
     messages: list[Message] = []
@@ -61,8 +61,8 @@ def knock(
     return messages[0]["status"], told, b"".join(message.get("body", b"") for message in messages[1:])
 
 
-def door(behind: Behind, ring: KeyRing = OPEN, **rest: Any) -> Door:
-    return Door(behind, lambda: ring, REFUSALS, **rest)
+def door(behind: Behind, ring: KeyRing = OPEN, **rest: Any) -> EdgeMiddleware:
+    return EdgeMiddleware(behind, lambda: ring, REFUSALS, **rest)
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS", "DELETE", "BREW"])

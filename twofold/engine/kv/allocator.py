@@ -1,4 +1,4 @@
-"""Fills the tables of holdings from the pools and the prefix tree, and notes what has to move. Parts of ``manager``."""
+"""Fills block tables from the pools and the prefix tree, and lists the blocks to move."""
 
 from __future__ import annotations
 
@@ -6,57 +6,57 @@ from array import array
 from collections.abc import Iterable, Sequence
 
 from twofold.core.step import BlockMove, MoveKind
-from twofold.engine.kv.holding import Holding
+from twofold.engine.kv.block_tables import BlockTables
 from twofold.engine.kv.pool import BlockPool, blocks_for
 from twofold.engine.kv.radix import ABSENT
-from twofold.engine.kv.reach import NEVER, Reach
 from twofold.engine.kv.tree import PrefixTree
+from twofold.engine.kv.window import NEVER, AttentionWindow
 
 
-class Tables:
-    """The open holdings over these pools; ``moves`` are those asked for, in order.
+class BlockTableAllocator:
+    """The open block_tables over these pools; ``moves`` are those asked for, in order.
 
     Law: of the blocks that it published a holding has the last one, so that its place in the tree cannot go.
     """
 
     def __init__(
-        self, pools: Sequence[BlockPool], reaches: Sequence[Reach], tree: PrefixTree, *, caching: bool
+        self, pools: Sequence[BlockPool], reaches: Sequence[AttentionWindow], tree: PrefixTree, *, caching: bool
     ) -> None:
         self._pools = pools
         self._reaches = reaches
         self._tree = tree
         self._caching = caching
         self._block_size = pools[0].block_size
-        self.open: set[Holding] = set()
+        self.open: set[BlockTables] = set()
         self.moves: list[BlockMove] = []
 
-    def begin(self, salt: str) -> Holding:
+    def begin(self, salt: str) -> BlockTables:
         """A holding of nothing."""
-        holding = Holding(salt, len(self._pools))
+        holding = BlockTables(salt, len(self._pools))
         self.open.add(holding)
         return holding
 
-    def end(self, holding: Holding) -> None:
+    def end(self, holding: BlockTables) -> None:
         """Gives everything back, last block first."""
         self.open.remove(holding)
         for group, pool in enumerate(self._pools):
             pool.release(reversed(holding.own(group)))
         holding.tables, holding.tip = tuple(array("i") for _ in self._pools), None
 
-    def measure(self, holding: Holding) -> None:
+    def measure(self, holding: BlockTables) -> None:
         """Works out until when nothing has to be done for a holding."""
         holding.room = len(holding.tables[0]) * self._block_size
         holding.slides = min(r.passes(first) for r, first in zip(self._reaches, holding.first, strict=True))
         holding.due = (holding.published + 1) * self._block_size if self._caching else NEVER
 
-    def needed(self, group: int, holding: Holding, start: int, end: int) -> int:
+    def needed(self, group: int, holding: BlockTables, start: int, end: int) -> int:
         """New blocks for rows ``start`` … ``end`` − 1, less those that go back at ``start`` and are free for others."""
         pool, table = self._pools[group], holding.tables[group]
         passed = table[holding.first[group] : self._reaches[group].first(start, holding.published)]
         back = sum(pool.references(block) == 1 and not pool.pins(block) for block in passed)
         return max(0, blocks_for(end, self._block_size) - len(table) - back)
 
-    def slide(self, holding: Holding, start: int) -> None:
+    def slide(self, holding: BlockTables, start: int) -> None:
         """Gives back the blocks that no row from ``start`` on reads."""
         for group, pool in enumerate(self._pools):
             old, new = holding.first[group], self._reaches[group].first(start, holding.published)
@@ -64,7 +64,7 @@ class Tables:
                 pool.release(reversed(holding.tables[group][old:new]))
                 holding.first[group] = new
 
-    def extend(self, holding: Holding, end: int) -> None:
+    def extend(self, holding: BlockTables, end: int) -> None:
         """Takes blocks until ``end`` positions have one; the caller has seen that there are enough."""
         for group, table in enumerate(holding.tables):
             table.extend(self.take(group, blocks_for(end, self._block_size) - len(table)))
@@ -76,7 +76,7 @@ class Tables:
             self._tree.evict(group)
         return pool.take(max(count, 0))
 
-    def share(self, holding: Holding, group: int, blocks: array[int], first: int) -> None:
+    def share(self, holding: BlockTables, group: int, blocks: array[int], first: int) -> None:
         """Makes kept or held ``blocks`` a holding's first ones; those before ``first`` it does not hold."""
         blocks[:first] = array("i", bytes(blocks.itemsize * min(first, len(blocks))))
         holding.first[group] = first
@@ -84,7 +84,7 @@ class Tables:
         self._pools[group].retain(holding.own(group))
 
     def restore(
-        self, holding: Holding, firsts: Sequence[int], found: Sequence[array[int]], slots: Sequence[array[int]]
+        self, holding: BlockTables, firsts: Sequence[int], found: Sequence[array[int]], slots: Sequence[array[int]]
     ) -> None:
         """Brings blocks back from their ``slots``, except those that were ``found`` in the tree, which are shared."""
         for group, blocks in enumerate(found):
@@ -100,7 +100,7 @@ class Tables:
                 table[index] = block
                 self.move(MoveKind.IN, group, [slots[group][index - firsts[group]]], [block])
 
-    def copy(self, holding: Holding, sources: Sequence[int]) -> None:
+    def copy(self, holding: BlockTables, sources: Sequence[int]) -> None:
         """Appends a copy of one block of each group.
 
         To make room the source itself may be evicted, if nothing else is idle: then it is the copy.
@@ -113,7 +113,7 @@ class Tables:
             if target[0] != source:
                 self.move(MoveKind.COPY, group, [source], target)
 
-    def offer(self, holding: Holding, at: int, whole: int) -> list[array[int]]:
+    def offer(self, holding: BlockTables, at: int, whole: int) -> list[array[int]]:
         """What a holding has for blocks ``at`` … ``whole`` − 1 of a path, ABSENT where a window passed one."""
         offered = []
         for group, table in enumerate(holding.tables):
@@ -121,7 +121,7 @@ class Tables:
             offered.append(array("i", [ABSENT]) * passed + table[at + passed : whole])
         return offered
 
-    def adopt(self, holding: Holding, at: int, blocks: Sequence[array[int]]) -> None:
+    def adopt(self, holding: BlockTables, at: int, blocks: Sequence[array[int]]) -> None:
         """Puts the tree's blocks from number ``at`` on in the place of a holding's own."""
         for group, (pool, theirs) in enumerate(zip(self._pools, blocks, strict=True)):
             table = holding.tables[group]

@@ -37,7 +37,7 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class EdgeMiddleware:
     """Wraps ``app``. ``keys`` gives the keys as they are now."""
 
     app: ASGIApp

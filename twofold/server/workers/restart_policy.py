@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RestartPolicy:
     """When a worker counts as hung, and how often it may end.
 
     ping_s      between two questions whether it is there

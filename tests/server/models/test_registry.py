@@ -14,17 +14,17 @@ import pytest
 from tests.server.models.conftest import ONE_MODEL, TWO_MODELS, settings
 from tests.server.workers.conftest import SHORT, Listener, job_of, until, whole
 from twofold.core.errors import BusyError, FormatError, ModelNotFoundError, ResourceError, WorkerError
-from twofold.server.base import ModelHub, ServedModel
-from twofold.server.models import hub as hub_module
-from twofold.server.models.hub import HubSettings, WorkerHub
-from twofold.server.models.offers import Offer, read_offers
+from twofold.server.base import ModelRegistry, ServedModel
+from twofold.server.models import registry as hub_module
+from twofold.server.models.named_models import NamedModel, read_named_models
+from twofold.server.models.registry import RegistrySettings, WorkerRegistry
 
 
 @asynccontextmanager
 async def opened(
-    offers: Sequence[Offer], chosen: HubSettings, observers: Sequence[Listener] = (), *, start: bool = True
-) -> AsyncIterator[WorkerHub]:
-    hub = WorkerHub(offers, chosen, observers)
+    offers: Sequence[NamedModel], chosen: RegistrySettings, observers: Sequence[Listener] = (), *, start: bool = True
+) -> AsyncIterator[WorkerRegistry]:
+    hub = WorkerRegistry(offers, chosen, observers)
     try:
         if start:
             await hub.start()
@@ -33,10 +33,10 @@ async def opened(
         await hub.close()
 
 
-def test_it_is_what_the_server_asks_for(offers: tuple[Offer, ...]) -> None:
+def test_it_is_what_the_server_asks_for(offers: tuple[NamedModel, ...]) -> None:
     async def ask() -> None:
         async with opened(offers, settings(ONE_MODEL), start=False) as opened_hub:
-            hub: ModelHub = opened_hub
+            hub: ModelRegistry = opened_hub
             async with hub.lease(None) as leased:
                 model: ServedModel = leased
                 assert model.queued == 0
@@ -44,16 +44,16 @@ def test_it_is_what_the_server_asks_for(offers: tuple[Offer, ...]) -> None:
     asyncio.run(ask())
 
 
-def states(hub: WorkerHub) -> list[str]:
+def states(hub: WorkerRegistry) -> list[str]:
     return [entry.state for entry in hub.entries()]
 
 
-async def answered(hub: WorkerHub, name: str | None, request_id: str = "r") -> str:
+async def answered(hub: WorkerRegistry, name: str | None, request_id: str = "r") -> str:
     async with hub.lease(name) as model:
         return (await whole(model, job_of(1, SHORT), request_id)).outputs[0].text
 
 
-def test_models_take_turns_where_memory_holds_one(offers: tuple[Offer, ...]) -> None:
+def test_models_take_turns_where_memory_holds_one(offers: tuple[NamedModel, ...]) -> None:
     async def take_turns() -> None:
         async with opened(offers, settings(ONE_MODEL)) as hub:
             assert states(hub) == ["ready", "unloaded"]
@@ -73,7 +73,7 @@ def test_models_take_turns_where_memory_holds_one(offers: tuple[Offer, ...]) -> 
     asyncio.run(take_turns())
 
 
-def test_who_asks_for_a_model_that_loads_waits_for_it_with_the_others(offers: tuple[Offer, ...]) -> None:
+def test_who_asks_for_a_model_that_loads_waits_for_it_with_the_others(offers: tuple[NamedModel, ...]) -> None:
     listener = Listener()
 
     async def crowd() -> list[str]:
@@ -92,7 +92,7 @@ def test_who_asks_for_a_model_that_loads_waits_for_it_with_the_others(offers: tu
     assert listener.steps
 
 
-def test_an_unknown_name_is_an_error_or_the_first_model(offers: tuple[Offer, ...]) -> None:
+def test_an_unknown_name_is_an_error_or_the_first_model(offers: tuple[NamedModel, ...]) -> None:
     async def ask() -> None:
         async with opened(offers, settings(ONE_MODEL), start=False) as hub:
             with pytest.raises(ModelNotFoundError) as caught:
@@ -105,13 +105,13 @@ def test_an_unknown_name_is_an_error_or_the_first_model(offers: tuple[Offer, ...
 
 
 def test_a_load_that_failed_is_an_error_until_it_is_tried_again(
-    offers: tuple[Offer, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    offers: tuple[NamedModel, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, good = tmp_path / "model.gguf", Path(offers[1].source).read_bytes()
     path.write_bytes(good[:4000])
 
     async def load() -> None:
-        async with opened(read_offers([str(path)]), settings(ONE_MODEL), start=False) as hub:
+        async with opened(read_named_models([str(path)]), settings(ONE_MODEL), start=False) as hub:
             with pytest.raises(FormatError):
                 await hub.start()
             assert states(hub) == ["failed"]
@@ -125,7 +125,7 @@ def test_a_load_that_failed_is_an_error_until_it_is_tried_again(
     asyncio.run(load())
 
 
-def test_a_model_that_never_fits_says_so(offers: tuple[Offer, ...]) -> None:
+def test_a_model_that_never_fits_says_so(offers: tuple[NamedModel, ...]) -> None:
     async def load() -> None:
         async with opened(offers, settings(1 << 20), start=False) as hub:
             with pytest.raises(ResourceError, match="may be used") as caught:
@@ -135,7 +135,7 @@ def test_a_model_that_never_fits_says_so(offers: tuple[Offer, ...]) -> None:
     asyncio.run(load())
 
 
-def test_a_crash_is_survived_under_a_lease(offers: tuple[Offer, ...]) -> None:
+def test_a_crash_is_survived_under_a_lease(offers: tuple[NamedModel, ...]) -> None:
     async def crash() -> None:
         async with opened(offers, settings(ONE_MODEL)) as hub, hub.lease("first") as model:
             assert model.pid is not None
@@ -147,7 +147,7 @@ def test_a_crash_is_survived_under_a_lease(offers: tuple[Offer, ...]) -> None:
     asyncio.run(crash())
 
 
-def test_a_closed_hub_serves_nobody(offers: tuple[Offer, ...]) -> None:
+def test_a_closed_hub_serves_nobody(offers: tuple[NamedModel, ...]) -> None:
     async def close() -> None:
         async with opened(offers, settings(ONE_MODEL), start=False) as hub:
             asked = asyncio.create_task(answered(hub, "first"))

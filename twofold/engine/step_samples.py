@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 from twofold.backends.base import Backend
 from twofold.engine.scheduler.step_time import StepShape
 
-Lesson: TypeAlias = tuple[StepShape, float]
+StepSample: TypeAlias = tuple[StepShape, float]
 """A step's shape, and the seconds that it took."""
 
 VERSION: Final = "twofold.lessons/1"
@@ -32,7 +32,7 @@ def model_key(path: Path) -> str:
     return f"{path.stem}-{path.stat().st_size}-{digest}"
 
 
-def read_lessons(path: Path, backend: Backend, cache: Path) -> tuple[Lesson, ...]:
+def read_step_samples(path: Path, backend: Backend, cache: Path) -> tuple[StepSample, ...]:
     """Lessons for the model in a file; none where nothing was calibrated, or what there is cannot be read."""
     try:
         document = json.loads(_file(path, backend, cache).read_text("utf-8"))
@@ -43,7 +43,7 @@ def read_lessons(path: Path, backend: Backend, cache: Path) -> tuple[Lesson, ...
         return ()
 
 
-def write_lessons(lessons: Iterable[Lesson], path: Path, backend: Backend, cache: Path) -> None:
+def write_step_samples(lessons: Iterable[StepSample], path: Path, backend: Backend, cache: Path) -> None:
     """Writes the file whole or not at all; a folder that cannot be written keeps nothing."""
     file = _file(path, backend, cache)
     steps = [[*shape, seconds] for shape, seconds in lessons]
@@ -55,7 +55,7 @@ def write_lessons(lessons: Iterable[Lesson], path: Path, backend: Backend, cache
         Path(draft).replace(file)
 
 
-def _lesson(rows: int, logit_rows: int, attended: int, read: int, seconds: float) -> Lesson:
+def _lesson(rows: int, logit_rows: int, attended: int, read: int, seconds: float) -> StepSample:
     return StepShape(int(rows), int(logit_rows), int(attended), int(read)), float(seconds)
 
 

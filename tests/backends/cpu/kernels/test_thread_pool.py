@@ -15,22 +15,22 @@ from numpy.typing import NDArray
 from tests.backends.cpu.kernels.harness import Machine
 from twofold.backends.cpu.kernels.ir import Kernel
 from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments, StepFields
-from twofold.backends.cpu.kernels.team import LINE, Control, KernelCall, Program, Team
+from twofold.backends.cpu.kernels.thread_pool import LINE, Control, KernelCall, Program, ThreadPool
 from twofold.backends.cpu.kernels.types import I64
 
 Ints = NDArray[np.int64]
 WORKERS = [1, 2, 3, 4]
 SCRATCH = 1000
-MakeTeam = Callable[[int], Team]
+MakeTeam = Callable[[int], ThreadPool]
 
 
 @pytest.fixture
 def team_of(machine: Machine) -> Iterator[MakeTeam]:
     """Makes teams that end with the test."""
-    made: list[Team] = []
+    made: list[ThreadPool] = []
 
-    def make(workers: int) -> Team:
-        made.append(Team(machine.compiler, workers, SCRATCH))
+    def make(workers: int) -> ThreadPool:
+        made.append(ThreadPool(machine.compiler, workers, SCRATCH))
         return made[-1]
 
     yield make
@@ -38,7 +38,7 @@ def team_of(machine: Machine) -> Iterator[MakeTeam]:
         team.close()
 
 
-def run_beside(team: Team, program: Program, meanwhile: Callable[[], None] | None) -> None:
+def run_beside(team: ThreadPool, program: Program, meanwhile: Callable[[], None] | None) -> None:
     """Runs a program; where ``meanwhile`` is given, the caller joins after it."""
     if meanwhile is None:
         team.run(program)
@@ -348,7 +348,7 @@ def test_members_that_are_just_parking_are_not_missed(machine: Machine, team_of:
 @pytest.mark.parametrize("parked", [False, True])
 def test_close_ends_the_threads_and_may_be_repeated(machine: Machine, parked: bool) -> None:
     before = set(threading.enumerate())
-    team = Team(machine.compiler, 4, SCRATCH)
+    team = ThreadPool(machine.compiler, 4, SCRATCH)
     mine = set(threading.enumerate()) - before
     assert len(mine) == 3
     assert team.workers == 4
@@ -373,7 +373,7 @@ def test_many_teams_come_and_go(machine: Machine) -> None:
     counts = np.zeros(9, np.int64)
     program = Program.of([operation(machine, count_kernel, counts)], step_of(9))
     for done in range(1, 31):
-        team = Team(machine.compiler, 1 + done % 4, SCRATCH)
+        team = ThreadPool(machine.compiler, 1 + done % 4, SCRATCH)
         team.run(program)
         team.close()
         assert (counts == done).all()
@@ -386,7 +386,7 @@ def test_a_program_ends_with_a_barrier(machine: Machine) -> None:
         Program.of([operation(machine, count_kernel, counts, barrier=False)], step_of(5))
 
 
-def wait_until_parked(team: Team) -> None:
+def wait_until_parked(team: ThreadPool) -> None:
     """Until all members have gone to sleep; fails when they never do."""
     end = time.monotonic() + 5
     while team._control[Control.PARKED] != team.workers - 1:

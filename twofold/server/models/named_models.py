@@ -7,22 +7,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from twofold.core.errors import ModelNotFoundError, ParameterError, nearest, quoted
+from twofold.core.errors import ModelNotFoundError, ParameterError, closest_match, quoted
 from twofold.formats.fetch.names import PathSource, parse_name
 
 _RENAMED: Final = re.compile(r"(?P<name>[A-Za-z0-9][\w./-]*)=(?P<source>[^=].*)", re.ASCII)
-MOST_NAME_CHARS: Final = 256
+MAX_NAME_CHARS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class NamedModel:
     """A model and what requests may call it; the first name is its own."""
 
     names: tuple[str, ...]
     source: str
 
 
-def read_offers(models: Sequence[str], served_names: Sequence[str] = ()) -> tuple[Offer, ...]:
+def read_named_models(models: Sequence[str], served_names: Sequence[str] = ()) -> tuple[NamedModel, ...]:
     """The models that a command line lists: each a name as ``formats.names`` knows it, or ALIAS=NAME.
 
     A file is called by its name without folder and ending. ``served_names`` replace the names of an only model. Raises
@@ -42,14 +42,14 @@ def read_offers(models: Sequence[str], served_names: Sequence[str] = ()) -> tupl
             )
         offers = {source: tuple(dict.fromkeys(served_names)) for source in offers}
     _check_names(offers.values())
-    return tuple(Offer(names, source) for source, names in offers.items())
+    return tuple(NamedModel(names, source) for source, names in offers.items())
 
 
 def unknown_model(name: str, known: Iterable[str]) -> ModelNotFoundError:
     """The error for a name under which nothing is served."""
     names = list(known)
-    close = nearest(name, names)
-    hint = f"Did you mean {close!r}?" if close else f"Served here: {', '.join(names)[:MOST_NAME_CHARS]}."
+    close = closest_match(name, names)
+    hint = f"Did you mean {close!r}?" if close else f"Served here: {', '.join(names)[:MAX_NAME_CHARS]}."
     return ModelNotFoundError(f"No model is served as {quoted(name)}.", hint=hint)
 
 
@@ -66,7 +66,7 @@ def _split(spec: str) -> tuple[str, str]:
 def _check_names(offered: Iterable[tuple[str, ...]]) -> None:
     seen: set[str] = set()
     for name in (name for names in offered for name in names):
-        if not name or len(name) > MOST_NAME_CHARS:
+        if not name or len(name) > MAX_NAME_CHARS:
             raise ParameterError(f"{quoted(name)} is not a valid model name.", param="model")
         if name in seen:
             hint = "Write ALIAS=NAME to tell them apart."
