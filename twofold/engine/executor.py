@@ -1,4 +1,4 @@
-"""One step on a model runner: what the caller does meanwhile, and what constraints say of it."""
+"""One step on a model runner, and the work of the caller that overlaps it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from twofold.core.errors import TwofoldError
 from twofold.core.step import SequenceOutcome, StepMasks, StepOutcome, StepPlan, TokenConstraint
 
 
-def run_step(runner: ModelRunner, plan: StepPlan, meanwhile: Callable[[], None] | None = None) -> StepOutcome:
-    """Computes a step. While its rows are computed, ``meanwhile`` is called, then masks are prepared; what
-    ``meanwhile`` raises is raised when the rows are computed.
+def run_step(runner: ModelRunner, plan: StepPlan, overlap: Callable[[], None] | None = None) -> StepOutcome:
+    """Computes a step. While its rows are computed, ``overlap`` is called and masks are prepared. An exception of
+    ``overlap`` is raised once the rows are computed.
     """
     constraints = plan.constraints
-    overlaps = meanwhile is not None or bool(constraints)
+    overlaps = overlap is not None or bool(constraints)
     handle = runner.execute(plan, overlap=overlaps)
     began = perf_counter()
     try:
-        if meanwhile is not None:
-            meanwhile()
+        if overlap is not None:
+            overlap()
         for constraint in constraints.values():
             constraint.prepare()
         all(constraint.wait() for constraint in constraints.values())  # with this thread's core, until one is late

@@ -210,7 +210,7 @@ class Traced:
             add(schedule, operation, reads, writes)
 
         monkeypatch.setattr(OperationSchedule, "add", remember)
-        recorder, team = Recorder(), ThreadPool(compiler, 1, 1 << 16)
+        recorder, pool = Recorder(), ThreadPool(compiler, 1, 1 << 16)
         with open_model(path) as file:
             spec, weights = read_model(file)
             self.logits, self.hidden = forward(recorder, spec, weights)
@@ -219,7 +219,7 @@ class Traced:
             cache = KVCache(
                 LayerBlock(spec.attention.kv_heads, spec.attention.head_dim, 16, "f16"), groups, [4] * len(groups)
             )
-            store = WeightStore(file, compiler, team)
+            store = WeightStore(file, compiler, pool)
             self.builder = ProgramBuilder(compiler, store, cache, Capacity(8, 4, 64, 2))
             self.program, *self.results = self.builder.build(
                 self.nodes,
@@ -229,7 +229,7 @@ class Traced:
                 StepArgmax(4, spec.vocab_size),
             )
             self.caches = {cache.layer_address(i) for i in range(len(spec.layers))}
-        team.close()
+        pool.close()
 
     def buffers(self, node: Node) -> set[int]:
         result = self.builder._results[node]

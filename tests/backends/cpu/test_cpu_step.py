@@ -44,7 +44,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[o
 
 def test_a_step_is_one_call_of_machine_code(model: CpuModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """One call; a second only where a parked member had to be woken before the caller begins."""
-    started, woken, ran = (counted(monkeypatch, model.team, name) for name in ("_start", "_wake_all", "_run"))
+    started, woken, ran = (counted(monkeypatch, model.pool, name) for name in ("_start", "_wake_all", "_run"))
     for position in range(5, 25):
         model.run(batch_of((position, 1)))
     assert len(started) == 20

@@ -39,7 +39,7 @@ def test_a_part_is_packed_like_a_tensor_of_its_own(
     }
     write_gguf(path, {"general.architecture": "none"}, tensors)
     compiler = compiler_for(ISAS[0])
-    team = ThreadPool(compiler, 1, 1 << 16)
+    pool = ThreadPool(compiler, 1, 1 << 16)
     refs = {
         "rows": TensorRef("whole", 32, 1024, first_row=16),
         "columns": TensorRef("whole", 64, 512, first_column=512),
@@ -47,23 +47,23 @@ def test_a_part_is_packed_like_a_tensor_of_its_own(
     }
     try:
         with open_model(path) as file:
-            store = WeightStore(file, compiler, team)
+            store = WeightStore(file, compiler, pool)
             own = {name: TensorRef(name, ref.rows, ref.columns) for name, ref in refs.items()}
             store.pack([*refs.values(), *own.values()])
             for name, ref in refs.items():
                 assert packed_bytes(store.matrix(ref)) == packed_bytes(store.matrix(own[name])), name
     finally:
-        team.close()
+        pool.close()
 
 
 def test_a_part_of_a_vector(tmp_path: Path, compiler_for: Callable[[str], Compiler]) -> None:
     path, form = tmp_path / "vector.gguf", BY_NAME["F32"]
     write_gguf(path, {"general.architecture": "none"}, {"v": RawTensor(form, (64,), VALUES[:1, :64].view(np.uint8))})
-    team = ThreadPool(compiler_for(ISAS[0]), 1, 1 << 16)
+    pool = ThreadPool(compiler_for(ISAS[0]), 1, 1 << 16)
     try:
         with open_model(path) as file:
-            address = WeightStore(file, compiler_for(ISAS[0]), team).vector(TensorRef("v", 1, 16, first_column=32))
+            address = WeightStore(file, compiler_for(ISAS[0]), pool).vector(TensorRef("v", 1, 16, first_column=32))
             found = np.ctypeslib.as_array((ctypes.c_float * 16).from_address(address))
             np.testing.assert_array_equal(found, VALUES[0, 32:48])
     finally:
-        team.close()
+        pool.close()

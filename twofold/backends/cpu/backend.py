@@ -1,4 +1,4 @@
-"""The CPU backend: kernels for the instruction set of this processor, run by a team of threads."""
+"""The CPU backend: kernels for the instruction set of this processor, run by a thread pool."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class CpuBackend:
 
     @property
     def workers(self) -> int:
-        """Threads of the team."""
+        """Threads of the pool."""
         return self.threads or read_cpu().usable_cores
 
     @property

@@ -76,8 +76,8 @@ class CpuModel:
         logit_node, hidden_node = trace(recorder)
         nodes = fuse(recorder.nodes)
         partials = UNITS_OF_PARTIALS * -(-options.max_positions // SPLIT)
-        self.team = ThreadPool(compiler, options.workers, _scratch_bytes(nodes, source, spec, compiler))
-        self.weights = WeightStore(source, compiler, self.team)
+        self.pool = ThreadPool(compiler, options.workers, _scratch_bytes(nodes, source, spec, compiler))
+        self.weights = WeightStore(source, compiler, self.pool)
         block = LayerBlock(attention.kv_heads, attention.head_dim, options.block_size, options.kv_dtype)
         self.cache = KVCache(block, spec.kv_groups(options.max_positions), options.blocks, options.host_slots)
         self._record = StepRecord(
@@ -102,17 +102,17 @@ class CpuModel:
     def run(self, batch: Batch) -> NDArray[np.float32]:
         """``Forward.run``."""
         self._take(batch)
-        self.team.run(self.program)
+        self.pool.run(self.program)
         return self._logits[: self._logit_rows]
 
     def begin(self, batch: Batch) -> None:
         """``Forward.begin``."""
         self._take(batch)
-        self.team.begin(self.program)
+        self.pool.begin(self.program)
 
     def finish(self) -> NDArray[np.float32]:
         """``Forward.finish``."""
-        self.team.finish()
+        self.pool.finish()
         return self._logits[: self._logit_rows]
 
     def _take(self, batch: Batch) -> None:
@@ -137,8 +137,8 @@ class CpuModel:
         self.cache.move(moves)
 
     def close(self) -> None:
-        """Ends the team's threads."""
-        self.team.close()
+        """Ends the pool's threads."""
+        self.pool.close()
 
 
 UNITS_OF_PARTIALS = 8

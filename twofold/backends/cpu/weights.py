@@ -1,6 +1,6 @@
 """The weights as the kernels read them: packed into panels at load, straight from the file's mapping.
 
-Matrices are packed by the team, all in one program. Afterwards the file's pages are dropped; only embedding rows are
+Matrices are packed by the pool, all in one program. Afterwards the file's pages are dropped; only embedding rows are
 still read from it, as their tokens come up.
 """
 
@@ -42,10 +42,10 @@ class PackedMatrix:
 class WeightStore:
     """All weights of a model, each packed once. Keep it as long as programs use its addresses."""
 
-    def __init__(self, source: ModelFile, compiler: Compiler, team: ThreadPool) -> None:
+    def __init__(self, source: ModelFile, compiler: Compiler, pool: ThreadPool) -> None:
         self._source = source
         self._compiler = compiler
-        self._team = team
+        self._pool = pool
         self._matrices: dict[TensorRef, PackedMatrix] = {}
         self._vectors: dict[TensorRef, NDArray[np.float32]] = {}
         self._owned: list[NDArray[np.uint8]] = []
@@ -90,7 +90,7 @@ class WeightStore:
         if operations:
             step = np.zeros(StepFields.SIZE, np.int64)
             step[StepFields.ONE] = 1
-            self._team.run(Program.of(operations, step))
+            self._pool.run(Program.of(operations, step))
 
     def _panel_bytes(self, ref: TensorRef) -> int:
         form = self.format_of(ref)

@@ -1,4 +1,4 @@
-"""The team of threads: every unit once, in order where order is asked for, and no thread left behind."""
+"""The pool of threads: every unit once, in order where order is asked for, and no thread left behind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MakeTeam = Callable[[int], ThreadPool]
 
 
 @pytest.fixture
-def team_of(machine: Machine) -> Iterator[MakeTeam]:
+def pool_of(machine: Machine) -> Iterator[MakeTeam]:
     """Makes teams that end with the test."""
     made: list[ThreadPool] = []
 
@@ -34,20 +34,20 @@ def team_of(machine: Machine) -> Iterator[MakeTeam]:
         return made[-1]
 
     yield make
-    for team in made:
-        team.close()
+    for pool in made:
+        pool.close()
 
 
-def run_beside(team: ThreadPool, program: Program, meanwhile: Callable[[], None] | None) -> None:
+def run_beside(pool: ThreadPool, program: Program, meanwhile: Callable[[], None] | None) -> None:
     """Runs a program; where ``meanwhile`` is given, the caller joins after it."""
     if meanwhile is None:
-        team.run(program)
+        pool.run(program)
         return
-    team.begin(program)
+    pool.begin(program)
     try:
         meanwhile()
     finally:
-        team.finish()
+        pool.finish()
 
 
 def count_kernel() -> Kernel:
@@ -119,7 +119,7 @@ def stencil_chain_in_numpy(a: Ints, length: int) -> Ints:
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_every_unit_of_every_operation_once(machine: Machine, team_of: MakeTeam, workers: int) -> None:
+def test_every_unit_of_every_operation_once(machine: Machine, pool_of: MakeTeam, workers: int) -> None:
     shapes = [(1, 1, 4), (1, 7, 1), (3, 4, 2), (5, 1, 64), (2, 1000, 4)]
     rows = 37
     counts = [np.zeros(rows * multiplier, np.int64) for multiplier, *_ in shapes]
@@ -128,46 +128,46 @@ def test_every_unit_of_every_operation_once(machine: Machine, team_of: MakeTeam,
         for i, (array, (m, q, p)) in enumerate(zip(counts, shapes, strict=True))
     ]
     step = step_of(rows)
-    program, team = Program.of(operations, step), team_of(workers)
+    program, pool = Program.of(operations, step), pool_of(workers)
     for done in range(1, 51):
-        team.run(program)
+        pool.run(program)
         for array in counts:
             np.testing.assert_array_equal(array, done)
     step[StepFields.ROWS] = 0
-    team.run(program)
+    pool.run(program)
     step[StepFields.ROWS] = 1
-    team.run(program)
+    pool.run(program)
     for array, (multiplier, *_) in zip(counts, shapes, strict=True):
         np.testing.assert_array_equal(array[:multiplier], 51)
         np.testing.assert_array_equal(array[multiplier:], 50)
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_barriers_put_operations_in_order(machine: Machine, team_of: MakeTeam, workers: int) -> None:
+def test_barriers_put_operations_in_order(machine: Machine, pool_of: MakeTeam, workers: int) -> None:
     first = np.random.default_rng(1).integers(0, 1000, 501)
     a, b = first.copy(), np.zeros_like(first)
-    program, team, length = stencil_chain(machine, a, b, 40), team_of(workers), 0
+    program, pool, length = stencil_chain(machine, a, b, 40), pool_of(workers), 0
     for _ in range(20):
-        team.run(program)
+        pool.run(program)
         length += 40
     np.testing.assert_array_equal(a, stencil_chain_in_numpy(first, length))
 
 
 @pytest.mark.parametrize(("workers", "programs"), [(1, 3000), (2, 3000), (4, 300)])
-def test_many_small_programs_in_a_row(machine: Machine, team_of: MakeTeam, workers: int, programs: int) -> None:
+def test_many_small_programs_in_a_row(machine: Machine, pool_of: MakeTeam, workers: int, programs: int) -> None:
     counts = np.zeros(5, np.int64)
-    program, team = Program.of([operation(machine, count_kernel, counts)], step_of(5)), team_of(workers)
+    program, pool = Program.of([operation(machine, count_kernel, counts)], step_of(5)), pool_of(workers)
     for done in range(1, programs + 1):
-        team.run(program)
+        pool.run(program)
         assert (counts == done).all()
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_claims_are_whole_quanta_and_scratch_is_nobody_elses(machine: Machine, team_of: MakeTeam, workers: int) -> None:
+def test_claims_are_whole_quanta_and_scratch_is_nobody_elses(machine: Machine, pool_of: MakeTeam, workers: int) -> None:
     units, quantum = 103, 6
     begins, ends, scratches = (np.full(units, -1, np.int64) for _ in range(3))
     program = Program.of([operation(machine, claim_kernel, begins, ends, scratches, quantum=quantum)], step_of(units))
-    team_of(workers).run(program)
+    pool_of(workers).run(program)
     own = np.arange(units)
     assert (begins <= own).all()
     assert (own < ends).all()
@@ -221,23 +221,23 @@ class Counted:
 
 
 @pytest.mark.parametrize(("workers", "runs"), [(1, 200), (2, 2000), (3, 120), (4, 120)])
-def test_a_late_caller_changes_nothing(machine: Machine, team_of: MakeTeam, workers: int, runs: int) -> None:
+def test_a_late_caller_changes_nothing(machine: Machine, pool_of: MakeTeam, workers: int, runs: int) -> None:
     """Meanwhiles from nothing to more than the whole program, with and without; each unit once, all in order."""
-    counted, team, random = Counted.of(machine, 37, 12), team_of(workers), np.random.default_rng(workers)
+    counted, pool, random = Counted.of(machine, 37, 12), pool_of(workers), np.random.default_rng(workers)
     before, longest = counted.stencils[0].copy(), 0.0
     for _ in range(20):
         began = time.perf_counter()
-        team.run(counted.program)
+        pool.run(counted.program)
         longest = max(longest, time.perf_counter() - began)
     for _ in range(runs):
         seconds = random.uniform(0, min(2 * longest, 1e-3)) * (random.random() < 0.9)
-        run_beside(team, counted.program, None if random.random() < 0.1 else busy(seconds))
+        run_beside(pool, counted.program, None if random.random() < 0.1 else busy(seconds))
     counted.check(before, runs + 20)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_a_program_may_end_before_its_caller_comes(machine: Machine, team_of: MakeTeam, workers: int) -> None:
-    counted, team = Counted.of(machine, 5, 1), team_of(workers)
+def test_a_program_may_end_before_its_caller_comes(machine: Machine, pool_of: MakeTeam, workers: int) -> None:
+    counted, pool = Counted.of(machine, 5, 1), pool_of(workers)
     before = counted.stencils[0].copy()
     seen: list[list[int]] = []
 
@@ -248,19 +248,19 @@ def test_a_program_may_end_before_its_caller_comes(machine: Machine, team_of: Ma
         seen.append([int(counts.min()) for counts in counted.counts])
 
     for _ in range(5):
-        run_beside(team, counted.program, wait_for_the_end)
+        run_beside(pool, counted.program, wait_for_the_end)
     counted.check(before, 5)
     done = [[run + (workers > 1)] * 2 for run in range(5)]
     assert seen == done
 
 
-def test_a_caller_that_comes_takes_its_share(machine: Machine, team_of: MakeTeam) -> None:
+def test_a_caller_that_comes_takes_its_share(machine: Machine, pool_of: MakeTeam) -> None:
     counts, fields = np.zeros(4000, np.int64), [np.zeros(8, np.int64) for _ in range(3)]
     operations = [operation(machine, count_kernel, counts, multiplier=500) for _ in range(200)]
     operations.append(operation(machine, claim_kernel, *fields))
-    program, team, members = Program.of(operations, step_of(8)), team_of(2), []
+    program, pool, members = Program.of(operations, step_of(8)), pool_of(2), []
     for _ in range(20):
-        run_beside(team, program, lambda: None)
+        run_beside(pool, program, lambda: None)
         members.append(len(set(fields[2].tolist())))
     assert 2 in members
     assert (counts == 20 * 200).all()
@@ -268,9 +268,9 @@ def test_a_caller_that_comes_takes_its_share(machine: Machine, team_of: MakeTeam
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_what_meanwhile_raises_leaves_when_the_program_is_done(
-    machine: Machine, team_of: MakeTeam, workers: int
+    machine: Machine, pool_of: MakeTeam, workers: int
 ) -> None:
-    counted, team = Counted.of(machine, 37, 12), team_of(workers)
+    counted, pool = Counted.of(machine, 37, 12), pool_of(workers)
     before = counted.stencils[0].copy()
 
     def fail() -> None:
@@ -278,14 +278,14 @@ def test_what_meanwhile_raises_leaves_when_the_program_is_done(
 
     for runs in range(1, 6):
         with pytest.raises(ValueError, match="no time"):
-            run_beside(team, counted.program, fail)
+            run_beside(pool, counted.program, fail)
         assert all((counts == runs).all() for counts in counted.counts)
-    team.run(counted.program)
+    pool.run(counted.program)
     counted.check(before, 6)
 
 
 @pytest.mark.parametrize("workers", [2, 4])
-def test_parked_members_begin_before_the_caller_is_busy(machine: Machine, team_of: MakeTeam, workers: int) -> None:
+def test_parked_members_begin_before_the_caller_is_busy(machine: Machine, pool_of: MakeTeam, workers: int) -> None:
     """They need the interpreter to wake, which the caller then keeps."""
     counts, seen, work = np.zeros(50, np.int64), [], busy(2e-2)
 
@@ -293,13 +293,13 @@ def test_parked_members_begin_before_the_caller_is_busy(machine: Machine, team_o
         work()
         seen.append(int(counts.min()))
 
-    program, team = Program.of([operation(machine, count_kernel, counts)], step_of(50)), team_of(workers)
+    program, pool = Program.of([operation(machine, count_kernel, counts)], step_of(50)), pool_of(workers)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(10)
     try:
         for done in range(1, 4):
-            wait_until_parked(team)
-            run_beside(team, program, look_afterwards)
+            wait_until_parked(pool)
+            run_beside(pool, program, look_afterwards)
             assert (counts == done).all()
     finally:
         sys.setswitchinterval(interval)
@@ -309,7 +309,7 @@ def test_parked_members_begin_before_the_caller_is_busy(machine: Machine, team_o
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("meanwhile", [None, lambda: None])
 def test_members_that_fell_asleep_at_a_barrier_wake(
-    machine: Machine, team_of: MakeTeam, workers: int, meanwhile: Callable[[], None] | None
+    machine: Machine, pool_of: MakeTeam, workers: int, meanwhile: Callable[[], None] | None
 ) -> None:
     """One claim is nearly all of an operation, so all others have nothing to do for longer than members spin."""
     long = 600_000
@@ -318,53 +318,53 @@ def test_members_that_fell_asleep_at_a_barrier_wake(
         operation(machine, count_kernel, counts, quantum=long, multiplier=long + 3),
         operation(machine, count_kernel, few, multiplier=5),
     ]
-    program, team = Program.of(operations * 3, step_of(1)), team_of(workers)
+    program, pool = Program.of(operations * 3, step_of(1)), pool_of(workers)
     for done in range(1, 5):
-        run_beside(team, program, meanwhile)
+        run_beside(pool, program, meanwhile)
         assert (counts == 3 * done).all()
         assert (few == 3 * done).all()
 
 
 @pytest.mark.parametrize("workers", [2, 4])
-def test_parked_members_wake(machine: Machine, team_of: MakeTeam, workers: int) -> None:
+def test_parked_members_wake(machine: Machine, pool_of: MakeTeam, workers: int) -> None:
     counts = np.zeros(50, np.int64)
-    program, team = Program.of([operation(machine, count_kernel, counts)], step_of(50)), team_of(workers)
+    program, pool = Program.of([operation(machine, count_kernel, counts)], step_of(50)), pool_of(workers)
     for done in range(1, 4):
-        wait_until_parked(team)
-        team.run(program)
+        wait_until_parked(pool)
+        pool.run(program)
         assert (counts == done).all()
 
 
-def test_members_that_are_just_parking_are_not_missed(machine: Machine, team_of: MakeTeam) -> None:
+def test_members_that_are_just_parking_are_not_missed(machine: Machine, pool_of: MakeTeam) -> None:
     """Pauses around the time that members spin, so that programs come while they give up."""
     counts = np.zeros(50, np.int64)
-    program, team = Program.of([operation(machine, count_kernel, counts)], step_of(50)), team_of(3)
+    program, pool = Program.of([operation(machine, count_kernel, counts)], step_of(50)), pool_of(3)
     for done, pause in enumerate(np.linspace(0, 2.5e-3, 150), 1):
         time.sleep(pause)
-        team.run(program)
+        pool.run(program)
         assert (counts == done).all()
 
 
 @pytest.mark.parametrize("parked", [False, True])
 def test_close_ends_the_threads_and_may_be_repeated(machine: Machine, parked: bool) -> None:
     before = set(threading.enumerate())
-    team = ThreadPool(machine.compiler, 4, SCRATCH)
+    pool = ThreadPool(machine.compiler, 4, SCRATCH)
     mine = set(threading.enumerate()) - before
     assert len(mine) == 3
-    assert team.workers == 4
+    assert pool.workers == 4
     if parked:
-        wait_until_parked(team)
-    team.close()
-    team.close()
+        wait_until_parked(pool)
+    pool.close()
+    pool.close()
     assert not any(thread.is_alive() for thread in mine)
 
 
-def test_a_closed_team_runs_nothing(machine: Machine, team_of: MakeTeam) -> None:
+def test_a_closed_team_runs_nothing(machine: Machine, pool_of: MakeTeam) -> None:
     counts = np.zeros(5, np.int64)
-    team = team_of(2)
-    team.close()
+    pool = pool_of(2)
+    pool.close()
     with pytest.raises(AssertionError, match="closed"):
-        team.run(Program.of([operation(machine, count_kernel, counts)], step_of(5)))
+        pool.run(Program.of([operation(machine, count_kernel, counts)], step_of(5)))
     assert not counts.any()
 
 
@@ -373,9 +373,9 @@ def test_many_teams_come_and_go(machine: Machine) -> None:
     counts = np.zeros(9, np.int64)
     program = Program.of([operation(machine, count_kernel, counts)], step_of(9))
     for done in range(1, 31):
-        team = ThreadPool(machine.compiler, 1 + done % 4, SCRATCH)
-        team.run(program)
-        team.close()
+        pool = ThreadPool(machine.compiler, 1 + done % 4, SCRATCH)
+        pool.run(program)
+        pool.close()
         assert (counts == done).all()
     assert set(threading.enumerate()) <= before
 
@@ -386,9 +386,9 @@ def test_a_program_ends_with_a_barrier(machine: Machine) -> None:
         Program.of([operation(machine, count_kernel, counts, barrier=False)], step_of(5))
 
 
-def wait_until_parked(team: ThreadPool) -> None:
+def wait_until_parked(pool: ThreadPool) -> None:
     """Until all members have gone to sleep; fails when they never do."""
     end = time.monotonic() + 5
-    while team._control[Control.PARKED] != team.workers - 1:
+    while pool._control[Control.PARKED] != pool.workers - 1:
         assert time.monotonic() < end, "members did not park"
         time.sleep(1e-3)

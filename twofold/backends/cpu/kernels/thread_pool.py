@@ -1,7 +1,7 @@
-"""A persistent team of threads that runs programs of kernels: one call from Python a step.
+"""a persistent thread pool that runs programs of kernels: one call from Python a step.
 
 A **program** is a list of operations; each names a kernel, its arguments, and where its number of units comes from.
-Every member of the team walks the same list. Of each operation a member runs a first share that is always its own, then
+Every worker of the pool walks the same list. Of each operation a worker runs a first share that is always its own, then
 claims more from a shared counter until none are left; where the next operation needs all of it, the members meet at a
 barrier, where they spin and then sleep. Claims decide only who computes, never what.
 
@@ -53,7 +53,7 @@ OP_BYTES: Final = 8 * len(OP_FIELDS)
 
 
 class Control(IntEnum):
-    """Fields of the team's record, each on a cache line of its own where several threads write."""
+    """Fields of the pool's record, each on a cache line of its own where several threads write."""
 
     OPS = 0
     OP_COUNT = 1
@@ -114,7 +114,7 @@ class Program:
 
 
 def run_kernel(isa: Isa) -> Kernel:
-    """Walks the team's program from operation ``first`` on, as member ``worker``."""
+    """Walks the pool's program from operation ``first`` on, as member ``worker``."""
     k = Kernel("run_program", [("control", PTR), ("worker", I64), ("first", I64)])
     control, worker, first = k.args
     ops, step, counters, scratch = (
@@ -346,7 +346,7 @@ class ThreadPool:
             self._run(self._at, len(self._threads), 0)
 
     def close(self) -> None:
-        """Ends the threads. The team cannot run again."""
+        """Ends the threads. The pool cannot run again."""
         if self._closed:
             return
         self._closed = True
@@ -357,7 +357,7 @@ class ThreadPool:
             thread.join()
 
     def _take_up(self, program: Program) -> None:
-        assert not self._closed, "the team is closed"
+        assert not self._closed, "the pool is closed"
         if program is self._program:
             return
         control = self._control

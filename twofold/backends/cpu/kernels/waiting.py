@@ -1,4 +1,4 @@
-"""How a member of the team waits for a number in memory to change: it spins, offers its core, and at last sleeps.
+"""How a worker of the pool waits for a number in memory to change: it spins, offers its core, and at last sleeps.
 
 Spinning costs nothing where the others are on their way. Where they are not, somebody has their core: another member,
 then it helps to offer ours at once, or a foreign process, then it helps to leave ours empty, so that the operating
