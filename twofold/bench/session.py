@@ -19,8 +19,7 @@ from twofold.bench.client.client import ClientOptions, LoadClient, ServerTarget
 from twofold.bench.endpoints.choose import endpoint_of
 from twofold.bench.endpoints.discover import ServerFacts, check_lengths, find_server, first_answer
 from twofold.bench.endpoints.options import EndpointOptions
-from twofold.bench.load.base import Ask, Load, PromptMessage
-from twofold.bench.load.turns import Prompt
+from twofold.bench.load.base import Ask, Load, Prompt, PromptMessage
 from twofold.bench.prompts.base import TokenCounter
 from twofold.bench.prompts.choose import first_that_counts
 from twofold.bench.prompts.prompter import Prompter, make_prompter

@@ -9,20 +9,18 @@ from twofold.cli.bench.options import LoadOptions, TraceOptions
 from twofold.core.errors import ParameterError
 
 if TYPE_CHECKING:
-    from twofold.bench.load.base import Load
+    from twofold.bench.load.base import Load, Prompt
     from twofold.bench.load.plan import LoadPlan
     from twofold.bench.load.traces.replay import TraceReplay
-    from twofold.bench.load.turns import Prompt
 
     MakeReplay: TypeAlias = Callable[[Prompt], TraceReplay]
 
 
 def load_plan(flags: LoadOptions) -> LoadPlan:
     """The made-up load of the flags. ParameterError for what is impossible."""
-    from twofold.bench.load.lengths import parse_lengths  # noqa: PLC0415 - start-up time
-    from twofold.bench.load.pauses import parse_pauses  # noqa: PLC0415
+    from twofold.bench.load.lengths import parse_lengths, parse_pauses  # noqa: PLC0415 - start-up time
     from twofold.bench.load.plan import LoadPlan  # noqa: PLC0415
-    from twofold.bench.load.shared import SharedPrefix  # noqa: PLC0415
+    from twofold.bench.load.requests import SharedPrefix  # noqa: PLC0415
 
     shared = SharedPrefix(flags.shared_prefix, groups=flags.prefix_groups) if flags.shared_prefix else None
     if shared is None and flags.prefix_groups != 1:

@@ -53,7 +53,7 @@ class TrafficOptions:
             raise ParameterError("A plan needs a rate.", param="rate", hint="Give --rate 10, or --trace FILE.")
         from twofold.bench.load.lengths import parse_lengths  # noqa: PLC0415
         from twofold.bench.load.plan import LoadPlan  # noqa: PLC0415
-        from twofold.bench.load.shared import SharedPrefix  # noqa: PLC0415
+        from twofold.bench.load.requests import SharedPrefix  # noqa: PLC0415
         from twofold.planner.simulate.jobs import said_nothing  # noqa: PLC0415 - start-up time
 
         shared = SharedPrefix(self.shared_prefix, groups=self.prefix_groups) if self.shared_prefix else None

@@ -242,3 +242,10 @@ def closest_match(name: str, known: Iterable[str]) -> str | None:
     candidates = [other for other in islice(known, MAX_COMPARED) if len(other) <= 2 * MAX_QUOTED]
     matches = difflib.get_close_matches(name, candidates, n=1, cutoff=0.6)
     return matches[0] if matches else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The hint for an unknown name: the closest of the known names, or all of them in their order."""
+    names = tuple(known)
+    close = closest_match(name, names)
+    return f"Did you mean {close!r}?" if close else f"Known: {', '.join(names)}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from twofold.bench.load.pauses import Pauses, parse_pauses
+from twofold.bench.load.lengths import Pauses, parse_pauses
 from twofold.core.errors import ParameterError
 
 

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from tests.bench.load.player import ended
 from twofold.bench.load.base import Ask, PromptMessage, Shared
-from twofold.bench.load.traces.lines import MAX_LINE_BYTES
 from twofold.bench.load.traces.own import write_trace
 from twofold.bench.load.traces.read import read_trace
-from twofold.bench.load.traces.trace import Extra, Later, Trace
+from twofold.bench.load.traces.trace import MAX_LINE_BYTES, Extra, Later, Trace
 from twofold.core.errors import ParameterError, ResourceError, UsageError
 
 HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens"
@@ -177,7 +176,7 @@ MOONCAKE_HOLES = [
     ('{"timestamp": 10, "input_length": 9, "output_length": 9}', "timestamp is earlier"),
     ('{"timestamp": 2000, "input_length": 9.5, "output_length": 9}', "input_length is 9.5, not a whole number"),
     ('{"timestamp": 2000, "input_length": 9}', "output_length is missing"),
-    ('{"timestamp": 2000, "input_length": 9, "output_length": 9, "hash_ids": 5}', "hash_ids is no list"),
+    ('{"timestamp": 2000, "input_length": 9, "output_length": 9, "hash_ids": 5}', "hash_ids is not a list"),
     ('{"timestamp": 2000, "input_length": 9, "output_length": 9, "hash_ids": [-1]}', "hash_ids holds -1"),
     ('{"timestamp": 2000, "input_length": 9, "output_length": 9, "hash_ids": [1, 2]}', "hash_ids has 2 blocks, but 9"),
 ]
@@ -204,14 +203,14 @@ OWN_HOLES = [
     ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "session": 3, "turn": 1}', "at_s is for first turns only"),
     ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "session": null}', "session is missing"),
     ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "shared": [[1, 6]]}', "shared has more tokens than the 5"),
-    ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "shared": [[1]]}', "shared holds something else"),
+    ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "shared": [[1]]}', "shared holds an entry that is not a pair"),
     ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "shared": {}}', "shared is not a list"),
-    ('{"at_s": 1, "prompt": "", "output_tokens": 5}', "prompt holds no text"),
-    ('{"at_s": 1, "prompt": "a", "messages": [], "output_tokens": 5}', "prompt stands beside messages"),
-    ('{"at_s": 1, "prompt": "a", "shared": [[1, 2]], "output_tokens": 5}', "shared stands beside a prompt"),
+    ('{"at_s": 1, "prompt": "", "output_tokens": 5}', "prompt needs a text"),
+    ('{"at_s": 1, "prompt": "a", "messages": [], "output_tokens": 5}', "prompt is given together with messages"),
+    ('{"at_s": 1, "prompt": "a", "shared": [[1, 2]], "output_tokens": 5}', "shared is given together with the text"),
     ('{"at_s": 1, "messages": [], "output_tokens": 5}', "messages is not a list of messages"),
-    ('{"at_s": 1, "messages": [{"role": "user"}], "output_tokens": 5}', "messages holds something else"),
-    ('{"at_s": 1, "messages": [{"role": "user", "content": 5}], "output_tokens": 5}', "messages holds no text"),
+    ('{"at_s": 1, "messages": [{"role": "user"}], "output_tokens": 5}', "messages holds an entry that is not"),
+    ('{"at_s": 1, "messages": [{"role": "user", "content": 5}], "output_tokens": 5}', "messages needs a text"),
     ('{"at_s": 1, "input_tokens": 5, "output_tokens": 5, "fields": []}', "fields is not a JSON object"),
 ]
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from twofold.bench.load.base import Shared
 from twofold.bench.load.draws import BLOCK, Draws, RandomStream
 from twofold.bench.load.lengths import Fixed, Uniform
-from twofold.bench.load.requests import RandomRequests
-from twofold.bench.load.shared import SharedPrefix
+from twofold.bench.load.requests import RandomRequests, SharedPrefix
 from twofold.core.errors import ParameterError
 
 

@@ -11,16 +11,14 @@ from hypothesis import strategies as st
 from tests.bench.load.player import ended, played
 from twofold.bench.load.arrivals import Arrivals
 from twofold.bench.load.base import Ask, PromptMessage, Shared
-from twofold.bench.load.conversations import Conversations, Shape
-from twofold.bench.load.lengths import Fixed, LogNormal, Uniform
+from twofold.bench.load.lengths import Fixed, LogNormal, Pauses, Uniform
 from twofold.bench.load.loops import PAUSE_S
-from twofold.bench.load.pauses import Pauses
-from twofold.bench.load.sessions import Held, Sessions
-from twofold.bench.load.shared import SharedPrefix
+from twofold.bench.load.requests import SharedPrefix
+from twofold.bench.load.sessions import Conversations, Held, Sessions, Shape
 from twofold.core.errors import ParameterError
 
 SHAPE = Shape(Fixed(3), Fixed(10), Fixed(5), Pauses("fixed", 2.0))
-DRAWN = Shape(Uniform(1, 5), Uniform(1, 99), Uniform(1, 9), Pauses("exp", 2.0), Uniform(200, 300))
+DRAWN = Shape(Uniform(1, 5), Uniform(1, 99), Uniform(1, 9), Pauses("exp", 2.0))
 
 
 def prompt(ask: Ask) -> tuple[PromptMessage, ...]:
@@ -106,10 +104,10 @@ def test_no_turn_is_due_after_the_end(opens: Arrivals | Held) -> None:
 
 
 def test_only_first_turns_begin_alike() -> None:
-    shape = Shape(Fixed(3), Fixed(10), Fixed(5), Pauses("fixed", 1.0), Fixed(100), SharedPrefix(0.5))
+    shape = Shape(Fixed(3), Fixed(10), Fixed(5), Pauses("fixed", 1.0), SharedPrefix(0.5))
     began = played(sessions(Arrivals(1.0), shape, most=2), 0.5)
     assert {(ask.turn, ask.input_tokens, ask.shared) for ask in began} == {
-        (0, 100, (Shared(0, 50),)),
+        (0, 10, (Shared(0, 5),)),
         (1, 10, ()),
         (2, 10, ()),
     }

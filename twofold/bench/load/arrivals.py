@@ -1,8 +1,8 @@
-"""When requests arrive that do not wait for each other: how the gaps between them are distributed.
+"""Arrival processes.
 
-Gaps are drawn from a gamma distribution with mean 1/rate and shape ``burstiness``, as vLLM's benchmark defines it:
-the deviation of a gap is 1/√burstiness of its mean. At 1 that is a Poisson process; below it arrivals are burstier,
-above it more even. A constant rate is the limit of infinite burstiness.
+Gaps between arrivals have a gamma distribution with mean 1/rate and shape ``burstiness``, as in vLLM's benchmark: their
+coefficient of variation is 1/√burstiness. 1 is a Poisson process, less is burstier, more is more even; a constant rate
+is the limit of infinite burstiness.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 from twofold.bench.load.checks import MAX_RATE, above_zero
 from twofold.bench.load.draws import Draws, RandomStream
-from twofold.core.errors import ParameterError, closest_match, describe_name
+from twofold.core.errors import ParameterError, describe_name, did_you_mean
 
 Kind: TypeAlias = Literal["constant", "poisson", "gamma"]
 
@@ -24,10 +24,10 @@ KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """An arrival process of ``rate`` requests a second; an infinite rate is all of them at once, at the start.
+    """An arrival process of ``rate`` requests a second; with an infinite rate all requests arrive at the start.
 
-    With a constant rate the first arrives at 0 and the others 1/rate apart; else the first arrives after a gap too.
-    ``burstiness`` is for "gamma" alone. ParameterError for what is impossible.
+    At a constant rate the first request arrives at 0; otherwise it arrives after a gap. ``burstiness`` is only for
+    "gamma". Raises ParameterError for invalid values.
     """
 
     rate: float
@@ -38,27 +38,20 @@ class Arrivals:
         if self.rate != math.inf:
             above_zero("rate", self.rate, MAX_RATE)
         if self.kind not in KINDS:
-            close = closest_match(self.kind, KINDS)
-            raise ParameterError(
-                f"{describe_name(self.kind)} is not an arrival process.",
-                param="arrivals",
-                hint=f"Did you mean {close!r}?" if close else f"Known: {', '.join(KINDS)}.",
-            )
+            message = f"{describe_name(self.kind)} is not an arrival process."
+            raise ParameterError(message, param="arrivals", hint=did_you_mean(self.kind, KINDS))
         if self.kind != "gamma" and self.burstiness != 1:
-            raise ParameterError(
-                f"burstiness is for gamma arrivals, not for {self.kind} ones.",
-                param="burstiness",
-                hint="Give --arrivals gamma.",
-            )
+            message = f"burstiness is for gamma arrivals, not for {self.kind} ones."
+            raise ParameterError(message, param="burstiness", hint="Give --arrivals gamma.")
         above_zero("burstiness", self.burstiness, 1e6)
 
     def describe(self) -> Mapping[str, Any]:
         rate = None if math.isinf(self.rate) else self.rate
-        said = {"kind": self.kind, "rate": rate}
-        return said | {"burstiness": self.burstiness} if self.kind == "gamma" else said
+        found = {"kind": self.kind, "rate": rate}
+        return found | {"burstiness": self.burstiness} if self.kind == "gamma" else found
 
     def moments(self, seed: int) -> Iterator[float]:
-        """When each request is due, in seconds, ascending and without end."""
+        """Arrival times in seconds, ascending and endless."""
         if self.kind == "constant":
             return (index / self.rate for index in count())
         mean = 1 / self.rate

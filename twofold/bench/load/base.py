@@ -1,23 +1,20 @@
-"""The seam of loads: what is asked, and what a load must know of what became of it.
-
-All times are seconds after the start of the run.
-"""
+"""What a load is: requests, and what the end of one calls for. All times are seconds after the start of the run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 Outcome: TypeAlias = Literal["ok", "refused", "failed", "broken", "late", "unfinished"]
-"""What became of a request.
+"""How a request ended.
 
-ok          all of the answer came
-refused     the server had no room for it: 429, 503, 529
-failed      the server answered with another error, at once or in the middle of an answer
-broken      no connection, one that was cut, or bytes that are no HTTP or no answer
-late        it took longer than a request may
-unfinished  the run ended before it did, because someone stopped it or the time to drain was over
+ok          the completion arrived whole
+refused     the server was overloaded: 429, 503, 529
+failed      the server answered with another error, at once or in the middle of a completion
+broken      no connection, a lost connection, or bytes that are no HTTP or do not match the API
+late        it took longer than the request timeout
+unfinished  the run ended first: it was stopped, or the drain period was over
 """
 
 FAILURES: Final[frozenset[Outcome]] = frozenset({"refused", "failed", "broken", "late"})
@@ -26,7 +23,7 @@ FAILURES: Final[frozenset[Outcome]] = frozenset({"refused", "failed", "broken", 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The next ``tokens`` tokens of a prompt are the same in all prompts that name ``key`` at that place."""
+    """The next ``tokens`` tokens of a prompt are equal in all prompts with ``key`` at that position."""
 
     key: int
     tokens: int
@@ -43,14 +40,14 @@ class Ask:
     """One request of a load.
 
     index          counts the requests of a run
-    due_s          when it is to leave
-    input_tokens   of the whole prompt, as the server counts it; in a later turn, of what is new in it
-    output_tokens  of the answer
-    shared         how the prompt begins, in order; at most ``input_tokens`` in all. The rest is its own
-    messages       what is sent as it stands, where a trace gives it: ``input_tokens`` is then only what the trace says
+    due_s          when to send it
+    input_tokens   of the whole prompt, as the server counts them; in a later turn, of the new message
+    output_tokens  of the completion
+    shared         prefix of the prompt that other prompts share, in order; at most ``input_tokens`` in all
+    messages       texts of a trace, sent unchanged; ``input_tokens`` is then what the trace says
     history        messages of the turns before
     session, turn  of a conversation; turns count from 0
-    fields         what else the body shall say
+    fields         additional fields of the request body
     """
 
     index: int
@@ -65,11 +62,15 @@ class Ask:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
+Prompt: TypeAlias = Callable[[Ask], tuple[PromptMessage, ...]]
+"""All messages that a request sends, its history first. Deterministic."""
+
+
 class EndedRequest(Protocol):
     """A request that ended.
 
-    ended_s  when the last of its reply came; None where nothing came
-    text     the answer
+    ended_s  when the last byte of the response arrived; None without a response
+    text     the completion
     """
 
     @property
@@ -86,21 +87,36 @@ class EndedRequest(Protocol):
 
 
 class Load(Protocol):
-    """Who is asked what, and when."""
+    """Requests and their times."""
 
     def describe(self) -> Mapping[str, Any]:
-        """What the report says of it: ``kind`` and its parameters, plain data."""
+        """``kind`` and its parameters for the report, plain data."""
         ...
 
     @property
     def max_open(self) -> int | None:
-        """Most requests that may be open at once; None where there is no limit."""
+        """Maximum of open requests; None for no limit."""
         ...
 
     def begin(self) -> Iterator[Ask]:
-        """The requests that are known from the start, ascending in ``due_s``; made one by one as they are taken."""
+        """The requests that wait for no other, ascending in ``due_s``; made one by one as they are taken."""
         ...
 
     def follow(self, ended: EndedRequest, now_s: float, /) -> Ask | None:
-        """What the end of a request calls for: the next turn, or the next one of a closed loop."""
+        """The request that follows an ended one: the next turn, or the next request of a closed loop."""
         ...
+
+
+def continues(ended: EndedRequest) -> bool:
+    """Whether a conversation can continue: some APIs refuse a history with an empty message of the assistant."""
+    return ended.outcome == "ok" and bool(ended.text)
+
+
+def history_after(ended: EndedRequest, prompt: Prompt) -> tuple[PromptMessage, ...]:
+    """The messages before the next turn; the last one is the completion."""
+    return (*prompt(ended.ask), PromptMessage("assistant", ended.text))
+
+
+def ended_s(ended: EndedRequest, now_s: float) -> float:
+    """When the response ended: the pause before the next turn starts then."""
+    return now_s if ended.ended_s is None else ended.ended_s

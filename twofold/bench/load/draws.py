@@ -1,8 +1,8 @@
-"""Random values by index: for a seed they are the same in whatever order they are asked for.
+"""Random values by index: for a seed they do not depend on the order of access.
 
-They are drawn in blocks, and each block has a generator of its own, made from the seed, what the values are for, and
-the number of the block. So the length of request 5000 does not depend on how many others were asked for before it, and
-two loads that differ in their arrivals alone ask for the same lengths.
+Values are sampled in blocks. Each block has its own generator, seeded with the seed, the stream and the number of the
+block. So the length of request 5000 does not depend on earlier accesses, and two loads that differ only in their
+arrivals have the same lengths.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from twofold.bench.load.checks import whole
 T = TypeVar("T", int, float)
 
 BLOCK: Final = 1024
-"""So many values are drawn at once."""
+"""Values sampled at once."""
 
-_KEPT: Final = 4
+_MAX_BLOCKS: Final = 4
 
 Draw: TypeAlias = Callable[[np.random.Generator, int], NDArray[Any]]
-"""Draws so many values."""
+"""Samples the given number of values."""
 
 
 class RandomStream(IntEnum):
-    """What random values are for. The numbers are part of what a seed means: they never change."""
+    """Purposes of random values. The numbers determine the values of a seed: they never change."""
 
     ARRIVALS = 0
     INPUT = 1
@@ -45,10 +45,7 @@ def generator(seed: int, stream: RandomStream, index: int) -> np.random.Generato
 
 
 class Draws(Generic[T]):
-    """The values of one stream; keeps the blocks that were used last.
-
-    ParameterError for a seed that is no whole number from 0.
-    """
+    """The values of one stream; keeps the last blocks. Raises ParameterError for an invalid seed."""
 
     def __init__(self, seed: int, stream: RandomStream, draw: Draw) -> None:
         self._seed = whole("seed", seed, 0, 2**63 - 1)
@@ -66,7 +63,7 @@ class Draws(Generic[T]):
     def _block(self, number: int) -> list[T]:
         found = self._blocks.get(number)
         if found is None:
-            if len(self._blocks) == _KEPT:
+            if len(self._blocks) == _MAX_BLOCKS:
                 del self._blocks[next(iter(self._blocks))]
             drawn = self._draw(generator(self._seed, self._stream, number), BLOCK)
             found = self._blocks[number] = cast("list[T]", drawn.tolist())

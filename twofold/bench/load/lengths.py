@@ -1,32 +1,35 @@
-"""How many tokens prompts and answers have: whole numbers of at least 1, fixed or drawn.
+"""Distributions of lengths (tokens, whole numbers from 1) and of pauses (seconds from 0), and the texts that name them.
 
-As texts, for flags:
+Lengths:
 
-    512                   always so many
-    256-1024              every number from 256 to 1024 as likely
-    uniform:512,0.5       the same within a share of the middle, as vLLM's range ratio: 256 to 768
+    512                   fixed
+    256-1024              uniform, both ends included
+    uniform:512,0.5       uniform around a middle, by vLLM's range ratio: 256 to 768
     normal:512,64         mean and standard deviation
-    lognormal:512,0.8     mean, and standard deviation as a share of it
-    list:128,512,2048     one of these, each as likely
+    lognormal:512,0.8     mean and coefficient of variation (standard deviation / mean)
+    list:128,512,2048     one of these, equally likely
 
-``normal`` and ``lognormal`` take a third number, the most that may be drawn: lognormal:512,0.8,4096. What lies outside
-of 1 and that most is set to it, so that the mean of what is drawn can be a little off.
+``normal`` and ``lognormal`` take a maximum as third number: lognormal:512,0.8,4096. Samples are clipped to 1 and that
+maximum, so their mean can differ a little from the given one.
+
+Pauses: ``2``, ``1-3`` (uniform), ``exp:2`` (exponential, by its mean), ``lognormal:2,0.5``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.bench.load.checks import MAX_TOKENS, above_zero, number, whole
+from twofold.bench.load.checks import MAX_SECONDS, MAX_TOKENS, above_zero, number, whole
 from twofold.core.errors import ParameterError, closest_match, describe_name
 
-FORMS: Final = "Known: 512, 256-1024, uniform:512,0.5, normal:512,64, lognormal:512,0.8, list:128,512."
+Parsed = TypeVar("Parsed")
 
 
 class Lengths(Protocol):
@@ -34,7 +37,7 @@ class Lengths(Protocol):
 
     @property
     def most(self) -> int:
-        """The longest that can be drawn."""
+        """The greatest length that can be sampled."""
         ...
 
     def draw(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
@@ -47,8 +50,18 @@ class Lengths(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class _Named:
+    kind: ClassVar[str]
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"kind": self.kind, **asdict(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed(_Named):
     length: int
+
+    kind = "fixed"
 
     def __post_init__(self) -> None:
         whole("a length", self.length, 1, MAX_TOKENS)
@@ -58,19 +71,18 @@ class Fixed:
         return self.length
 
     def draw(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
-        del rng  # nothing is left to chance
+        del rng  # nothing is random
         return np.full(size, self.length, np.int64)
-
-    def describe(self) -> Mapping[str, Any]:
-        return {"kind": "fixed", "length": self.length}
 
 
 @dataclass(frozen=True, slots=True)
-class Uniform:
-    """Every length from ``least`` to ``most``, both included, is as likely."""
+class Uniform(_Named):
+    """Lengths from ``least`` to ``most``, both included, equally likely."""
 
     least: int
     most: int
+
+    kind = "uniform"
 
     def __post_init__(self) -> None:
         whole("the least length", self.least, 1, MAX_TOKENS)
@@ -79,17 +91,16 @@ class Uniform:
     def draw(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
         return rng.integers(self.least, self.most, size, endpoint=True)
 
-    def describe(self) -> Mapping[str, Any]:
-        return {"kind": "uniform", "least": self.least, "most": self.most}
-
 
 @dataclass(frozen=True, slots=True)
-class Normal:
-    """A normal distribution, rounded, and clipped to 1 and ``most``."""
+class Normal(_Named):
+    """A normal distribution, rounded and clipped to 1 and ``most``."""
 
     mean: float
     deviation: float
     most: int = MAX_TOKENS
+
+    kind = "normal"
 
     def __post_init__(self) -> None:
         above_zero("the mean length", self.mean, MAX_TOKENS)
@@ -99,20 +110,19 @@ class Normal:
     def draw(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
         return _clipped(rng.normal(self.mean, self.deviation, size), self.most)
 
-    def describe(self) -> Mapping[str, Any]:
-        return {"kind": "normal", "mean": self.mean, "deviation": self.deviation, "most": self.most}
-
 
 @dataclass(frozen=True, slots=True)
-class LogNormal:
-    """A log-normal distribution by its own mean and coefficient of variation, rounded, and clipped to 1 and ``most``.
+class LogNormal(_Named):
+    """A log-normal distribution by its own mean and coefficient of variation, rounded and clipped to 1 and ``most``.
 
-    Where the variation is c, the logarithm has variance s² = ln(1 + c²) and mean ln(mean) − s²/2.
+    With a variation c, the logarithm has variance s² = ln(1 + c²) and mean ln(mean) − s²/2.
     """
 
     mean: float
     variation: float
     most: int = MAX_TOKENS
+
+    kind = "lognormal"
 
     def __post_init__(self) -> None:
         above_zero("the mean length", self.mean, MAX_TOKENS)
@@ -123,16 +133,14 @@ class LogNormal:
         variance = math.log1p(self.variation**2)
         return _clipped(rng.lognormal(math.log(self.mean) - variance / 2, math.sqrt(variance), size), self.most)
 
-    def describe(self) -> Mapping[str, Any]:
-        return {"kind": "lognormal", "mean": self.mean, "variation": self.variation, "most": self.most}
-
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """One of ``values``, each place in it as likely."""
+class Listed(_Named):
+    """One of ``values``, each entry equally likely."""
 
     values: tuple[int, ...]
 
+    kind = "list"
     max_values: ClassVar[int] = 100_000
 
     def __post_init__(self) -> None:
@@ -147,63 +155,112 @@ class Listed:
     def draw(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
         return rng.choice(np.array(self.values, np.int64), size)
 
+
+PauseKind: TypeAlias = Literal["fixed", "uniform", "exp", "lognormal"]
+
+_PARAMETERS: Final[Mapping[PauseKind, tuple[str, ...]]] = {
+    "fixed": ("seconds",),
+    "uniform": ("least", "most"),
+    "exp": ("mean",),
+    "lognormal": ("mean", "variation"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """A distribution of pauses. ``_PARAMETERS`` names what ``first`` and ``second`` are for each kind."""
+
+    kind: PauseKind
+    first: float
+    second: float = 0.0
+
+    def __post_init__(self) -> None:
+        number("a pause", self.first, 0, MAX_SECONDS)
+        if self.kind == "uniform":
+            number("the longest pause", self.second, self.first, MAX_SECONDS)
+        else:
+            number("the variation of pauses", self.second, 0, 100)
+
     def describe(self) -> Mapping[str, Any]:
-        return {"kind": "list", "values": list(self.values)}
+        return {"kind": self.kind, **dict(zip(_PARAMETERS[self.kind], (self.first, self.second), strict=False))}
+
+    def draw(self, rng: np.random.Generator, size: int) -> NDArray[np.float64]:
+        """(size,) seconds."""
+        match self.kind:
+            case "fixed":
+                return np.full(size, float(self.first))
+            case "uniform":
+                return rng.uniform(self.first, self.second, size)
+            case "exp":
+                return rng.exponential(self.first, size)
+            case "lognormal":
+                variance = math.log1p(self.second**2)
+                return self.first * rng.lognormal(-variance / 2, math.sqrt(variance), size)
 
 
 def parse_lengths(text: str, param: str) -> Lengths:
-    """Lengths as the head of this file spells them. ParameterError with ``param`` for anything else."""
+    """Lengths as the docstring of this module spells them. Raises ParameterError with ``param``."""
+    examples = "512, 256-1024, uniform:512,0.5, normal:512,64, lognormal:512,0.8, list:128,512"
+    return _parse(text, param, "length", _LENGTHS, examples)
+
+
+def parse_pauses(text: str, param: str) -> Pauses:
+    """Pauses as the docstring of this module spells them. Raises ParameterError with ``param``."""
+    return _parse(text, param, "pause", _PAUSES, "2, 1-3, exp:2, lognormal:2,0.5")
+
+
+def _parse(
+    text: str, param: str, noun: str, kinds: Mapping[str, Callable[[Sequence[str]], Parsed]], examples: str
+) -> Parsed:
+    """Parses ``kind:numbers``; the kind "" takes one number, or two with a dash."""
+    kind, colon, rest = text.strip().partition(":")
+    forms = f"Known: {examples}."
     try:
-        return _parsed(text.strip(), param)
+        if not colon:
+            return kinds[""](kind.split("-", 1))
+        if kind not in kinds:
+            close = closest_match(kind, kinds)
+            hint = f"Did you mean {close}:{rest}?" if close else forms
+            raise ParameterError(f"{describe_name(kind)} is not a {noun} distribution.", param=param, hint=hint)
+        return kinds[kind](rest.split(","))
     except ParameterError as error:
         raise ParameterError(f"{param} {describe_name(text)}: {error}", param=param, hint=error.hint) from None
     except (ValueError, OverflowError):
-        raise ParameterError(f"{param} {describe_name(text)} is not a valid length.", param=param, hint=FORMS) from None
+        raise ParameterError(f"{param} {describe_name(text)} is not a valid {noun}.", param=param, hint=forms) from None
 
 
-def _parsed(text: str, param: str) -> Lengths:
-    kind, colon, rest = text.partition(":")
-    if colon:
-        if kind not in _KINDS:
-            close = closest_match(kind, _KINDS)
-            hint = f"Did you mean {close}:{rest}?" if close else FORMS
-            raise ParameterError(f"{describe_name(kind)} is not a length distribution.", param=param, hint=hint)
-        return _KINDS[kind](rest.split(","))
-    least, dash, most = text.partition("-")
-    return Uniform(int(least), int(most)) if dash else Fixed(int(text))
+def _simple(values: Sequence[str]) -> Lengths:
+    return Uniform(int(values[0]), int(values[1])) if len(values) > 1 else Fixed(int(values[0]))
 
 
-def _uniform(values: list[str]) -> Lengths:
+def _around(values: Sequence[str]) -> Lengths:
     middle, share = values
     half = number("the range ratio", float(share), 0, 1) * int(middle)
     return Uniform(max(1, math.ceil(int(middle) - half)), math.floor(int(middle) + half))
 
 
-def _normal(values: list[str]) -> Lengths:
-    mean, deviation, *most = values
-    return Normal(float(mean), float(deviation), *_most(most))
+def _bell(kind: type[Normal | LogNormal], values: Sequence[str]) -> Lengths:
+    mean, spread, most = values if len(values) == 3 else (*values, str(MAX_TOKENS))
+    return kind(float(mean), float(spread), int(most))
 
 
-def _lognormal(values: list[str]) -> Lengths:
-    mean, variation, *most = values
-    return LogNormal(float(mean), float(variation), *_most(most))
-
-
-def _most(values: list[str]) -> tuple[int, ...]:
-    if len(values) > 1:
+def _pauses(kind: PauseKind, values: Sequence[str]) -> Pauses:
+    if len(values) != len(_PARAMETERS[kind]):
         raise ValueError(values)
-    return tuple(int(value) for value in values)
+    return Pauses(kind, *map(float, values))
 
 
-def _listed(values: list[str]) -> Lengths:
-    return Listed(tuple(int(value) for value in values))
-
-
-_KINDS: Final[Mapping[str, Callable[[list[str]], Lengths]]] = {
-    "uniform": _uniform,
-    "normal": _normal,
-    "lognormal": _lognormal,
-    "list": _listed,
+_LENGTHS: Final[Mapping[str, Callable[[Sequence[str]], Lengths]]] = {
+    "": _simple,
+    "uniform": _around,
+    "normal": partial(_bell, Normal),
+    "lognormal": partial(_bell, LogNormal),
+    "list": lambda values: Listed(tuple(int(value) for value in values)),
+}
+_PAUSES: Final[Mapping[str, Callable[[Sequence[str]], Pauses]]] = {
+    "": lambda values: _pauses("uniform" if len(values) > 1 else "fixed", values),
+    "exp": partial(_pauses, "exp"),
+    "lognormal": partial(_pauses, "lognormal"),
 }
 
 

@@ -1,7 +1,6 @@
-"""Open loops, whose requests are due at given times, and closed loops, whose clients wait for their replies.
+"""Open loops, whose requests are due at given times, and closed loops, whose clients wait for their responses.
 
-A closed loop measures what a server can do at a concurrency, never how it copes with a rate: a server that stalls gets
-no requests, and so its clients wait for nothing.
+A closed loop measures a server at a concurrency, not at a rate: a server that stalls gets no further requests.
 """
 
 from __future__ import annotations
@@ -18,16 +17,15 @@ from twofold.bench.load.requests import RandomRequests
 from twofold.core.errors import ParameterError
 
 PAUSE_S: Final = 0.1
-"""A client whose request failed asks again no sooner than so long after that request was due, or else a server that
-refuses at once would be asked thousands of times a second."""
+"""Minimum time from a failed request of a client to its next one: a server that refuses at once would otherwise get
+thousands of requests a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """Requests that become due by ``arrivals`` in ``duration_s`` seconds, at most ``requests`` of them.
+    """Requests that arrive by ``arrivals`` for ``duration_s`` seconds, at most ``requests``.
 
-    At most ``max_open`` are open at once; what is due beyond that waits at the client. ParameterError where there is
-    no end.
+    At most ``max_open`` are open at once; others wait at the client. Raises ParameterError without an end.
     """
 
     arrivals: Arrivals
@@ -61,16 +59,16 @@ class OpenLoop:
             yield self.asks.ask(index, due_s)
 
     def follow(self, ended: EndedRequest, now_s: float) -> Ask | None:
-        """Nothing: nobody waits for an answer before the next request."""
+        """None: no request waits for another."""
         del ended, now_s
         return None
 
 
 class ClosedLoop:
-    """``concurrency`` clients, each of which sends its next request when the one before was answered.
+    """``concurrency`` clients, each of which sends its next request when the one before has ended.
 
-    They begin evenly spread over ``ramp_s`` seconds, and end when ``duration_s`` is over or ``requests`` were sent.
-    Raises ParameterError for what is impossible.
+    They start evenly spread over ``ramp_s`` seconds, and stop after ``duration_s`` seconds or ``requests`` requests.
+    Raises ParameterError for invalid values.
     """
 
     def __init__(
@@ -83,27 +81,20 @@ class ClosedLoop:
         ramp_s: float = 0.0,
     ) -> None:
         an_end(duration_s, requests, "A closed loop")
-        self._clients = whole("concurrency", concurrency, 1, MAX_REQUESTS)
+        self.max_open = whole("concurrency", concurrency, 1, MAX_REQUESTS)
         self._ramp_s = number("ramp", ramp_s, 0, MAX_SECONDS)
         if not before(ramp_s, duration_s):
-            raise ParameterError(
-                f"A ramp of {ramp_s:g} s must be shorter than the run of {duration_s:g} s.",
-                param="ramp",
-                hint="Let it be shorter than --duration.",
-            )
+            message = f"A ramp of {ramp_s:g} s must be shorter than the run of {duration_s:g} s."
+            raise ParameterError(message, param="ramp", hint="Make it shorter than --duration.")
         self._asks = asks
         self._most = MAX_REQUESTS if requests is None else requests
         self.duration_s, self.requests = duration_s, requests
         self._next = 0
 
-    @property
-    def max_open(self) -> int | None:
-        return self._clients
-
     def describe(self) -> Mapping[str, Any]:
         return {
             "kind": "closed",
-            "concurrency": self._clients,
+            "concurrency": self.max_open,
             "ramp_s": self._ramp_s,
             "pause_after_failure_s": PAUSE_S,
             "duration_s": self.duration_s,
@@ -112,9 +103,9 @@ class ClosedLoop:
         }
 
     def begin(self) -> Iterator[Ask]:
-        first = min(self._clients, self._most)
+        first = min(self.max_open, self._most)
         self._next = first
-        return (self._asks.ask(index, index * self._ramp_s / self._clients) for index in range(first))
+        return (self._asks.ask(index, index * self._ramp_s / self.max_open) for index in range(first))
 
     def follow(self, ended: EndedRequest, now_s: float) -> Ask | None:
         """The next request of the client whose request ended."""

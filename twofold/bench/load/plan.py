@@ -1,4 +1,4 @@
-"""Which load a user asked for, so that it can be made again at another rate or concurrency."""
+"""A user's choice of a synthetic load, from which it can be made at any rate or concurrency."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from twofold.bench.load.arrivals import Arrivals
-from twofold.bench.load.base import Load
-from twofold.bench.load.conversations import Conversations, Shape
-from twofold.bench.load.lengths import Fixed, Lengths
+from twofold.bench.load.base import Load, Prompt
+from twofold.bench.load.lengths import Fixed, Lengths, Pauses
 from twofold.bench.load.loops import ClosedLoop, OpenLoop
-from twofold.bench.load.pauses import Pauses
-from twofold.bench.load.requests import RandomRequests
-from twofold.bench.load.sessions import Held, Sessions
-from twofold.bench.load.shared import SharedPrefix
-from twofold.bench.load.turns import Prompt
+from twofold.bench.load.requests import RandomRequests, SharedPrefix
+from twofold.bench.load.sessions import Conversations, Held, Sessions, Shape
 from twofold.core.errors import ParameterError
 
 DURATION_S: Final = 60.0
@@ -23,13 +19,13 @@ DURATION_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
-    """A made-up load.
+    """A synthetic load.
 
-    rate         requests a second, of an open loop; of sessions where there are ``turns``
-    concurrency  without a rate, how many clients a closed loop has; with one, the most requests open at once
-    duration_s   for which requests become due; DURATION_S where neither this nor ``requests`` is said
-    kind         of arrivals, with ``burstiness`` for gamma ones
-    ramp_s       over which a closed loop starts
+    rate         of an open loop, in requests a second; with ``turns``, in sessions a second
+    concurrency  without a rate, clients of a closed loop; with a rate, the maximum of open requests
+    duration_s   time in which requests become due; default: DURATION_S, or none with ``requests``
+    kind         of arrivals; ``burstiness`` is for gamma arrivals
+    ramp_s       time over which the clients of a closed loop start
     """
 
     rate: float | None = None
@@ -61,9 +57,9 @@ class LoadPlan:
         return self.turns.most > 1
 
     def load(self, prompt: Prompt, seed: int) -> Load:
-        """The load. ``prompt`` says what a request sent, for the turns after it.
+        """The load. ``prompt`` gives the messages of a request, for the history of later turns.
 
-        Raises ParameterError where neither a rate nor a concurrency is known, and for what is impossible.
+        Raises ParameterError without a rate and a concurrency, and for invalid values.
         """
         if self.rate is None and self.concurrency is None:
             raise ParameterError(
@@ -84,14 +80,8 @@ class LoadPlan:
         shape = Shape(
             self.turns, self.input_tokens, self.output_tokens, self.pauses, shared=self.shared, fields=self.fields
         )
-        opens: Arrivals | Held
-        if self.rate is not None:
-            opens = self._arrivals(self.rate)
-        else:
-            assert self.concurrency is not None
-            opens = Held(self.concurrency, self.ramp_s)
         return Sessions(
-            opens,
+            Held(self.concurrency or 0, self.ramp_s) if self.rate is None else self._arrivals(self.rate),
             Conversations(shape, seed=seed),
             prompt,
             duration_s=self.until_s,

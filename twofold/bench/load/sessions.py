@@ -1,29 +1,141 @@
-"""Conversations: each turn waits for the answer to the one before, and says what was really answered.
+"""Synthetic conversations: each turn waits for the completion before it, and repeats it in its history.
 
-Sessions are opened by an arrival process, as in an open loop, or so many are held at all times, as in a closed one.
-Within a session the next turn is due when the answer before it ended and the pause is over. A session ends after its
-last turn, and where a turn failed or was answered with no text: there is nothing to go on from.
+Sessions are opened by an arrival process, as in an open loop, or a fixed number is open at all times, as in a closed
+loop. A turn is due when the completion before it ended and the pause is over. A session ends after its last turn, or
+with a turn that failed or got an empty completion.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from twofold.bench.load.arrivals import Arrivals
-from twofold.bench.load.base import FAILURES, Ask, EndedRequest
+from twofold.bench.load.base import (
+    FAILURES,
+    Ask,
+    EndedRequest,
+    Prompt,
+    PromptMessage,
+    Shared,
+    continues,
+    ended_s,
+    history_after,
+)
 from twofold.bench.load.checks import MAX_REQUESTS, MAX_SECONDS, an_end, before, number, whole
-from twofold.bench.load.conversations import Conversations
+from twofold.bench.load.draws import Draws, RandomStream, generator
+from twofold.bench.load.lengths import Lengths, Pauses
 from twofold.bench.load.loops import PAUSE_S
-from twofold.bench.load.turns import Prompt, ended_s, goes_on, history_after
+from twofold.bench.load.requests import SharedPrefix
 from twofold.core.errors import ParameterError
+
+MAX_TURNS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPlan:
+    """One session. ``first`` is the index of its first request; the tuples have a value for each turn, and
+    ``pauses_s`` the pause before it."""
+
+    session: int
+    first: int
+    input_tokens: tuple[int, ...]
+    output_tokens: tuple[int, ...]
+    pauses_s: tuple[float, ...]
+    shared: tuple[Shared, ...]
+
+    @property
+    def turns(self) -> int:
+        return len(self.input_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Distributions of conversations.
+
+    turns          of a session
+    new_tokens     that each turn adds to the prompt
+    output_tokens  of each completion
+    pauses         between a completion and the next turn
+    shared         prefix of first turns
+    """
+
+    turns: Lengths
+    new_tokens: Lengths
+    output_tokens: Lengths
+    pauses: Pauses
+    shared: SharedPrefix | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.turns.most > MAX_TURNS:
+            raise ParameterError(
+                f"A session may have {MAX_TURNS} turns, but {self.turns.most} could be drawn.",
+                param="turns",
+                hint="Give a maximum as third number: lognormal:5,1,20.",
+            )
+
+    def describe(self) -> Mapping[str, Any]:
+        return {
+            "turns": self.turns.describe(),
+            "first_tokens": self.new_tokens.describe(),
+            "new_tokens": self.new_tokens.describe(),
+            "output_tokens": self.output_tokens.describe(),
+            "think_s": self.pauses.describe(),
+            "shared": None if self.shared is None else self.shared.describe(),
+        }
+
+
+class Conversations:
+    """The sessions of a seed by their number; each is the same in whatever order they are taken."""
+
+    def __init__(self, shape: Shape, *, seed: int = 0) -> None:
+        self.seed = whole("seed", seed, 0, 2**63 - 1)
+        self._shape = shape
+        self._turns = Draws[int](seed, RandomStream.TURNS, shape.turns.draw)
+        self._first = [0]
+
+    def describe(self) -> Mapping[str, Any]:
+        return {**self._shape.describe(), "seed": self.seed}
+
+    def plan(self, session: int) -> SessionPlan:
+        shape, turns = self._shape, self._turns[session]
+        rng = generator(self.seed, RandomStream.SESSIONS, session)
+        new = shape.new_tokens.draw(rng, turns).tolist()
+        output = shape.output_tokens.draw(rng, turns).tolist()
+        pauses = shape.pauses.draw(rng, turns).tolist()
+        (first,) = shape.new_tokens.draw(rng, 1).tolist()
+        pieces: tuple[Shared, ...] = ()
+        if shape.shared is not None:
+            pieces = shape.shared.pieces(int(shape.shared.draw(rng, 1)[0]), first)
+        return SessionPlan(session, self._index(session), (first, *new[1:]), tuple(output), (0.0, *pauses[1:]), pieces)
+
+    def ask(self, plan: SessionPlan, turn: int, due_s: float, history: tuple[PromptMessage, ...] = ()) -> Ask:
+        """The request of a turn. Requests are numbered session after session."""
+        return Ask(
+            plan.first + turn,
+            due_s,
+            plan.input_tokens[turn],
+            plan.output_tokens[turn],
+            plan.shared if turn == 0 else (),
+            history=history,
+            session=plan.session,
+            turn=turn,
+            fields=self._shape.fields,
+        )
+
+    def _index(self, session: int) -> int:
+        known = self._first
+        while len(known) <= session:
+            known.append(known[-1] + self._turns[len(known) - 1])
+        return known[session]
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """So many sessions are open at all times; the first begin evenly spread over ``ramp_s`` seconds."""
+    """``sessions`` are open at all times; the first ones start evenly spread over ``ramp_s`` seconds."""
 
     sessions: int
     ramp_s: float = 0.0
@@ -37,10 +149,10 @@ class Held:
 
 
 class Sessions:
-    """Sessions of ``talks``, opened as ``opens`` says until ``duration_s`` is over or ``sessions`` were.
+    """Sessions of ``talks``, opened by ``opens`` for ``duration_s`` seconds or until ``sessions`` were opened.
 
-    No turn becomes due after ``duration_s``. ``prompt`` says what a request sent, for the turns after it. At most
-    ``max_open`` requests are open at once. ParameterError for what is impossible.
+    No turn is due after ``duration_s``. ``prompt`` gives the messages of a request, for the history of later turns. At
+    most ``max_open`` requests are open at once. Raises ParameterError for invalid values.
     """
 
     def __init__(
@@ -60,20 +172,15 @@ class Sessions:
             whole("concurrency", max_open, 1, MAX_REQUESTS)
         self._opens, self._talks, self._prompt = opens, talks, prompt
         self._most = MAX_REQUESTS if sessions is None else sessions
-        self._max_open = max_open
-        self.duration_s, self.sessions = duration_s, sessions
+        self.max_open, self.duration_s, self.sessions = max_open, duration_s, sessions
         self._next = 0
-
-    @property
-    def max_open(self) -> int | None:
-        return self._max_open
 
     def describe(self) -> Mapping[str, Any]:
         opens = self._opens
         return {
             "kind": "sessions",
             **({"arrivals": opens.describe()} if isinstance(opens, Arrivals) else opens.describe()),
-            "most_open": self._max_open,
+            "most_open": self.max_open,
             "duration_s": self.duration_s,
             "sessions": self.sessions,
             **self._talks.describe(),
@@ -87,10 +194,10 @@ class Sessions:
         return self._opened(session * opens.ramp_s / opens.sessions for session in range(first))
 
     def follow(self, ended: EndedRequest, now_s: float) -> Ask | None:
-        """The next turn; where there is none and so many sessions are held, the first of a new session."""
+        """The next turn; after the last one, with a fixed number of sessions, the first turn of a new session."""
         ask, over_s = ended.ask, ended_s(ended, now_s)
         assert ask.session is not None
-        if goes_on(ended):
+        if continues(ended):
             plan = self._talks.plan(ask.session)
             turn = ask.turn + 1
             if turn < plan.turns:
@@ -99,10 +206,7 @@ class Sessions:
                     return None
                 return self._talks.ask(plan, turn, due_s, history_after(ended, self._prompt))
         due_s = max(over_s, ask.due_s + PAUSE_S) if ended.outcome in FAILURES else over_s
-        return self._another(due_s) if isinstance(self._opens, Held) else None
-
-    def _another(self, due_s: float) -> Ask | None:
-        if self._next >= self._most or not before(due_s, self.duration_s):
+        if not isinstance(self._opens, Held) or self._next >= self._most or not before(due_s, self.duration_s):
             return None
         self._next += 1
         return self._talks.ask(self._talks.plan(self._next - 1), 0, due_s)

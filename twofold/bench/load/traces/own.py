@@ -1,4 +1,4 @@
-"""Our own traces: JSON lines, one request in each.
+"""Twofold's format of traces: JSON lines, one request in each.
 
     {"at_s": 0.0, "input_tokens": 512, "output_tokens": 128}
     {"at_s": 0.4, "input_tokens": 900, "output_tokens": 64, "shared": [[7, 400], [12, 200]]}
@@ -6,17 +6,17 @@
     {"at_s": 2.0, "session": 3, "input_tokens": 300, "output_tokens": 50}
     {"after_s": 4.0, "session": 3, "turn": 1, "input_tokens": 40, "output_tokens": 50}
 
-    at_s            when it arrives, in seconds; ascending
-    input_tokens    of the prompt; of what is new in it, in a later turn
-    output_tokens   of the answer
-    shared          how the prompt begins: pairs of a key and a number of tokens. Prompts that name a key at the same
-                    place have the same tokens there
-    messages        what is sent, as [{"role": "user", "content": "…"}, …], or
-    prompt          what is sent, as one message of the user. Either stands instead of a made-up prompt, and
-                    ``input_tokens`` may then be left out
-    session, turn   a conversation, by a number, and its turn from 0. Turns stand in their order
-    after_s         of a later turn, instead of ``at_s``: seconds after the answer to the turn before
-    fields          what else the body shall say
+    at_s            arrival time in seconds; ascending
+    input_tokens    of the prompt; in a later turn, of the new message
+    output_tokens   of the completion
+    shared          shared prefix of the prompt, as pairs of a key and a number of tokens: prompts with equal keys at
+                    the same position have equal tokens there
+    messages        messages to send, [{"role": "user", "content": "…"}, …], or
+    prompt          the text of one message of the user. Either replaces the synthetic prompt, and ``input_tokens`` is
+                    then optional
+    session, turn   number of a conversation, and of its turn from 0, in ascending order
+    after_s         of a later turn, instead of ``at_s``: seconds after the completion before it
+    fields          additional fields of the request body
 
 Other fields are errors.
 """
@@ -31,11 +31,9 @@ import orjson
 
 from twofold.bench.load.base import Ask, EndedRequest, PromptMessage
 from twofold.bench.load.checks import MAX_SECONDS
-from twofold.bench.load.conversations import MAX_TURNS
-from twofold.bench.load.traces.lines import TraceLineError, seconds, whole
-from twofold.bench.load.traces.mooncake import parsed
-from twofold.bench.load.traces.trace import MAX_KEY, Extra, Later, Trace
-from twofold.core.errors import ResourceError, closest_match
+from twofold.bench.load.sessions import MAX_TURNS
+from twofold.bench.load.traces.trace import MAX_KEY, Extra, Later, Trace, TraceLineError, seconds, whole
+from twofold.core.errors import ResourceError, did_you_mean
 
 FIELDS: Final = frozenset(
     {"at_s", "after_s", "input_tokens", "output_tokens", "shared", "messages", "prompt", "session", "turn", "fields"}
@@ -56,9 +54,13 @@ class OwnReader:
         if value.keys() == _PLAIN:
             self._first(value, Extra(), _input(value, None), [])
             return
-        _check_names(value)
+        for name in value.keys() - FIELDS:
+            raise TraceLineError(f"{name:.60}", "is not a field of a trace", hint=did_you_mean(name, sorted(FIELDS)))
         session, turn = self._place(value)
-        extra = Extra(session, _messages(value), _fields(value))
+        fields = value.get("fields", {})
+        if not isinstance(fields, dict):
+            raise TraceLineError("fields", "is not a JSON object")
+        extra = Extra(session, _messages(value), fields)
         tokens, pieces = _input(value, extra.messages), _shared(value)
         if turn:
             self._later(value, turn, extra, tokens)
@@ -88,11 +90,11 @@ class OwnReader:
         self._trace.later.setdefault(extra.session, []).append(Later(turn, after_s, tokens, output, extra))
 
     def _place(self, value: dict[str, Any]) -> tuple[int | None, int]:
-        """Session and turn. LineError where the turn does not come next in its session."""
+        """Session and turn. Raises TraceLineError if the turn is not the next one of its session."""
         turn = whole("turn", value.get("turn", 0), 0, MAX_TURNS - 1)
         if "session" not in value:
             if turn:
-                raise TraceLineError("session", "is missing, for there is a turn")
+                raise TraceLineError("session", "is missing: a turn needs one")
             session = None
         else:
             session = whole("session", value["session"], 0, _MAX_SESSION)
@@ -105,18 +107,18 @@ class OwnReader:
 
 
 def write_trace(path: Path, requests: Iterable[EndedRequest]) -> None:
-    """Writes what was asked, for another run to ask again. ResourceError where the file cannot be written."""
+    """Writes requests as a trace that can be replayed. Raises ResourceError if the file cannot be written."""
     try:
         with path.open("wb") as file:
             file.writelines(orjson.dumps(line) + b"\n" for line in _written(requests))
     except OSError as error:
-        raise ResourceError(f"{path} cannot be written: {error.strerror}.", hint="Name another file.") from error
+        raise ResourceError(f"{path} cannot be written: {error.strerror}.", hint="Give another file.") from error
 
 
 def _written(requests: Iterable[EndedRequest]) -> Iterator[dict[str, Any]]:
     ended: dict[tuple[int, int], float] = {}
     for each in sorted(requests, key=lambda each: (each.ask.due_s, each.ask.index)):
-        ask, line = each.ask, _what(each.ask)
+        ask, line = each.ask, _fields(each.ask)
         if ask.turn:
             assert ask.session is not None
             line["after_s"] = max(0.0, ask.due_s - ended[ask.session, ask.turn - 1])
@@ -127,7 +129,7 @@ def _written(requests: Iterable[EndedRequest]) -> Iterator[dict[str, Any]]:
         yield line
 
 
-def _what(ask: Ask) -> dict[str, Any]:
+def _fields(ask: Ask) -> dict[str, Any]:
     line: dict[str, Any] = {"output_tokens": ask.output_tokens}
     if ask.input_tokens:
         line["input_tokens"] = ask.input_tokens
@@ -140,12 +142,15 @@ def _what(ask: Ask) -> dict[str, Any]:
     return line | ({"fields": dict(ask.fields)} if ask.fields else {})
 
 
-def _check_names(value: dict[str, Any]) -> None:
-    for name in value:
-        if name not in FIELDS:
-            close = closest_match(name, FIELDS)
-            hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(sorted(FIELDS))}."
-            raise TraceLineError(f"{name:.60}", "is not a field of a trace", hint=hint)
+def parsed(line: bytes) -> dict[str, Any]:
+    """The JSON object of a line. Raises TraceLineError."""
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise TraceLineError("", f"is not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise TraceLineError("", "is not a JSON object")
+    return value
 
 
 def _input(value: dict[str, Any], messages: tuple[PromptMessage, ...] | None) -> int:
@@ -157,33 +162,23 @@ def _input(value: dict[str, Any], messages: tuple[PromptMessage, ...] | None) ->
 def _messages(value: dict[str, Any]) -> tuple[PromptMessage, ...] | None:
     if "prompt" in value:
         if "messages" in value:
-            raise TraceLineError("prompt", "stands beside messages; give one of them")
+            raise TraceLineError("prompt", "is given together with messages; give one of them")
         return (PromptMessage("user", _text("prompt", value["prompt"])),)
     if "messages" not in value:
         return None
     listed = value["messages"]
     if not isinstance(listed, list) or not listed:
         raise TraceLineError("messages", "is not a list of messages")
-    return tuple(_message(each) for each in listed)
-
-
-def _message(value: object) -> PromptMessage:
-    if not isinstance(value, dict) or value.keys() != {"role", "content"}:
-        raise TraceLineError("messages", 'holds something else than {"role": …, "content": …}')
-    return PromptMessage(_text("messages", value["role"]), _text("messages", value["content"]))
+    for each in listed:
+        if not isinstance(each, dict) or each.keys() != {"role", "content"}:
+            raise TraceLineError("messages", 'holds an entry that is not {"role": …, "content": …}')
+    return tuple(PromptMessage(_text("messages", each["role"]), _text("messages", each["content"])) for each in listed)
 
 
 def _text(field: str, value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise TraceLineError(field, "holds no text where one belongs")
+        raise TraceLineError(field, "needs a text that is not empty")
     return value
-
-
-def _fields(value: dict[str, Any]) -> dict[str, Any]:
-    fields = value.get("fields", {})
-    if not isinstance(fields, dict):
-        raise TraceLineError("fields", "is not a JSON object")
-    return fields
 
 
 def _shared(value: dict[str, Any]) -> list[tuple[int, int]]:
@@ -191,11 +186,7 @@ def _shared(value: dict[str, Any]) -> list[tuple[int, int]]:
     if not isinstance(listed, list):
         raise TraceLineError("shared", "is not a list of pairs")
     if listed and ("messages" in value or "prompt" in value):
-        raise TraceLineError("shared", "stands beside a prompt that is given")
-    return [_piece(each) for each in listed]
-
-
-def _piece(value: object) -> tuple[int, int]:
-    if not isinstance(value, list) or len(value) != 2:
-        raise TraceLineError("shared", "holds something else than pairs of a key and a number of tokens")
-    return whole("shared", value[0], 0, MAX_KEY), whole("shared", value[1], 1)
+        raise TraceLineError("shared", "is given together with the text of the prompt")
+    if any(not isinstance(each, list) or len(each) != 2 for each in listed):
+        raise TraceLineError("shared", "holds an entry that is not a pair of a key and a number of tokens")
+    return [(whole("shared", key, 0, MAX_KEY), whole("shared", tokens, 1)) for key, tokens in listed]

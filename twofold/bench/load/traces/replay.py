@@ -1,10 +1,8 @@
-"""A trace as a load: the same requests again, faster or slower, longer or shorter, or a part of them.
+"""Replays a trace, or a part of it, at another speed or with scaled lengths.
 
-Laws
-- The first request that is kept is due at 0, and gaps and pauses are divided by one speed.
-- Where lengths are scaled, so are the places where shared pieces of prompts begin and end. What two prompts shared they
-  share then too.
-- A piece that no other of the kept requests names, at the end of what a prompt shares, is of its own tokens.
+- The first selected request is due at 0; gaps and pauses are divided by the speed.
+- Scaling lengths scales the boundaries of shared pieces, so prompts that shared a prefix still do.
+- Pieces at the end of a prompt's shared prefix that no other selected request has are not shared.
 """
 
 from __future__ import annotations
@@ -17,17 +15,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.bench.load.base import Ask, EndedRequest, PromptMessage, Shared
+from twofold.bench.load.base import (
+    Ask,
+    EndedRequest,
+    Prompt,
+    PromptMessage,
+    Shared,
+    continues,
+    ended_s,
+    history_after,
+)
 from twofold.bench.load.checks import MAX_RATE, MAX_REQUESTS, MAX_SECONDS, above_zero, number, whole
 from twofold.bench.load.traces.trace import Extra, Later, Trace
-from twofold.bench.load.turns import Prompt, ended_s, goes_on, history_after
 from twofold.core.errors import ParameterError
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which requests of a trace: those that arrive from ``from_s`` on and before ``until_s``, counted from its first
-    one, and of these the first ``requests``. Later turns go with the first one of their session."""
+    """A selection: the first ``requests`` requests that arrive from ``from_s`` until ``until_s``, in seconds after the
+    first request of the trace. Later turns belong to the first turn of their session."""
 
     from_s: float = 0.0
     until_s: float | None = None
@@ -41,7 +47,7 @@ class Part:
             whole("requests", self.requests, 1, MAX_REQUESTS)
 
     def rows(self, trace: Trace) -> range:
-        """The numbers of the requests. ParameterError where there are none."""
+        """The numbers of the selected requests. Raises ParameterError if there are none."""
         since = np.asarray(trace.at_s) - trace.at_s[0]
         begin = int(np.searchsorted(since, self.from_s))
         end = len(trace) if self.until_s is None else int(np.searchsorted(since, self.until_s))
@@ -57,8 +63,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class TraceScale:
-    """How a trace is changed. ``speed`` 2 is twice as fast; ``rate`` is instead the requests a second that the whole
-    shall come to on average. ``input`` and ``output`` are factors of the lengths, which stay at least 1."""
+    """Changes to a trace. ``speed`` 2 is twice as fast; ``rate`` sets the mean requests a second instead. ``input`` and
+    ``output`` are factors of lengths, which stay at least 1."""
 
     speed: float = 1.0
     rate: float | None = None
@@ -78,7 +84,8 @@ class TraceScale:
 class TraceReplay:
     """``part`` of a trace, changed by ``scale``; at most ``max_open`` requests are open at once.
 
-    ``prompt`` says what a request sent, for the turns after it. ParameterError for what is impossible.
+    ``prompt`` gives the messages of a request, for the history of later turns. Raises ParameterError for invalid
+    values.
     """
 
     def __init__(
@@ -93,7 +100,7 @@ class TraceReplay:
         self._trace, self._prompt = trace, prompt
         self._part = Part() if part is None else part
         self._scale = TraceScale() if scale is None else scale
-        self._max_open = None if max_open is None else whole("concurrency", max_open, 1, MAX_REQUESTS)
+        self.max_open = None if max_open is None else whole("concurrency", max_open, 1, MAX_REQUESTS)
         self._rows = self._part.rows(trace)
         self._speed = self._speed_of(trace.at_s[self._rows[-1]] - trace.at_s[self._rows[0]])
         self._named_again = _named_again(trace, self._rows)
@@ -104,12 +111,8 @@ class TraceReplay:
         self._check_scaled()
 
     @property
-    def max_open(self) -> int | None:
-        return self._max_open
-
-    @property
     def duration_s(self) -> float:
-        """When the last request arrives that waits for no other."""
+        """When the last first turn is due."""
         return self._due_s(self._rows[-1])
 
     def describe(self) -> Mapping[str, Any]:
@@ -128,7 +131,7 @@ class TraceReplay:
             "speed": self._speed,
             "input_scale": scale.input,
             "output_scale": scale.output,
-            "concurrency": self._max_open,
+            "concurrency": self.max_open,
             "skipped_lines": skipped.count,
             "first_skipped": skipped.first,
             "unused_fields": sorted(trace.unused),
@@ -138,10 +141,10 @@ class TraceReplay:
         return (self._first(index, row) for index, row in enumerate(self._rows))
 
     def follow(self, ended: EndedRequest, now_s: float) -> Ask | None:
-        """The next turn of the session, if there is one and an answer to go on from."""
+        """The next turn of the session, if the completion has a text."""
         ask = ended.ask
         turns = self._later.get(ask.session, []) if ask.session is not None else []
-        if ask.turn >= len(turns) or not goes_on(ended):
+        if ask.turn >= len(turns) or not continues(ended):
             return None
         later = turns[ask.turn]
         due_s = ended_s(ended, now_s) + later.after_s / self._speed
@@ -180,7 +183,7 @@ class TraceReplay:
         return (self._trace.at_s[row] - self._trace.at_s[self._rows[0]]) / self._speed
 
     def _pieces(self, row: int) -> tuple[Shared, ...]:
-        """How a prompt begins, without the end of it that nobody else has, at its scaled places."""
+        """The shared prefix of a prompt, scaled, without trailing pieces that no other request has."""
         trace, start = self._trace, self._trace.start(row)
         offset = trace.start(self._rows[0])
         end = trace.ends[row]
@@ -196,7 +199,7 @@ class TraceReplay:
         return tuple(pieces)
 
     def _speed_of(self, span_s: float) -> float:
-        """By what times are divided. The rate of n requests is that of their n − 1 gaps."""
+        """The divisor of times. The rate of n requests is that of their n − 1 gaps."""
         rate = self._scale.rate
         if rate is None:
             return self._scale.speed
@@ -204,7 +207,7 @@ class TraceReplay:
             raise ParameterError(
                 f"All selected requests of {self._trace.path.name} arrive at once, so there is no rate to scale.",
                 param="rate",
-                hint="Select more of it, or remove --rate.",
+                hint="Select a longer part, or remove --rate.",
             )
         return rate * span_s / (len(self._rows) - 1)
 
@@ -215,7 +218,7 @@ class TraceReplay:
                 yield extra.session
 
     def _check_scaled(self) -> None:
-        """Raises ParameterError where the length of a prompt that is given would have to change."""
+        """Raises ParameterError if the length of a given text would have to change."""
         if self._scale.input == 1:
             return
         kept = [extra for row, extra in self._trace.extras.items() if row in self._rows]
@@ -236,7 +239,7 @@ def _scaled(tokens: int, factor: float) -> int:
 
 
 def _named_again(trace: Trace, rows: range) -> NDArray[np.bool_]:
-    """(pieces of the rows,) whether their key stands there more than once."""
+    """(pieces of the rows,) whether their key occurs more than once among them."""
     keys = np.asarray(trace.keys)[trace.start(rows[0]) : trace.ends[rows[-1]]]
     in_order = np.sort(keys)
     again = np.unique(in_order[1:][in_order[1:] == in_order[:-1]])
