@@ -7,7 +7,7 @@ from array import array
 import numpy as np
 
 from twofold.backends.sampling.base import SampleRequest
-from twofold.backends.sampling.filters import changes_logits, filtered
+from twofold.backends.sampling.filters import changes_logits
 from twofold.core.step import SAMPLED, SequenceStart, SequenceStep, StepInput
 from twofold.models.ops import Batch
 
@@ -20,26 +20,22 @@ class RunnerSequence:
     tokens    the tokens so far, where penalties need them
     last      the token that was sampled last
     greedy    whether its samples without a mask are the largest logits
-    drawn     whether nothing but the temperature applies to its samples without a mask
     plain     whether samples are all that its steps give
     """
 
-    __slots__ = ("drawn", "greedy", "last", "plain", "sampling", "slot", "tokens")
+    __slots__ = ("greedy", "last", "plain", "sampling", "slot", "tokens")
 
     def __init__(self, slot: int, begin: SequenceStart) -> None:
         self.slot = slot
         self.sampling = sampling = begin.sampling
         self.last = SAMPLED
         self.tokens: array[int] | None = None
-        self.greedy = self.drawn = False
+        self.greedy = False
         self.plain = sampling is not None and sampling.params.logprobs is None
         if sampling is not None and sampling.params.penalises:
             self.tokens = begin.tokens[:]
-        if sampling is not None and not sampling.suppressed:
-            params = sampling.params
-            as_they_are = not changes_logits(SampleRequest(params, sampling.seed, 0))
-            self.greedy = as_they_are and params.greedy
-            self.drawn = as_they_are and not (params.greedy or filtered(params))
+        if sampling is not None and sampling.params.greedy and not sampling.suppressed:
+            self.greedy = not changes_logits(SampleRequest(sampling.params, sampling.seed, 0))
 
     def requests(self, step: SequenceStep, mask: bytes | None) -> list[SampleRequest]:
         """What the samples of a step depend on, row by row; ``mask`` holds the masks of these rows."""
@@ -61,7 +57,6 @@ class RunnerSequence:
                     spec.suppressed if position < spec.suppressed_until else (),
                     words,
                     step.candidates,
-                    self.drawn and words is None,
                 )
             )
         return requests

@@ -9,8 +9,28 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.backends.sampling.base import SampleRequest
+from twofold.backends.sampling.base import RowOps, SampleRequest
 from twofold.core.params import SamplingParams
+
+FIRST = np.array([0])
+
+
+def draw(ops: RowOps, row: NDArray[np.float32], maximum: float, temperature: float, uniform: float) -> int:
+    """One row alone."""
+    maxima, temperatures = np.array([maximum], np.float32), np.array([temperature])
+    return int(ops.draw(row[None], FIRST, maxima, temperatures, np.array([uniform]))[0])
+
+
+def top(ops: RowOps, row: NDArray[np.float32], count: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """One row alone."""
+    (ids,), (values,) = ops.top(row[None], FIRST, count)
+    return ids, values
+
+
+def weight_sum(ops: RowOps, row: NDArray[np.float32], maximum: float, temperature: float) -> float:
+    """One row alone."""
+    maxima = np.array([maximum], np.float32)
+    return float(ops.weight_sums(row[None], FIRST, maxima, np.array([temperature]))[0])
 
 
 def mask_of(size: int, tokens: Collection[int]) -> memoryview:

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tests.backends.sampling.naive import mask_of, naive_distribution, naive_logits
 from twofold.backends.reference.rows import NumpyRows
-from twofold.backends.sampling.base import SampleRequest
-from twofold.backends.sampling.filters import adjusted, candidates, changes_logits, filtered, pick
+from twofold.backends.sampling import filters
+from twofold.backends.sampling.base import F32, F64, SampleRequest
+from twofold.backends.sampling.filters import Candidates, adjusted, candidates, changes_logits, filtered
 from twofold.core.params import SamplingParams
 
 VOCAB = 97
@@ -22,6 +24,12 @@ tokens = st.lists(st.integers(0, VOCAB - 1), max_size=30)
 
 def make_row(seed: int, vocab: int = VOCAB, spread: float = 3) -> np.ndarray[Any, np.dtype[np.float32]]:
     return (np.random.default_rng(seed).standard_normal(vocab) * spread).astype(np.float32)
+
+
+def kept(row: F32, params: SamplingParams) -> tuple[NDArray[np.int32], F64]:
+    """The tokens of one row that the filters keep, and the running sums of their weights."""
+    (found,) = candidates(ROWS, row[None], np.array([0]), row[None].max(axis=1), [params])
+    return found.ids[0, : found.kept[0]], found.sums[0, : found.kept[0]]
 
 
 @settings(max_examples=60, deadline=None)
@@ -54,7 +62,9 @@ def test_adjusted_logits(
     request = SampleRequest(params, 0, 0, prompt, answer, suppressed, mask)
     row = make_row(seed)
     before = row.copy()
-    np.testing.assert_allclose(adjusted(ROWS, row, request), naive_logits(row, request), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        adjusted(ROWS, row[None], np.array([0]), [request])[0], naive_logits(row, request), rtol=1e-5, atol=1e-5
+    )
     np.testing.assert_array_equal(row, before)
 
 
@@ -82,28 +92,46 @@ def test_candidates(seed: int, vocab: int, temperature: float, top_k: int, top_p
     if not filtered(params):
         assert (exact > 0).all()
         return
-    ids, sums = candidates(ROWS, row, float(row.max()), params)
+    ids, sums = kept(row, params)
     assert set(ids.tolist()) == set(np.flatnonzero(exact).tolist())
     np.testing.assert_allclose(np.diff(sums, prepend=0.0) / sums[-1], exact[ids], rtol=1e-4, atol=1e-12)
 
 
 def test_equally_likely_tokens_stay_by_lower_id() -> None:
     row = np.zeros(10, np.float32)
-    assert candidates(ROWS, row, 0.0, SamplingParams(top_k=3))[0].tolist() == [0, 1, 2]
-    assert candidates(ROWS, row, 0.0, SamplingParams(top_p=0.35))[0].tolist() == [0, 1, 2, 3]
+    assert kept(row, SamplingParams(top_k=3))[0].tolist() == [0, 1, 2]
+    assert kept(row, SamplingParams(top_p=0.35))[0].tolist() == [0, 1, 2, 3]
 
 
 def test_the_token_that_reaches_top_p_is_the_last() -> None:
-    assert candidates(ROWS, np.zeros(4, np.float32), 0.0, SamplingParams(top_p=0.5))[0].tolist() == [0, 1]
+    assert kept(np.zeros(4, np.float32), SamplingParams(top_p=0.5))[0].tolist() == [0, 1]
 
 
 def test_top_p_measures_what_top_k_kept() -> None:
     row = np.log(np.array([0.4, 0.3, 0.2, 0.1], np.float32))
-    assert candidates(ROWS, row, float(row.max()), SamplingParams(top_k=2, top_p=0.55))[0].tolist() == [0]
-    assert candidates(ROWS, row, float(row.max()), SamplingParams(top_p=0.55))[0].tolist() == [0, 1]
+    assert kept(row, SamplingParams(top_k=2, top_p=0.55))[0].tolist() == [0]
+    assert kept(row, SamplingParams(top_p=0.55))[0].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("uniform", [0.0, 0.3, 1 - 2**-53])
 def test_pick_never_takes_weight_zero(uniform: float) -> None:
-    ids = np.array([5, 6, 7], np.int32)
-    assert pick(ids, np.array([1.0, 1.0, 1.0]), uniform) == 5
+    ids, sums = np.array([[5, 6, 7]], np.int32), np.array([[1.0, 1.0, 1.0]])
+    assert Candidates(np.array([0]), ids, sums, np.array([3])).pick(np.array([uniform])).tolist() == [5]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.floats(0.1, 3), st.floats(0.01, 1), st.floats(0, 1)), min_size=1, max_size=6))
+def test_rows_are_filtered_alike_in_one_pass_in_many_and_alone(rows: list[tuple[float, float, float]]) -> None:
+    params = [SamplingParams(temperature=t, top_p=p, min_p=m) for t, p, m in rows]
+    logits = np.stack([make_row(index, 2000) for index in range(len(rows))])
+    at = np.arange(len(rows))
+    for limit in (1 << 20, 3000):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(filters, "MAX_INSPECTED", limit)
+            together = list(candidates(ROWS, logits, at, logits.max(axis=1), params))
+        assert sorted(row for found in together for row in found.rows.tolist()) == at.tolist()
+        for found in together:
+            for row, ids, sums, count in zip(*found, strict=True):
+                alone = kept(logits[row], params[row])
+                np.testing.assert_array_equal(ids[:count], alone[0])
+                np.testing.assert_array_equal(sums[:count], alone[1])

@@ -8,15 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.backends.sampling.naive import draw, top, weight_sum
 from twofold.backends.reference.rows import RUN, NumpyRows
-from twofold.backends.sampling.base import RowOps
 
 ROWS = NumpyRows()
-
-
-def draw(ops: RowOps, row: NDArray[np.float32], maximum: float, temperature: float, uniform: float) -> int:
-    """One row alone."""
-    return int(ops.draw(row[None], [0], np.array([maximum], np.float32), [temperature], [uniform])[0])
 
 
 def make_row(vocab: int, seed: int, kinds: int | None = None) -> NDArray[np.float32]:
@@ -39,7 +34,7 @@ def sorted_ids(row: NDArray[np.float32]) -> list[int]:
 )
 def test_top_is_the_start_of_the_sorted_row(vocab: int, seed: int, count: int, kinds: int | None) -> None:
     row = make_row(vocab, seed, kinds)
-    ids, values = ROWS.top(row, min(count, vocab))
+    ids, values = top(ROWS, row, min(count, vocab))
     assert ids.dtype == np.int32
     assert ids.tolist() == sorted_ids(row)[:count]
     np.testing.assert_array_equal(values, row[ids])
@@ -47,7 +42,7 @@ def test_top_is_the_start_of_the_sorted_row(vocab: int, seed: int, count: int, k
 
 def test_top_treats_both_zeros_as_equal_and_sinks_infinities() -> None:
     row = np.array([0.0, -0.0, -np.inf, 1.0, 0.0, -2.0], np.float32)
-    assert ROWS.top(row, 6)[0].tolist() == [3, 0, 1, 4, 5, 2]
+    assert top(ROWS, row, 6)[0].tolist() == [3, 0, 1, 4, 5, 2]
 
 
 def test_argmax_takes_the_lowest_id_among_equals() -> None:
@@ -98,17 +93,15 @@ def test_the_coldest_draw_is_the_argmax(temperature: float) -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from([1, 31, 32, 33, 1000]), st.integers(0, 40), st.integers(0, 99))
 def test_mask(vocab: int, words: int, seed: int) -> None:
-    row, mask = make_row(vocab, seed), np.random.default_rng(seed).integers(0, 2**32, words, np.uint32)
-    out = np.zeros_like(row)
-    ROWS.mask(row, mask, out)
-    for token in range(vocab):
-        allowed = token < 32 * words and int(mask[token // 32]) >> token % 32 & 1
-        assert out[token] == (row[token] if allowed else -np.inf)
-    ROWS.mask(row, mask, row)
-    np.testing.assert_array_equal(row, out)
+    logits = np.stack([make_row(vocab, seed + index) for index in range(3)])
+    masks = np.random.default_rng(seed).integers(0, 2**32, (2, words), np.uint32)
+    for row, mask, out in zip(logits[[0, 2]], masks, ROWS.mask(logits, np.array([0, 2]), masks), strict=True):
+        for token in range(vocab):
+            allowed = token < 32 * words and int(mask[token // 32]) >> token % 32 & 1
+            assert out[token] == (row[token] if allowed else -np.inf)
 
 
 def test_weight_sum() -> None:
     row = make_row(1500, 5)
     exact = np.exp((row.astype(np.float64) - row.max()) / 1.7).sum()
-    assert ROWS.weight_sum(row, float(row.max()), 1.7) == pytest.approx(exact, rel=1e-6)
+    assert weight_sum(ROWS, row, float(row.max()), 1.7) == pytest.approx(exact, rel=1e-6)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -156,25 +159,93 @@ def test_more_alternatives_than_tokens() -> None:
     assert len(position.top) == 3
 
 
-@pytest.mark.parametrize("rows", [3, 30])
-def test_rows_that_only_have_temperatures_are_drawn_together(rows: int) -> None:
-    logits = make_logits(rows, vocab=2500)
+class CountedRows(NumpyRows):
+    """Counts the calls of each operation."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("argmax", "top", "weight_sums", "draw", "mask"):
+            self.calls[name] += 1
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {},
+        {"top_k": 7},
+        {"top_p": 0.9},
+        {"min_p": 0.2, "top_p": 0.8},
+        {"repetition_penalty": 1.3, "presence_penalty": 0.4, "top_k": 7},
+        {"logit_bias": {3: 2.0}, "temperature": 0},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("masked", [False, True])
+def test_rows_are_sampled_together(rules: dict[str, Any], masked: bool) -> None:
+    """As many operations on 30 rows as on one, and the tokens of one; also next to a broken and a greedy row."""
+    logits = make_logits(30, vocab=2500) * 4
     logits[1, 5] = np.nan
+    masks = [mask_of(2500, range(index, 2500, 2)) for index in range(30)]
     requests = [
-        SampleRequest(SamplingParams(temperature=0.5 + index / 10), index, 3 * index, plain=True)
-        for index in range(rows)
+        SampleRequest(
+            SamplingParams(**({"temperature": 0.5 + index / 10} | rules)),
+            index,
+            3 * index,
+            (index, 2 * index),
+            (7, 7),
+            mask=masks[index] if masked else None,
+        )
+        for index in range(30)
     ]
     requests[2] = GREEDY
-    calls = []
-
-    class CountingRows(NumpyRows):
-        def draw(self, *args: Any) -> Any:
-            calls.append(len(args[1]))
-            return super().draw(*args)
-
-    together = Sampler(CountingRows()).sample(logits, range(rows), requests)
-    assert calls == [rows - 2]
+    rows = CountedRows()
+    together = Sampler(rows).sample(logits, range(30), requests)
     assert isinstance(together[1], ModelError)
     assert together[2] == int(logits[2].argmax())
-    for index in {*range(rows)} - {1, 2}:
-        assert [together[index]] == SAMPLER.sample(logits, [index], [replace(requests[index], plain=False)])
+    calls = []
+    for index in {*range(30)} - {1, 2}:
+        one = CountedRows()
+        assert [together[index]] == Sampler(one).sample(logits, [index], [requests[index]])
+        calls.append(one.calls)
+    assert rows.calls in calls
+    assert all(one <= rows.calls for one in calls)
+
+
+def test_a_row_more_costs_few_python_calls() -> None:
+    """Calls of functions of any kind in a sampler, per row more that has filters: what they are grouped by."""
+    logits = make_logits(32)
+
+    class OneRow(NumpyRows):
+        """Of all rows the first: the calls are those of the sampler itself."""
+
+        def top(self, logits: Any, at: Any, count: int) -> Any:
+            ids, values = super().top(logits, at[:1], count)
+            return ids.repeat(len(at), 0), values.repeat(len(at), 0)
+
+        def weight_sums(self, logits: Any, at: Any, maxima: Any, temperatures: Any) -> Any:
+            return super().weight_sums(logits, at[:1], maxima[:1], temperatures[:1]).repeat(len(at))
+
+    sampler = Sampler(OneRow())
+    params = SamplingParams(top_k=20, top_p=0.9, min_p=0.01)
+    calls = {rows: _calls(sampler, logits, [SampleRequest(params, 1, row) for row in range(rows)]) for rows in (16, 32)}
+    assert calls[32] - calls[16] <= 16 * 12
+
+
+def _calls(sampler: Sampler, logits: NDArray[np.float32], requests: list[SampleRequest]) -> int:
+    count = 0
+
+    def observe(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        del frame, argument
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(observe)
+    try:
+        sampler.sample(logits, range(len(requests)), requests)
+    finally:
+        sys.setprofile(before)
+    return count

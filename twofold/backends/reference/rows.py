@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.backends.sampling.base import F32
+from twofold.backends.sampling.base import F32, F64, I64
 
 RUN: Final = 512
 """Ids whose weights are summed together before the sums are accumulated."""
@@ -25,28 +24,23 @@ class NumpyRows:
         ids = logits.argmax(axis=1)
         return ids.astype(np.int32), logits[np.arange(len(ids)), ids]
 
-    def log_sum_exp(self, logits: F32) -> NDArray[np.float64]:
-        sums = np.empty(len(logits))
-        for index, row in enumerate(logits):
-            maximum = float(row.max())
-            sums[index] = maximum + np.log(self.weight_sum(row, maximum, 1.0))
-        return sums
+    def log_sum_exp(self, logits: F32) -> F64:
+        maxima = logits.max(axis=1)
+        sums = self.weight_sums(logits, np.arange(len(logits)), maxima, np.ones(len(logits)))
+        logs: F64 = maxima + np.log(sums)
+        return logs
 
-    def top(self, row: F32, count: int) -> tuple[NDArray[np.int32], F32]:
-        enough = _at_least_top(row, count)
-        keys = _descending_keys(row[enough], enough)
-        keys.sort()
-        ids = keys[:count].astype(np.uint32).view(np.int32)
-        return ids, row[ids]
+    def top(self, logits: F32, at: I64, count: int) -> tuple[NDArray[np.int32], F32]:
+        ids = np.stack([_top(row, count) for row in logits[at]])
+        return ids, logits[at[:, None], ids]
 
-    def weight_sum(self, row: F32, maximum: float, temperature: float) -> float:
-        return float(_run_sums(_weights(row, maximum, temperature)).cumsum()[-1])
+    def weight_sums(self, logits: F32, at: I64, maxima: F32, temperatures: F64) -> F64:
+        each = zip(logits[at], maxima.tolist(), temperatures.tolist(), strict=True)
+        return np.array([_run_sums(_weights(*one)).cumsum()[-1] for one in each])
 
-    def draw(
-        self, logits: F32, at: Sequence[int], maxima: F32, temperatures: Sequence[float], uniforms: Sequence[float]
-    ) -> NDArray[np.int64]:
-        each = zip(at, maxima.tolist(), temperatures, uniforms, strict=True)
-        return np.array([self._draw(logits[row], *how) for row, *how in each], np.int64)
+    def draw(self, logits: F32, at: I64, maxima: F32, temperatures: F64, uniforms: F64) -> I64:
+        each = zip(logits[at], maxima.tolist(), temperatures.tolist(), uniforms.tolist(), strict=True)
+        return np.array([self._draw(*one) for one in each], np.int64)
 
     def _draw(self, row: F32, maximum: float, temperature: float, uniform: float) -> int:
         weights = _weights(row, maximum, temperature)
@@ -60,10 +54,20 @@ class NumpyRows:
             return run * RUN + found
         return int(np.flatnonzero(weights[: (run + 1) * RUN])[-1])  # rounding put the target past the run's end
 
-    def mask(self, row: F32, words: NDArray[np.uint32], out: F32) -> None:
-        bits = np.unpackbits(words.astype("<u4", copy=False).view(np.uint8), bitorder="little")[: len(row)]
-        out[: len(bits)] = np.where(bits, row[: len(bits)], np.float32(-np.inf))
-        out[len(bits) :] = -np.inf
+    def mask(self, logits: F32, at: I64, words: NDArray[np.uint32]) -> F32:
+        bits = np.unpackbits(words.astype("<u4", copy=False).view(np.uint8), axis=1, bitorder="little")
+        bits = bits[:, : logits.shape[1]]
+        out = np.full((len(at), logits.shape[1]), -np.inf, np.float32)
+        out[:, : bits.shape[1]][bits > 0] = logits[at, : bits.shape[1]][bits > 0]
+        return out
+
+
+def _top(row: F32, count: int) -> NDArray[np.int32]:
+    """Ids of the ``count`` largest values, descending; among equals the lower id first."""
+    enough = _at_least_top(row, count)
+    keys = _descending_keys(row[enough], enough)
+    keys.sort()
+    return keys[:count].astype(np.uint32).view(np.int32)
 
 
 def _weights(row: F32, maximum: float, temperature: float) -> F32:
@@ -76,10 +80,10 @@ def _weights(row: F32, maximum: float, temperature: float) -> F32:
     return scaled
 
 
-def _run_sums(weights: F32) -> NDArray[np.float64]:
+def _run_sums(weights: F32) -> F64:
     """Sums of RUN weights each, the last of what is left."""
     whole = len(weights) // RUN * RUN
-    sums: NDArray[np.float64] = weights[:whole].reshape(-1, RUN).sum(axis=1, dtype=np.float64)
+    sums: F64 = weights[:whole].reshape(-1, RUN).sum(axis=1, dtype=np.float64)
     if whole == len(weights):
         return sums
     return np.append(sums, weights[whole:].sum(dtype=np.float64))

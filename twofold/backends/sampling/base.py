@@ -1,7 +1,7 @@
-"""What sampling asks of whole rows of logits. NumPy answers it everywhere, kernels answer it fast.
+"""The operations on rows of logits that sampling is made of. NumPy implements them for any machine, kernels for speed.
 
-Every answer depends on the given row alone, never on how many rows came together, and sums are taken in an order that
-is fixed by the vocabulary size: the draw is then the same in any batch.
+Each result depends on its own row alone, never on the number of rows, and sums are taken in an order that is fixed by
+the vocabulary size: a sample is the same in any batch.
 """
 
 from __future__ import annotations
@@ -16,20 +16,24 @@ from numpy.typing import NDArray
 from twofold.core.params import SamplingParams
 
 F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
 Argmax: TypeAlias = Callable[[F32, Sequence[int]], tuple[NDArray[np.int32], F32]]
 """(logits [rows, vocab], ascending rows) → ids and values of the largest logits of these rows; among equals the lowest
 id. A backend whose forward pass has found them gives this to its sampler."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SampleRequest:
     """Everything that a sample depends on beside the logits.
 
-    ``position`` is the index in the sequence that the sampled token will have. ``prompt`` and ``answer`` are the tokens
-    before it, empty unless penalties need them. ``suppressed`` tokens cannot be sampled, nor those whose bit is 0 in
-    ``mask`` (as ``TokenConstraint.mask``; None rules nothing out). ``candidates`` asks for that many most likely tokens
-    instead of a sample, for beam search; penalties, bias and filters do not apply to them.
-    ``plain`` says that nothing but the temperature applies, so that such requests are sampled together.
+    position     index in the sequence that the sampled token will have
+    prompt       tokens of the prompt, empty unless penalties need them
+    answer       tokens generated before ``position``, empty unless penalties need them
+    suppressed   tokens that cannot be sampled
+    mask         as ``TokenConstraint.mask``: tokens whose bit is 0 cannot be sampled; None: no mask
+    candidates   for beam search: the number of most likely tokens to return instead of a sample; penalties, bias and
+                 filters do not apply to them
     """
 
     params: SamplingParams
@@ -40,48 +44,48 @@ class SampleRequest:
     suppressed: Sequence[int] = ()
     mask: bytes | memoryview | None = None
     candidates: int = 0
-    plain: bool = False
 
 
 GREEDY: Final = SampleRequest(SamplingParams(temperature=0), 0, 0)
-"""What all requests for the largest of the logits as they are may share: a sampler knows it by identity."""
+"""Shared by all requests for the largest of the model's own logits; a sampler recognises it by identity."""
 
 
 class RowOps(Protocol):
-    """Operations over rows of logits: float32, without NaN, of a finite maximum.
+    """Operations over rows of logits [rows, vocab]: float32, without NaN, of a finite maximum.
 
-    Each row is contiguous. Rows may lie apart: a model may pad them, and ``strides[0]`` says how far the next one is.
+    Each row is contiguous. Rows may lie apart: a model may pad them, and ``strides[0]`` is the distance between them.
+    ``at`` selects rows; maxima (float32), temperatures (float64) and uniforms (float64) belong to the selected rows.
     """
 
     def argmax(self, logits: F32) -> tuple[NDArray[np.int32], F32]:
-        """[rows, vocab] → ids [rows] and values [rows] of the largest logits; among equals the lowest id."""
+        """Ids [rows] and values [rows] of the largest logits of all rows; among equals the lowest id."""
         ...
 
-    def log_sum_exp(self, logits: F32) -> NDArray[np.float64]:
-        """[rows, vocab] → ln Σ exp(logit) [rows]."""
+    def log_sum_exp(self, logits: F32) -> F64:
+        """ln Σ exp(logit) of all rows: [rows]."""
         ...
 
-    def top(self, row: F32, count: int) -> tuple[NDArray[np.int32], F32]:
-        """[vocab] → ids and values of the ``count`` largest logits, descending; among equals the lower id first."""
+    def top(self, logits: F32, at: I64, count: int) -> tuple[NDArray[np.int32], F32]:
+        """Ids and values of the ``count`` largest logits of each row, descending; among equals the lower id first.
+
+        Both [len(at), count]; ``count`` is at most the vocabulary size.
+        """
         ...
 
-    def weight_sum(self, row: F32, maximum: float, temperature: float) -> float:
-        """[vocab] → Σ exp((logit − maximum) / temperature)."""
+    def weight_sums(self, logits: F32, at: I64, maxima: F32, temperatures: F64) -> F64:
+        """Σ exp((logit − maximum) / temperature) of each row: [len(at)]."""
         ...
 
-    def draw(
-        self, logits: F32, at: Sequence[int], maxima: F32, temperatures: Sequence[float], uniforms: Sequence[float]
-    ) -> NDArray[np.int64]:
-        """For each of the rows ``at`` of [rows, vocab] the first id, in ascending order, where the running weight sum
-        exceeds uniform · total.
+    def draw(self, logits: F32, at: I64, maxima: F32, temperatures: F64, uniforms: F64) -> I64:
+        """For each row the first id, in ascending order, where the running weight sum exceeds uniform · total.
 
         Weights are exp((logit − maximum) / temperature); uniforms are in [0, 1). An id of weight 0 is never drawn.
         """
         ...
 
-    def mask(self, row: F32, words: NDArray[np.uint32], out: F32) -> None:
-        """[vocab] → ``out`` [vocab]: the logit of each token whose bit is set, −inf for the others.
+    def mask(self, logits: F32, at: I64, words: NDArray[np.uint32]) -> F32:
+        """A copy of the rows, [len(at), vocab]: the logit of each token whose bit is set, −inf for the others.
 
-        Token t has bit t % 32 of word t // 32; tokens past the last word are not allowed. ``out`` may be ``row``.
+        Token t of row i has bit t % 32 of ``words[i, t // 32]``; tokens past the last word are not allowed.
         """
         ...

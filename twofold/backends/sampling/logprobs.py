@@ -15,22 +15,26 @@ from twofold.core.step import PositionLogprobs, TokenLogprob
 
 def score(rows: RowOps, logits: F32, tokens: Sequence[int], alternatives: int) -> tuple[PositionLogprobs, ...]:
     """The log-probability of token i in row i of ``logits``, [tokens, vocab], and the most likely others there."""
-    normalisers = rows.log_sum_exp(logits)
+    count = min(alternatives, logits.shape[1])
+    none = np.empty((len(logits), 0))
+    ids, values = rows.top(logits, np.arange(len(logits)), count) if count else (none, none)
+    each = zip(logits, tokens, rows.log_sum_exp(logits).tolist(), ids.tolist(), values.tolist(), strict=True)
     return tuple(
-        _score_row(rows, row, float(normaliser), token, alternatives)
-        for row, normaliser, token in zip(logits, normalisers, tokens, strict=True)
+        PositionLogprobs(
+            _chosen(row, token, normaliser),
+            tuple(
+                TokenLogprob(other, value - normaliser, rank)
+                for rank, (other, value) in enumerate(zip(others, tops, strict=True), 1)
+            ),
+        )
+        for row, token, normaliser, others, tops in each
     )
 
 
-def _score_row(rows: RowOps, row: F32, normaliser: float, token: int, alternatives: int) -> PositionLogprobs:
-    top: tuple[TokenLogprob, ...] = ()
-    if alternatives:
-        ids, values = rows.top(row, min(alternatives, len(row)))
-        top = tuple(
-            TokenLogprob(int(i), float(value) - normaliser, rank + 1)
-            for rank, (i, value) in enumerate(zip(ids, values, strict=True))
-        )
-    return PositionLogprobs(TokenLogprob(token, float(row[token]) - normaliser, _rank(row, token)), top)
+def _chosen(row: F32, token: int, normaliser: float) -> TokenLogprob:
+    value = row[token]
+    rank = 1 + int(np.count_nonzero(row > value)) + int(np.count_nonzero(row[:token] == value))
+    return TokenLogprob(token, float(value) - normaliser, rank)
 
 
 def most_likely(rows: RowOps, row: F32, left: F32, count: int) -> tuple[TokenLogprob, ...]:
@@ -38,7 +42,7 @@ def most_likely(rows: RowOps, row: F32, left: F32, count: int) -> tuple[TokenLog
 
     ``left`` [vocab] is the row with other tokens at −inf; they still have their places in the ranks.
     """
-    ids, values = rows.top(left, min(count, len(left)))
+    (ids,), (values,) = rows.top(left[None], np.array([0]), min(count, len(left)))
     ids, values = ids[values > -np.inf], values[values > -np.inf]
     normaliser = float(rows.log_sum_exp(row[None])[0])
     ranks = range(1, len(ids) + 1) if left is row else _ranks(row, ids)
@@ -57,8 +61,3 @@ def _ranks(row: F32, ids: NDArray[np.int32]) -> list[int]:
     places[ahead[np.lexsort((ahead, -row[ahead]))]] = np.arange(1, len(ahead) + 1)
     ranks: list[int] = places[ids].tolist()
     return ranks
-
-
-def _rank(row: F32, token: int) -> int:
-    value = row[token]
-    return 1 + int(np.count_nonzero(row > value)) + int(np.count_nonzero(row[:token] == value))

@@ -1,25 +1,26 @@
-"""Draws tokens from rows of logits. A draw depends on its own row and request, never on the batch.
+"""Samples tokens from rows of logits. A sample depends on its own row and request, never on the batch.
 
-What makes one draw impossible is returned in its place: the other requests of the step get their tokens.
+An error takes the place of a sample that is impossible: the other requests of the step get their tokens.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from math import inf, isfinite
 
 import numpy as np
 
-from twofold.backends.sampling.base import F32, GREEDY, Argmax, RowOps, SampleRequest
-from twofold.backends.sampling.filters import adjusted, allowed, candidates, changes_logits, filtered, pick, rules_out
+from twofold.backends.sampling.base import F32, GREEDY, I64, Argmax, RowOps, SampleRequest
+from twofold.backends.sampling.filters import adjusted, allowed, candidates, changes_logits, filtered, rules_out
 from twofold.backends.sampling.logprobs import most_likely, score
-from twofold.backends.sampling.philox import uniform, uniforms
+from twofold.backends.sampling.philox import uniforms
 from twofold.core.errors import ModelError, TwofoldError
 from twofold.core.step import PositionLogprobs, TokenLogprob
 
 
 class Sampler:
-    """Sampling over the rows of one step, with the given implementation of whole-row operations."""
+    """Sampling over the rows of one step, with the given implementation of operations on rows."""
 
     def __init__(self, rows: RowOps, argmax: Argmax | None = None) -> None:
         self._rows = rows
@@ -28,74 +29,88 @@ class Sampler:
     def sample(self, logits: F32, at: Sequence[int], requests: Sequence[SampleRequest]) -> list[int | TwofoldError]:
         """One token for each request, from row ``at[i]`` of ``logits`` [rows, vocab], or why there is none.
 
-        One argmax gives the tokens of requests that are ``GREEDY``, and the maximum that the others need. There is no
-        token (ModelError) where the model computed something that is not a number, or where nothing is left that may
-        be drawn.
+        One argmax gives the tokens of greedy requests, and the maxima that the others need. A ModelError takes the
+        place of a token where the model's logits are not finite, or where the rules leave no token.
         """
-        ids, values = self._argmax(logits, at)
+        ids, maxima = self._argmax(logits, at)
         tokens: list[int | TwofoldError] = ids.tolist()
-        for index in np.flatnonzero(~np.isfinite(values)).tolist():
+        for index in np.flatnonzero(~np.isfinite(maxima)).tolist():
             tokens[index] = _broken()
         if requests.count(GREEDY) == len(requests):
             return tokens
-        together = [index for index, request in enumerate(requests) if request.plain and type(tokens[index]) is int]
-        if together:
-            self._draw(logits, at, requests, together, values, tokens)
-        for index, (maximum, request) in enumerate(zip(values.tolist(), requests, strict=True)):
-            if request is GREEDY or request.plain or not isfinite(maximum):
+        groups: defaultdict[int | None, list[int]] = defaultdict(list)
+        for index, request in enumerate(requests):
+            if request is GREEDY or type(tokens[index]) is not int:
                 continue
-            try:
-                if not request.params.greedy or changes_logits(request):
-                    tokens[index] = self._sample_row(logits[at[index]], maximum, request)
-            except TwofoldError as error:
-                tokens[index] = error
+            if changes_logits(request):
+                groups[0 if request.mask is None else len(request.mask)].append(index)
+            elif not request.params.greedy:
+                groups[None].append(index)
+        rows = np.asarray(at, np.int64)
+        for mask_size, group in groups.items():
+            chosen = [requests[index] for index in group]
+            some = np.array(group)
+            if mask_size is None:
+                found: Sequence[int | TwofoldError] = self._draw(logits, rows[some], maxima[some], chosen)
+            else:
+                found = self._sample_adjusted(logits, rows[some], chosen)
+            for index, token in zip(group, found, strict=True):
+                tokens[index] = token
         return tokens
 
     def candidates(self, row: F32, request: SampleRequest) -> tuple[TokenLogprob, ...] | TwofoldError:
-        """The ``request.candidates`` most likely tokens of ``row`` [vocab] that may be drawn, or why there are none.
+        """The ``request.candidates`` most likely tokens of ``row`` [vocab] that can be sampled, or why there are none.
 
         Fewer where fewer are allowed. Order, log-probabilities and ranks are of the model's own distribution.
         """
-        if not isfinite(float(self._rows.argmax(row[None])[1][0])):
+        logits = row[None]
+        if not isfinite(float(self._rows.argmax(logits)[1][0])):
             return _broken()
-        left = allowed(self._rows, row, request) if rules_out(request) else row
+        left = allowed(self._rows, logits, np.array([0]), [request])[0] if rules_out(request) else row
         return most_likely(self._rows, row, left, request.candidates) or _nothing_left(request)
 
     def score(self, logits: F32, tokens: Sequence[int], alternatives: int) -> tuple[PositionLogprobs, ...]:
         """Log-probabilities of token i in row i of ``logits`` [tokens, vocab], and of the most likely others."""
         return score(self._rows, logits, tokens, alternatives)
 
-    def _draw(
-        self,
-        logits: F32,
-        at: Sequence[int],
-        requests: Sequence[SampleRequest],
-        together: list[int],
-        maxima: F32,
-        tokens: list[int | TwofoldError],
-    ) -> None:
-        """Puts the tokens of those requests into ``tokens`` that take the logits as they are, all at once."""
-        chosen = [requests[index] for index in together]
-        numbers = uniforms([request.seed for request in chosen], [request.position for request in chosen])
-        temperatures = [request.params.temperature for request in chosen]
-        ids = self._rows.draw(logits, [at[index] for index in together], maxima[together], temperatures, numbers)
-        for index, token in zip(together, ids.tolist(), strict=True):
-            tokens[index] = token
+    def _draw(self, logits: F32, at: I64, maxima: F32, requests: Sequence[SampleRequest]) -> list[int]:
+        """Samples from the rows ``at`` by temperature and filters; ``maxima`` are the largest logits of these rows."""
+        numbers = np.array(uniforms([one.seed for one in requests], [one.position for one in requests]))
+        groups: defaultdict[int | None, list[int]] = defaultdict(list)
+        for index, request in enumerate(requests):
+            groups[request.params.top_k if filtered(request.params) else None].append(index)
+        drawn = np.empty(len(at), np.int64)
+        for top_k, group in groups.items():
+            some = np.array(group)
+            params = [requests[index].params for index in group]
+            if top_k is None:
+                temperatures = np.array([one.temperature for one in params])
+                drawn[some] = self._rows.draw(logits, at[some], maxima[some], temperatures, numbers[some])
+            else:
+                for kept in candidates(self._rows, logits, at[some], maxima[some], params):
+                    chosen = some[kept.rows]
+                    drawn[chosen] = kept.pick(numbers[chosen])
+        tokens: list[int] = drawn.tolist()
+        return tokens
 
-    def _sample_row(self, row: F32, maximum: float, request: SampleRequest) -> int:
-        params = request.params
-        if changes_logits(request):
-            row = adjusted(self._rows, row, request)
-            ids, values = self._rows.argmax(row[None])
-            maximum = float(values[0])
+    def _sample_adjusted(self, logits: F32, at: I64, requests: Sequence[SampleRequest]) -> list[int | TwofoldError]:
+        """Samples from the rows ``at`` after the rules that change logits. Masks have equal lengths or are None."""
+        copied = adjusted(self._rows, logits, at, requests)
+        ids, maxima = self._rows.argmax(copied)
+        found: list[int | TwofoldError] = ids.tolist()
+        sampled: list[int] = []
+        for index, (maximum, request) in enumerate(zip(maxima.tolist(), requests, strict=True)):
             if maximum == -inf:
-                raise _nothing_left(request)
-            if params.greedy:
-                return int(ids[0])
-        number = uniform(request.seed, request.position)
-        if filtered(params):
-            return pick(*candidates(self._rows, row, maximum, params), number)
-        return int(self._rows.draw(row[None], [0], np.array([maximum], np.float32), [params.temperature], [number])[0])
+                found[index] = _nothing_left(request)
+            elif not request.params.greedy:
+                sampled.append(index)
+        if sampled:
+            rows = np.array(sampled)
+            for index, token in zip(
+                sampled, self._draw(copied, rows, maxima[rows], [requests[i] for i in sampled]), strict=True
+            ):
+                found[index] = token
+        return found
 
 
 def _broken() -> ModelError:

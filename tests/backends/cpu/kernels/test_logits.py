@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from tests.backends.cpu.kernels.harness import Floats, Machine, assert_same_bits
+from tests.backends.sampling.naive import draw, top, weight_sum
 from twofold.backends.cpu.kernels.row_ops import KernelRowOps
 from twofold.backends.sampling.base import RowOps
 
 VOCABULARIES = [1, 5, 15, 16, 17, 1023, 1024, 1025, 2051, 32003]
-
-
-def draw(ops: RowOps, row: NDArray[np.float32], maximum: float, temperature: float, uniform: float) -> int:
-    """One row alone."""
-    return int(ops.draw(row[None], [0], np.array([maximum], np.float32), [temperature], [uniform])[0])
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +71,7 @@ def test_log_sum_exp(ops: RowOps, vocabulary: int, kind: str) -> None:
 def test_top_is_in_order(ops: RowOps, vocabulary: int, count: int, kind: str) -> None:
     row = rows_of(vocabulary, kind)[0]
     count = min(count, vocabulary)
-    ids, values = ops.top(row, count)
+    ids, values = top(ops, row, count)
     wanted = sorted(range(vocabulary), key=lambda i: (-row[i], i))[:count]
     assert list(ids) == wanted
     np.testing.assert_array_equal(values, row[wanted])
@@ -87,7 +82,7 @@ def test_weight_sum(ops: RowOps, temperature: float) -> None:
     row = rows_of(32003, "plain")[0]
     maximum = float(row.max())
     true = np.exp((row.astype(np.float64) - maximum) / temperature).sum()
-    assert ops.weight_sum(row, maximum, temperature) == pytest.approx(true, rel=1e-5)
+    assert weight_sum(ops, row, maximum, temperature) == pytest.approx(true, rel=1e-5)
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
@@ -116,24 +111,30 @@ def test_a_frozen_temperature_draws_the_argmax(ops: RowOps) -> None:
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 @pytest.mark.parametrize("words", [0, 1, 40, 1002])
 def test_a_mask_on_every_instruction_set(all_ops: list[RowOps], vocabulary: int, words: int) -> None:
-    row = rows_of(vocabulary, "plain")[0]
-    mask = np.random.default_rng(words).integers(0, 2**32, words, np.uint32)
-    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")[:vocabulary].astype(bool)
-    allowed = np.append(bits, np.zeros(vocabulary - len(bits), bool))
+    rows = rows_of(vocabulary, "plain")
+    masks = np.random.default_rng(words).integers(0, 2**32, (2, words), np.uint32)
+    bits = np.unpackbits(masks.view(np.uint8), axis=1, bitorder="little")[:, :vocabulary]
+    allowed = np.pad(bits, ((0, 0), (0, vocabulary - bits.shape[1]))).astype(bool)
     for ops in all_ops:
-        out = np.full(vocabulary + 8, 7, np.float32)
-        ops.mask(row, mask, out[:vocabulary])
-        np.testing.assert_array_equal(out[:vocabulary], np.where(allowed, row, -np.inf))
-        assert (out[vocabulary:] == 7).all()
-        inside = row.copy()
-        ops.mask(inside, mask, inside)
-        assert_same_bits(inside, out[:vocabulary])
+        out = ops.mask(rows, np.array([0, 2]), masks)
+        np.testing.assert_array_equal(out, np.where(allowed, rows[[0, 2]], -np.inf))
 
 
-def test_rows_do_not_depend_on_their_company(ops: RowOps) -> None:
-    rows = rows_of(2051, "plain")
-    together = ops.log_sum_exp(rows)
-    assert_same_bits(np.concatenate([ops.log_sum_exp(rows[i : i + 1]) for i in range(3)]), together)
+@pytest.mark.parametrize("count", [1, 40, 1500])
+def test_rows_do_not_depend_on_their_company(ops: RowOps, kind: str, count: int) -> None:
+    """Of all rows but one, with their company and alone."""
+    rows, at = rows_of(2051, kind), np.array([0, 2])
+    maxima, temperatures, uniforms = rows.max(axis=1), np.array([0.3, 1.7]), np.array([0.2, 0.8])
+    assert_same_bits(np.concatenate([ops.log_sum_exp(rows[i : i + 1]) for i in range(3)]), ops.log_sum_exp(rows))
+    together = ops.top(rows, at, count)
+    for index, row in enumerate(at):
+        for found, alone in zip(together, top(ops, rows[row], count), strict=True):
+            assert_same_bits(found[index], alone)
+    sums = ops.weight_sums(rows, at, maxima[at], temperatures)
+    assert sums.tolist() == [weight_sum(ops, rows[i], maxima[i], t) for i, t in zip(at, temperatures, strict=True)]
+    assert ops.draw(rows, at, maxima[at], temperatures, uniforms).tolist() == [
+        draw(ops, rows[i], maxima[i], t, u) for i, t, u in zip(at, temperatures, uniforms, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("vocabulary", [17, 1025, 32003])
@@ -142,6 +143,6 @@ def test_every_instruction_set_gives_the_same_bits(all_ops: list[RowOps], vocabu
     row, maximum = rows[0], float(rows[0].max())
     for other in all_ops[1:]:
         assert_same_bits(other.log_sum_exp(rows), all_ops[0].log_sum_exp(rows))
-        assert other.weight_sum(row, maximum, 0.7) == all_ops[0].weight_sum(row, maximum, 0.7)
+        assert weight_sum(other, row, maximum, 0.7) == weight_sum(all_ops[0], row, maximum, 0.7)
         assert draw(other, row, maximum, 0.7, 0.3) == draw(all_ops[0], row, maximum, 0.7, 0.3)
         np.testing.assert_array_equal(other.argmax(rows)[0], all_ops[0].argmax(rows)[0])

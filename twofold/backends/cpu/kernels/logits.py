@@ -16,7 +16,6 @@ from typing import Final
 
 from twofold.backends.cpu.kernels.ir import Kernel, Value, Var
 from twofold.backends.cpu.kernels.math import exp, log
-from twofold.backends.cpu.kernels.rows import float_bits
 from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments
 from twofold.backends.cpu.kernels.types import F32, F32X16, F64, I1, I16, I32, I32X16, I64, PTR
 
@@ -29,19 +28,20 @@ ARGMAX_FIELDS: Final = ("logits", "stride", "count", "ids", "values", "out_strid
 """A row has ``count`` logits and ``stride`` bytes. Out: an int32 id and a float32 value each ``out_stride`` bytes."""
 LOG_SUM_EXP_FIELDS: Final = ("logits", "stride", "count", "maxima", "logs")
 """Out: float32 maximum, and float32 ln Σ exp(logit − maximum), one of each a row."""
-GROUP_MAXIMA_FIELDS: Final = ("logits", "stride", "count", "maxima")
-"""Out: for each block its 16 lanes' maxima, float32 [rows, blocks, 16]."""
-AT_LEAST_FIELDS: Final = ("logits", "count", "bound", "ids", "found")
-"""One row. Out: int32 ids of the logits ≥ ``bound`` (float32 bits), ascending, and int64 how many."""
+GROUP_MAXIMA_FIELDS: Final = ("rows", "count", "maxima")
+"""``rows``: the address of each row. Out: for each block its 16 lanes' maxima, float32 [rows, blocks, 16]."""
+AT_LEAST_FIELDS: Final = ("rows", "count", "bounds", "ids", "stride", "found")
+"""``rows``: the address of each row; ``bounds``: float32, one of each. Out, for each row: int32 ids of the logits ≥ its
+bound, ascending, ``stride`` bytes from row to row, and int64 how many."""
 WEIGHT_FIELDS: Final = ("rows", "counts", "maxima", "inverses", "out", "out_stride")
 """Weights exp((logit − maximum) · inverse temperature): for each row its address, int64 count, float32 maximum and
 inverse. Out, ``out_stride`` bytes from row to row: float32 sums of each block, or the weights themselves (filled up to
 whole vectors with 0)."""
-MASK_FIELDS: Final = ("logits", "words", "count", "out")
-"""One row. ``words``: int32 [at least count / 32], bit t % 32 of word t // 32 for id t. Out: float32 [count]; it may be
-the row itself."""
+MASK_FIELDS: Final = ("rows", "words", "stride", "count", "out", "out_stride")
+"""``rows``: the address of each row. ``words``: int32 [at least count / 32] for each row, ``stride`` bytes from row to
+row, bit t % 32 of word t // 32 for id t. Out: float32 [count] for each row, ``out_stride`` bytes from row to row."""
 POINTERS: Final = frozenset(
-    {"logits", "ids", "values", "maxima", "logs", "found", "out", "words", "rows", "counts", "inverses"}
+    {"logits", "ids", "values", "maxima", "logs", "bounds", "found", "out", "words", "rows", "counts", "inverses"}
 )
 
 
@@ -83,6 +83,11 @@ def _kernel(name: str, fields: Sequence[str]) -> Iterator[tuple[Kernel, KernelAr
     k = Kernel(name, KERNEL_PARAMETERS)
     yield k, KernelArguments(k, fields, POINTERS), k.range(k.args[2], k.args[3])
     k.ret()
+
+
+def _pointer(k: Kernel, f: KernelArguments, unit: Value) -> Value:
+    """The address of a unit's row."""
+    return k.field(PTR, f["rows"] + unit * 8, 0)
 
 
 def argmax_kernel() -> Kernel:
@@ -139,7 +144,7 @@ def group_maxima_kernel() -> Kernel:
     """The maximum of each lane of each block."""
     with _kernel("group_maxima", GROUP_MAXIMA_FIELDS) as (k, f, units):
         for unit in units:
-            row = LogitRow.at(k, f["logits"] + unit * f["stride"], f["count"])
+            row = LogitRow.at(k, _pointer(k, f, unit), f["count"])
             for block in k.range(0, row.blocks):
                 at = (unit * row.blocks + block) * (LANES * LANE_BYTES)
                 k.store(_block_maxima(k, row, block), f["maxima"] + at)
@@ -149,13 +154,13 @@ def group_maxima_kernel() -> Kernel:
 def at_least_kernel() -> Kernel:
     """The ids whose logits reach a bound. Meant for bounds that few reach: a vector without any costs one test."""
     with _kernel("at_least", AT_LEAST_FIELDS) as (k, f, units):
-        bound = k.splat(F32X16, float_bits(f["bound"]))
-        for _unit in units:
-            row = LogitRow.at(k, f["logits"], f["count"], fill=math.nan)  # reaches no bound, not even −inf
+        for unit in units:
+            bound = k.splat(F32X16, k.load(F32, f["bounds"] + unit * LANE_BYTES))
+            row = LogitRow.at(k, _pointer(k, f, unit), f["count"], fill=math.nan)  # reaches no bound, not even −inf
             found = k.var(I64, 0)
             for block in k.range(0, row.blocks):
-                row.each(block, partial(_collect, bound, f["ids"], found))
-            k.store(found.get(), f["found"])
+                row.each(block, partial(_collect, bound, f["ids"] + unit * f["stride"], found))
+            k.store(found.get(), f["found"] + unit * 8)
     return k
 
 
@@ -225,7 +230,7 @@ def weights_kernel() -> Kernel:
 
 def _weighed(k: Kernel, f: KernelArguments, unit: Value) -> tuple[LogitRow, Weights, Value]:
     """A row, its weights, and where its results go."""
-    row = LogitRow.at(k, k.field(PTR, f["rows"] + unit * 8, 0), k.load(I64, f["counts"] + unit * 8))
+    row = LogitRow.at(k, _pointer(k, f, unit), k.load(I64, f["counts"] + unit * 8))
     weights = Weights(k, k.load(F32, f["maxima"] + unit * LANE_BYTES), k.load(F32, f["inverses"] + unit * LANE_BYTES))
     return row, weights, f["out"] + unit * f["out_stride"]
 
@@ -237,9 +242,10 @@ def _store_weights(weights: Weights, out: Value, at: Value, logits: Value) -> No
 def mask_kernel() -> Kernel:
     """Ids whose bit is 0 get −inf, the others keep their logit. The bits of a vector are 16 of one word."""
     with _kernel("mask", MASK_FIELDS) as (k, f, units):
-        logits, words, count, out = (f[name] for name in MASK_FIELDS)
-        forbidden = k.splat(F32X16, -math.inf)
-        for _unit in units:
+        count, forbidden = f["count"], k.splat(F32X16, -math.inf)
+        for unit in units:
+            logits, words = _pointer(k, f, unit), f["words"] + unit * f["stride"]
+            out = f["out"] + unit * f["out_stride"]
             whole = count // LANES * LANES
             for at in k.range(0, whole, LANES):
                 allowed = k.load(I16, words + at // 8).as_bits(I1.of(LANES))

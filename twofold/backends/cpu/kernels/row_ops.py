@@ -6,8 +6,7 @@ to one thread. Arrays are float32, contiguous, of at most 2³¹ − 1 logits a r
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -19,6 +18,8 @@ from twofold.backends.cpu.kernels.jit import Compiler, as_function
 from twofold.backends.cpu.kernels.logits import BLOCK, LANES
 
 F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
 
 MIN_TEMPERATURE: Final = 1e-30
 """Colder than this, 1 / temperature is no float32; the draw is the argmax long before."""
@@ -53,62 +54,60 @@ class KernelRowOps:
         self._mask = _RowCall(compiler, "mask", kernels.mask_kernel, kernels.MASK_FIELDS)
 
     def argmax(self, logits: F32) -> tuple[NDArray[np.int32], F32]:
-        """[rows, vocab] → ids [rows] and values [rows] of the largest logits; among equals the lowest id."""
+        """``RowOps.argmax``."""
         rows, vocab = logits.shape
         ids, values = np.empty(rows, np.int32), np.empty(rows, np.float32)
         self._argmax(rows, _at(logits), logits.strides[0], vocab, _at(ids), _at(values), 4)
         return ids, values
 
-    def log_sum_exp(self, logits: F32) -> NDArray[np.float64]:
-        """[rows, vocab] → ln Σ exp(logit) [rows]."""
+    def log_sum_exp(self, logits: F32) -> F64:
+        """``RowOps.log_sum_exp``."""
         rows, vocab = logits.shape
         parts = np.empty((2, rows), np.float32)
         self._log_sum_exp(rows, _at(logits), logits.strides[0], vocab, _at(parts), _at(parts) + rows * 4)
-        sums: NDArray[np.float64] = parts[0].astype(np.float64) + parts[1]
+        sums: F64 = parts[0].astype(np.float64) + parts[1]
         return sums
 
-    def top(self, row: F32, count: int) -> tuple[NDArray[np.int32], F32]:
-        """[vocab] → ids and values of the ``count`` largest logits, descending; among equals the lower id first.
+    def top(self, logits: F32, at: I64, count: int) -> tuple[NDArray[np.int32], F32]:
+        """``RowOps.top``.
 
-        The smallest of the ``count`` largest group maxima is reached by ``count`` logits at least, so whatever is
-        wanted reaches it too; few others do.
+        The smallest of a row's ``count`` largest group maxima is reached by ``count`` of its logits at least, so all
+        results reach it; few others do.
         """
-        ids = self._reaching(row, self._bound(row, count))
-        values = row[ids]
-        order = np.lexsort((ids, -values))[:count]
-        return ids[order], values[order]
+        rows, vocab = _pointers(logits, at), logits.shape[1]
+        bounds = self._bounds(logits, at, rows, count)
+        reaching, found = np.empty((len(at), vocab), np.int32), np.empty(len(at), np.int64)
+        self._at_least(len(at), _at(rows), vocab, _at(bounds), _at(reaching), 4 * vocab, _at(found))
+        inside = np.arange(found.max()) < found[:, None]
+        ids = np.where(inside, reaching[:, : inside.shape[1]], 0)
+        values = np.where(inside, logits[at[:, None], ids], np.float32(-np.inf))
+        order = np.argsort(-values, axis=1, kind="stable")[:, :count]  # stable: among equals the lower id is first
+        every = np.arange(len(at))[:, None]
+        return ids[every, order], values[every, order]
 
-    def _bound(self, row: F32, count: int) -> float:
-        """A number that at least ``count`` logits reach. Where there are too few groups it is the last of them."""
-        groups = np.empty(_blocks(len(row)) * LANES, np.float32)
-        if count <= len(groups):
-            self._group_maxima(1, _at(row), 0, len(row), _at(groups))
+    def _bounds(self, logits: F32, at: I64, rows: I64, count: int) -> F32:
+        """A number for each row that at least ``count`` of its logits reach; the last of them if groups are few."""
+        blocks = _blocks(logits.shape[1])
+        if count <= blocks * LANES:
+            groups = np.empty((len(at), blocks * LANES), np.float32)
+            self._group_maxima(len(at), _at(rows), logits.shape[1], _at(groups))
         else:
-            groups = row
-        place = max(0, len(groups) - count)
-        return float(np.partition(groups, place)[place])
+            groups = logits[at]
+        place = groups.shape[1] - count
+        bounds: F32 = np.ascontiguousarray(np.partition(groups, place, axis=1)[:, place])
+        return bounds
 
-    def _reaching(self, row: F32, bound: float) -> NDArray[np.int32]:
-        ids, found = np.empty(len(row), np.int32), np.zeros(1, np.int64)
-        self._at_least(1, _at(row), len(row), _bits(bound), _at(ids), _at(found))
-        return ids[: found[0]]
+    def weight_sums(self, logits: F32, at: I64, maxima: F32, temperatures: F64) -> F64:
+        """``RowOps.weight_sums``."""
+        sums = self._running_sums(_pointers(logits, at), logits.shape[1], maxima, _inverses(temperatures))
+        return sums[:, -1]
 
-    def weight_sum(self, row: F32, maximum: float, temperature: float) -> float:
-        """[vocab] → Σ exp((logit − maximum) / temperature)."""
-        rows = np.array([_at(row)], np.int64)
-        return float(
-            self._running_sums(rows, len(row), np.array([maximum], np.float32), _inverses([temperature]))[0, -1]
-        )
-
-    def draw(
-        self, logits: F32, at: Sequence[int], maxima: F32, temperatures: Sequence[float], uniforms: Sequence[float]
-    ) -> NDArray[np.int64]:
+    def draw(self, logits: F32, at: I64, maxima: F32, temperatures: F64, uniforms: F64) -> I64:
         """``RowOps.draw``."""
-        rows = _at(logits) + logits.strides[0] * np.asarray(at, np.int64)
+        rows = _pointers(logits, at)
         vocab, inverses, every = logits.shape[1], _inverses(temperatures), np.arange(len(rows))
-        maxima = np.ascontiguousarray(maxima, np.float32)
         ends = self._running_sums(rows, vocab, maxima, inverses)
-        targets = np.asarray(uniforms) * ends[:, -1]
+        targets = uniforms * ends[:, -1]
         last = np.count_nonzero(ends < ends[:, -1:], axis=1)
         blocks = np.minimum(np.count_nonzero(ends <= targets[:, None], axis=1), last)
         before = np.where(blocks > 0, ends[every, blocks - 1], 0.0)
@@ -120,37 +119,39 @@ class KernelRowOps:
         places = np.count_nonzero(sums <= (targets - before)[:, None], axis=1)
         # The float32 sum of a block may be a little more than its weights: then the last id of any weight is drawn.
         places = np.where(places < counts, places, BLOCK - 1 - (weights[:, ::-1] != 0).argmax(axis=1))
-        ids: NDArray[np.int64] = blocks * BLOCK + places
+        ids: I64 = blocks * BLOCK + places
         return ids
 
-    def mask(self, row: F32, words: NDArray[np.uint32], out: F32) -> None:
-        """[vocab] → ``out`` [vocab]: the logit of each token whose bit is set, −inf for the others.
+    def mask(self, logits: F32, at: I64, words: NDArray[np.uint32]) -> F32:
+        """``RowOps.mask``."""
+        out = np.empty((len(at), logits.shape[1]), np.float32)
+        covered = min(out.shape[1], 32 * words.shape[1])
+        rows = _pointers(logits, at)
+        self._mask(len(at), _at(rows), _at(words), words.strides[0], covered, _at(out), out.strides[0])
+        out[:, covered:] = -np.inf
+        return out
 
-        Token t has bit t % 32 of word t // 32; tokens past the last word are not allowed. ``out`` may be ``row``.
-        """
-        covered = min(len(row), 32 * len(words))
-        self._mask(1, _at(row), _at(words), covered, _at(out))
-        out[covered:] = -np.inf
-
-    def _running_sums(self, rows: NDArray[np.int64], vocab: int, maxima: F32, inverses: F32) -> NDArray[np.float64]:
+    def _running_sums(self, rows: I64, vocab: int, maxima: F32, inverses: F32) -> F64:
         """The sum of all weights up to the end of each block: float64 [rows, blocks], in ascending order."""
         sums, counts = np.empty((len(rows), _blocks(vocab)), np.float32), np.full(len(rows), vocab, np.int64)
         self._weight_sums(len(rows), _at(rows), _at(counts), _at(maxima), _at(inverses), _at(sums), sums.strides[0])
         return sums.cumsum(axis=1, dtype=np.float64)
 
 
-def _at(array: F32 | NDArray[np.int32] | NDArray[np.int64] | NDArray[np.uint32]) -> int:
+def _pointers(logits: F32, at: I64) -> I64:
+    """The addresses of the rows ``at``."""
+    rows: I64 = _at(logits) + logits.strides[0] * at
+    return rows
+
+
+def _at(array: F32 | I64 | NDArray[np.int32] | NDArray[np.uint32]) -> int:
     """The address of an array's first element."""
     return int(array.__array_interface__["data"][0])
 
 
-def _bits(value: float) -> int:
-    return int(struct.unpack("<I", struct.pack("<f", value))[0])
-
-
-def _inverses(temperatures: Sequence[float]) -> F32:
+def _inverses(temperatures: F64) -> F32:
     """1 / temperature of each, rounded once."""
-    return (1.0 / np.maximum(np.asarray(temperatures, np.float64), MIN_TEMPERATURE)).astype(np.float32)
+    return (1.0 / np.maximum(temperatures, MIN_TEMPERATURE)).astype(np.float32)
 
 
 def _blocks(count: int) -> int:
