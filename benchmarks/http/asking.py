@@ -12,9 +12,8 @@ from benchmarks.http.processes import Serving
 from benchmarks.http.recipes import MODEL
 from benchmarks.worker import WorkerError
 from twofold.bench.client.client import ClientOptions, LoadClient, ServerTarget
-from twofold.bench.endpoints.openai import CompletionsEndpoint
-from twofold.bench.endpoints.options import EndpointOptions, Prompts
-from twofold.bench.load.base import Ask, EndedRequest, Load
+from twofold.bench.endpoints.endpoint import ApiEndpoint, EndpointOptions
+from twofold.bench.load.base import Ask, EndedRequest, Load, Prompt
 from twofold.bench.record import RunRecord
 
 LIMIT_S: Final = 120.0
@@ -43,18 +42,18 @@ def of_tokens(prompts: Sequence[Sequence[int]], answer: int) -> ListedLoad:
     return ListedLoad(*(Ask(i, 0.0, len(ids), answer, fields={"prompt": ids}) for i, ids in enumerate(prompts)))
 
 
-def ask(server: Serving, load: Load, prompts: Prompts = lambda _: (), drain_s: float = LIMIT_S) -> RunRecord:
+def ask(server: Serving, load: Load, prompts: Prompt = lambda _: (), drain_s: float = LIMIT_S) -> RunRecord:
     """What a server makes of a load. What is open ``drain_s`` after the last was due is given up.
 
     Raises NetworkError where no connection can be made at the start.
     """
     options = EndpointOptions(MODEL, extra=server.recipe.fields)
     behaviour = ClientOptions(drain_s=drain_s, reuse_connections=False)
-    with LoadClient(ServerTarget.of(server.url), CompletionsEndpoint(options, prompts), behaviour) as client:
+    with LoadClient(ServerTarget.of(server.url), ApiEndpoint("completions", options, prompts), behaviour) as client:
         return client.run(load)
 
 
-def ask_all(server: Serving, load: Load, prompts: Prompts = lambda _: ()) -> RunRecord:
+def ask_all(server: Serving, load: Load, prompts: Prompt = lambda _: ()) -> RunRecord:
     """The same, of a server that has nothing else to do.
 
     Raises WorkerError unless every answer is complete, and as long as asked where the server tells its length.

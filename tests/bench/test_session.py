@@ -10,7 +10,7 @@ from tests.bench.stub.live import LiveStub
 from tests.bench.stub.script import Script
 from twofold.bench.client.loop import ClientOptions
 from twofold.bench.client.target import ServerTarget
-from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.endpoints.endpoint import EndpointOptions
 from twofold.bench.load.lengths import Fixed
 from twofold.bench.load.plan import LoadPlan
 from twofold.bench.session import Setup, opened, stopped_by_signals

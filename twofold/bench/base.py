@@ -1,43 +1,68 @@
-"""The seams of the load generator: what an endpoint and a watcher are to the client that sends."""
+"""The interfaces of the load generator: endpoints, watchers, probes and token counters."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Final, Protocol, TypeAlias
 
-from twofold.bench.load.base import Ask
+from twofold.bench.load.base import Ask, PromptMessage
 from twofold.bench.record import RecordedResponse, RequestSample
+
+REFUSALS: Final = frozenset({429, 503, 529})
+"""Statuses of an overloaded server."""
+
+Reply: TypeAlias = tuple[int, Mapping[str, str], bytes]
+"""Status, headers (names in lower case) and body."""
+
+
+class Exchange(Protocol):
+    """Sends one request outside of a load. Raises NetworkError without a response."""
+
+    def __call__(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], /) -> Reply: ...
+
+
+class TokenCounter(Protocol):
+    """Counts the tokens of prompts as the measured server does."""
+
+    @property
+    def source(self) -> str:
+        """Where its counts come from, for the report."""
+        ...
+
+    def count(self, messages: tuple[PromptMessage, ...]) -> int | None:
+        """Tokens of the whole prompt, chat template included; None if unknown."""
+        ...
 
 
 class BodyReader(Protocol):
-    """Reads the body of one successful response into an ``RecordedResponse``."""
+    """Reads the body of one successful response into a ``RecordedResponse``."""
 
     def event(self, name: str | None, data: bytes, moment: float) -> None:
-        """An event of a stream, all of whose bytes had come at ``moment``. ``name`` is that of its ``event:`` line.
+        """Reads an event of a stream, complete at ``moment``. ``name`` is in its ``event:`` line.
 
-        Raises ValueError where it is not what the endpoint's dialect says.
+        Raises ValueError if it does not match the API.
         """
         ...
 
     def whole(self, body: bytes, moment: float) -> None:
-        """A response that is no stream. Raises ValueError as ``event`` does."""
+        """Reads a response that is no stream. Raises ValueError as ``event`` does."""
         ...
 
 
 class Endpoint(Protocol):
-    """A dialect's way to ask for an answer."""
+    """An endpoint of an API for completions."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def path(self) -> str:
-        """Under the server's base URL: /v1/chat/completions."""
+        """Relative to the server's base URL: /v1/chat/completions."""
         ...
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Of every request, but for those of HTTP itself."""
+        """Headers of every request, except those of HTTP itself."""
         ...
 
     def body(self, ask: Ask) -> bytes:
@@ -47,13 +72,13 @@ class Endpoint(Protocol):
     def reader(self, answer: RecordedResponse) -> BodyReader: ...
 
     def error(self, body: bytes) -> str:
-        """One sentence of what an error's body says; of any bytes."""
+        """The error message in a body of any bytes, in one sentence."""
         ...
 
 
 class Watcher(Protocol):
-    """Hears what happens while a load is sent, about ten times a second; takes little time."""
+    """Is called about ten times a second while a load is sent; must be quick."""
 
     def look(self, now_s: float, samples: list[RequestSample], open_requests: int) -> None:
-        """``samples`` are all that began so far, in the order in which they did; those that ended say so."""
+        """``samples`` are all requests that were started, in that order."""
         ...

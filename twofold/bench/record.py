@@ -52,11 +52,11 @@ class RecordedResponse:
     error: str | None = None
     done: bool = False
 
-    def chunk(self, moment: float, text: str, tokens: int = UNKNOWN) -> None:
-        """Notes output that came at ``moment``."""
+    def chunk(self, moment: float, text: str, tokens: int = UNKNOWN, chars: int | None = None) -> None:
+        """Adds output that arrived at ``moment``, with ``chars`` characters including reasoning and tool calls."""
         self.moments.append(moment)
         self.tokens.append(tokens)
-        self.chars.append(len(text))
+        self.chars.append(len(text) if chars is None else chars)
         self.texts.append(text)
 
     @property

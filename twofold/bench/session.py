@@ -1,7 +1,6 @@
-"""A bench of one server: looked at before the load, then asked by as many loads as it takes to answer a question.
+"""A benchmark of one server: inspects it, then sends one or more loads.
 
-A question is a plain load, a sweep of rates or concurrencies, or the search for the highest rate that meets objectives.
-Each run has prompts of its own, or else a server that caches prefixes would know those of the run before.
+Each run has its own prompts, since a server that caches prefixes would know those of the run before.
 """
 
 from __future__ import annotations
@@ -14,36 +13,33 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any, Final
 
-from twofold.bench.base import Watcher
+from twofold.bench.base import TokenCounter, Watcher
 from twofold.bench.client.client import ClientOptions, LoadClient, ServerTarget
-from twofold.bench.endpoints.choose import endpoint_of
 from twofold.bench.endpoints.discover import ServerFacts, check_lengths, find_server, first_answer
-from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.endpoints.endpoint import ApiEndpoint, EndpointOptions, no_prompt
 from twofold.bench.load.base import Ask, Load, Prompt, PromptMessage
-from twofold.bench.prompts.base import TokenCounter
-from twofold.bench.prompts.choose import first_that_counts
 from twofold.bench.prompts.prompter import Prompter, make_prompter
-from twofold.bench.prompts.remote import remote_counters
+from twofold.bench.prompts.remote import remote_counter
 from twofold.bench.record import RunRecord
 
 SEEDS_APART: Final = 1_000_003
-"""Between the seeds of two runs of a bench."""
+"""Distance of the seeds of two runs."""
 FIRST_WORDS: Final = 8
 FIRST_ANSWER: Final = 4
-"""Words of the request that is sent before all, and tokens of its answer."""
+"""Words of the first request, and tokens of its completion."""
 
 MakeLoad = Callable[[Prompt, int], Load]
-"""A load from what says what was sent, and a seed."""
+"""Makes a load from the messages of requests and a seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Whom a bench asks, and how.
+    """The server of a benchmark, and how to send requests to it.
 
-    model     None takes the only one that the server has
-    options   of every request; their model is not looked at
+    model     None is the only model of the server
+    options   of every request; their model is ignored
     seed      of the load: arrivals and lengths
-    prompts   the seed of what prompts say. Equal ones find their prompts in the server's cache the next time
+    prompts   seed of the texts of prompts. With an equal one, the server has the prompts cached the next time
     """
 
     target: ServerTarget
@@ -62,7 +58,7 @@ class Session:
         self._setup = setup
         self._client = client
         self._prompter = prompter
-        self._runs = 1  # 0 are the prompts of the first request
+        self._runs = 1  # run 0 is the first request
         self.facts = facts
 
     @property
@@ -70,9 +66,9 @@ class Session:
         return self._prompter
 
     def run(self, make: MakeLoad, watcher: Watcher | None = None, *, seed: int | None = None) -> RunRecord:
-        """Sends a load with prompts that no other run has. The first Ctrl-C ends it, with what there is.
+        """Sends a load with prompts of its own. The first Ctrl-C ends it early.
 
-        ``seed`` is that of the load; the same for all runs where it is left out, so that only one thing differs.
+        ``seed`` is added to the seed of the load; without it, all runs have equal arrivals and lengths.
         """
         self._prompter = self._prompter.with_seed(self._setup.prompts + SEEDS_APART * self._runs)
         self._runs += 1
@@ -81,29 +77,29 @@ class Session:
             return self._client.run(load, watcher)
 
     def prompt(self, ask: Ask) -> tuple[PromptMessage, ...]:
-        """All messages of a request of the present run."""
+        """All messages of a request of the current run."""
         return self._prompter(ask)
 
 
 @contextmanager
 def opened(setup: Setup, local: TokenCounter | None = None, lengths: tuple[int, int] = (0, 0)) -> Iterator[Session]:
-    """A session with a server that answered once, and so is warm.
+    """A session with a server that served one request, and so is warm.
 
-    local    counts prompts; the server is asked to where it is None
-    lengths  most tokens of a prompt and of an answer that will be asked for
+    local    counts prompts; None counts them with the server
+    lengths  maximum of input and of output tokens of the loads
 
-    Raises NetworkError, AccessError, NotFoundError, ContextLengthError and others, each for what ``discover`` says.
+    Raises NetworkError, AccessError, NotFoundError, ContextLengthError and others, as documented in ``discover``.
     """
-    as_given = endpoint_of(setup.endpoint, setup.options, _as_given)
+    as_given = ApiEndpoint(setup.endpoint, setup.options, no_prompt)
     with LoadClient(setup.target, as_given, setup.client) as client:
         facts = find_server(client.exchange, as_given.headers, setup.model)
         check_lengths(facts, *lengths)
         options = replace(setup.options, model=facts.model, usage_each=facts.counts)
-        counter = local or first_that_counts(remote_counters(client.exchange, setup.endpoint, options))
+        counter = local or remote_counter(client.exchange, setup.endpoint, options)
         prompter = make_prompter(counter, chat=setup.endpoint != "completions", seed=setup.prompts)
-        first = endpoint_of(setup.endpoint, options, prompter)
+        first = ApiEndpoint(setup.endpoint, options, prompter)
         first_answer(client.exchange, first, Ask(0, 0.0, prompter.enough_tokens + FIRST_WORDS, FIRST_ANSWER))
-        if facts.context is None:  # some servers know it once the model is loaded
+        if facts.context is None:  # some servers report it only after loading the model
             facts = find_server(client.exchange, as_given.headers, facts.model)
             check_lengths(facts, *lengths)
     session: list[Session] = []
@@ -111,7 +107,7 @@ def opened(setup: Setup, local: TokenCounter | None = None, lengths: tuple[int, 
     def prompt(ask: Ask) -> tuple[PromptMessage, ...]:
         return session[0].prompt(ask)
 
-    endpoint = endpoint_of(setup.endpoint, options, prompt)
+    endpoint = ApiEndpoint(setup.endpoint, options, prompt)
     with LoadClient(setup.target, endpoint, setup.client) as client:
         session.append(Session(setup, client, facts, prompter))
         yield session[0]
@@ -119,9 +115,9 @@ def opened(setup: Setup, local: TokenCounter | None = None, lengths: tuple[int, 
 
 @contextmanager
 def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Calls ``stop`` for the first Ctrl-C or SIGTERM; the second one ends the program as it does without this."""
+    """Calls ``stop`` for the first Ctrl-C or SIGTERM; the second one ends the program as usual."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may say what signals do
+        yield  # only the main thread may set signal handlers
         return
     before: dict[int, Any] = {}
 
@@ -129,12 +125,12 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
         for number, handler in before.items():
             signal.signal(number, handler)
 
-    def heard(_number: int, _frame: FrameType | None) -> None:
+    def handle(_number: int, _frame: FrameType | None) -> None:
         restore()
         stop()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        before[number] = signal.signal(number, heard)
+        before[number] = signal.signal(number, handle)
     try:
         yield
     finally:
@@ -142,9 +138,5 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def described(session: Session) -> Mapping[str, Any]:
-    """What is known of the server and of the prompts, for the report."""
+    """Properties of the server and of the prompts, for the report."""
     return {"context": session.facts.context, "prompts": session.prompter.describe()}
-
-
-def _as_given(ask: Ask) -> tuple[PromptMessage, ...]:
-    return ask.messages or ()

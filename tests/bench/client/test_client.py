@@ -69,21 +69,21 @@ def test_a_stream_whose_head_does_not_say_so() -> None:
     ("response", "outcome", "error"),
     [
         (whole(429, b"too many"), "refused", "too many"),
-        (whole(503, b""), "refused", "The server answered with status 503."),
+        (whole(503, b""), "refused", "The server responded with status 503."),
         (whole(529, b"busy"), "refused", "busy"),
         (whole(500, b"oh"), "failed", "oh"),
         (whole(401, b"no key"), "failed", "no key"),
-        (whole(307, b""), "failed", "The server sends the client elsewhere (status 307)."),
+        (whole(307, b""), "failed", "The server redirects the request (status 307)."),
         (streamed("a", "!oh"), "failed", "oh"),
-        (streamed("a", "?"), "broken", "The answer is not what its dialect says: has a question mark"),
-        (streamed("a").replace(b"[DONE]", b"[done]"), "broken", "The stream ended before the answer did."),
+        (streamed("a", "?"), "broken", "The response does not match its API: has a question mark"),
+        (streamed("a").replace(b"[DONE]", b"[done]"), "broken", "The stream ended before the completion did."),
         (b"SSH-2.0-OpenSSH_9.6\r\n", "broken", "What the server sent is not an HTTP/1.1 response."),
         (
             whole(200, b"x", "content-encoding: gzip"),
             "broken",
             "The server sent a compressed body",
         ),
-        (whole(200, b"\xff"), "broken", "The answer is not what its dialect says: "),
+        (whole(200, b"\xff"), "broken", "The response does not match its API: "),
     ],
 )
 def test_what_is_no_answer(response: bytes, outcome: str, error: str) -> None:

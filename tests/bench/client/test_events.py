@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twofold.bench.client import events as module
-from twofold.bench.client.events import Event, EventReader
-from twofold.bench.client.response import ProtocolError
+from twofold.bench.client import response as module
+from twofold.bench.client.response import Event, EventReader, ProtocolError
 
 STREAM = (
     b": hi\n\ndata: one\n\nevent: named\ndata: two\ndata:  three\nid: 7\nretry: 9\n\n"

@@ -80,7 +80,7 @@ def test_the_drain_has_an_end() -> None:
     first, second, third = record.samples
     assert {sample.outcome for sample in record.samples} == {"unfinished"}
     assert first.error == second.error == "The drain period ended before the request ended."
-    assert (third.started_s, third.error) == (None, "The run was over before it could begin.")
+    assert (third.started_s, third.error) == (None, "The run ended before the request could start.")
     assert record.duration_s == 0.5
     assert not record.interrupted
     assert 0.3 < record.client.wall_s < 0.6

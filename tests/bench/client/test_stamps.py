@@ -81,7 +81,7 @@ def test_the_start_is_told_on_the_wall_clock() -> None:
 def test_lags_are_thinned_but_keep_their_percentiles(
     pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "KEPT_LAGS", 16)
+    monkeypatch.setattr(module, "MAX_LAGS", 16)
     writer, reader = pair
     stamps = Stamps(time.perf_counter())
     for index in range(200):

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from twofold.bench.endpoints.choose import endpoint_of
-from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.endpoints.endpoint import ApiEndpoint, EndpointOptions
 from twofold.bench.load.base import Ask, PromptMessage
 from twofold.bench.record import RecordedResponse
 
@@ -35,7 +34,7 @@ def piece(text: str, finish: str | None = None, **more: Any) -> dict[str, Any]:
 def read(name: str, *events: dict[str, Any] | bytes) -> RecordedResponse:
     """What the endpoint ``name`` makes of these events, the first of which came at 1.0, the next at 2.0."""
     answer = RecordedResponse()
-    reader = endpoint_of(name, EndpointOptions("m"), no_prompts).reader(answer)
+    reader = ApiEndpoint(name, EndpointOptions("m"), no_prompts).reader(answer)
     for moment, event in enumerate(events, 1):
         if isinstance(event, bytes):
             reader.event(None, event, float(moment))
@@ -46,5 +45,5 @@ def read(name: str, *events: dict[str, Any] | bytes) -> RecordedResponse:
 
 def read_whole(name: str, body: dict[str, Any]) -> RecordedResponse:
     answer = RecordedResponse()
-    endpoint_of(name, EndpointOptions("m"), no_prompts).reader(answer).whole(orjson.dumps(body), 5.0)
+    ApiEndpoint(name, EndpointOptions("m"), no_prompts).reader(answer).whole(orjson.dumps(body), 5.0)
     return answer

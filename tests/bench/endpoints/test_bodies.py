@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.bench.endpoints.streams import no_prompts
-from twofold.bench.endpoints.choose import ENDPOINTS, endpoint_of
-from twofold.bench.endpoints.failures import MAX_CHARS, sentence
-from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.endpoints.endpoint import ENDPOINTS, ApiEndpoint, EndpointOptions
+from twofold.bench.endpoints.values import MAX_CHARS, sentence
 from twofold.bench.load.base import Ask, PromptMessage
 from twofold.core.errors import ParameterError
 
@@ -18,7 +17,7 @@ ASK = Ask(0, 0.0, input_tokens=8, output_tokens=16)
 
 
 def test_the_body_of_a_chat() -> None:
-    body = orjson.loads(endpoint_of("chat", EndpointOptions("m"), no_prompts).body(ASK))
+    body = orjson.loads(ApiEndpoint("chat", EndpointOptions("m"), no_prompts).body(ASK))
     assert body == {
         "model": "m",
         "messages": [{"role": "user", "content": "hello"}],
@@ -37,7 +36,7 @@ def test_the_body_of_a_completion_joins_all_messages() -> None:
         16,
         messages=(PromptMessage("user", "a"), PromptMessage("assistant", " b"), PromptMessage("user", " c")),
     )
-    body = orjson.loads(endpoint_of("completions", EndpointOptions("m"), no_prompts).body(ask))
+    body = orjson.loads(ApiEndpoint("completions", EndpointOptions("m"), no_prompts).body(ask))
     assert body["prompt"] == "a b c"
     assert "messages" not in body
 
@@ -46,30 +45,30 @@ def test_options_become_fields() -> None:
     options = EndpointOptions(
         "m", stream=False, ignore_eos=True, token_ids=True, temperature=None, length="max_completion_tokens"
     )
-    body = orjson.loads(endpoint_of("chat", options, no_prompts).body(ASK))
+    body = orjson.loads(ApiEndpoint("chat", options, no_prompts).body(ASK))
     assert body["ignore_eos"] is body["return_token_ids"] is True
     assert body["max_completion_tokens"] == 16
     assert not {"stream", "stream_options", "temperature", "max_tokens"} & body.keys()
 
 
 def test_servers_that_can_are_asked_for_the_tokens_so_far() -> None:
-    body = orjson.loads(endpoint_of("chat", EndpointOptions("m", usage_each=True), no_prompts).body(ASK))
+    body = orjson.loads(ApiEndpoint("chat", EndpointOptions("m", usage_each=True), no_prompts).body(ASK))
     assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
-    whole = orjson.loads(endpoint_of("chat", EndpointOptions("m", stream=False, usage_each=True), no_prompts).body(ASK))
+    whole = orjson.loads(ApiEndpoint("chat", EndpointOptions("m", stream=False, usage_each=True), no_prompts).body(ASK))
     assert "stream_options" not in whole
 
 
 def test_extra_fields_win_and_those_of_a_request_win_over_them() -> None:
     options = EndpointOptions("m", extra={"temperature": 1, "model": "other", "max_tokens": 3})
     ask = Ask(0, 0.0, 8, 16, fields={"max_tokens": 4})
-    body = orjson.loads(endpoint_of("chat", options, no_prompts).body(ask))
+    body = orjson.loads(ApiEndpoint("chat", options, no_prompts).body(ask))
     assert (body["model"], body["temperature"], body["max_tokens"]) == ("other", 1, 4)
 
 
 @pytest.mark.parametrize("name", ENDPOINTS)
 def test_each_endpoint_has_its_name_and_tells_no_key(name: str) -> None:
     options = EndpointOptions("m", api_key="secret", headers={"X-Team": "a"})
-    endpoint = endpoint_of(name, options, no_prompts)
+    endpoint = ApiEndpoint(name, options, no_prompts)
     assert endpoint.name == name
     assert endpoint.path.startswith("/v1/")
     assert endpoint.headers["authorization"] == "Bearer secret"
@@ -79,7 +78,7 @@ def test_each_endpoint_has_its_name_and_tells_no_key(name: str) -> None:
 
 def test_a_header_given_wins() -> None:
     options = EndpointOptions("m", api_key="a", headers={"Authorization": "Basic b"})
-    assert endpoint_of("chat", options, no_prompts).headers["authorization"] == "Basic b"
+    assert ApiEndpoint("chat", options, no_prompts).headers["authorization"] == "Basic b"
 
 
 @pytest.mark.parametrize(
@@ -93,13 +92,13 @@ def test_a_header_given_wins() -> None:
 )
 def test_headers_that_http_cannot_send_are_refused_without_being_shown(options: EndpointOptions) -> None:
     with pytest.raises(ParameterError) as caught:
-        endpoint_of("chat", options, no_prompts)
+        ApiEndpoint("chat", options, no_prompts)
     assert "secret" not in str(caught.value)
 
 
 def test_an_endpoint_that_does_not_exist() -> None:
     with pytest.raises(ParameterError) as caught:
-        endpoint_of("completion", EndpointOptions("m"), no_prompts)
+        ApiEndpoint("completion", EndpointOptions("m"), no_prompts)
     assert caught.value.hint == "Did you mean completions?"
 
 

@@ -10,10 +10,9 @@ import orjson
 import pytest
 
 from tests.bench.endpoints.streams import chunk, no_prompts
-from twofold.bench.endpoints.choose import endpoint_of
+from twofold.bench.base import Reply
 from twofold.bench.endpoints.discover import ServerFacts, check_lengths, find_server, first_answer
-from twofold.bench.endpoints.exchange import Reply
-from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.endpoints.endpoint import ApiEndpoint, EndpointOptions
 from twofold.bench.load.base import Ask
 from twofold.core.errors import (
     AccessError,
@@ -28,7 +27,7 @@ from twofold.core.errors import (
 )
 
 ASK = Ask(0, 0.0, 8, 1)
-CHAT = endpoint_of("chat", EndpointOptions("m"), no_prompts)
+CHAT = ApiEndpoint("chat", EndpointOptions("m"), no_prompts)
 
 
 @dataclass
@@ -113,7 +112,7 @@ def test_lengths_that_do_not_fit() -> None:
     facts = ServerFacts("m", ("m",), None, 100)
     check_lengths(facts, 60, 40)
     check_lengths(ServerFacts("m", (), None, None), 1 << 20, 1)
-    with pytest.raises(ContextLengthError, match="60 and an answer of 41"):
+    with pytest.raises(ContextLengthError, match="60 and a completion of 41"):
         check_lengths(facts, 60, 41)
 
 
@@ -150,7 +149,7 @@ def test_first_answers_that_are_none(server: FakeServer, kind: type[TwofoldError
     [
         ("Use 'max_completion_tokens' instead.", "max_completion_tokens"),
         ("ignore_eos: extra inputs are not permitted", "does not support ignore_eos"),
-        ("too long", "Change the request"),
+        ("too long", "Change the lengths"),
     ],
 )
 def test_hints_for_what_a_server_does_not_take(said: str, hint: str) -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.bench.endpoints.streams import no_prompts, read, read_whole
 from tests.bench.endpoints.test_openai import JSON
-from twofold.bench.endpoints.messages import MessagesEndpoint, MessagesReader
-from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.endpoints.endpoint import ApiEndpoint, EndpointOptions
+from twofold.bench.endpoints.messages import MessagesReader
 from twofold.bench.load.base import Ask, PromptMessage
 from twofold.bench.record import UNKNOWN, RecordedResponse
 from twofold.core.errors import ParameterError
@@ -90,7 +90,7 @@ def test_a_whole_answer_may_be_an_error_or_nothing() -> None:
 
 
 def test_the_body_has_the_system_prompt_apart() -> None:
-    endpoint = MessagesEndpoint(EndpointOptions("m", api_key="k"), no_prompts)
+    endpoint = ApiEndpoint("messages", EndpointOptions("m", api_key="k"), no_prompts)
     messages = (PromptMessage("system", "Be brief."), PromptMessage("user", "Hello"))
     body = orjson.loads(endpoint.body(Ask(0, 0.0, 8, 16, messages=messages)))
     assert body["system"] == "Be brief."
@@ -103,7 +103,7 @@ def test_the_body_has_the_system_prompt_apart() -> None:
 @pytest.mark.parametrize("options", [EndpointOptions("m", ignore_eos=True), EndpointOptions("m", token_ids=True)])
 def test_what_the_dialect_has_no_words_for_is_refused(options: EndpointOptions) -> None:
     with pytest.raises(ParameterError, match="messages endpoint"):
-        MessagesEndpoint(options, no_prompts)
+        ApiEndpoint("messages", options, no_prompts)
 
 
 @settings(max_examples=100, deadline=None)

@@ -119,7 +119,7 @@ def test_further_choices_are_output_too() -> None:
         ({"error": "overloaded", "error_type": "overloaded"}, "overloaded"),
         ({"object": "error", "message": "bad", "code": 500}, "bad"),
         ({"error": {"message": "later"}, "choices": [{"delta": {"content": ""}, "finish_reason": "error"}]}, "later"),
-        ({"error": {"code": 7}}, "the server tells of an error without saying which"),
+        ({"error": {"code": 7}}, "the server reports an error without a message"),
     ],
 )
 def test_errors_in_the_middle(event: dict[str, object], said: str) -> None:

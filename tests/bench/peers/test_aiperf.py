@@ -22,7 +22,7 @@ from tests.bench.stub.script import Script
 from tests.bench.truth.runs import at_best
 from twofold.bench.client.loop import ClientOptions
 from twofold.bench.client.target import ServerTarget
-from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.endpoints.endpoint import EndpointOptions
 from twofold.bench.load.lengths import Fixed
 from twofold.bench.load.plan import LoadPlan
 from twofold.bench.metrics.distribution import MeasureDistribution

@@ -10,15 +10,13 @@ import pytest
 
 from tests.server.live import LiveServer, live_server
 from tests.support.tiny import TinyModel, TinyOptions
-from twofold.bench.endpoints.choose import ENDPOINTS, endpoint_of
+from twofold.bench.base import Exchange, Reply
 from twofold.bench.endpoints.discover import find_server, first_answer
-from twofold.bench.endpoints.exchange import Exchange, Reply
-from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.endpoints.endpoint import ENDPOINTS, ApiEndpoint, EndpointOptions
 from twofold.bench.load.base import Ask, PromptMessage
-from twofold.bench.prompts.choose import first_that_counts
 from twofold.bench.prompts.local import local_counter
 from twofold.bench.prompts.prompter import make_prompter
-from twofold.bench.prompts.remote import remote_counters
+from twofold.bench.prompts.remote import remote_counter, remote_counters
 
 HELLO = (PromptMessage("user", "Hello there"),)
 TINY = TinyOptions("llama", vocab=300, context=512)
@@ -54,10 +52,10 @@ def test_the_server_says_what_it_is(exchange: Exchange) -> None:
 def test_prompts_are_as_long_as_asked(exchange: Exchange, name: str, stream: bool) -> None:
     spoken = name != "messages"
     options = EndpointOptions("tiny", stream=stream, ignore_eos=spoken, token_ids=spoken)
-    counter = first_that_counts(remote_counters(exchange, name, options))
+    counter = remote_counter(exchange, name, options)
     prompter = make_prompter(counter, chat=name != "completions", seed=4)
     assert prompter.recipe.exact
-    endpoint = endpoint_of(name, options, prompter)
+    endpoint = ApiEndpoint(name, options, prompter)
     history: tuple[PromptMessage, ...] = ()
     before = 0
     for turn, tokens in enumerate((90, 60)):
@@ -74,7 +72,7 @@ def test_prompts_are_as_long_as_asked(exchange: Exchange, name: str, stream: boo
 def test_the_tokens_of_every_event_are_known(exchange: Exchange, name: str) -> None:
     facts = find_server(exchange, {}, None)
     assert facts.counts
-    endpoint = endpoint_of(name, EndpointOptions("tiny", ignore_eos=True, usage_each=True), lambda _: HELLO)
+    endpoint = ApiEndpoint(name, EndpointOptions("tiny", ignore_eos=True, usage_each=True), lambda _: HELLO)
     answer = first_answer(exchange, endpoint, Ask(0, 0.0, 8, 12))
     assert answer.completion_tokens == sum(answer.tokens) == 12
     assert min(answer.tokens) > 0

@@ -11,12 +11,11 @@ import orjson
 import pytest
 
 from tests.bench.prompts.counters import ToyCounter
-from twofold.bench.endpoints.exchange import Reply
-from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.base import Reply
+from twofold.bench.endpoints.endpoint import EndpointOptions
 from twofold.bench.load.base import Ask, PromptMessage
-from twofold.bench.prompts.choose import first_that_counts
 from twofold.bench.prompts.prompter import make_prompter
-from twofold.bench.prompts.remote import remote_counters
+from twofold.bench.prompts.remote import remote_counter
 from twofold.core.errors import NetworkError
 
 OPTIONS = EndpointOptions("m", api_key="k", ignore_eos=True, token_ids=True)
@@ -100,7 +99,7 @@ def _count(said: dict[str, Any]) -> int:
 def test_every_maker_is_understood(maker: str, endpoint: str, source: str) -> None:
     options = OPTIONS if endpoint != "messages" else EndpointOptions("m", api_key="k")
     server = FakeServer(maker)
-    counter = first_that_counts(remote_counters(server, endpoint, options))
+    counter = remote_counter(server, endpoint, options)
     assert counter is not None
     assert counter.source == source
     prompter = make_prompter(counter, chat=endpoint != "completions", seed=0)
@@ -110,11 +109,11 @@ def test_every_maker_is_understood(maker: str, endpoint: str, source: str) -> No
 
 
 def test_a_server_that_says_nothing() -> None:
-    assert first_that_counts(remote_counters(FakeServer("silent"), "chat", OPTIONS)) is None
+    assert remote_counter(FakeServer("silent"), "chat", OPTIONS) is None
 
 
 def test_a_connection_that_breaks_is_no_count() -> None:
     def broken(method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Reply:  # noqa: ARG001
         raise NetworkError("gone")
 
-    assert first_that_counts(remote_counters(broken, "chat", OPTIONS)) is None
+    assert remote_counter(broken, "chat", OPTIONS) is None

@@ -20,8 +20,7 @@ from tests.bench.stub.truth import Truth
 from twofold.bench.client.client import LoadClient
 from twofold.bench.client.loop import ClientOptions
 from twofold.bench.client.target import ServerTarget
-from twofold.bench.endpoints.choose import endpoint_of
-from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.endpoints.endpoint import ApiEndpoint, EndpointOptions
 from twofold.bench.load.base import Ask, EndedRequest, PromptMessage
 from twofold.bench.record import RequestSample, RunRecord
 
@@ -148,7 +147,7 @@ def play(
         Ask(index, each.due_s, each.input_tokens, each.output_tokens, fields=script.fields)
         for index, (each, script) in enumerate(zip(plays, scripts, strict=True))
     )
-    spoken = endpoint_of(endpoint, options or EndpointOptions("stub"), _prompt)
+    spoken = ApiEndpoint(endpoint, options or EndpointOptions("stub"), _prompt)
     with LoadClient(ServerTarget.of(stub.url), spoken, client) as sender:
         record = sender.run(Scripted(asks, max_open))
     began = record.began_unix - _wall_ahead()

@@ -14,7 +14,7 @@ from tests.bench.stub.live import LiveStub
 from tests.bench.stub.script import Script, Step, at
 from tests.bench.truth.runs import CLOSE_S, Play, Row, Run, at_best, play
 from twofold.bench.client.loop import ClientOptions
-from twofold.bench.endpoints.options import EndpointOptions
+from twofold.bench.endpoints.endpoint import EndpointOptions
 from twofold.bench.load.base import Outcome
 from twofold.bench.metrics.requests import request_figures
 from twofold.bench.metrics.summary import summarise

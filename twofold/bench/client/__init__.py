@@ -1,7 +1,7 @@
-"""The client that keeps up: one thread, raw sockets, moments from the kernel.
+"""The HTTP client of the load generator: one thread, raw sockets, timestamps of the kernel.
 
-    schedule → loop → connection → response → events → the endpoint's reader
+    schedule → loop → connection → response → the endpoint's reader
 
-``target`` says where the server is, ``schedule`` what is sent next, ``loop`` waits for sockets and times, ``flight`` is
-one request under way. ``exchange`` is the plain request of a probe. Everything that reads bytes is free of sockets.
+``target`` is the server, ``schedule`` orders requests, ``loop`` waits for sockets and due times, ``flight`` is one
+request in flight, and ``exchange`` sends single requests. ``response`` and ``flight`` use no sockets.
 """

@@ -1,4 +1,4 @@
-"""The client: sends a load to a server and tells what came of it."""
+"""The client: sends a load to a server and records every request."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from twofold.bench.base import Endpoint, Watcher
-from twofold.bench.client import exchange as plain
+from twofold.bench.base import Endpoint, Reply, Watcher
+from twofold.bench.client import exchange as single
 from twofold.bench.client.loop import ClientOptions, Loop
-from twofold.bench.client.request import JSON, lowered
 from twofold.bench.client.target import ServerTarget
 from twofold.bench.load.base import Load
 from twofold.bench.record import ClientLoad, RequestSample, RunRecord
@@ -26,7 +25,7 @@ SPARE_FILES: Final = 64
 
 
 class LoadClient:
-    """Sends loads to one server, in one thread. Proxies are not used: they would be measured too."""
+    """Sends loads to one server in one thread. Proxies are not used, since they would be measured too."""
 
     def __init__(self, target: ServerTarget, endpoint: Endpoint, options: ClientOptions | None = None) -> None:
         self._target = target
@@ -48,7 +47,7 @@ class LoadClient:
         self._call.close()
 
     def stop(self) -> None:
-        """Ends ``run`` now and every later one at once. May be called by a signal handler or another thread."""
+        """Ends the current run and all later ones. May be called by a signal handler or another thread."""
         self._stopped = True
         with contextlib.suppress(OSError):
             self._call.send(b"x")
@@ -61,25 +60,23 @@ class LoadClient:
         headers: Mapping[str, str] | None = None,
         *,
         timeout_s: float = PROBE_S,
-    ) -> plain.Reply:
-        """One request outside of a load: status, headers (names in lower case) and body.
+    ) -> Reply:
+        """Sends one request outside of a load; ``headers`` default to the endpoint's.
 
-        ``headers`` are the endpoint's where none are given. Raises NetworkError where no response came: refused,
-        unknown host, TLS, time-out, no HTTP.
+        Raises NetworkError without a response: refused, unknown host, TLS, timeout, no HTTP.
         """
         given = headers if headers is not None else self._endpoint.headers
-        if body is not None:
-            given = JSON | lowered(given)
-        return plain.exchange(self._target, method, path, body, given, timeout_s)
+        return single.exchange(self._target, method, path, body, given, timeout_s)
 
     def run(self, load: Load, watcher: Watcher | None = None) -> RunRecord:
-        """Sends ``load``, and comes back when all of it has ended, or with what there is after ``stop`` or Ctrl-C.
+        """Sends ``load`` until all of it has ended, or until ``stop`` or Ctrl-C.
 
-        Raises NetworkError where no connection can be made at the start, and ResourceError where this process may
-        not open as many as the load needs.
+        Raises NetworkError if no connection can be made at the start, and ResourceError if this process may not open
+        as many connections as the load needs.
         """
-        max_open = self._max_open(load)
-        address = plain.reachable(self._target)
+        limits = [each for each in (load.max_open, self._options.max_connections) if each is not None]
+        max_open = room_for_connections(min(limits) if limits else None)
+        address = single.reachable(self._target)
         with no_collection():
             loop = Loop(self._target, address, self._endpoint, load, self._options, max_open, watcher)
             cpu = time.process_time()
@@ -94,15 +91,8 @@ class LoadClient:
             duration_s = _duration(load, loop, interrupted)
         return RunRecord(load.describe(), samples, duration_s, client, loop.stamps.began_unix, interrupted)
 
-    def _max_open(self, load: Load) -> int:
-        options = self._options
-        limits = [each for each in (load.max_open, options.max_connections) if each is not None]
-        wanted = min(limits) if limits else None
-        room = room_for_connections(wanted)
-        return wanted if wanted is not None else room
-
     def _send(self, loop: Loop) -> bool:
-        """Whether somebody stopped it."""
+        """Runs the loop; whether it was stopped."""
         try:
             if not self._stopped:
                 loop.run(self._listen.fileno())
@@ -119,7 +109,7 @@ def _client_load(loop: Loop, wall_s: float, cpu_s: float, samples: tuple[Request
 
 
 def _duration(load: Load, loop: Loop, interrupted: bool) -> float:
-    """For how long requests became due: as the load says, else until the last was sent."""
+    """The duration of the load, or the time until the last request was sent."""
     asked = load.describe().get("duration_s")
     if not isinstance(asked, int | float) or isinstance(asked, bool):
         return loop.last_sent_s
@@ -128,7 +118,7 @@ def _duration(load: Load, loop: Loop, interrupted: bool) -> float:
 
 @contextlib.contextmanager
 def no_collection() -> Iterator[None]:
-    """No pause for garbage; what a run makes and drops goes by its reference counts."""
+    """Disables the garbage collector, whose pauses would delay requests."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -139,9 +129,9 @@ def no_collection() -> Iterator[None]:
 
 
 def room_for_connections(wanted: int | None) -> int:
-    """How many connections this process may open, its limit of files raised as far as it can be.
+    """``wanted`` connections, or as many as this process may open; raises its limit of open files to the hard limit.
 
-    Raises ResourceError where that is less than ``wanted``.
+    Raises ResourceError if it may open fewer than ``wanted``.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
@@ -151,4 +141,4 @@ def room_for_connections(wanted: int | None) -> int:
     if wanted is not None and wanted > room:
         message = f"{wanted} requests at once need more connections than the {room} that this process may open."
         raise ResourceError(message, hint="Raise the limit with `ulimit -n`, or lower --concurrency.")
-    return room
+    return room if wanted is None else wanted

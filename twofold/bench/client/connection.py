@@ -1,9 +1,9 @@
-"""One TCP connection that never blocks, with TLS where the server wants it.
+"""A TCP connection that never blocks, with TLS for https.
 
     closed → opening (TCP, then TLS) → open → closed
 
-What is sent goes to the kernel as far as it takes it; the rest waits in ``unsent`` until there is room. TLS runs over
-two buffers in memory, so that reads are the same raw ones, with the kernel's moments, as without it.
+Bytes that the kernel does not take at once wait in ``unsent``. TLS runs over two buffers in memory, so that sockets are
+read in the same way, with the kernel's timestamps, as without TLS.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RECORD = 1 << 16
 
 
 class Tls:
-    """The TLS side of a connection: cipher text in and out, by way of memory."""
+    """TLS over buffers in memory."""
 
     __slots__ = ("_incoming", "_object", "_outgoing")
 
@@ -32,7 +32,7 @@ class Tls:
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
 
     def handshake(self, data: bytes = b"") -> bool:
-        """Goes on with what the server said; whether both sides agree now. Raises ssl.SSLError."""
+        """Continues with bytes of the server; whether the handshake is complete. Raises ssl.SSLError."""
         self._incoming.write(data)
         try:
             self._object.do_handshake()
@@ -50,7 +50,7 @@ class Tls:
         return self._outgoing.read()
 
     def decrypt(self, data: bytes) -> tuple[bytes, bool]:
-        """The plain text of ``data``, and whether the server said that nothing follows."""
+        """The plain text of ``data``, and whether the server closed its side."""
         self._incoming.write(data)
         pieces = []
         try:
@@ -64,12 +64,12 @@ class Tls:
 
 
 class Connection:
-    """A connection and the request that is on it, if there is one.
+    """A connection and its request, if any.
 
-    connecting    the other side has not answered yet
+    connecting    TCP is not connected yet
     opening       no request can be sent yet
-    served        a request was answered on it
-    watches_room  whether the loop waits until it can be written
+    served        it received a complete response
+    watches_room  whether the loop waits until the socket is writable
     """
 
     __slots__ = (
@@ -86,7 +86,7 @@ class Connection:
     )
 
     def __init__(self, address: Address, target: ServerTarget) -> None:
-        """Begins to connect. Raises OSError where that fails at once."""
+        """Starts to connect. Raises OSError if that fails at once."""
         self.flight: Flight | None = None
         self.began_s = 0.0
         self.connecting = self.opening = self.watches_room = True
@@ -105,9 +105,9 @@ class Connection:
             raise OSError(code, os.strerror(code))
 
     def writable(self) -> bool:
-        """The socket takes bytes: it is connected, or there is room again. Whether nothing is left to send.
+        """Continues when the socket is writable; whether nothing is left to send.
 
-        Raises OSError where it could not be connected.
+        Raises OSError if connecting failed.
         """
         if self.connecting:
             code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -122,7 +122,7 @@ class Connection:
         return self.flush()
 
     def received(self, data: bytes) -> tuple[bytes, bool]:
-        """The plain text of what was read, and whether the server ended its side. Raises ssl.SSLError."""
+        """The plain text of received bytes, and whether the server closed its side. Raises ssl.SSLError."""
         if self._tls is None or not data:
             return data, not data
         if not self.opening:
@@ -135,7 +135,7 @@ class Connection:
         return b"", False
 
     def send(self, data: bytes) -> bool:
-        """Sends what the kernel takes now; whether that was all."""
+        """Sends as much as the kernel takes; whether that was all."""
         self._queue(data if self._tls is None else self._tls.encrypt(data))
         return self.flush()
 
@@ -143,7 +143,7 @@ class Connection:
         self.unsent = memoryview(bytes(self.unsent) + data if self.unsent else data)
 
     def flush(self) -> bool:
-        """Sends what waits; whether that was all. A server that reads no more may have answered: reading tells."""
+        """Sends waiting bytes; whether that was all. After an error, reading tells whether the server responded."""
         try:
             while self.unsent:
                 self.unsent = self.unsent[self.socket.send(self.unsent) :]

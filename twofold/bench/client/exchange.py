@@ -1,31 +1,54 @@
-"""A plain request and its whole response, waited for: how a probe asks, before a load is sent."""
+"""Single requests, each on its own connection: whole responses for probes, streams for chats; and connection errors."""
 
 from __future__ import annotations
 
+import errno
+import math
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
-from twofold.bench.client.failures import network_error
-from twofold.bench.client.request import head
-from twofold.bench.client.response import ProtocolError, ResponseReader
-from twofold.bench.client.target import Address, ServerTarget
+from twofold.bench.base import Reply
+from twofold.bench.client.response import Event, EventReader, ProtocolError, ResponseReader
+from twofold.bench.client.target import JSON, Address, ServerTarget, head, lowered
+from twofold.core.errors import NetworkError
 
 CONNECT_S: Final = 10.0
 MAX_BODY: Final = 64 * 1024 * 1024
+LOOK_S: Final = 0.1
+"""How often a wait for bytes ends to see whether the caller still wants them."""
+SILENCE_S: Final = 900.0
+"""The server may have to load the model first."""
 
-Reply = tuple[int, Mapping[str, str], bytes]
-"""Status, headers with names in lower case, and body."""
+REASONS: Final = {
+    errno.ECONNREFUSED: "refused the connection",
+    errno.ECONNRESET: "reset the connection",
+    errno.EPIPE: "closed the connection while the request was sent",
+    errno.ETIMEDOUT: "did not answer in time",
+    errno.EHOSTUNREACH: "cannot be reached",
+    errno.ENETUNREACH: "cannot be reached: there is no network to it",
+    errno.EADDRNOTAVAIL: "could not be asked: all local ports are in use",
+    errno.EMFILE: "could not be asked: this process may not open more files",
+    errno.ENFILE: "could not be asked: this machine has no more files to open",
+}
+HINTS: Final = {
+    errno.ECONNREFUSED: "Is it running, and on this port?",
+    errno.EADDRNOTAVAIL: "Allow connections to be reused, or lower the rate.",
+    errno.EMFILE: "Raise the limit with `ulimit -n`, or lower --concurrency.",
+}
+NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"})
+"""OpenSSL's reasons for bytes that are no TLS."""
 
 
 def reachable(target: ServerTarget) -> Address:
-    """The first of the host's addresses that takes a connection. Raises NetworkError where none does."""
+    """The first of the host's addresses that accepts a connection. Raises NetworkError if none does."""
     failure: OSError = TimeoutError()
     for address in target.addresses():
         try:
-            connect(address, CONNECT_S).close()
+            _connect(address).close()
         except OSError as error:
             failure = error
         else:
@@ -36,24 +59,125 @@ def reachable(target: ServerTarget) -> Address:
 def exchange(
     target: ServerTarget, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout_s: float
 ) -> Reply:
-    """Asks once, on a connection of its own. Raises NetworkError where no response came, and says why."""
-    start = head(target, method, path, {**headers, "connection": "close"})
-    length = b"" if body is None else b"\r\ncontent-length: %d" % len(body)
-    request = start + length + b"\r\n\r\n" + (body or b"")
-    tls = target.tls  # certificates that cannot be used are told before anyone is asked
+    """Sends a request and reads its whole response. Raises NetworkError without one."""
+    with _sent(target, method, path, body, headers, timeout_s) as sock:
+        reply = Streamed(sock, lambda: False, time.monotonic() + timeout_s)
+        assert reply.status is not None
+        return reply.status, reply.headers, reply.body()
+
+
+@contextmanager
+def streamed(
+    target: ServerTarget, path: str, body: bytes, headers: Mapping[str, str], stopped: Callable[[], bool]
+) -> Iterator[Streamed]:
+    """Posts ``body``; leaving the context closes the connection, which cancels the request.
+
+    Raises NetworkError if the connection fails, also while the response is read.
+    """
+    with _sent(target, "POST", path, body, headers, CONNECT_S) as sock:
+        yield Streamed(sock, stopped)
+
+
+class Streamed:
+    """A response whose head was received. ``status`` is None if the caller stopped before that."""
+
+    def __init__(self, sock: socket.socket, stopped: Callable[[], bool], deadline: float = math.inf) -> None:
+        self._sock = sock
+        self._stopped = stopped
+        self._deadline = deadline
+        self._response = ResponseReader()
+        self._pieces = self._received()
+        self._first = b""
+        for piece in self._pieces:
+            self._first = piece
+            if self._response.status is not None:
+                break
+
+    @property
+    def status(self) -> int | None:
+        return self._response.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._response.headers
+
+    def body(self) -> bytes:
+        """The whole body. Raises OSError, EOFError or ProtocolError."""
+        pieces = [self._first]
+        size = len(self._first)
+        for piece in self._pieces:
+            pieces.append(piece)
+            size += len(piece)
+            if size > MAX_BODY:
+                raise ProtocolError(f"The body of the response is longer than {MAX_BODY} bytes.")
+        return b"".join(pieces)
+
+    def events(self) -> Iterator[Event]:
+        """Server-sent events as they arrive, until the end or until the caller stops."""
+        reader = EventReader()
+        yield from reader.feed(self._first)
+        for piece in self._pieces:
+            yield from reader.feed(piece)
+        yield from reader.end()
+
+    def _received(self) -> Iterator[bytes]:
+        """Bytes of the body; empty pieces until the head is complete."""
+        heard = time.monotonic()
+        while not self._response.complete and not self._stopped():
+            left = min(self._deadline, heard + SILENCE_S) - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self._sock.settimeout(min(LOOK_S, left))
+            try:
+                data = self._sock.recv(1 << 16)
+            except TimeoutError:
+                continue
+            heard = time.monotonic()
+            if not data:
+                if self._response.status is None:
+                    raise EOFError
+                self._response.end()
+                return
+            yield self._response.feed(data)
+
+
+def sentence(error: Exception, target: ServerTarget) -> str:
+    """One sentence about why a connection to ``target`` failed."""
+    if isinstance(error, ProtocolError):
+        return str(error)
+    if isinstance(error, ValueError) and not isinstance(error, OSError):
+        return f"The response does not match its API: {error}"
+    return f"The server at {target} {_reason(error)}."
+
+
+def network_error(error: Exception, target: ServerTarget) -> NetworkError:
+    """The error for a failed request, with a hint."""
+    return NetworkError(sentence(error, target), hint=_hint(error))
+
+
+@contextmanager
+def _sent(
+    target: ServerTarget, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout_s: float
+) -> Iterator[socket.socket]:
+    """A new connection over which the request was sent. Raises NetworkError for errors of the connection."""
+    kind, length = ({}, b"") if body is None else (JSON, b"\r\ncontent-length: %d" % len(body))
+    request = head(target, method, path, {**kind, **lowered(headers), "connection": "close"}) + length + b"\r\n\r\n"
+    tls = target.tls  # unusable certificates are reported before any connection
     address = reachable(target)
     try:
-        with secured(connect(address, CONNECT_S), tls, target.host) as sock:
-            return _ask(sock, request, time.monotonic() + timeout_s)
+        with _secured(_connect(address), tls, target.host) as sock:
+            sock.settimeout(timeout_s)
+            sock.sendall(request + (body or b""))
+            yield sock
     except (OSError, EOFError, ProtocolError) as error:
         raise network_error(error, target) from error
 
 
-def connect(address: Address, timeout_s: float) -> socket.socket:
+def _connect(address: Address) -> socket.socket:
     family, where = address
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
-        sock.settimeout(timeout_s)
+        sock.settimeout(CONNECT_S)
         sock.connect(where)
     except OSError:
         sock.close()
@@ -61,7 +185,7 @@ def connect(address: Address, timeout_s: float) -> socket.socket:
     return sock
 
 
-def secured(sock: socket.socket, tls: ssl.SSLContext | None, host: str) -> socket.socket:
+def _secured(sock: socket.socket, tls: ssl.SSLContext | None, host: str) -> socket.socket:
     if tls is None:
         return sock
     try:
@@ -71,21 +195,30 @@ def secured(sock: socket.socket, tls: ssl.SSLContext | None, host: str) -> socke
         raise
 
 
-def _ask(sock: socket.socket, request: bytes, deadline: float) -> Reply:
-    sock.settimeout(max(deadline - time.monotonic(), 0.001))
-    sock.sendall(request)
-    response, pieces, size = ResponseReader(), [], 0
-    while not response.complete:
-        sock.settimeout(max(deadline - time.monotonic(), 0.001))
-        data = sock.recv(1 << 16)
-        if not data:
-            if response.status is None:
-                raise EOFError
-            response.end()
-            break
-        pieces.append(response.feed(data))
-        size += len(pieces[-1])
-        if size > MAX_BODY:
-            raise ProtocolError(f"The body of the response is longer than {MAX_BODY} bytes.")
-    assert response.status is not None
-    return response.status, response.headers, b"".join(pieces)
+def _reason(error: Exception) -> str:
+    number = errno.ETIMEDOUT if isinstance(error, TimeoutError) else error.errno if isinstance(error, OSError) else None
+    match error:
+        case ssl.SSLCertVerificationError():
+            return f"has a certificate that is not accepted: {error.verify_message.rstrip('.')}"
+        case ssl.SSLError() if error.reason in NO_TLS:
+            return "does not speak TLS on this port"
+        case ssl.SSLError():
+            return f"and this client could not agree on TLS ({(error.reason or 'no reason given').lower()})"
+        case EOFError():
+            return "closed the connection before it answered"
+        case _:
+            return REASONS.get(number or 0, f"cannot be asked ({error})")
+
+
+def _hint(error: Exception) -> str:
+    match error:
+        case ssl.SSLCertVerificationError():
+            return "Trust the certificate with --ca-file, or skip the check with --insecure."
+        case ssl.SSLError():
+            return "If it has no certificate, its URL begins with http://."
+        case ProtocolError():
+            return "Is this the port of an HTTP server? With TLS, its URL begins with https://."
+        case OSError() if error.errno in HINTS:
+            return HINTS[error.errno]
+        case _:
+            return "Check the URL, and that the server is running."

@@ -1,25 +1,23 @@
-"""One request under way: from its bytes to the sample that says what came of it."""
+"""One request in flight: reads its response into its sample."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from twofold.bench.base import Endpoint
-from twofold.bench.client.events import EventReader
-from twofold.bench.client.response import ProtocolError, ResponseReader
+from twofold.bench.base import REFUSALS, Endpoint
+from twofold.bench.client.exchange import MAX_BODY
+from twofold.bench.client.response import EventReader, ProtocolError, ResponseReader
 from twofold.bench.load.base import Outcome
 from twofold.bench.record import RequestSample
 
-REFUSALS: Final = frozenset({429, 503, 529})
-MAX_BODY: Final = 64 * 1024 * 1024
 MAX_ERROR: Final = 64 * 1024
 
 
 class Flight:
     """Reads the response to one request into its sample.
 
-    file    of the connection that it is on; None when it has ended
-    resent  whether it was sent again, because the connection that it was sent on first had been closed before
+    file    of its connection; None after its end
+    resent  whether it was sent again because the server had closed the first connection
     """
 
     __slots__ = ("_body", "_endpoint", "_events", "_reader", "_size", "file", "request", "resent", "response", "sample")
@@ -38,13 +36,13 @@ class Flight:
 
     @property
     def begun_s(self) -> float:
-        """When the client turned to it; its time counts from there."""
+        """When the client started it; the timeout counts from there."""
         assert self.sample.started_s is not None
         return self.sample.started_s
 
     @property
     def untouched(self) -> bool:
-        """Whether no byte of a response has come."""
+        """Whether no byte of a response was received."""
         return self.response.untouched
 
     def send_again(self) -> None:
@@ -52,13 +50,16 @@ class Flight:
         self.sample.sent_s = None
 
     def release(self) -> None:
-        """It has ended: nothing is kept of it but the sample."""
+        """Ends it: only the sample is kept."""
         self.file = None
         self.request = b""
         self._body.clear()
 
     def take(self, data: bytes, moment: float, lag: float) -> bool:
-        """Reads what came at ``moment``; whether the response is complete. Raises ValueError where it is none."""
+        """Reads bytes that arrived at ``moment``; whether the response is complete.
+
+        Raises ValueError if it is invalid.
+        """
         sample, response = self.sample, self.response
         sample.lag_s = max(sample.lag_s, lag)
         began = response.status is not None
@@ -75,7 +76,7 @@ class Flight:
         return response.complete
 
     def end(self, moment: float) -> None:
-        """The connection ended. Raises ValueError where the response is not complete with that."""
+        """The connection ended. Raises ValueError if the response is incomplete."""
         self.response.end()
         self._complete(moment)
 
@@ -99,7 +100,7 @@ class Flight:
             self.sample.merged += together - 1
 
     def _collect(self, body: bytes, moment: float) -> None:
-        """Keeps a body that is no stream, unless it is one whose head does not say so."""
+        """Keeps a body that is no stream, unless it is one without the content type of streams."""
         if not self._body and self._looks_like_events(body):
             self._events = EventReader()
             self._stream(body, moment)
@@ -128,7 +129,7 @@ class Flight:
             self._reader.event(name, data, moment)
 
     def settle(self, outcome: Outcome, error: str) -> None:
-        """Says what came of it, where that is not what the server said: an answer that was complete stays so."""
+        """Sets an outcome that the server did not send; a complete response stays "ok"."""
         self._count_pings()
         answer = self.sample.answer
         if answer.done and answer.error is None:
@@ -137,7 +138,7 @@ class Flight:
             self.sample.outcome, self.sample.error = outcome, error
 
     def judge(self) -> None:
-        """Says what came of it by what the server said, when the response is complete."""
+        """Sets the outcome from the complete response."""
         self._count_pings()
         sample = self.sample
         sample.outcome, sample.error = self._verdict()
@@ -150,14 +151,14 @@ class Flight:
         if answer.error is not None:
             return "failed", answer.error
         if not answer.done:
-            return "broken", "The stream ended before the answer did."
+            return "broken", "The stream ended before the completion did."
         return "ok", None
 
     def _refusal(self, status: int) -> str:
         if status < 400:
-            return f"The server sends the client elsewhere (status {status})."
-        said = self._endpoint.error(b"".join(self._body)[:MAX_ERROR]).strip()
-        return said or f"The server answered with status {status}."
+            return f"The server redirects the request (status {status})."
+        message = self._endpoint.error(b"".join(self._body)[:MAX_ERROR]).strip()
+        return message or f"The server responded with status {status}."
 
     def _count_pings(self) -> None:
         if self._events is not None:

@@ -1,14 +1,12 @@
-"""The loop that sends a load: reads what came, starts what is due, prepares what comes next.
+"""The event loop that sends a load. One iteration:
 
-A turn of it:
+    1  wait until bytes arrive or a request is due; if there is time, prepare a request
+    2  read every readable socket, with the kernel's timestamps
+    3  start the requests that are due
+    4  parse what was read, and start the requests that follow ended ones
+    5  ten times a second: timeouts, the clock, the watcher
 
-    1  wait until bytes come or a request is due; with time to spare, prepare a request
-    2  read every socket that has bytes, with the kernel's moments
-    3  start what is due
-    4  parse what was read; what ended calls for the next one, which starts
-    5  ten times a second: limits of time, the clock, the watcher
-
-Reading stands before parsing, and sending before both: what is late is what can wait.
+Sockets are read before anything is parsed, and requests are sent before that, since parsing can wait.
 """
 
 from __future__ import annotations
@@ -22,10 +20,9 @@ from typing import Final
 
 from twofold.bench.base import Endpoint, Watcher
 from twofold.bench.client.connection import Connection
-from twofold.bench.client.failures import sentence
+from twofold.bench.client.exchange import sentence
 from twofold.bench.client.flight import Flight
-from twofold.bench.client.request import RequestWriter
-from twofold.bench.client.schedule import RequestSchedule
+from twofold.bench.client.schedule import RequestSchedule, request_writer
 from twofold.bench.client.stamps import Stamps
 from twofold.bench.client.target import Address, ServerTarget
 from twofold.bench.load.base import Ask, Load
@@ -34,7 +31,7 @@ from twofold.core.errors import ParameterError
 
 IN: Final = select.POLLIN
 OUT: Final = select.POLLOUT
-"""Of the same value in poll and epoll."""
+"""Equal in poll and epoll."""
 
 SHORT_S: Final = 0.002
 MAX_EVENTS: Final = 256
@@ -48,10 +45,10 @@ MAX_STARTS: Final = 16
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
     """
-    request_timeout_s   most seconds of a request from when the client turned to it; then it is ``late``
-    drain_s             most seconds after the last was due until what is open is ``unfinished``; None is without end
+    request_timeout_s   maximum time of a request after the client started it; then it is ``late``
+    drain_s             maximum time after the last request was due; then open ones are ``unfinished``. None: no limit
     reuse_connections   whether a connection serves more than one request
-    max_connections    most connections at once; what is due meanwhile waits. None is what the process may open
+    max_connections     maximum of connections; further requests wait. None is what the process may open
     """
 
     request_timeout_s: float = 600.0
@@ -68,31 +65,11 @@ class ClientOptions:
             raise ParameterError("There must be at least 1 connection.", param="max_connections")
 
 
-class Pool:
-    """Idle connections; the one that was used last is taken first."""
-
-    def __init__(self) -> None:
-        self._idle: dict[int, Connection] = {}
-
-    def __len__(self) -> int:
-        return len(self._idle)
-
-    def put(self, connection: Connection) -> None:
-        self._idle[connection.file] = connection
-
-    def take(self) -> Connection | None:
-        return self._idle.popitem()[1] if self._idle else None
-
-    def drop(self, connection: Connection) -> None:
-        """The server ended it, or it is needed no more."""
-        self._idle.pop(connection.file, None)
-
-
 class Readiness:
-    """The files that are waited for, and for what; a wait is exact to fractions of a millisecond.
+    """Waits for files with sub-millisecond precision.
 
-    ``epoll`` on Linux, ``poll`` elsewhere; both count in milliseconds. So the last of a wait is done by ``select`` over
-    the one file that epoll itself is, and by looking again and again where that cannot be.
+    Uses ``epoll`` on Linux and ``poll`` elsewhere, which count in milliseconds. So the end of a wait is a ``select`` on
+    epoll's own file, or polling where that is impossible.
     """
 
     def __init__(self) -> None:
@@ -106,17 +83,17 @@ class Readiness:
         (self._epoll or self._poll).modify(file, mask)
 
     def remove(self, file: int) -> None:
-        """Before the file is closed."""
+        """Call it before the file is closed."""
         (self._epoll or self._poll).unregister(file)
 
     def wait(self, seconds: float) -> list[tuple[int, int]]:
-        """Which files are ready and for what, as soon as one is, or after ``seconds``."""
+        """Ready files and their events, as soon as one is ready or after ``seconds``."""
         whole_ms = int(seconds * 1000) if seconds >= SHORT_S else 0
         if self._epoll is None:
             return self._poll.poll(whole_ms)
         if 0 < seconds < SHORT_S and self._epoll.fileno() < SELECTABLE:
             select.select([self._epoll], (), (), seconds)
-        # epoll rounds up to milliseconds; half of one less comes out at as many as are meant
+        # epoll rounds up to milliseconds, so half of one is subtracted
         return self._epoll.poll((whole_ms - 0.5) / 1000 if whole_ms else 0, MAX_EVENTS)
 
     def close(self) -> None:
@@ -125,7 +102,7 @@ class Readiness:
 
 
 class Loop:
-    """One load on its way. ``samples`` are the requests that began, in the order in which they did."""
+    """Sends one load. ``samples`` are the requests that were started, in that order."""
 
     def __init__(
         self,
@@ -142,7 +119,8 @@ class Loop:
         self._max_open = max_open
         self._readiness = Readiness()
         self._connections: dict[int, Connection] = {}
-        self._pool = Pool()
+        self._idle: dict[int, Connection] = {}
+        """The connection used last is taken first."""
         self._open = 0
         self._flights: deque[Flight] = deque()
         self._ahead, self._work_s = True, 0.0
@@ -152,14 +130,14 @@ class Loop:
         self.last_sent_s = 0.0
         self._began = time.perf_counter()
         self.stamps = Stamps(self._began)
-        self._schedule = RequestSchedule(load.begin(), RequestWriter(target, endpoint).write)
+        self._schedule = RequestSchedule(load.begin(), request_writer(target, endpoint))
 
     def now(self) -> float:
         """Seconds after the start."""
         return time.perf_counter() - self._began
 
     def run(self, wake: int) -> None:
-        """Sends the load until all of it has ended or its time is over, or the file ``wake`` can be read."""
+        """Sends the load until all of it has ended, the drain period is over, or the file ``wake`` is readable."""
         self._readiness.add(wake, IN)
         while not self._over():
             reads = self._read(self._wait())
@@ -171,7 +149,7 @@ class Loop:
                 self._tick(max((lag for _, _, _, lag in reads), default=0.0))
 
     def finish(self, interrupted: bool) -> tuple[RequestSample, ...]:
-        """Ends what is open; every request that became due, those that never began last."""
+        """Ends open requests; returns every request that was due, those never started last."""
         why = (
             "The run was stopped before the request ended."
             if interrupted
@@ -180,7 +158,7 @@ class Loop:
         for flight in self._flights:
             if flight.file is not None:
                 flight.settle("unfinished", why)
-        never = "The run was over before it could begin."
+        never = "The run ended before the request could start."
         rest = [RequestSample(ask, error=never) for ask in self._schedule.rest(self.now())]
         return (*self.samples, *rest)
 
@@ -194,7 +172,7 @@ class Loop:
         return self._stopped or self._drained or not (self._open or not self._schedule.exhausted)
 
     def _wait(self) -> list[tuple[int, int]]:
-        """What is ready, as soon as something is, or nothing when something is to be done."""
+        """Ready files, or nothing when a request is due."""
         now = self.now()
         until = self._next_tick_s
         if self._open < self._max_open:
@@ -205,7 +183,7 @@ class Loop:
         return self._readiness.wait(left)
 
     def _work_ahead(self, now: float) -> list[tuple[int, int]]:
-        """Prepares one request. The longest time that this took of late is not begun right before one is due."""
+        """Prepares one request and updates the time this takes, which must be free before the next one is due."""
         self._ahead = self._schedule.work_ahead(now)
         self._work_s = max(0.9 * self._work_s, self.now() - now)
         return []
@@ -216,7 +194,7 @@ class Loop:
         for file, mask in ready:
             connection = self._connections.get(file)
             if connection is None:
-                self._stopped = True  # only the file that wakes is no connection
+                self._stopped = True  # only the wake-up file is no connection
             elif (mask & OUT or connection.connecting) and not self._writable(connection):
                 continue
             elif mask & ~OUT:
@@ -229,7 +207,7 @@ class Loop:
         return [each for each in reads if each[0].flight is not None or self._close(each[0])]
 
     def _writable(self, connection: Connection) -> bool:
-        """Goes on connecting or sending; whether the connection is still there."""
+        """Continues connecting or sending; whether the connection is still open."""
         try:
             connecting = connection.connecting
             sent = connection.writable()
@@ -244,7 +222,7 @@ class Loop:
         return True
 
     def _opened(self, connection: Connection) -> bool:
-        """A new connection is open: its request leaves; whether all of it has."""
+        """Sends the request of a new connection; whether all of it was sent."""
         flight = connection.flight
         assert flight is not None
         flight.sample.connect_s = self.now() - connection.began_s
@@ -256,14 +234,14 @@ class Loop:
             self.last_sent_s = flight.sample.sent_s = self.now()
 
     def _watch(self, connection: Connection) -> None:
-        """Asks for room to write where something is to be written."""
+        """Waits for the socket to be writable if bytes are waiting."""
         wanted = connection.connecting or bool(connection.unsent)
         if wanted != connection.watches_room:
             connection.watches_room = wanted
             self._readiness.change(connection.file, IN | OUT if wanted else IN)
 
     def _start_due(self) -> None:
-        """Starts some of what is due: of a crowd that is due at once, the first are not to wait for the last."""
+        """Starts due requests, a limited number at a time so that responses to the first ones are read early."""
         for _ in range(MAX_STARTS):
             if self._open >= self._max_open or (taken := self._schedule.take(self.now())) is None:
                 return
@@ -276,11 +254,10 @@ class Loop:
         self._flights.append(flight)
         self._open += 1
         self._ahead = True
-        connection = self._pool.take()
-        if connection is None:
-            self._connect(flight)
+        if self._idle:
+            self._reuse(self._idle.popitem()[1], flight)
         else:
-            self._ride(connection, flight)
+            self._connect(flight)
 
     def _connect(self, flight: Flight) -> None:
         try:
@@ -294,8 +271,8 @@ class Loop:
         self._connections[connection.file] = connection
         self._readiness.add(connection.file, IN | OUT)
 
-    def _ride(self, connection: Connection, flight: Flight) -> None:
-        """Sends a request on a connection that was used before."""
+    def _reuse(self, connection: Connection, flight: Flight) -> None:
+        """Sends a request on an idle connection."""
         connection.flight = flight
         flight.file = connection.file
         try:
@@ -339,13 +316,13 @@ class Loop:
         connection.served = True
         keep = flight.response.keep_alive and self._options.reuse_connections
         if keep and not ended and not connection.unsent:
-            self._pool.put(connection)
+            self._idle[connection.file] = connection
         else:
             self._close(connection)
         self._ended(flight)
 
     def _fail(self, connection: Connection, error: Exception) -> None:
-        """The connection is of no use any more. What nobody may have read of a request is sent once more."""
+        """Closes a failed connection. A request on a reused one is sent once more if nothing was received."""
         flight, served = connection.flight, connection.served
         self._close(connection)
         if flight is None:
@@ -369,8 +346,8 @@ class Loop:
             self._schedule.add(ask)
 
     def _close(self, connection: Connection) -> bool:
-        """Whether it is still there: False."""
-        self._pool.drop(connection)
+        """Closes a connection; returns False, as it is not open."""
+        self._idle.pop(connection.file, None)
         del self._connections[connection.file]
         self._readiness.remove(connection.file)
         connection.close()
@@ -390,7 +367,7 @@ class Loop:
             self._watcher.look(now, self.samples, self._open)
 
     def _expire(self, now: float) -> None:
-        """Ends what takes too long. Flights stand in the order in which they began, so the first is the oldest."""
+        """Ends requests that exceed the timeout. Flights are ordered by their start, so the first is the oldest."""
         limit = self._options.request_timeout_s
         while self._flights and (self._flights[0].file is None or now - self._flights[0].begun_s > limit):
             flight = self._flights.popleft()

@@ -1,16 +1,16 @@
-"""Reads one HTTP/1.1 response from bytes, however they are cut (RFC 9112).
+"""Incremental readers of an HTTP/1.1 response (RFC 9112) and of server-sent events (WHATWG HTML, section 9.2).
 
     head → body by its length, in chunks, or until the connection ends → complete
 
-Interim responses (1xx) are skipped. What is no HTTP raises ``ProtocolError``, and so does what is longer than the
-limits. Body bytes are handed on as they come; only lines that are not whole yet are kept.
+Interim responses (1xx) are skipped. Bytes that are no HTTP, or exceed the limits, raise ``ProtocolError``. Bytes of the
+body are returned as they arrive; only incomplete lines are kept.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 MAX_HEAD: Final = 64 * 1024
 MAX_LINE: Final = 4096
@@ -19,19 +19,25 @@ HEAD_END: Final = re.compile(rb"\r?\n\r?\n")
 STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [^\r\n]*)?")
 SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?", re.DOTALL)
 NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+MAX_EVENT: Final = 8 * 1024 * 1024
+LF: Final = 0x0A
+BOM: Final = b"\xef\xbb\xbf"
+
+Event: TypeAlias = tuple[str | None, bytes]
+"""The name in its ``event:`` line, and its data."""
 
 
 class ProtocolError(ValueError):
-    """The bytes of a connection are not what HTTP, or the stream in it, says."""
+    """The bytes of a connection violate HTTP or the event stream format."""
 
 
 class ResponseReader:
     """One response, fed with the bytes of a connection.
 
-    status      None until its head has come
+    status      None until the head is complete
     headers     names in lower case; values of equal names are joined by ", "
-    complete    nothing is missing any more
-    keep_alive  whether the connection may be used again when it is complete
+    complete    whether the response ended
+    keep_alive  whether the connection may be reused after it
     """
 
     __slots__ = (
@@ -59,11 +65,11 @@ class ResponseReader:
 
     @property
     def untouched(self) -> bool:
-        """Whether no byte of it has come."""
+        """Whether no byte was received."""
         return self.status is None and not self._pending
 
     def feed(self, data: bytes) -> bytes:
-        """The bytes of the body that ``data`` holds."""
+        """The bytes of the body in ``data``."""
         if self._chunked and not self._pending and not self._left and not self._closing and self._trailers is None:
             body = _one_chunk(data)
             if body is not None:
@@ -78,14 +84,14 @@ class ResponseReader:
         return self._chunks(data) if self._chunked else self._plain(data)
 
     def end(self) -> None:
-        """The connection ended. Raises ProtocolError where that is before the response did."""
+        """The connection ended. Raises ProtocolError if the response is incomplete."""
         if self.status is not None and not self._chunked and self._left is None:
             self.complete = True
         if not self.complete:
             raise ProtocolError("The connection ended before the response did.")
 
     def _head(self, data: bytes) -> bytes:
-        """Reads the head if it is whole, and gives what follows it."""
+        """Reads the head if it is complete; returns the bytes after it."""
         while (end := HEAD_END.search(data)) is not None:
             if end.start() > MAX_HEAD:
                 break
@@ -116,7 +122,7 @@ class ResponseReader:
         return int(match[2])
 
     def _frame(self, status: int) -> None:
-        """How long the body is (RFC 9112, section 6.3)."""
+        """Determines the length of the body (RFC 9112, section 6.3)."""
         coding = self.headers.get("transfer-encoding")
         if status in {204, 304}:
             self.complete = True
@@ -162,7 +168,7 @@ class ResponseReader:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _close_chunk(self, data: bytes, at: int) -> int:
-        """Past the line end behind a chunk, if it is there."""
+        """The position after a chunk's line end, if it was received."""
         end = data[at : at + 2]
         if not b"\r\n".startswith(end):
             raise ProtocolError("A chunk of the response exceeds its declared size.")
@@ -172,7 +178,7 @@ class ResponseReader:
         return at + 2
 
     def _line(self, data: bytes, at: int) -> int:
-        """Past a chunk's size or a trailer, if its line is whole."""
+        """The position after a chunk's size or a trailer, if its line is complete."""
         end = data.find(b"\r\n", at)
         if (len(data) if end < 0 else end) - at > MAX_LINE:
             raise ProtocolError("A line between chunks of the response is too long.")
@@ -193,8 +199,73 @@ class ResponseReader:
         return end + 2
 
 
+class EventReader:
+    """Events of one stream; lines end in LF, CRLF or CR.
+
+    ``pings`` counts comments, which servers send to keep a connection alive. ``id`` and ``retry`` are for clients that
+    reconnect, and are ignored.
+    """
+
+    __slots__ = ("_carriage", "_pending", "pings")
+
+    def __init__(self) -> None:
+        self.pings = 0
+        self._pending = b""
+        self._carriage = False
+
+    def feed(self, data: bytes) -> list[Event]:
+        """The events that ``data`` completes. Raises ProtocolError for one longer than ``MAX_EVENT``."""
+        if self._carriage or b"\r" in data:
+            data = self._line_feeds(data)
+        if self._pending:
+            data = self._pending + data
+        if data.startswith(b"data: ") and data.find(b"\n") == len(data) - 2 and data[-1] == LF:
+            self._pending = b""
+            return [(None, data[6:-2])]  # one event of one line: nearly every read
+        *blocks, self._pending = data.split(b"\n\n")
+        if len(self._pending) > MAX_EVENT:
+            raise ProtocolError(f"An event of the stream is longer than {MAX_EVENT} bytes.")
+        events: list[Event] = []
+        for block in blocks:
+            if block.startswith(b"data: ") and b"\n" not in block:
+                events.append((None, block[6:]))
+            else:
+                self._block(block, events)
+        return events
+
+    def end(self) -> list[Event]:
+        """The last event of a stream that ended without an empty line, as those of some servers do."""
+        events: list[Event] = []
+        self._block(self._pending, events)
+        self._pending = b""
+        return events
+
+    def _line_feeds(self, data: bytes) -> bytes:
+        """All line ends as LF. A CR at the end may be half a CRLF: it ends the line, and a following LF is dropped."""
+        if self._carriage and data:
+            data = data[1:] if data.startswith(b"\n") else data
+            self._carriage = False
+        self._carriage = self._carriage or data.endswith(b"\r")
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _block(self, block: bytes, events: list[Event]) -> None:
+        name: str | None = None
+        data: list[bytes] = []
+        for line in block.removeprefix(BOM).split(b"\n"):
+            field, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if field == b"data":
+                data.append(value)
+            elif field == b"event":
+                name = value.decode("utf-8", "replace")
+            elif line.startswith(b":"):
+                self.pings += 1
+        if data:
+            events.append((name, b"\n".join(data)))
+
+
 def _one_chunk(data: bytes) -> bytes | None:
-    """The body of ``data`` if it is exactly one chunk that is not the last: what a streaming server sends."""
+    """The body of ``data`` if it is exactly one chunk and not the last, as streaming servers send."""
     end = data.find(b"\r\n", 0, 20)
     size = data[:end]
     if end <= 0 or not size.isalnum() or not data.endswith(b"\r\n"):
@@ -218,7 +289,7 @@ def _headers(lines: bytes) -> dict[str, str]:
 
 
 def _length(text: str) -> int:
-    """Of a Content-Length, which may be there several times if all are equal."""
+    """The value of Content-Length headers, which must be equal."""
     values = {part.strip() for part in text.split(",")}
     value = values.pop()
     if values or not (value.isascii() and value.isdigit()) or len(value) > 15:

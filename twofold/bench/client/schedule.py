@@ -1,10 +1,10 @@
-"""What is still to be sent, in the order in which it is due.
+"""The requests to send, by due time.
 
     known from the start (made as they are taken) ┐
-                                                  ├→ heap by due time → taken when due, and when one more may be open
-    called for by the end of another              ┘
+                                                  ├→ heap by due time → taken when due, if one more may be open
+    following an ended request                    ┘
 
-Requests become bytes ahead of time, while the client has nothing else to do, so that a due one only costs a send.
+Requests are encoded ahead of time, while the client is idle, so that sending is quick.
 """
 
 from __future__ import annotations
@@ -15,16 +15,29 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from twofold.bench.base import Endpoint
+from twofold.bench.client.target import JSON, ServerTarget, head, lowered
 from twofold.bench.load.base import Ask
 
 LOOK_AHEAD: Final = 31
-"""How many of the next requests are prepared: five levels of the heap."""
+"""Requests that are prepared: five levels of the heap."""
 AHEAD_S: Final = 2.0
+
+
+def request_writer(target: ServerTarget, endpoint: Endpoint) -> Callable[[Ask], bytes]:
+    """Makes the bytes of requests; their head is made once, up to the length."""
+    start = head(target, "POST", endpoint.path, JSON | lowered(endpoint.headers)) + b"\r\ncontent-length: "
+
+    def write(ask: Ask) -> bytes:
+        body = endpoint.body(ask)
+        return b"%b%d\r\n\r\n%b" % (start, len(body), body)
+
+    return write
 
 
 @dataclass(slots=True, order=True)
 class Planned:
-    """A request to come; ``data`` are its bytes once they are made."""
+    """A request to send; ``data`` are its bytes once they are made."""
 
     due_s: float
     count: int
@@ -34,7 +47,7 @@ class Planned:
 
 
 class RequestSchedule:
-    """Law: the heap holds the earliest request that there is, because what is known comes in ascending order."""
+    """Invariant: the heap holds the earliest request, since known ones are made in ascending order."""
 
     def __init__(self, asks: Iterator[Ask], prepare: Callable[[Ask], bytes]) -> None:
         self._asks = asks
@@ -48,7 +61,7 @@ class RequestSchedule:
 
     @property
     def exhausted(self) -> bool:
-        """Whether nothing is known that has not been taken."""
+        """Whether all known requests were taken."""
         return self._exhausted and not self._heap
 
     @property
@@ -56,12 +69,12 @@ class RequestSchedule:
         return self._heap[0].due_s if self._heap else math.inf
 
     def all_due(self, now_s: float) -> bool:
-        """Whether nothing more becomes due, as far as is known."""
+        """Whether all known requests are due."""
         self.pull_due(now_s)
         return self._exhausted and self.last_due_s <= now_s
 
     def add(self, ask: Ask) -> None:
-        """A request that the end of another called for."""
+        """Adds a request that follows an ended one."""
         self._push(ask, known=False)
 
     def take(self, now_s: float) -> tuple[Ask, bytes] | None:
@@ -76,7 +89,7 @@ class RequestSchedule:
         return planned.ask, planned.data if planned.data is not None else self._prepare(planned.ask)
 
     def work_ahead(self, now_s: float) -> bool:
-        """Takes one of the next requests from the load, or makes the bytes of one; whether there was one."""
+        """Takes one of the next requests from the load, or encodes one; whether there was one."""
         if self._known < LOOK_AHEAD and not self._exhausted:
             self._pull()
             return True
@@ -90,12 +103,12 @@ class RequestSchedule:
         return True
 
     def pull_due(self, now_s: float) -> None:
-        """Takes what is due from the load although it may not be sent yet, to know when the last was due."""
+        """Takes due requests from the load, sent or not, to know when the last one is due."""
         while not self._exhausted and self.last_due_s <= now_s:
             self._pull()
 
     def rest(self, now_s: float) -> list[Ask]:
-        """What became due and was never taken, in order."""
+        """Due requests that were never taken, in order."""
         self.pull_due(now_s)
         return [planned.ask for planned in sorted(self._heap) if planned.due_s <= now_s]
 

@@ -1,12 +1,11 @@
-"""When bytes came: the kernel's word for it, on the clock of the run.
+"""Arrival times of bytes from the kernel, on the clock of the run.
 
-Linux tells with ``SO_TIMESTAMPNS`` when the last byte that a read returns had come (socket(7), and
-Documentation/networking/timestamping.rst of the kernel). So a chunk's moment does not depend on when the client's
-thread got to read it; what it lay there meanwhile is its *lag*. Where the kernel does not say it, the moment is that of
-the read.
+With ``SO_TIMESTAMPNS`` Linux reports when the last byte of a read arrived (socket(7), and
+Documentation/networking/timestamping.rst of the kernel), which does not depend on when the client's thread reads it.
+The time from arrival to read is the *lag*. Without a timestamp, the time of the read is used.
 
-The kernel stamps by the wall clock, a run counts on the monotonic one. NTP slews both alike, so their difference stays
-until somebody sets the clock; it is measured again ten times a second, and no moment is later than its read.
+The kernel uses the wall clock, a run the monotonic clock. NTP slews both alike, so their difference changes only when
+the clock is set; it is measured ten times a second, and no arrival is later than its read.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ SO_TIMESTAMPNS: Final = 35
 TIMESPEC: Final = struct.Struct("@qq")
 SPACE: Final = 64
 READ_SIZE: Final = 1 << 18
-KEPT_LAGS: Final = 1 << 16
+MAX_LAGS: Final = 1 << 16
 STAMPED_SHARE: Final = 0.99
 
 
 class Stamps:
-    """Reads sockets and says when what it read had come, in seconds after ``began`` (of ``time.perf_counter``)."""
+    """Reads sockets with arrival times, in seconds after ``began`` (of ``time.perf_counter``)."""
 
     def __init__(self, began: float) -> None:
         self._began = began
@@ -43,7 +42,7 @@ class Stamps:
         self.align()
 
     def align(self) -> None:
-        """Measures how far the wall clock is from the run's: the tightest of three looks."""
+        """Measures the difference between the wall clock and the run's: the most precise of three measurements."""
         self._thin()
         widths = []
         for _ in range(3):
@@ -61,16 +60,16 @@ class Stamps:
 
     @staticmethod
     def enable(sock: socket.socket) -> None:
-        """Asks the kernel to stamp what comes on ``sock``; before it is connected, so that nothing is missed."""
+        """Enables timestamps on ``sock``; call it before connecting."""
         if sys.platform != "linux" or sys.maxsize < 1 << 32:
             return
         try:
             sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         except OSError:
-            return  # then its reads are unstamped, and counted as such
+            return  # its reads are then counted as unstamped
 
     def read(self, sock: socket.socket) -> tuple[bytes, float, float]:
-        """What has come, the moment at which it had, and its lag. Raises what ``recv`` does."""
+        """Received bytes, their arrival time, and their lag. Raises what ``recv`` does."""
         size, extra, _, _ = sock.recvmsg_into(self._buffers, SPACE)
         now = time.perf_counter() - self._began
         if not size:
@@ -90,18 +89,18 @@ class Stamps:
 
     @property
     def source(self) -> Literal["kernel", "client"]:
-        """Whose moments these are: the kernel's, if it stamped nearly all."""
+        """The source of arrival times: the kernel if it stamped nearly all reads."""
         stamped = self.reads - self.unstamped
         return "kernel" if stamped and stamped >= STAMPED_SHARE * self.reads else "client"
 
     def lag(self, share: float) -> float:
-        """Percentile (nearest rank) of how long what came lay in the kernel; 0 where nothing came."""
+        """Percentile (nearest rank) of the lag; 0 without reads."""
         if not self._lags:
             return 0.0
         return sorted(self._lags)[max(math.ceil(share * len(self._lags)), 1) - 1]
 
     def _thin(self) -> None:
-        """Halves what is kept of the lags when it is too much: from then on, of every 2, 4, 8 … reads one is kept."""
-        if len(self._lags) > KEPT_LAGS:
+        """Halves the stored lags when there are too many; from then on one of every 2, 4, 8 … reads is stored."""
+        if len(self._lags) > MAX_LAGS:
             self._lags = self._lags[::2]
             self._passed_over = 2 * self._passed_over + 1

@@ -1,6 +1,6 @@
-"""What a server is, before a load is sent to it: is the model there, how long may texts be, does the endpoint answer.
+"""Inspects a server before a load: its models, its context length, and whether the endpoint responds.
 
-Each fault ends in one clear error here, instead of in a thousand failed requests.
+Each fault is one clear error here instead of a thousand failed requests.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from twofold.bench.base import Endpoint
-from twofold.bench.client.events import EventReader
-from twofold.bench.endpoints.exchange import Exchange
-from twofold.bench.endpoints.failures import sentence, short
-from twofold.bench.endpoints.values import count_at, object_at, objects_at, read_object, text_at
+from twofold.bench.base import REFUSALS, Endpoint, Exchange
+from twofold.bench.client.response import EventReader
+from twofold.bench.endpoints.values import count_at, object_at, objects_at, read_object, sentence, short, text_at
 from twofold.bench.load.base import Ask
 from twofold.bench.record import RecordedResponse
 from twofold.core.errors import (
@@ -34,19 +32,18 @@ MODELS: Final = "/v1/models"
 MAX_NAMED: Final = 8
 _LENGTHS: Final = ("max_model_len", "context_length", "context_window", "max_context_length")
 _KEY_HINT: Final = "Give the key with --api-key, or set TWOFOLD_API_KEY."
-_REFUSALS: Final = frozenset({429, 503, 529})
 _COUNTING: Final = frozenset({"twofold", "vllm", "sglang"})
-"""Owners of models, in lists of models, whose servers know ``continuous_usage_stats``."""
+"""Owners in lists of models whose servers support ``continuous_usage_stats``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What a server says of itself.
+    """Properties of a server.
 
-    models   all that it lists; none where it lists nothing
+    models   all that it lists
     server   its Server header
-    context  most tokens of a prompt and its answer together, where it says so
-    counts   whether it can report the tokens so far in every event of a stream
+    context  maximum of prompt and output tokens together; None if unknown
+    counts   whether it can report the usage so far in every event of a stream
     """
 
     model: str
@@ -57,18 +54,18 @@ class ServerFacts:
 
 
 def find_server(exchange: Exchange, headers: Mapping[str, str], model: str | None) -> ServerFacts:
-    """Asks the server for its models. ``model`` may be left out where there is only one.
+    """Reads the server's list of models.
 
     headers  those of the endpoint's requests
+    model    None is the only model of the server. A server without a list is assumed to have it
 
-    A server without a list is believed to have ``model``. Raises NotFoundError for a model that is not there, with the
-    nearest name; ParameterError where none is named and there is not exactly one; AccessError or ForbiddenError; and
-    NetworkError where there is no server.
+    Raises NotFoundError for an unknown model, with the closest name; ParameterError if ``model`` is None and there is
+    not exactly one; AccessError or ForbiddenError; and NetworkError without a server.
     """
-    status, told, body = exchange("GET", MODELS, None, headers)
+    status, answered, body = exchange("GET", MODELS, None, headers)
     _check_access(status, body)
     entries = _entries(status, body)
-    server = short(told["server"]) if told.get("server") else None
+    server = short(answered["server"]) if answered.get("server") else None
     names = tuple(text_at(entry, "id") for entry in entries if text_at(entry, "id"))
     if model is None:
         model = _only(names)
@@ -88,7 +85,7 @@ def _check_access(status: int, body: bytes) -> None:
 
 
 def _entries(status: int, body: bytes) -> list[dict[str, Any]]:
-    """The models of the list; none where there is no list."""
+    """The models of the list; empty without a list."""
     if status != 200:
         return []
     try:
@@ -110,7 +107,7 @@ def _only(names: tuple[str, ...]) -> str:
 
 
 def _entry_of(exchange: Exchange, headers: Mapping[str, str], model: str, names: tuple[str, ...]) -> dict[str, Any]:
-    """A model that is not in the list may be there all the same: lists have pages, and models have second names."""
+    """Looks up a model that is not in the list: lists have pages, and models have aliases."""
     status, _, body = exchange("GET", f"{MODELS}/{quote(model, safe='/')}", None, headers)
     if status == 200:
         try:
@@ -128,26 +125,26 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 def _context(entry: Mapping[str, Any]) -> int | None:
-    """vLLM, Twofold and SGLang say max_model_len; OpenRouter, Groq and LM Studio have other words; llama.cpp n_ctx."""
-    told = [count_at(entry, name) for name in _LENGTHS] + [count_at(object_at(entry, "meta"), "n_ctx")]
-    return next((length for length in told if length), None)
+    """max_model_len in vLLM, Twofold and SGLang; OpenRouter, Groq and LM Studio have other names; llama.cpp n_ctx."""
+    found = [count_at(entry, name) for name in _LENGTHS] + [count_at(object_at(entry, "meta"), "n_ctx")]
+    return next((length for length in found if length), None)
 
 
 def check_lengths(facts: ServerFacts, input_tokens: int, output_tokens: int) -> None:
-    """ContextLengthError where the longest prompt and its answer do not fit into the model's context."""
+    """Raises ContextLengthError if the longest prompt and completion exceed the model's context."""
     if facts.context is not None and input_tokens + output_tokens > facts.context:
         raise ContextLengthError(
-            f"A prompt of {input_tokens} and an answer of {output_tokens} tokens do not fit into the {facts.context} "
+            f"A prompt of {input_tokens} and a completion of {output_tokens} tokens exceed the {facts.context} "
             f"tokens of context of {short(facts.model)}.",
-            hint="Ask for fewer with --input-tokens or --output-tokens, or start the server with a longer context.",
+            hint="Lower --input-tokens or --output-tokens, or start the server with a longer context.",
         )
 
 
 def first_answer(exchange: Exchange, endpoint: Endpoint, ask: Ask) -> RecordedResponse:
-    """Asks once, to see that the endpoint answers; the server is warm afterwards. Moments of the answer mean nothing.
+    """Sends one request to check the endpoint and warm up the server. Times in the response are meaningless.
 
-    Raises AccessError or ForbiddenError, NotFoundError where there is no such endpoint or model, BusyError,
-    UsageError where the server does not take the request, and NetworkError where it fails.
+    Raises AccessError or ForbiddenError, NotFoundError for a missing endpoint or model, BusyError, UsageError if the
+    server rejects the request, and NetworkError if it fails.
     """
     status, headers, body = exchange("POST", endpoint.path, endpoint.body(ask), endpoint.headers)
     if status != 200:
@@ -173,31 +170,31 @@ def _read(endpoint: Endpoint, answer: RecordedResponse, kind: str, body: bytes) 
         reader.event(name, data, 0.0)
     answer.pings += events.pings
     if not answer.done and answer.error is None:
-        raise ValueError("the stream ended before the answer did")
+        raise ValueError("the stream ended before the completion did")
 
 
 def _refusal(status: int, body: bytes, endpoint: Endpoint) -> Exception:
-    """The error for a response that is no answer."""
-    said = endpoint.error(body)
+    """The error for a response with an error status."""
+    message = endpoint.error(body)
     try:
         _check_access(status, body)
     except AccessError as error:
         return error
-    if status in _REFUSALS:
-        return BusyError(f"The server refused the first request: {said}", retry_after_s=1.0, hint="Try again later.")
+    if status in REFUSALS:
+        return BusyError(f"The server refused the first request: {message}", retry_after_s=1.0, hint="Try again later.")
     if status in (404, 405):
-        hint = "Choose another one with --endpoint: chat, completions or messages; or see whether the URL is right."
-        return NotFoundError(f"{endpoint.path} returned {status}: {said}", hint=hint)
+        hint = "Choose another one with --endpoint (chat, completions, messages), or check the URL."
+        return NotFoundError(f"{endpoint.path} returned {status}: {message}", hint=hint)
     if status < 500:
-        return UsageError(f"The server rejected the request ({status}): {said}", hint=_hint(said))
-    return NetworkError(f"The server failed with status {status}: {said}", hint="See the server's log.")
+        return UsageError(f"The server rejected the request ({status}): {message}", hint=_hint(message))
+    return NetworkError(f"The server failed with status {status}: {message}", hint="See the server's log.")
 
 
-def _hint(said: str) -> str:
-    """The way out for a field that this server does not know."""
-    if "max_completion_tokens" in said:
+def _hint(message: str) -> str:
+    """The remedy for a field that this server does not support."""
+    if "max_completion_tokens" in message:
         return "This server requires max_completion_tokens: use --max-completion-tokens."
     for field in ("ignore_eos", "return_token_ids", "stream_options", "temperature"):
-        if field in said:
+        if field in message:
             return f"This server does not support {field}; remove it."
-    return "Change the request: its lengths, its options, or its extra fields."
+    return "Change the lengths, the options or the extra fields of the request."

@@ -1,8 +1,14 @@
-"""JSON of strangers: what a server sends may be of any shape, and no answer may bring the client down."""
+"""Reads JSON of any shape that a server may send, and error messages of any server in one sentence.
+
+Errors of OpenAI and Anthropic are in ``error.message``, of vLLM before 0.10 in ``message``, of Hugging Face's TGI and
+of Ollama in ``error``, and of FastAPI in ``detail``. Of other bodies the first words are quoted; of HTML, the visible
+ones.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -11,53 +17,96 @@ import orjson
 from twofold.bench.record import UNKNOWN
 
 MAX_TOKENS: Final = 1 << 30
+MAX_CHARS: Final = 300
+_MAX_BYTES: Final = 64 << 10
+_HIDDEN: Final = re.compile(r"<(script|style|head)\b.*?(?:</\1>|\Z)|<[^<>]*>", re.IGNORECASE | re.DOTALL)
+UNNAMED: Final = "the server reports an error without a message"
+_NOTHING: Final = "the body is empty"
 
 
 def read_object(data: bytes) -> dict[str, Any]:
-    """The JSON object that these bytes are. Raises ValueError."""
+    """Parses a JSON object. Raises ValueError."""
     try:
-        said = orjson.loads(data)
+        value = orjson.loads(data)
     except orjson.JSONDecodeError:
-        said = _lenient(data)
-    if type(said) is not dict:
+        value = _lenient(data)
+    if type(value) is not dict:
         raise ValueError("it is not a JSON object")
-    return said
+    return value
 
 
 def _lenient(data: bytes) -> object:
-    """What Python's json takes besides: NaN in log-probabilities, and halves of a character, which become ``?``."""
+    """Also accepts what Python's json does: NaN in log-probabilities, and lone surrogates, which become ``?``."""
     try:
-        told = json.dumps(json.loads(data), ensure_ascii=False)
-        return json.loads(told.encode("utf-8", "replace"))
+        text = json.dumps(json.loads(data), ensure_ascii=False)
+        return json.loads(text.encode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
         raise ValueError("it is not valid JSON") from error
 
 
-def text_at(said: Mapping[str, Any], name: str) -> str:
-    """The text of a field; empty where there is none."""
-    value = said.get(name)
+def text_at(fields: Mapping[str, Any], name: str) -> str:
+    """The text of a field; empty without one."""
+    value = fields.get(name)
     return value if type(value) is str else ""
 
 
-def object_at(said: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The object of a field; empty where there is none."""
-    value = said.get(name)
+def object_at(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The object of a field; empty without one."""
+    value = fields.get(name)
     return value if type(value) is dict else {}
 
 
-def objects_at(said: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """The objects in the list of a field; empty where there is none."""
-    value = said.get(name)
+def objects_at(fields: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The objects in the list of a field; empty without one."""
+    value = fields.get(name)
     return [item for item in value if type(item) is dict] if type(value) is list else []
 
 
-def count_at(said: Mapping[str, Any], name: str) -> int | None:
-    """The number of tokens that a field says; None where it says nothing that can be one."""
-    value = said.get(name)
+def count_at(fields: Mapping[str, Any], name: str) -> int | None:
+    """The number of tokens in a field; None for other values."""
+    value = fields.get(name)
     return value if type(value) is int and 0 <= value < MAX_TOKENS else None
 
 
-def length_at(said: Mapping[str, Any], name: str) -> int:
-    """How many things the list of a field holds, or UNKNOWN."""
-    value = said.get(name)
+def length_at(fields: Mapping[str, Any], name: str) -> int:
+    """The length of the list of a field, or UNKNOWN."""
+    value = fields.get(name)
     return len(value) if type(value) is list and value else UNKNOWN
+
+
+def sentence(body: bytes) -> str:
+    """The error message in a body of any bytes: one line of at most ``MAX_CHARS`` characters."""
+    try:
+        return error_message(read_object(body)) or short(body.decode("utf-8", "replace"))
+    except ValueError:
+        text = body[:_MAX_BYTES].decode("utf-8", "replace")
+        return short(_HIDDEN.sub(" ", text) if text.lstrip()[:1] == "<" else text)
+
+
+def error_message(fields: Mapping[str, Any]) -> str | None:
+    """The error message in an object; None without one."""
+    for name in ("error", "message", "detail", "errors"):
+        found = _text_of(fields.get(name))
+        if found:
+            return short(found)
+    return short(f"an error of type {fields['type']}") if fields.get("error") and fields.get("type") else None
+
+
+def _text_of(value: object) -> str | None:
+    match value:
+        case str():
+            return value
+        case dict():
+            kind = value.get("type")
+            return _text_of(value.get("message") or value.get("msg")) or (kind if isinstance(kind, str) else None)
+        case [first, *_]:
+            return _text_of(first)
+    return None
+
+
+def short(text: str) -> str:
+    """One line of printable characters, at most ``MAX_CHARS``."""
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[:_MAX_BYTES]).split())
+    if len(line) > MAX_CHARS:
+        line = line[: MAX_CHARS - 1].rstrip() + "…"
+    return line or _NOTHING

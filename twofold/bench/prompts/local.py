@@ -1,4 +1,4 @@
-"""Counts by a tokenizer on this machine: that of a GGUF model, or a ``tokenizer.json`` as Hugging Face keeps it."""
+"""Counts tokens with a local tokenizer: that of a GGUF model, or a ``tokenizer.json`` of Hugging Face."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from tokenizers import Tokenizer as HubTokenizer
 
+from twofold.bench.endpoints.endpoint import joined, roles
 from twofold.bench.load.base import PromptMessage
 from twofold.core.errors import ModelNotFoundError, TemplateError, UnsupportedModelError
 from twofold.formats.fetch.sources import locate
@@ -24,10 +25,10 @@ _HINT: Final = "Give a GGUF file, a name that `twofold ls` lists, a tokenizer.js
 
 @dataclass(frozen=True, slots=True)
 class LocalCounter:
-    """A tokenizer, and how it renders a chat; ``render`` is None for one without a chat template.
+    """A tokenizer.
 
-    encode  ids of a text, what the model wants around it included
-    render  ids of a chat with the start of an answer
+    encode  token ids of a text, special tokens around it included
+    render  token ids of a chat with the generation prompt; None without a chat template
     """
 
     source: str
@@ -37,20 +38,20 @@ class LocalCounter:
 
     def count(self, messages: tuple[PromptMessage, ...]) -> int | None:
         if not self.chat:
-            return len(self.encode("".join(message.text for message in messages)))
+            return len(self.encode(joined(messages)))
         if self.render is None:
             return None
         try:
-            return len(self.render([{"role": message.role, "content": message.text} for message in messages]))
+            return len(self.render(roles(messages)))
         except TemplateError:
             return None
 
 
 def local_counter(name: str, *, chat: bool, models: Path, cache: Path | None = None) -> LocalCounter:
-    """The tokenizer called ``name``: a path, or a GGUF model by its name, which is not fetched.
+    """The tokenizer at the path ``name``, or of the GGUF model of that name, which is not downloaded.
 
-    models  the folder that fetched models lie in
-    cache   keeps what is slow to derive of a tokenizer
+    models  folder of downloaded models
+    cache   folder for data derived from tokenizers
 
     Raises ModelNotFoundError, FormatError, and UnsupportedModelError for a file that is no tokenizer.
     """
@@ -87,7 +88,7 @@ def _hub_counter(path: Path, chat: bool) -> LocalCounter:
 
 
 def _template(folder: Path) -> tuple[ChatTemplate | None, Mapping[str, str]]:
-    """The chat template that lies beside a tokenizer, with the special tokens that it may name."""
+    """The chat template beside a tokenizer, and the special tokens that it may use."""
     config = _config(folder / "tokenizer_config.json")
     beside = folder / "chat_template.jinja"
     source = beside.read_text("utf-8") if beside.is_file() else config.get("chat_template")
@@ -102,15 +103,15 @@ def _config(path: Path) -> dict[str, Any]:
     if not path.is_file() or path.stat().st_size > _MAX_BYTES:
         return {}
     try:
-        said = json.loads(path.read_text("utf-8"))
+        config = json.loads(path.read_text("utf-8"))
     except ValueError as error:
         hint = "Fetch the folder again."
         raise UnsupportedModelError(f"{path.name} is not valid JSON: {error}", hint=hint) from error
-    return said if isinstance(said, dict) else {}
+    return config if isinstance(config, dict) else {}
 
 
 def _text(value: object) -> str | None:
-    """A special token is a text, or an object that holds it."""
+    """A special token is a text, or an object with a text."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else None

@@ -1,12 +1,11 @@
-"""Prompts of exactly as many tokens as asked, without asking anyone while the load runs.
+"""Makes prompts of exact numbers of tokens without counting during the load.
 
-A message is ``START`` and units behind it (``units``), so it has as many tokens as units, and some that do not depend
-on it: ``START`` and what the chat template adds. Those are counted once before the run: for a first turn, and for a
-later one, where they are what the template adds between an answer and the next.
+A message is ``START`` and units (``units``), so its tokens are its units, ``START``, and what the chat template adds.
+The latter are counted once before the run, for a first turn and for a later one.
 
-A prompt depends on the seed and its request alone. What it shares with others depends on the seed and the key. What is
-its own begins with units that spell the request's index, so that two prompts differ as early as two can, and no prefix
-cache hits by accident. Another run against the same server needs another seed, or it finds all its prompts cached.
+A prompt depends only on the seed and its request, its shared prefix on the seed and the key. The rest begins with units
+that encode the request's index, so that prompts differ as early as possible and no prefix cache hits by accident.
+Another run against the same server needs another seed, or all its prompts are cached.
 """
 
 from __future__ import annotations
@@ -19,32 +18,32 @@ from typing import Any, Final
 
 import numpy as np
 
+from twofold.bench.base import TokenCounter
 from twofold.bench.load.base import Ask, PromptMessage, Shared
-from twofold.bench.prompts.base import TokenCounter
 from twofold.bench.prompts.units import START, Units, find_units
 
 INDEXES: Final = 1 << 24
-"""So many prompts are told apart by how they begin."""
+"""Number of prompts with distinct beginnings."""
 
 TRIALS: Final = (
     Ask(INDEXES - 1, 0.0, 48, 1),
     Ask(INDEXES - 2, 0.0, 200, 1, shared=(Shared(-1, 60),)),
     Ask(INDEXES - 3, 0.0, 1000, 1),
 )
-"""Prompts that are counted to see whether they are as long as asked; no load has their indexes."""
+"""Prompts that are counted to check their lengths; no load has their indexes."""
 
-_KEPT: Final = 128
+_CACHED: Final = 128
 _MASK: Final = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What making prompts for a server needs to know of it.
+    """Properties of a server's tokenizer and template.
 
-    first, later   tokens of a prompt that are no units: of a first turn, and of what a later one adds
-    start_later    whether a later turn begins with ``START``: a chat's; a plain text goes on with a space
-    source         who counted, for the report
-    exact          whether prompts have as many tokens as asked; checked where someone counts
+    first, later   tokens of a prompt besides its units: in a first turn, and added by a later one
+    start_later    whether a later turn begins with ``START``: in chats; a plain text continues with a space
+    source         where counts come from, for the report
+    exact          whether prompts have exact numbers of tokens; checked with the counter
     """
 
     units: Units
@@ -56,26 +55,26 @@ class Recipe:
 
 
 class Prompter:
-    """Makes all messages of a request. The same for the same request; safe to call in any order."""
+    """Makes all messages of a request, deterministically and in any order of calls."""
 
     def __init__(self, recipe: Recipe, seed: int) -> None:
         self.recipe = recipe
         self._seed = seed & _MASK
         self._units = np.array(recipe.units.texts, dtype=object)
         self._places = np.random.default_rng((self._seed, 0)).permutation(len(self._units))
-        self._shared = lru_cache(_KEPT)(self._make_shared)
+        self._shared = lru_cache(_CACHED)(self._make_shared)
 
     def with_seed(self, seed: int) -> Prompter:
-        """The same for another run: none of its prompts is one of this."""
+        """A prompter for another run, with other prompts."""
         return Prompter(self.recipe, seed)
 
     @property
     def enough_tokens(self) -> int:
-        """A first prompt that is all its own cannot have fewer."""
+        """The minimum number of tokens of a first prompt without a shared prefix."""
         return self.recipe.first + 1
 
     def describe(self) -> Mapping[str, Any]:
-        """What the report says of it: plain data."""
+        """Properties for the report, plain data."""
         recipe = self.recipe
         return {
             "counted_by": recipe.source,
@@ -90,10 +89,10 @@ class Prompter:
     def __call__(self, ask: Ask) -> tuple[PromptMessage, ...]:
         if ask.messages is not None:
             return (*ask.history, *ask.messages)
-        goes_on = bool(ask.history)
+        later_turn = bool(ask.history)
         recipe = self.recipe
-        begin = START if recipe.start_later or not goes_on else ""
-        room = self._room(ask.input_tokens - (recipe.later if goes_on else recipe.first))
+        begin = START if recipe.start_later or not later_turn else ""
+        room = self._room(ask.input_tokens - (recipe.later if later_turn else recipe.first))
         parts = [begin]
         for piece in ask.shared:
             count = min(self._room(piece.tokens), room)
@@ -103,7 +102,7 @@ class Prompter:
         return (*ask.history, PromptMessage("user", "".join(parts)))
 
     def _room(self, tokens: int) -> int:
-        """How many units have so many tokens."""
+        """The number of units with that many tokens."""
         each = self.recipe.units.each
         return max(tokens if each == 1.0 else round(tokens / each), 0)
 
@@ -114,7 +113,7 @@ class Prompter:
         return "".join((self._spelled(index) + self._drawn((self._seed, 2, index & _MASK), count))[:count])
 
     def _spelled(self, index: int) -> list[str]:
-        """The index in as many digits as ``INDEXES`` takes; the digits are units in an order of the seed's."""
+        """The index in as many digits as ``INDEXES`` needs; the digits are units, permuted by the seed."""
         base = len(self._places)
         digits = []
         left = INDEXES
@@ -125,29 +124,29 @@ class Prompter:
         return digits
 
     def _drawn(self, seed: tuple[int, ...], count: int) -> list[str]:
-        """Units drawn one after the other: fewer of the same seed are the beginning of more."""
+        """Random units; fewer of the same seed are a prefix of more."""
         draws = np.random.default_rng(seed).random(count)
         drawn: list[str] = self._units[(draws * len(self._units)).astype(np.intp)].tolist()
         return drawn
 
 
 def make_prompter(counter: TokenCounter | None, *, chat: bool, seed: int) -> Prompter:
-    """Looks at how ``counter`` counts, and checks what comes of it. Without one, a word is taken for a token.
+    """A prompter for the tokenizer of ``counter``, checked with trial prompts. Without a counter, a word is one token.
 
-    chat  whether the endpoint takes messages; else one text
+    chat  whether the endpoint takes messages; otherwise one text
     """
     units = find_units(counter)
     if counter is None or units.start is None:
         return Prompter(Recipe(units, 1, 1, chat, "not counted; one word is taken as one token", exact=False), seed)
     later = _later(counter, units) if chat else 0
     recipe = Recipe(units, units.start, units.start if later is None else later, chat, counter.source, units.exact)
-    if recipe.exact and not _keeps_promise(Prompter(recipe, seed), counter):
+    if recipe.exact and not _is_exact(Prompter(recipe, seed), counter):
         recipe = dataclasses.replace(recipe, exact=False)
     return Prompter(recipe, seed)
 
 
 def _later(counter: TokenCounter, units: Units) -> int | None:
-    """What a second turn adds beside its units and the answer before: None where the chat is refused."""
+    """Tokens that a second turn adds besides its units and the completion before it; None if the chat is refused."""
     text = START + "".join(units.texts[:8])
     once = (PromptMessage("user", text),)
     first, second = counter.count(once), counter.count((*once, PromptMessage("assistant", text), *once))
@@ -156,9 +155,9 @@ def _later(counter: TokenCounter, units: Units) -> int | None:
     return max(second - first - 1 - round(16 * units.each), 0)
 
 
-def _keeps_promise(prompter: Prompter, counter: TokenCounter) -> bool:
-    """Whether trials have as many tokens as asked; those are left out that the server has no room for."""
+def _is_exact(prompter: Prompter, counter: TokenCounter) -> bool:
+    """Whether trial prompts have exact lengths, except those that the server has no room for."""
     asks = [ask for ask in TRIALS if ask.input_tokens >= prompter.enough_tokens]
     counts = [(counter.count(prompter(ask)), ask.input_tokens) for ask in asks]
-    told = [count == asked for count, asked in counts if count is not None]
-    return bool(told) and all(told)
+    exact = [count == asked for count, asked in counts if count is not None]
+    return bool(exact) and all(exact)

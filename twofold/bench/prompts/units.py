@@ -1,9 +1,9 @@
-"""Pieces of text that have one token each, wherever they stand: what prompts of exact lengths are made of.
+"""Units: pieces of text with one token each in any context, of which prompts of exact lengths are made.
 
-A tokenizer that splits before spaces makes the same of a word in any text, so words are tried by counting many at once:
-where a text has as many tokens more as it has words more, each of them is one. Where that fails, the words that are to
-blame are looked for by dividing. A vocabulary without words is tried with single characters. Where neither helps, or
-nobody counts, words stand for some number of tokens on average, and prompts are only about as long as asked.
+A tokenizer that splits before spaces encodes a word alike in any text, so many words are tested with one count: if it
+grows by as many tokens as words, each word is one token. If not, groups are divided to find the other words. A
+vocabulary without words is tested with single characters. If that fails too, or without a counter, words have a mean
+number of tokens, and lengths of prompts are approximate.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Final
 
 import numpy as np
 
+from twofold.bench.base import TokenCounter
 from twofold.bench.load.base import PromptMessage
-from twofold.bench.prompts.base import TokenCounter
 
 _TEXT: Final = """
 time year people way day man thing woman life child world school state family student group country problem
@@ -65,7 +65,7 @@ zone
 
 WORDS: Final = tuple(_TEXT.split())
 START: Final = "A"
-"""How every message begins: one token in any vocabulary, and no space, which templates would cut off."""
+"""The start of every message: one token in any vocabulary, and no space, which templates would strip."""
 
 CHARACTERS: Final = tuple("BCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 BATCH: Final = 256
@@ -76,11 +76,11 @@ MAX_CALLS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """Texts to put behind each other.
+    """Texts to concatenate.
 
-    each   tokens of one
-    start  tokens of a prompt of one message that is only ``START``, or None where nobody counts
-    exact  whether each has exactly one token
+    each   tokens of one text
+    start  tokens of a prompt whose only message is ``START``; None without a counter
+    exact  whether each text has exactly one token
     """
 
     texts: tuple[str, ...]
@@ -90,9 +90,9 @@ class Units:
 
 
 def find_units(counter: TokenCounter | None) -> Units:
-    """The units of a server's vocabulary, found with at most some tens of counts; with four where all words will do."""
+    """The units of a vocabulary, found with four counts if all words are units, else with some tens."""
     words = tuple(f" {word}" for word in WORDS)
-    start = None if counter is None else counter.count(said(START))
+    start = None if counter is None else counter.count(user_message(START))
     if counter is None or start is None:
         return Units(words, 1.0, None, exact=False)
     probe = _Probe(counter, start)
@@ -105,12 +105,12 @@ def find_units(counter: TokenCounter | None) -> Units:
     return Units(words, 1.0 if excess is None else 1.0 + excess / len(words), start, exact=False)
 
 
-def said(text: str) -> tuple[PromptMessage, ...]:
+def user_message(text: str) -> tuple[PromptMessage, ...]:
     return (PromptMessage("user", text),)
 
 
 class _Probe:
-    """Tells which texts are units, with a limited number of counts."""
+    """Tests texts for units with a limited number of counts."""
 
     def __init__(self, counter: TokenCounter, start: int) -> None:
         self._counter = counter
@@ -118,15 +118,15 @@ class _Probe:
         self._left = MAX_CALLS
 
     def excess(self, texts: tuple[str, ...]) -> int | None:
-        """How many tokens more than one each they have; None where nobody says, or enough was asked."""
+        """Tokens beyond one per text; None without a count, or when the limit is reached."""
         if self._left == 0:
             return None
         self._left -= 1
-        count = self._counter.count(said(START + "".join(texts)))
+        count = self._counter.count(user_message(START + "".join(texts)))
         return None if count is None else count - self._start - len(texts)
 
     def good(self, texts: tuple[str, ...]) -> Iterator[str]:
-        """Those that are units. Groups in which many are not, and small ones with one that is not, are given up."""
+        """The units among texts. Groups with many other texts, and small ones with any, are dropped."""
         excess = self.excess(texts)
         if excess == 0:
             yield from texts

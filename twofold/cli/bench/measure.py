@@ -17,9 +17,8 @@ from twofold.cli.loads import load_plan, replay_of
 from twofold.core.errors import ParameterError, ResourceError
 
 if TYPE_CHECKING:
-    from twofold.bench.base import Watcher
+    from twofold.bench.base import TokenCounter, Watcher
     from twofold.bench.client.client import ServerTarget
-    from twofold.bench.prompts.base import TokenCounter
     from twofold.bench.report.live import Goal
     from twofold.bench.search.trial import Trial
     from twofold.bench.session import MakeLoad, Setup
@@ -62,7 +61,7 @@ class Measuring:
 
     def setup(self, target: ServerTarget, model: str | None, api_key: str | None) -> Setup:
         from twofold.bench.client.client import ClientOptions  # noqa: PLC0415
-        from twofold.bench.endpoints.options import EndpointOptions  # noqa: PLC0415
+        from twofold.bench.endpoints.endpoint import EndpointOptions  # noqa: PLC0415
         from twofold.bench.session import Setup  # noqa: PLC0415
 
         request, measure = self.request, self.options

@@ -10,14 +10,20 @@ from typing import Any, Final
 
 import orjson
 
-from twofold.bench.client.events import Event
-from twofold.bench.client.exchange import exchange
-from twofold.bench.client.stream import Streamed, streamed
+from twofold.bench.base import Reply
+from twofold.bench.client.exchange import Streamed, exchange, streamed
+from twofold.bench.client.response import Event
 from twofold.bench.client.target import ServerTarget
 from twofold.bench.endpoints.discover import MODELS, ServerFacts, find_server
-from twofold.bench.endpoints.exchange import Reply
-from twofold.bench.endpoints.failures import said_error, sentence
-from twofold.bench.endpoints.values import count_at, object_at, objects_at, read_object, text_at
+from twofold.bench.endpoints.values import (
+    count_at,
+    error_message,
+    object_at,
+    objects_at,
+    read_object,
+    sentence,
+    text_at,
+)
 from twofold.cli.chat.base import ChatCompletion, PromptRequest, Write
 from twofold.cli.interrupts import interrupts
 from twofold.cli.options import RemoteOptions, SamplingOptions
@@ -195,7 +201,7 @@ class RemoteModel:
         except ValueError as error:
             raise NetworkError(f"The server's stream cannot be read: {error}.") from error
         if said.get("error"):
-            raise NetworkError(f"The server aborted the answer: {said_error(said)}")
+            raise NetworkError(f"The server aborted the answer: {error_message(said)}")
         heard.usage = object_at(said, "usage") or heard.usage
         heard.record = object_at(said, "twofold") or heard.record
         for choice in objects_at(said, "choices")[:1]:
