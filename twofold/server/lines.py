@@ -1,4 +1,4 @@
-"""Lines of batches, answered as requests of the batch tier: by the same models, behind everybody who waits."""
+"""Runs lines of batches as requests of the batch tier: by the same models, after all other requests."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from functools import partial
 from typing import Any, Final
 
 from twofold.api.base import DialectRequest
-from twofold.api.batch.endpoints import check_batched
-from twofold.api.batch.lines import check_body
+from twofold.api.batch.endpoints import read_body
+from twofold.api.batch.lines import LineCall
 from twofold.api.fields import leaving_out
 from twofold.api.openai.errors import OpenAIDialect
 from twofold.core.errors import BusyError, QuotaError, TwofoldError, WorkerError
-from twofold.server.batches.run import LineCall
 from twofold.server.edge.keys import Caller
 from twofold.server.edge.limits import KIB
 from twofold.server.edge.quotas import Quotas
@@ -22,30 +21,25 @@ from twofold.server.pool import WorkPool
 from twofold.server.runner import RequestRunner
 
 LINE_BYTES: Final = 128 * KIB
-"""What a line counts for beside requests: it is long work, for it may be."""
+"""Weight of a line beside HTTP requests, by the size of their bodies: it may take long."""
 log = logging.getLogger("twofold.serve")
 
 
 class LineRunner:
-    """``RunBody``. ``readers`` read bodies by endpoint, ``caller_of`` gives a key's caller by tenant and id; what its
-    quota has no room for is a QuotaError, so that the line is tried again later."""
+    """``RunBody``. ``caller_of`` returns a key's caller by tenant and id. A line beyond its quota is a QuotaError, so
+    it is retried later; with ``tolerant``, unknown fields are omitted."""
 
     def __init__(
         self,
         runner: RequestRunner,
-        readers: Mapping[str, Callable[[object], DialectRequest]],
         caller_of: Callable[[str, str], Caller],
         quotas: Quotas,
         pool: WorkPool,
         *,
         tolerant: bool = False,
     ) -> None:
-        self._runner = runner
-        self._readers = readers
-        self._caller_of = caller_of
-        self._quotas = quotas
-        self._pool = pool
-        self._tolerant = tolerant
+        self._runner, self._caller_of, self._quotas = runner, caller_of, quotas
+        self._pool, self._tolerant = pool, tolerant
         self._dialect = OpenAIDialect()
 
     async def __call__(self, line: LineCall) -> tuple[int, Mapping[str, Any]]:
@@ -64,7 +58,6 @@ class LineRunner:
             try:
                 self._runner.check_open()
                 request = await self._pool.run(exchange.source, LINE_BYTES, partial(self._read, line))
-                check_batched(request)
                 return 200, await self._runner.reply(exchange, request)
             except (BusyError, QuotaError, WorkerError) as error:
                 exchange.fail(error)
@@ -76,13 +69,10 @@ class LineRunner:
                 exchange.leave()
 
     def _read(self, line: LineCall) -> DialectRequest:
-        """Nobody reads headers of a line, so what it cannot have is an error unless the server was told otherwise."""
-        check_body(line.body)
-        read = self._readers[line.endpoint]
         if not self._tolerant:
-            return read(line.body)
+            return read_body(line)
         with leaving_out(unknown=True) as left_out:
-            request = read(line.body)
+            request = read_body(line)
         if left_out.told:
             log.warning("%s: omitted: %s", line.request_id, ", ".join(left_out.logged))
         return request

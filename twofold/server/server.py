@@ -24,7 +24,6 @@ from typing import Any, Final, Literal
 
 import uvicorn
 
-from twofold.api.batch.endpoints import ENDPOINTS
 from twofold.core.errors import BusyError, UsageError
 from twofold.formats.fetch import sources
 from twofold.host.env import read_environment
@@ -146,9 +145,8 @@ class Server:
                 if self._kept is not None:
                     stack.callback(self._kept.close)
                 stack.push_async_callback(self._hub.close)
-                lines = LineRunner(
-                    self._runner, ENDPOINTS, self._caller_of, self._quotas, self._pool, tolerant=self._config.tolerant
-                )
+                tolerant = self._config.tolerant
+                lines = LineRunner(self._runner, self._caller_of, self._quotas, self._pool, tolerant=tolerant)
                 stores = await stack.enter_async_context(open_stores(self._folder.path, lines))
                 web = WebServer(self._web_config(self._app(stores)))
                 stack.enter_context(self._signalled())

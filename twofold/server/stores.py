@@ -1,4 +1,4 @@
-"""What clients leave with the server: files, batches of requests, responses that can be gone on from."""
+"""The data that clients store on the server: files, batches, responses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from twofold.server.responses.service import ResponseService
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """All of it, by kind."""
+    """The services that own it."""
 
     files: FileService
     batches: BatchService
@@ -25,7 +25,7 @@ class Stores:
 
 @asynccontextmanager
 async def open_stores(folder: Path, run_body: RunBody) -> AsyncIterator[Stores]:
-    """The stores in ``folder``, and the batches in it that have not ended go on. Raises UsageError, ResourceError."""
+    """Opens the stores in ``folder`` and continues its unfinished batches. Raises UsageError, ResourceError."""
     private_folder(folder)
     async with AsyncExitStack() as stack:
         files = await FileService.open(folder / "files")

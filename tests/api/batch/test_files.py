@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twofold.api.batch import journal as journals
-from twofold.api.batch.endpoints import ENDPOINTS, check_batched
+from twofold.api.batch.endpoints import ENDPOINTS, read_body
 from twofold.api.batch.journal import Journal
-from twofold.api.batch.lines import InputLine, custom_id_of, decode_line, read_lines, target_of
+from twofold.api.batch.lines import InputLine, LineCall, LineReader, decode_line, read_lines
 from twofold.api.fields import FieldError
 from twofold.core.clock import VirtualClock
 from twofold.core.errors import ResourceError, UsageError
@@ -100,24 +100,22 @@ def envelope(**changes: Any) -> bytes:
     ids=str,
 )
 def test_envelopes_that_are_refused(changes: dict[str, Any], code: str, said: str) -> None:
-    fields = decode_line(InputLine(1, "k", envelope(**changes)))
     with pytest.raises(FieldError) as caught:
-        _ = custom_id_of(fields), target_of(fields, ENDPOINTS)
+        LineReader(ENDPOINTS).read(InputLine(1, "k", envelope(**changes)))
     assert caught.value.code == code
     assert said in f"{caught.value} {caught.value.hint}"
 
 
 def test_an_envelope() -> None:
-    fields = decode_line(InputLine(1, "k", envelope()))
-    assert custom_id_of(fields) == "a"
-    url, body = target_of(fields, ENDPOINTS)
-    assert ENDPOINTS[url](body).model is None
+    call = LineReader(ENDPOINTS).read(InputLine(1, "k", envelope()))
+    assert (call.line_key, call.custom_id) == ("k", "a")
+    assert read_body(call).model is None
 
 
 @pytest.mark.parametrize("body", [{"stream": True}, {"service_tier": "flex"}, {"service_tier": "priority"}], ids=str)
 def test_what_no_line_can_have(body: dict[str, Any]) -> None:
     with pytest.raises(FieldError) as caught:
-        check_batched(ENDPOINTS["/v1/completions"]({"prompt": "a"} | body))
+        read_body(LineCall("k", "a", "/v1/completions", {"prompt": "a"} | body))
     assert (caught.value.param, caught.value.code) == (next(iter(body)), "unsupported_parameter")
 
 
@@ -127,9 +125,9 @@ def test_a_journal_remembers(tmp_path: Path) -> None:
         journal.write("1", RECORD)
         journal.write("2", FAILED)
     with Journal(path, VirtualClock()) as journal:
-        assert journal.found.finished == {"1", "2"}
-        assert journal.found.failed == 1
-        assert journal.found.models == {"m"}
+        assert journal.finished == {"1", "2"}
+        assert journal.tally.failed == 1
+        assert journal.models == {"m"}
         assert journal.check(["2", "1", "3"]) == 3
         journal.check_model("m")
         journal.write("3", RECORD)
@@ -148,7 +146,7 @@ def test_a_file_cut_anywhere_is_taken_up(tmp_path_factory: pytest.TempPathFactor
     kept = whole[: data.draw(st.integers(0, len(whole)))]
     path.write_bytes(kept + b"\0" * data.draw(st.integers(0, 3)))
     with Journal(path, VirtualClock()) as journal:
-        left = [number for number in range(len(texts)) if str(number) not in journal.found.finished]
+        left = [number for number in range(len(texts)) if str(number) not in journal.finished]
         assert len(texts) - len(left) == kept.count(b"\n")
         for number in left:
             journal.write(str(number), {**FAILED, "custom_id": texts[number]})

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.server.batches.bench import CHAT, LIMITS, Bench, answer, forever, line, lines, refused, run
+from twofold.api.batch.lines import LineCall
 from twofold.api.fields import FieldError
 from twofold.core.errors import (
     BusyError,
@@ -20,7 +21,6 @@ from twofold.core.errors import (
     WorkerError,
 )
 from twofold.server.batches import run as runs
-from twofold.server.batches.run import LineCall
 
 
 def test_a_batch_is_answered(bench: Bench) -> None:

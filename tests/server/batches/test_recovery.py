@@ -15,13 +15,13 @@ import pytest
 
 from tests.server.batches.bench import LIMITS, Bench, forever, lines, run
 from twofold.api.batch import journal as journals
+from twofold.api.batch.lines import LineCall
 from twofold.core.errors import (
     ConflictError,
     NotFoundError,
     ResourceError,
 )
 from twofold.server.batches import service as services
-from twofold.server.batches.run import LineCall
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.server.files.uploads import FORM, form, pieces
+from twofold.api.batch.lines import LineCall
 from twofold.server.batches.check import BatchLimits
-from twofold.server.batches.run import LineCall
 from twofold.server.batches.service import BatchService
 from twofold.server.files.service import FileService
 

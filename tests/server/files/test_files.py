@@ -121,7 +121,7 @@ def test_a_file_belongs_to_its_tenant(opened: Opened, tmp_path: Path) -> None:
             with pytest.raises(NotFoundError, match=id):
                 await ask("two", id)
         assert (await files.page("two", {}))["data"] == []
-        with pytest.raises(FieldError, match="after names no file"):
+        with pytest.raises(FieldError, match="after is not the id of a file"):
             await files.page("two", {"after": id})
         deleted = FileDeleted.model_validate(await files.delete("one", id), strict=True)
         assert (deleted.id, deleted.deleted) == (id, True)

@@ -26,8 +26,7 @@ from twofold.api.openai.scores import RerankRequest, ScoreRequest
 from twofold.core.errors import TwofoldError
 from twofold.core.params import StructuredOutputsParams
 from twofold.server.app import dialect_of
-from twofold.server.batches.body import BatchOrder
-from twofold.server.batches.service import ENDPOINTS
+from twofold.server.batches.body import BatchEndpoint, BatchOrder
 from twofold.server.files import form
 from twofold.server.openapi.document import document, operations
 from twofold.server.openapi.operation import Method
@@ -106,7 +105,7 @@ def test_every_route_has_its_operation() -> None:
         routes |= {(method, path.replace(":path", "")) for method in handlers}
     assert {(one.method, one.path) for one in operations(["tiny"])} == routes
     assert {method for method, _ in routes} <= set(get_args(Method))
-    assert tuple(BATCHED) == ENDPOINTS
+    assert tuple(BATCHED) == get_args(BatchEndpoint)
 
 
 def test_operations_have_names_of_their_own() -> None:

@@ -1,12 +1,14 @@
-"""What lines of a batch may ask for."""
+"""Endpoints of batch lines, and the checks of a line's body."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from twofold.api.base import DialectRequest
-from twofold.api.fields import unsupported
+from twofold.api.batch.lines import LineCall
+from twofold.api.fields import FieldError, unsupported
 from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.completions import CompletionRequest
 from twofold.api.openai.embeddings import EmbeddingRequest
@@ -16,12 +18,37 @@ ENDPOINTS: Final[Mapping[str, Callable[[object], DialectRequest]]] = {
     "/v1/completions": CompletionRequest.read,
     "/v1/embeddings": EmbeddingRequest.read,
 }
-"""What reads the body of a line, by the line's url."""
+"""Readers of bodies, by the url of the line."""
+MAX_DEPTH: Final = 64
+"""Nesting depth of a body, as over HTTP."""
 
 
-def check_batched(request: DialectRequest) -> None:
-    """Raises FieldError for what no line of a batch can have: a stream, and a tier of its own."""
+def read_body(call: LineCall) -> DialectRequest:
+    """The request of a line. Raises FieldError, also for a stream and for a service tier of its own."""
+    check_body(call.body)
+    request = ENDPOINTS[call.endpoint](call.body)
     if request.stream:
         raise unsupported("stream", "Remove it: batch lines are not streamed.")
     if request.tier not in ("auto", "default"):
         raise unsupported("service_tier", "Remove it: all lines have the batch tier.")
+    return request
+
+
+def check_body(body: object) -> None:
+    """Raises FieldError for a body that no request over HTTP could have: nested too deeply, or with lone surrogates."""
+    layer: list[Any] = [body] if isinstance(body, dict | list) else []
+    for _ in range(MAX_DEPTH):
+        layer = [
+            inner
+            for outer in layer
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+    if layer:
+        raise FieldError(f"The body has more than {MAX_DEPTH} objects and lists inside each other.", param="body")
+    try:
+        json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise FieldError(
+            "The body holds a lone surrogate, which is not Unicode text.", param="body", hint="Send it as UTF-8."
+        ) from error

@@ -1,4 +1,4 @@
-"""A batch before it runs: its two files, checked, and how far earlier runs came."""
+"""The two files of a batch, checked before it runs, and its progress."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from twofold.core.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """How far a batch is. ``found`` of the ``done`` lines were finished by earlier runs; ``failed`` counts both.
+    """``found`` of the ``done`` lines were finished by earlier runs; ``failed`` counts lines of all runs.
 
-    Tokens and seconds are of this run alone, tokens of unfinished lines included.
+    Tokens and seconds are those of this run, tokens of unfinished lines included.
     """
 
     lines: int
@@ -43,7 +43,7 @@ class BatchProgress:
 
 @dataclass(frozen=True, slots=True)
 class BatchFiles:
-    """An input and the output that belongs to it; ``lines`` of the input are not blank."""
+    """An input and the output that belongs to it; ``lines`` counts the lines of the input that are not blank."""
 
     source: Path
     journal: Journal
@@ -51,17 +51,15 @@ class BatchFiles:
 
     @property
     def progress(self) -> BatchProgress:
-        """What earlier runs left."""
-        found = self.journal.found
-        return BatchProgress(self.lines, len(found.finished), len(found.finished), found.failed)
+        """Finished lines; without tokens and seconds."""
+        tally = self.journal.tally
+        return BatchProgress(self.lines, len(self.journal.finished), tally.finished, tally.failed)
 
 
 @contextmanager
 def open_batch(source: Path, target: Path, clock: Clock, *, overwrite: bool = False) -> Iterator[BatchFiles]:
-    """Opens both files and checks that the output is new or belongs to the input.
-
-    Raises UsageError where that is not so, ResourceError where the output cannot be written.
-    """
+    """Opens both files. Raises UsageError unless the output is new or belongs to the input, ResourceError where it
+    cannot be written."""
     _check_source(source)
     if target.exists() and source.samefile(target):
         raise UsageError("Input and output are the same file.", hint="Name another output file.")
@@ -70,10 +68,10 @@ def open_batch(source: Path, target: Path, clock: Clock, *, overwrite: bool = Fa
 
 
 def _check_source(source: Path) -> None:
-    """Makes sure that the input can be read, before the output is touched."""
+    """Checks that the input can be read, before the output is opened."""
     if not source.is_file():
         what = "is no regular file" if source.exists() else "does not exist"
-        raise UsageError(f"{source} {what}.", hint="The input is a file of requests, one JSON object a line.")
+        raise UsageError(f"{source} {what}.", hint="The input is a file of requests, one JSON object per line.")
     try:
         source.open("rb").close()
     except OSError as error:

@@ -1,9 +1,9 @@
-"""The output of a batch: a file to which finished lines are added, and from which a batch is taken up again.
+"""The output of a batch: a file to which results are appended, and from which the batch resumes.
 
-Laws
-- A line is added whole, by one write, once what it tells is final. So a kill leaves at most one torn line, the last.
-- Lines are never changed, and what an earlier run finished is never done again.
-- A power cut may take what was written in the last SYNC_SECONDS; those lines are then done again.
+Invariants
+- A result is appended whole, in one write, once it is final. A kill leaves at most one torn line, the last.
+- Lines are never changed, and finished lines are never run again.
+- A power cut may lose the results of the last SYNC_SECONDS; those lines run again.
 - One process at a time: the file is locked while it is open.
 """
 
@@ -13,8 +13,8 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
@@ -28,60 +28,82 @@ _HEAD: Final = f'{{"id":"{ID_PREFIX}'.encode()
 _OTHER_FILE: Final = "Name another output file, or give --overwrite to start over."
 
 
-@dataclass(slots=True)
-class Found:
-    """What lay in the output: the keys of finished lines, how many of them failed, and who answered the others.
+@dataclass(frozen=True, slots=True)
+class BatchTally:
+    """Finished lines and their tokens, as the usage of their bodies reports them."""
 
-    ``size`` is where its whole lines end, in bytes.
-    """
-
-    finished: set[str] = field(default_factory=set)
+    completed: int = 0
     failed: int = 0
-    models: set[str] = field(default_factory=set)
-    size: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    @property
+    def finished(self) -> int:
+        return self.completed + self.failed
+
+    def plus(self, result: Mapping[str, Any]) -> Self:
+        """The tally with one more result."""
+        if result["error"] is not None:
+            return replace(self, failed=self.failed + 1)
+        usage = result["response"]["body"].get("usage") or {}
+        prompt, completion = (usage.get(f"{part}_tokens_details") or {} for part in ("prompt", "completion"))
+        return replace(
+            self,
+            completed=self.completed + 1,
+            input_tokens=self.input_tokens + usage.get("prompt_tokens", 0),
+            cached_tokens=self.cached_tokens + prompt.get("cached_tokens", 0),
+            output_tokens=self.output_tokens + usage.get("completion_tokens", 0),
+            reasoning_tokens=self.reasoning_tokens + completion.get("reasoning_tokens", 0),
+        )
 
 
-def _unheard(_line: Mapping[str, Any]) -> None:
-    return
+NOTHING: Final = BatchTally()
 
 
 class Journal:
     """The output file at ``path``, locked. It is not changed before the first ``write``, but for ``overwrite``, which
-    empties it. ``hear`` is told each line that is found in it.
+    empties it.
+
+    finished   keys of the lines that earlier runs finished
+    models     the models that completed them
+    tally      of all results, those of ``write`` included
 
     Raises UsageError for a file that no batch wrote or that another process holds, ResourceError where it cannot be
     written.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        clock: Clock,
-        *,
-        overwrite: bool = False,
-        hear: Callable[[Mapping[str, Any]], None] = _unheard,
-    ) -> None:
+    def __init__(self, path: Path, clock: Clock, *, overwrite: bool = False) -> None:
         self._path = path
         self._clock = clock
+        self.finished: set[str] = set()
+        self.models: set[str] = set()
+        self.tally = NOTHING
+        self._size = 0
+        self._torn = True
         self._file = _opened(path)
         try:
             _lock(self._file, path)
             if overwrite:
                 self._file.truncate(0)
-            self.found = _read(path, hear)
+            for data, result in read_results(path):
+                self._size += len(data)
+                self.tally = self.tally.plus(result)
+                self.finished.add(result["id"].removeprefix(ID_PREFIX))
+                if result["error"] is None:
+                    self.models.add(str(result["response"]["body"]["model"]))
         except BaseException:
             self._file.close()
             raise
-        self._size = self.found.size
-        self._torn = True
         self._synced = clock.now()
 
     def check(self, keys: Iterable[str]) -> int:
-        """Makes sure that the output belongs to an input with these ``keys``; how many these are.
+        """Checks that the output belongs to an input with these ``keys``; returns their number.
 
-        Raises UsageError where the output holds lines of another input.
+        Raises UsageError where the output has results of another input.
         """
-        strange, total = set(self.found.finished), 0
+        strange, total = set(self.finished), 0
         for key in keys:
             strange.discard(key)
             total += 1
@@ -93,19 +115,20 @@ class Journal:
         return total
 
     def check_model(self, model: str) -> None:
-        """Raises UsageError where another model gave the answers that are there."""
-        for other in sorted(self.found.models - {model}):
-            raise UsageError(f"{self._path} holds answers of the model {other!r}, not of {model!r}.", hint=_OTHER_FILE)
+        """Raises UsageError where another model made the results of the file."""
+        for other in sorted(self.models - {model}):
+            raise UsageError(f"{self._path} has results of the model {other!r}, not of {model!r}.", hint=_OTHER_FILE)
 
     def write(self, key: str, record: Mapping[str, Any]) -> None:
-        """Adds the line of ``key``. ResourceError where the disk does not take it; the file then ends as before."""
-        data = _encoded({"id": ID_PREFIX + key, **record})
+        """Appends the result of the line ``key``. Raises ResourceError on a full disk, without a part of the result."""
+        data = encode_result(key, record)
         try:
             if self._torn:
                 self._file.truncate(self._size)
                 self._torn = False
             _write_all(self._file, data)
             self._size += len(data)
+            self.tally = self.tally.plus(record)
             if self._clock.now() - self._synced >= SYNC_SECONDS:
                 self._sync()
         except OSError as error:
@@ -116,7 +139,7 @@ class Journal:
             ) from error
 
     def close(self) -> None:
-        """Brings what was written to the disk and gives the lock back. Closing twice is fine."""
+        """Writes through to the disk and releases the lock. Closing twice is fine."""
         if self._file.closed:
             return
         try:
@@ -150,7 +173,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _lock(file: BinaryIO, path: Path) -> None:
-    """Takes the lock of an open file, or raises; closing the file gives it back."""
+    """Locks an open file, until it is closed, or raises UsageError."""
     try:
         if sys.platform == "win32":
             import msvcrt  # noqa: PLC0415 - exists only there
@@ -166,49 +189,42 @@ def _lock(file: BinaryIO, path: Path) -> None:
         ) from error
 
 
-def _read(path: Path, hear: Callable[[Mapping[str, Any]], None]) -> Found:
-    """Reads the whole lines. A torn last one must look like the start of a line, or this is no output of a batch."""
-    found = Found()
+def read_results(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """The whole lines of an output, as bytes and as objects.
+
+    Raises UsageError for a file that is no output of a batch; its torn last line must be the start of a result.
+    """
     with path.open("rb") as file:
         for number, data in enumerate(file, 1):
             if not data.endswith(b"\n"):
                 torn = data.rstrip(b"\0")  # a file system may leave zeros after a power cut
                 if not (torn.startswith(_HEAD) or _HEAD.startswith(torn)):
                     raise _no_output(path, number)
-                break
-            hear(_take(found, data, path, number))
-            found.size += len(data)
-    return found
-
-
-def _take(found: Found, data: bytes, path: Path, number: int) -> dict[str, Any]:
-    """Notes a line; the object that it is."""
-    try:
-        line: dict[str, Any] = json.loads(data)
-        identity, failed = line["id"], line["error"] is not None
-        model = None if failed else line["response"]["body"]["model"]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise _no_output(path, number) from error
-    if not isinstance(identity, str) or not identity.startswith(ID_PREFIX):
-        raise _no_output(path, number)
-    found.finished.add(identity.removeprefix(ID_PREFIX))
-    found.failed += failed
-    if model is not None:
-        found.models.add(str(model))
-    return line
+                return
+            try:
+                result: dict[str, Any] = json.loads(data)
+                NOTHING.plus(result)  # raises where it is no result
+                ours = result["id"].startswith(ID_PREFIX) and (
+                    result["error"] is not None or "model" in result["response"]["body"]
+                )
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+                raise _no_output(path, number) from error
+            if not ours:
+                raise _no_output(path, number)
+            yield data, result
 
 
 def _no_output(path: Path, number: int) -> UsageError:
     return UsageError(f"Line {number} of {path} is not a batch result.", hint=_OTHER_FILE)
 
 
-def _encoded(record: Mapping[str, Any]) -> bytes:
-    """One line of JSON. Text that is not Unicode, which only input can bring in, is escaped as it was there."""
+def encode_result(key: str, record: Mapping[str, Any]) -> bytes:
+    """The result of the line ``key`` as a line of JSON. Lone surrogates, which only input can have, stay escaped."""
+    result = {"id": ID_PREFIX + key, **record}
     try:
-        text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
-        return text.encode() + b"\n"
+        return json.dumps(result, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
     except UnicodeEncodeError:
-        return json.dumps(record, separators=(",", ":")).encode() + b"\n"
+        return json.dumps(result, separators=(",", ":")).encode() + b"\n"
 
 
 def _write_all(file: BinaryIO, data: bytes) -> None:

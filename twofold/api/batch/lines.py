@@ -1,60 +1,130 @@
-"""The lines of a batch file, in OpenAI's format: {"custom_id", "method", "url", "body"}, one JSON object each.
+"""The lines of a batch file in OpenAI's format: {"custom_id", "method", "url", "body"}, one JSON object each.
 
-A line is known by its key, a digest of its bytes, so a batch can be taken up again after its file got more lines, or
-other ones in between; a line that was edited is another line. Equal lines have different keys: the second is a
-duplicate of the first, not the first.
+The key of a line is a digest of its bytes. So a batch resumes after lines were added to its file, at any place; an
+edited line is a new line. Equal lines have different keys: the second is a duplicate of the first.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final
+from typing import Annotated, Any, BinaryIO, Final, Literal
 
 from msgspec import Meta
 
 from twofold.api.body import RequestObject
 from twofold.api.fields import FieldError
-from twofold.core.errors import describe_name
+from twofold.core.errors import describe_name, quoted
 
 MAX_LINE_BYTES: Final = 32 << 20
 MAX_CUSTOM_ID_CHARS: Final = 512
 KEY_BYTES: Final = 16
-MAX_DEPTH: Final = 64
-"""Objects and lists inside each other in a body, as over HTTP."""
+CHUNK_BYTES: Final = 1 << 20
+CHUNK_LINES: Final = 64
 _BOM: Final = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
 class InputLine:
-    """A line that is not blank. ``number`` counts from 1; ``data`` is None where it is longer than a line may be."""
+    """A line that is not blank. ``number`` counts from 1; ``data`` is None where the line is too long."""
 
     number: int
     key: str
     data: bytes | None
 
 
-def read_lines(path: Path, most: int = MAX_LINE_BYTES) -> Generator[InputLine, None, None]:
-    """The lines of a file, one after the other; in memory stays only a digest of each.
+@dataclass(frozen=True, slots=True)
+class LineCall:
+    """A valid line. On a server, ``tenant`` and ``key`` are the tenant and the API key id that created its batch."""
 
-    ``most`` is how many bytes a line may have; of a longer one only its key is known.
+    line_key: str
+    custom_id: str
+    endpoint: str
+    body: dict[str, Any]
+    tenant: str = ""
+    key: str = ""
+
+    @property
+    def request_id(self) -> str:
+        return f"req_{self.line_key}"
+
+
+class BatchLine(RequestObject):
+    """The fields of a line."""
+
+    custom_id: Annotated[str, Meta(min_length=1, max_length=MAX_CUSTOM_ID_CHARS)]
+    method: Literal["POST"]
+    url: Any
+    body: dict[str, Any]
+
+
+class LineReader:
+    """Reads the lines of one input, each at most ``max_bytes`` long, for these ``endpoints``.
+
+    tenant, key   of the calls
     """
+
+    def __init__(
+        self, endpoints: Collection[str], max_bytes: int = MAX_LINE_BYTES, *, tenant: str = "", key: str = ""
+    ) -> None:
+        self.max_bytes = max_bytes
+        self._endpoints, self._tenant, self._key = endpoints, tenant, key
+        self._custom_ids: set[bytes] = set()
+
+    def read(self, line: InputLine) -> LineCall:
+        """The call that the line asks for. Raises FieldError, also for the custom_id of an earlier line."""
+        fields = decode_line(line, self.max_bytes)
+        self._claim(_custom_id(fields))
+        declared = BatchLine.read(fields)
+        url = declared.url
+        if not isinstance(url, str) or url not in self._endpoints:
+            *others, last = self._endpoints
+            hint = f"Use {', '.join(others)} or {last}." if others else f"All lines of this batch have the url {last}."
+            message = f"A batch has no endpoint {describe_name(url)}."
+            raise FieldError(message, param="url", code="invalid_url", hint=hint)
+        return LineCall(line.key, declared.custom_id, url, declared.body, self._tenant, self._key)
+
+    def custom_id(self, line: InputLine) -> str | None:
+        """The caller's name for a line; None where it has no valid one."""
+        try:
+            return _custom_id(decode_line(line, self.max_bytes))
+        except FieldError:
+            return None
+
+    def _claim(self, custom_id: str | None) -> None:
+        """A custom_id belongs to the first line that has it."""
+        if custom_id is None:
+            return
+        digest = digest_of(custom_id)
+        if digest in self._custom_ids:
+            message = f"An earlier line has the custom_id {quoted(custom_id)} too."
+            raise FieldError(message, param="custom_id", code="duplicate_custom_id")
+        self._custom_ids.add(digest)
+
+
+def _custom_id(fields: dict[str, Any]) -> str | None:
+    found = fields.get("custom_id")
+    return found if isinstance(found, str) and 0 < len(found) <= MAX_CUSTOM_ID_CHARS else None
+
+
+def read_lines(path: Path, max_bytes: int = MAX_LINE_BYTES) -> Generator[InputLine, None, None]:
+    """The lines of a file, in order; of a line longer than ``max_bytes``, only its key. Memory holds their digests."""
     seen: Counter[bytes] = Counter()
     with path.open("rb") as file:
         for number in count(1):
-            data = file.readline(most + 1)
+            data = file.readline(max_bytes + 1)
             if not data:
                 return
             if number == 1:
                 data = data.removeprefix(_BOM)
             stripped = data.strip()
             digest = blake2b(stripped, digest_size=KEY_BYTES)
-            long = len(data) > most and not data.endswith(b"\n")
+            long = len(data) > max_bytes and not data.endswith(b"\n")
             if long:
                 _skip(file, digest.update)
             if not stripped and not long:
@@ -66,6 +136,24 @@ def read_lines(path: Path, most: int = MAX_LINE_BYTES) -> Generator[InputLine, N
             yield InputLine(number, digest.hexdigest(), None if long else stripped)
 
 
+def chunked(lines: Iterator[InputLine]) -> Iterator[list[InputLine]]:
+    """The lines in lists of at most CHUNK_LINES lines and about CHUNK_BYTES, which take little time and memory."""
+    while found := next_chunk(lines):
+        yield found
+
+
+def next_chunk(lines: Iterator[InputLine]) -> list[InputLine]:
+    """The next such list; empty at the end."""
+    found: list[InputLine] = []
+    size = 0
+    for line in islice(lines, CHUNK_LINES):
+        found.append(line)
+        size += len(line.data or b"")
+        if size >= CHUNK_BYTES:
+            break
+    return found
+
+
 def _skip(file: BinaryIO, hear: Callable[[bytes], None]) -> None:
     """Reads to the end of the line."""
     while data := file.readline(MAX_LINE_BYTES):
@@ -74,10 +162,10 @@ def _skip(file: BinaryIO, hear: Callable[[bytes], None]) -> None:
             return
 
 
-def decode_line(line: InputLine, most: int = MAX_LINE_BYTES) -> dict[str, Any]:
-    """The line's object. Raises FieldError for a line that is not a JSON object in UTF-8 of at most ``most`` bytes."""
+def decode_line(line: InputLine, max_bytes: int = MAX_LINE_BYTES) -> dict[str, Any]:
+    """The line's object. Raises FieldError unless it is a JSON object in UTF-8 of at most ``max_bytes`` bytes."""
     if line.data is None:
-        raise _bad_line(f"it is longer than {most >> 20} MiB")
+        raise _bad_line(f"it is longer than {max_bytes >> 20} MiB")
     try:
         text = line.data.decode()
     except UnicodeDecodeError as error:
@@ -95,66 +183,13 @@ def decode_line(line: InputLine, most: int = MAX_LINE_BYTES) -> dict[str, Any]:
     return value
 
 
-class LineName(RequestObject):
-    """The caller's name for a line."""
-
-    custom_id: Annotated[str, Meta(min_length=1, max_length=MAX_CUSTOM_ID_CHARS)]
-
-
-class BatchLine(RequestObject):
-    """The fields of a line; its ``custom_id`` is read as a ``LineName``."""
-
-    method: Any
-    url: Any
-    body: Any
-    custom_id: Any = None
-
-
-def custom_id_of(line: dict[str, Any]) -> str:
-    """The caller's name for the line. Raises FieldError."""
-    return LineName.read({"custom_id": line.get("custom_id")}).custom_id
-
-
-def target_of(line: dict[str, Any], endpoints: Collection[str]) -> tuple[str, object]:
-    """The line's url, which is one of the ``endpoints``, and its body."""
-    fields = BatchLine.read(line)
-    method, url, body = fields.method, fields.url, fields.body
-    if method != "POST":
-        raise FieldError(f"method must be POST, not {describe_name(method)}.", param="method")
-    if not isinstance(url, str) or url not in endpoints:
-        *most, last = endpoints
-        hint = f"Use {', '.join(most)} or {last}." if most else f"All lines of this batch have the url {last}."
-        raise FieldError(f"A batch has no endpoint {describe_name(url)}.", param="url", code="invalid_url", hint=hint)
-    return url, body
-
-
-def check_body(body: object) -> None:
-    """Raises FieldError for a body that no request over HTTP could have: nested too deeply, or with lone surrogates."""
-    layer: list[Any] = [body] if isinstance(body, dict | list) else []
-    for _ in range(MAX_DEPTH):
-        layer = [
-            inner
-            for outer in layer
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
-    if layer:
-        raise FieldError(f"The body has more than {MAX_DEPTH} objects and lists inside each other.", param="body")
-    try:
-        json.dumps(body, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise FieldError(
-            "The body holds a lone surrogate, which is not Unicode text.", param="body", hint="Send it as UTF-8."
-        ) from error
-
-
 def digest_of(text: str) -> bytes:
-    """What tells texts apart in 16 bytes; lone surrogates are taken too."""
+    """16 bytes that identify a text, which may have lone surrogates."""
     return blake2b(text.encode(errors="surrogatepass"), digest_size=KEY_BYTES).digest()
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object's fields; JSON does not say which of two equal names counts, so they are refused."""
+    """An object's fields. Equal names are refused, because JSON does not define which of them counts."""
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)

@@ -20,7 +20,7 @@ BatchEndpoint: TypeAlias = Literal["/v1/chat/completions", "/v1/completions", "/
 
 
 class BatchOrder(RequestObject):
-    """What shall be done. ``metadata`` are pairs by which the caller sorts batches."""
+    """The body of POST /v1/batches. ``metadata`` are pairs of the caller's, which are returned as they are."""
 
     input_file_id: Annotated[str, Meta(max_length=MAX_ID_CHARS)]
     endpoint: BatchEndpoint

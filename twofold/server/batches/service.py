@@ -1,13 +1,13 @@
-"""/v1/batches: takes batches in, carries each from state to state in the background, and tells how far they are.
+"""/v1/batches: creates batches, runs them in the background, and reports their state.
 
-    service = await BatchService.open(folder, files, run_body)      goes on with what an earlier server left
-    told    = await service.create(tenant, body, key=…)
+    service = await BatchService.open(folder, files, run_body)      continues the batches of an earlier server
+    batch   = await service.create(tenant, body, key=…)
 
-Laws
-- What a batch was told to be is on the disk before anybody hears of it; so a killed server goes on where it was.
-- A line is answered once: what the journal holds is not run again.
-- Of one tenant one batch runs, the others wait in the order in which they were made; tenants share the slots evenly.
-- A disk that takes nothing stops no batch: it is tried again until the batch's time is up.
+Invariants
+- A state is on disk before it is reported, so a killed server continues where it was.
+- A line with a result in the journal is not run again.
+- One batch of a tenant runs, its others wait in order of creation; tenants share the slots evenly.
+- A full disk ends no batch: writing is retried until the batch expires.
 """
 
 from __future__ import annotations
@@ -17,43 +17,44 @@ import logging
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Self, get_args
+from typing import Any, Final, Self
 
+from twofold.api.batch.journal import BatchTally, Journal
+from twofold.api.batch.lines import LineReader
+from twofold.api.batch.run import BatchRun
 from twofold.api.fields import FieldError
 from twofold.core.clock import Clock, MonotonicClock
 from twofold.core.errors import ConflictError, NotFoundError, QuotaError, ResourceError, quoted
-from twofold.server.batches.body import WINDOW_SECONDS, BatchEndpoint, BatchOrder
+from twofold.server.batches.body import WINDOW_SECONDS, BatchOrder
 from twofold.server.batches.check import BatchLimits, check_input
-from twofold.server.batches.record import TRANSITIONS, BatchRecord, BatchTally, LineError, Status
+from twofold.server.batches.record import TRANSITIONS, BatchRecord, LineError, Status
 from twofold.server.batches.results import write_results
-from twofold.server.batches.run import BatchRun, RunBody, place_of
+from twofold.server.batches.run import BatchDispatcher, RunBody, place_of
 from twofold.server.files.service import FileService
 from twofold.server.storage.batches import ID_PREFIX, BatchPaths, BatchStore
 from twofold.server.storage.files import new_file_id
 from twofold.server.storage.paging import PageQuery, page_of
 from twofold.server.storage.thread import SingleThread
 
-ENDPOINTS: Final = get_args(BatchEndpoint)
 DEFAULT_LIMITS: Final = BatchLimits()
 RETRY_S: Final = 10.0
-"""After that, what the disk did not take is tried again."""
+"""Until a failed write is retried."""
 SWEEP_S: Final = 3600.0
 DEFAULT_LISTED: Final = 20
 MAX_LISTED: Final = 100
+UNDER_WAY: Final = ("validating", "in_progress")
 GIVEN_UP: Final = {
-    "cancelled": LineError("batch_cancelled", "The batch was cancelled before this line was answered."),
-    "expired": LineError("batch_expired", "The batch expired before this line was answered."),
+    "cancelled": LineError("batch_cancelled", "The batch was cancelled before this line ran."),
+    "expired": LineError("batch_expired", "The batch expired before this line ran."),
 }
 
 
 @dataclass(slots=True)
 class _Live:
-    """A batch that has not ended. ``limit`` ends its work when its time is up, or when it is cancelled; it goes from
-    state to state under ``moving``.
-    """
+    """A batch that has not ended. ``limit`` ends its work at expiry and cancellation; ``moving`` guards its status."""
 
     batch: BatchRecord
     moving: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -67,7 +68,7 @@ class _Live:
 class BatchService:
     """The batches of all tenants. Methods raise TwofoldError: NotFoundError, FieldError, ConflictError, QuotaError.
 
-    Made by ``open``; ``close`` leaves what is unfinished to the next one.
+    Made by ``open``; ``close`` leaves unfinished batches to the next server.
     """
 
     def __init__(
@@ -76,13 +77,12 @@ class BatchService:
         thread: SingleThread,
         files: FileService,
         run_body: RunBody,
-        endpoints: Collection[str],
         limits: BatchLimits,
         wall: Callable[[], float],
         clock: Clock,
     ) -> None:
         self._store, self._thread, self._files, self._run_body = store, thread, files, run_body
-        self._endpoints, self._limits, self._wall, self._clock = endpoints, limits, wall, clock
+        self._limits, self._wall, self._clock = limits, wall, clock
         self._slots = asyncio.Semaphore(limits.width)
         self._lanes: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._live: dict[str, _Live] = {}
@@ -95,34 +95,27 @@ class BatchService:
         files: FileService,
         run_body: RunBody,
         *,
-        endpoints: Collection[str] = ENDPOINTS,
         limits: BatchLimits = DEFAULT_LIMITS,
         wall: Callable[[], float] = time.time,
         clock: Clock | None = None,
     ) -> Self:
-        """Opens the batches in ``folder``, which lies in the file system of ``files``, and goes on with them.
+        """Opens the batches in ``folder``, in the file system of ``files``, and continues them.
 
         Raises UsageError where another server uses the folder, ResourceError where it cannot be used.
         """
-        thread = SingleThread("batches")
-        try:
-            store = await thread.call(BatchStore, folder, wall)
-        except BaseException:
-            thread.close()
-            raise
-        service = cls(store, thread, files, run_body, endpoints, limits, wall, clock or MonotonicClock())
+        thread, store = await SingleThread.open("batches", BatchStore, folder, wall)
+        service = cls(store, thread, files, run_body, limits, wall, clock or MonotonicClock())
         for batch in await thread.call(store.unfinished):
             service._begin(batch)
         return service
 
     async def close(self) -> None:
-        """Ends all work at once; lines that were being answered are answered by the next server."""
+        """Ends all work at once; the next server runs unfinished lines again."""
         tasks = [self._sweeping, *(live.task for live in self._live.values() if live.task is not None)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._thread.call(self._store.close)
-        self._thread.close()
+        await self._thread.end(self._store.close)
 
     async def create(self, tenant: str, body: object, *, key: str = "") -> dict[str, Any]:
         """POST /v1/batches. ``key`` is the id of the caller's API key."""
@@ -142,13 +135,13 @@ class BatchService:
             metadata=order.metadata,
             lifetime_s=None if order.output_expires_after is None else order.output_expires_after.seconds,
         )
-        # A client that goes away now has made its batch, or has not; nothing in between.
+        # A client that disconnects now has created its batch, or has not; nothing in between.
         return await asyncio.shield(self._admit(batch))
 
     async def page(self, tenant: str, query: Mapping[str, str]) -> dict[str, Any]:
         """GET /v1/batches with limit and after."""
         asked = PageQuery.read(query, default=DEFAULT_LISTED, most=MAX_LISTED)
-        batches, more = await self._thread.call(self._store.page, tenant, asked)
+        batches, more = await self._thread.call(self._store.table.page, tenant, asked)
         return page_of([self._newest(batch).as_object() for batch in batches], more)
 
     async def get(self, tenant: str, id: str) -> dict[str, Any]:
@@ -156,7 +149,7 @@ class BatchService:
         return (await self._find(tenant, id)).as_object()
 
     async def cancel(self, tenant: str, id: str) -> dict[str, Any]:
-        """POST /v1/batches/{id}/cancel: what is answered stays, the rest is given up."""
+        """POST /v1/batches/{id}/cancel: finished lines keep their results."""
         batch = await self._find(tenant, id)
         live = self._live.get(id)
         if live is not None:
@@ -167,7 +160,7 @@ class BatchService:
         return batch.as_object()
 
     async def _find(self, tenant: str, id: str) -> BatchRecord:
-        return self._newest(await self._thread.call(self._store.get, tenant, id))
+        return self._newest(await self._thread.call(self._store.table.get, tenant, id))
 
     def _newest(self, batch: BatchRecord) -> BatchRecord:
         live = self._live.get(batch.id)
@@ -179,7 +172,7 @@ class BatchService:
             raise QuotaError(f"{unfinished} batches have not ended yet.", retry_after_s=60.0, hint="Wait for some.")
 
     async def _admit(self, batch: BatchRecord) -> dict[str, Any]:
-        """Gives a new batch its input and its place in the table; then it begins."""
+        """Stores a new batch with its input, and starts it."""
         paths = await self._thread.call(self._store.paths, batch.id)
         try:
             await self._take_input(batch, paths)
@@ -194,9 +187,8 @@ class BatchService:
         try:
             file = await self._files.link(batch.tenant, id, paths.source)
         except NotFoundError as error:
-            raise FieldError(
-                f"There is no file {quoted(id)}.", param="input_file_id", code="not_found", hint=error.hint
-            ) from error
+            message = f"There is no file {quoted(id)}."
+            raise FieldError(message, param="input_file_id", code="not_found", hint=error.hint) from error
         if file.purpose != "batch":
             raise FieldError(
                 f"The file was made for {file.purpose}, not for batch.",
@@ -206,15 +198,15 @@ class BatchService:
 
     def _begin(self, batch: BatchRecord) -> BatchRecord:
         live = self._live[batch.id] = _Live(batch)
-        live.task = asyncio.create_task(self._carry(live))
+        live.task = asyncio.create_task(self._process(live))
         return batch
 
-    async def _carry(self, live: _Live) -> None:
-        """Carries a batch to its end."""
+    async def _process(self, live: _Live) -> None:
+        """Runs a batch until it has ended."""
         while not live.batch.ended:
             try:
-                await self._advance(live)
-            except Exception as error:  # one batch that fails is no reason for others to
+                await (self._work(live) if live.batch.status in UNDER_WAY else self._finish(live))
+            except Exception as error:  # a failed batch must not end the others
                 if _is_of_disk(error):
                     await asyncio.sleep(RETRY_S)
                 else:
@@ -222,14 +214,8 @@ class BatchService:
                     await self._fail(live, (LineError("server_error", "The server failed to process this batch."),))
         del self._live[live.batch.id]
 
-    async def _advance(self, live: _Live) -> None:
-        if live.batch.status in ("validating", "in_progress"):
-            await self._work(live)
-        else:
-            await self._finish(live)
-
     async def _work(self, live: _Live) -> None:
-        """Checks and answers a batch, until all is done, its time is up, or it is cancelled."""
+        """Checks and runs a batch, until all lines have results, it expires, or it is cancelled."""
         left = live.batch.expires_at - self._wall()
         try:
             async with asyncio.timeout(max(left, 0.0)) as live.limit:
@@ -239,10 +225,10 @@ class BatchService:
                     async with self._lanes[live.batch.tenant]:
                         await self._run(live)
         except TimeoutError:
-            pass  # what is left is given up
+            pass  # the other lines are given up
         finally:
             live.limit = None
-        if live.batch.status in ("validating", "in_progress"):
+        if live.batch.status in UNDER_WAY:
             await self._move(live, "finalizing")
 
     async def _check(self, live: _Live) -> None:
@@ -255,20 +241,21 @@ class BatchService:
             await self._move(live, "in_progress")
 
     async def _run(self, live: _Live) -> None:
-        run = BatchRun(
-            live.batch,
-            await self._thread.call(self._store.paths, live.batch.id),
-            thread=self._thread,
-            slots=self._slots,
-            run_body=self._run_body,
-            clock=self._clock,
-            line_bytes=self._limits.line_bytes,
-            tell=live.tell,
+        batch, clock = live.batch, self._clock
+        paths = await self._thread.call(self._store.paths, batch.id)
+        reader = LineReader((batch.endpoint,), self._limits.line_bytes, tenant=batch.tenant, key=batch.key)
+        dispatcher = BatchDispatcher(
+            lambda: BatchRun(paths.source, Journal(paths.journal, clock), reader),
+            self._run_body,
+            self._thread,
+            self._slots,
+            self._limits.width,
+            live.tell,
         )
-        await run.answer_all()
+        await dispatcher.run_all()
 
     async def _finish(self, live: _Live) -> None:
-        """Makes the files of a batch whose work has ended."""
+        """Writes the files of a batch whose work has ended."""
         batch = live.batch
         given_up: Status = "cancelled" if batch.status == "cancelling" else "expired"
         paths = await self._thread.call(self._store.paths, batch.id)
@@ -287,21 +274,21 @@ class BatchService:
         await self._move(live, "failed")
 
     async def _move(self, live: _Live, status: Status) -> None:
-        """Brings a batch into another state, and ends its work where it shall not go on.
+        """Changes the status of a batch, and ends the work of one that is cancelled.
 
-        Where it went another way meanwhile, nothing is done.
+        Does nothing where another change came first.
         """
         async with live.moving:
             if status not in TRANSITIONS[live.batch.status]:
                 return
-            now = self._wall()
-            await self._thread.call(self._store.save, live.batch.moved(status, now))
-            live.batch = live.batch.moved(status, now)
+            moved = live.batch.moved(status, self._wall())
+            await self._thread.call(self._store.save, moved)
+            live.batch = moved
         if status == "cancelling" and live.limit is not None and not live.limit.expired():
             live.limit.reschedule(asyncio.get_running_loop().time())
 
     async def _sweep(self) -> None:
-        """Removes what has expired, now and then."""
+        """Removes expired files and old batches, every SWEEP_S."""
         while True:
             await asyncio.sleep(SWEEP_S)
             try:
@@ -312,7 +299,7 @@ class BatchService:
 
 
 def _is_of_disk(error: Exception) -> bool:
-    """Whether nothing but a disk is to blame."""
+    """Whether only the disk failed."""
     if isinstance(error, ExceptionGroup):
         return all(map(_is_of_disk, error.exceptions))
     return isinstance(error, ResourceError | OSError)

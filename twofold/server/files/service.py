@@ -1,12 +1,13 @@
-"""/v1/files: OpenAI's files, as plain data; whoever has the HTTP connection carries them."""
+"""/v1/files: OpenAI's files, without HTTP."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
 
@@ -19,14 +20,14 @@ from twofold.server.storage.thread import SingleThread
 MAX_LISTED: Final = 10_000
 UPLOADS_AT_ONCE: Final = 16
 PIECE_BYTES: Final = 1 << 20
-"""Of an upload: that much is gathered before a thread writes it."""
+"""Of an upload: bytes that a thread writes at once."""
 READ_BYTES: Final = 256 << 10
 DEFAULT_LIMITS: Final = FileLimits()
 
 
 @dataclass(frozen=True, slots=True)
 class FileContent:
-    """A file's bytes, piece by piece; ``pieces`` opens it when it is first asked for one."""
+    """A file and its bytes, piece by piece; it is opened with the first piece."""
 
     file: StoredFile
     pieces: AsyncGenerator[bytes, None]
@@ -44,19 +45,14 @@ class FileService:
         cls, folder: Path, limits: FileLimits = DEFAULT_LIMITS, *, wall: Callable[[], float] = time.time
     ) -> Self:
         """Opens the store in ``folder``; see FileStore for what it raises."""
-        thread = SingleThread("files")
-        try:
-            return cls(await thread.call(FileStore, folder, limits, wall), thread)
-        except BaseException:
-            thread.close()
-            raise
+        thread, store = await SingleThread.open("files", FileStore, folder, limits, wall)
+        return cls(store, thread)
 
     async def close(self) -> None:
-        await self._thread.call(self._store.close)
-        self._thread.close()
+        await self._thread.end(self._store.close)
 
     async def upload(self, tenant: str, content_type: str | None, body: AsyncIterable[bytes]) -> dict[str, Any]:
-        """POST /v1/files: ``body`` is a multipart form, which goes to the disk as it comes."""
+        """POST /v1/files: ``body`` is a multipart form, which is written to disk as it arrives."""
         if self._uploads >= UPLOADS_AT_ONCE:
             raise BusyError(f"{UPLOADS_AT_ONCE} files are already being uploaded.", retry_after_s=1.0)
         self._uploads += 1
@@ -68,12 +64,14 @@ class FileService:
     async def page(self, tenant: str, query: Mapping[str, str]) -> dict[str, Any]:
         """GET /v1/files with limit, after, order and purpose."""
         asked = PageQuery.read(query, default=MAX_LISTED, most=MAX_LISTED, others=("order", "purpose"))
-        files, more = await self._thread.call(self._store.page, tenant, asked, query.get("purpose"))
+        where = ":purpose IS NULL OR purpose = :purpose"
+        page = partial(self._store.table.page, tenant, asked, f"({where})", purpose=query.get("purpose"))
+        files, more = await self._thread.call(page)
         return page_of([file.as_object() for file in files], more)
 
     async def get(self, tenant: str, id: str) -> dict[str, Any]:
         """GET /v1/files/{id}."""
-        return (await self._thread.call(self._store.get, tenant, id)).as_object()
+        return (await self._thread.call(self._store.table.get, tenant, id)).as_object()
 
     async def delete(self, tenant: str, id: str) -> dict[str, Any]:
         """DELETE /v1/files/{id}."""
@@ -83,22 +81,22 @@ class FileService:
     async def content(self, tenant: str, id: str) -> FileContent:
         """GET /v1/files/{id}/content."""
         file, path = await self._thread.call(self._store.content, tenant, id)
-        return FileContent(file, self._pieces(path))
+        return FileContent(file, self._thread.each(_pieces(path)))
 
     async def link(self, tenant: str, id: str, target: Path) -> StoredFile:
-        """Gives a file's bytes the second name ``target``, in the same file system."""
+        """Gives a file's bytes the second name ``target`` in the same file system."""
         return await self._thread.call(self._store.link, tenant, id, target)
 
     async def adopt(self, id: str, tenant: str, path: Path, filename: str, lifetime_s: int | None) -> StoredFile:
-        """Takes in what a batch made; see FileStore."""
+        """Stores a file of a batch; see FileStore."""
         return await self._thread.call(self._store.adopt, id, tenant, path, filename, lifetime_s)
 
     async def sweep(self) -> None:
-        """Removes what has expired."""
+        """Removes expired files."""
         await self._thread.call(self._store.sweep)
 
     async def _upload(self, upload: _Upload, body: AsyncIterable[bytes]) -> StoredFile:
-        """Brings a body to the disk as it comes."""
+        """Writes a body to disk as it arrives."""
         try:
             await self._thread.call(upload.begin)
             gathered = bytearray()
@@ -111,17 +109,9 @@ class FileService:
         finally:
             await self._thread.surely(upload.end)
 
-    async def _pieces(self, path: Path) -> AsyncGenerator[bytes, None]:
-        reader = _FileReader(path)
-        try:
-            while piece := await self._thread.call(reader.read):
-                yield piece
-        finally:
-            await self._thread.surely(reader.close)
-
 
 class _Upload:
-    """A file that is being uploaded. All methods are called on the store's thread; ``end`` always."""
+    """An upload in progress. All methods are called on the store's thread, ``end`` in any case."""
 
     def __init__(self, store: FileStore, tenant: str, content_type: str | None) -> None:
         self._store, self._tenant, self._content_type = store, tenant, content_type
@@ -135,7 +125,7 @@ class _Upload:
 
     def feed(self, data: bytes) -> None:
         assert self._form is not None
-        with self._store.folder.told():
+        with self._store.folder.guarded():
             self._form.feed(data)
 
     def finish(self, rest: bytes) -> StoredFile:
@@ -143,32 +133,21 @@ class _Upload:
         assert self._path is not None
         assert self._file is not None
         assert self._form is not None
-        with self._store.folder.told():
+        with self._store.folder.guarded():
             self._file.flush()
             os.fsync(self._file.fileno())
         return self._store.add(self._tenant, self._path, self._form.finish())
 
     def end(self) -> None:
-        """Closes the file, and removes it where it was not taken in."""
+        """Closes the file, and removes it unless it was stored."""
         if self._path is None or self._file is None:
             return
-        with contextlib.suppress(OSError):  # of bytes that the disk did not take; that was told already
+        with contextlib.suppress(OSError):  # a full disk, which was reported before
             self._file.close()
         self._store.drop(self._path)
 
 
-class _FileReader:
-    """Reads a file piece by piece, on the store's thread."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: BinaryIO | None = None
-
-    def read(self) -> bytes:
-        if self._file is None:
-            self._file = self._path.open("rb")
-        return self._file.read(READ_BYTES)
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+def _pieces(path: Path) -> Generator[bytes, None, None]:
+    with path.open("rb") as file:
+        while piece := file.read(READ_BYTES):
+            yield piece

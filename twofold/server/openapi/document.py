@@ -11,8 +11,8 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from twofold.api.base import Dialect
+from twofold.api.batch.endpoints import ENDPOINTS
 from twofold.api.extras import MAX_MODEL_CHARS
-from twofold.server.batches.service import ENDPOINTS
 from twofold.server.openapi import (
     anthropic_replies,
     events,

@@ -62,12 +62,8 @@ class ResponseService:
 
         Raises ResourceError where the file cannot be used, as all methods do.
         """
-        thread = SingleThread("responses")
-        try:
-            return cls(await thread.call(ResponseTable, path, limits, wall), thread)
-        except BaseException:
-            thread.close()
-            raise
+        thread, table = await SingleThread.open("responses", ResponseTable, path, limits, wall)
+        return cls(table, thread)
 
     async def known(self, tenant: str, request: R) -> R:
         """The request with the conversation that it goes on from, and with the items that it refers to.
@@ -120,8 +116,7 @@ class ResponseService:
         return {"object": "list", "data": data, **ends, "has_more": more}
 
     async def close(self) -> None:
-        await self._thread.call(self._table.close)
-        self._thread.close()
+        await self._thread.end(self._table.close)
 
     async def _find(self, tenant: str, identity: str) -> StoredResponse:
         kept = await self._thread.call(self._table.get, tenant, identity)

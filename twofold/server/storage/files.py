@@ -1,10 +1,10 @@
-"""Files that tenants gave and that batches made: bytes in a folder, what is known of them in SQLite.
+"""Files that tenants uploaded and that batches wrote: bytes in a folder, metadata in SQLite.
 
-Laws
-- A file belongs to one tenant; to others it does not exist.
-- It is there whole or not at all: bytes come under their name first, then into the table, and go in the other order.
-- Names on the disk are ids that were made here, never what a caller wrote.
-- Nothing here may be used by two threads at once, and the folder by one server only.
+Invariants
+- A file belongs to one tenant; for others it does not exist.
+- A file is present whole or not at all: it gets its bytes before its row, and loses its row before its bytes.
+- Names on disk are ids generated here, never text of a caller.
+- Not thread-safe; one server uses the folder.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from twofold.api.fields import FieldError
-from twofold.core.errors import NotFoundError, TooLargeError, quoted
+from twofold.core.errors import TooLargeError
 from twofold.server.files.form import UploadedForm
-from twofold.server.storage.database import Database, Value
+from twofold.server.storage.database import Database
 from twofold.server.storage.folder import DataFolder
-from twofold.server.storage.paging import PageQuery
+from twofold.server.storage.paging import TenantTable
 
 ID_PREFIX: Final = "file-"
 _TEMPORARY: Final = "upload-"
@@ -46,7 +45,7 @@ CREATE INDEX IF NOT EXISTS files_of_tenant ON files (tenant, number);
 
 @dataclass(frozen=True, slots=True)
 class FileLimits:
-    """Most bytes of one uploaded file; bytes and files that a tenant may have when it uploads another."""
+    """Max bytes of an uploaded file; max bytes and number of a tenant's files."""
 
     file_bytes: int = 200 << 20
     tenant_bytes: int = 8 << 30
@@ -55,7 +54,7 @@ class FileLimits:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """What is known of a file. Times are in seconds since 1970; ``expires_at`` is None where it stays."""
+    """A file's metadata. Times are in seconds since 1970; ``expires_at`` is None for a file that does not expire."""
 
     id: str
     tenant: str
@@ -67,8 +66,8 @@ class StoredFile:
 
     def as_object(self) -> dict[str, Any]:
         """OpenAI's file object."""
-        told = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "tenant"}
-        return {"object": "file", "status": "processed", "status_details": None, **told}
+        known = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "tenant"}
+        return {"object": "file", "status": "processed", "status_details": None, **known}
 
 
 _COLUMNS: Final = ", ".join(field.name for field in fields(StoredFile))
@@ -79,9 +78,7 @@ def new_file_id() -> str:
 
 
 class FileStore:
-    """The files in ``folder``; ``wall`` tells seconds since 1970.
-
-    ``limits`` and ``folder`` are those of the store. What an earlier server left half done is removed.
+    """The files in ``folder``; ``wall`` returns seconds since 1970. Unfinished files of an earlier server are removed.
 
     Raises UsageError where another server uses the folder, ResourceError where it cannot be used.
     """
@@ -93,6 +90,8 @@ class FileStore:
             self._contents = self.folder.inner("contents")
             self._base = Database(folder / "files.sqlite3", _SCHEMA, _VERSION, durable=True)
             opened.callback(self._base.close)
+            present = "(expires_at IS NULL OR expires_at > :now)"
+            self.table: Final = TenantTable(self._base, "files", _COLUMNS, StoredFile, wall, present)
             self._mend()
             self.sweep()
             self._opened = opened.pop_all()
@@ -101,67 +100,45 @@ class FileStore:
         self._opened.close()
 
     def begin(self, tenant: str) -> tuple[Path, BinaryIO]:
-        """A new empty file for an upload, which ``add`` or ``drop`` ends. TooLargeError where a tenant is full."""
+        """A new empty file for an upload, which ``add`` or ``drop`` ends. Raises TooLargeError at a tenant's limit."""
         self._check_room(tenant, 0)
         path = self._contents / (_TEMPORARY + secrets.token_hex(12))
-        with self.folder.told():
+        with self.folder.guarded():
             return path, os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb")
 
     def add(self, tenant: str, path: Path, form: UploadedForm) -> StoredFile:
-        """Takes an upload in, whose bytes are at ``path``."""
+        """Stores an upload, whose bytes are at ``path``."""
         self.sweep()
         self._check_room(tenant, form.bytes)
         return self._keep(new_file_id(), tenant, path, form.filename, form.purpose, form.lifetime_s)
 
     def adopt(self, id: str, tenant: str, path: Path, filename: str, lifetime_s: int | None) -> StoredFile:
-        """Takes in what a batch made, under the ``id`` that it has already; doing it twice is doing it once."""
+        """Stores a file of a batch under the ``id`` that was reserved for it. Idempotent."""
         return self._keep(id, tenant, path, filename, "batch_output", lifetime_s)
 
     def drop(self, path: Path) -> None:
-        """Removes an upload that came to nothing."""
+        """Removes an unfinished upload."""
         path.unlink(missing_ok=True)
 
-    def get(self, tenant: str, id: str) -> StoredFile:
-        """Raises NotFoundError."""
-        return self._find(tenant, id)[1]
-
     def content(self, tenant: str, id: str) -> tuple[StoredFile, Path]:
-        """The file and where its bytes are. Raises NotFoundError."""
-        file = self.get(tenant, id)
+        """The file and the path of its bytes. Raises NotFoundError."""
+        file = self.table.get(tenant, id)
         return file, self._contents / file.id
 
     def link(self, tenant: str, id: str, target: Path) -> StoredFile:
-        """Gives a file's bytes a second name, under which they stay whatever becomes of the file."""
+        """Gives a file's bytes a second name, which outlives the file."""
         file, path = self.content(tenant, id)
-        with self.folder.told():
+        with self.folder.guarded():
             os.link(path, target)
         return file
 
-    def page(self, tenant: str, query: PageQuery, purpose: str | None) -> tuple[list[StoredFile], bool]:
-        """A page of a tenant's files, and whether more follow."""
-        clauses = ["tenant = ?", "(expires_at IS NULL OR expires_at > ?)"]
-        values: list[Value] = [tenant, self._wall()]
-        if purpose is not None:
-            clauses.append("purpose = ?")
-            values.append(purpose)
-        if query.after is not None:
-            clauses.append("number > ?" if query.forward else "number < ?")
-            values.append(self._after(tenant, query.after))
-        rows = self._base.rows(
-            f"SELECT {_COLUMNS} FROM files WHERE {' AND '.join(clauses)} "
-            f"ORDER BY number {'ASC' if query.forward else 'DESC'} LIMIT ?",
-            *values,
-            query.limit + 1,
-        )
-        return [StoredFile(*row) for row in rows[: query.limit]], len(rows) > query.limit
-
     def delete(self, tenant: str, id: str) -> None:
         """Raises NotFoundError."""
-        self.get(tenant, id)
+        self.table.get(tenant, id)
         self._remove(id)
 
     def sweep(self) -> None:
-        """Removes what has expired."""
+        """Removes expired files."""
         for (id,) in self._base.rows("SELECT id FROM files WHERE expires_at <= ?", self._wall()):
             self._remove(id)
 
@@ -169,7 +146,7 @@ class FileStore:
         self, id: str, tenant: str, path: Path, filename: str, purpose: str, lifetime_s: int | None
     ) -> StoredFile:
         now = int(self._wall())
-        with self.folder.told():
+        with self.folder.guarded():
             size = path.stat().st_size
             os.replace(path, self._contents / id)
         file = StoredFile(id, tenant, filename, purpose, size, now, None if lifetime_s is None else now + lifetime_s)
@@ -177,28 +154,10 @@ class FileStore:
         places = ", ".join("?" * len(values))
         try:
             self._base.write(f"INSERT OR REPLACE INTO files ({_COLUMNS}) VALUES ({places})", *values)
-        except BaseException:  # a full disk: whoever gave the bytes has them back, to drop them or to try again
+        except BaseException:  # a full disk: the caller gets the bytes back, to drop them or to retry
             os.replace(self._contents / id, path)
             raise
         return file
-
-    def _find(self, tenant: str, id: str) -> tuple[int, StoredFile]:
-        found = self._base.rows(
-            f"SELECT number, {_COLUMNS} FROM files "
-            "WHERE id = ? AND tenant = ? AND (expires_at IS NULL OR expires_at > ?)",
-            id,
-            tenant,
-            self._wall(),
-        )
-        if not found:
-            raise NotFoundError(f"There is no file {quoted(id)}.", hint="GET /v1/files lists all files.")
-        return found[0][0], StoredFile(*found[0][1:])
-
-    def _after(self, tenant: str, id: str) -> int:
-        try:
-            return self._find(tenant, id)[0]
-        except NotFoundError as error:
-            raise FieldError(f"after names no file: {quoted(id)}.", param="after") from error
 
     def _check_room(self, tenant: str, more: int) -> None:
         ((count, used),) = self._base.rows("SELECT COUNT(*), TOTAL(bytes) FROM files WHERE tenant = ?", tenant)
@@ -214,9 +173,9 @@ class FileStore:
         (self._contents / id).unlink(missing_ok=True)
 
     def _mend(self) -> None:
-        """Removes bytes without a row, which a killed server left, and rows without bytes. What has none of our names
-        is not ours."""
-        with self.folder.told():
+        """Removes bytes without a row, which a killed server left, and rows without bytes; only files with names of
+        ours."""
+        with self.folder.guarded():
             there = set(os.listdir(self._contents))
         known = {id for (id,) in self._base.rows("SELECT id FROM files")}
         for id in known - there:

@@ -1,4 +1,4 @@
-"""A folder in which one server keeps its data, and which one a server without a folder of its own takes."""
+"""A server's data folder, and the choice of one for a server that was given none."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ PORT_BYTES: Final = 8
 
 
 class DataFolder:
-    """The folder at ``path``, made where it is not there, readable by its owner only, and locked while it is open.
+    """The folder at ``path``, created if need be, readable by its owner only, and locked while it is open.
 
     Raises UsageError where another process has it open, ResourceError where it cannot be used.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with self.told():
+        with self.guarded():
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(path / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
@@ -37,28 +37,28 @@ class DataFolder:
             ) from error
 
     def inner(self, name: str) -> Path:
-        """A folder inside this one, made where it is not there."""
+        """A folder inside this one, created if need be."""
         folder = self.path / name
-        with self.told():
+        with self.guarded():
             folder.mkdir(mode=0o700, exist_ok=True)
         return folder
 
     @property
     def port(self) -> int | None:
-        """The port of the server that had it last; None where that is not known."""
-        told = os.pread(self._lock, PORT_BYTES, 0)
-        return int(told) if told.isdigit() else None
+        """The port of the last server that used it; None if unknown."""
+        noted = os.pread(self._lock, PORT_BYTES, 0)
+        return int(noted) if noted.isdigit() else None
 
     def serve(self, port: int) -> None:
-        """Notes the port of the server that has it now; 0 is none."""
+        """Notes the port of the server that uses it now; 0 is none."""
         if port:
-            with self.told():
+            with self.guarded():
                 os.truncate(self._lock, 0)
                 os.pwrite(self._lock, str(port).encode(), 0)
 
     @contextmanager
-    def told(self) -> Iterator[None]:
-        """Turns errors of the system into ours, which do not show where the folder is."""
+    def guarded(self) -> Iterator[None]:
+        """Turns OSError into ResourceError, whose text does not contain the folder's path."""
         try:
             yield
         except OSError as error:
@@ -80,10 +80,10 @@ class DataFolder:
 
 
 def claim_folder(base: Path, port: int) -> DataFolder:
-    """A data folder that no other server has: ``base``, or one inside of it.
+    """A data folder that no other server uses: ``base``, or one inside it.
 
-    Of those that are free it is the one that a server on this port had last, so that several servers find their own
-    again; else the first one. Raises UsageError where there are too many, ResourceError where none can be used.
+    Of the free ones it is the one that a server on this port used last, so that several servers find their own again;
+    else the first one. Raises UsageError where there are too many, ResourceError where none can be used.
     """
     free: list[DataFolder] = []
     for number in range(1, MAX_SERVERS + 1):

@@ -1,37 +1,47 @@
-"""A thread for what blocks: disks and databases, away from the event loop."""
+"""A thread for blocking calls: disks and databases, away from the event loop."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import ParamSpec, TypeVar
+from itertools import islice
+from typing import ParamSpec, Self, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class SingleThread:
-    """Does calls one after the other, in the order in which they came; so what is only used by them needs no lock.
+    """Makes calls in the order in which they arrive, so objects that only its calls use need no lock.
 
-    A call that was begun is done to its end; one that still waits is dropped where the coroutine that waits for it is
-    cancelled.
+    A call that has started runs to its end; a waiting one is dropped when its coroutine is cancelled.
     """
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
 
+    @classmethod
+    async def open(cls, name: str, make: Callable[P, T], *args: P.args, **more: P.kwargs) -> tuple[Self, T]:
+        """A thread, and what ``make`` returns there. Raises what ``make`` raises."""
+        thread = cls(name)
+        try:
+            return thread, await thread.call(make, *args, **more)
+        except BaseException:
+            thread.close()
+            raise
+
     async def call(self, do: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
-        """Does ``do(*args, **more)``; what it returns or raises."""
+        """Returns or raises what ``do(*args, **more)`` does."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, partial(do, *args, **more))
 
     async def surely(self, do: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
-        """As ``call``, but it is done however soon the coroutine that waits for it is cancelled."""
+        """As ``call``, but the call is made even if the coroutine is cancelled before it starts."""
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._pool, partial(do, *args, **more)))
 
     async def drive(self, work: Generator[None, None, T]) -> T:
-        """Does long work step by step, so that other calls come in between; what it returns or raises."""
+        """Runs long work step by step, with other calls in between. Returns or raises what the work does."""
         try:
             while True:
                 done, result = await self.call(_step, work)
@@ -41,13 +51,26 @@ class SingleThread:
         finally:
             await self.surely(work.close)
 
+    async def each(self, items: Generator[T, None, None]) -> AsyncGenerator[T, None]:
+        """The items, each made by a call."""
+        try:
+            while found := await self.call(list, islice(items, 1)):
+                yield found[0]
+        finally:
+            await self.surely(items.close)
+
+    async def end(self, do: Callable[[], None]) -> None:
+        """Makes a last call and ends the thread."""
+        await self.call(do)
+        self.close()
+
     def close(self) -> None:
-        """Waits for what was begun. No call may follow."""
+        """Waits for calls that have started. No call may follow."""
         self._pool.shutdown(wait=True)
 
 
 def _step(work: Generator[None, None, T]) -> tuple[bool, tuple[T] | None]:
-    """Whether the work ended, and with what; StopIteration itself cannot pass through a future."""
+    """Whether the work ended, and its result; a future cannot carry StopIteration."""
     try:
         next(work)
     except StopIteration as stop:

@@ -1,0 +1,71 @@
+"""The lines of a batch that have no result yet, and their results.
+
+    run = BatchRun(source, journal, LineReader(ENDPOINTS))
+    for call in run.calls():
+        run.write(call, 200, body)
+
+The callers differ in how they run a line: ``runner`` in an engine of this process, a server through the path of its
+HTTP requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from twofold.api.batch.journal import Journal
+from twofold.api.batch.lines import InputLine, LineCall, LineReader, next_chunk, read_lines
+from twofold.api.fields import FieldError
+from twofold.api.openai.errors import error_code, error_message
+
+
+class BatchRun:
+    """One run over the input at ``source``; ``close`` closes the journal, too."""
+
+    def __init__(self, source: Path, journal: Journal, reader: LineReader) -> None:
+        self.journal = journal
+        self._reader = reader
+        self._lines = read_lines(source, reader.max_bytes)
+
+    def calls(self) -> Iterator[LineCall]:
+        """The lines without a result. A line that is no valid call gets its error as its result."""
+        return chain.from_iterable(iter(self.next_calls, None))
+
+    def next_calls(self) -> list[LineCall] | None:
+        """Those of the next few lines, perhaps none; None at the end of the input. Raises ResourceError."""
+        lines = next_chunk(self._lines)
+        return [call for line in lines if (call := self._read(line)) is not None] if lines else None
+
+    def write(self, call: LineCall, status: int, body: Mapping[str, Any]) -> None:
+        """Writes the result of a line: the status and the body of an HTTP response. Raises ResourceError."""
+        response = {"status_code": status, "request_id": call.request_id, "body": body}
+        error = None if status == 200 else _error(body["error"])
+        self.journal.write(call.line_key, {"custom_id": call.custom_id, "response": response, "error": error})
+
+    def close(self) -> None:
+        with closing(self.journal):
+            self._lines.close()
+
+    def _read(self, line: InputLine) -> LineCall | None:
+        finished = line.key in self.journal.finished
+        try:
+            call = self._reader.read(line)  # of a finished line, too: it has its custom_id
+        except FieldError as error:
+            if not finished:
+                message = f"Line {line.number}: {error_message(error)}"
+                self.journal.write(line.key, refusal(self._reader.custom_id(line), error_code(error), message))
+            return None
+        return None if finished else call
+
+
+def refusal(custom_id: str | None, code: str, message: str) -> dict[str, Any]:
+    """The result of a line that was not run."""
+    return {"custom_id": custom_id, "response": None, "error": {"code": code, "message": message}}
+
+
+def _error(error: Mapping[str, Any]) -> dict[str, str]:
+    """The code and the message of an error's body."""
+    return {"code": str(error.get("code") or "server_error"), "message": str(error.get("message") or "")}
