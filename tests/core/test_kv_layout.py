@@ -8,11 +8,20 @@ import pytest
 
 from tests.planner.models import SMOLLM2_135M, spec
 from twofold.backends.cpu.kernels.cache import LayerBlock
-from twofold.core.kv_layout import KV_FORMATS, KVLayout, KVType, key_value_bytes, position_bytes
-from twofold.core.model import GroupedAttention, KVGroup, LatentAttention
+from twofold.core.kv_layout import KV_FORMATS, KVLayout, KVType, key_value_bytes, position_bytes, state_bytes
+from twofold.core.model import GroupedAttention, KVGroup, LatentAttention, RecurrentAttention
 from twofold.core.values import FP8, FP16, INT4, INT8, MXFP4, ValueFormat
 
 LATENT = LatentAttention(heads=4, q_rank=None, kv_rank=512, rope_dim=64, nope_dim=128, v_dim=128)
+
+
+def test_recurrent_layers_keep_a_state_and_nothing_for_each_token() -> None:
+    """Qwen3-Next: float32 matrices of 128 × 128 for 32 heads, and 3 tokens of 8,192 convolved values."""
+    attention = RecurrentAttention(32, 16, 128, 128, 4)
+    assert position_bytes(attention, FP16) == 0
+    assert state_bytes(attention, FP16) == 4 * 32 * 128 * 128 + 2 * 3 * 8192
+    assert state_bytes(attention, FP16, devices=2) == state_bytes(attention, FP16) / 2
+    assert state_bytes(GroupedAttention(8, 8, 128), FP16) == 0
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("f16", 2), ("f32", 4)])

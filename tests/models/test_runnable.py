@@ -17,6 +17,7 @@ from twofold.core.model import (
     LayerSpec,
     ModelSpec,
     PlainFFN,
+    RecurrentAttention,
 )
 from twofold.formats.open import open_model
 from twofold.models.read import describe_model, read_model
@@ -35,6 +36,8 @@ def test_a_dense_model_runs() -> None:
     ("layer", "part"),
     [
         (replace(LAYER, attention=LatentAttention(4, None, 32, 16, 16, 16)), "latent attention"),
+        (replace(LAYER, attention=RecurrentAttention(4, 2, 16, 16, 4)), "recurrent attention"),
+        (replace(LAYER, attention=replace(ATTENDING, output_gate=True)), "a gate on the output"),
         (replace(LAYER, attention=replace(ATTENDING, sinks=True)), "attention sinks"),
         (replace(LAYER, attention=replace(ATTENDING, output_bias=True)), "bias on the output"),
         (replace(LAYER, attention=replace(ATTENDING, qk_norm="all")), "norms over all heads"),

@@ -2,6 +2,7 @@
 
     grouped attention      2 · heads · bytes of ``head_dim`` values, for each position and layer
     latent attention       bytes of the latent vector and of the rotated key
+    recurrent attention    nothing; each sequence has a state of fixed size
     a block                that of ``block_size`` positions, for each layer of its group
 
 A value has the bits of its format; formats with scales keep them beside the values of each head and position.
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from twofold.core.model import Attention, KVGroup, LatentAttention, ModelSpec
+from twofold.core.model import Attention, KVGroup, LatentAttention, ModelSpec, RecurrentAttention
 from twofold.core.values import FP16, FP32, ValueFormat
 
 KVType = Literal["f16", "f32"]
@@ -31,9 +32,18 @@ def position_bytes(attention: Attention, values: ValueFormat, devices: int = 1) 
 
     Devices beyond the number of KV heads keep copies. A latent vector has no heads: every device keeps all of it.
     """
+    if isinstance(attention, RecurrentAttention):
+        return 0
     if isinstance(attention, LatentAttention):
         return values.nbytes(1, attention.kv_rank) + values.nbytes(1, attention.rope_dim)
     return key_value_bytes(attention.kv_heads // min(devices, attention.kv_heads), attention.head_dim, 1, values)
+
+
+def state_bytes(attention: Attention, values: ValueFormat, devices: int = 1) -> int:
+    """Bytes of one sequence's recurrent state in one layer on one device; 0 for attention without one."""
+    if not isinstance(attention, RecurrentAttention):
+        return 0
+    return FP32.nbytes(1, attention.state_values // devices) + values.nbytes(1, attention.conv_values // devices)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, TypeAlias
+from typing import ClassVar, Final, Literal, TypeAlias
 
 from twofold.core.values import BF16, ValueFormat
 
@@ -69,7 +69,8 @@ class GroupedAttention:
     """Multi-head, grouped-query or multi-query attention: query heads share heads of keys and values.
 
     ``window`` counts the positions that a row sees, itself included. ``sinks``: one learnt logit a head. ``scale``
-    multiplies q·k; None is head_dim^-½. ``softcap`` bounds the logits.
+    multiplies q·k; None is head_dim^-½. ``softcap`` bounds the logits. ``output_gate``: the query
+    projection also makes a gate for the output (Qwen3-Next).
     """
 
     heads: int
@@ -82,6 +83,7 @@ class GroupedAttention:
     sinks: bool = False
     scale: float | None = None
     softcap: float | None = None
+    output_gate: bool = False
 
     @property
     def query_size(self) -> int:
@@ -133,6 +135,42 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, slots=True)
+class RecurrentAttention:
+    """Gated delta rule (Yang et al., 2024): a sequence keeps a state of fixed size and no keys and values.
+
+    Each of ``heads`` keeps a matrix of ``key_dim`` × ``value_dim``; ``heads // key_heads`` of them share a key head.
+    Queries, keys and values first pass through a causal convolution over ``conv`` tokens.
+    """
+
+    heads: int
+    key_heads: int
+    key_dim: int
+    value_dim: int
+    conv: int
+    window: ClassVar[None] = None
+    kv_values: ClassVar[int] = 0
+
+    @property
+    def query_size(self) -> int:
+        """Queries, keys and values: what is projected and convolved."""
+        return 2 * self.key_heads * self.key_dim + self.output_size
+
+    @property
+    def output_size(self) -> int:
+        return self.heads * self.value_dim
+
+    @property
+    def state_values(self) -> int:
+        """Values of all heads' matrices, which are kept in float32."""
+        return self.output_size * self.key_dim
+
+    @property
+    def conv_values(self) -> int:
+        """Values of the tokens before the next one that the convolution reads."""
+        return (self.conv - 1) * self.query_size
+
+
+@dataclass(frozen=True, slots=True)
 class GatedFFN:
     """down(activation(gate(x)) · up(x)), with ``size`` values between."""
 
@@ -165,7 +203,7 @@ class ExpertFFN:
     shared_gate: bool = False
 
 
-Attention: TypeAlias = GroupedAttention | LatentAttention
+Attention: TypeAlias = GroupedAttention | LatentAttention | RecurrentAttention
 FeedForward: TypeAlias = GatedFFN | PlainFFN | ExpertFFN
 
 

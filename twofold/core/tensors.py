@@ -22,6 +22,7 @@ from twofold.core.model import (
     LayerSpec,
     ModelSpec,
     PlainFFN,
+    RecurrentAttention,
 )
 from twofold.core.values import ValueFormat
 
@@ -92,8 +93,13 @@ def layer_weights(layer: LayerSpec, hidden: int) -> tuple[Weight, ...]:
         2: ("attention_norm", "ffn_norm"),
         4: ("attention_norm", "post_attention_norm", "ffn_norm", "post_ffn_norm"),
     }
-    kind = layer.attention
-    attention = _grouped(maker, kind, hidden) if isinstance(kind, GroupedAttention) else _latent(maker, kind, hidden)
+    match layer.attention:
+        case GroupedAttention() as kind:
+            attention = _grouped(maker, kind, hidden)
+        case LatentAttention() as kind:
+            attention = _latent(maker, kind, hidden)
+        case RecurrentAttention() as kind:
+            attention = _recurrent(maker, kind, hidden)
     vectors = (maker.vector(name, hidden) for name in norms[layer.norms])
     return (*vectors, *attention, *_feed_forward(maker, layer.ffn, hidden))
 
@@ -136,7 +142,7 @@ class _Maker:
 
 def _grouped(maker: _Maker, attention: GroupedAttention, hidden: int) -> Iterator[Weight]:
     queries, kv, dim = attention.query_size, attention.kv_size, attention.head_dim
-    yield maker.matrix("q", queries, hidden, "rows")
+    yield maker.matrix("q", 2 * queries if attention.output_gate else queries, hidden, "rows")
     yield maker.matrix("k", kv, hidden, "kv")
     yield maker.matrix("v", kv, hidden, "kv")
     yield maker.matrix("o", hidden, queries, "columns")
@@ -165,6 +171,18 @@ def _latent(maker: _Maker, attention: LatentAttention, hidden: int) -> Iterator[
     yield maker.vector("kv_a_norm", attention.kv_rank)
     yield maker.matrix("k_b", attention.heads * attention.nope_dim, attention.kv_rank, "rows")
     yield maker.matrix("v_b", attention.output_size, attention.kv_rank, "rows")
+    yield maker.matrix("o", hidden, attention.output_size, "columns")
+
+
+def _recurrent(maker: _Maker, attention: RecurrentAttention, hidden: int) -> Iterator[Weight]:
+    yield maker.matrix("state_qkv", attention.query_size, hidden, "rows")
+    yield maker.matrix("state_gate", attention.output_size, hidden, "rows")
+    yield maker.matrix("state_beta", attention.heads, hidden, "rows")
+    yield maker.matrix("state_decay", attention.heads, hidden, "rows")
+    yield maker.vector("state_decay.bias", attention.heads, "rows")
+    yield maker.vector("state_rate", attention.heads, "rows")
+    yield maker.matrix("conv", attention.query_size, attention.conv, "rows")
+    yield maker.vector("state_norm", attention.value_dim)
     yield maker.matrix("o", hidden, attention.output_size, "columns")
 
 

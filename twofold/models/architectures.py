@@ -26,6 +26,7 @@ class Architecture:
     name                 ``general.architecture`` of GGUF files; empty where they use another row's
     kinds                ``model_type`` of Hugging Face configurations
     qkv_bias, output_bias  None: as the tensors, or the field ``attention_bias``, say
+    recurrent            layers are recurrent but each ``period``-th, and those have a gate on their output
     local_rope_base      the rope base of layers with a window, where they have their own
     hidden_scale_layers  models of so many layers scale q·k by (hidden / heads)^-½ in place of head_dim^-½
     experts … shared_gate  of configurations only: GGUF files show them by their tensors
@@ -49,6 +50,7 @@ class Architecture:
     final_softcap: float | None = None
     hidden_scale_layers: frozenset[int] = frozenset()
     latent: bool = False
+    recurrent: bool = False
     experts: ExpertRule = "none"
     router_bias: bool = False
     expert_bias: bool = False
@@ -59,7 +61,7 @@ class Architecture:
     @property
     def runs(self) -> bool:
         """Whether engines run its models (``models.runnable``)."""
-        return bool(self.name) and self.experts == "none" and not self.latent
+        return bool(self.name) and self.experts == "none" and not self.latent and not self.recurrent
 
 
 _GEMMA: Final = {"tie_word_embeddings": True, "head_dim": 256}
@@ -90,6 +92,24 @@ ARCHITECTURES: Final[tuple[Architecture, ...]] = (
     ),
     Architecture("qwen3", ("qwen3", "qwen3_vl_text"), qk_norm="head", windows="late"),
     Architecture("qwen3moe", ("qwen3_moe", "qwen3_vl_moe_text"), qk_norm="head", windows="late", experts="step"),
+    Architecture(
+        "qwen3next",
+        ("qwen3_next",),
+        output_bias=False,
+        qkv_bias=False,
+        qk_norm="head",
+        recurrent=True,
+        period=4,
+        experts="step",
+        shared_gate=True,
+        defaults={
+            "linear_num_value_heads": 32,
+            "linear_num_key_heads": 16,
+            "linear_key_head_dim": 128,
+            "linear_value_head_dim": 128,
+            "linear_conv_kernel_dim": 4,
+        },
+    ),
     Architecture("phi3", ("phi3",), qkv_bias=False, output_bias=False, windows="all"),
     Architecture("", ("gemma",), activation="gelu_tanh", scaled_embedding=True, defaults=_GEMMA),
     Architecture(

@@ -24,6 +24,7 @@ from twofold.core.model import (
     LatentAttention,
     LayerSpec,
     ModelSpec,
+    RecurrentAttention,
 )
 from twofold.core.typed_fields import TypedFields
 from twofold.models.architectures import BY_KIND, Architecture
@@ -73,13 +74,18 @@ def read_config(values: Mapping[str, object], *, name: str | None = None, label:
     count = fields.integer("num_hidden_layers")
     if count > MAX_LAYERS:
         raise fields.wrong("num_hidden_layers", count, f"at most {MAX_LAYERS}")
+    recurrent = _recurrent_layers(fields, architecture, count)
     windows = _windows(fields, architecture, count)
     experts = [_has_experts(fields, architecture, index) for index in range(count)]
-    attentions = {window: _attention(fields, architecture, window) for window in dict.fromkeys(windows)}
+    places = list(zip(windows, recurrent, strict=True))
+    attentions = {
+        place: _recurrent(fields) if place[1] else _attention(fields, architecture, place[0])
+        for place in dict.fromkeys(places)
+    }
     ffns = {each: _feed_forward(fields, architecture, experts=each) for each in dict.fromkeys(experts)}
     kinds = {
-        (window, each): LayerSpec(attention, ffn, architecture.norms, formats.inner)
-        for window, attention in attentions.items()
+        (place, each): LayerSpec(attention, ffn, architecture.norms, formats.inner)
+        for place, attention in attentions.items()
         for each, ffn in ffns.items()
     }
     return ModelSpec(
@@ -87,7 +93,7 @@ def read_config(values: Mapping[str, object], *, name: str | None = None, label:
         hidden_size=fields.integer("hidden_size"),
         vocab_size=fields.integer("vocab_size"),
         context_length=fields.integer("max_position_embeddings"),
-        layers=tuple(kinds[kind] for kind in zip(windows, experts, strict=True)),
+        layers=tuple(kinds[kind] for kind in zip(places, experts, strict=True)),
         tied_head=fields.flag("tie_word_embeddings", False),
         formats=formats.outer,
         source=label,
@@ -144,7 +150,41 @@ def _attention(fields: TypedFields, architecture: Architecture, window: int | No
         bias if architecture.qkv_bias is None else architecture.qkv_bias,
         bias if architecture.output_bias is None else architecture.output_bias,
         architecture.sinks,
+        output_gate=architecture.recurrent,
     )
+
+
+def _recurrent(fields: TypedFields) -> RecurrentAttention:
+    heads, key_heads = fields.integer("linear_num_value_heads"), fields.integer("linear_num_key_heads")
+    if heads % key_heads:
+        raise fields.wrong("linear_num_key_heads", key_heads, f"a divisor of {heads} (linear_num_value_heads)")
+    return RecurrentAttention(
+        heads,
+        key_heads,
+        key_dim=fields.integer("linear_key_head_dim"),
+        value_dim=fields.integer("linear_value_head_dim"),
+        conv=fields.integer("linear_conv_kernel_dim"),
+    )
+
+
+def _recurrent_layers(fields: TypedFields, architecture: Architecture, count: int) -> list[bool]:
+    """Whether each layer is recurrent. At least one is not: a model needs keys and values somewhere."""
+    if not architecture.recurrent:
+        return [False] * count
+    kinds = _layer_types(fields, count)
+    period = fields.integer("full_attention_interval", architecture.period)
+    found = [kind == "linear_attention" for kind in kinds] or [(index + 1) % period > 0 for index in range(count)]
+    if all(found):
+        raise fields.wrong("layer_types", kinds, "a list with at least one 'full_attention'")
+    return found
+
+
+def _layer_types(fields: TypedFields, count: int) -> list[object]:
+    """The field ``layer_types``; empty where there is none."""
+    kinds = fields.items("layer_types")
+    if kinds and len(kinds) != count:
+        raise fields.wrong("layer_types", kinds, f"one kind for each of the {count} layers")
+    return list(kinds)
 
 
 def _latent(fields: TypedFields, heads: int) -> LatentAttention:
@@ -164,10 +204,8 @@ def _windows(fields: TypedFields, architecture: Architecture, count: int) -> lis
     if off or "sliding_window" not in fields:
         return [None] * count
     window = fields.integer("sliding_window")
-    kinds = fields.items("layer_types")
+    kinds = _layer_types(fields, count)
     if kinds:
-        if len(kinds) != count:
-            raise fields.wrong("layer_types", kinds, f"one kind for each of the {count} layers")
         return [window if kind == "sliding_attention" else None for kind in kinds]
     if architecture.windows == "all":
         return [window] * count

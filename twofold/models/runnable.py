@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from twofold.core.errors import UnsupportedModelError
-from twofold.core.model import ExpertFFN, GatedFFN, GroupedAttention, LayerSpec, ModelSpec
+from twofold.core.model import ExpertFFN, GatedFFN, LatentAttention, LayerSpec, ModelSpec, RecurrentAttention
 
 
 def check_runnable(spec: ModelSpec) -> None:
@@ -30,11 +30,15 @@ def check_runnable(spec: ModelSpec) -> None:
 
 def _unknown_parts(layer: LayerSpec) -> Iterator[str]:
     attention, ffn = layer.attention, layer.ffn
-    if not isinstance(attention, GroupedAttention):
+    if isinstance(attention, LatentAttention):
         yield "latent attention"
+    elif isinstance(attention, RecurrentAttention):
+        yield "recurrent attention"
     else:
         if attention.sinks:
             yield "attention sinks"
+        if attention.output_gate:
+            yield "a gate on the output of attention"
         if attention.output_bias:
             yield "a bias on the output of attention"
         if attention.qk_norm == "all":
@@ -50,4 +54,9 @@ def _unknown_parts(layer: LayerSpec) -> Iterator[str]:
 
 
 def _sizes(layer: LayerSpec) -> tuple[object, ...]:
-    return replace(layer.attention, window=None), layer.ffn, layer.norms
+    attention = layer.attention
+    return (
+        attention if isinstance(attention, RecurrentAttention) else replace(attention, window=None),
+        layer.ffn,
+        layer.norms,
+    )

@@ -182,7 +182,7 @@ spans = st.builds(SequenceRows, st.integers(1, 40), st.integers(0, 60), st.integ
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(EVERY), st.lists(spans, min_size=1, max_size=5), st.sampled_from([(1, 1), (2, 1), (2, 2)]))
 def test_coefficients_say_what_steps_do(name: str, batch: list[SequenceRows], devices: tuple[int, int]) -> None:
-    """Also of mixed windows, experts, several devices, and latent attention of prompts."""
+    """Also of mixed windows, recurrent layers, experts, several devices, and latent attention of prompts."""
     shape = find_shape(name)
     even = all(layer.attention.heads % 2 == 0 for _, layer in shape.runs)
     how = Setting(*devices) if even else Setting()
@@ -195,17 +195,17 @@ def test_coefficients_say_what_steps_do(name: str, batch: list[SequenceRows], de
     moved = {w: rows + sum(read_positions(s.cached, s.new, w) for s in batch) for w in cost.windows}
     assert cost.flops(rows, logits, attended, batch) == work.flops
     assert math.isclose(cost.weight_bytes(rows, logits=logits > 0), work.weight_bytes, rel_tol=1e-9)
-    assert cost.kv_bytes(moved) == work.kv_read + work.kv_written
+    assert cost.kv_bytes(moved) + 2 * cost.state_bytes * len(batch) == work.kv_read + work.kv_written
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(EVERY), st.integers(1, 300), st.integers(1, 300), st.integers(0, 300))
 def test_a_prompt_in_chunks_is_the_whole(name: str, first: int, second: int, cached: int) -> None:
-    """FLOPs and bytes written add up; what chunks cost is weights and the cache again."""
+    """FLOPs and bytes written add up; chunks read weights and the cache again, and read and write states again."""
     shape = find_shape(name)
     whole = prefill(shape, first + second, cached)
     parts = step(shape, [SequenceRows(first, cached, 0)]) + prefill(shape, second, cached + first)
-    assert parts.kv_written == whole.kv_written
+    assert parts.kv_written == whole.kv_written + StepCost.of(shape).state_bytes
     assert parts.kv_read >= whole.kv_read
     assert parts.weight_bytes >= whole.weight_bytes
     if not isinstance(shape.runs[0][1].attention, LatentAttention):

@@ -58,6 +58,13 @@ CONFIGS: Final[Mapping[str, Mapping[str, object]]] = {
         num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768, decoder_sparse_step=1, mlp_only_layers=[],
         tie_word_embeddings=False,
     ),
+    "qwen3-next-80b-a3b": fields(
+        "qwen3_next", 48, 2048, 16, 151_936, 262_144, num_key_value_heads=2, intermediate_size=5120, head_dim=256,
+        num_experts=512, num_experts_per_tok=10, moe_intermediate_size=512, shared_expert_intermediate_size=512,
+        decoder_sparse_step=1, mlp_only_layers=[], full_attention_interval=4, partial_rotary_factor=0.25,
+        linear_conv_kernel_dim=4, linear_key_head_dim=128, linear_num_key_heads=16, linear_num_value_heads=32,
+        linear_value_head_dim=128, tie_word_embeddings=False,
+    ),
     "gemma-2-9b": fields(
         "gemma2", 42, 3584, 16, 256_000, 8192, num_key_value_heads=8, intermediate_size=14_336, head_dim=256,
         sliding_window=4096,

@@ -11,7 +11,7 @@ import pytest
 
 from tests.planner.shapes.configs import CONFIGS
 from twofold.core.errors import FormatError, ModelNotFoundError, TwofoldError, UnsupportedModelError
-from twofold.core.model import ExpertFFN, Formats, GroupedAttention
+from twofold.core.model import ExpertFFN, Formats, GroupedAttention, RecurrentAttention
 from twofold.core.values import BF16, FP8, FP8_BLOCK, INT8, NF4, NVFP4, W8A8, ValueFormat
 from twofold.models.config import read_config, read_config_file
 from twofold.planner.count.memory import parameters, weight_bytes
@@ -93,6 +93,19 @@ def test_layer_types_go_before_patterns() -> None:
     assert [layer.attention.window for _, layer in shape.runs] == [None, 512] * 9
     with pytest.raises(FormatError, match="'layer_types'"):
         read_config({**CONFIGS["gemma-3-270m"], "layer_types": kinds[1:]})
+
+
+def test_recurrent_layers() -> None:
+    """By ``layer_types`` or by period; a model without any keys and values is refused."""
+    values = {**CONFIGS["qwen3-next-80b-a3b"], "num_hidden_layers": 4}
+    kinds = ["linear_attention", "full_attention"] * 2
+    layers = read_config({**values, "layer_types": kinds}).layers
+    assert [isinstance(layer.attention, RecurrentAttention) for layer in layers] == [True, False] * 2
+    assert read_config({**values, "full_attention_interval": 2}).layers == layers
+    with pytest.raises(FormatError, match="at least one 'full_attention'"):
+        read_config({**values, "layer_types": ["linear_attention"] * 4})
+    with pytest.raises(FormatError, match="'linear_num_key_heads' is 5, but must be a divisor of 32"):
+        read_config({**values, "linear_num_key_heads": 5})
 
 
 def test_layers_with_and_without_experts() -> None:

@@ -8,7 +8,15 @@ from dataclasses import replace
 import pytest
 
 from twofold.core.errors import ModelNotFoundError
-from twofold.core.model import ExpertFFN, Formats, GatedFFN, GroupedAttention, LatentAttention, LayerSpec
+from twofold.core.model import (
+    ExpertFFN,
+    Formats,
+    GatedFFN,
+    GroupedAttention,
+    LatentAttention,
+    LayerSpec,
+    RecurrentAttention,
+)
 from twofold.planner.count.memory import parameters, weight_bytes
 from twofold.planner.shapes.known import OTHER_NAMES, find_shape, known_shapes
 
@@ -44,6 +52,7 @@ PUBLISHED = {
     "qwen3-30b-a3b": 30_532_122_624,
     "qwen3-235b-a22b": 235_093_634_560,
     "qwen3-coder-480b-a35b": 480_154_875_392,
+    "qwen3-next-80b-a3b": 79_674_391_296,
     "gemma-2-2b": 2_614_341_888,
     "gemma-2-9b": 9_241_705_984,
     "gemma-2-27b": 27_227_128_320,
@@ -60,7 +69,8 @@ PUBLISHED = {
     "deepseek-v2-lite": 15_706_484_224,
     "deepseek-v3": 671_026_419_200,
 }
-"""Values in the published safetensors files; of DeepSeek-V3 without the layer that predicts a second token."""
+"""Values in the published safetensors files; of DeepSeek-V3 without the layer that predicts a second token, of
+Qwen3-Next those of Qwen3-Coder-Next, which has equal layers and no such layer."""
 
 VISION = {
     "gemma-3-4b": (4_300_079_472, 2560),
@@ -121,6 +131,7 @@ def test_every_model_is_held_against_something() -> None:
 HEAD_NORMS = GroupedAttention(4, 1, 256, qk_norm="head")
 LATENT = LatentAttention(128, 1536, 512, rope_dim=64, nope_dim=128, v_dim=128)
 SINKS = GroupedAttention(64, 8, 64, qkv_bias=True, output_bias=True, sinks=True)
+NEXT = ExpertFFN(512, 10, 512, 512, shared_gate=True)
 LAYERS: Mapping[str, tuple[tuple[int, LayerSpec], ...]] = {
     "llama-3.1-8b": ((32, LayerSpec(GroupedAttention(32, 8, 128), GatedFFN(14_336))),),
     "mistral-7b": ((32, LayerSpec(GroupedAttention(32, 8, 128, 4096), GatedFFN(14_336))),),
@@ -128,6 +139,11 @@ LAYERS: Mapping[str, tuple[tuple[int, LayerSpec], ...]] = {
     "qwen2.5-7b": ((28, LayerSpec(GroupedAttention(28, 4, 128, qkv_bias=True), GatedFFN(18_944))),),
     "qwen3-32b": ((64, LayerSpec(GroupedAttention(64, 8, 128, qk_norm="head"), GatedFFN(25_600))),),
     "qwen3-30b-a3b": ((48, LayerSpec(GroupedAttention(32, 4, 128, qk_norm="head"), ExpertFFN(128, 8, 768))),),
+    "qwen3-next-80b-a3b": (
+        (3, LayerSpec(RecurrentAttention(32, 16, 128, 128, 4), NEXT)),
+        (1, LayerSpec(GroupedAttention(16, 2, 256, qk_norm="head", output_gate=True), NEXT)),
+    )
+    * 12,
     "phi-3-mini": ((32, LayerSpec(GroupedAttention(32, 32, 96, 2047), GatedFFN(8192))),),
     "gemma-2-2b": (
         (1, LayerSpec(GroupedAttention(8, 4, 256, 4096), GatedFFN(9216), 4)),

@@ -10,7 +10,7 @@ With P active parameters of the layers, W bytes of weights, kv bytes of K and V 
 
 from __future__ import annotations
 
-from twofold.core.model import Attention, GroupedAttention, ModelSpec
+from twofold.core.model import Attention, GroupedAttention, ModelSpec, RecurrentAttention
 from twofold.core.values import Arithmetic, ValueFormat
 from twofold.planner.count.memory import kv_bytes_per_token, parameters, weight_bytes
 from twofold.planner.count.setting import PLAIN, Setting
@@ -24,6 +24,8 @@ def attention_crossover(shape: ModelSpec) -> float:
 
 def _mean_width(attention: Attention) -> float:
     """n_q · d; of latent attention, which whole prompts make in its expanded form, the mean of keys' and values'."""
+    if isinstance(attention, RecurrentAttention):
+        return 0
     if isinstance(attention, GroupedAttention):
         return attention.query_size
     return (attention.query_size + attention.output_size) / 2

@@ -13,7 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from twofold.core.model import ExpertFFN, GroupedAttention, ModelSpec, read_positions, visible
+from twofold.core.model import (
+    ExpertFFN,
+    GroupedAttention,
+    LatentAttention,
+    ModelSpec,
+    RecurrentAttention,
+    read_positions,
+    visible,
+)
 from twofold.core.values import Arithmetic
 from twofold.planner.count.setting import PLAIN, Setting
 from twofold.planner.count.step import SequenceRows, step
@@ -70,6 +78,7 @@ class StepCost:
     latent: tuple[LatentCost, ...]
     all_reduce_row_bytes: int
     all_reduces: int
+    state_bytes: int = 0
 
     @classmethod
     def of(cls, shape: ModelSpec, how: Setting = PLAIN) -> StepCost:
@@ -87,6 +96,7 @@ class StepCost:
             latent=_latent(shape, how),
             all_reduce_row_bytes=silent.all_reduce_bytes,
             all_reduces=silent.all_reduces,
+            state_bytes=sum(count * how.state_bytes(layer.attention) for count, layer in shape.runs),
         )
 
     def weight_bytes(self, rows: float = 1, *, logits: bool = True) -> float:
@@ -118,10 +128,10 @@ class StepCost:
                     yield each.arithmetic, count * again, count * saved
 
     def read_bytes(self, spans: Sequence[tuple[int, SequenceRows]]) -> int:
-        """Bytes of K and V that so many sequences of each kind read."""
+        """Bytes of K and V that so many sequences of each kind read, and of the states that they read and write."""
         return self.kv_bytes(
             {window: sum(n * read_positions(s.cached, s.new, window) for n, s in spans) for window in self.windows}
-        )
+        ) + 2 * self.state_bytes * sum(n for n, _ in spans)
 
     def kv_bytes(self, positions: Mapping[int | None, int]) -> int:
         """Bytes of K and V of so many positions, by window."""
@@ -132,6 +142,8 @@ def _windows(shape: ModelSpec, how: Setting) -> Mapping[int | None, WindowCost]:
     found: dict[int | None, WindowCost] = {}
     for count, layer in shape.runs:
         attention = layer.attention
+        if isinstance(attention, RecurrentAttention):
+            continue
         if isinstance(attention, GroupedAttention):
             flops = 4 * (attention.query_size // how.tp)
         else:
@@ -147,7 +159,7 @@ def _latent(shape: ModelSpec, how: Setting) -> tuple[LatentCost, ...]:
     found: dict[tuple[int | None, Arithmetic], tuple[int, int]] = {}
     for count, layer in shape.runs:
         attention = layer.attention
-        if isinstance(attention, GroupedAttention):
+        if not isinstance(attention, LatentAttention):
             continue
         values, heads = attention.nope_dim + attention.v_dim, count * (attention.heads // how.tp)
         key = attention.window, layer.formats.of("k_b").arithmetic

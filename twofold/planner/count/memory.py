@@ -1,7 +1,7 @@
 """What must lie in memory: parameters, bytes of weights, of keys and values; how many sequences it has room for.
 
 bytes of K and V, a token       Σ_layers 2 · n_k · d · bytes; of latent attention (rank + rope) · bytes
-bytes of K and V, a sequence    Σ_layers min(context, window), in whole blocks
+bytes of K and V, a sequence    Σ_layers min(context, window), in whole blocks; of recurrent attention its state
 sequences                       ⌊(share · memory − weights − activations − other) / KV(context)⌋
 """
 
@@ -82,6 +82,7 @@ def kv_bytes(shape: ModelSpec, context: int, how: Setting = PLAIN, *, block: int
     total = 0
     for count, layer in shape.runs:
         total += count * how.token_bytes(layer.attention) * _kept_positions(context, layer.attention.window, block)
+        total += count * how.state_bytes(layer.attention)
     return total
 
 

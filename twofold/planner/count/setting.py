@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from twofold.core.errors import ParameterError
-from twofold.core.kv_layout import position_bytes
-from twofold.core.model import Attention, GroupedAttention, LayerSpec, ModelSpec
+from twofold.core.kv_layout import position_bytes, state_bytes
+from twofold.core.model import Attention, GroupedAttention, LayerSpec, ModelSpec, RecurrentAttention
 from twofold.core.tensors import Weight, layer_weights
 from twofold.core.values import BF16, ValueFormat
 
@@ -37,7 +37,11 @@ class Setting:
         """Raises ParameterError where the heads cannot be shared out to ``tp`` devices equally."""
         for _, layer in shape.runs:
             heads = layer.attention.heads
-            kv_heads = layer.attention.kv_heads if isinstance(layer.attention, GroupedAttention) else heads
+            kv_heads = heads
+            if isinstance(layer.attention, GroupedAttention):
+                kv_heads = layer.attention.kv_heads
+            elif isinstance(layer.attention, RecurrentAttention):
+                heads = kv_heads = layer.attention.key_heads
             whole = kv_heads % self.tp == 0 or self.tp % kv_heads == 0
             if heads % self.tp or not whole:
                 raise ParameterError(
@@ -77,6 +81,10 @@ class Setting:
     def token_bytes(self, attention: Attention) -> int:
         """Bytes that one token adds in one layer's cache of one device."""
         return position_bytes(attention, self.kv, self.tp)
+
+    def state_bytes(self, attention: Attention) -> int:
+        """Bytes of one sequence's recurrent state in one layer on one device."""
+        return state_bytes(attention, self.activations, self.tp)
 
 
 PLAIN: Final = Setting()

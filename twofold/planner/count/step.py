@@ -24,6 +24,7 @@ from twofold.core.model import (
     LatentAttention,
     LayerSpec,
     ModelSpec,
+    RecurrentAttention,
     read_positions,
     visible,
 )
@@ -92,11 +93,16 @@ class _Counter:
         for weight in layer_weights(layer, self.hidden):
             yield self._bias(weight) if weight.name.endswith(".bias") else self._weight(weight, layer)
         attention = layer.attention
-        yield (
-            self._attention(attention) if isinstance(attention, GroupedAttention) else self._latent_attention(attention)
-        )
-        yield self._store(layer)
-        yield self._plain("rope", 2 * self._values(*_rotated(layer, self.how)), calls=2)
+        if isinstance(attention, RecurrentAttention):
+            yield self._recurrence(attention)
+        else:
+            yield (
+                self._attention(attention)
+                if isinstance(attention, GroupedAttention)
+                else self._latent_attention(attention)
+            )
+            yield self._store(layer)
+            yield self._plain("rope", 2 * self._values(*_rotated(attention, self.how)), calls=2)
         if not isinstance(layer.ffn, GatedFFN | ExpertFFN):
             yield self._plain("activation", 2 * self._values(-(-layer.ffn.size // self.how.tp)))
         else:
@@ -172,6 +178,15 @@ class _Counter:
         arithmetic = self.how.activations.arithmetic
         return Operator("attention", arithmetic, 1, flops, kv_read=read, activation_bytes=self._values(width))
 
+    def _recurrence(self, attention: RecurrentAttention) -> Operator:
+        """A row scales the state, reads it with its key, adds an outer product and reads it with its query; a step
+        reads and writes the state of each sequence once."""
+        flops = 7 * attention.state_values // self.how.tp * self.rows
+        state = self.how.state_bytes(attention) * len(self.spans)
+        moved = self._values((attention.query_size + attention.output_size) // self.how.tp)
+        arithmetic = self.how.activations.arithmetic
+        return Operator("recurrence", arithmetic, 1, flops, kv_read=state, kv_written=state, activation_bytes=moved)
+
     def _store(self, layer: LayerSpec) -> Operator:
         attention = layer.attention
         parts = self.how.kv_parts(attention)
@@ -211,9 +226,8 @@ def _expanded_flops(attention: LatentAttention, span: SequenceRows) -> int:
     return 2 * width * visible(span.cached, span.new, attention.window)
 
 
-def _rotated(layer: LayerSpec, how: Setting) -> tuple[int, int]:
+def _rotated(attention: GroupedAttention | LatentAttention, how: Setting) -> tuple[int, int]:
     """Values of queries and of keys that are rotated."""
-    attention = layer.attention
     if isinstance(attention, GroupedAttention):
         return attention.query_size // how.tp, attention.kv_size // how.kv_parts(attention)
     return attention.heads // how.tp * attention.rope_dim, attention.rope_dim
@@ -228,6 +242,8 @@ def _inner_size(ffn: GatedFFN | ExpertFFN, how: Setting) -> int:
 def _norm_width(weight: Weight, layer: LayerSpec | None, how: Setting) -> int:
     """Values that a norm goes over: its own, or each head's."""
     if layer is not None and isinstance(layer.attention, GroupedAttention) and layer.attention.qk_norm:
-        queries, keys = _rotated(layer, how)
+        queries, keys = _rotated(layer.attention, how)
         return {"q_norm": queries, "k_norm": keys}.get(weight.name, weight.columns)
+    if layer is not None and weight.name == "state_norm":
+        return layer.attention.output_size // how.tp
     return weight.columns

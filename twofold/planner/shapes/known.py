@@ -87,6 +87,10 @@ ROWS: Final[Mapping[str, tuple[Row, ...]]] = {
         ("qwen3-coder-480b-a35b", "Qwen/Qwen3-Coder-480B-A35B", 62, 6144, 96, 8, 2560, 151_936, 256 * K,
          routed(160, 8, head_dim=128)),
     ),
+    "qwen3_next": (
+        ("qwen3-next-80b-a3b", "Qwen/Qwen3-Next-80B-A3B-Instruct", 48, 2048, 16, 2, 5120, 151_936, 256 * K,
+         routed(512, 10, moe_intermediate_size=512, shared_expert_intermediate_size=512, head_dim=256)),
+    ),
     "gemma2": (
         ("gemma-2-2b", "google/gemma-2-2b-it", 26, 2304, 8, 4, 9216, 256_000, 8 * K, NONE),
         ("gemma-2-9b", "google/gemma-2-9b-it", 42, 3584, 16, 8, 14_336, 256_000, 8 * K, NONE),
@@ -160,6 +164,7 @@ OTHER_NAMES: Mapping[str, str] = {
     "phi-3-mini-4k": "phi-3-mini",
     "phi-3-mini-128k": "phi-3-mini",
     "kimi-k2.5": "kimi-k2",
+    "qwen3-coder-next": "qwen3-next-80b-a3b",
 }
 """Names in use for models of the same sizes."""
 

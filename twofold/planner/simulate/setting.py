@@ -85,6 +85,7 @@ def groups_for(
     """
     room = ReplicaMemory(shape, machine, how, rows=rows, logit_rows=sequences, share=share).room()
     pool = room.kv if memory is None else memory
+    pool -= sequences * sum(count * how.state_bytes(layer.attention) for count, layer in shape.runs)
     layout = KVLayout(shape, how.kv, block_size, how.tp)
     sizes = {group.window: layout.block_bytes(group) for group in shape.kv_groups(1 << 62)}
     found = _share_out(sizes, pool, sequences=sequences, rows=rows, block_size=block_size)

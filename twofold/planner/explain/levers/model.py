@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from twofold.core.errors import ParameterError
-from twofold.core.model import Attention, GroupedAttention, ModelSpec
+from twofold.core.model import Attention, GroupedAttention, ModelSpec, RecurrentAttention
 from twofold.planner.count.memory import kv_bytes_per_token, parameters
 from twofold.planner.explain.levers.base import Assumptions, Effect, Lever, LeverRefusal
 from twofold.planner.explain.scenario import UniformScenario
@@ -78,10 +78,14 @@ def _heads(kind: Attention, group: int, tp: int) -> Attention:
     return replace(kind, kv_heads=kind.heads // most)
 
 
+def _windowed(kind: Attention, window: int | None) -> Attention:
+    return kind if isinstance(kind, RecurrentAttention) else replace(kind, window=window)
+
+
 def _window(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
     windows = {layer.attention.window for _, layer in scenario.shape.runs} - {None}
     if windows:
-        without = scenario.having(shape=_attending(scenario.shape, lambda _, kind: replace(kind, window=None)))
+        without = scenario.having(shape=_attending(scenario.shape, lambda _, kind: _windowed(kind, None)))
         before, after = without.kv_bytes(scenario.halfway), scenario.kv_bytes(scenario.halfway)
         least = min(window for window in windows if window is not None)
         why = f"Layers attend to {least:,} positions: {size(after)} of KV cache per sequence instead of {size(before)}."
@@ -94,7 +98,7 @@ def _window(scenario: UniformScenario, _now: Prediction, _given: Assumptions) ->
         )
     changed = scenario.having(
         shape=_attending(
-            scenario.shape, lambda i, kind: kind if i % WINDOWED == WINDOWED - 1 else replace(kind, window=WINDOW)
+            scenario.shape, lambda i, kind: kind if i % WINDOWED == WINDOWED - 1 else _windowed(kind, WINDOW)
         )
     )
     before, after = scenario.kv_bytes(scenario.halfway), changed.kv_bytes(scenario.halfway)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from twofold.bench.draw.form import duration
+from twofold.core.model import RecurrentAttention
 from twofold.planner.explain.levers.base import Assumptions, Effect, Lever, LeverRefusal
 from twofold.planner.explain.scenario import UniformScenario, retimed
 from twofold.planner.explain.words import scaled, size
@@ -94,8 +95,12 @@ def _flash(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> L
     ends = [min(start + chunk, case.prompt) for start in range(case.cached, case.prompt, chunk)]
     starts = [case.cached, *ends[:-1]]
     pairs = sum((end - start) * end for start, end in zip(starts, ends, strict=True))
-    heads = sum(count * layer.attention.heads for count, layer in scenario.shape.runs) // scenario.how.tp
-    moved = SCORE_PASSES * SCORE_BYTES * heads * pairs
+    heads = sum(
+        count * layer.attention.heads
+        for count, layer in scenario.shape.runs
+        if not isinstance(layer.attention, RecurrentAttention)
+    )
+    moved = SCORE_PASSES * SCORE_BYTES * heads // scenario.how.tp * pairs
     machine, by = scenario.predictor.machine, scenario.predictor.constants
     extra = moved / (machine.bandwidth * by.eta_k)
     longer = 1 + extra / now.prefill.seconds
