@@ -26,8 +26,7 @@ from twofold.bench.load.arrivals import Arrivals
 from twofold.bench.load.base import Ask
 from twofold.bench.load.traces.read import read_trace
 from twofold.bench.metrics.chunks import Chunks, InterTokenLatency
-from twofold.bench.metrics.goodput import MeasuredGoodput
-from twofold.bench.metrics.objectives import Objectives
+from twofold.bench.metrics.goodput import MeasuredGoodput, Objectives
 from twofold.bench.metrics.requests import RequestFigures
 from twofold.bench.metrics.summary import Latency
 from twofold.bench.record import RecordedResponse, RequestSample

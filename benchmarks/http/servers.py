@@ -28,13 +28,12 @@ from twofold.bench.load.base import Ask
 from twofold.bench.load.lengths import Fixed, Uniform
 from twofold.bench.load.loops import ClosedLoop, OpenLoop
 from twofold.bench.load.requests import RandomRequests
-from twofold.bench.metrics.goodput import MeasuredGoodput
-from twofold.bench.metrics.objectives import Objectives
-from twofold.bench.metrics.plain import plain
+from twofold.bench.metrics.goodput import MeasuredGoodput, Objectives
 from twofold.bench.metrics.requests import RequestFigures, request_figures
 from twofold.bench.metrics.summary import Latency, summarise
 from twofold.bench.prompts.local import local_counter
 from twofold.bench.prompts.prompter import Prompter, make_prompter
+from twofold.bench.record import plain
 from twofold.core.errors import NetworkError
 
 TTFT_SCALE: Final = 3.0

@@ -16,7 +16,7 @@ from twofold.bench.client.target import ServerTarget
 from twofold.bench.endpoints.endpoint import EndpointOptions
 from twofold.bench.load.lengths import Fixed
 from twofold.bench.load.plan import LoadPlan
-from twofold.bench.metrics.objectives import Objectives
+from twofold.bench.metrics.goodput import Objectives
 from twofold.bench.metrics.rule import MeasurementRule
 from twofold.bench.record import RequestSample
 from twofold.bench.report.document import read

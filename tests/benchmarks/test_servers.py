@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.http.servers import _ahead, figures
 from twofold.bench.load.base import Ask, Outcome
-from twofold.bench.metrics.objectives import Objectives
+from twofold.bench.metrics.goodput import Objectives
 from twofold.bench.metrics.requests import RequestFigures
 from twofold.bench.record import RecordedResponse, RequestSample
 

@@ -1,40 +1,45 @@
-"""What a load asks, and what came of it.
+"""Records of a load: requests, their times and responses.
 
-All times are seconds after the start of the run on one clock. A request has up to five moments:
+All times are seconds after the start of the run on one clock. A request has up to six times:
 
     due ≤ started ≤ sent ≤ first ≤ last ≤ ended
 
-It is ``due`` when the load says so. It ``started`` when the client turned to it: a connection is opened, or one that is
-open is taken. It was ``sent`` when its last byte was handed to the kernel. The ``first`` and the ``last`` chunk with
-output came when the kernel had them, and it ``ended`` with the last byte of the reply. ``due`` and ``started`` differ
-where the client may not have more requests open, or is itself too slow: a server's answer to a request counts from when
-it was due, or else a frozen server hides what waits for it (coordinated omission: Gil Tene, "How NOT to Measure
-Latency", 2013).
+``due`` is set by the load. ``started`` is when the client opened or took a connection for it. ``sent`` is when its last
+byte was handed to the kernel. ``first`` and ``last`` are when the kernel received the first and last chunk with output,
+and ``ended`` when it received the last byte of the response. ``due`` and ``started`` differ if the client may not have
+more open requests, or is too slow. Latency counts from ``due``, since otherwise a frozen server would hide the requests
+that wait for it (coordinated omission: Gil Tene, "How NOT to Measure Latency", 2013).
 """
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
 
 from twofold.bench.load.base import Ask, Outcome
 
 UNKNOWN: Final = -1
-"""The number of tokens of a chunk whose server does not say it."""
+"""Number of tokens of a chunk if the server does not report it."""
+
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
 
 
 @dataclass(slots=True)
 class RecordedResponse:
-    """What a server said, as it came. Chunks are the events of a stream that hold output.
+    """A response as received. Chunks are the events of a stream with output.
 
-    moments, tokens, chars   of each chunk: when it came, how many tokens it holds (or UNKNOWN), characters of its text
-    texts                    of each chunk; all in one once the request has ended
+    moments, tokens, chars   of each chunk: arrival time, number of tokens (or UNKNOWN), number of characters
+    texts                    of each chunk
     empty, pings             events without output, and keep-alives
-    streamed                 whether it came as events; else the whole answer is one chunk
-    prompt_tokens …          as the server's usage says; None where it says nothing
-    done                     whether the server said that the answer is complete
+    streamed                 whether it was streamed; otherwise the whole completion is one chunk
+    prompt_tokens …          from the server's usage; None if unknown
+    done                     whether the server marked the completion as complete
     """
 
     moments: array[float] = field(default_factory=lambda: array("d"))
@@ -63,22 +68,18 @@ class RecordedResponse:
     def text(self) -> str:
         return "".join(self.texts)
 
-    def close(self) -> None:
-        """Makes one text of many, which take ten times the memory."""
-        self.texts = [self.text]
-
 
 @dataclass(slots=True)
 class RequestSample:
-    """A request and what came of it: the row that every metric is made of.
+    """A request and its result, from which all metrics are computed.
 
-    started_s   None where the client never turned to it
-    connect_s   seconds that a new connection took; None where one was open already
-    status      of the HTTP response; None where there was none
-    error       one sentence where the outcome is not ok
-    request_id  as the server calls it, if it does
-    lag_s       the longest that bytes of its reply lay in the kernel before the client read them
-    merged      chunks that were read together with the one after them, and so have its moment
+    started_s   None if the client never started it
+    connect_s   seconds to open a connection; None if an open one was used
+    status      of the HTTP response; None without one
+    error       one sentence if the outcome is not ok
+    request_id  the server's
+    lag_s       longest time from the arrival of bytes of its response to their read
+    merged      chunks read together with the next one, and so with its time
     """
 
     ask: Ask
@@ -104,12 +105,12 @@ class RequestSample:
 
     @property
     def text(self) -> str:
-        """The answer."""
+        """The completion."""
         return self.answer.text
 
     @property
     def output_tokens(self) -> int | None:
-        """As the server counts them; else the sum over its chunks, where each says it. None where nobody knows."""
+        """From the usage, or else the sum over chunks if all have counts; None if unknown."""
         if self.answer.completion_tokens is not None:
             return self.answer.completion_tokens
         if self.answer.tokens and UNKNOWN not in self.answer.tokens:
@@ -117,37 +118,44 @@ class RequestSample:
         return None if self.answer.tokens or self.outcome == "ok" else 0
 
 
-@dataclass(frozen=True, slots=True)
-class ClientLoad:
-    """What the client itself did, to tell whether it was the bottleneck.
-
-    cpu_s     processor seconds of the client's process in ``wall_s``
-    lag_p50_s, lag_p99_s   how long what came lay in the kernel before the client read it (or, where the kernel does not
-              stamp, how long a look at the sockets took)
-    stamps    whether moments of arrival are the kernel's or the client's
-    events    chunks of all kinds that were read
-    """
+class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the client itself did, to tell whether it was the bottleneck."""
 
     wall_s: float
-    cpu_s: float
-    lag_p50_s: float
+    cpu_s: Annotated[float, Meta(description="processor seconds of the client's process in wall_s")]
+    lag_p50_s: Annotated[float, Meta(description="how long bytes lay in the kernel before the client read them")]
     lag_p99_s: float
-    stamps: Literal["kernel", "client"]
-    events: int
+    stamps: Annotated[Literal["kernel", "client"], Meta(description="whose moments of arrival these are")]
+    events: Annotated[Count, Meta(description="events of all kinds that were read")]
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A load that was sent, whole or until someone stopped it.
+    """A load that was sent, possibly interrupted.
 
-    load         what was asked, in words and numbers
-    duration_s   for which requests became due: of an open loop as asked, else until the last was sent
+    load         its description
+    duration_s   time in which requests became due: as given, or until the last one was sent
     began_unix   wall-clock time of the start
     """
 
     load: Mapping[str, Any]
     samples: tuple[RequestSample, ...]
     duration_s: float
-    client: ClientLoad
+    client: Client
     began_unix: float
     interrupted: bool = False
+
+
+def plain(value: Any) -> Any:
+    """Records as plain data for JSON under the names of their fields; null for no value and for infinity."""
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, msgspec.Struct):
+        return plain(msgspec.structs.asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value]
+    return value

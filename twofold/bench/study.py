@@ -15,8 +15,8 @@ from twofold.bench.base import Watcher
 from twofold.bench.load.lengths import Fixed
 from twofold.bench.load.plan import LoadPlan
 from twofold.bench.load.traces.own import write_trace
+from twofold.bench.metrics.goodput import Objectives
 from twofold.bench.metrics.notes import Note
-from twofold.bench.metrics.objectives import Objectives
 from twofold.bench.metrics.rule import MeasurementRule
 from twofold.bench.metrics.summary import summarise
 from twofold.bench.record import RunRecord

@@ -256,8 +256,7 @@ def fit(
 
 def read_slo(text: str, attainment: float | None) -> Slo:
     """Limits from a text. ParameterError for what is no such list, and for a scenario that nobody knows."""
-    from twofold.bench.metrics.goodput import SCENARIOS  # noqa: PLC0415 - start-up time
-    from twofold.bench.metrics.objectives import Objectives  # noqa: PLC0415
+    from twofold.bench.metrics.goodput import SCENARIOS, Objectives  # noqa: PLC0415 - start-up time
     from twofold.planner.plan.slo import Slo  # noqa: PLC0415
 
     if text.startswith(MLPERF):

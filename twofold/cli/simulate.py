@@ -221,7 +221,7 @@ def _split(server: ServerOptions) -> Split | None:
 def _slo(text: str | None, attainment: float) -> Slo | None:
     if text is None:
         return None
-    from twofold.bench.metrics.objectives import Objectives  # noqa: PLC0415
+    from twofold.bench.metrics.goodput import Objectives  # noqa: PLC0415
     from twofold.planner.plan.slo import Slo  # noqa: PLC0415
 
     found = Objectives.parse(text)

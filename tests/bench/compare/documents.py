@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.bench.metrics.samples import record, sample
-from twofold.bench.metrics.objectives import Objectives
+from twofold.bench.metrics.goodput import Objectives
 from twofold.bench.metrics.rule import MeasurementRule
 from twofold.bench.metrics.summary import summarise
 from twofold.bench.record import RequestSample, RunRecord

@@ -6,10 +6,12 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from twofold.bench.load.base import Ask, Outcome
-from twofold.bench.record import ClientLoad, RecordedResponse, RequestSample, RunRecord
+import msgspec
 
-QUIET = ClientLoad(wall_s=0.0, cpu_s=0.0, lag_p50_s=0.0, lag_p99_s=0.0, stamps="kernel", events=0)
+from twofold.bench.load.base import Ask, Outcome
+from twofold.bench.record import Client, RecordedResponse, RequestSample, RunRecord
+
+QUIET = Client(wall_s=0.0, cpu_s=0.0, lag_p50_s=0.0, lag_p99_s=0.0, stamps="kernel", events=0)
 
 
 def sample(
@@ -40,7 +42,7 @@ def sample(
 
 
 def record(samples: Sequence[RequestSample], duration: float, *, interrupted: bool = False, **client: Any) -> RunRecord:
-    load = ClientLoad(**{**{name: getattr(QUIET, name) for name in QUIET.__slots__}, **client})
+    load = msgspec.structs.replace(QUIET, **client)
     return RunRecord({"kind": "test"}, tuple(samples), duration, load, began_unix=0.0, interrupted=interrupted)
 
 

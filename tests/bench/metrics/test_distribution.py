@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twofold.bench.metrics.distribution import NOTHING, PER_MILLE, MeasureDistribution, percentile, rank
-from twofold.bench.metrics.interval import needed, wilson
+from twofold.bench.metrics.distribution import NOTHING, PER_MILLE, MeasureDistribution, needed, percentile, rank, wilson
 
 
 def test_percentiles_are_values_by_nearest_rank() -> None:

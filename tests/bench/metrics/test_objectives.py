@@ -6,8 +6,7 @@ import pytest
 
 from tests.bench.metrics.samples import record, sample, steady
 from twofold.bench.metrics.distribution import MeasureDistribution
-from twofold.bench.metrics.goodput import MeasuredGoodput, Misses, misses, mlperf
-from twofold.bench.metrics.objectives import Objectives, share
+from twofold.bench.metrics.goodput import MeasuredGoodput, Misses, Objectives, misses, mlperf, share
 from twofold.bench.metrics.requests import RequestFigures, request_figures
 from twofold.core.errors import ParameterError
 
@@ -24,7 +23,7 @@ def test_limits_with_units() -> None:
         ("", "not an objective"),
         ("ttft=500", "not a time"),
         ("ttft=-1s", "not a time"),
-        ("ttft=0ms", "nothing meets"),
+        ("ttft=0ms", "no request meets"),
         ("ttft=nans", "not a time"),
         ("ttft=1s,ttft=2s", "two limits"),
         ("tfft=1s", "no measure"),
@@ -39,7 +38,7 @@ def test_what_is_no_list_of_limits(text: str, words: str) -> None:
 def test_the_nearest_measure_is_named() -> None:
     with pytest.raises(ParameterError) as caught:
         Objectives.parse("tfft=1s")
-    assert caught.value.hint == "did you mean ttft?"
+    assert caught.value.hint == "Did you mean 'ttft'?"
 
 
 def test_shares() -> None:

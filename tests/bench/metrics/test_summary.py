@@ -7,7 +7,7 @@ import pytest
 
 from tests.bench.metrics.samples import record, sample, steady
 from twofold.bench.load.base import PromptMessage
-from twofold.bench.metrics.objectives import Objectives
+from twofold.bench.metrics.goodput import Objectives
 from twofold.bench.metrics.rates import Concurrency
 from twofold.bench.metrics.rule import MeasurementRule, Window
 from twofold.bench.metrics.summary import Summary, summarise

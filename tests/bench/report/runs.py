@@ -7,10 +7,10 @@ from array import array
 from collections.abc import Sequence
 
 from twofold.bench.load.base import Ask, Outcome, Shared
-from twofold.bench.metrics.objectives import Objectives
+from twofold.bench.metrics.goodput import Objectives
 from twofold.bench.metrics.rule import MeasurementRule
 from twofold.bench.metrics.summary import summarise
-from twofold.bench.record import ClientLoad, RecordedResponse, RequestSample, RunRecord
+from twofold.bench.record import Client, RecordedResponse, RequestSample, RunRecord
 from twofold.bench.report.document import SCHEMA, ClientMachine, Document, Target
 from twofold.bench.report.gather import run_of
 
@@ -45,7 +45,7 @@ def failed(index: int, due_s: float, outcome: Outcome = "refused", error: str = 
 
 
 def record(samples: Sequence[RequestSample], *, duration_s: float = 10.0, interrupted: bool = False) -> RunRecord:
-    client = ClientLoad(duration_s, 1.0, 1e-4, 1e-3, "kernel", 100)
+    client = Client(wall_s=duration_s, cpu_s=1.0, lag_p50_s=1e-4, lag_p99_s=1e-3, stamps="kernel", events=100)
     return RunRecord({"kind": "open", "rate": 2.0}, tuple(samples), duration_s, client, 1.7e9, interrupted)
 
 

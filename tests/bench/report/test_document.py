@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from tests.bench.report.runs import answer, answered, document, failed, mixed, record
 from twofold.bench.metrics.rule import MeasurementRule
 from twofold.bench.record import UNKNOWN, RecordedResponse, RequestSample
-from twofold.bench.report.document import json_schema, read, read_file
+from twofold.bench.report.document import json_schema, main, read, read_file, schema_file
 from twofold.bench.report.gather import chunk_tokens, gaps_us, machine_of_this, moments_of, public_url
-from twofold.bench.report.schema import main, schema_file
 from twofold.core.errors import ParameterError
 
 SCHEMA_FILE = Path(__file__).parents[3] / "docs" / "bench.schema.json"
@@ -118,11 +117,11 @@ def changed(**fields: Any) -> str:
         ("", "not valid JSON"),
         ("{", "not valid JSON"),
         (b"\xff\xfe", "not valid JSON"),
-        ("[1]", "no document of a bench"),
-        ("{}", "no document of a bench"),
-        ('{"schema": 5}', "no document of a bench"),
-        ('{"schema": "twofold.phases/1"}', "no document of a bench"),
-        (changed(schema="twofold.bench/2"), "only twofold.bench/1 is known"),
+        ("[1]", "not a document of twofold bench"),
+        ("{}", "not a document of twofold bench"),
+        ('{"schema": 5}', "not a document of twofold bench"),
+        ('{"schema": "twofold.phases/1"}', "not a document of twofold bench"),
+        (changed(schema="twofold.bench/2"), "only twofold.bench/1 is supported"),
         (changed(surprise=1), "surprise"),
         (changed(runs=None), "runs"),
         ("[" * 100_000, "no"),
@@ -159,7 +158,9 @@ def test_documents_hold_to_the_json_schema() -> None:
 
 
 def test_the_schema_file_is_fresh(tmp_path: Path) -> None:
-    assert SCHEMA_FILE.read_bytes() == schema_file(), "run python -m twofold.bench.report.schema docs/bench.schema.json"
+    assert SCHEMA_FILE.read_bytes() == schema_file(), (
+        "run python -m twofold.bench.report.document docs/bench.schema.json"
+    )
     assert main([str(tmp_path / "schema.json")]) == 0
     assert (tmp_path / "schema.json").read_bytes() == schema_file()
     assert main([]) == 2

@@ -10,8 +10,17 @@ from rich.console import Console
 from tests.bench.report.runs import answered, failed, mixed
 from twofold.bench.load.base import Ask
 from twofold.bench.record import RecordedResponse, RequestSample
-from twofold.bench.report.live import Goal, LiveLines, LiveTable, live
-from twofold.bench.report.tally import MAX_GAPS, WINDOW_S, ProgressTally, RecentCount, RecentValues
+from twofold.bench.report.live import (
+    MAX_GAPS,
+    WINDOW_S,
+    Goal,
+    LiveLines,
+    LiveTable,
+    ProgressTally,
+    RecentCount,
+    RecentValues,
+    live,
+)
 
 
 def opened(index: int, due_s: float, moments: list[float]) -> RequestSample:
@@ -88,7 +97,7 @@ def test_the_table_is_shown_on_a_terminal() -> None:
     with live(console, Goal("smol", duration_s=10.0, rate=4.0)) as shown:
         assert isinstance(shown, LiveTable)
         shown.look(5.0, list(mixed(20).samples), 3)
-    for words in ("smol  5 s of 10 s", "18 answered, 3 open, 2 failed", "of 4 asked", "TTFT", "ITL", "of a core"):
+    for words in ("smol  5 s of 10 s", "18 answered, 3 open, 2 failed", "of 4 requested", "TTFT", "ITL", "of a core"):
         assert words in file.getvalue()
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.bench.metrics.samples import record, sample
 from tests.bench.search.servers import Line, capacity, exponential, fixed
-from twofold.bench.metrics.objectives import Objectives
+from twofold.bench.metrics.goodput import Objectives
 from twofold.bench.metrics.rule import MeasurementRule
 from twofold.bench.record import RunRecord
 from twofold.bench.search.rate import MIN_REQUESTS, SearchOptions, SearchResult, find_rate

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.bench.search.servers import fixed
-from twofold.bench.metrics.objectives import Objectives
+from twofold.bench.metrics.goodput import Objectives
 from twofold.bench.record import RunRecord
 from twofold.bench.search.sweep import SweepPoint, parse_rates, sweep
 from twofold.core.errors import ParameterError

@@ -23,7 +23,7 @@ from tests.bench.truth.runs import (
     since,
 )
 from twofold.bench.metrics.distribution import MeasureDistribution
-from twofold.bench.metrics.objectives import Objectives
+from twofold.bench.metrics.goodput import Objectives
 from twofold.bench.metrics.requests import request_figures
 from twofold.bench.metrics.summary import Summary, summarise
 

@@ -68,7 +68,7 @@ def test_no_endpoint_of_that_name(twofold: Command) -> None:
 
 def test_more_tokens_than_the_model_has_room_for(bench: Bench) -> None:
     result = bench("--rate", 10, "--requests", 2, "--input-tokens", 40_000)
-    says(result, USAGE, "40000", "do not fit", "32768", "--input-tokens")
+    says(result, USAGE, "40000", "exceed", "32768", "--input-tokens")
 
 
 def test_a_server_that_refuses_the_first_request(bench: Bench) -> None:

@@ -15,7 +15,7 @@ from twofold.bench.client import exchange as single
 from twofold.bench.client.loop import ClientOptions, Loop
 from twofold.bench.client.target import ServerTarget
 from twofold.bench.load.base import Load
-from twofold.bench.record import ClientLoad, RequestSample, RunRecord
+from twofold.bench.record import Client, RunRecord
 from twofold.core.errors import ResourceError
 
 __all__ = ["ClientOptions", "LoadClient", "ServerTarget"]
@@ -87,7 +87,15 @@ class LoadClient:
                 samples = loop.finish(interrupted)
             finally:
                 loop.close()
-            client = _client_load(loop, wall_s, cpu_s, samples)
+            answers = [sample.answer for sample in samples]
+            client = Client(
+                wall_s=wall_s,
+                cpu_s=cpu_s,
+                lag_p50_s=loop.stamps.lag(0.5),
+                lag_p99_s=loop.stamps.lag(0.99),
+                stamps=loop.stamps.source,
+                events=sum(len(answer.moments) + answer.empty + answer.pings for answer in answers),
+            )
             duration_s = _duration(load, loop, interrupted)
         return RunRecord(load.describe(), samples, duration_s, client, loop.stamps.began_unix, interrupted)
 
@@ -99,13 +107,6 @@ class LoadClient:
         except KeyboardInterrupt:
             return True
         return self._stopped
-
-
-def _client_load(loop: Loop, wall_s: float, cpu_s: float, samples: tuple[RequestSample, ...]) -> ClientLoad:
-    answers = [sample.answer for sample in samples]
-    events = sum(len(answer.moments) + answer.empty + answer.pings for answer in answers)
-    stamps = loop.stamps
-    return ClientLoad(wall_s, cpu_s, stamps.lag(0.5), stamps.lag(0.99), stamps.source, events)
 
 
 def _duration(load: Load, loop: Loop, interrupted: bool) -> float:

@@ -17,10 +17,9 @@ from twofold.bench.compare.bootstrap import BootstrapSamples, nearest_rank, rati
 from twofold.bench.compare.series import MEASURES, Point, Series, Side, objectives_of, point_of, points, side_of
 from twofold.bench.compare.settings import Difference, differences
 from twofold.bench.draw.form import duration, number
-from twofold.bench.metrics.distribution import Floats
-from twofold.bench.metrics.interval import Interval
-from twofold.bench.metrics.objectives import Objectives
-from twofold.bench.metrics.plain import plain
+from twofold.bench.metrics.distribution import Floats, Interval
+from twofold.bench.metrics.goodput import Objectives
+from twofold.bench.record import plain
 from twofold.bench.report.document import Document, Run
 from twofold.core.errors import ParameterError
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from twofold.bench.metrics.distribution import Floats
-from twofold.bench.metrics.objectives import Objectives
+from twofold.bench.metrics.goodput import Objectives
 from twofold.bench.report.document import Request, Run
 
 SLICES: Final = 48

@@ -1,10 +1,9 @@
-"""All chunks of a run as arrays, and the latency between them.
+"""All chunks of a run as arrays, and inter-token latency.
 
-ITL is told in two ways. A gap is the time between two chunks as it is, whatever the later one holds. A token's ITL is
-the gap divided by the tokens of the later chunk, once for each of them; a chunk that says it holds none only prolongs
-the gap of the next. A chunk whose server does not tell its tokens is given an equal part of those that the request's
-usage has left, or 1 token where there is no usage. Where the usage has as many tokens as there are such chunks, each
-holds one, and nothing is assumed.
+ITL is reported in two ways: gaps between chunks, and the ITL of tokens, which is a gap divided by the tokens of the
+later chunk, once for each of them. A chunk with no tokens prolongs the gap of the next one. A chunk with an unknown
+number of tokens gets an equal part of the remaining tokens of the request's usage, or 1 token without a usage. If the
+usage has as many tokens as there are such chunks, each has one, and nothing is assumed.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ _Mask: TypeAlias = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """[chunks] each, in the order of the samples and of time within one.
+    """Arrays [chunks], in the order of samples and of time.
 
-    owner    place of its sample
-    moments  when it came
-    tokens   how many it holds, which is not whole where it is an equal part
-    told     whether the server says so, of this chunk or by a usage that has one token for each
+    owner    index of the sample
+    moments  arrival time
+    tokens   number of tokens; not whole if it is an equal part
+    told     whether the number is known, from the chunk or from a usage of one token per chunk
     """
 
     owner: _Rows
@@ -50,7 +49,7 @@ class Chunks:
         return cls(owner, moments, np.where(told, said, parts[owner]), told | even[owner])
 
     def gaps(self, among: _Mask | None = None) -> tuple[Floats, Floats]:
-        """Seconds from each chunk to the next of its answer, and tokens of the later; of the chunks ``among``."""
+        """Seconds from each chunk to the next of its response, and tokens of the later one; of chunks ``among``."""
         owner, moments, tokens = self.owner, self.moments, self.tokens
         if among is not None:
             owner, moments, tokens = owner[among], moments[among], tokens[among]
@@ -58,7 +57,7 @@ class Chunks:
         return np.diff(moments)[same], tokens[1:][same]
 
     def holding(self) -> _Mask:
-        """Chunks with tokens, and the first of each answer."""
+        """Chunks with tokens, and the first chunk of each response."""
         first = np.ones(len(self.owner), np.bool_)
         first[1:] = self.owner[1:] != self.owner[:-1]
         return first | (self.tokens > 0)
@@ -66,14 +65,14 @@ class Chunks:
 
 @dataclass(frozen=True, slots=True)
 class InterTokenLatency:
-    """ITL of the requests that are measured.
+    """ITL of measured requests.
 
-    gap_s             between chunks as they came; an answer that broke off adds one that is infinite
-    token_s           of tokens; n counts those after the first chunk of each answer
+    gap_s             gaps between chunks; a failed response with output adds an infinite one
+    token_s           ITL of tokens; n counts those after the first chunk of each response
     chunk_tokens      tokens of chunks
-    several_share     of chunks with more than one token
-    assumed_share     of chunks whose tokens the server does not tell
-    merged            chunks that were read together with the next and so share its moment
+    several_share     share of chunks with more than one token
+    assumed_share     share of chunks with an unknown number of tokens
+    merged            chunks read together with the next one, and so with its time
     empty, pings      events without output, and keep-alives
     """
 
@@ -114,15 +113,11 @@ def _joined(parts: list[npt.NDArray[np.float64]] | list[npt.NDArray[np.int32]]) 
 
 
 def _parts(samples: Sequence[RequestSample], owner: _Rows, said: Floats, told: _Mask) -> tuple[Floats, _Mask]:
-    """[samples] each: tokens of a chunk that does not tell its own, and whether the usage has just one for it."""
+    """[samples] each: tokens of a chunk with an unknown number, and whether the usage has exactly one for each."""
     n = len(samples)
-    usage = np.fromiter((_usage(sample) for sample in samples), np.float64, n)
+    usages = (sample.answer.completion_tokens for sample in samples)
+    usage = np.fromiter((np.nan if tokens is None else tokens for tokens in usages), np.float64, n)
     known = np.bincount(owner[told], weights=said[told], minlength=n)
     silent = np.bincount(owner[~told], minlength=n)
     left = np.maximum(usage - known, 0.0)
     return np.where(np.isnan(usage), 1.0, left / np.maximum(silent, 1)), left == silent
-
-
-def _usage(sample: RequestSample) -> float:
-    told = sample.answer.completion_tokens
-    return float("nan") if told is None else float(told)

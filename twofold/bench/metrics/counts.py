@@ -1,4 +1,4 @@
-"""How many: outcomes, statuses, errors, and tokens as asked against tokens as told."""
+"""Counts of outcomes, statuses and errors, and requested tokens against counted ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from twofold.bench.load.base import Outcome
 from twofold.bench.record import RequestSample
 
 MAX_ERRORS: Final = 50
-"""Different errors that a summary lists."""
+"""Maximum number of different errors in a summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,13 @@ class ErrorCount:
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """Those that are measured, by what became of them.
+    """Measured requests by outcome.
 
-    sent      of the whole run, measured or not
-    errors    different ones, the most frequent first; at most ``MAX_ERRORS``
-    finishes  of complete answers, by the server's word for why they ended
-    whole     complete answers that came whole, not as events
-    empty     complete answers without output
+    sent      requests of the whole run, measured or not
+    errors    different errors, the most frequent first; at most ``MAX_ERRORS``
+    finishes  complete responses by finish reason
+    whole     complete responses that were not streamed
+    empty     complete responses without output
     """
 
     sent: int
@@ -50,9 +50,9 @@ class RequestCounts:
             sent=sum(1 for sample in samples if sample.started_s is not None),
             measured=len(measured),
             outcomes={outcome: outcomes[outcome] for outcome in get_args(Outcome)},
-            statuses=_words(sample.status for sample in measured),
+            statuses=_by_frequency(sample.status for sample in measured),
             errors=_errors(measured),
-            finishes=_words(sample.answer.finish for sample in done),
+            finishes=_by_frequency(sample.answer.finish for sample in done),
             whole=sum(1 for sample in done if not sample.answer.streamed),
             empty=sum(1 for sample in done if not sample.answer.moments),
         )
@@ -60,11 +60,11 @@ class RequestCounts:
 
 @dataclass(frozen=True, slots=True)
 class Exactness:
-    """Tokens as a server tells them, against those that were asked for.
+    """Tokens as the server counts them against requested ones.
 
-    told            requests whose server tells them, and that were asked for a certain number
-    equal           how many of these have just that number; ``fewer`` and ``more``: the others
-    mean_difference told − asked
+    told            requests with both numbers
+    equal           requests with exactly the requested number; ``fewer`` and ``more``: the others
+    mean_difference counted − requested
     """
 
     told: int
@@ -76,8 +76,8 @@ class Exactness:
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[int, int]]) -> Exactness:
-        """Of pairs (asked, told)."""
-        differences = [told - asked for asked, told in pairs]
+        """Of pairs (requested, counted)."""
+        differences = [counted - requested for requested, counted in pairs]
         n = len(differences)
         return cls(
             told=n,
@@ -91,12 +91,12 @@ class Exactness:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Of complete answers that are measured.
+    """Tokens of complete, measured responses.
 
-    prompt         the exactness of prompts, but for those whose tokens nobody asked for: a trace's texts, later turns
-    output         the exactness of answers; ``fewer`` are those that ended early
-    cached_told    requests whose server tells how much of the prompt came from its cache
-    cached_share   of the tokens of their prompts
+    prompt         exactness of prompts, except texts of a trace and later turns, whose tokens were not requested
+    output         exactness of completions; ``fewer`` ended early
+    cached_told    requests with a known number of cached tokens
+    cached_share   cached share of the tokens of their prompts
     """
 
     prompt: Exactness
@@ -113,8 +113,14 @@ class Tokens:
         cached = sum(answer.cached_tokens or 0 for answer in known)
         prompts = sum(answer.prompt_tokens or 0 for answer in known)
         return cls(
-            prompt=Exactness.of(_prompts(done)),
-            output=Exactness.of(_outputs(done)),
+            prompt=Exactness.of(
+                (sample.ask.input_tokens, sample.answer.prompt_tokens)
+                for sample in done
+                if sample.answer.prompt_tokens is not None and sample.ask.messages is None and not sample.ask.history
+            ),
+            output=Exactness.of(
+                (sample.ask.output_tokens, sample.output_tokens) for sample in done if sample.output_tokens is not None
+            ),
             cached_told=len(known),
             cached_tokens=cached,
             cached_share=cached / prompts if prompts else None,
@@ -122,22 +128,8 @@ class Tokens:
         )
 
 
-def _prompts(done: Iterable[RequestSample]) -> Iterable[tuple[int, int]]:
-    for sample in done:
-        told = sample.answer.prompt_tokens
-        if told is not None and sample.ask.messages is None and not sample.ask.history:
-            yield sample.ask.input_tokens, told
-
-
-def _outputs(done: Iterable[RequestSample]) -> Iterable[tuple[int, int]]:
-    for sample in done:
-        told = sample.output_tokens
-        if told is not None:
-            yield sample.ask.output_tokens, told
-
-
-def _words(values: Iterable[object | None]) -> Mapping[str, int]:
-    """The most frequent first."""
+def _by_frequency(values: Iterable[object | None]) -> Mapping[str, int]:
+    """Counts of values, the most frequent first."""
     return dict(Counter(str(value) for value in values if value is not None).most_common())
 
 

@@ -1,8 +1,7 @@
-"""Percentiles that exist: by nearest rank, with failures as infinitely slow.
+"""Percentiles by nearest rank, with failures as infinitely slow, and confidence intervals of shares.
 
-The percentile q of values is the least of them that at least the share q of them does not exceed. It was really
-measured, and an infinite value, which is what a failure has, moves every percentile that it should. Mean and standard
-deviation are those of the finite values, for those of all would say nothing.
+The percentile q is the least value that at least the share q of the values does not exceed: a measured value. Failures
+are infinite values. Mean and standard deviation are those of finite values.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -18,17 +18,17 @@ import numpy.typing as npt
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 PER_MILLE: Final = (500, 900, 950, 990, 999)
-"""The percentiles of a ``MeasureDistribution``; whole numbers, so that ranks are exact."""
+"""The percentiles of a ``MeasureDistribution``, as whole numbers for exact ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasureDistribution:
-    """Of one measure; seconds, or what its name says.
+    """Distribution of one measure, in seconds or the unit in its name.
 
-    n          values, with those of failures
-    failed     how many of them are infinite
-    mean, std  of the finite ones; None where there is none
-    min … max  None where n is 0, infinite where that one failed
+    n          number of values, failures included
+    failed     number of infinite values
+    mean, std  of finite values; None without any
+    min … max  None if n is 0; may be infinite
     """
 
     n: int
@@ -45,7 +45,7 @@ class MeasureDistribution:
 
     @classmethod
     def of(cls, values: Iterable[float | None] | Floats) -> MeasureDistribution:
-        """Of all values but None, which is no value."""
+        """The distribution of values; None is no value."""
         found = values if isinstance(values, np.ndarray) else _floats(values)
         n = len(found)
         if n == 0:
@@ -57,7 +57,7 @@ class MeasureDistribution:
 
     @classmethod
     def weighted(cls, values: Floats, weights: Floats) -> MeasureDistribution:
-        """Of values that stand for ``weights`` each, all above 0; n is the sum of the weights, rounded."""
+        """The distribution of values with weights above 0; n is the rounded sum of the weights."""
         if len(values) == 0:
             return NOTHING
         order = np.argsort(values, kind="stable")
@@ -81,28 +81,66 @@ class MeasureDistribution:
         return cls(n, failed, mean, std, **figures)
 
     def at(self, name: str) -> float | None:
-        """The figure of that name, such as ``p99``."""
+        """The figure of a name such as ``p99``."""
         value: Any = getattr(self, name)
         return None if value is None else float(value)
 
 
 NOTHING: Final = MeasureDistribution(0, 0, None, None, None, None, None, None, None, None, None)
-"""Of no values."""
+"""The distribution of no values."""
 
 
 def rank(n: int, per_mille: int) -> int:
-    """Place of a percentile among ``n`` ascending values: the first that ⌈n · q⌉ of them do not exceed."""
+    """Index of a percentile among ``n`` ascending values: the first that ⌈n · q⌉ of them do not exceed."""
     return max(0, -(-n * per_mille // 1000) - 1)
 
 
 def percentile(values: Floats, per_mille: int) -> float:
-    """One percentile of at least one value, which are in any order."""
+    """One percentile of at least one value, in any order."""
     at = rank(len(values), per_mille)
     return float(np.partition(values, at)[at])
 
 
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Confidence interval: ``low`` ≤ value ≤ ``high``."""
+
+    low: float
+    high: float
+
+
+def wilson(hits: float, n: float, confidence: float = 0.95) -> Interval:
+    """Two-sided score interval of a share measured as ``hits`` of ``n``; [0, 1] if n is 0.
+
+    Neither needs to be whole, since dependent values count less (E. B. Wilson, "Probable inference, the law of
+    succession, and statistical inference", 1927).
+    """
+    if n == 0:
+        return Interval(0.0, 1.0)
+    z = deviations(confidence)
+    share, spread = hits / n, z * z / n
+    middle = (share + spread / 2) / (1 + spread)
+    half = z * math.sqrt(share * (1 - share) / n + spread / (4 * n)) / (1 + spread)
+    low = 0.0 if hits == 0 else max(0.0, middle - half)
+    high = 1.0 if hits == n else min(1.0, middle + half)
+    return Interval(low, high)
+
+
+def deviations(confidence: float) -> float:
+    """Standard deviations from the mean within which a normal value lies with that confidence."""
+    return NormalDist().inv_cdf(0.5 + confidence / 2)
+
+
+def needed(share: float, confidence: float = 0.95) -> int:
+    """The least number of requests whose slowest exceeds the ``share`` quantile with that confidence.
+
+    With fewer, no measured value bounds the percentile: 1 − share^n ≥ confidence (S. S. Wilks, 1941).
+    """
+    return math.ceil(math.log(1 - confidence) / math.log(share))
+
+
 def _place(passed: Floats, per_mille: int) -> int:
-    """As ``rank``, in a running sum of weights; rounding of that sum is not a step further."""
+    """As ``rank``, in a running sum of weights, with a tolerance for its rounding."""
     total = float(passed[-1])
     wanted = total * per_mille / 1000
     at = int(np.searchsorted(passed, wanted - 1e-12 * total))

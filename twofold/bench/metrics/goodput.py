@@ -1,26 +1,102 @@
-"""Goodput: what of the work met its objectives.
+"""Objectives of requests, and goodput: the work that met them.
 
-Three definitions are in use. (i) Requests a second that meet every objective, here with the share of requests that do.
-(ii) The highest rate at which a share of them still does: ``bench.search``. (iii) MLPerf's: whether P99 of TTFT and
-TPOT is within the limits of a scenario. Failures miss everything.
+Three definitions are in use: (i) requests a second that meet every objective, reported with their share; (ii) the
+highest rate at which a given share does (``bench.search``); (iii) MLPerf's: whether P99 of TTFT and TPOT is within the
+limits of a scenario. Failures miss every objective.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import Final
 
 from twofold.bench.load.base import FAILURES
-from twofold.bench.metrics.distribution import MeasureDistribution
-from twofold.bench.metrics.interval import Interval, wilson
-from twofold.bench.metrics.objectives import Objectives
+from twofold.bench.metrics.distribution import Interval, MeasureDistribution, wilson
 from twofold.bench.metrics.requests import RequestFigures
+from twofold.core.errors import ParameterError, describe_name, did_you_mean
+
+_IN_A_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "µs": 1_000_000}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(s|ms|us|µs)")
+
+
+@dataclass(frozen=True, slots=True)
+class Objectives:
+    """Service level objectives: maximum seconds of each measure of a request; None is no limit.
+
+    ttft  from its due time to its first output
+    tpot  per token after the first, on average
+    itl   longest gap between two chunks
+    e2e   from its due time to its last output
+    """
+
+    ttft: float | None = None
+    tpot: float | None = None
+    itl: float | None = None
+    e2e: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Objectives:
+        """Parses ``ttft=500ms,tpot=50ms``. Raises ParameterError."""
+        limits: dict[str, float] = {}
+        for part in text.split(","):
+            name, found, value = (piece.strip() for piece in part.partition("="))
+            if not found:
+                hint = "write for example ttft=500ms,tpot=50ms"
+                raise ParameterError(f"{describe_name(part)} is not an objective", param="slo", hint=hint)
+            known = [field.name for field in fields(Objectives)]
+            if name not in known:
+                message = f"there is no measure {describe_name(name)}"
+                raise ParameterError(message, param="slo", hint=did_you_mean(name, known))
+            if name in limits:
+                raise ParameterError(f"{name} has two limits", param="slo", hint="give each measure once")
+            limits[name] = duration(value, "slo")
+        return cls(**limits)
+
+    def limits(self) -> Iterator[tuple[str, float]]:
+        """Measures with a limit, and their limits."""
+        for field in fields(self):
+            limit: float | None = getattr(self, field.name)
+            if limit is not None:
+                yield field.name, limit
+
+    def __str__(self) -> str:
+        texts = ((name, f"{s:g} s" if s >= 1 else f"{s * 1e3:g} ms") for name, s in self.limits())
+        return ", ".join(f"{name.upper()} ≤ {text}" for name, text in texts)
+
+
+def duration(text: str, param: str) -> float:
+    """Seconds above 0 from a text such as ``500ms``. Raises ParameterError, also without a unit."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ParameterError(
+            f"{describe_name(text)} is not a time", param=param, hint="a number with s, ms or us: 0.5s, 500ms"
+        )
+    seconds = float(match[1]) / _IN_A_SECOND[match[2]]
+    if not seconds:
+        raise ParameterError(f"{param} has a limit of 0 seconds, which no request meets", param=param)
+    return seconds
+
+
+def share(text: str, param: str) -> float:
+    """A share above 0 and up to 1 from a text such as ``0.9`` or ``90%``. Raises ParameterError."""
+    number, percent = (text.strip()[:-1], True) if text.strip().endswith("%") else (text, False)
+    try:
+        value = float(number) / (100 if percent else 1)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise ParameterError(
+            f"{describe_name(text)} is not a fraction", param=param, hint="a number up to 1, or a percentage: 90%"
+        )
+    return value
 
 
 @dataclass(frozen=True, slots=True)
 class Misses:
-    """Requests that missed: because they failed or never ended, else by measure. One may miss several."""
+    """Requests that missed objectives: failed or unfinished ones, empty ones, and others by measure (one or more)."""
 
     failed: int = 0
     empty: int = 0
@@ -32,12 +108,11 @@ class Misses:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredGoodput:
-    """Against some objectives.
+    """Goodput against objectives.
 
-    judged       requests of which it is known whether they meet every objective: all but some of those that were open
-                 when the run was stopped
+    judged       requests with a known result: all but some that were open when the run was stopped
     interval     of ``attainment``, by Wilson, at 95 %
-    requests_per_s, output_tokens_per_s   of requests that met them all, over the time of ``Rates.achieved``
+    requests_per_s, output_tokens_per_s   of requests that met all objectives, over the time of ``Rates.achieved``
     """
 
     objectives: Objectives
@@ -63,7 +138,7 @@ class MeasuredGoodput:
             interval=wilson(len(good), judged),
             requests_per_s=len(good) / length_s if length_s else None,
             output_tokens_per_s=tokens / length_s if length_s else None,
-            misses=_counted(missed),
+            misses=Misses(**Counter(name for names in missed for name in names or ())),
         )
 
 
@@ -78,7 +153,7 @@ class MlperfScenario:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a run is within the limits of a scenario; its model and lengths are not looked at."""
+    """Whether a run is within the limits of a scenario, whatever its model and lengths."""
 
     scenario: MlperfScenario
     met: bool
@@ -93,13 +168,15 @@ SCENARIOS: Final = (
 
 
 def misses(figures: RequestFigures, objectives: Objectives) -> tuple[str, ...] | None:
-    """What a request missed; nothing where it met every objective, None where that is not known.
+    """The objectives that a request missed: empty if it met all, None if that is unknown.
 
-    A request has no TPOT and no gaps where there is nothing to measure, and so meets their limits; but one that is
-    complete without output meets none.
+    A request without TPOT or gaps meets their limits; a complete request without output meets none. One that was open
+    when the run was stopped missed the limits that it had passed by then.
     """
-    if figures.open_s is not None:
-        return _missed_already(figures, objectives, figures.open_s)
+    open_s = figures.open_s
+    if open_s is not None:
+        so_far = {"ttft": open_s if figures.ttft_s is None else figures.ttft_s, "e2e": open_s}
+        return tuple(name for name, limit in objectives.limits() if so_far.get(name, 0.0) > limit) or None
     if figures.outcome in FAILURES or figures.outcome == "unfinished":
         return ("failed",)
     if not figures.chunks:
@@ -109,7 +186,7 @@ def misses(figures: RequestFigures, objectives: Objectives) -> tuple[str, ...] |
 
 
 def measures(figures: RequestFigures) -> dict[str, float | None]:
-    """What each objective limits."""
+    """The measures that objectives limit."""
     return {
         "ttft": figures.ttft_s,
         "tpot": figures.tpot_s,
@@ -119,24 +196,10 @@ def measures(figures: RequestFigures) -> dict[str, float | None]:
 
 
 def mlperf(ttft: MeasureDistribution, tpot: MeasureDistribution) -> tuple[Verdict, ...]:
-    """Every scenario; none is met by a run without TTFT or TPOT."""
+    """All scenarios; a run without TTFT or TPOT meets none."""
     return tuple(
         Verdict(each, _below(ttft.p99, each.ttft_p99_s) and _below(tpot.p99, each.tpot_p99_s)) for each in SCENARIOS
     )
-
-
-def _missed_already(figures: RequestFigures, objectives: Objectives, open_s: float) -> tuple[str, ...] | None:
-    """Of a request that was open when the run was stopped: the limits that it had passed by then."""
-    so_far = {"ttft": open_s if figures.ttft_s is None else figures.ttft_s, "e2e": open_s}
-    return tuple(name for name, limit in objectives.limits() if so_far.get(name, 0.0) > limit) or None
-
-
-def _counted(missed: Sequence[tuple[str, ...] | None]) -> Misses:
-    counts: dict[str, int] = {}
-    for names in missed:
-        for name in names or ():
-            counts[name] = counts.get(name, 0) + 1
-    return Misses(**counts)
 
 
 def _below(value: float | None, limit: float) -> bool:

@@ -1,4 +1,4 @@
-"""What a reader must know before the figures mean what they seem to: each a kind, and one sentence."""
+"""Warnings about the figures of a run: a kind and a sentence each."""
 
 from __future__ import annotations
 
@@ -8,39 +8,38 @@ from typing import Final
 
 from twofold.bench.metrics.chunks import InterTokenLatency
 from twofold.bench.metrics.counts import RequestCounts, Tokens
-from twofold.bench.metrics.distribution import MeasureDistribution
-from twofold.bench.metrics.interval import needed
-from twofold.bench.record import ClientLoad, RequestSample, RunRecord
+from twofold.bench.metrics.distribution import MeasureDistribution, needed
+from twofold.bench.record import Client, RequestSample, RunRecord
 
 MAX_CPU: Final = 0.8
-"""Share of one core above which the client is taken for the bottleneck."""
+"""Share of one core above which the client may be the bottleneck."""
 
 MAX_LAG_S: Final = 2e-3
-"""P99 of the time for which bytes lay unread."""
+"""P99 of the lag."""
 
 MAX_DELAY: Final = 0.1
-"""P99 of the schedule delay, as a share of that of TTFT."""
+"""P99 of the schedule delay as a share of P99 of TTFT."""
 
 MAX_MERGED: Final = 0.01
-"""Share of chunks that have the moment of the next."""
+"""Share of chunks with the time of the next one."""
 
 MAX_CACHED: Final = 0.5
-"""Share of the tokens of prompts that have nothing in common with others."""
+"""Cached share of the tokens of prompts that share nothing with others."""
 
 PERCENTILES: Final = ((0.99, "P99"), (0.999, "P99.9"))
-"""Those that a run may be too short for."""
+"""Percentiles that may need more requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """``kind`` is one word for a program."""
+    """A warning; ``kind`` is for programs."""
 
     kind: str
     text: str
 
 
 def run_notes(record: RunRecord, requests: RequestCounts) -> Iterator[Note]:
-    """About what was measured at all."""
+    """Warnings about outcomes."""
     if not requests.measured:
         yield Note("nothing_measured", "no request was measured: warm-up and cool-down exclude all, or none became due")
     open_still = requests.outcomes["unfinished"]
@@ -60,7 +59,7 @@ def run_notes(record: RunRecord, requests: RequestCounts) -> Iterator[Note]:
 
 
 def size_notes(ttft: MeasureDistribution) -> Iterator[Note]:
-    """About percentiles that have too few requests under them."""
+    """Warnings about percentiles of too few requests."""
     short = [(name, needed(share)) for share, name in PERCENTILES if 0 < ttft.n < needed(share)]
     if short:
         names = " and ".join(name for name, _ in short)
@@ -72,8 +71,8 @@ def size_notes(ttft: MeasureDistribution) -> Iterator[Note]:
         )
 
 
-def client_notes(client: ClientLoad) -> Iterator[Note]:
-    """About the client, where it may have been the bottleneck."""
+def client_notes(client: Client) -> Iterator[Note]:
+    """Warnings about the client as a possible bottleneck."""
     busy = cpu_share(client)
     if busy > MAX_CPU:
         yield Note("client_busy", f"the client used {busy:.0%} of a core and may have been the bottleneck")
@@ -86,8 +85,13 @@ def client_notes(client: ClientLoad) -> Iterator[Note]:
 def measure_notes(
     ttft: MeasureDistribution, schedule_delay: MeasureDistribution, itl: InterTokenLatency, tokens: Tokens
 ) -> Iterator[Note]:
-    """About single measures."""
-    yield from _delay_notes(ttft, schedule_delay)
+    """Warnings about single measures."""
+    delay, first = schedule_delay.p99, ttft.p99
+    if delay is not None and first is not None and delay > MAX_DELAY * first and delay >= 1e-3:
+        yield Note(
+            "schedule_delay",
+            f"requests waited in the client for up to {delay:.3g} s (P99) before they were sent; TTFT includes that",
+        )
     if itl.chunk_tokens.n and itl.merged > MAX_MERGED * itl.chunk_tokens.n:
         part = itl.merged / itl.chunk_tokens.n
         yield Note(
@@ -110,9 +114,9 @@ def measure_notes(
 
 
 def prompt_notes(measured: Iterable[RequestSample], template: int = 0) -> Iterator[Note]:
-    """About prompts that should have been new to the server, but for the ``template`` tokens that all of them share.
+    """Warnings about cached prompts that should be new, except the ``template`` tokens that all prompts share.
 
-    Where the server counts more tokens in every prompt than were sent, these are the template's too.
+    If the server counts more tokens in every prompt than were requested, they belong to the template too.
     """
     new = [
         (sample.answer.prompt_tokens, sample.answer.cached_tokens or 0, sample.ask.input_tokens)
@@ -121,8 +125,8 @@ def prompt_notes(measured: Iterable[RequestSample], template: int = 0) -> Iterat
         and sample.answer.prompt_tokens
         and not (sample.ask.shared or sample.ask.history or sample.ask.messages)
     ]
-    common = template + max(0, min((told - sent for told, _, sent in new), default=0))
-    prompts = sum(max(0, told - common) for told, _, _ in new)
+    common = template + max(0, min((counted - sent for counted, _, sent in new), default=0))
+    prompts = sum(max(0, counted - common) for counted, _, _ in new)
     cached = sum(max(0, found - common) for _, found, _ in new)
     if cached > MAX_CACHED * prompts:
         yield Note(
@@ -132,16 +136,6 @@ def prompt_notes(measured: Iterable[RequestSample], template: int = 0) -> Iterat
         )
 
 
-def cpu_share(client: ClientLoad) -> float:
-    """Of one core."""
+def cpu_share(client: Client) -> float:
+    """The share of one core that the client used."""
     return client.cpu_s / client.wall_s if client.wall_s else 0.0
-
-
-def _delay_notes(ttft: MeasureDistribution, schedule_delay: MeasureDistribution) -> Iterator[Note]:
-    delay, first = schedule_delay.p99, ttft.p99
-    if delay is None or first is None or delay <= MAX_DELAY * first or delay < 1e-3:
-        return
-    yield Note(
-        "schedule_delay",
-        f"requests waited in the client for up to {delay:.3g} s (P99) before they were sent; TTFT includes that",
-    )

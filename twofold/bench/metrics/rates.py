@@ -1,10 +1,10 @@
-"""Requests and tokens a second, and how many requests were open.
+"""Requests and tokens a second, and open requests.
 
-asked     what became due in the window of the rule
-achieved  answers that are complete, over the time from the start of that window until the last of them ended. It holds
-          the tail in which no requests come any more; other tools tell this one
-steady    all that was answered within the window of the rule, whichever request it belongs to. It holds no tail, but in
-          a run that is short against its answers it misses what they began with
+asked     requests due in the measured window
+achieved  complete responses, from the start of the window until the last of them ended. Includes the tail after the
+          last arrival; other tools report this one
+steady    everything received within the window, of any request. Has no tail, but underestimates runs that are short
+          compared to their responses
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ import numpy as np
 
 from twofold.bench.metrics.chunks import Chunks
 from twofold.bench.metrics.distribution import Floats
-from twofold.bench.metrics.queue import prompt_tokens
-from twofold.bench.metrics.requests import output_tokens
+from twofold.bench.metrics.requests import output_tokens, prompt_tokens
 from twofold.bench.metrics.rule import MeasurementRule, Window, ended_s
 from twofold.bench.record import RequestSample, RunRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Between two moments of the run."""
+    """Rates between two times of the run."""
 
     from_s: float
     until_s: float
@@ -35,7 +34,7 @@ class Throughput:
 
     @classmethod
     def of(cls, window: Window, requests: int, inputs: float, outputs: float) -> Throughput | None:
-        """None where the window is empty."""
+        """None for an empty window."""
         length = window.length_s
         if not length:
             return None
@@ -51,7 +50,7 @@ class Rates:
 
     @classmethod
     def of(cls, record: RunRecord, measured: Sequence[RequestSample], rule: MeasurementRule, chunks: Chunks) -> Rates:
-        """``chunks`` are those of all samples of ``record``."""
+        """``chunks`` are those of all samples."""
         window = due_window(record, rule)
         achieved = _achieved(span(window, measured), measured)
         return cls(_asked(window, measured), achieved, _steady(window, record, chunks))
@@ -59,10 +58,8 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Concurrency:
-    """Requests that were open, of all that were sent: mean over a window (which is what Little's law says), and most.
-
-    John D. C. Little, "A proof for the queuing formula L = λW", 1961.
-    """
+    """Mean of open requests over a window (John D. C. Little, "A proof for the queuing formula L = λW", 1961), and
+    their maximum in the run."""
 
     mean: float | None
     max: int
@@ -76,13 +73,13 @@ class Concurrency:
 
 
 def due_window(record: RunRecord, rule: MeasurementRule) -> Window:
-    """In which what is measured is due; of a run that was stopped, no longer than it lasted."""
+    """The window in which measured requests are due; it ends with a run that was stopped."""
     end = min(record.duration_s, ended_s(record.samples)) if record.interrupted else record.duration_s
     return rule.window(end)
 
 
 def span(window: Window, measured: Sequence[RequestSample]) -> Window:
-    """From the start of a window until the last of its requests ended."""
+    """From the start of a window to the end of its last request."""
     return Window(window.from_s, max(window.from_s, ended_s(measured)))
 
 
@@ -99,7 +96,7 @@ def _achieved(window: Window, measured: Sequence[RequestSample]) -> Throughput |
 
 
 def _steady(window: Window, record: RunRecord, chunks: Chunks) -> Throughput | None:
-    """A prompt counts when its answer begins, output when it comes, a request when its answer is complete."""
+    """A prompt counts at the first output, output at its arrival, a request at the end of its response."""
     outputs = chunks.tokens[(chunks.moments >= window.from_s) & (chunks.moments < window.until_s)].sum()
     inputs = sum(prompt_tokens(sample) for sample in record.samples if _within(sample.first_s, window))
     done = sum(1 for sample in record.samples if sample.outcome == "ok" and _within(sample.ended_s, window))
@@ -111,7 +108,7 @@ def _within(moment: float | None, window: Window) -> bool:
 
 
 def _opened(samples: Sequence[RequestSample]) -> tuple[Floats, Floats]:
-    """When each request was opened and ended; those that never ended did with the run."""
+    """Start and end of each request; those still open ended with the run."""
     opened = [(sample.started_s, sample.ended_s) for sample in samples if sample.started_s is not None]
     last = ended_s(samples)
     started = np.array([start for start, _ in opened], np.float64)
@@ -119,7 +116,7 @@ def _opened(samples: Sequence[RequestSample]) -> tuple[Floats, Floats]:
 
 
 def _max_open(started: Floats, ended: Floats) -> int:
-    """An end makes room for the start at the same moment."""
+    """The maximum of open requests; an end precedes a start at the same time."""
     moments = np.concatenate([ended, started])
     steps = np.concatenate([np.full(len(ended), -1), np.full(len(started), 1)])
     open_now = np.cumsum(steps[np.argsort(moments, kind="stable")])

@@ -1,29 +1,76 @@
 """The figures of one request.
 
-    TTFT            first − due          what who asked waited
-    TTFT from send  first − started      what the server can do about it
-    schedule delay  started − due        what the client, or the cap on open requests, adds
+    TTFT            first − due          the time a user waits
+    TTFT from send  first − started      the server's part
+    schedule delay  started − due        added by the client, or by the maximum of open requests
     TPOT            (last − first) / (n − 1)
     E2E             last − due
 
-n is the number of tokens that the server's usage tells, else that its chunks do, else the number of chunks. A request
-that failed is infinitely slow in all that counts its answer, also where it began to answer. So is one that was still
-open when the time to drain was over; but when someone stopped the run, what was open has only the figures that were
-known by then. None is no value: an answer of one chunk has no TPOT, nor has one that came whole.
+n is the number of tokens in the server's usage, or else of its chunks, or else the number of chunks. Failed requests
+are infinitely slow in everything that needs the completion, even if it started, and so are requests still open after
+the drain period. If the run was stopped, open requests have only the figures known by then. None is no value: a
+response of one chunk has no TPOT, nor has one that was not streamed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from twofold.bench.load.base import FAILURES, Outcome
-from twofold.bench.metrics.queue import Envelope
 from twofold.bench.metrics.rule import ended_s
 from twofold.bench.record import RequestSample, RunRecord
+
+FEWEST: Final = 20
+"""Minimum number of responses for an envelope."""
+
+METHOD: Final = "TTFT from send, less the convex lower envelope of TTFT over the tokens to prefill in this run"
+
+_Point: TypeAlias = tuple[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """The least time to the first output by tokens to prefill, to estimate the queue time of requests from outside.
+
+    TTFT from send without a queue grows at least linearly with the prompt, so the fastest requests of the run bound it:
+    the envelope is the greatest convex, nondecreasing function below all measured (tokens to prefill, TTFT from send).
+    The excess of a request is its queue time. Tokens that the server reports as cached are not prefilled. If every
+    request was queued, the estimate is too low by the shortest queue time.
+
+    tokens, seconds  corners, ascending; constant outside of them
+    """
+
+    tokens: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    @classmethod
+    def of(cls, samples: Iterable[RequestSample]) -> Envelope | None:
+        """The envelope of complete responses; None for fewer than ``FEWEST``."""
+        points = [point for point in map(_point, samples) if point is not None]
+        if len(points) < FEWEST:
+            return None
+        corners = _hull(_rising(_fastest(points)))
+        return cls(tuple(tokens for tokens, _ in corners), tuple(seconds for _, seconds in corners))
+
+    def at(self, tokens: int) -> float:
+        """Least seconds to the first output with that many tokens to prefill."""
+        after = bisect_right(self.tokens, tokens)
+        if after in (0, len(self.tokens)):
+            return self.seconds[0 if after == 0 else -1]
+        left, right = self.tokens[after - 1], self.tokens[after]
+        part = (tokens - left) / (right - left)
+        return self.seconds[after - 1] + part * (self.seconds[after] - self.seconds[after - 1])
+
+    def queue(self, sample: RequestSample) -> float | None:
+        """Seconds that a request waited beyond its prefill; None if its response is incomplete."""
+        point = _point(sample)
+        return None if point is None else max(0.0, point[1] - self.at(point[0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +78,9 @@ class RequestFigures:
     """Seconds; infinite for a failure, None for no value.
 
     longest_gap_s  between two chunks
-    queue_s        estimate of what TTFT from send has beyond prefill; see ``queue``
-    open_s         of a request that was open when someone stopped the run: how long it had been due
-    output_tokens  n of above; ``tokens_told`` says whether the server told it
+    queue_s        estimate of TTFT from send beyond prefill; see ``Envelope``
+    open_s         time since it was due, of a request that was open when the run was stopped
+    output_tokens  n as defined above; ``tokens_told``: whether the server reports it
     """
 
     index: int
@@ -56,11 +103,11 @@ class RequestFigures:
     def of(
         cls, sample: RequestSample, envelope: Envelope | None = None, stopped_s: float | None = None
     ) -> RequestFigures:
-        """``stopped_s``: when someone stopped the run, if anyone did."""
+        """``stopped_s`` is when the run was stopped, if it was."""
         due, answer = sample.ask.due_s, sample.answer
         missing = absent(sample, stopped_s is not None)
         first = None if sample.outcome in FAILURES else sample.first_s
-        tokens, told = output_tokens(sample)
+        tokens, counted = output_tokens(sample)
         return cls(
             index=sample.ask.index,
             due_s=due,
@@ -75,34 +122,34 @@ class RequestFigures:
             queue_s=None if envelope is None else envelope.queue(sample),
             open_s=stopped_s - due if stopped_s is not None and sample.outcome == "unfinished" else None,
             output_tokens=tokens,
-            tokens_told=told,
+            tokens_told=counted,
             chunks=len(answer.moments),
         )
 
 
 def request_figures(record: RunRecord) -> tuple[RequestFigures, ...]:
-    """Of every request of a run, in its order; also of those that no rule measures."""
+    """The figures of every request of a run, measured or not, in its order."""
     return figures_of(record.samples, record)
 
 
 def figures_of(samples: Sequence[RequestSample], record: RunRecord) -> tuple[RequestFigures, ...]:
-    """Of some requests of ``record``; all of its requests tell how long a prompt takes."""
+    """The figures of some requests of ``record``; the envelope is that of all its requests."""
     envelope = Envelope.of(record.samples)
     stopped = max(ended_s(record.samples), record.client.wall_s) if record.interrupted else None
     return tuple(RequestFigures.of(sample, envelope, stopped) for sample in samples)
 
 
 def absent(sample: RequestSample, stopped: bool) -> float | None:
-    """What a figure is that a request did not come to: infinite, or no value where it could still have."""
+    """The value of a figure that a request did not reach: infinite, or None if the run was stopped before."""
     if sample.outcome in FAILURES:
         return math.inf
     return math.inf if sample.outcome == "unfinished" and not stopped else None
 
 
 def output_tokens(sample: RequestSample) -> tuple[int, bool]:
-    """Tokens of an answer, and whether the server told them; else one for each chunk."""
-    told = sample.output_tokens
-    return (len(sample.answer.moments), False) if told is None else (told, True)
+    """Tokens of a completion, and whether the server reports them; otherwise one per chunk."""
+    counted = sample.output_tokens
+    return (len(sample.answer.moments), False) if counted is None else (counted, True)
 
 
 def _tpot(sample: RequestSample, tokens: int) -> float | None:
@@ -113,7 +160,7 @@ def _tpot(sample: RequestSample, tokens: int) -> float | None:
 
 
 def _e2e(sample: RequestSample) -> float | None:
-    """An answer without output ends when its reply does."""
+    """A completion without output ends with its response."""
     end = sample.ended_s if sample.last_s is None else sample.last_s
     return None if end is None else end - sample.ask.due_s
 
@@ -122,3 +169,47 @@ def _longest_gap(sample: RequestSample) -> float | None:
     if len(sample.answer.moments) < 2:
         return None
     return float(np.diff(np.frombuffer(sample.answer.moments, np.float64)).max())
+
+
+def prompt_tokens(sample: RequestSample) -> int:
+    """As the server counts them, or else as requested."""
+    counted = sample.answer.prompt_tokens
+    return sample.ask.input_tokens if counted is None else counted
+
+
+def _point(sample: RequestSample) -> _Point | None:
+    """Tokens to prefill and TTFT from send; None without a streamed, complete response."""
+    if sample.outcome != "ok" or sample.started_s is None or sample.first_s is None or not sample.answer.streamed:
+        return None
+    cached = sample.answer.cached_tokens or 0
+    return max(0, prompt_tokens(sample) - cached), sample.first_s - sample.started_s
+
+
+def _fastest(points: Iterable[_Point]) -> list[_Point]:
+    """The fastest of each length, ascending in length."""
+    least: dict[int, float] = {}
+    for tokens, seconds in points:
+        least[tokens] = min(seconds, least.get(tokens, seconds))
+    return sorted(least.items())
+
+
+def _rising(points: list[_Point]) -> list[_Point]:
+    """The points from the fastest on: a shorter prompt takes at most as long."""
+    start = min(range(len(points)), key=lambda at: points[at][1])
+    return points[start:]
+
+
+def _hull(points: list[_Point]) -> list[_Point]:
+    """Lower convex hull of points that ascend in length (A. M. Andrew, 1979)."""
+    hull: list[_Point] = []
+    for point in points:
+        while len(hull) >= 2 and _above(hull[-2], hull[-1], point):
+            hull.pop()
+        hull.append(point)
+    return hull
+
+
+def _above(left: _Point, middle: _Point, right: _Point) -> bool:
+    """Whether ``middle`` lies on or above the line from ``left`` to ``right``."""
+    rise = (right[1] - left[1]) * (middle[0] - left[0])
+    return (middle[1] - left[1]) * (right[0] - left[0]) >= rise

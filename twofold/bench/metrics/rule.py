@@ -1,4 +1,4 @@
-"""Which requests are measured."""
+"""The rule that selects measured requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from twofold.core.errors import ParameterError
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Seconds of the run: from ``from_s`` on, and before ``until_s``."""
+    """The interval [``from_s``, ``until_s``) of a run."""
 
     from_s: float
     until_s: float
@@ -24,9 +24,9 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class MeasurementRule:
-    """Requests are measured that are due in [warm-up, duration − cool-down); with no cool-down, to the very last.
+    """Measures requests due in [warm-up, duration − cool-down), or without an end if there is no cool-down.
 
-    By when a request was due, not by when it ended: a choice by its end would leave out just the slow ones.
+    Due times decide, since a choice by end times would exclude slow requests.
     """
 
     warmup_s: float = 0.0
@@ -38,7 +38,7 @@ class MeasurementRule:
                 raise ParameterError(f"{name} must be 0 seconds or more, not {value}", param=name)
 
     def window(self, duration_s: float) -> Window:
-        """When what is measured is due; empty where warm-up and cool-down leave nothing."""
+        """The window in which measured requests are due; it may be empty."""
         return Window(self.warmup_s, max(self.warmup_s, duration_s - self.cooldown_s))
 
     def measured(self, record: RunRecord) -> tuple[RequestSample, ...]:
@@ -47,7 +47,7 @@ class MeasurementRule:
         return tuple(sample for sample in record.samples if window.from_s <= sample.ask.due_s < end)
 
     def words(self, duration_s: float) -> str:
-        """The rule as a report states it."""
+        """The rule in a sentence for reports."""
         if not self.warmup_s and not self.cooldown_s:
             return "every request is measured"
         window = self.window(duration_s)
@@ -57,11 +57,11 @@ class MeasurementRule:
 
 
 def ended_s(samples: Sequence[RequestSample]) -> float:
-    """When the last that is known of some requests happened; 0 where nothing did."""
-    return max((_known_s(sample) for sample in samples), default=0.0)
+    """The last known time of requests; 0 without any."""
+    return max((_last_known_s(sample) for sample in samples), default=0.0)
 
 
-def _known_s(sample: RequestSample) -> float:
+def _last_known_s(sample: RequestSample) -> float:
     for moment in (sample.ended_s, sample.last_s, sample.sent_s, sample.started_s):
         if moment is not None:
             return moment

@@ -1,4 +1,4 @@
-"""All figures of a run."""
+"""The summary of a run."""
 
 from __future__ import annotations
 
@@ -10,20 +10,17 @@ from twofold.bench.metrics import notes
 from twofold.bench.metrics.chunks import Chunks, InterTokenLatency
 from twofold.bench.metrics.counts import RequestCounts, Tokens
 from twofold.bench.metrics.distribution import MeasureDistribution
-from twofold.bench.metrics.goodput import MeasuredGoodput, Verdict, mlperf
+from twofold.bench.metrics.goodput import MeasuredGoodput, Objectives, Verdict, mlperf
 from twofold.bench.metrics.notes import Note, cpu_share
-from twofold.bench.metrics.objectives import Objectives
-from twofold.bench.metrics.plain import plain
-from twofold.bench.metrics.queue import METHOD
 from twofold.bench.metrics.rates import Concurrency, Rates, due_window, span
-from twofold.bench.metrics.requests import RequestFigures, figures_of
+from twofold.bench.metrics.requests import METHOD, RequestFigures, figures_of
 from twofold.bench.metrics.rule import MeasurementRule
-from twofold.bench.record import ClientLoad, RunRecord
+from twofold.bench.record import Client, RunRecord, plain
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Distributions over requests; seconds."""
+    """Distributions of requests, in seconds."""
 
     ttft_s: MeasureDistribution
     ttft_sent_s: MeasureDistribution
@@ -43,7 +40,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredWindow:
-    """The rule, what it says of this run, and when the requests that it measures were due."""
+    """The rule, and the window in which measured requests were due."""
 
     warmup_s: float
     cooldown_s: float
@@ -63,15 +60,15 @@ class MeasuredWindow:
 
 @dataclass(frozen=True, slots=True)
 class ClientUsage:
-    """What the client itself used; ``cpu_share`` is of one core."""
+    """Resources that the client used; ``cpu_share`` is of one core."""
 
     cpu_share: float
-    load: ClientLoad
+    load: Client
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A run under a rule. ``goodput`` is None without objectives."""
+    """All figures of a run. ``goodput`` is None without objectives."""
 
     measured: MeasuredWindow
     requests: RequestCounts
@@ -86,7 +83,10 @@ class Summary:
     notes: tuple[Note, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data under the names of the fields: seconds, shares from 0 to 1, null as ``measured.failures`` says."""
+        """Plain data under the names of the fields: seconds, shares from 0 to 1;
+
+        ``measured.failures`` explains null.
+        """
         document: dict[str, Any] = plain(self)
         return document
 
@@ -94,9 +94,9 @@ class Summary:
 def summarise(
     record: RunRecord, rule: MeasurementRule | None = None, objectives: Objectives | None = None, *, template: int = 0
 ) -> Summary:
-    """Figures of the requests that ``rule`` measures; all of them without one.
+    """Figures of the requests that ``rule`` measures, by default all.
 
-    ``template`` tokens are at the start of all prompts, and cached for good reason.
+    template  tokens at the start of all prompts, which may be cached
     """
     rule = rule or MeasurementRule()
     measured = rule.measured(record)
@@ -117,16 +117,11 @@ def summarise(
         mlperf=mlperf(latency.ttft_s, latency.tpot_s),
         tokens=tokens,
         client=ClientUsage(cpu_share(record.client), record.client),
-        notes=(*_notes(record, requests, latency, itl, tokens), *notes.prompt_notes(measured, template)),
-    )
-
-
-def _notes(
-    record: RunRecord, requests: RequestCounts, latency: Latency, itl: InterTokenLatency, tokens: Tokens
-) -> tuple[Note, ...]:
-    return (
-        *notes.run_notes(record, requests),
-        *notes.client_notes(record.client),
-        *notes.measure_notes(latency.ttft_s, latency.schedule_delay_s, itl, tokens),
-        *notes.size_notes(latency.ttft_s),
+        notes=(
+            *notes.run_notes(record, requests),
+            *notes.client_notes(record.client),
+            *notes.measure_notes(latency.ttft_s, latency.schedule_delay_s, itl, tokens),
+            *notes.size_notes(latency.ttft_s),
+            *notes.prompt_notes(measured, template),
+        ),
     )

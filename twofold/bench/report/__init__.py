@@ -1,1 +1,1 @@
-"""What a bench tells: a document that machines read, tables, and a page with plots."""
+"""Reports: the JSON document, CSV, tables on terminals, and an HTML page with charts."""

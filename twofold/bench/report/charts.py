@@ -1,4 +1,4 @@
-"""The charts of one run."""
+"""The charts of one run, and of several runs by rate or concurrency."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from twofold.bench.draw import Axis, Chart, Dots, Guide, Mark, Span, Spans, StepLine, duration, number, share
+from twofold.bench.draw import Axis, Chart, Dots, Guide, Line, Mark, Span, Spans, StepLine, duration, number, share
 from twofold.bench.draw.marks import Point
 from twofold.bench.draw.scale import nice_step
 from twofold.bench.report import figures
-from twofold.bench.report.document import Request, Run
+from twofold.bench.report.document import Document, Request, Run
+from twofold.bench.report.figures import Measure, SweepParameter
 from twofold.bench.report.gather import moments_of
 
 Floats = npt.NDArray[np.float64]
@@ -25,7 +26,8 @@ _MAX_DOTS: Final = 1500
 _BINS: Final = 80
 _SPREAD: Final = 8.0
 _FAR: Final = 2.0
-"""Times the slowest request: an objective beyond it would only press the curve together."""
+"""Multiple of the slowest request beyond which an objective is not shown, as it would compress the curve."""
+_PERCENTILES: Final = (("P50", "p50"), ("P90", "p90"), ("P99", "p99"))
 
 _NO_WAIT_S: Final = 1e-3
 _BLUE, _ORANGE, _GREEN, _PINK, _OLIVE, _, _GREY = range(7)
@@ -35,7 +37,7 @@ _TIME: Final = Axis("time since start", form=duration, low=0.0, tight=True)
 
 
 def charts_of(run: Run) -> Iterator[Chart]:
-    """Those that the run has data for."""
+    """The charts that the run has data for."""
     made = (ttft(run), tpot(run), itl(run), over_time(run), throughput(run), open_requests(run), by_prompt(run))
     yield from (chart for chart in made if chart is not None)
 
@@ -55,19 +57,19 @@ def tpot(run: Run) -> Chart | None:
 
 
 def itl(run: Run) -> Chart | None:
-    """None where the document leaves chunks out."""
+    """None for a document without chunks."""
     gaps = [np.frombuffer(each.gaps_us, np.int64) for each in _measured(run) if each.gaps_us]
     if not gaps:
         return None
     values = np.asarray(np.concatenate(gaps) * 1e-6, np.float64)
     floor = _time_axis((values,)).low or 0.0
-    shown = [(max(x, floor), y) for x, y in cdf(values)]  # gaps below the axis lie on its left end
+    shown = [(max(x, floor), y) for x, y in cdf(values)]  # gaps below the axis are drawn at its left end
     marks = (StepLine(shown, "", _PINK),)
     return _distribution("Inter-token latency: gaps between chunks", marks, (values,), run, "itl")
 
 
 def over_time(run: Run) -> Chart | None:
-    """Where in the run it was slow, and whether the client was late."""
+    """TTFT and schedule delay by due time."""
     rows = _some([each for each in _measured(run) if each.ttft_s is not None])
     if not rows:
         return None
@@ -89,7 +91,7 @@ def over_time(run: Run) -> Chart | None:
 
 
 def throughput(run: Run) -> Chart | None:
-    """Tokens by when they came; a request without chunks counts at its end."""
+    """Tokens by arrival time; a request without chunks counts at its end."""
     moments, tokens = _arrivals(run.requests)
     if not len(moments):
         return None
@@ -102,7 +104,7 @@ def throughput(run: Run) -> Chart | None:
 
 
 def open_requests(run: Run) -> Chart | None:
-    """How many requests were with the server, and how many waited at the client."""
+    """Requests open at the server, and waiting in the client."""
     over = _over(run)
     sent = [(each.started_s, _end(each, over)) for each in run.requests if each.started_s is not None]
     delays = [(each.due_s, each.started_s) for each in run.requests if each.started_s is not None]
@@ -116,7 +118,7 @@ def open_requests(run: Run) -> Chart | None:
 
 
 def by_prompt(run: Run) -> Chart | None:
-    """What a prompt's length costs; None where all are as long."""
+    """TTFT by prompt length; None with fewer than three lengths."""
     rows = _some([each for each in _measured(run) if each.ttft_sent_s is not None])
     points = [(float(_prompt(each)), each.ttft_sent_s or 0.0) for each in rows]
     if len({x for x, _ in points}) < 3:
@@ -131,7 +133,7 @@ def by_prompt(run: Run) -> Chart | None:
 
 
 def timeline(run: Run) -> Chart | None:
-    """A row for each request, from when it was due; of long runs the first."""
+    """A row for each of the first requests, from its due time."""
     rows = [each for each in run.requests if each.measured][:MAX_ROWS]
     if not rows:
         return None
@@ -158,10 +160,111 @@ def timeline(run: Run) -> Chart | None:
     )
 
 
-def cdf(values: Floats) -> list[Point]:
-    """Of values, in any order, the share that does not exceed each; infinite ones only count.
+def curves_of(document: Document) -> Iterator[Chart]:
+    """Charts of several runs: latency and throughput by rate or concurrency, and throughput by TPOT."""
+    runs = document.runs
+    if len(runs) < 2:
+        return
+    found_rate = None if document.search is None else figures.figure(document.search, "rate")
+    for measure, name in ((figures.TTFT, "ttft"), (figures.TPOT, "tpot")):
+        chart = latency_by_step(runs, measure, name, found_rate, joined=document.search is None)
+        if chart is not None:
+            yield chart
+    for found in (throughput_by_step(runs, joined=document.search is None), pareto(runs)):
+        if found is not None:
+            yield found
 
-    Of many, some hundred points are taken: evenly by rank, and closer to the slow end.
+
+def latency_by_step(
+    runs: Sequence[Run], measure: Measure, objective: str, found_rate: float | None = None, *, joined: bool = True
+) -> Chart | None:
+    """Percentiles by requested rate or concurrency; ``found_rate`` is the result of a search."""
+    step = figures.step_of(runs)
+    lines: list[Line | Dots] = []
+    for colour, (title, name) in enumerate(_PERCENTILES):
+        points = _curve(runs, step, measure, name)
+        dots = Dots(points, title, colour, radius=4.5 - colour)  # overlapping dots are all visible
+        # a search tries close rates several times: a line through them would zigzag
+        lines += [dots] if not joined else [Line(points, title, colour), dots]
+    if not any(line.points for line in lines):
+        return None
+    limit = figures.objectives(runs[0]).get(objective)
+    guides = [] if limit is None else [Guide("y", limit, f"objective {duration(limit)}")]
+    if found_rate is not None and step is figures.RATE:
+        guides.append(Guide("x", found_rate, f"sustained: {number(found_rate)}/s"))
+    note = "A percentile that failures make infinite is not shown." if _endless(runs, measure) else ""
+    return Chart(
+        f"{measure.name} against {step.word}",
+        (*lines, *guides),
+        _axis(step),
+        Axis(measure.name, form=duration, low=0.0),
+        note,
+    )
+
+
+def throughput_by_step(runs: Sequence[Run], *, joined: bool = True) -> Chart | None:
+    """Achieved against requested rates: they diverge where the server is saturated."""
+    step = figures.step_of(runs)
+    pairs = [(step.of(run), figures.achieved(run, "requests_per_s")) for run in runs]
+    points = sorted((across, got) for across, got in pairs if across is not None and got is not None)
+    if not points:
+        return None
+    marks: list[Mark] = [Dots(points, "achieved", _BLUE)]
+    if joined:
+        marks.insert(0, Line(points, "achieved", _BLUE))
+    if step is figures.RATE:
+        end = points[-1][0]
+        marks.insert(0, Line([(0.0, 0.0), (end, end)], "requested", _ORANGE, dashed=True))
+    return Chart(f"Throughput against {step.word}", tuple(marks), _axis(step), Axis("requests/s", low=0.0))
+
+
+def pareto(runs: Sequence[Run]) -> Chart | None:
+    """A dot for each run; the line joins the Pareto-optimal ones."""
+    found = [
+        (
+            figures.of(run, figures.TPOT).p50,
+            figures.figure(run.summary, "rates", "achieved", "output_tokens_per_s"),
+            run,
+        )
+        for run in runs
+    ]
+    rows = [(tpot, tokens, run) for tpot, tokens, run in found if tpot is not None and tokens is not None]
+    if len(rows) < 2:
+        return None
+    step = figures.step_of(runs)
+    titles = [step.at(run) for _, _, run in rows]
+    points = [(tpot, tokens) for tpot, tokens, _ in rows]
+    marks = (Line(front(points), "Pareto front", _ORANGE), Dots(points, "runs", _BLUE, titles, 4.5))
+    x = Axis("TPOT P50", form=duration, low=0.0)
+    return Chart("Throughput against TPOT", marks, x, Axis("output tokens/s", low=0.0))
+
+
+def front(points: Sequence[Point]) -> list[Point]:
+    """The points of which no other has a lower x and a higher y; ascending."""
+    kept: list[Point] = []
+    for x, y in sorted(points, key=lambda point: (point[0], -point[1])):
+        if not kept or y > kept[-1][1]:
+            kept.append((x, y))
+    return kept
+
+
+def _curve(runs: Sequence[Run], step: SweepParameter, measure: Measure, name: str) -> list[Point]:
+    pairs = [(step.of(run), figures.of(run, measure).at(name)) for run in runs]
+    return sorted((across, value) for across, value in pairs if across is not None and value is not None)
+
+
+def _endless(runs: Sequence[Run], measure: Measure) -> bool:
+    return any(figures.of(run, measure).p99 == float("inf") for run in runs)
+
+
+def _axis(step: SweepParameter) -> Axis:
+    return Axis(step.axis, low=0.0, tight=True)
+
+
+def cdf(values: Floats) -> list[Point]:
+    """The distribution function of values in any order; infinite ones only count.
+
+    Of many values some hundred points are taken, evenly by rank and more densely at the slow end.
     """
     n = len(values)
     ascending = np.sort(values[np.isfinite(values)])
@@ -189,7 +292,7 @@ def _distribution(
 
 
 def _time_axis(values: Sequence[Floats]) -> Axis:
-    """Logarithmic where the slow are far from the rest."""
+    """Logarithmic if the slowest values are far from the rest."""
     finite = np.concatenate([each[np.isfinite(each)] for each in values])
     middle = float(np.median(finite)) if len(finite) else 0.0
     kind: Literal["log", "linear"] = "log" if middle > 0 and float(finite.max()) > _SPREAD * middle else "linear"
@@ -206,31 +309,33 @@ def _measured(run: Run) -> list[Request]:
 
 
 def _some(rows: Sequence[Request]) -> list[Request]:
-    """The slowest, and of the others every so many."""
+    """The slowest rows and a regular sample of the others."""
     if len(rows) <= _MAX_DOTS:
         return list(rows)
     slow = sorted(rows, key=lambda each: -(each.ttft_s or 0.0))[: _MAX_DOTS // 5]
-    kept = {each.index for each in (*slow, *rows[:: len(rows) // _MAX_DOTS + 1])}
-    return [each for each in rows if each.index in kept]
+    indexes = {each.index for each in (*slow, *rows[:: len(rows) // _MAX_DOTS + 1])}
+    return [each for each in rows if each.index in indexes]
 
 
 def _arrivals(requests: Iterable[Request]) -> tuple[Floats, Floats]:
-    """Moments of output, and tokens that came then."""
+    """Arrival times of output, and tokens at each."""
     moments: list[Floats] = [np.empty(0)]
     tokens: list[Floats] = [np.empty(0)]
     for each in requests:
         came = np.asarray(moments_of(each)) if each.gaps_us is not None else np.array([each.last_s or -1.0])
         if each.first_s is None or not len(came):
             continue
-        told = each.chunk_tokens if each.gaps_us is not None else None
+        counts = each.chunk_tokens if each.gaps_us is not None else None
         even = (each.output_tokens or each.chunks) / len(came)
         moments.append(came)
-        tokens.append(np.full(len(came), even) if told is None else np.broadcast_to(np.asarray(told, float), len(came)))
+        tokens.append(
+            np.full(len(came), even) if counts is None else np.broadcast_to(np.asarray(counts, float), len(came))
+        )
     return np.concatenate(moments), np.concatenate(tokens)
 
 
 def _level(spans: Sequence[tuple[float, float]]) -> list[Point]:
-    """How many spans cover each moment."""
+    """The number of spans that cover each time."""
     changes = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
     level, points = 0, [(0.0, 0.0)]
     for moment, change in changes:
@@ -240,11 +345,11 @@ def _level(spans: Sequence[tuple[float, float]]) -> list[Point]:
 
 
 def _phases(row: int, each: Request, over: float) -> Iterator[tuple[str, Span]]:
-    """Which phase, and when; ``over``: when the run was."""
+    """Phases and their spans; ``over`` is the end of the run."""
     if each.started_s is None:
         return
     yield "in the client", Span(row, each.due_s, each.started_s, f"request {each.index} waited at the client")
-    if each.first_s is None:  # whether its prompt was ever computed is unknown
+    if each.first_s is None:  # whether its prompt was computed is unknown
         yield "no output", Span(row, each.started_s, _end(each, over), f"request {each.index}: no output")
         return
     prompt = f"prefill of {_prompt(each)} tokens"
@@ -264,14 +369,14 @@ def _prompt(each: Request) -> int:
 
 
 def _end(each: Request, over: float) -> float:
-    """When it ended; ``over``, the end of the run, if it was open then."""
+    """The end of a request; ``over``, the end of the run, if it was still open."""
     if each.outcome == "unfinished" and each.started_s is not None:
         return over
     return max(_moments(each), default=each.due_s)
 
 
 def _over(run: Run) -> float:
-    """The last moment that any request has."""
+    """The latest time of any request."""
     return max((moment for each in run.requests for moment in _moments(each)), default=run.duration_s)
 
 

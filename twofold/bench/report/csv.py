@@ -1,7 +1,7 @@
-"""A row for each request, for spreadsheets and data frames: the request of the document, without its chunks.
+"""A CSV row for each request of a document, without chunks.
 
-A spreadsheet takes a text that begins with one of ``= + - @``, a tab or a carriage return for a formula, and what a
-server said may be one: such texts get an apostrophe in front (OWASP, "CSV Injection").
+Spreadsheets treat texts that begin with ``= + - @``, a tab or a carriage return as formulas, and messages of servers
+may be such texts: they get an apostrophe in front (OWASP, "CSV Injection").
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Final, TextIO
 
 from twofold.bench.report.document import Document, Request
 
-_LEFT_OUT: Final = frozenset({"gaps_us", "chunk_tokens"})
+_EXCLUDED: Final = frozenset({"gaps_us", "chunk_tokens"})
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
-REQUEST_COLUMNS: Final = tuple(name for name in Request.__struct_fields__ if name not in _LEFT_OUT)
+REQUEST_COLUMNS: Final = tuple(name for name in Request.__struct_fields__ if name not in _EXCLUDED)
 COLUMNS: Final = ("run", *REQUEST_COLUMNS)
-"""Of the table; ``run`` counts from 0."""
+"""``run`` counts from 0."""
 
 
 def write_csv(document: Document, file: TextIO) -> None:
-    """Writes all runs, a head first. ``file`` is open for text with ``newline=""``."""
+    """Writes a head and all runs. ``file`` is a text file opened with ``newline=""``."""
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
     writer.writerows(_rows(document))
@@ -41,7 +41,7 @@ def _rows(document: Document) -> Iterator[list[object]]:
 
 
 def _cell(value: object) -> object:
-    """Nothing for null; 0 and 1 for no and yes; lines of a text joined, for not every reader takes them."""
+    """Empty for null; 0 and 1 for booleans; lines of a text joined, since some readers fail on line ends."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -1,45 +1,47 @@
-"""The document of a bench: everything that was asked, sent, measured and found, for machines to read.
+"""The JSON document of a benchmark: settings, requests, figures and results.
 
-Its laws:
+- Times are seconds of a run's clock, rounded to microseconds; gaps between chunks are whole microseconds.
+- A measure is null if it is infinite, since its request failed, and if it does not exist, such as TPOT of one token.
+  ``outcome`` and ``Run.figures`` tell them apart.
+- It contains no prompts, completions or keys.
+- Fields may be added to schema 1 only with a default; readers reject unknown fields.
 
-- Times are seconds of a run's clock, to the microsecond; gaps between chunks are whole microseconds.
-- A measure that has no bound, since its request failed, is null, and ``outcome`` says that it did. A measure that does
-  not exist, such as TPOT of one token, is null as well. ``Run.figures`` tells them apart.
-- No prompt, no answer and no key is in it.
-- Fields may be added to schema 1 only with a default; what a reader does not know, it refuses.
-
-A JSON Schema of it is made from the classes below (``json_schema``), and so are its reader and its writer.
+The JSON Schema, the reader and the writer are derived from the classes below. To write the schema's file:
+``python -m twofold.bench.report.document docs/bench.schema.json``.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from array import array
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
+import orjson
 from msgspec import Meta
 
 from twofold.bench.load.base import FAILURES, Outcome
+from twofold.bench.record import Client, Count
 from twofold.core.errors import ParameterError
 
 if TYPE_CHECKING:
     Integers: TypeAlias = array[int]
 else:
-    Integers = array  # Python 3.11 gives it no parameter at run time
+    Integers = array  # not generic at run time in Python 3.11
 
 SCHEMA: Final = "twofold.bench/1"
 SCHEMA_URL: Final = "https://json-schema.org/draft/2020-12/schema"
-_MAX_TOLD: Final = 300
+_MAX_QUOTED: Final = 300
 
 Plain: TypeAlias = Mapping[str, Any]
-Count: TypeAlias = Annotated[int, Meta(ge=0)]
 
 
 class Microseconds(Integers):
-    """Gaps of one answer: eight bytes each, however many there are."""
+    """Gaps of one response, eight bytes each."""
 
     def __new__(cls, values: Any = ()) -> Microseconds:
         made: Microseconds = super().__new__(cls, "q", values)
@@ -97,25 +99,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = None
 
     def unbounded(self, value: float | None, *, interrupted: bool) -> float | None:
-        """A measure of this request with what JSON cannot say: infinite where it failed, or was never to end.
+        """A measure of this request, infinite if it failed or did not finish in the drain period.
 
-        ``interrupted``: someone stopped its run, so that what was open then is not slow, but unknown.
+        ``interrupted``: the run was stopped, so measures of open requests are unknown.
         """
         if value is not None:
             return value
-        endless = self.outcome in FAILURES or (self.outcome == "unfinished" and not interrupted)
-        return math.inf if endless else None
-
-
-class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the client itself did, to tell whether it was the bottleneck."""
-
-    wall_s: float
-    cpu_s: Annotated[float, Meta(description="processor seconds of the client's process in wall_s")]
-    lag_p50_s: Annotated[float, Meta(description="how long bytes lay in the kernel before the client read them")]
-    lag_p99_s: float
-    stamps: Annotated[Literal["kernel", "client"], Meta(description="whose moments of arrival these are")]
-    events: Annotated[Count, Meta(description="events of all kinds that were read")]
+        failed = self.outcome in FAILURES or (self.outcome == "unfinished" and not interrupted)
+        return math.inf if failed else None
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -130,7 +121,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     requests: list[Request]
 
     def figures(self, name: Literal["ttft_s", "ttft_sent_s", "tpot_s", "e2e_s"]) -> list[float | None]:
-        """One measure of the requests that the summary counts, in their order; failures are infinite."""
+        """One measure of the measured requests, in their order; failures are infinite."""
         return [
             request.unbounded(getattr(request, name), interrupted=self.interrupted)
             for request in self.requests
@@ -173,38 +164,35 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     sweep: Annotated[Plain | None, Meta(description="the rates that were asked")] = None
 
     def to_json(self) -> bytes:
-        """One line of UTF-8; what has no place in it, such as half of a surrogate pair, becomes a question mark."""
-        encoder = _encoder()
+        """One line of UTF-8; lone surrogates become question marks."""
+        encoder = msgspec.json.Encoder(enc_hook=_encoded)
         try:
             return encoder.encode(self)
         except UnicodeEncodeError:
             return encoder.encode(_sound(msgspec.to_builtins(self, enc_hook=_encoded)))
 
     def without_requests(self) -> Document:
-        """The same with what sums them up alone."""
+        """A copy with only the summaries."""
         runs = [msgspec.structs.replace(run, requests=[]) for run in self.runs]
         return msgspec.structs.replace(self, runs=runs)
 
     def write(self, path: Path) -> None:
-        """Writes it whole or not at all. Raises OSError."""
+        """Writes the file atomically. Raises OSError."""
         part = path.with_name(path.name + ".part")
         part.write_bytes(self.to_json() + b"\n")
         part.replace(path)
 
 
 def read(text: bytes | str) -> Document:
-    """The document of ``Document.to_json``.
-
-    Raises ParameterError for anything else, and says whether it is of another schema.
-    """
+    """Reads the output of ``Document.to_json``. Raises ParameterError for anything else, with the reason."""
     try:
-        return _decoder().decode(text)
+        return msgspec.json.decode(text, type=Document, dec_hook=_decoded)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _stranger(text, error) from None
+        raise _invalid(text, error) from None
 
 
 def read_file(path: Path) -> Document:
-    """As ``read``, of a file, whose name its errors tell."""
+    """As ``read``, with the name of the file in errors."""
     try:
         return read(path.read_bytes())
     except OSError as error:
@@ -214,17 +202,23 @@ def read_file(path: Path) -> Document:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) that every document holds to."""
+    """The JSON Schema (draft 2020-12) of documents."""
     schema = msgspec.json.schema(Document, schema_hook=_hook_schema)
     return {"$schema": SCHEMA_URL, "title": SCHEMA, **schema}
 
 
-def _encoder() -> msgspec.json.Encoder:
-    return msgspec.json.Encoder(enc_hook=_encoded)
+def schema_file() -> bytes:
+    """The content of docs/bench.schema.json."""
+    return orjson.dumps(json_schema(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def _decoder() -> msgspec.json.Decoder[Document]:
-    return msgspec.json.Decoder(Document, dec_hook=_decoded)
+def main(arguments: list[str]) -> int:
+    """Writes the schema to the file in the only argument."""
+    if len(arguments) != 1:
+        print("usage: python -m twofold.bench.report.document FILE", file=sys.stderr)
+        return 2
+    Path(arguments[0]).write_bytes(schema_file())
+    return 0
 
 
 def _encoded(value: object) -> list[int]:
@@ -234,7 +228,7 @@ def _encoded(value: object) -> list[int]:
 
 
 def _sound(value: Any) -> Any:
-    """Plain data with texts that UTF-8 has bytes for."""
+    """Plain data whose texts can be encoded as UTF-8."""
     match value:
         case str():
             return value.encode("utf-8", "replace").decode()
@@ -247,12 +241,10 @@ def _sound(value: Any) -> Any:
 
 
 def _decoded(kind: type, value: object) -> object:
-    if kind is not Microseconds or not isinstance(value, list):
-        raise ValueError("expected a list of whole microseconds")
-    try:
-        return Microseconds(value)
-    except (TypeError, OverflowError):
-        raise ValueError("expected a list of whole microseconds") from None
+    if kind is Microseconds and isinstance(value, list):
+        with suppress(TypeError, OverflowError):
+            return Microseconds(value)
+    raise ValueError("expected a list of whole microseconds")
 
 
 def _hook_schema(kind: type) -> dict[str, Any]:
@@ -262,26 +254,30 @@ def _hook_schema(kind: type) -> dict[str, Any]:
 
 
 class _Head(msgspec.Struct):
-    """As much as tells what a JSON text is."""
+    """The field that identifies a document."""
 
     schema: str | None = None
 
 
-def _stranger(text: bytes | str, error: Exception) -> ParameterError:
-    """Says what a text is that is no document."""
+def _invalid(text: bytes | str, error: Exception) -> ParameterError:
+    """The error for a text that is no document."""
     try:
         schema = msgspec.json.decode(text, type=_Head).schema
     except msgspec.ValidationError:
-        return _refusal("This is no document of a bench.")
+        return _refusal("This is not a document of twofold bench.")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _refusal(f"This is not valid JSON: {error!s:.{_MAX_TOLD}}.")
+        return _refusal(f"This is not valid JSON: {error!s:.{_MAX_QUOTED}}.")
     if schema == SCHEMA:
-        return _refusal(f"This document is not as schema {SCHEMA} says: {error!s:.{_MAX_TOLD}}.")
+        return _refusal(f"This document does not match schema {SCHEMA}: {error!s:.{_MAX_QUOTED}}.")
     if schema is not None and schema.startswith("twofold.bench/"):
-        return _refusal(f"This document has schema {schema!r:.60}, and only {SCHEMA} is known here.")
-    return _refusal(f"This is no document of a bench: its schema is not {SCHEMA}.")
+        return _refusal(f"This document has schema {schema!r:.60}; only {SCHEMA} is supported.")
+    return _refusal(f"This is not a document of twofold bench: its schema is not {SCHEMA}.")
 
 
 def _refusal(message: str) -> ParameterError:
     hint = "Give a file that `twofold bench serve` or `twofold bench run` wrote with --json or --output."
     return ParameterError(message, param="document", hint=hint)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

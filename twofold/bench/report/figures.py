@@ -1,6 +1,6 @@
-"""Figures of a run as its document holds them, and which of them a report shows.
+"""Reads the figures of a run from its document, and lists those that reports show.
 
-A document may come from elsewhere: what it lacks is no figure, and never an error of the report.
+A document may come from elsewhere, so missing or odd figures are None and never an error.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from twofold.bench.metrics.distribution import NOTHING, MeasureDistribution
 from twofold.bench.report.document import Run
 
 _FINITE: Final = frozenset({"n", "failed", "mean", "std"})
-"""Of a distribution, what is never infinite."""
+"""Figures of a distribution that are never infinite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A row of the table of latencies; ``path`` is where the summary holds its distribution."""
+    """A row of the table of latencies; ``path`` leads to its distribution in the summary."""
 
     name: str
     path: tuple[str, str]
@@ -66,14 +66,15 @@ RATES: Final = (
     ("total tokens/s", "total_tokens_per_s"),
 )
 WINDOWS: Final = (
-    ("offered", "requests that became due in the measured window"),
-    ("achieved", "complete responses, up to the end of the last one"),
-    ("steady", "everything received within the measured window"),
+    ("offered", "asked", "requests that became due in the measured window"),
+    ("achieved", "achieved", "complete responses, up to the end of the last one"),
+    ("steady", "steady", "everything received within the measured window"),
 )
+"""Title, name in the document, and meaning of rates."""
 
 
 def look(summary: Mapping[str, Any], *path: str) -> Any:
-    """What is at the end of ``path``; None where there is nothing."""
+    """The value at ``path``; None if it is missing."""
     found: Any = summary
     for name in path:
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -81,18 +82,18 @@ def look(summary: Mapping[str, Any], *path: str) -> Any:
 
 
 def figure(summary: Mapping[str, Any], *path: str) -> float | None:
-    """A number; None where there is none."""
+    """The number at ``path``; None if it is missing."""
     found = look(summary, *path)
     return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
 
 
 def count(summary: Mapping[str, Any], *path: str) -> int:
-    """A whole number; 0 where there is none."""
+    """The whole number at ``path``; 0 if it is missing."""
     return int(figure(summary, *path) or 0)
 
 
 def distribution(summary: Mapping[str, Any], *path: str) -> MeasureDistribution:
-    """With what JSON cannot say: a percentile that is null, of values that there are, is infinite."""
+    """The distribution at ``path``; its null percentiles are infinite, unless it has no values."""
     found = look(summary, *path)
     if not isinstance(found, Mapping) or not figure(found, "n"):
         return NOTHING
@@ -106,7 +107,7 @@ def of(run: Run, measure: Measure) -> MeasureDistribution:
 
 
 def objectives(run: Run) -> dict[str, float]:
-    """Seconds that each measure may take; none without objectives."""
+    """Limits of measures in seconds; empty without objectives."""
     found = look(run.summary, "goodput", "objectives")
     pairs = found.items() if isinstance(found, Mapping) else ()
     return {str(name): float(limit) for name, limit in pairs if isinstance(limit, int | float)}
@@ -117,30 +118,30 @@ def asked_rate(run: Run) -> float | None:
 
 
 def wanted_rate(run: Run) -> float | None:
-    """The mean rate of random or even arrivals, as it was asked for; None of traces and closed loops."""
+    """The requested rate of arrivals; None for traces and closed loops."""
     return figure(run.load, "arrivals", "rate")
 
 
 def offered_rate(run: Run) -> float | None:
-    """The rate that was asked for, or else the one at which requests became due."""
+    """The requested rate, or else the rate at which requests became due."""
     found = wanted_rate(run)
     return asked_rate(run) if found is None else found
 
 
 def waits(run: Run) -> bool:
-    """Whether requests wait for answers to others, so that nobody asked for a rate: a closed loop, or held sessions."""
+    """Whether requests wait for others, so that there is no requested rate: in closed loops and with held sessions."""
     load = run.load
     return look(load, "kind") in ("closed", "sessions") and look(load, "arrivals") is None
 
 
 def achieved(run: Run, name: str) -> float | None:
-    """A rate of ``RATES``, of answers that are complete."""
+    """A rate of ``RATES`` of complete responses."""
     return figure(run.summary, "rates", "achieved", name)
 
 
 @dataclass(frozen=True, slots=True)
 class SweepParameter:
-    """What differs between the runs of a sweep: ``of`` a run, in words for a table and for an axis, and its unit."""
+    """The parameter that differs between runs: its value ``of`` a run, its titles, and its unit."""
 
     title: str
     axis: str
@@ -154,7 +155,7 @@ class SweepParameter:
 
 
 def clients(run: Run) -> float | None:
-    """How many clients a closed loop has; None of any other load."""
+    """The clients of a closed loop; None for other loads."""
     return figure(run.load, "concurrency") if look(run.load, "kind") == "closed" else None
 
 
@@ -163,21 +164,16 @@ CLIENTS: Final = SweepParameter("concurrency", "concurrency", "concurrency", cli
 
 
 def step_of(runs: Sequence[Run]) -> SweepParameter:
-    """Clients where all runs are closed loops, else the rate."""
+    """The concurrency if all runs are closed loops, else the rate."""
     return CLIENTS if runs and all(clients(run) is not None for run in runs) else RATE
 
 
 def run_titles(step: SweepParameter) -> tuple[str, ...]:
-    """Of a table with a row for each run."""
+    """Titles of a table with a row for each run."""
     latency = ("TTFT P50", "TTFT P99", "TPOT P50", "TPOT P99")
     return ("run", step.title, "offered/s", "achieved/s", "tokens/s", *latency, "met")
 
 
 def by_step(runs: Sequence[Run], step: SweepParameter) -> list[tuple[int, Run]]:
-    """Runs with their places, by rising rate or concurrency."""
+    """Runs with their indexes, by rising rate or concurrency."""
     return sorted(enumerate(runs), key=lambda each: (step.of(each[1]) or 0.0, each[0]))
-
-
-def window_of(title: str) -> str:
-    """The name of a window in the document."""
-    return {"offered": "asked"}.get(title, title)

@@ -1,30 +1,79 @@
-"""A page of the whole document: opens offline, asks nothing of any server, runs no script, and may be printed.
+"""The report as one HTML page: it works offline, loads nothing, runs no script, and can be printed.
 
-Everything in it that a server, a model or a user named is escaped; a policy in its head forbids what it does not need.
+All names and messages of servers, models and users are escaped, and a content security policy forbids the rest.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
-from twofold.bench.draw import STYLE, Chart, number, share, svg
+from twofold.bench.draw import STYLE, Chart, number, svg
 from twofold.bench.draw.svg import text
 from twofold.bench.report import figures, words
-from twofold.bench.report.charts import charts_of, timeline
-from twofold.bench.report.curves import curves_of
+from twofold.bench.report.charts import charts_of, curves_of, timeline
 from twofold.bench.report.document import Document, Run
-from twofold.bench.report.figures import COLUMNS, MEASURES, RATES, WINDOWS, SweepParameter
-from twofold.bench.report.page import CSS
+from twofold.bench.report.figures import MEASURES, WINDOWS
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _TIMELINE_ROW: Final = 5.0
 _MAX_ERRORS: Final = 50
 
+_LIGHT: Final = (
+    "--ink:#1c2024;--faint:#5b636b;--rule:#e3e6e9;--paper:#ffffff;--tint:#f5f7f9;--warn:#8a4b00;--soft:#fff4e2"
+)
+_DARK: Final = (
+    "--ink:#e8eaed;--faint:#9aa3ab;--rule:#32373c;--paper:#15181b;--tint:#1d2125;--warn:#ffc078;--soft:#332612"
+)
+
+CSS: Final = "\n".join(
+    (
+        f":root{{color-scheme:light dark;{_LIGHT}}}",
+        f"@media (prefers-color-scheme:dark){{:root{{{_DARK}}}}}",
+        "*{box-sizing:border-box}",
+        "body{margin:0;background:var(--paper);color:var(--ink);font:15px/1.5 system-ui,sans-serif}",
+        "main{max-width:1180px;margin:0 auto;padding:24px 20px 60px}",
+        "h1{font-size:26px;line-height:1.2;margin:0;overflow-wrap:anywhere}",
+        "h2{font-size:17px;margin:32px 0 8px}",
+        ".kind{margin:0 0 4px;color:var(--faint);font-size:13px;letter-spacing:.04em}",
+        ".where{margin:6px 0 0;color:var(--faint);overflow-wrap:anywhere}",
+        ".verdict{margin:22px 0 0;font-size:18px;line-height:1.45;max-width:62em}",
+        ".verdict p{margin:0 0 6px}",
+        ".notes{margin:16px 0 0;padding:10px 14px 10px 32px;border-radius:6px}",
+        ".notes{background:var(--soft);color:var(--warn)}",
+        ".scroll{overflow-x:auto}",
+        "table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}",
+        "th,td{padding:6px 10px;border-bottom:1px solid var(--rule);text-align:right;white-space:nowrap}",
+        "thead th{color:var(--faint);font-weight:500;font-size:13px}",
+        "tbody th{font-weight:600;position:sticky;left:0;background:var(--paper)}",
+        "th:first-child,.words td,.words th{text-align:left}",
+        ".words td:last-child{white-space:normal;overflow-wrap:anywhere;min-width:16em}",
+        ".gallery{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,460px),1fr))}",
+        ".gallery{gap:28px 36px;margin-top:32px;align-items:end}",
+        "figure{margin:0;min-width:0}",
+        "figure.wide{margin-top:32px;overflow-x:auto}",
+        "figure.wide svg{min-width:640px}",
+        "details{margin-top:14px;border-top:1px solid var(--rule);padding-top:12px}",
+        "details.run{margin-top:20px}",
+        "summary{cursor:pointer;font-weight:600}",
+        "dl{display:grid;grid-template-columns:minmax(9em,max-content) 1fr;gap:4px 20px;margin:10px 0}",
+        "dt{color:var(--faint)}",
+        "dd{margin:0;overflow-wrap:anywhere}",
+        "@media (max-width:600px){main{padding:16px 14px 40px}dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:8px}",
+        ".verdict{font-size:16px}}",
+        f"@media print{{:root{{{_LIGHT}}}body{{font-size:11px}}main{{max-width:none;padding:0}}",
+        "h1{font-size:20px}h2{font-size:13px;margin-top:18px}thead th,.kind{font-size:10px}.verdict{font-size:13px}",
+        "figure,tr,dt{break-inside:avoid}.scroll{overflow:visible}th,td{padding:3px 5px}",
+        ".gallery{grid-template-columns:1fr 1fr;gap:14px}details:not([open]){display:none}}",
+    )
+)
+"""For screens of any width, in light and dark, and for paper."""
+
 
 def html(document: Document) -> str:
-    """The page. Its size is about 60 kB a run, however many requests there were."""
+    """The page: about 60 kB a run, whatever the number of requests."""
     name = text(words.title(document))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -39,10 +88,10 @@ def _body(document: Document) -> Iterator[str]:
     yield from _head(document)
     yield _verdict(words.summary(document))
     several, step = len(document.runs) > 1, figures.step_of(document.runs)
-    yield _table("Trials", words.TRIALS, words.trials(document), kind="words")
+    yield _table("Trials", words.TRIALS, words.trial_rows(document), kind="words")
     yield _gallery(curves_of(document))
     if several:
-        yield _runs_table(document.runs, step)
+        yield _table("Runs", figures.run_titles(step), words.run_rows(document.runs, step))
     for place, run in enumerate(document.runs):
         body = _verdict(words.verdict(run)) + _notes(run) + "".join(_run(run))
         name = text(words.run_name(run, place, step))
@@ -75,46 +124,15 @@ def _notes(run: Run) -> str:
 
 
 def _run(run: Run) -> Iterator[str]:
-    yield _table("Latency", ("", *(title for title, _ in COLUMNS), "N", "failed"), _latency_rows(run))
-    yield _table("Rates", ("", *(title for title, _ in RATES)), _rate_rows(run))
+    yield _table("Latency", words.LATENCY, words.latency_rows(run))
+    yield _table("Rates", words.THROUGHPUT, words.rate_rows(run))
     yield _gallery(charts_of(run))
     yield _timeline(run)
-    yield _errors(run)
+    yield _table(
+        "Errors", words.ERRORS[::-1], (row[::-1] for row in islice(words.error_rows(run), _MAX_ERRORS)), kind="words"
+    )
     yield _facts("Load", run.load)
     yield _facts("Counts", _counts(run))
-
-
-def _latency_rows(run: Run) -> Iterator[tuple[str, ...]]:
-    for measure in MEASURES:
-        found = figures.of(run, measure)
-        if found.n:
-            cells = (words.cell(found, name) for _, name in COLUMNS)
-            yield (measure.name, *cells, f"{found.n:,}", f"{found.failed:,}")
-
-
-def _rate_rows(run: Run) -> Iterator[tuple[str, ...]]:
-    for window, _ in WINDOWS:
-        name = figures.window_of(window)
-        if figures.look(run.summary, "rates", name) is not None:
-            yield (window, *(number(figures.figure(run.summary, "rates", name, rate)) for _, rate in RATES))
-
-
-def _runs_table(runs: Sequence[Run], step: SweepParameter) -> str:
-    rows = (_run_row(run, place, step) for place, run in figures.by_step(runs, step))
-    return _table("Runs", figures.run_titles(step), rows)
-
-
-def _run_row(run: Run, place: int, step: SweepParameter) -> tuple[str, ...]:
-    ttft, tpot = figures.of(run, figures.TTFT), figures.of(run, figures.TPOT)
-    return (
-        str(place + 1),
-        number(step.of(run)),
-        number(figures.asked_rate(run)),
-        number(figures.achieved(run, "requests_per_s")),
-        number(figures.achieved(run, "output_tokens_per_s")),
-        *(words.cell(found, name) for found in (ttft, tpot) for name in ("p50", "p99")),
-        share(figures.figure(run.summary, "goodput", "attainment")),
-    )
 
 
 def _timeline(run: Run) -> str:
@@ -123,16 +141,6 @@ def _timeline(run: Run) -> str:
         return ""
     height = 60 + max(60.0, _TIMELINE_ROW * chart.y.high)
     return f"<figure class=wide>{svg(chart, width=1000, height=height)}</figure>"
-
-
-def _errors(run: Run) -> str:
-    found = figures.look(run.summary, "requests", "errors")
-    rows = [
-        (str(each.get("requests", "")), str(each.get("outcome", "")), str(each.get("status") or ""), str(each["error"]))
-        for each in (found if isinstance(found, list | tuple) else ())[:_MAX_ERRORS]
-        if isinstance(each, Mapping) and "error" in each
-    ]
-    return _table("Errors", ("requests", "outcome", "status", "error"), rows, kind="words") if rows else ""
 
 
 def _counts(run: Run) -> dict[str, Any]:
@@ -174,18 +182,15 @@ def _foot(document: Document) -> Iterator[str]:
     }
     yield _facts("Client", client)
     meanings = [(measure.name, measure.meaning) for measure in MEASURES]
-    meanings += [(f"rate, {name}", meaning) for name, meaning in WINDOWS]
+    meanings += [(f"rate, {title}", meaning) for title, _, meaning in WINDOWS]
     rows = "".join(f"<dt>{text(name)}</dt><dd>{text(meaning)}</dd>" for name, meaning in meanings)
     yield f"<section><h2>What the figures mean</h2><dl>{rows}</dl>"
     for name in ("words", "percentiles", "failures", "queue"):
         sentence = figures.look(document.runs[0].summary, "measured", name) if document.runs else None
         if isinstance(sentence, str):
-            yield f"<p>{text(_label(name))}: {text(sentence)}.</p>"
+            label = "Rule" if name == "words" else name.capitalize()
+            yield f"<p>{label}: {text(sentence)}.</p>"
     yield "</section>"
-
-
-def _label(name: str) -> str:
-    return {"words": "Rule"}.get(name, name.capitalize())
 
 
 def _gallery(charts: Iterable[Chart]) -> str:

@@ -1,12 +1,13 @@
-"""What is to be seen while a load is sent: a table on a terminal, else a line each tenth of the way.
+"""Progress while a load is sent: a table on a terminal, otherwise a line for each tenth of the load.
 
-Both are watchers of the client, which calls them in its own thread between two looks at its sockets: they are short,
-and draw twice a second at most.
+Both are watchers, called by the client in its own thread: they must be quick, and draw at most twice a second.
 """
 
 from __future__ import annotations
 
+import math
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,21 +20,34 @@ from rich.text import Text
 
 from twofold.bench.base import Watcher
 from twofold.bench.draw.form import duration, number, share
+from twofold.bench.load.base import FAILURES, Outcome
 from twofold.bench.record import RequestSample
-from twofold.bench.report.tally import WINDOW_S, ProgressTally
 
 _DRAW_EVERY_S: Final = 0.5
 _TENTHS: Final = 10
 _BAR: Final = 48
 _LINE_EVERY_S: Final = 30.0
+WINDOW_S: Final = 10
+"""Seconds that latencies and rates cover."""
+
+MAX_LOOKED: Final = 400
+"""Open requests examined in one call; if there are very many, a share that covers all within a second."""
+
+MAX_GAPS: Final = 100
+"""Gaps sampled in one call."""
+
+_MIN_PART: Final = 8
+_GROWTH: Final = math.log(1.05)
+_MIN_S: Final = 1e-6
+_INFINITE: Final = 10**6
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """How far a run shall go, as far as that is known: to so many requests, or until none become due any more.
+    """The planned end of a run, by requests or by time, if known.
 
-    title  what it is: the model, or the trial of a search
-    rate   requests a second that are asked for, of an open loop
+    title  the model, or the trial of a search
+    rate   requested requests a second of an open loop
     """
 
     title: str
@@ -42,23 +56,161 @@ class Goal:
     rate: float | None = None
 
     def reached(self, now_s: float, done: int) -> float | None:
-        """The share of the way; None where nobody knows its length."""
+        """The completed share; None if the end is unknown."""
         if self.requests:
             return min(1.0, done / self.requests)
         return min(1.0, now_s / self.duration_s) if self.duration_s else None
 
 
+class RecentValues:
+    """Values of the last ``WINDOW_S`` seconds, in buckets 5 % wide."""
+
+    def __init__(self) -> None:
+        self._slots: deque[tuple[int, Counter[int]]] = deque()
+
+    def note(self, now_s: float, value: float) -> None:
+        """Adds a value above 0, or infinity."""
+        bucket = _INFINITE if math.isinf(value) else math.ceil(math.log(max(value, _MIN_S)) / _GROWTH)
+        self._slot(int(now_s))[bucket] += 1
+
+    def forget(self, now_s: float) -> None:
+        """Drops values older than the window."""
+        while self._slots and self._slots[0][0] <= now_s - WINDOW_S:
+            self._slots.popleft()
+
+    def percentiles(self, *shares: float) -> list[float | None]:
+        """Percentiles by nearest rank, each up to 5 % too high; None without values."""
+        counts: Counter[int] = Counter()
+        for _, slot in self._slots:
+            counts.update(slot)
+        total, buckets = counts.total(), sorted(counts)
+        return [_at(counts, buckets, math.ceil(share * total)) for share in shares]
+
+    def _slot(self, second: int) -> Counter[int]:
+        if not self._slots or self._slots[-1][0] != second:
+            self._slots.append((second, Counter()))
+        return self._slots[-1][1]
+
+
+def _at(counts: Counter[int], buckets: list[int], wanted: int) -> float | None:
+    passed = 0
+    for bucket in buckets:
+        passed += counts[bucket]
+        if passed >= wanted:
+            return math.inf if bucket == _INFINITE else math.exp(bucket * _GROWTH)
+    return None
+
+
+class RecentCount:
+    """Events a second over the last ``WINDOW_S`` seconds, or since the start."""
+
+    def __init__(self) -> None:
+        self._slots: deque[tuple[float, int]] = deque()
+        self._sum = 0
+
+    def note(self, now_s: float, count: int) -> None:
+        if count:
+            self._slots.append((now_s, count))
+            self._sum += count
+
+    def rate(self, now_s: float) -> float:
+        while self._slots and self._slots[0][0] <= now_s - WINDOW_S:
+            self._sum -= self._slots.popleft()[1]
+        return self._sum / max(min(now_s, WINDOW_S), 1e-9)
+
+
+class ProgressTally:
+    """Counts of a run in progress, at a cost that does not grow with the run.
+
+    A call of ``look`` takes up new requests and examines some hundreds of open ones, in turn; ended ones are not
+    examined again. Of gaps between chunks it samples the latest one of some responses. ``outcomes`` are those of ended
+    requests.
+    """
+
+    def __init__(self) -> None:
+        self.began = 0
+        self.chunks = 0
+        self.outcomes: Counter[Outcome] = Counter()
+        self.ttft, self.tpot, self.itl = RecentValues(), RecentValues(), RecentValues()
+        self.started, self.answered, self.output = RecentCount(), RecentCount(), RecentCount()
+        self._open: deque[_OpenRequest] = deque()
+
+    @property
+    def done(self) -> int:
+        return self.outcomes["ok"]
+
+    @property
+    def failed(self) -> int:
+        return sum(count for outcome, count in self.outcomes.items() if outcome in FAILURES)
+
+    def look(self, now_s: float, samples: list[RequestSample]) -> None:
+        """``samples`` are all started requests, in that order; it only grows."""
+        began = len(samples)
+        self._open.extend(_OpenRequest(samples[place]) for place in range(self.began, began))
+        self.started.note(now_s, began - self.began)
+        self.began = began
+        chunks, done = self.chunks, self.done
+        turn = min(len(self._open), max(MAX_LOOKED, len(self._open) // _MIN_PART))
+        for place in range(turn):
+            each = self._open.popleft()
+            if not self._ended(each, now_s, gap=place < MAX_GAPS):
+                self._open.append(each)
+        self.output.note(now_s, self.chunks - chunks)
+        self.answered.note(now_s, self.done - done)
+        for values in (self.ttft, self.tpot, self.itl):
+            values.forget(now_s)
+
+    def _ended(self, each: _OpenRequest, now_s: float, *, gap: bool) -> bool:
+        """Counts what is new of a request, with ``gap`` its latest gap; whether it has ended."""
+        sample = each.sample
+        outcome, moments = sample.outcome, sample.answer.moments
+        count = len(moments)
+        if count != each.chunks:
+            if not each.chunks:
+                self.ttft.note(now_s, moments[0] - sample.ask.due_s)
+            if gap and count > 1:
+                self.itl.note(now_s, moments[-1] - moments[-2])
+            self.chunks += count - each.chunks
+            each.chunks = count
+        if outcome == "unfinished":
+            return False
+        self.outcomes[outcome] += 1
+        self._note_end(sample, now_s)
+        return True
+
+    def _note_end(self, sample: RequestSample, now_s: float) -> None:
+        moments = sample.answer.moments
+        if sample.outcome in FAILURES:
+            self.tpot.note(now_s, math.inf)
+            if not moments:
+                self.ttft.note(now_s, math.inf)
+            return
+        tokens = sample.output_tokens or len(moments)
+        if len(moments) > 1 and tokens > 1:
+            self.tpot.note(now_s, (moments[-1] - moments[0]) / (tokens - 1))
+
+
+class _OpenRequest:
+    """A request, and the number of its chunks counted so far."""
+
+    __slots__ = ("chunks", "sample")
+
+    def __init__(self, sample: RequestSample) -> None:
+        self.sample = sample
+        self.chunks = 0
+
+
 class Shown(Watcher, AbstractContextManager["Shown"], Protocol):
-    """A watcher that is on show from entering it to leaving it."""
+    """A watcher that is visible while its context is entered."""
 
 
 def live(console: Console, goal: Goal) -> Shown:
-    """The watcher that suits where ``console`` writes to."""
+    """A table for a terminal, otherwise lines."""
     return LiveTable(console, goal) if console.is_terminal else LiveLines(console, goal)
 
 
 class _Clock:
-    """Processor seconds of this process against time, from one call to the next."""
+    """Share of a core that this process used between calls."""
 
     def __init__(self) -> None:
         self._cpu, self._wall = time.process_time(), time.perf_counter()
@@ -71,7 +223,7 @@ class _Clock:
 
 
 class LiveTable:
-    """Redraws itself in place, and is gone when the run is over: the final table follows."""
+    """Is redrawn in place, and erased at the end of the run."""
 
     def __init__(self, console: Console, goal: Goal, clock: Callable[[], float] = time.perf_counter) -> None:
         self._console = console
@@ -84,7 +236,7 @@ class LiveTable:
 
     def __enter__(self) -> LiveTable:
         self._live.start()
-        # what is slow only once, some milliseconds of the first drawing, is done before the run
+        # the first drawing is slower by some milliseconds, so it comes before the run
         self._live.update(self._drawing(0.0, 0), refresh=True)
         return self
 
@@ -102,7 +254,7 @@ class LiveTable:
     def _drawing(self, now_s: float, open_requests: int) -> Text:
         tally, goal = self._tally, self._goal
         far = duration(now_s) + (f" of {duration(goal.duration_s)}" if goal.duration_s else "")
-        asked = "" if goal.rate is None else f" of {number(goal.rate)} asked"
+        asked = "" if goal.rate is None else f" of {number(goal.rate)} requested"
         lines = (
             f"{goal.title}  {far}",
             _bar(goal.reached(now_s, sum(tally.outcomes.values())), min(_BAR, self._console.width)),
@@ -123,11 +275,11 @@ class LiveLines:
         self._goal = goal
         self._tally = ProgressTally()
         self._client = _Clock()
-        self._told = 0
+        self._step = 0
 
     def __enter__(self) -> LiveLines:
         self._line(0.0, None, 0)
-        self._console.print(end="")  # as the table's first drawing
+        self._console.print(end="")  # the first print is slower
         return self
 
     def __exit__(
@@ -140,8 +292,8 @@ class LiveLines:
         tally.look(now_s, samples)
         reached = self._goal.reached(now_s, sum(tally.outcomes.values()))
         step = int(now_s / _LINE_EVERY_S) if reached is None else int(reached * _TENTHS + 1e-9)
-        if step > self._told:
-            self._told = step
+        if step > self._step:
+            self._step = step
             self._console.print(
                 self._line(now_s, reached, open_requests), markup=False, highlight=False, soft_wrap=True
             )
@@ -158,13 +310,13 @@ class LiveLines:
 
 
 def _bar(reached: float | None, width: int) -> str:
-    """Nothing where nobody knows how far it goes."""
+    """A progress bar; empty if the end is unknown."""
     full = round((reached or 0.0) * width)
     return "" if reached is None else "━" * full + "╌" * (width - full)
 
 
 def _latencies(tally: ProgressTally) -> Iterator[tuple[str, tuple[str, str]]]:
-    """P50 and P99 of each measure."""
+    """Name, and P50 and P99 of each measure."""
     for name, values in (("TTFT", tally.ttft), ("TPOT", tally.tpot), ("ITL", tally.itl)):
         middle, slow = values.percentiles(0.5, 0.99)
         yield name, (duration(middle), duration(slow))

@@ -1,8 +1,8 @@
-"""The final table: what came out, on a terminal of any width or in a file."""
+"""The report on a terminal of any width, or in a text file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
 
@@ -10,23 +10,22 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from twofold.bench.draw import number, plot, share
+from twofold.bench.draw import plot
 from twofold.bench.report import figures, words
-from twofold.bench.report.curves import curves_of
+from twofold.bench.report.charts import curves_of
 from twofold.bench.report.document import Document, Run
-from twofold.bench.report.figures import COLUMNS, MEASURES, RATES, WINDOWS, SweepParameter
 
 _WIDE: Final = 100
 _MIDDLE: Final = 70
-_NARROW_COLUMNS: Final = frozenset({"P50", "P99"})
-_MIDDLE_COLUMNS: Final = frozenset({"P50", "P90", "P99", "max"})
+_NARROW_COLUMNS: Final = frozenset({"", "P50", "P99", "N"})
+_MIDDLE_COLUMNS: Final = _NARROW_COLUMNS | {"P90", "max", "failed"}
 _MAX_ERRORS: Final = 5
 _PLOT_WIDTH: Final = 76
 _MAX_PLOTS: Final = 2
 
 
 def print_report(document: Document, console: Console) -> None:
-    """The whole of a document: a table for its run, or one row for each of several and their curves."""
+    """Prints a document: tables of its run, or a row for each of several runs and their charts."""
     _say(console, words.title(document), "bold")
     for sentence in words.summary(document):
         _say(console, sentence)
@@ -46,7 +45,8 @@ def print_report(document: Document, console: Console) -> None:
 def print_run(run: Run, console: Console) -> None:
     for sentence in words.verdict(run):
         _say(console, sentence)
-    for table in (latency_table(run, console.width), rates_table(run, console.width), errors_table(run)):
+    width = console.width
+    for table in (latency_table(run, width), rates_table(run, width), errors_table(run)):
         if table.row_count:
             console.print()
             console.print(table)
@@ -58,86 +58,41 @@ def print_run(run: Run, console: Console) -> None:
 
 
 def latency_table(run: Run, width: int) -> Table:
-    """Percentiles of each measure, as many as ``width`` characters have room for."""
-    columns = [(title, name) for title, name in COLUMNS if _shown(title, width)]
-    table = _table("", *(title for title, _ in columns), "N", *(("failed",) if width >= _MIDDLE else ()))
-    for measure in MEASURES:
-        found = figures.of(run, measure)
-        if found.n:
-            counts = [f"{found.n:,}", *((f"{found.failed:,}",) if width >= _MIDDLE else ())]
-            table.add_row(measure.name, *(words.cell(found, name) for _, name in columns), *counts)
-    return table
+    """Percentiles of each measure, as many as fit into ``width`` characters."""
+    shown = words.LATENCY if width >= _WIDE else _MIDDLE_COLUMNS if width >= _MIDDLE else _NARROW_COLUMNS
+    return _table(words.LATENCY, words.latency_rows(run), [at for at, t in enumerate(words.LATENCY) if t in shown])
 
 
 def rates_table(run: Run, width: int) -> Table:
-    rates = RATES if width >= _MIDDLE else RATES[:1] + RATES[2:3]
-    table = _table("", *(title for title, _ in rates))
-    for window, _ in WINDOWS:
-        if window == "offered" and figures.waits(run):
-            continue
-        if figures.look(run.summary, "rates", figures.window_of(window)) is not None:
-            table.add_row(
-                window,
-                *(number(figures.figure(run.summary, "rates", figures.window_of(window), name)) for _, name in rates),
-            )
-    return table
+    return _table(words.THROUGHPUT, words.rate_rows(run), range(5) if width >= _MIDDLE else (0, 1, 3))
 
 
 def errors_table(run: Run) -> Table:
-    """The most frequent errors."""
-    table = _table("errors", "requests", "status")
-    found = figures.look(run.summary, "requests", "errors")
-    for each in (found if isinstance(found, list | tuple) else ())[:_MAX_ERRORS]:
-        error, status = figures.look(each, "error"), figures.look(each, "status")
-        table.add_row(Text(str(error)), number(figures.figure(each, "requests")), str(status or "–"))
-    return table
+    return _table(words.ERRORS, islice(words.error_rows(run), _MAX_ERRORS), range(3))
 
 
 def trials_table(document: Document, width: int) -> Table:
     """A row for each trial of a search, with its runs."""
-    kept = len(words.TRIALS) - (1 if width >= _MIDDLE else 2)
-    table = _table(*words.TRIALS[:kept])
-    for row in words.trials(document):
-        table.add_row(*row[:kept])
-    return table
+    return _table(words.TRIALS, words.trial_rows(document), range(6 if width >= _MIDDLE else 5))
 
 
 def runs_table(document: Document, width: int) -> Table:
     """A row for each run of a sweep or a search, by rising rate."""
     step = figures.step_of(document.runs)
-    titles = figures.run_titles(step)
-    kept = (
-        range(len(titles)) if width >= _WIDE else (0, 1, 2, 3, 5, 6, 8, 9) if width >= _MIDDLE else (0, 1, 3, 6, 8, 9)
+    narrow = (0, 1, 2, 3, 5, 6, 8, 9) if width >= _MIDDLE else (0, 1, 3, 6, 8, 9)
+    return _table(
+        figures.run_titles(step), words.run_rows(document.runs, step), range(10) if width >= _WIDE else narrow
     )
-    table = _table(*(titles[place] for place in kept))
-    for place, run in figures.by_step(document.runs, step):
-        cells = (str(place + 1), *_run_cells(run, step))
-        table.add_row(*(cells[each] for each in kept))
-    return table
 
 
-def _run_cells(run: Run, step: SweepParameter) -> Iterator[str]:
-    ttft, tpot = figures.of(run, figures.TTFT), figures.of(run, figures.TPOT)
-    yield number(step.of(run))
-    yield number(figures.asked_rate(run))
-    yield number(figures.achieved(run, "requests_per_s"))
-    yield number(figures.achieved(run, "output_tokens_per_s"))
-    yield from (words.cell(found, name) for found in (ttft, tpot) for name in ("p50", "p99"))
-    yield share(figures.figure(run.summary, "goodput", "attainment"))
-
-
-def _shown(title: str, width: int) -> bool:
-    if width >= _WIDE:
-        return True
-    return title in (_MIDDLE_COLUMNS if width >= _MIDDLE else _NARROW_COLUMNS)
-
-
-def _table(first: str, *others: str) -> Table:
-    """Without lines, which are noise in a file: titles, then rows with a wide space between columns."""
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], kept: Sequence[int]) -> Table:
+    """The kept columns without lines, which are noise in a file."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column(first, style="bold", overflow="fold")
-    for title in others:
-        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column(titles[kept[0]], style="bold", overflow="fold")
+    for place in kept[1:]:
+        table.add_column(titles[place], justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(row[place]) for place in kept))
     return table
 
 

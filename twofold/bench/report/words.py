@@ -1,4 +1,4 @@
-"""What came out, in sentences: the first thing that a reader of a report sees."""
+"""The sentences and table rows that reports on terminals and in HTML share."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from twofold.bench.draw.form import duration, number, share
 from twofold.bench.metrics.distribution import MeasureDistribution
 from twofold.bench.report import figures
 from twofold.bench.report.document import Document, Run
-from twofold.bench.report.figures import SweepParameter
+from twofold.bench.report.figures import COLUMNS, MEASURES, RATES, WINDOWS, SweepParameter
 
-TRIALS: Final = ("rate", "runs", "time", "requests", "met", "verdict", "reason")
-"""Titles of the table of trials."""
 _NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "itl": "every ITL", "e2e": "E2E"}
 
 
@@ -21,7 +19,7 @@ def title(document: Document) -> str:
 
 
 def verdict(run: Run) -> tuple[str, ...]:
-    """A sentence each: what was answered, how fast, and how much of it met its objectives."""
+    """Sentences about outcomes, rates, latency and goodput."""
     return tuple(sentence for sentence in (answered(run), rates(run), latency(run), goodput(run)) if sentence)
 
 
@@ -46,7 +44,7 @@ def rates(run: Run) -> str:
 
 
 def _offered(run: Run, drawn: float | None) -> str:
-    """The rate that was asked for, and where random arrivals came at another one, that one too."""
+    """The requested rate, and the rate of the drawn arrivals if it differs."""
     if figures.waits(run):
         return ""
     wanted = figures.wanted_rate(run)
@@ -71,17 +69,15 @@ def goodput(run: Run) -> str:
     if not isinstance(found, Mapping) or attainment is None:
         return ""
     low, high = figures.figure(found, "interval", "low"), figures.figure(found, "interval", "high")
-    limits = " and ".join(f"{_NAMES.get(name, name)} ≤ {duration(limit)}" for name, limit in limits_of(run))
+    limits = " and ".join(
+        f"{_NAMES.get(name, name)} ≤ {duration(limit)}" for name, limit in figures.objectives(run).items()
+    )
     rate = number(figures.figure(found, "requests_per_s"))
     return f"{share(attainment)} met {limits} (95% interval {share(low)} to {share(high)}): goodput {rate} requests/s."
 
 
-def limits_of(run: Run) -> Iterator[tuple[str, float]]:
-    yield from figures.objectives(run).items()
-
-
 def notes(run: Run) -> Iterator[str]:
-    """What a reader must know before the figures mean what they seem to."""
+    """Warnings about the figures."""
     found = figures.look(run.summary, "notes")
     for note in found if isinstance(found, list | tuple) else ():
         words = figures.look(note, "text") if isinstance(note, Mapping) else None
@@ -90,16 +86,12 @@ def notes(run: Run) -> Iterator[str]:
 
 
 def run_name(run: Run, place: int, step: SweepParameter) -> str:
-    """How reports of several runs call one: by its number, and by what differs."""
+    """The number of a run, and its rate or concurrency."""
     return f"run {place + 1}" if step.of(run) is None else f"run {place + 1}: {step.at(run)}"
 
 
-def cell(found: MeasureDistribution, name: str) -> str:
-    return duration(found.at(name)) if found.n else duration(None)
-
-
 def flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Plain data as rows of a name with dots and a text; what is null is left out."""
+    """Plain data as rows of a dotted name and a text, without nulls."""
     for name, value in data.items():
         path = f"{prefix}.{name}" if prefix else str(name)
         if isinstance(value, Mapping):
@@ -107,15 +99,12 @@ def flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]
         elif isinstance(value, list | tuple):
             yield path, ", ".join(str(item) for item in value[:20]) + (" …" if len(value) > 20 else "")
         elif value is not None:
-            yield path, ("yes" if value else "no") if isinstance(value, bool) else _value(value)
-
-
-def _value(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+            word = ("yes" if value else "no") if isinstance(value, bool) else str(value)
+            yield path, f"{value:g}" if isinstance(value, float) else word
 
 
 def summary(document: Document) -> Iterator[str]:
-    """What a search or a sweep found; nothing of a single run."""
+    """The result of a search or a sweep; nothing for a single run."""
     sentence = None if document.search is None else figures.look(document.search, "words")
     if isinstance(sentence, str):
         yield sentence
@@ -135,26 +124,68 @@ def _sweep(runs: Sequence[Run]) -> Iterator[str]:
         yield f"Highest goodput at {step.at(best)}: {goodput(best)}"
 
 
-def trials(document: Document) -> Iterator[tuple[str, ...]]:
-    """A row for each trial of a search by rising rate: rate, runs, seconds, requests, share that met the objectives,
-    verdict, why."""
+TRIALS: Final = ("rate", "runs", "time", "requests", "met", "verdict", "reason")
+LATENCY: Final = ("", *(title for title, _ in COLUMNS), "N", "failed")
+THROUGHPUT: Final = ("", *(title for title, _ in RATES))
+ERRORS: Final = ("errors", "requests", "status", "outcome")
+"""Titles of the tables below."""
+
+
+def latency_rows(run: Run) -> Iterator[tuple[str, ...]]:
+    for measure in MEASURES:
+        found = figures.of(run, measure)
+        if found.n:
+            yield (measure.name, *(_cell(found, name) for _, name in COLUMNS), f"{found.n:,}", f"{found.failed:,}")
+
+
+def rate_rows(run: Run) -> Iterator[tuple[str, ...]]:
+    """Closed loops have no offered rate."""
+    for title, name, _ in WINDOWS:
+        found = figures.look(run.summary, "rates", name)
+        if found is not None and not (name == "asked" and figures.waits(run)):
+            yield (title, *(number(figures.figure(found, rate)) for _, rate in RATES))
+
+
+def error_rows(run: Run) -> Iterator[tuple[str, ...]]:
+    """The most frequent errors first."""
+    found = figures.look(run.summary, "requests", "errors")
+    for each in found if isinstance(found, list | tuple) else ():
+        error, status, outcome = (figures.look(each, name) for name in ("error", "status", "outcome"))
+        yield (str(error), number(figures.figure(each, "requests")), str(status or "–"), str(outcome))
+
+
+def run_rows(runs: Sequence[Run], step: SweepParameter) -> Iterator[tuple[str, ...]]:
+    """A row for each run with the titles of ``figures.run_titles``, by rising rate or concurrency."""
+    for place, run in figures.by_step(runs, step):
+        latencies = (figures.of(run, measure) for measure in (figures.TTFT, figures.TPOT))
+        yield (
+            str(place + 1),
+            number(step.of(run)),
+            number(figures.asked_rate(run)),
+            number(figures.achieved(run, "requests_per_s")),
+            number(figures.achieved(run, "output_tokens_per_s")),
+            *(_cell(found, name) for found in latencies for name in ("p50", "p99")),
+            share(figures.figure(run.summary, "goodput", "attainment")),
+        )
+
+
+def trial_rows(document: Document) -> Iterator[tuple[str, ...]]:
+    """A row for each trial of a search, by rising rate; runs count from 1, as in the table of runs."""
     found = None if document.search is None else figures.look(document.search, "trials")
-    trials = [each for each in (found if isinstance(found, list | tuple) else ()) if isinstance(each, Mapping)]
+    trials = [each for each in (found if isinstance(found, list | tuple) else ()) if isinstance(each, Mapping) and each]
     for each in sorted(trials, key=lambda each: figures.figure(each, "rate") or 0.0):
-        if each:
-            verdict = f"{'pass' if each.get('passed') else 'fail'}{'' if each.get('sure') else ' (inconclusive)'}"
-            yield (
-                number(figures.figure(each, "rate")),
-                _runs(each.get("runs")),
-                duration(figures.figure(each, "seconds")),
-                number(figures.figure(each, "requests")),
-                share(figures.figure(each, "attainment")),
-                verdict,
-                str(each.get("why") or ""),
-            )
+        runs = each.get("runs")
+        places = [place + 1 for place in runs if isinstance(place, int)] if isinstance(runs, list | tuple) else []
+        yield (
+            number(figures.figure(each, "rate")),
+            ", ".join(map(str, places)),
+            duration(figures.figure(each, "seconds")),
+            number(figures.figure(each, "requests")),
+            share(figures.figure(each, "attainment")),
+            f"{'pass' if each.get('passed') else 'fail'}{'' if each.get('sure') else ' (inconclusive)'}",
+            str(each.get("why") or ""),
+        )
 
 
-def _runs(places: object) -> str:
-    """Numbers of runs, counted from 1 as in the table of runs."""
-    found = [place + 1 for place in places if isinstance(place, int)] if isinstance(places, list | tuple) else []
-    return ", ".join(map(str, found))
+def _cell(found: MeasureDistribution, name: str) -> str:
+    return duration(found.at(name)) if found.n else duration(None)

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from twofold.bench.metrics.plain import plain
-from twofold.bench.record import RunRecord
+from twofold.bench.record import RunRecord, plain
 from twofold.bench.search.trial import Aim, Rounds, Trial, requests_to_be_sure
 from twofold.core.errors import ParameterError
 

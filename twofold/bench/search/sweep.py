@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from twofold.bench.metrics.objectives import Objectives
-from twofold.bench.metrics.plain import plain
+from twofold.bench.metrics.goodput import Objectives
 from twofold.bench.metrics.rule import MeasurementRule
 from twofold.bench.metrics.summary import Summary, summarise
+from twofold.bench.record import plain
 from twofold.bench.search.rate import LoadRunner
 from twofold.core.errors import ParameterError, describe_name
 

@@ -14,8 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from twofold.bench.metrics.distribution import Floats
-from twofold.bench.metrics.interval import deviations
+from twofold.bench.metrics.distribution import Floats, deviations
 
 FEWEST: Final = 10
 """Values of which a trend can be told."""

@@ -13,15 +13,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from twofold.bench.metrics.distribution import Floats
-from twofold.bench.metrics.goodput import measures, misses
-from twofold.bench.metrics.interval import Interval, deviations, wilson
-from twofold.bench.metrics.objectives import Objectives
-from twofold.bench.metrics.plain import plain
+from twofold.bench.metrics.distribution import Floats, Interval, deviations, wilson
+from twofold.bench.metrics.goodput import Objectives, measures, misses
 from twofold.bench.metrics.rates import due_window
 from twofold.bench.metrics.requests import RequestFigures, figures_of
 from twofold.bench.metrics.rule import MeasurementRule
-from twofold.bench.record import RunRecord
+from twofold.bench.record import RunRecord, plain
 from twofold.bench.search.trend import Trend, correlation_time, joined, trend
 
 MIN_GROWTH: Final = 0.02
