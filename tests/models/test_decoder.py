@@ -31,6 +31,7 @@ CASES = {
     "llama untied": TinyOptions("llama", tied=False),
     "llama biases": TinyOptions("llama", bias=True),
     "llama one kv head": TinyOptions("llama", kv_heads=1),
+    "llama feed-forwards of several sizes": TinyOptions("llama", layers=3, ffn=(96, 32, 160)),
     "llama 3 frequencies": TinyOptions("llama", rope_freqs=True),
     "llama linear": TinyOptions("llama", extra=(("llama.rope.scaling.factor", 4.0),)),
     "llama yarn": TinyOptions("llama", extra=yarn("llama")),  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import pytest
 from tests.support.described import Described, Shape, describe
 from tests.support.tiny import TinyOptions
 from twofold.core.errors import FormatError, UnsupportedModelError
-from twofold.core.model import FactorScaling, LinearScaling, ModelSpec, RopeScaling, RopeSpec, YarnScaling
+from twofold.core.model import FactorScaling, GatedFFN, LinearScaling, ModelSpec, RopeScaling, RopeSpec, YarnScaling
 from twofold.core.quant import BY_NAME
 from twofold.models.architectures import ARCHITECTURES
 from twofold.models.gguf import HARMLESS, NEUTRAL
@@ -56,7 +56,8 @@ def test_what_makes_gemma_3_different() -> None:
     assert windows(spec) == [8, 8, 8, 8, 8, None, 8]
     assert spec.layers[0].rope == RopeSpec(16, 10_000.0, "halves")
     assert spec.layers[5].rope == RopeSpec(16, 1_000_000.0, "halves", LinearScaling(8.0))
-    assert (spec.ffn.activation, spec.embedding_scale, spec.attention.score_scale) == ("gelu_tanh", 8.0, 0.25)
+    assert spec.layers[0].ffn == GatedFFN(96, activation="gelu_tanh")
+    assert (spec.embedding_scale, spec.attention.score_scale) == (8.0, 0.25)
     assert (spec.attention.softcap, spec.final_softcap) == (None, None)
 
 
@@ -214,7 +215,7 @@ def test_keys_that_change_nothing_are_accepted() -> None:
 
 def test_lists_of_equal_numbers_count_as_that_number() -> None:
     assert tiny().set("attention.head_count_kv", np.array([2, 2])).spec().attention.kv_heads == 2
-    with pytest.raises(UnsupportedModelError, match="layer 1 differs in size from layer 0"):
+    with pytest.raises(UnsupportedModelError, match="layer 1 has other attention heads than layer 0"):
         tiny().set("attention.head_count_kv", [2, 4]).spec()
 
 

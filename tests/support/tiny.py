@@ -28,7 +28,7 @@ class TinyOptions:
 
     ``embedding_format`` differs where it is given. Formats of 256-value blocks need hidden, ffn and heads · head_dim
     in multiples of 256: ``TinyOptions.wide`` makes such a model. None as ``chat_template`` makes a base model.
-    ``extra`` metadata come last and may replace others.
+    ``ffn`` is one size for all layers, or one for each. ``extra`` metadata come last and may replace others.
     """
 
     architecture: str = "llama"
@@ -39,7 +39,7 @@ class TinyOptions:
     heads: int = 4
     kv_heads: int = 2
     head_dim: int = 16
-    ffn: int = 96
+    ffn: int | tuple[int, ...] = 96
     vocab: int = 300
     context: int = 512
     tied: bool = True
@@ -92,7 +92,7 @@ def tiny_metadata(options: TinyOptions) -> dict[str, MetadataItem]:
         "block_count": options.layers,
         "context_length": options.context,
         "embedding_length": options.hidden,
-        "feed_forward_length": options.ffn,
+        "feed_forward_length": options.ffn if isinstance(options.ffn, int) else np.array(options.ffn, np.uint32),
         "attention.head_count": options.heads,
         "attention.head_count_kv": options.kv_heads,
         "attention.key_length": options.head_dim,
@@ -145,12 +145,13 @@ def _shapes(options: TinyOptions) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield "rope_factors_long.weight", (options.head_dim // 2,)
         yield "rope_factors_short.weight", (options.head_dim // 2,)
     for layer in range(options.layers):
-        for name, shape in _layer_shapes(options):
+        ffn = options.ffn if isinstance(options.ffn, int) else options.ffn[layer]
+        for name, shape in _layer_shapes(options, ffn):
             yield f"blk.{layer}.{name}", shape
 
 
-def _layer_shapes(options: TinyOptions) -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden, ffn, head_dim = options.hidden, options.ffn, options.head_dim
+def _layer_shapes(options: TinyOptions, ffn: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, head_dim = options.hidden, options.head_dim
     sizes = {"q": options.heads * head_dim, "k": options.kv_heads * head_dim, "v": options.kv_heads * head_dim}
     yield from (("attn_norm.weight", (hidden,)), ("ffn_norm.weight", (hidden,)))
     if options.architecture == "phi3":

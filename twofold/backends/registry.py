@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from importlib import import_module
 from typing import Any, Final
 
 from twofold.backends.base import Backend
 from twofold.core.errors import ParameterError, closest_match
 
-BACKENDS: Final = ("cpu", "reference")
+BACKENDS: Final[Mapping[str, str]] = {
+    "cpu": "twofold.backends.cpu.backend:CpuBackend",
+    "reference": "twofold.backends.reference.backend:ReferenceBackend",
+}
+"""Module and class of each backend."""
 
 
 def check_backend(name: object) -> None:
@@ -29,19 +34,10 @@ def open_backend(name: str, options: Mapping[str, Any]) -> Backend:
     Raises ParameterError for an unknown backend and for an option that it does not have.
     """
     check_backend(name)
-    kind = _class_of(name)
+    module, class_name = BACKENDS[name].split(":")
+    kind = getattr(import_module(module), class_name)
     given = {option: value for option, value in options.items() if value is not None}
     for option in given.keys() - {field.name for field in fields(kind)}:
         raise ParameterError(f"The {name} backend has no option {option}.", param=option)
     backend: Backend = kind(**given)
     return backend
-
-
-def _class_of(name: str) -> type[Any]:
-    if name == "reference":
-        from twofold.backends.reference.backend import ReferenceBackend  # noqa: PLC0415
-
-        return ReferenceBackend
-    from twofold.backends.cpu.backend import CpuBackend  # noqa: PLC0415
-
-    return CpuBackend

@@ -304,11 +304,9 @@ class ModelSpec:
         return first
 
     @property
-    def ffn(self) -> GatedFFN:
-        """The feed-forward that all layers share, in such a model."""
-        first = self.layers[0].ffn
-        assert isinstance(first, GatedFFN), "the model was not checked"
-        return first
+    def ffn_sizes(self) -> frozenset[int]:
+        """The sizes of the layers' feed-forwards."""
+        return frozenset(layer.ffn.size for _, layer in self.runs)
 
     @property
     def has_experts(self) -> bool:

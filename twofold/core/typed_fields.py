@@ -124,6 +124,6 @@ class TypedFields:
         if any(item != value[0] for item in value):
             raise UnsupportedModelError(
                 f"{self.label}: the field {self.prefix + name!r} differs from layer to layer.",
-                hint="Twofold runs models whose layers have equal sizes.",
+                hint="Twofold runs models whose layers agree in this field.",
             )
         return value[0]

@@ -258,13 +258,16 @@ def _with_numbers(
         or (by_hidden if len(sizes.layers) in architecture.hidden_scale_layers else None),
         softcap=fields.number("attn_logit_softcapping", architecture.attention_softcap or 0.0) or None,
     )
-    ffn = replace(sizes.ffn, activation=architecture.activation)
     return replace(
         sizes,
         layers=tuple(
-            replace(layer, attention=replace(attention, window=window), ffn=ffn, rope=ropes[window is not None])
+            replace(
+                layer,
+                attention=replace(attention, window=layer.attention.window),
+                ffn=GatedFFN(layer.ffn.size, activation=architecture.activation),
+                rope=ropes[layer.attention.window is not None],
+            )
             for layer in sizes.layers
-            for window in [layer.attention.window]
         ),
         norm_eps=fields.positive("attention.layer_norm_rms_epsilon"),
         # Gemma's own code rounds this factor to the weights' type; in float32 it stays sqrt(hidden).

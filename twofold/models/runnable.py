@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from twofold.core.errors import UnsupportedModelError
-from twofold.core.model import ExpertFFN, GatedFFN, LatentAttention, LayerSpec, ModelSpec, RecurrentAttention
+from twofold.core.model import (
+    ExpertFFN,
+    GatedFFN,
+    GroupedAttention,
+    LatentAttention,
+    LayerSpec,
+    ModelSpec,
+    RecurrentAttention,
+)
 
 
 def check_runnable(spec: ModelSpec) -> None:
@@ -17,10 +25,11 @@ def check_runnable(spec: ModelSpec) -> None:
                 f"Twofold cannot run {spec.name!r}: layer {index} has {part}.",
                 hint="Use a dense model. `twofold explain` and `twofold plan` count this one all the same.",
             )
-        if _sizes(layer) != _sizes(spec.layers[0]):
+        assert isinstance(layer.attention, GroupedAttention)
+        if replace(layer.attention, window=None) != replace(spec.attention, window=None):
             raise UnsupportedModelError(
-                f"Twofold cannot run {spec.name!r}: layer {index} differs in size from layer 0.",
-                hint="Twofold runs models whose layers have equal sizes.",
+                f"Twofold cannot run {spec.name!r}: layer {index} has other attention heads than layer 0.",
+                hint="Layers may differ in windows and feed-forward sizes, not in attention heads.",
             )
     if spec.learnt_positions:
         raise UnsupportedModelError(
@@ -51,12 +60,3 @@ def _unknown_parts(layer: LayerSpec) -> Iterator[str]:
         yield "biases in its feed-forward"
     if layer.norms == 1:
         yield "attention and feed-forward side by side"
-
-
-def _sizes(layer: LayerSpec) -> tuple[object, ...]:
-    attention = layer.attention
-    return (
-        attention if isinstance(attention, RecurrentAttention) else replace(attention, window=None),
-        layer.ffn,
-        layer.norms,
-    )

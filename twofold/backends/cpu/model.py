@@ -151,8 +151,8 @@ def _check_sizes(spec: ModelSpec) -> None:
         raise UnsupportedModelError(
             "The CPU kernels store rotated keys only; a layer of this model has none.", hint="Use --backend reference."
         )
-    sizes = {"hidden_size": spec.hidden_size, "ffn_size": spec.ffn.size, "head_dim": spec.attention.head_dim}
-    for what, size in sizes.items():
+    sizes = [("hidden_size", spec.hidden_size), ("head_dim", spec.attention.head_dim)]
+    for what, size in [*sizes, *(("ffn_size", size) for size in sorted(spec.ffn_sizes))]:
         if size % LANES:
             raise UnsupportedModelError(
                 f"The model's {what} is {size}; the CPU kernels need a multiple of {LANES}.",
@@ -169,7 +169,7 @@ def _float_rows(buffer: Buffer, rows: int) -> NDArray[np.float32]:
 def _scratch_bytes(nodes: list[Node], source: ModelFile, spec: ModelSpec, compiler: Compiler) -> int:
     """The most that any kernel of the program needs of a worker's scratch."""
     isa = compiler.target.isa
-    needs = [4 * scratch_floats(spec.attention.head_dim), 4 * max(spec.hidden_size, spec.ffn.size) + 64]
+    needs = [4 * scratch_floats(spec.attention.head_dim), 4 * max(spec.hidden_size, *spec.ffn_sizes) + 64]
     for node in nodes:
         if isinstance(node, Linear):
             form = source.tensors[node.weight.name].format
