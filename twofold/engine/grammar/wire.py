@@ -194,7 +194,7 @@ class _ReceivedVocabulary:
         self.bos_id = description.bos_id
         self.strips_first_space = description.strips_first_space
         self.token_bytes = description.tokens.__getitem__
-        self._encode = PlainEncoder(description.encoder)
+        self._encode = PlainEncoder.from_description(description.encoder).encode
 
     def encode(self, text: str, *, add_special_tokens: bool, parse_special: bool) -> list[int]:
         assert not add_special_tokens

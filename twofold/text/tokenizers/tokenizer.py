@@ -30,6 +30,7 @@ from twofold.text.templates.builtin_templates import BUILTIN_TEMPLATES, family_o
 from twofold.text.templates.chat import ChatTemplate
 from twofold.text.templates.messages import Message, guarded, texts_of, validated
 from twofold.text.tokenizers import bytelevel, sentencepiece
+from twofold.text.tokenizers.encoder import PlainEncoder
 from twofold.text.tokenizers.metadata import PREFIX, TokenType, Vocabulary
 from twofold.text.tokenizers.names import names
 from twofold.text.tokenizers.pretokenizers import word_rule
@@ -55,7 +56,7 @@ class Tokenizer:
 
     def __init__(self, vocabulary: Vocabulary, encoder: Encoder, *, chat_template: str | None = None) -> None:
         self._vocabulary = vocabulary
-        self._encoder = encoder
+        self._encoder = PlainEncoder(encoder)
         texts = vocabulary.texts
         control = vocabulary.ids_of(TokenType.CONTROL, TokenType.UNKNOWN)
         self.special_ids: frozenset[int] = frozenset(control)
@@ -106,8 +107,8 @@ class Tokenizer:
 
     @property
     def encoder_text(self) -> str:
-        """What ``PlainEncoder`` needs to cut plain text in another process; of the size of the vocabulary."""
-        return self._encoder.to_str()
+        """What ``PlainEncoder.from_description`` needs to encode plain text in another process."""
+        return self._encoder.description
 
     def within(self, room: PromptLimit) -> Self:
         """This tokenizer for prompts that must fit into ``room``. What it encodes raises ContextLengthError where it
@@ -181,11 +182,9 @@ class Tokenizer:
 
     def _encode_plain(self, text: str) -> list[int]:
         try:
-            (encoding,) = self._encoder.encode_batch_fast([text], add_special_tokens=False)
+            return self._encoder.encode(text)
         except TypeError as error:  # how the package refuses a string that has no UTF-8
             raise _not_unicode() from error
-        ids: list[int] = encoding.ids
-        return ids
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True, continuation: bool = False) -> str:
         """The text of ``ids``; bytes that are not UTF-8 become U+FFFD.
