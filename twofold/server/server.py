@@ -9,7 +9,6 @@ end       a second signal, or the end of that time, ends every stream with an er
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import gc
 import logging
@@ -41,7 +40,7 @@ from twofold.server.edge.hosts import Hosts, Origins
 from twofold.server.edge.keyfile import KeyFile
 from twofold.server.edge.keys import Caller, KeyRing, single_keys
 from twofold.server.edge.middleware import EdgeMiddleware, check_exposure
-from twofold.server.edge.protocol import uvicorn_config
+from twofold.server.edge.protocol import EdgeServer, uvicorn_config
 from twofold.server.edge.quotas import Quotas
 from twofold.server.edge.refusals import Refusals
 from twofold.server.http.admin import AdminEndpoint
@@ -78,19 +77,6 @@ def notify(state: Literal["READY=1", "STOPPING=1"]) -> None:
     path = "\0" + address[1:] if address.startswith("@") else address  # @ stands for the abstract name space
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.sendto(state.encode(), path)
-
-
-class WebServer(uvicorn.Server):
-    """uvicorn, but signals are ours."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    def stop_listening(self) -> None:
-        """Accepts no connection any more; open ones go on."""
-        for server in self.servers:
-            server.close()
 
 
 class Server:
@@ -148,7 +134,7 @@ class Server:
                 tolerant = self._config.tolerant
                 lines = LineRunner(self._runner, self._caller_of, self._quotas, self._pool, tolerant=tolerant)
                 stores = await stack.enter_async_context(open_stores(self._folder.path, lines))
-                web = WebServer(self._web_config(self._app(stores)))
+                web = EdgeServer(self._web_config(self._app(stores)), self._config.connections.connections)
                 stack.enter_context(self._signalled())
                 writing = asyncio.create_task(self._usage.run())
                 stack.callback(writing.cancel)
@@ -185,7 +171,7 @@ class Server:
             told.cancel()
             loading.cancel()
 
-    async def _end(self, web: WebServer, serving: asyncio.Task[None]) -> None:
+    async def _end(self, web: EdgeServer, serving: asyncio.Task[None]) -> None:
         self._ready, self._runner.closing = False, True
         notify("STOPPING=1")
         if web.started:

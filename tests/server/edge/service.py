@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-import uvicorn
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
@@ -24,7 +23,7 @@ from twofold.server.edge.body import ClientGoneError, check_json_type, decode_js
 from twofold.server.edge.keys import KeyRing
 from twofold.server.edge.limits import BodyLimits, ConnectionLimits
 from twofold.server.edge.middleware import EdgeMiddleware, arrival_of
-from twofold.server.edge.protocol import uvicorn_config
+from twofold.server.edge.protocol import EdgeServer, uvicorn_config
 from twofold.server.edge.refusals import RawResponse, Refusals
 
 PATIENCE_S = 10.0
@@ -111,7 +110,7 @@ class Running:
 
     port: int
     service: Service
-    server: uvicorn.Server
+    server: EdgeServer
 
     def connect(self, *, receive_buffer: int | None = None) -> socket.socket:
         client = socket.socket()
@@ -145,7 +144,7 @@ def running(
     service = Service(**rest)
     door = EdgeMiddleware(service, keys, REFUSALS)
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn_config(door, "127.0.0.1", 0, limits, REFUSALS))
+    server = EdgeServer(uvicorn_config(door, "127.0.0.1", 0, limits, REFUSALS), limits.connections)
     thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
     thread.start()
     wait_for(lambda: server.started)

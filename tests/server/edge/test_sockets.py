@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import random
 import socket
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -14,6 +17,7 @@ from dataclasses import replace
 import pytest
 
 from tests.server.edge.service import (
+    PATIENCE_S,
     Running,
     body_of,
     get,
@@ -25,7 +29,7 @@ from tests.server.edge.service import (
     wait_for,
 )
 from twofold.server.edge.limits import BodyLimits, ConnectionLimits
-from twofold.server.edge.protocol import EdgeProtocol
+from twofold.server.edge.protocol import READS_PER_TURN, EdgeProtocol
 
 LIMITS = ConnectionLimits(
     connections=40, spare=10, head_bytes=16384, head_lines=50, head_s=0.4, keep_alive_s=0.6, stall_s=0.6, linger_s=0.4
@@ -42,6 +46,14 @@ def server() -> Iterator[Running]:
 
 def check_alive(server: Running) -> None:
     assert status_of(server.exchange(get("/health"))) == 200
+
+
+def read_until(client: socket.socket, last: bytes) -> None:
+    read = b""
+    while last not in read:
+        piece = client.recv(65536)
+        assert piece, "a connection in use was closed"
+        read += piece
 
 
 def test_a_request_is_answered(server: Running) -> None:
@@ -315,11 +327,7 @@ def test_silent_connections_give_way_to_those_that_ask() -> None:
         kept = open_sockets.enter_context(server.connect())
         for _ in range(5):
             kept.sendall(get("/health", close=False))
-            heard = b""
-            while b"true" not in heard:
-                piece = kept.recv(65536)
-                assert piece, "a connection in use was closed"
-                heard += piece
+            read_until(kept, b"true")
             for _ in range(60):
                 open_sockets.enter_context(server.connect())
             assert status_of(server.exchange(get("/refuse"))) == 404
@@ -336,3 +344,50 @@ def test_idle_connections_give_way() -> None:
         assert status_of(server.exchange(get("/refuse"))) == 404
         for client in idle:
             client.close()
+
+
+def test_a_turn_of_the_event_loop_takes_few_connections_and_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 clients connect and send while the loop is blocked, and send again while it is blocked again."""
+    turns = 0
+    calls: dict[str, Counter[int]] = {"connection_made": Counter(), "_parse": Counter()}
+    blocked, released = threading.Event(), threading.Event()
+
+    def counted(name: str) -> None:
+        original = getattr(EdgeProtocol, name)
+
+        def call(self: EdgeProtocol, argument: object) -> None:
+            calls[name][turns] += 1
+            original(self, argument)
+
+        monkeypatch.setattr(EdgeProtocol, name, call)
+
+    def turn(loop: asyncio.AbstractEventLoop) -> None:
+        nonlocal turns
+        turns += 1
+        if server.open_connections:
+            loop.call_soon(turn, loop)
+
+    def block() -> None:
+        blocked.set()
+        released.wait(PATIENCE_S)
+
+    with running(replace(LIMITS, connections=400, keep_alive_s=30.0)) as server, ExitStack() as open_sockets:
+        clients = [open_sockets.enter_context(server.connect())]
+        wait_for(lambda: server.open_connections == 1)
+        loop = next(iter(server.server.server_state.connections)).loop
+        loop.call_soon_threadsafe(turn, loop)
+        for name in calls:
+            counted(name)
+        for _ in range(2):
+            loop.call_soon_threadsafe(block)
+            assert blocked.wait(PATIENCE_S)
+            clients += [open_sockets.enter_context(server.connect()) for _ in range(200 - len(clients))]
+            for client in clients:
+                client.sendall(get("/health", close=False))
+            released.set()
+            for client in clients:
+                read_until(client, b"true")
+            blocked.clear()
+            released.clear()
+    assert {name: sum(counts.values()) for name, counts in calls.items()} == {"connection_made": 199, "_parse": 400}
+    assert {name: max(counts.values()) for name, counts in calls.items()} == dict.fromkeys(calls, READS_PER_TURN)
