@@ -66,8 +66,9 @@ class PlainEncoder:
             if encoding.token_to_word(token) == encoding.token_to_word(token - 1):
                 continue
             words += 1
-            start = encoding.token_to_chars(token)[0]
-            in_any_text = words > MARGIN and len(window) - start > self._longest_added
-            if in_any_text and window[start] < FIRST_COMBINING:
-                return token, start
+            place = encoding.token_to_chars(token)
+            if place is None or words <= MARGIN or len(window) - place[0] <= self._longest_added:
+                continue
+            if window[place[0]] < FIRST_COMBINING:
+                return token, place[0]
         return 0, 0
