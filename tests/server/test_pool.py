@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 
 from twofold.core.errors import BusyError, TemplateLimitError
+from twofold.server import pool as pool_module
 from twofold.server import preparation
 from twofold.server.edge.body import ClientGoneError
 from twofold.server.edge.limits import KIB, MIB
@@ -226,3 +227,24 @@ def test_work_for_a_client_that_has_left_is_not_begun() -> None:
         await running
 
     assert _in_pool(test).order == ["running"]
+
+
+def test_freed_memory_is_returned_once_after_many_long_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not while long work runs, and not for short work."""
+    returned: list[bool] = []
+    monkeypatch.setattr(pool_module, "TRIM_S", 0.05)
+
+    async def test(pool: WorkPool, workers: _Workers) -> None:
+        monkeypatch.setattr(pool_module, "return_freed_memory", lambda: returned.append(workers.go.is_set()))
+        await pool.run("a", 5 * KIB, lambda: None)
+        await asyncio.gather(*(pool.run("a", MIB, lambda: None) for _ in range(3)))
+        running = asyncio.create_task(pool.run("a", 2 * MIB, workers.work("long")))
+        await asyncio.sleep(0.2)
+        workers.go.set()
+        await running
+        pool.trim()
+        while not returned:
+            await asyncio.sleep(0.01)
+
+    _in_pool(test)
+    assert returned == [True]
