@@ -40,8 +40,8 @@ RETRY_S: Final = 2.0
 TRIMMED: Final = MIB
 """Bytes of work after which freed memory is returned to the system."""
 TRIM_S: Final = 1.0
-"""Delay of that. It locks the allocator's arenas, so a thread that allocates waits for it: for 20 ms after a text of 2 MB
-without spaces."""
+"""Delay of that. It locks the allocator's arenas, so a thread that allocates waits for it: 20 ms after a text of 2 MB
+that is one word."""
 
 
 @dataclass(frozen=True, slots=True)
