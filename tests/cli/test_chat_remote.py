@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -68,7 +69,7 @@ def test_a_chat_goes_through_the_server(server: LiveServer, chat: Command) -> No
     assert result.code == 0
     assert result.out.count("\n") >= 2
     assert "* tiny" in result.err
-    assert "prefill" in result.err
+    assert re.search(r"prefill .* rows? in 1 step;", result.err)
     assert "has no model 'gone'" in result.err
 
 

@@ -52,7 +52,7 @@ def test_flags_are_the_defaults_of_requests(warm: LiveServer, path: str) -> None
 
 def test_what_holds_is_printed(warm: LiveServer, server: LiveServer) -> None:
     assert "sampling defaults: temperature 9, top_p 1" in warm.log.read_text()
-    assert "KV cache 32 MiB, 1 threads" in warm.log.read_text(), "without the swap space"
+    assert "KV cache 32 MiB, 1 thread\n" in warm.log.read_text(), "without the swap space"
     told = server.log.read_text()
     assert "sampling defaults: temperature 0.2, top_p 0.9" in told
     assert "Ready: tiny\n  context 512 tokens, KV cache " in told

@@ -166,15 +166,15 @@ def _calibrate(model: str, isa: str | None, threads: int | None, *, json: bool) 
     if json:
         print_json(asdict(found) | {"constants": write_constants(found.constants)})
     else:
-        answer("\n".join(_calibration_lines(found)) + "\n")
+        answer("\n".join(_calibration_lines(path.stem, found)) + "\n")
     return 0
 
 
-def _calibration_lines(found: Calibration) -> Iterator[str]:
+def _calibration_lines(model: str, found: Calibration) -> Iterator[str]:
     by = found.constants
     error = 0.0 if by.error is None else float(by.error)
     rows = [
-        ("model", found.subject.model),
+        ("model", model),
         ("weights read at", _share(by.eta_m, found.bandwidth)),
         ("arithmetic at", f"{by.eta_c:.0%} of peak: " + ", ".join(_peaks(found.peaks))),
         ("KV cache read at", _share(by.eta_k, found.bandwidth)),

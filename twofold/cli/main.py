@@ -40,7 +40,7 @@ BENCHES: Final = {
 COMMANDS: Final = {
     "run": ("twofold.cli.run:run", "Run one prompt."),
     "chat": ("twofold.cli.chat.command:chat", "Chat with a model in the terminal."),
-    "serve": ("twofold.cli.serve:serve", "Serve models over HTTP with OpenAI- and Anthropic-compatible APIs."),
+    "serve": ("twofold.cli.serve:serve", "Serve models over HTTP with OpenAI-, Anthropic- and Ollama-compatible APIs."),
     "ps": ("twofold.cli.remote:ps", "List the models of a running server: loaded or not, in use or idle."),
     "load": ("twofold.cli.remote:load", "Load a model of a running server."),
     "unload": ("twofold.cli.remote:unload", "Unload a model of a running server; running requests finish first."),

@@ -177,7 +177,7 @@ def _lines(report: ModelReport) -> list[tuple[str, str]]:
     return [
         *lines,
         ("context", f"{report.context_length:,} tokens"),
-        ("KV cache", f"{report.kv_bytes_per_token:,} bytes a token (f16)"),
+        ("KV cache", f"{report.kv_bytes_per_token:,} bytes per token (f16)"),
         ("fits", fits),
     ]
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from twofold.core.report import RequestMetrics
+from twofold.core.units import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +31,9 @@ class RooflineShares:
 
 def phase_line(metrics: RequestMetrics, shares: RooflineShares | None) -> str:
     """12 prompt tokens: TTFT 40 ms, 310 tok/s, 58% of the arithmetic limit · 64 output tokens: TPOT 4.1 ms, …"""
-    prompt = f"{metrics.prompt_tokens} prompt tokens"
+    prompt = count(metrics.prompt_tokens, "prompt token")
     if metrics.cached_tokens:
-        prompt += f" ({metrics.cached_tokens} cached)"
+        prompt += f" ({metrics.cached_tokens:,} cached)"
     if metrics.ttft_s is None:
         return f"{prompt}: stopped before the first token"
     prefill = [f"TTFT {_milliseconds(metrics.ttft_s)}", _speed(prefill_speed(metrics))]
@@ -42,8 +43,7 @@ def phase_line(metrics: RequestMetrics, shares: RooflineShares | None) -> str:
     if shares is not None:
         prefill.append(_share(shares.prefill))
         decode.append(_share(shares.decode))
-    output = f"{metrics.output_tokens} output token{'s' if metrics.output_tokens != 1 else ''}"
-    phases = ((prompt, prefill), (output, decode))
+    phases = ((prompt, prefill), (count(metrics.output_tokens, "output token"), decode))
     return " · ".join(f"{head}: {', '.join(filter(None, rest))}" if any(rest) else head for head, rest in phases)
 
 

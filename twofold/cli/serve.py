@@ -15,7 +15,7 @@ from twofold.cli.console import LazyProgress, note
 from twofold.cli.options import DURATION, IN_GIB, IN_MIB, LIST, CrowdOptions
 from twofold.core.errors import ParameterError
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
-from twofold.core.units import GIB, MIB, parse_duration
+from twofold.core.units import GIB, MIB, count, parse_duration
 
 if TYPE_CHECKING:
     from twofold.observe.logs.server import LogSettings
@@ -220,7 +220,7 @@ def serve(
     engine: ServedEngineOptions = ENGINE,
     sampling: ServeSampling = SAMPLING,
 ) -> int:
-    """Serve models over HTTP with OpenAI- and Anthropic-compatible APIs. Models are loaded on first use.
+    """Serve models over HTTP with OpenAI-, Anthropic- and Ollama-compatible APIs. Models are loaded on first use.
 
     The first model is loaded at once; --model names it where no other name is given.
     """
@@ -272,8 +272,8 @@ def _announce(config: ServerConfig, models: Sequence[ModelEntry], url: str) -> N
     first, *others = models
     note(f"Ready: {first.names[0]}")
     if first.reading is not None and first.kv_bytes is not None:
-        threads = config.hub.engine.get("threads") or read_cpu().usable_cores
-        note(f"  context {first.context:,} tokens, KV cache {first.kv_bytes / MIB:,.0f} MiB, {threads} threads")
+        threads = count(config.hub.engine.get("threads") or read_cpu().usable_cores, "thread")
+        note(f"  context {first.context:,} tokens, KV cache {first.kv_bytes / MIB:,.0f} MiB, {threads}")
         note(f"  sampling defaults: {first.reading.sampling}")
     if others:
         note(f"  loaded on demand: {', '.join(entry.names[0] for entry in others)}")

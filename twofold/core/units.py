@@ -1,4 +1,4 @@
-"""Sizes and durations as people write them: ``1.5G``, ``512MiB``, ``5m``, ``250ms``."""
+"""Sizes, durations and counts as people write them: ``1.5G``, ``512MiB``, ``5m``, ``250ms``, ``3 tokens``."""
 
 from __future__ import annotations
 
@@ -46,6 +46,12 @@ def parse_duration(text: str) -> float:
     if seconds is None:
         raise ValueError(f"{text!r:.60} is not a duration; write for example 500ms, 30s or 5m.")
     return seconds
+
+
+def count(number: int, noun: str) -> str:
+    """1 row, 1,200 rows."""
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{ending}"
 
 
 def _parse(text: str, units: dict[str, float] | dict[str, int], bare: float) -> float | None:

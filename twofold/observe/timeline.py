@@ -18,6 +18,7 @@ from typing import Final
 
 from twofold.core.record import SequenceRecord, WaitReason
 from twofold.core.report import RequestMetrics
+from twofold.core.units import count
 
 LABEL: Final = 9
 NOTES: Final = 48
@@ -81,7 +82,7 @@ class _Axis:
             counts[self.column(moment)] += 1
         first, last = self.column(times[0]), self.column(times[-1])
         most = max(counts)
-        bars = (_height(count, most) if first <= i <= last else EMPTY for i, count in enumerate(counts))
+        bars = (_height(tokens, most) if first <= i <= last else EMPTY for i, tokens in enumerate(counts))
         return "".join(bars)
 
     def ruler(self) -> str:
@@ -89,8 +90,8 @@ class _Axis:
         return " " * LABEL + "0 ms" + end.rjust(self._columns - 2)
 
 
-def _height(count: int, most: int) -> str:
-    return HEIGHTS[-(-count * len(HEIGHTS) // most) - 1] if count else GAP
+def _height(tokens: int, most: int) -> str:
+    return HEIGHTS[-(-tokens * len(HEIGHTS) // most) - 1] if tokens else GAP
 
 
 def _row(label: str, bar: str, seconds: float, note: str = "") -> str:
@@ -103,16 +104,16 @@ def _stall_row(axis: _Axis, cause: WaitReason, seconds: float, record: SequenceR
 
 
 def _prefill_note(metrics: RequestMetrics) -> str:
-    fresh = f"{metrics.fresh_tokens} token{'s' if metrics.fresh_tokens != 1 else ''}"
+    fresh = count(metrics.fresh_tokens, "token")
     if not metrics.cached_tokens:
         return fresh
     return f"{fresh}, {metrics.cached_tokens} cached ({metrics.cached_tokens / metrics.prompt_tokens:.0%})"
 
 
 def _decode_note(times: Sequence[float]) -> str:
-    count = f"{len(times)} token{'s' if len(times) != 1 else ''}"
+    tokens = count(len(times), "token")
     gaps = [after - before for before, after in pairwise(times)]
-    return f"{count}, longest gap {_duration(max(gaps))}" if gaps else count
+    return f"{tokens}, longest gap {_duration(max(gaps))}" if gaps else tokens
 
 
 def _duration(seconds: float) -> str:

@@ -74,5 +74,5 @@ class LineRunner:
         with leaving_out(unknown=True) as left_out:
             request = read_body(line)
         if left_out.told:
-            log.warning("%s: omitted: %s", line.request_id, ", ".join(left_out.logged))
+            log.warning("batch line %s: omitted: %s", line.request_id, ", ".join(left_out.logged))
         return request

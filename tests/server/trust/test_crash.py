@@ -69,5 +69,5 @@ def test_a_worker_that_is_killed_while_it_streams(
     assert all(b'"length"' in reply.body or b"max_tokens" in reply.body for reply in ends if reply not in broken)
     assert [answer.status for answer in answers] == [200] * WAITING
     assert retries in {0, 1}
-    assert "model process exited (signal 9), restarting: model=tiny" in server.log.read_text()
+    assert "the process of the model tiny exited (signal 9); it is restarted" in server.log.read_text()
     assert 'twofold:engine_restarts_total{engine="0",model_name="tiny"} 1.0' in page

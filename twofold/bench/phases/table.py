@@ -14,6 +14,7 @@ from twofold.bench.phases.ceilings import Ceilings
 from twofold.bench.phases.rows import DecodeRow, MixedRow, PrefillRow, PrefixRow, Row, SkippedCase, Spread, StartTimes
 from twofold.bench.phases.steps import StepTime
 from twofold.core.limits import MachineLimits
+from twofold.core.units import count
 from twofold.planner.predict.phase import PhaseLimit
 
 LABEL: Final = 10
@@ -92,7 +93,7 @@ def _notes(row: Row, prompt_s: float | None) -> Iterator[str]:
             alone = "" if prompt_s is None else f", {row.ttft.median / prompt_s:.2f}× of alone"
             yield (
                 f"{row.slower:.2f}× of the {seconds(row.alone.median)} without the prompt; its TTFT "
-                f"{seconds(row.ttft.median)} in {row.steps} step{'' if row.steps == 1 else 's'}{alone}"
+                f"{seconds(row.ttft.median)} in {count(row.steps, 'step')}{alone}"
             )
 
 

@@ -1,4 +1,4 @@
-"""Progress while a load is sent: a table on a terminal, otherwise a line for each tenth of the load.
+"""Progress while a load is sent: a table on a terminal, otherwise a line for each quarter of the load.
 
 Both are watchers, called by the client in its own thread: they must be quick, and draw at most twice a second.
 """
@@ -24,7 +24,7 @@ from twofold.bench.load.base import FAILURES, Outcome
 from twofold.bench.record import RequestSample
 
 _DRAW_EVERY_S: Final = 0.5
-_TENTHS: Final = 10
+_PARTS: Final = 4
 _BAR: Final = 48
 _LINE_EVERY_S: Final = 30.0
 WINDOW_S: Final = 10
@@ -291,7 +291,7 @@ class LiveLines:
         tally = self._tally
         tally.look(now_s, samples)
         reached = self._goal.reached(now_s, sum(tally.outcomes.values()))
-        step = int(now_s / _LINE_EVERY_S) if reached is None else int(reached * _TENTHS + 1e-9)
+        step = int(now_s / _LINE_EVERY_S) if reached is None else int(reached * _PARTS + 1e-9)
         if step > self._step:
             self._step = step
             self._console.print(
@@ -300,7 +300,7 @@ class LiveLines:
 
     def _line(self, now_s: float, reached: float | None, open_requests: int) -> str:
         tally = self._tally
-        far = duration(now_s) if reached is None else f"{int(reached * _TENTHS + 1e-9) * 10}%"
+        far = duration(now_s) if reached is None else f"{int(reached * _PARTS + 1e-9) * 100 // _PARTS}%"
         latencies = (f"{name} {middle}/{slow}" for name, (middle, slow) in _latencies(tally))
         return (
             f"{self._goal.title}: {far}, {tally.done:,} answered, {open_requests:,} open, {tally.failed:,} failed, "

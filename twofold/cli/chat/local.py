@@ -17,6 +17,7 @@ from twofold.cli.phases import phase_line
 from twofold.cli.report import Roofline, as_json
 from twofold.core.errors import ContextLengthError, TwofoldError, UsageError
 from twofold.core.sampling_defaults import SamplingDefaults
+from twofold.core.units import count
 from twofold.engine.outputs import RequestOutput
 from twofold.formats.fetch import sources
 from twofold.host.paths import CacheFolders
@@ -93,7 +94,7 @@ class LocalModel:
     def loading(self) -> str:
         """How long loading took, and what the model runs with."""
         loaded, config = self._loaded.llm.loaded, self._loaded.llm.config
-        threads = "" if config.threads is None else f", {config.threads} threads"
+        threads = "" if config.threads is None else f", {count(config.threads, 'thread')}"
         return (
             f"{self.name}: loaded in {loaded.load_s:.2f} s, kernels in {loaded.compile_s:.2f} s; "
             f"context {config.context:,} tokens{threads}"

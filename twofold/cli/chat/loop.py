@@ -16,6 +16,7 @@ from twofold.cli.chat.settings import ChatSettings, full_name
 from twofold.cli.chat.talk import Talk
 from twofold.cli.console import faint, fold, is_terminal, note, print_failure
 from twofold.core.errors import ContextLengthError, TwofoldError, UsageError, closest_match
+from twofold.core.units import count
 
 MORE_TOKENS: Final = "/set max_tokens raises the limit"
 ROOM_SHARE: Final = 4
@@ -29,7 +30,7 @@ Argument: TypeAlias = Literal["", "file", "model", "setting", "switch", "text"]
 _FORM: Final = re.compile(r"/[a-z?]*(?=\s|$)")
 
 KEYS: Final = """\
-Enter sends. Alt-Enter, Ctrl-J or a backslash at the end of a line starts a new line; text between \"\"\" can have
+Enter sends. Alt-Enter, Ctrl-J or a backslash at the end of a line starts a new line. Text between \"\"\" can have \
 several lines.
 Ctrl-C stops an answer, and leaves at an empty prompt when pressed twice. Ctrl-D leaves. Ctrl-R searches the history."""
 
@@ -115,8 +116,7 @@ class Chat:
             except ContextLengthError:
                 if not more:
                     raise
-                count = self.talk.drop()
-                self.say(f"The context is full: the oldest {_turns(count)} dropped.")
+                self.say(f"The context is full: the oldest {count(self.talk.drop(), 'turn')} will no longer be sent.")
 
     def _answered(self, prompt: Prompt, room: int) -> ChatCompletion:
         markdown = self.settings.output.markdown and not isinstance(prompt, str)
@@ -126,10 +126,6 @@ class Chat:
     def _room(self) -> int:
         wanted = self.settings.sampling.max_tokens
         return wanted if self.model.context is None else max(1, min(wanted, self.model.context // ROOM_SHARE))
-
-
-def _turns(count: int) -> str:
-    return "turn is" if count == 1 else f"{count} turns are"
 
 
 def copy(text: str) -> None:
@@ -238,8 +234,7 @@ def _path(command: str, text: str) -> Path:
 
 
 def _questions(chat: Chat) -> str:
-    count = len(chat.talk.turns) // 2
-    return f"{count} turn{'' if count == 1 else 's'}"
+    return count(len(chat.talk.turns) // 2, "turn")
 
 
 def _clear(chat: Chat, _text: str) -> None:

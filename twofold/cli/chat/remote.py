@@ -40,6 +40,7 @@ from twofold.core.errors import (
 from twofold.core.params import StructuredOutputsParams
 from twofold.core.report import RequestMetrics
 from twofold.core.sampling_defaults import NAMES, NONE
+from twofold.core.units import count
 
 CHAT: Final = "/v1/chat/completions"
 TEXT: Final = "/v1/completions"
@@ -145,7 +146,7 @@ class RemoteModel:
         for name in ("prefill", "decode"):
             phase = object_at(prompts[0], name)
             line = f"{name:<9}{prompts[0].get(name + '_s', 0.0) * 1000:>10,.1f} ms"
-            line += f"  {phase.get('rows', 0)} rows in {phase.get('steps', 0)} steps"
+            line += f"  {count(phase.get('rows', 0), 'row')} in {count(phase.get('steps', 0), 'step')}"
             if phase.get("least_s"):
                 line += f"; at least {phase['least_s'] * 1000:,.1f} ms ({phase.get('bound')})"
             lines.append(line)

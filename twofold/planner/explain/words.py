@@ -1,4 +1,4 @@
-"""How figures are said: bytes and FLOPs with a prefix, factors, lists."""
+"""Figures as text: bytes and FLOPs with a prefix, factors, lists."""
 
 from __future__ import annotations
 
@@ -22,12 +22,6 @@ def size(nbytes: float) -> str:
 def factor(gain: float) -> str:
     """×1.92, ×13."""
     return f"×{gain:.2f}" if gain < 9.995 else f"×{gain:.0f}"
-
-
-def count(number: int, noun: str) -> str:
-    """1 row, 1,200 rows."""
-    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
-    return f"{number:,} {noun}{ending}"
 
 
 def listed(words: Sequence[str], last: str = "and") -> str:

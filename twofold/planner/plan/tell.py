@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from twofold.bench.draw import Axis, Chart, Dots, Guide, Label, Mark, StepLine, duration, number, plot, share
+from twofold.core.units import count
 from twofold.planner.plan.fitting import FitResult
 from twofold.planner.plan.plan import CapacityPlan, Estimate
 from twofold.planner.plan.search import PlanStudy, SearchPoint, measured_errors
@@ -71,7 +72,7 @@ def tell_study(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> Iter
     )
     yield f"SLO: {slo}"
     yield (
-        f"{_counted(study.tried, 'configuration')} tried; {len(study.plans):,} meet the SLO, counting those that "
+        f"{count(study.tried, 'configuration')} tried; {len(study.plans):,} meet the SLO, counting those that "
         "differ only in step size once. Cheapest first:"
     )
     yield ""
@@ -119,10 +120,6 @@ def tell_answer(answer: FitResult, others: Sequence[FitResult]) -> Iterator[str]
 
 def _attained(plan: CapacityPlan) -> str:
     return f"the first met the SLO in {plan.attained or 0.0:.1%} of requests"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' if number != 1 else ''}"
 
 
 def _detail(answer: FitResult, name: str) -> str:

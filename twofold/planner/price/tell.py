@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Final
 
 from twofold.core.request import TTL_SECONDS
+from twofold.core.units import count
 from twofold.planner.predict.errors import error_words, errors_for
 from twofold.planner.predict.known import constants_for
 from twofold.planner.price.caching import CacheCost
@@ -148,7 +149,7 @@ def tell_own(own: OwnMachines, cost: OwnCost, api_request: float) -> Iterator[st
         f"in steps of {cost.batch:,} sequences and {cost.step_s * 1000:,.1f} ms",
     )
     yield _line("half the output", f"{dollars(cost.half_answers)} less", _share(cost.half_answers, cost.per_request))
-    replicas = f"{cost.replicas:,} replica{'' if cost.replicas == 1 else 's'}, all day"
+    replicas = f"{count(cost.replicas, 'replica')}, all day"
     api_month = api_request * cost.workload.requests_per_day * float(MONTH_DAYS)
     yield _line("a month", dollars(cost.per_month), replicas, f"the API takes {dollars(api_month)}")
     yield f"  {_cheaper(cost, api_request)}"

@@ -127,7 +127,7 @@ class BatchDispatcher:
                 if not isinstance(error, WorkerError) or self._crashes[call.line_key] == MAX_CRASHES:
                     return error.status, error_reply(error)
             except Exception as error:  # an error of ours in one line must not end the others
-                logging.getLogger(__name__).error("line %s failed: %s", call.request_id, place_of(error))
+                logging.getLogger(__name__).error("batch line %s: internal error: %s", call.request_id, place_of(error))
                 failure = TwofoldError("The server failed to process this line.")
                 return failure.status, error_reply(failure)
 

@@ -210,7 +210,7 @@ class BatchService:
                 if _is_of_disk(error):
                     await asyncio.sleep(RETRY_S)
                 else:
-                    logging.getLogger(__name__).error("batch %s failed: %s", live.batch.id, place_of(error))
+                    logging.getLogger(__name__).error("batch %s: internal error: %s", live.batch.id, place_of(error))
                     await self._fail(live, (LineError("server_error", "The server failed to process this batch."),))
         del self._live[live.batch.id]
 
@@ -295,7 +295,7 @@ class BatchService:
                 await self._files.sweep()
                 await self._thread.call(self._store.sweep)
             except ResourceError as error:
-                logging.getLogger(__name__).warning("sweep failed: %s", error)
+                logging.getLogger(__name__).warning("expired files and batches could not be removed: %s", error)
 
 
 def _is_of_disk(error: Exception) -> bool:

@@ -236,12 +236,12 @@ def entered(exchange: RequestContext, quotas: Quotas, headers: Headers, receive:
 
 @contextmanager
 def noting(site: Site, exchange: RequestContext) -> Iterator[None]:
-    """Notes what of a request cannot be had here and is left out meanwhile, for its answer and for the log."""
+    """Records which parts of a request are omitted while it is read, for its reply and the log."""
     with leaving_out(unknown=site.tolerant) as left_out:
         yield
     if left_out.told:
         exchange.left_out = left_out.told
-        log.warning("%s: omitted: %s", exchange.request_id, ", ".join(left_out.logged))
+        log.warning("request %s: omitted: %s", exchange.request_id, ", ".join(left_out.logged))
 
 
 @asynccontextmanager

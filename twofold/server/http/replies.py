@@ -24,7 +24,7 @@ log = logging.getLogger("twofold.serve")
 
 def internal_error(exchange: RequestContext, error: Exception) -> TwofoldError:
     """What a client may know of a fault of ours: nothing but that there was one."""
-    log.error("internal error in %s: %s", exchange.request_id, type(error).__name__, exc_info=error)
+    log.error("request %s: internal error: %s", exchange.request_id, type(error).__name__, exc_info=error)
     return TwofoldError("Internal server error.", hint="The server log has the cause under the request id.")
 
 

@@ -297,7 +297,7 @@ class WorkerModel:
             self._fail(error)
             return
         self._become("loading")
-        log.warning("model process exited (%s), restarting: model=%s", _how(status), self._name)
+        log.warning("the process of the model %s exited (%s); it is restarted", self._name, _how(status))
         if served:
             for observer in self._observers:
                 observer.on_restart(self._name)

@@ -8,10 +8,11 @@ from typing import Final
 
 from twofold.bench.draw.form import duration, share
 from twofold.core.errors import ParameterError
+from twofold.core.units import count
 from twofold.planner.count.crossover import knee_rows
 from twofold.planner.explain.levers.base import Assumptions, Effect, Lever, LeverRefusal
 from twofold.planner.explain.scenario import UniformScenario, retimed
-from twofold.planner.explain.words import count, factor, scaled, size
+from twofold.planner.explain.words import factor, scaled, size
 from twofold.planner.predict.queueing import Queue
 from twofold.planner.predict.request import Prediction
 from twofold.planner.predict.speculation import check_ratio, min_acceptance, speed_up

@@ -9,9 +9,10 @@ from typing import Final, Literal
 from twofold.bench.draw.form import duration
 from twofold.core.errors import ParameterError, closest_match
 from twofold.core.record import WaitReason
+from twofold.core.units import count
 from twofold.planner.explain.observed import Observed, Spent
 from twofold.planner.explain.sources.fields import SourceFields
-from twofold.planner.explain.words import count, listed
+from twofold.planner.explain.words import listed
 
 BEFORE: Final = frozenset({WaitReason.BLOCKS, WaitReason.TURN, WaitReason.GRAMMAR})
 """What a request waits for before its prompt is computed; only what exceeds the queue came later."""
