@@ -78,7 +78,11 @@ def client_notes(client: Client) -> Iterator[Note]:
         yield Note("client_busy", f"the client used {busy:.0%} of a core and may have been the bottleneck")
     if client.lag_p99_s > MAX_LAG_S:
         lag = f"{client.lag_p99_s * 1e3:.1f} ms"
-        late = "requests may have been sent late" if client.stamps == "kernel" else "timestamps may be late"
+        late = (
+            "schedule delay shows how late requests were sent"
+            if client.stamps == "kernel"
+            else "timestamps may be late"
+        )
         yield Note("client_lag", f"client lag up to {lag} (P99): {late}")
 
 
