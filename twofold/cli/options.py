@@ -6,7 +6,7 @@ Annotations are evaluated here: cyclopts would look up the names of postponed on
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from cyclopts import Parameter
 
@@ -25,6 +25,7 @@ ENGINE_SEED = 0
 MAX_GIB = 1 << 20
 FLAG = Parameter(negative=(), show_default=False)
 LIST = Parameter(negative=(), show_default=False)
+Json: TypeAlias = Annotated[bool, FLAG, Parameter(help="Print JSON.")]
 
 
 def _size(unit: int) -> Parameter:

@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 
 from twofold.cli.bench.options import TraceOptions
 from twofold.cli.console import answer, note, print_json
-from twofold.cli.options import FLAG, LIST
+from twofold.cli.options import LIST, Json
 from twofold.core.errors import ParameterError, ResourceError, closest_match, describe_name
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def plan(
     show: int = 10,
     simulate: bool = True,
     svg: Path | None = None,
-    json: Annotated[bool, FLAG] = False,
+    json: Json = False,
     traffic: TrafficOptions = TrafficOptions(),
     trace: TraceOptions = TraceOptions(),  # noqa: B008 - frozen
     choice: ChoiceOptions = ChoiceOptions(),
@@ -179,8 +179,6 @@ def plan(
         Simulate the best three instead of estimating them.
     svg
         Write the chart of TPOT against cost as SVG.
-    json
-        Print JSON.
     """
     from twofold.planner.plan.relief import nothing_found  # noqa: PLC0415 - start-up time
     from twofold.planner.plan.search import Facts, search  # noqa: PLC0415
@@ -209,7 +207,7 @@ def fit(
     hardware: str = "h100",
     context: Annotated[int | None, Parameter(name=("--context", "--max-model-len", "-c"))] = None,
     concurrency: Annotated[int, Parameter(name=("--concurrency", "--max-num-seqs"))] = 1,
-    json: Annotated[bool, FLAG] = False,
+    json: Json = False,
     how: HoldOptions = HoldOptions(),
 ) -> int:
     """Show whether a model fits in memory, up to which context and concurrency.
@@ -224,8 +222,6 @@ def fit(
         Context length (prompt + output). Default: the model's maximum.
     concurrency
         Concurrent sequences.
-    json
-        Print JSON.
     """
     from twofold.core.values import find_format  # noqa: PLC0415
     from twofold.planner.machines.known import find_machine  # noqa: PLC0415 - start-up time

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from cyclopts import Parameter
 
 from twofold.cli.console import answer, print_json
-from twofold.cli.options import FLAG
+from twofold.cli.options import FLAG, Json
 from twofold.core.errors import ParameterError
 from twofold.core.request import TimeToLive
 
@@ -166,7 +166,7 @@ def price(
     model: Annotated[str, Parameter(help="API model, such as claude-sonnet-4-6 or openai/gpt-5.")],
     /,
     *,
-    json: Annotated[bool, FLAG, Parameter(help="Print JSON.")] = False,
+    json: Json = False,
     workload: WorkloadOptions = WorkloadOptions(),
     own: OwnOptions = OwnOptions(),
 ) -> int:
@@ -259,7 +259,7 @@ def lifetime(
     *,
     parameters: float = 13e9,
     served_tokens: float = 2e12,
-    json: Annotated[bool, FLAG] = False,
+    json: Json = False,
 ) -> int:
     """Find the model size and training with the lowest total cost of training and serving.
 
@@ -269,8 +269,6 @@ def lifetime(
         Model size; the target is the loss of its Chinchilla-optimal training.
     served_tokens
         Prompt and output tokens served over its lifetime.
-    json
-        Print JSON.
     """
     from twofold.planner.price.lifetime import better_than, life_as_json, tell_lifetime  # noqa: PLC0415 - start-up time
 
@@ -291,7 +289,7 @@ def crossover(
     weights: str | None = None,
     kv: str = "bf16",
     cliff: int | None = None,
-    json: Annotated[bool, FLAG] = False,
+    json: Json = False,
 ) -> int:
     """Report the context and batch from which the KV cache outweighs weights or arithmetic.
 
@@ -309,8 +307,6 @@ def crossover(
         KV cache format.
     cliff
         Context length above which an API charges more: report what that implies.
-    json
-        Print JSON.
     """
     from twofold.core.values import find_format  # noqa: PLC0415
     from twofold.planner.count.setting import Setting  # noqa: PLC0415 - start-up time

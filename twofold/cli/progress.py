@@ -1,23 +1,19 @@
-"""Draws the progress of a fetch: a bar on a terminal, two lines at most elsewhere."""
+"""Progress of downloads on standard error."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Final
 
-from twofold.formats.fetch.progress import Progress
+from twofold.cli.console import is_terminal, note, rich_console
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
-_LARGE: Final = 1_000_000_000
-"""Bytes from which on a log gets a line in the middle."""
-
-
-def console_progress(console: Console) -> Progress:
-    """A progress that suits where the console writes to."""
-    return BarProgress(console) if console.is_terminal else LineProgress(console)
+LARGE: Final = 1_000_000_000
+"""Downloads of at least this many bytes get a second line in a log, at half of them."""
 
 
 def format_bytes(count: float) -> str:
@@ -29,47 +25,43 @@ def format_bytes(count: float) -> str:
     return f"{count:.1f} TB"
 
 
-class LineProgress:
-    """For logs: a line when work starts, and one at its middle if it is large. The end is the caller's to tell."""
+class DownloadProgress:
+    """``Progress`` for people: a bar with bytes, rate and remaining time on a terminal, elsewhere a line or two.
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._what = ""
-        self._seen = 0
-        self._middle: float | None = None
+    ``console`` is the terminal; the default is standard error. rich is imported when the first bar appears.
+    """
 
-    def start(self, total_bytes: int | None, what: str, *, follows: bool = False) -> None:
-        self._what, self._seen, self._middle = what, 0, None
-        if follows:
-            return
-        size = "" if total_bytes is None else f" ({format_bytes(total_bytes)})"
-        self._say(f"{what}{size}")
-        if total_bytes is not None and total_bytes >= _LARGE:
-            self._middle = total_bytes / 2
-
-    def advance(self, count: int) -> None:
-        self._seen += count
-        if self._middle is not None and self._seen >= self._middle:
-            self._middle = None
-            self._say(f"{self._what}: 50 %")
-
-    def done(self) -> None:
-        return
-
-    def _say(self, line: str) -> None:
-        self._console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
-
-
-class BarProgress:
-    """One bar with bytes, rate and the time that is left; it disappears when the work is done."""
-
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console | None = None) -> None:
         self._console = console
         self._bars: Bars | None = None
         self._task: TaskID | None = None
+        self._what = ""
+        self._until_half: float | None = None
 
-    def start(self, total_bytes: int | None, what: str, *, follows: bool = False) -> None:  # noqa: ARG002
-        from rich.progress import (  # noqa: PLC0415 - only who fetches pays for it
+    def start(self, total_bytes: int | None, what: str, *, follows: bool = False) -> None:
+        self.done()
+        if self._console is not None or is_terminal(sys.stderr):
+            self._start_bar(total_bytes, what)
+        elif not follows:
+            note(what if total_bytes is None else f"{what} ({format_bytes(total_bytes)})")
+            self._what, self._until_half = what, total_bytes / 2 if total_bytes and total_bytes >= LARGE else None
+
+    def advance(self, count: int) -> None:
+        if self._bars is not None and self._task is not None:
+            self._bars.advance(self._task, count)
+        elif self._until_half is not None:
+            self._until_half -= count
+            if self._until_half <= 0:
+                self._until_half = None
+                note(f"{self._what}: 50%")
+
+    def done(self) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+        self._bars = self._task = self._until_half = None
+
+    def _start_bar(self, total_bytes: int | None, what: str) -> None:
+        from rich.progress import (  # noqa: PLC0415 - start-up time
             BarColumn,
             DownloadColumn,
             TextColumn,
@@ -78,18 +70,8 @@ class BarProgress:
         )
         from rich.progress import Progress as Bars  # noqa: PLC0415
 
-        self.done()
         text = TextColumn("{task.description}", markup=False)
         columns = (text, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-        self._bars = Bars(*columns, console=self._console, transient=True)
+        self._bars = Bars(*columns, console=self._console or rich_console(stderr=True), transient=True)
         self._task = self._bars.add_task(what, total=total_bytes)
         self._bars.start()
-
-    def advance(self, count: int) -> None:
-        if self._bars is not None and self._task is not None:
-            self._bars.advance(self._task, count)
-
-    def done(self) -> None:
-        if self._bars is not None:
-            self._bars.stop()
-        self._bars = self._task = None

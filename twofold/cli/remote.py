@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 from cyclopts import Parameter
 
-from twofold.cli.console import answer, note, print_json
-from twofold.cli.options import DURATION, FLAG
+from twofold.cli.console import note, print_json, print_table
+from twofold.cli.options import DURATION, FLAG, Json
 from twofold.core.errors import AccessError, NetworkError, NotFoundError, TimeLimitError, UsageError
 
 MODELS = "/v1/twofold/models"
@@ -21,7 +21,6 @@ Url: TypeAlias = Annotated[str, Parameter(name=("--url", "-u"), help="URL of the
 Key: TypeAlias = Annotated[
     str | None, Parameter(help="Admin API key, if the server has keys: twofold keys add NAME --admin.")
 ]
-Json: TypeAlias = Annotated[bool, FLAG, Parameter(help="Print JSON.")]
 Model: TypeAlias = Annotated[str, Parameter(help="Name of the model on the server.")]
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -32,10 +31,7 @@ def ps(*, url: Url = DEFAULT_URL, api_key: Key = None, json: Json = False) -> in
     if json:
         print_json(models)
         return 0
-    rows = [("NAME", "STATE", "MEMORY", "RUNNING", "WAITING", "IDLE", "UNLOADS"), *map(_row, models)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        answer("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")
+    print_table([("NAME", "STATE", "MEMORY", "RUNNING", "WAITING", "IDLE", "UNLOADS"), *map(_row, models)])
     return 0
 
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from twofold.cli.console import LazyProgress, note
+from twofold.cli.console import note
 from twofold.cli.options import DURATION, IN_GIB, IN_MIB, LIST, CrowdOptions
+from twofold.cli.progress import DownloadProgress
 from twofold.core.errors import ParameterError
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.core.units import GIB, MIB, count, parse_duration
@@ -235,7 +236,7 @@ def serve(
     from twofold.server.server import Server  # noqa: PLC0415 - flags are checked before this is brought in
 
     with _observed(options.log_settings()) as observers:
-        server = Server(config, observers=observers, say=note, progress=LazyProgress())
+        server = Server(config, observers=observers, say=note, progress=DownloadProgress())
         asyncio.run(server.run(lambda url: _announce(config, server.models(), url)))
     return 0
 

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from twofold.cli.bench.options import LoadOptions, TraceOptions
 from twofold.cli.console import answer, print_json
-from twofold.cli.options import BYTES, FLAG
+from twofold.cli.options import BYTES, FLAG, Json
 from twofold.core.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def simulate(
     slo: Annotated[str | None, Parameter(help="Objective, e.g. ttft=500ms,tpot=50ms,e2e=10s.")] = None,
     attainment: Annotated[float, Parameter(help="Fraction of requests that must meet the objective.")] = 0.9,
     repeat: Annotated[int, Parameter(help="Replay the trace this many times.")] = 1,
-    json: Annotated[bool, FLAG, Parameter(help="Print JSON.")] = False,
+    json: Json = False,
     server: ServerOptions = ServerOptions(),
     engine: EngineFlags = EngineFlags(),
     load: LoadOptions = LoadOptions(),  # noqa: B008 - frozen

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from twofold.cli.bench.measure import write_document
-from twofold.cli.commands import Json
 from twofold.cli.console import answer, print_json, rich_console
+from twofold.cli.options import Json
 
 if TYPE_CHECKING:
     from twofold.bench.compare.compare import Comparison, Pair

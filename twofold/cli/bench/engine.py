@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter
 
 from twofold.bench.phases.cases import BATCHES, CONTEXTS, INPUT_TOKENS, OUTPUT_TOKENS, ROUNDS, Sizes, parse_sizes
-from twofold.cli.console import LazyProgress, answer, print_json
+from twofold.cli.console import answer, print_json
 from twofold.cli.options import FLAG, ModelOptions
+from twofold.cli.progress import DownloadProgress
 
 if TYPE_CHECKING:
     from twofold.bench.phases.run import MeasuredModel
@@ -75,7 +76,7 @@ def _subject(options: ModelOptions) -> MeasuredModel:
     from twofold.formats.fetch import sources  # noqa: PLC0415
     from twofold.host.paths import CacheFolders  # noqa: PLC0415
 
-    folder, progress = CacheFolders.of().create().models, LazyProgress()
+    folder, progress = CacheFolders.of().create().models, DownloadProgress()
     found = sources.resolve(options.model, cache=folder, progress=progress)
     tokenizer = None
     if options.tokenizer is not None:

@@ -10,10 +10,10 @@ from shutil import get_terminal_size
 from typing import Any, Self
 
 from twofold.cli.chat.base import ChatCompletion, Message, PromptRequest, Write
-from twofold.cli.console import LazyProgress
 from twofold.cli.generate import Generator, generator
 from twofold.cli.options import ModelOptions
 from twofold.cli.phases import phase_line
+from twofold.cli.progress import DownloadProgress
 from twofold.cli.report import Roofline, as_json
 from twofold.core.errors import ContextLengthError, TwofoldError, UsageError
 from twofold.core.sampling_defaults import SamplingDefaults
@@ -113,7 +113,7 @@ class LocalModel:
         """``ChatModel.use``. Two models at once might not fit into memory: this one is closed first."""
         if self._trace is not None:
             raise UsageError("A chat with --trace keeps its model.", hint="Start another chat.")
-        sources.resolve(name, cache=CacheFolders.of().create().models, progress=LazyProgress())
+        sources.resolve(name, cache=CacheFolders.of().create().models, progress=DownloadProgress())
         before = self._options
         self.close()
         self._options = replace(before, model=name)
