@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 from tests.support.metrics import request_metrics
 from twofold.core.record import SequenceRecord, WaitReason
 from twofold.core.report import BlockCounts, EngineSnapshot, PinCounts, RequestMetrics, StepReport
+from twofold.observe.accounting.bill import Bill, BillLine
 from twofold.observe.served import AskedParams, ServedRequest
 
+BILL = Bill("USD", "default", Decimal(1), (BillLine("output", Decimal(1), "token", Decimal(2000), Decimal("0.002")),))
 START = 5_000.0
 """Seconds on the engine's clock."""
 
@@ -30,7 +33,7 @@ def served(**changes: Any) -> ServedRequest:
     plain = ServedRequest(
         request_id="req_1", endpoint="/v1/chat/completions", dialect="openai", model="small", tenant="acme", key="k1",
         tier="default", stream=True, status=200, error=None, arrived_at=1_700_000_000.0, duration_s=0.75,
-        first_token_s=0.31, gaps_s=(0.02,) * 20, reports=(report(),), cost=0.002, currency="USD",
+        first_token_s=0.31, gaps_s=[0.02] * 20, reports=(report(),), bill=BILL,
         params=AskedParams(max_tokens=64, temperature=0.5), limits_s={"prefill": 0.1, "decode": 0.3},
     )  # fmt: skip
     return replace(plain, **changes)
@@ -38,7 +41,7 @@ def served(**changes: Any) -> ServedRequest:
 
 def failed(status: int, error: str, **changes: Any) -> ServedRequest:
     """A request that ended before it came to an engine."""
-    nothing: dict[str, Any] = {"reports": (), "gaps_s": (), "first_token_s": None, "cost": None, "limits_s": {}}
+    nothing: dict[str, Any] = {"reports": (), "gaps_s": [], "first_token_s": None, "bill": None, "limits_s": {}}
     return served(status=status, error=error, **(nothing | changes))
 
 

@@ -135,7 +135,7 @@ def test_answers_of_one_prompt_are_decoded_side_by_side(metrics: ServerMetrics) 
 
 def test_a_request_that_never_ran_has_a_queue_and_no_more(metrics: ServerMetrics) -> None:
     waited = report(admitted=None, first_token=None, last_token=None, output_tokens=0, finish_reasons=("abort",))
-    metrics.on_served(served(status=499, reports=(waited,), first_token_s=None, gaps_s=(), limits_s={}))
+    metrics.on_served(served(status=499, reports=(waited,), first_token_s=None, gaps_s=[], limits_s={}))
     page = Scrape(metrics)
     assert page("vllm:request_queue_time_seconds_count") == 1
     assert not list(page.samples("vllm:request_prefill_time_seconds_count"))

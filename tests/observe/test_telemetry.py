@@ -125,7 +125,7 @@ def test_a_trace_that_is_not_sampled_is_not_recorded(traced: Traced) -> None:
 @pytest.mark.parametrize(("status", "code"), [(503, StatusCode.ERROR), (400, StatusCode.UNSET)])
 def test_errors_are_told_by_their_word(traced: Traced, status: int, code: StatusCode) -> None:
     ended = failed(status, "word")
-    spans = traced(status=status, error="word", reports=ended.reports, gaps_s=(), first_token_s=None, cost=None)
+    spans = traced(status=status, error="word", reports=ended.reports, gaps_s=[], first_token_s=None, bill=None)
     root = spans["chat small"]
     assert root.status.status_code is code
     assert root.attributes is not None

@@ -23,9 +23,9 @@ class Line:
         self._stack = ExitStack()
 
     def ask(self, tenant: str, prompts: int = 1, tokens: int = 3) -> None:
-        exchange = SimpleNamespace(caller=SimpleNamespace(tenant=tenant), reserve=lambda _: None)
+        context = SimpleNamespace(caller=SimpleNamespace(tenant=tenant), quota=None)
         job = SimpleNamespace(token_ids=(1,) * tokens, params=SamplingParams(max_tokens=1))
-        admitted = self._admission.admit(cast(Any, exchange), cast(Any, [job] * prompts), cast(Any, self.model))
+        admitted = self._admission.admit(cast(Any, context), cast(Any, [job] * prompts), cast(Any, self.model))
         self._stack.enter_context(admitted)
         self.model.queued += prompts
 

@@ -12,11 +12,10 @@ import pytest
 
 from twofold.core.errors import BusyError, TemplateLimitError
 from twofold.server import pool as pool_module
-from twofold.server import preparation
 from twofold.server.edge.body import ClientGoneError
 from twofold.server.edge.limits import KIB, MIB
 from twofold.server.http.endpoints import EndpointRequest
-from twofold.server.pool import ByteBudget, PoolLimits, WorkPool
+from twofold.server.pool import MAX_EXCEEDED, ByteBudget, PoolLimits, PreparationGuard, WorkPool
 
 LIMITS: Final = PoolLimits(small_threads=1, large_waiting=16 * MIB)
 
@@ -147,14 +146,14 @@ def _exceeds() -> str:
 
 @pytest.mark.parametrize("size", [1, MIB], ids=["small", "large"])
 def test_a_slow_model_holds_up_no_other(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr(preparation, "SLOW_S", 0.0)
+    monkeypatch.setattr("twofold.server.pool.SLOW_S", 0.0)
 
     async def test(pool: WorkPool, workers: _Workers) -> None:
         assert await pool.prepare("slow", "a", 1, lambda: "first") == "first"
         work = workers.work("slow")
         slow = [asyncio.create_task(pool.prepare("slow", caller, size, work)) for caller in "aaaabbbb"]
         await asyncio.sleep(0)
-        monkeypatch.setattr(preparation, "SLOW_S", 60.0)
+        monkeypatch.setattr("twofold.server.pool.SLOW_S", 60.0)
         for other in (1, MIB):
             assert [await pool.prepare("other", "a", other, lambda: "quick") for _ in range(3)] == ["quick"] * 3
         assert workers.order == []
@@ -165,8 +164,8 @@ def test_a_slow_model_holds_up_no_other(monkeypatch: pytest.MonkeyPatch, size: i
 
 
 def test_a_model_is_quick_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "QUICK_RUNS", 3)
-    model = preparation.PreparationGuard()
+    monkeypatch.setattr("twofold.server.pool.QUICK_RUNS", 3)
+    model = PreparationGuard()
     model.note("a", None, 0.01)
     assert model.apart == 0
     model.note("a", None, 1.0)
@@ -184,13 +183,13 @@ def test_limits_that_a_caller_exceeds_again_and_again_are_told_at_once(monkeypat
             tried.append("hostile")
             return _exceeds()
 
-        for _time in range(2 * preparation.MAX_EXCEEDED):
+        for _time in range(2 * MAX_EXCEEDED):
             with pytest.raises(TemplateLimitError, match="too slow"):
                 await pool.prepare("slow", "a", 1, hostile)
-        assert len(tried) == preparation.MAX_EXCEEDED
+        assert len(tried) == MAX_EXCEEDED
         assert await pool.prepare("slow", "b", 1, lambda: "other caller") == "other caller"
         assert await pool.prepare("fine", "a", 1, lambda: "other model") == "other model"
-        monkeypatch.setattr(preparation, "REST_S", 0.0)
+        monkeypatch.setattr("twofold.server.pool.REST_S", 0.0)
         assert await pool.prepare("slow", "a", 1, lambda: "later") == "later"
         with pytest.raises(TemplateLimitError):
             await pool.prepare("slow", "a", 1, hostile)
@@ -217,9 +216,9 @@ def test_work_for_a_client_that_has_left_is_not_begun() -> None:
     async def test(pool: WorkPool, workers: _Workers) -> None:
         running = asyncio.create_task(pool.prepare("m", "a", 2 * MIB, workers.work("running")))
         await asyncio.sleep(0)
-        exchange: Any = SimpleNamespace(source="a", size=2 * MIB)
+        context: Any = SimpleNamespace(source="a", size=2 * MIB)
         site: Any = SimpleNamespace(pool=pool)
-        request = EndpointRequest(exchange, {}, gone, site)
+        request = EndpointRequest(context, {}, gone, site)
         for _ in range(3):
             with pytest.raises(ClientGoneError):
                 await request.work("m", workers.work("left"))

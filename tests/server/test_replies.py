@@ -7,16 +7,19 @@ import gc
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
-from twofold.server.exchange import CLIENT_GONE
-from twofold.server.http.replies import Replies
+from twofold.server.context import CLIENT_GONE
+from twofold.server.http.replies import Reply
 
 
-class _Exchange:
-    status = 200
+class _Context:
     cut = None
     task: asyncio.Task[None] | None = None
+
+    def __init__(self) -> None:
+        self.record = SimpleNamespace(status=200)
 
 
 class _Endless:
@@ -33,14 +36,13 @@ def test_a_client_that_left_leaves_nothing_to_the_garbage_collector() -> None:
         await asyncio.sleep(0.01)
         return {"type": "http.disconnect"}
 
-    async def answer() -> weakref.ref[_Exchange]:
-        exchange = _Exchange()
+    async def answer() -> weakref.ref[_Context]:
+        context: Any = _Context()
         unused: Any = None
         runner: Any = _Endless()
-        replies: Any = Replies(runner, unused)
-        await replies.answer(exchange, unused, gone, unused)
-        assert exchange.status == CLIENT_GONE
-        return weakref.ref(exchange)
+        await Reply(runner, context, unused, gone).send(unused)
+        assert context.record.status == CLIENT_GONE
+        return weakref.ref(context)
 
     gc.disable()
     try:

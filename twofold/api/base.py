@@ -62,7 +62,7 @@ class ReplyHead:
     id: str
     created: int
     model: str
-    service_tier: ServiceTier | None = None
+    service_tier: str | None = None
     prompt_tokens: tuple[int, ...] = ()
     waited_s: float = 0.0
 

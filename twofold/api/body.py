@@ -100,13 +100,13 @@ class JsonKind:
     form: Schema
     read: Read
     bodies: tuple[type[RequestObject], ...] = ()
-    words: Choices | None = None
+    words: AllowedValues | None = None
     items: JsonKind | None = None
     fits: Callable[[Any], object] = lambda _: True
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class AllowedValues:
     """The only values of a field.
 
     offered  the API knows others
@@ -282,7 +282,7 @@ def _number(notes: Notes, kind: type[float]) -> JsonKind:
 
 
 def _words(known: tuple[Any, ...], notes: Notes) -> JsonKind:
-    words = Choices(known, "offered" in notes or "only" in notes, notes["needed"], notes.get("hint"))
+    words = AllowedValues(known, "offered" in notes or "only" in notes, notes["needed"], notes.get("hint"))
     types = tuple({type(value) for value in known})
     form: Schema = {"enum": list(known)} if known else {"type": "null"}
     wanted = " or ".join(map(str, known))
@@ -318,7 +318,7 @@ def _list(parts: tuple[Any, ...], notes: Notes) -> JsonKind:
     return JsonKind((list,), wanted, form, read, items.bodies, items=items)
 
 
-def _is_omitted(value: Any, path: Path, words: Choices) -> bool:
+def _is_omitted(value: Any, path: Path, words: AllowedValues) -> bool:
     """Whether an object is omitted, because its type is unknown. Raises FieldError where nothing may be omitted."""
     kind = value.get("type") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind in words.known:
@@ -392,13 +392,15 @@ def _chosen(objects: list[Object], value: dict[str, Any], path: Path) -> Object:
     return next((one for one in objects if one.required <= value.keys()), objects[0])
 
 
-def _tags(bodies: Iterable[type[RequestObject]], tag: str) -> Choices:
+def _tags(bodies: Iterable[type[RequestObject]], tag: str) -> AllowedValues:
     return _joined(object_of(body).kinds[tag].words for body in bodies if tag in object_of(body).kinds)
 
 
-def _joined(several: Iterable[Choices | None]) -> Choices:
+def _joined(several: Iterable[AllowedValues | None]) -> AllowedValues:
     each = [words for words in several if words is not None]
-    return Choices(tuple(dict.fromkeys(word for words in each for word in words.known)), any(w.offered for w in each))
+    return AllowedValues(
+        tuple(dict.fromkeys(word for words in each for word in words.known)), any(w.offered for w in each)
+    )
 
 
 KINDS: Final[dict[Any, Callable[[tuple[Any, ...], Notes], JsonKind]]] = {

@@ -1,4 +1,4 @@
-"""What the server knows of a request once it has ended: what metrics, traces and logs are made of.
+"""The record of a request: metrics, traces, logs, bills and sums are made of it.
 
 It holds sizes, times and names, and nothing that a caller or a model wrote.
 """
@@ -6,14 +6,16 @@ It holds sizes, times and names, and nothing that a caller or a model wrote.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, Self
 
+from twofold.core.params import RequestParams, SamplingParams
 from twofold.core.report import RequestMetrics
+from twofold.observe.accounting.bill import Bill
 
 
 @dataclass(frozen=True, slots=True)
 class AskedParams:
-    """How a request was to be answered, as far as traces tell it; None where it was left open."""
+    """The sampling parameters of a request that traces and metrics show; None where they were not given."""
 
     max_tokens: int | None = None
     temperature: float | None = None
@@ -21,60 +23,75 @@ class AskedParams:
     top_k: int | None = None
     seed: int | None = None
     n: int = 1
-    stops: int = 0
+
+    @classmethod
+    def of(cls, params: RequestParams) -> Self:
+        if not isinstance(params, SamplingParams):
+            return cls()
+        return cls(params.max_tokens, params.temperature, params.top_p, params.top_k or None, params.seed, params.n)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ServedRequest:
-    """A request that ended, whatever its end.
+    """A request. The server fills its record while it is in progress, and observers read it after the end.
 
-    request_id      as told to the client: req_…
+    request_id      of the response's header: req_…, or the caller's own
     endpoint        the route's path, such as /v1/chat/completions
-    dialect         openai or anthropic
-    model           the served model's own name; "" where it did not come to one
+    dialect         openai, anthropic or ollama
+    model           the served model's own name; "" if no model was reached
     tenant, key     whose it is, and the id of the key; "" without keys
     tier            default, flex, priority or batch
-    status          HTTP status of the answer; 499 where the client went away before its end
-    error           the error's code, such as unknown_parameter; its class for what the server failed; None without one
+    status          HTTP status of the response; 499 if the client disconnected before its end
+    error           the error's code, such as unknown_parameter; its class for 5xx; None without an error
     field_name      the field of the request that the error is about, where its name is short and plain
     arrived_at      seconds since 1970
     duration_s      from there to the last byte given to the connection
-    first_token_s   from there to the first token given to the connection (streams), or to the answer
-    gaps_s          between deltas given to the connection, by stream
-    reports         of the engine, one for each prompt; none where it did not come to that, or the answer was kept
-    cache_asked     whether the response cache was to be asked; cached_answer whether it gave the answer
+    first_token_s   from there to the first token given to the connection (streams), or to the completion
+    gaps_s          between deltas given to the connection, of streams
+    reports         of the engine, one for each prompt; empty if none ran, or the response cache had the completion
+    cache_asked     whether the response cache was asked; cached_answer whether it had the completion
     limits_s        the least seconds that this machine could take for each phase ("prefill", "decode") of all reports
                     together; empty where it was not measured
-    reasoning_tokens, written_tokens   of the answers; of the prompt, by seconds to live (pins of the prefix cache)
-    cost            in ``currency``; None without a price
+    reasoning_tokens, written_tokens   of completions; of prompts, by seconds to live (pins of the prefix cache)
+    bill            None without a price
+    retries         times that it was given to the next process of its model, because one ended
     traceparent     the caller's W3C trace context
     """
 
     request_id: str
     endpoint: str
     dialect: str
-    model: str
     tenant: str
     key: str
-    tier: str
-    stream: bool
-    status: int
-    error: str | None
     arrived_at: float
-    duration_s: float
+    model: str = ""
+    tier: str = "default"
+    stream: bool = False
+    status: int = 200
+    error: str | None = None
+    duration_s: float = 0.0
     first_token_s: float | None = None
-    gaps_s: tuple[float, ...] = ()
+    gaps_s: list[float] = field(default_factory=list)
     reports: tuple[RequestMetrics, ...] = ()
     cached_answer: bool = False
     reasoning_tokens: int = 0
     written_tokens: dict[float, int] = field(default_factory=dict)
-    cost: float | None = None
-    currency: str = ""
+    bill: Bill | None = None
+    retries: int = 0
     params: AskedParams = AskedParams()
     traceparent: str | None = None
     field_name: str | None = None
     cache_asked: bool = False
     limits_s: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def cost(self) -> float | None:
+        """In ``currency``; None without a price."""
+        return None if self.bill is None else float(self.bill.total)
+
+    @property
+    def currency(self) -> str:
+        return "" if self.bill is None else self.bill.currency
 
     @property
     def prompt_tokens(self) -> int:
@@ -90,6 +107,6 @@ class ServedRequest:
 
 
 class ServedObserver(Protocol):
-    """Hears of every request that ended, on the event loop: it must not raise and not take long."""
+    """Is called for every request that ended, on the event loop: it must not raise and not take long."""
 
     def on_served(self, served: ServedRequest) -> None: ...

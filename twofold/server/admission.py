@@ -1,7 +1,7 @@
-"""Who may run now: the tier that a request gets, its key's quotas, and the length of the line.
+"""Admission: which tier a request gets, whether its key's quotas allow it, and whether the waiting queue has room.
 
-A server that takes more than it can do serves nobody in time, so what does not fit is refused at once, and told when
-to come again: about when the requests before it will be done.
+A server that accepts more than it can compute completes nothing in time. So what does not fit is refused at once, with
+the delay after which the requests before it will probably be done.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Final
 
-from twofold.api.base import DialectRequest
+from twofold.api.base import AskedTier
 from twofold.core.errors import BusyError
 from twofold.core.params import SamplingParams
-from twofold.core.request import EngineRequest, RequestOptions
+from twofold.core.request import EngineRequest
 from twofold.server.base import ServedModel
-from twofold.server.exchange import RequestContext
-from twofold.server.tiers import Tier, Tiers
+from twofold.server.context import RequestContext
+from twofold.server.tiers import Tiers
 
 RATE_WINDOW_S: Final = 60.0
 DEFAULT_RETRY_S: Final = 5.0
@@ -31,51 +31,56 @@ MAX_RETRY_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """Most requests, and tokens of their prompts, that may wait for a model; longest that a request may take."""
+    """Most requests, and most prompt tokens, that may wait for a model; most seconds that a request may take."""
 
     requests: int = 128
     tokens: int = 1 << 20
     seconds: float = 600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What a tenant has of a model: its prompts under way, and how many tenants have any, itself included."""
-
-    under_way: int
-    tenants: int
-
-
 class Admission:
-    """Lets requests of a server in."""
+    """Admits the requests of a server."""
 
     def __init__(self, tiers: Tiers, limits: QueueLimits) -> None:
         self._tiers = tiers
         self._limits = limits
         self._ended: deque[float] = deque(maxlen=1024)
         self._tokens: dict[str, int] = {}
-        self._under_way: dict[str, Counter[str]] = {}
+        self._in_progress: dict[str, Counter[str]] = {}
 
     def tiered(
-        self, exchange: RequestContext, request: DialectRequest, jobs: Sequence[EngineRequest]
+        self, context: RequestContext, asked: AskedTier, jobs: Sequence[EngineRequest]
     ) -> Sequence[EngineRequest]:
-        """The jobs as their tier and their caller have them. Raises ForbiddenError for a tier that the key may not
-        have, ParameterError for a priority outside of it."""
-        if exchange.forced is None:
-            tier = self._tiers.choose(request.tier, exchange.caller.tiers)
-        else:
-            tier = self._tiers[exchange.forced]
-        exchange.tier = tier.name
-        return [replace(job, options=self._options(exchange, tier, job.options)) for job in jobs]
+        """The jobs with the options of their tier and their caller: cached prefixes are shared within a tenant only.
+
+        Raises ForbiddenError for a tier that the key does not have, ParameterError for a priority outside of it.
+        """
+        record, caller = context.record, context.caller
+        tier = self._tiers["batch"] if record.tier == "batch" else self._tiers.choose(asked, caller.tiers)
+        record.tier = tier.name
+        tiered = []
+        for job in jobs:
+            options, longest = tier.options(job.options), self._limits.seconds
+            salt = blake2b(f"{caller.cache_salt}\n{options.cache_salt}".encode(), digest_size=16).hexdigest()
+            deadline = longest if options.deadline_s is None else min(options.deadline_s, longest)
+            options = replace(options, tenant=caller.tenant, cache_salt=salt, deadline_s=deadline)
+            tiered.append(replace(job, options=options))
+        return tiered
 
     @contextmanager
-    def admit(self, exchange: RequestContext, jobs: Sequence[EngineRequest], model: ServedModel) -> Iterator[None]:
-        """Lets the jobs run. Raises QuotaError where the key's share is used up, BusyError where the line is full."""
+    def admit(self, context: RequestContext, jobs: Sequence[EngineRequest], model: ServedModel) -> Iterator[None]:
+        """Reserves what the jobs may use while they run.
+
+        Raises QuotaError if the key's quota is used up, ParameterError if it never allows as much, BusyError if the
+        waiting queue is full.
+        """
         prompt = sum(len(job.token_ids) for job in jobs)
-        tenants = self._under_way.setdefault(model.name, Counter())
-        tenant = exchange.caller.tenant
-        self._check_line(model, len(jobs), prompt, Share(tenants[tenant], len({*tenants, tenant})))
-        exchange.reserve(sum(_most_tokens(job, model.facts.context) for job in jobs))
+        tenants = self._in_progress.setdefault(model.name, Counter())
+        tenant = context.caller.tenant
+        self._check_queue(model, tenant, len(jobs), prompt)
+        if context.quota is not None:
+            tokens = sum(_max_tokens(job, model.facts.context) for job in jobs)
+            context.quota.reserve(tokens, tokens, time.monotonic())
         waiting = self._tokens[model.name] = self._tokens.get(model.name, 0) + prompt
         assert waiting >= prompt
         tenants[tenant] += len(jobs)
@@ -88,20 +93,16 @@ class Admission:
             self._tokens[model.name] -= prompt
             self._ended.append(time.monotonic())
 
-    def _options(self, exchange: RequestContext, tier: Tier, asked: RequestOptions) -> RequestOptions:
-        """What the caller asked for, in its tier; caches are the tenant's own."""
-        salt = blake2b(f"{exchange.caller.cache_salt}\n{asked.cache_salt}".encode(), digest_size=16).hexdigest()
-        deadline = self._limits.seconds if asked.deadline_s is None else min(asked.deadline_s, self._limits.seconds)
-        return replace(tier.options(asked), tenant=exchange.caller.tenant, cache_salt=salt, deadline_s=deadline)
-
-    def _check_line(self, model: ServedModel, jobs: int, tokens: int, share: Share) -> None:
-        """Where the line is full, a tenant still gets in that has less than its share of it: so the line is never
-        longer than twice its limit, and nobody fills it for others."""
-        full = model.queued + jobs > self._limits.requests and model.queued
-        full = full or (model.queued and self._tokens.get(model.name, 0) + tokens > self._limits.tokens)
-        fair = share.under_way + jobs <= max(1, self._limits.requests // share.tenants)
-        fair = fair and tokens <= self._limits.tokens // self._limits.requests * jobs
-        if full and (share.tenants == 1 or not fair):
+    def _check_queue(self, model: ServedModel, tenant: str, jobs: int, tokens: int) -> None:
+        """Raises BusyError if the waiting queue is full. A tenant with less than its share is still admitted, so the
+        queue is never longer than twice its limit, and no tenant fills it for the others."""
+        limits, running = self._limits, self._in_progress[model.name]
+        tenants = len({*running, tenant})
+        full = model.queued + jobs > limits.requests and model.queued
+        full = full or (model.queued and self._tokens.get(model.name, 0) + tokens > limits.tokens)
+        fair = running[tenant] + jobs <= max(1, limits.requests // tenants)
+        fair = fair and tokens <= limits.tokens // limits.requests * jobs
+        if full and (tenants == 1 or not fair):
             raise BusyError(
                 f"{model.queued} requests are already queued.",
                 retry_after_s=self._retry_after(model.queued),
@@ -109,17 +110,17 @@ class Admission:
             )
 
     def _retry_after(self, queued: int) -> float:
-        """About how long those who wait will take, by how many ended recently."""
+        """About how many seconds the queue will take, by the rate at which requests ended recently."""
         now = time.monotonic()
-        lately = sum(1 for ended in self._ended if now - ended < RATE_WINDOW_S)
-        if lately < 2:
+        recent = sum(1 for ended in self._ended if now - ended < RATE_WINDOW_S)
+        if recent < 2:
             return DEFAULT_RETRY_S
-        span = max(now - self._ended[-lately], 1.0)
-        return min(max(MIN_RETRY_S, math.ceil(queued * span / lately / 2)), MAX_RETRY_S)
+        span = max(now - self._ended[-recent], 1.0)
+        return min(max(MIN_RETRY_S, math.ceil(queued * span / recent / 2)), MAX_RETRY_S)
 
 
-def _most_tokens(job: EngineRequest, context: int) -> int:
-    """The most tokens that a job can read and draw."""
+def _max_tokens(job: EngineRequest, context: int) -> int:
+    """Most tokens that a job can read and generate."""
     prompt = len(job.token_ids)
     if not isinstance(job.params, SamplingParams):
         return prompt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
@@ -13,10 +14,11 @@ from twofold.api.batch.lines import LineCall
 from twofold.api.fields import leaving_out
 from twofold.api.openai.errors import OpenAIDialect
 from twofold.core.errors import BusyError, QuotaError, TwofoldError, WorkerError
+from twofold.observe.served import ServedRequest
+from twofold.server.context import RequestContext
 from twofold.server.edge.keys import Caller
 from twofold.server.edge.limits import KIB
 from twofold.server.edge.quotas import Quotas
-from twofold.server.exchange import RequestContext
 from twofold.server.pool import WorkPool
 from twofold.server.runner import RequestRunner
 
@@ -44,29 +46,31 @@ class LineRunner:
 
     async def __call__(self, line: LineCall) -> tuple[int, Mapping[str, Any]]:
         caller = self._caller_of(line.tenant, line.key)
-        exchange = RequestContext(
+        record = ServedRequest(
             line.request_id,
             line.endpoint,
-            self._dialect,
-            caller,
-            size=LINE_BYTES,
-            source=f"batch of {caller.key_id}",
-            forced="batch",
+            self._dialect.name,
+            caller.tenant,
+            caller.key_id,
+            time.time(),
+            tier="batch",
         )
-        exchange.enter(self._quotas)
-        with self._runner.track(exchange):
+        context = RequestContext(record, self._dialect, caller, f"batch of {caller.key_id}", LINE_BYTES)
+        context.quota = self._quotas.enter(caller.key_id, caller.quota, context.arrived)
+        with self._runner.track(context):
             try:
                 self._runner.check_open()
-                request = await self._pool.run(exchange.source, LINE_BYTES, partial(self._read, line))
-                return 200, await self._runner.reply(exchange, request)
+                request = await self._pool.run(context.source, LINE_BYTES, partial(self._read, line))
+                async with self._runner.open(context, request) as run:
+                    return 200, await self._runner.reply(run)
             except (BusyError, QuotaError, WorkerError) as error:
-                exchange.fail(error)
+                context.fail(error)
                 raise
             except TwofoldError as error:
-                exchange.fail(error)
-                return exchange.status, self._dialect.error(error, line.request_id)
+                context.fail(error)
+                return record.status, self._dialect.error(error, line.request_id)
             finally:
-                exchange.leave()
+                context.leave()
 
     def _read(self, line: LineCall) -> DialectRequest:
         if not self._tolerant:

@@ -1,22 +1,26 @@
 """Long work of the HTTP process: decoding bodies, checking requests, rendering and tokenising prompts.
 
-It runs on a few threads, so that the event loop answers others meanwhile. Laws:
+It runs on a few threads, so that the event loop serves others meanwhile. Laws:
 
-1. Work on more than ``small`` bytes has a lane of its own: a request of 5 KB never waits behind one of 2 MB.
-2. In a lane the caller that has had least goes first (start-time fair queueing, Goyal et al. 1996; cost is in bytes):
-   many requests of one caller delay those of another by one request each.
-3. A lane holds at most ``waiting`` bytes, running work included, and a caller no more of them than are left for others;
-   what is beyond is refused with BusyError. ``ByteBudget`` counts them, for bodies that are being read as well.
-4. A model whose prompts are slow to prepare has two lanes of its own, for small and for large ones, with one thread
-   each: no other model waits for it.
+1. Work on more than ``small`` bytes has a separate lane: a request of 5 KB never waits for one of 2 MB.
+2. In a lane the caller with the least work so far goes first (start-time fair queueing, Goyal et al. 1996; cost is in
+   bytes): many requests of one caller delay those of another by one request each.
+3. A lane holds at most ``waiting`` bytes, running work included, and a caller at most as many as are left for others;
+   more is refused with BusyError. ``ByteBudget`` counts them, and the bytes of bodies that are being read.
+4. A model whose prompts are slow to prepare, because its chat template is, has two separate lanes, for small and for
+   large prompts, with one thread each: no other model waits for it. That holds until it was quick QUICK_RUNS times.
+5. A caller whose renderings exceeded the limits of a model's template MAX_EXCEEDED times in a row gets the same error
+   at once for REST_S.
 
-All of it happens on the event loop, but for the work itself. A native call that holds the interpreter would still stop
-everybody: work keeps such calls below some 30 ms (tokenizers releases the interpreter; orjson does not, but is quick).
+All of this happens on the event loop, except the work itself. A native call that holds the interpreter would still stop
+all requests: work keeps such calls below some 30 ms (tokenizers releases the interpreter; orjson does not, but is
+quick).
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -27,27 +31,35 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Final, TypeVar, cast
 
-from twofold.core.errors import BusyError
+from twofold.core.errors import BusyError, TemplateLimitError
 from twofold.host.memory import return_freed_memory
 from twofold.server.edge.limits import KIB, MIB
-from twofold.server.preparation import PreparationGuard
 
 T = TypeVar("T")
 
 MIN_COST: Final = 4 * KIB
-"""Bytes that even the smallest work counts for."""
+"""Bytes that the smallest work counts as."""
 RETRY_S: Final = 2.0
 TRIMMED: Final = MIB
 """Bytes of work after which freed memory is returned to the system."""
 TRIM_S: Final = 1.0
 """Delay of that. It locks the allocator's arenas, so a thread that allocates waits for it: 20 ms after a text of 2 MB
 that is one word."""
+SLOW_S: Final = 0.25
+"""Ordinary prompts take a few milliseconds."""
+QUICK_RUNS: Final = 1000
+MAX_EXCEEDED: Final = 3
+REST_S: Final = 10.0
+MAX_CALLERS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """``small`` is the most bytes of small work; then the threads and the most bytes of either lane.
-    ``apart_waiting`` is the most bytes of either lane of a slow model."""
+    """Threads of the lanes of small and large work, and the most bytes in them.
+
+    small          most bytes of small work
+    apart_waiting  most bytes in each lane of a slow model
+    """
 
     small: int = 64 * KIB
     small_threads: int = 2
@@ -58,9 +70,9 @@ class PoolLimits:
 
 
 class ByteBudget:
-    """``most`` bytes that callers share: nobody may hold more than what is then left for the others.
+    """``most`` bytes that callers share: none may hold more than is then left for the others.
 
-    ``emptied`` is called when all of it was given back.
+    ``emptied`` is called when all bytes were given back.
     """
 
     def __init__(self, most: int, emptied: Callable[[], None] = lambda: None) -> None:
@@ -70,25 +82,51 @@ class ByteBudget:
         self.total = 0
 
     def take(self, caller: str, size: int) -> None:
-        """Raises BusyError where there is not so much left."""
+        """Takes bytes. Raises BusyError if not as many are left."""
         held = self._held.get(caller, 0) + size
         if (held > size and held > self._most - self.total) or self.total + size > self._most:
             raise BusyError(
                 "The server's memory for request bodies is full.",
                 retry_after_s=RETRY_S,
-                hint="Ask again later, with the delay that Retry-After says, or send less at once.",
+                hint="Retry after the delay in Retry-After, or send fewer or smaller requests at once.",
             )
         self._held[caller] = held
         self.total += size
 
     def give(self, caller: str, size: int) -> None:
-        """Gives back what was taken."""
+        """Gives bytes back."""
         self.total -= size
         self._held[caller] -= size
         if not self._held[caller]:
             del self._held[caller]
         if not self.total:
             self._emptied()
+
+
+@dataclass(slots=True)
+class PreparationGuard:
+    """The preparations of one model's prompts. ``apart`` is how many quick ones are left until it shares lanes with
+    others; ``exceeded`` has, by caller, how often in a row the template's limits were exceeded, the last error, and
+    when that was (monotonic clock)."""
+
+    apart: int = 1
+    exceeded: dict[str, tuple[int, TemplateLimitError, float]] = field(default_factory=dict)
+
+    def check(self, caller: str) -> None:
+        """Raises TemplateLimitError for a caller that has just exceeded the limits MAX_EXCEEDED times."""
+        times, error, at = self.exceeded.get(caller, (0, None, 0.0))
+        if error is not None and times >= MAX_EXCEEDED and time.monotonic() - at < REST_S:
+            raise TemplateLimitError(str(error), hint=error.hint)
+
+    def note(self, caller: str, error: Exception | None, seconds: float) -> None:
+        """Notes how a preparation ended, and how long it took."""
+        self.apart = QUICK_RUNS if seconds > SLOW_S else max(0, self.apart - 1)
+        times = self.exceeded.pop(caller, (0,))[0]
+        if isinstance(error, TemplateLimitError):
+            if len(self.exceeded) >= MAX_CALLERS:
+                del self.exceeded[next(iter(self.exceeded))]
+            short = TemplateLimitError(str(error), hint=error.hint)  # without the frames, which hold the body
+            self.exceeded[caller] = times + 1, short, time.monotonic()
 
 
 @dataclass(order=True, slots=True)
@@ -126,7 +164,7 @@ class _Lane:
             self.shares.give(caller, size)
 
     def _start(self) -> None:
-        """Begins what may begin. Who has left meanwhile is passed over."""
+        """Starts what may start, without work whose caller has left."""
         while self._idle and self._heap:
             work = heappop(self._heap)
             if work.done.cancelled():
@@ -164,7 +202,7 @@ class _Lane:
 
 
 class WorkPool:
-    """Runs work of all requests of a server. Made and used on the event loop."""
+    """Runs the long work of all requests of a server. Made and used on the event loop."""
 
     def __init__(self, limits: PoolLimits | None = None) -> None:
         limits = limits or PoolLimits()
@@ -176,9 +214,9 @@ class WorkPool:
         self._trimming: asyncio.TimerHandle | None = None
 
     async def run(self, caller: str, size: int, work: Callable[[], T]) -> T:
-        """What ``work()`` gives, run on a thread. ``caller`` is whose share it takes, ``size`` the bytes it is about.
+        """The result of ``work()``, on a thread. ``caller`` is whose share it takes, ``size`` the bytes it works on.
 
-        Raises what the work raises, and BusyError where too much waits already.
+        Raises what the work raises, and BusyError if too much is waiting.
         """
         size, work = max(size, MIN_COST), partial(copy_context().run, work)
         if size <= self._limits.small:
@@ -190,25 +228,25 @@ class WorkPool:
                 self.trim()
 
     async def prepare(self, model: str, caller: str, size: int, work: Callable[[], T]) -> T:
-        """As ``run``, for work that may render the chat template of ``model``, which is one of the served ones.
+        """As ``run``, for work that may render the chat template of ``model``, a served model's name.
 
-        Raises TemplateLimitError at once for a caller that exceeded the template's limits again and again.
+        Raises TemplateLimitError at once for a caller that exceeded the template's limits repeatedly.
         """
         guard = self._guards.setdefault(model, PreparationGuard())
         guard.check(caller)
-        timed = guard.timed(work)
+        timed = partial(_timed, work)
         if guard.apart:
             lane = model, size <= self._limits.small
             if lane not in self._apart:
                 self._apart[lane] = _Lane(f"apart-{len(self._apart)}", 1, self._limits.apart_waiting)
             size = min(max(size, MIN_COST), self._limits.apart_waiting)
-            given, error, seconds = await self._apart[lane].run(caller, size, partial(copy_context().run, timed))
+            result, error, seconds = await self._apart[lane].run(caller, size, partial(copy_context().run, timed))
         else:
-            given, error, seconds = await self.run(caller, size, timed)
+            result, error, seconds = await self.run(caller, size, timed)
         guard.note(caller, error, seconds)
         if error is not None:
             raise error
-        return cast(T, given)
+        return cast(T, result)
 
     def trim(self) -> None:
         """Returns freed memory to the system after TRIM_S, or once no long work runs."""
@@ -228,3 +266,12 @@ class WorkPool:
             self._trimming.cancel()
         for lane in (self._small, self._large, *self._apart.values()):
             lane.close()
+
+
+def _timed(work: Callable[[], T]) -> tuple[T | None, Exception | None, float]:
+    """The result of ``work``, or its error, and the seconds it took."""
+    began = time.monotonic()
+    try:
+        return work(), None, time.monotonic() - began
+    except Exception as error:
+        return None, error, time.monotonic() - began

@@ -1,28 +1,34 @@
-"""Which path is answered by what."""
+"""All paths of a server with their handlers, as one ASGI application."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp
+
+from twofold.api.anthropic.errors import AnthropicDialect
 from twofold.api.anthropic.messages import MessagesRequest
-from twofold.api.base import DialectRequest, ReplyHead
+from twofold.api.base import Dialect, DialectRequest, ReplyHead
 from twofold.api.batch.endpoints import ENDPOINTS
 from twofold.api.ollama.chat import OllamaChatRequest
 from twofold.api.ollama.embed import OllamaEmbeddingRequest, OllamaEmbedRequest
+from twofold.api.ollama.errors import OllamaDialect
 from twofold.api.ollama.generate import OllamaGenerateRequest
+from twofold.api.openai.errors import OpenAIDialect
 from twofold.api.openai.responses.request import ResponsesRequest
 from twofold.api.openai.scores import RerankRequest, ScoreRequest
-from twofold.server.app import Routes
+from twofold.core.errors import MethodError, NotFoundError, TwofoldError, closest_match
 from twofold.server.base import ModelRegistry
 from twofold.server.batches.service import BatchService
+from twofold.server.context import RequestContext
 from twofold.server.edge.limits import MIB
-from twofold.server.exchange import RequestContext
 from twofold.server.files.service import FileService
 from twofold.server.http.admin import AdminEndpoint
-from twofold.server.http.counts import CountEndpoint
-from twofold.server.http.endpoints import EndpointRequest, EndpointResponse, Generating
+from twofold.server.http.endpoints import EndpointRequest, EndpointResponse, Generating, Handler, PathEndpoint, Site
 from twofold.server.http.models import ModelsEndpoint
 from twofold.server.http.ollama import OllamaEndpoint
 from twofold.server.http.root import RootEndpoint
@@ -34,12 +40,55 @@ from twofold.server.stores import Stores
 
 OllamaGenerating: TypeAlias = OllamaChatRequest | OllamaGenerateRequest | OllamaEmbedRequest | OllamaEmbeddingRequest
 
+Routes: TypeAlias = Mapping[str, Mapping[str, Handler]]
+"""Handlers by path and HTTP method."""
+OPENAI: Final = OpenAIDialect()
+ANTHROPIC: Final = AnthropicDialect()
+OLLAMA: Final = OllamaDialect()
+UNMATCHED: Final = "unmatched"
+"""The endpoint, in logs and metrics, of a path that no route matches."""
 LONG_HISTORY: Final = MIB
-"""Bytes that a conversation counts for that goes on from stored responses."""
+"""Bytes that a conversation counts that continues stored responses."""
+
+
+def dialect_of(path: str) -> Dialect:
+    """The API protocol of a path."""
+    if path.startswith("/api/"):
+        return OLLAMA
+    return ANTHROPIC if path.startswith("/v1/messages") else OPENAI
+
+
+def build_app(site: Site, generating: Mapping[str, Generating], plain: Routes) -> ASGIApp:
+    """The application of these endpoints; HEAD is answered wherever GET is."""
+    found: dict[str, dict[str, Handler]] = {path: {"POST": handler} for path, handler in generating.items()}
+    for path, handlers in plain.items():
+        found.setdefault(path, {}).update(handlers)
+    routes = []
+    for path, methods in found.items():
+        if "GET" in methods:
+            methods["HEAD"] = methods["GET"]
+        routes.append(Route(path, PathEndpoint(site, path, methods, partial(_unsupported_method, sorted(methods)))))
+    return Router(
+        routes, default=PathEndpoint(site, UNMATCHED, {}, partial(_not_found, list(found))), redirect_slashes=False
+    )
+
+
+def _unsupported_method(allowed: Sequence[str], path: str) -> TwofoldError:  # noqa: ARG001 - as ``_not_found``
+    return MethodError(
+        "This path does not support this HTTP method.",
+        allowed=tuple(allowed),
+        hint=f"It supports {', '.join(allowed)}.",
+    )
+
+
+def _not_found(paths: Sequence[str], path: str) -> TwofoldError:
+    close = closest_match(path, paths)
+    hint = f"Did you mean {close}?" if close else "GET /openapi.json lists all paths."
+    return NotFoundError("There is nothing at this path.", hint=hint)
 
 
 def generating(stores: Stores) -> dict[str, Generating]:
-    """The endpoints whose replies a model makes."""
+    """The endpoints whose replies a model generates."""
     kept = _ResponseStore(stores.responses)
     return {
         **{path: Generating(read) for path, read in ENDPOINTS.items()},
@@ -57,8 +106,9 @@ def generating(stores: Stores) -> dict[str, Generating]:
 def plain(
     hub: ModelRegistry, status: StatusEndpoint, admin: AdminEndpoint, stores: Stores, document: DocumentEndpoint
 ) -> Routes:
-    """The endpoints that answer at once."""
-    return {**_about(hub, status, document), **_administration(admin), **_stored(hub, stores)}
+    """The other endpoints."""
+    tokens = TokensEndpoint(hub, stores.responses)
+    return {**_about(hub, status, document), **_tokens(tokens), **_administration(admin), **_stored(stores)}
 
 
 def _administration(admin: AdminEndpoint) -> Routes:
@@ -71,7 +121,7 @@ def _administration(admin: AdminEndpoint) -> Routes:
 
 
 def _about(hub: ModelRegistry, status: StatusEndpoint, document: DocumentEndpoint) -> Routes:
-    models, tokens, for_ollama = ModelsEndpoint(hub), TokensEndpoint(hub), OllamaEndpoint(hub)
+    models, for_ollama = ModelsEndpoint(hub), OllamaEndpoint(hub)
     return {
         "/": {"GET": RootEndpoint(hub).get},
         "/health": {"GET": status.health},
@@ -85,17 +135,23 @@ def _about(hub: ModelRegistry, status: StatusEndpoint, document: DocumentEndpoin
         "/api/tags": {"GET": for_ollama.tags},
         "/api/ps": {"GET": for_ollama.ps},
         "/api/show": {"POST": for_ollama.show},
-        "/tokenize": {"POST": tokens.tokenize},
-        "/detokenize": {"POST": tokens.detokenize},
-        "/tokenizer_info": {"GET": tokens.info},
         "/v1/twofold/requests/{request_id}": {"GET": status.request},
         "/v1/twofold/usage": {"GET": status.usage},
     }
 
 
-def _stored(hub: ModelRegistry, stores: Stores) -> Routes:
+def _tokens(tokens: TokensEndpoint) -> Routes:
+    return {
+        "/tokenize": {"POST": tokens.tokenize},
+        "/detokenize": {"POST": tokens.detokenize},
+        "/tokenizer_info": {"GET": tokens.info},
+        "/v1/messages/count_tokens": {"POST": tokens.count_messages},
+        "/v1/responses/input_tokens": {"POST": tokens.count_input},
+    }
+
+
+def _stored(stores: Stores) -> Routes:
     files, batches, responses = stores.files, stores.batches, stores.responses
-    counts = CountEndpoint(hub, responses)
     return {
         "/v1/files": {
             "POST": lambda asked: files.upload(asked.tenant, asked.headers.get("content-type"), asked.pieces()),
@@ -112,8 +168,6 @@ def _stored(hub: ModelRegistry, stores: Stores) -> Routes:
         },
         "/v1/batches/{batch_id}": {"GET": lambda asked: batches.get(asked.tenant, asked.path["batch_id"])},
         "/v1/batches/{batch_id}/cancel": {"POST": lambda asked: batches.cancel(asked.tenant, asked.path["batch_id"])},
-        "/v1/messages/count_tokens": {"POST": counts.messages},
-        "/v1/responses/input_tokens": {"POST": counts.responses},
         "/v1/responses/{response_id}": {
             "GET": lambda asked: responses.get(asked.tenant, asked.path["response_id"], asked.query.multi_items()),
             "DELETE": lambda asked: responses.delete(asked.tenant, asked.path["response_id"]),
@@ -139,29 +193,29 @@ async def _content(files: FileService, asked: EndpointRequest) -> EndpointRespon
 
 
 async def _create_batch(batches: BatchService, asked: EndpointRequest) -> dict[str, Any]:
-    return await batches.create(asked.tenant, await asked.body(), key=asked.exchange.caller.key_id)
+    return await batches.create(asked.tenant, await asked.body(), key=asked.context.caller.key_id)
 
 
-async def _kept_alive(exchange: RequestContext, request: OllamaGenerating) -> OllamaGenerating:
-    """Says how long the model stays loaded: that concerns all callers, so it is for keys that may administer."""
-    if exchange.caller.admin:
-        exchange.keep_alive_s = request.keep_alive_s
+async def _kept_alive(context: RequestContext, request: OllamaGenerating) -> OllamaGenerating:
+    """Notes how long the model stays loaded, if the key has admin rights: that concerns all callers."""
+    if context.caller.admin:
+        context.keep_alive_s = request.keep_alive_s
     return request
 
 
 @dataclass(frozen=True, slots=True)
 class _ResponseStore:
-    """What responses go on from, and where they are kept."""
+    """Completes requests for responses by what they continue, and stores the responses."""
 
     responses: ResponseService
 
-    async def complete(self, exchange: RequestContext, request: ResponsesRequest) -> ResponsesRequest:
+    async def complete(self, context: RequestContext, request: ResponsesRequest) -> ResponsesRequest:
         if request.previous is not None:
-            exchange.size = max(exchange.size, LONG_HISTORY)  # what it goes on from may be long
-        return await self.responses.known(exchange.caller.tenant, request)
+            context.size = max(context.size, LONG_HISTORY)  # the conversation that it continues may be long
+        return await self.responses.known(context.caller.tenant, request)
 
     async def keep(
-        self, exchange: RequestContext, request: DialectRequest, head: ReplyHead, body: dict[str, Any]
+        self, context: RequestContext, request: DialectRequest, head: ReplyHead, body: dict[str, Any]
     ) -> None:
         assert isinstance(request, ResponsesRequest)
-        await self.responses.keep(exchange.caller.tenant, request, head, body)
+        await self.responses.keep(context.caller.tenant, request, head, body)

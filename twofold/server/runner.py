@@ -1,14 +1,15 @@
-"""Runs requests that were read.
+"""Runs requests.
 
-    lease the model → render and tokenise → tier, quotas, queue → run its jobs → outputs
+    lease the model → render and tokenise → tier, quotas, queue → run its prompts → outputs
 
-    with runner.track(exchange):
-        async with runner.open(exchange, request) as run:
+    with runner.track(context):
+        async with runner.open(context, request) as run:
             async for job, delta in run.deltas(): …
+            await run.finish()
             run.outputs
 
-Leaving early aborts what runs, and what was computed until then counts. Every exchange, whatever its end, is told to
-the observers once.
+Leaving early aborts the request; what was computed until then is accounted for. Every request is accounted for once,
+however it ends.
 """
 
 from __future__ import annotations
@@ -17,129 +18,127 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Any, Final, TypeVar
 
+from twofold.api.answers import reasoning_tokens
 from twofold.api.base import DialectRequest, ModelFacts, ReplyHead
+from twofold.api.cache_points import CacheUsage
 from twofold.core.errors import BusyError, TimeLimitError, TwofoldError
 from twofold.core.request import EngineRequest
 from twofold.engine.outputs import OutputDelta, RequestOutput
+from twofold.observe.served import AskedParams
+from twofold.planner.predict.phase import phase_floor
 from twofold.server.accounts.accounting import Accounting
 from twofold.server.admission import Admission
 from twofold.server.base import DispatchHandle, ModelRegistry, ServedModel
+from twofold.server.context import RequestContext
 from twofold.server.edge.limits import KIB
-from twofold.server.exchange import RequestContext
+from twofold.server.edge.request_id import new_reply_id
 from twofold.server.pool import WorkPool
-from twofold.server.response_cache.answers import deltas as told_again
+from twofold.server.response_cache.answers import deltas as cached_deltas
 from twofold.server.response_cache.cache import ResponseCache
 
 LEAVING_S: Final = 10.0
-"""How long to wait for what there was of a job that ended early: about a step, unless its process hangs."""
+"""How long to wait for the output of an aborted job: about a step, unless its process hangs."""
 LEAVING_CUT_S: Final = 0.5
-"""… where the server ends."""
+"""… while the server shuts down."""
 STARTED_AT_ONCE: Final = 32
-"""Jobs of a request that are started, or left, before others get their turn."""
+"""Jobs of a request that are started or aborted before other requests get their turn."""
 INLINE_REPLY: Final = 64 * KIB
-"""Replies up to so many bytes are made on the event loop."""
+"""Replies of up to this size are made on the event loop."""
 LONG_REPLY: Final = 128 * KIB
-"""What a longer one counts for in the pool, where it is never refused for its length: it was paid for."""
+"""What a longer one counts in the pool, which never refuses it for its length: it was computed already."""
 VALUE_BYTES: Final = 16
 """Of a number in JSON."""
-PLACE_BYTES: Final = 1 * KIB
-"""Of a position's log-probabilities."""
+POSITION_BYTES: Final = 1 * KIB
+"""Of the log-probabilities of a position."""
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class StoredOutputs:
-    """``kept`` outputs, None where the jobs must be run; ``keep`` takes what they gave, before all of it is told."""
-
-    kept: Sequence[RequestOutput] | None = None
-    keep: Callable[[Sequence[RequestOutput]], Awaitable[None]] | None = None
-
-
+@dataclass(slots=True)
 class RequestRun:
-    """A request that was admitted. ``outputs`` is complete once ``deltas`` has ended; what ended early is in it once
-    the run is settled."""
+    """An admitted request. ``jobs`` has one request to the engine for each of its prompts.
 
-    def __init__(
-        self,
-        exchange: RequestContext,
-        request: DialectRequest,
-        model: ServedModel,
-        jobs: Sequence[EngineRequest],
-        replay: StoredOutputs,
-        numbers: Iterator[int],
-    ) -> None:
-        self.exchange = exchange
-        self.request = request
-        self.facts: ModelFacts = model.facts
-        self.head = ReplyHead(
-            exchange.reply_id,
-            int(exchange.arrived_at),
-            request.model or model.name,
-            exchange.tier,
-            tuple(len(job.token_ids) for job in jobs),
-            time.monotonic() - exchange.arrived,
-        )
-        self._model = model
-        self._jobs = jobs
-        self._replay = replay
-        self._numbers = numbers
-        self._outputs: list[RequestOutput | None] = [None] * len(jobs) if replay.kept is None else [*replay.kept]
-        self._passages = [DispatchHandle() for _ in jobs]
+    names   makes their ids unique
+    cached  the outputs that the response cache had; None if the jobs must run
+    store   takes their outputs for the response cache
+    """
+
+    context: RequestContext
+    request: DialectRequest
+    model: ServedModel
+    jobs: Sequence[EngineRequest]
+    head: ReplyHead
+    names: Iterator[int]
+    cached: Sequence[RequestOutput] | None = None
+    store: Callable[[Sequence[RequestOutput]], Awaitable[None]] | None = None
+    _outputs: dict[int, RequestOutput] = field(default_factory=dict)
+    _handles: dict[int, DispatchHandle] = field(default_factory=dict)
 
     @property
-    def model(self) -> str:
-        """Its name."""
-        return self._model.name
+    def facts(self) -> ModelFacts:
+        return self.model.facts
 
     @property
     def outputs(self) -> Sequence[RequestOutput]:
-        return [output for output in self._outputs if output is not None]
+        """In the order of ``jobs``: of all once ``deltas`` has ended, of aborted ones once they are settled."""
+        return [output for _, output in sorted(self._outputs.items())] if self.cached is None else self.cached
 
-    async def deltas(self) -> AsyncGenerator[tuple[int, OutputDelta], None]:
-        """What the jobs give, in the order in which it comes."""
-        if self._replay.kept is not None:
-            stream = _told_again(self._replay.kept)
-        elif len(self._jobs) == 1:
-            stream = self._job(0)
-        else:
-            stream = self._merged()
-        try:
-            async with aclosing(stream):
-                async for given in stream:
-                    yield given
-            if self._replay.keep is not None:
-                await self._replay.keep(self.outputs)
-        finally:
-            self.exchange.outputs = self.outputs
+    def deltas(self) -> AsyncGenerator[tuple[int, OutputDelta], None]:
+        """The deltas of all jobs, with the job's index, in the order in which they are made."""
+        if self.cached is not None:
+            return _replayed(self.cached)
+        return self._job(0) if len(self.jobs) == 1 else self._merged()
 
     async def whole(self) -> Sequence[RequestOutput]:
         """Runs it to its end; an output for each job."""
         async with aclosing(self.deltas()) as deltas:
             async for _ in deltas:
-                if self.exchange.first_token is None:
-                    self.exchange.told()
+                if self.context.last_delta is None:
+                    self.context.delta_sent()
+        await self.finish()
         return self.outputs
 
+    async def finish(self) -> None:
+        """Stores the outputs in the response cache, once all jobs have ended and before the client knows that."""
+        if self.store is not None:
+            await self.store(self.outputs)
+
     async def settle(self) -> None:
-        """Learns what there was of the jobs that ended early."""
-        exchange = self.exchange
-        until = time.monotonic() + (LEAVING_S if exchange.cut is None else LEAVING_CUT_S)
-        for index, passage in enumerate(self._passages):
-            if self._outputs[index] is None:
-                self._outputs[index] = await passage.remains(max(0.0, until - time.monotonic()))
-        exchange.outputs = self.outputs
-        exchange.retries = sum(passage.retries for passage in self._passages)
+        """Waits for the outputs of jobs that were aborted, and records them."""
+        until = time.monotonic() + (LEAVING_S if self.context.cut is None else LEAVING_CUT_S)
+        for index, handle in self._handles.items():
+            if index not in self._outputs:
+                remains = await handle.remains(max(0.0, until - time.monotonic()))
+                if remains is not None:
+                    self._outputs[index] = remains
+        self.record()
+
+    def record(self) -> None:
+        """Fills the request's record with what its jobs computed."""
+        record, outputs, steps = self.context.record, self.outputs, self.context.steps
+        record.retries = sum(handle.retries for handle in self._handles.values())
+        record.reasoning_tokens = reasoning_tokens(outputs, self.facts)
+        if self.cached is not None:
+            return
+        record.reports = tuple(output.metrics for output in outputs)
+        record.written_tokens = sum(map(CacheUsage.of, outputs), CacheUsage()).written_by_seconds
+        if steps is not None:
+            record.limits_s = {"prefill": 0.0, "decode": 0.0}
+            for report in record.reports:
+                for phase, work in (("prefill", report.record.prefill), ("decode", report.record.decode)):
+                    if work.rows:
+                        record.limits_s[phase] += phase_floor(work, steps, report.completions).seconds
 
     async def _job(self, index: int) -> AsyncGenerator[tuple[int, OutputDelta], None]:
-        name = f"{self.exchange.request_id}-{next(self._numbers)}"  # clients may give two requests the same id
-        request = replace(self._jobs[index], request_id=name, prompt=None, stream=self.request.stream)
-        async with aclosing(self._model.run(request, self._passages[index])) as deltas:
+        handle = self._handles[index] = DispatchHandle()
+        name = f"{self.context.record.request_id}-{next(self.names)}"  # clients may give two requests the same id
+        request = replace(self.jobs[index], request_id=name, prompt=None, stream=self.request.stream)
+        async with aclosing(self.model.run(request, handle)) as deltas:
             async for delta in deltas:
                 if delta.request is not None:
                     self._outputs[index] = delta.request
@@ -153,27 +152,27 @@ class RequestRun:
         async def pump(index: int) -> None:
             try:
                 async with aclosing(self._job(index)) as deltas:
-                    async for given in deltas:
-                        await ready.put(given)
+                    async for each in deltas:
+                        await ready.put(each)
                 await ready.put(None)
             except Exception as error:  # any other error too: the request would hang
                 await ready.put(error)
 
         pumps: list[asyncio.Task[None]] = []
         try:
-            for index in range(len(self._jobs)):
+            for index in range(len(self.jobs)):
                 pumps.append(asyncio.create_task(pump(index)))
                 if index % STARTED_AT_ONCE == STARTED_AT_ONCE - 1:
                     await asyncio.sleep(0)
             open_jobs = len(pumps)
             while open_jobs:
-                given = await ready.get()
-                if isinstance(given, BaseException):
-                    raise given
-                if given is None:
+                each = await ready.get()
+                if isinstance(each, BaseException):
+                    raise each
+                if each is None:
                     open_jobs -= 1
                 else:
-                    yield given
+                    yield each
         finally:
             for start in range(0, len(pumps), STARTED_AT_ONCE):
                 part = pumps[start : start + STARTED_AT_ONCE]
@@ -183,128 +182,139 @@ class RequestRun:
 
 
 class RequestRunner:
-    """Runs requests over the models of ``hub``. While ``closing``, new ones are refused."""
+    """Runs requests on the models of ``registry``. While ``closing``, new ones are refused."""
 
     def __init__(
         self,
-        hub: ModelRegistry,
+        registry: ModelRegistry,
         admission: Admission,
-        ledger: Accounting,
+        accounting: Accounting,
         pool: WorkPool,
-        kept: ResponseCache | None = None,
+        cache: ResponseCache | None = None,
     ) -> None:
-        self._hub = hub
+        self._registry = registry
         self._admission = admission
-        self._ledger = ledger
-        self._kept = kept
+        self._accounting = accounting
+        self._cache = cache
         self._pool = pool
         self._open: dict[int, RequestContext] = {}
-        self._numbers = count()
+        self._names = count()
         self.closing = False
 
     @property
-    def under_way(self) -> int:
+    def in_progress(self) -> int:
         return len(self._open)
 
     def interrupt(self, error: TwofoldError) -> None:
-        """Ends all that is under way."""
-        for exchange in list(self._open.values()):
-            exchange.interrupt(error)
+        """Ends all requests in progress."""
+        for context in list(self._open.values()):
+            context.interrupt(error)
 
     def check_open(self) -> None:
-        """Raises BusyError where no new requests are taken."""
+        """Raises BusyError while the server shuts down."""
         if self.closing:
             raise BusyError("The server is shutting down.", retry_after_s=5, hint="Retry in a moment.")
 
     @contextmanager
-    def track(self, exchange: RequestContext, *, waits: bool = True) -> Iterator[None]:
-        """Tells the observers how an exchange ended. ``waits``: the server does not end before it has."""
+    def track(self, context: RequestContext, *, waits: bool = True) -> Iterator[None]:
+        """Accounts for a request when it ends. ``waits``: a shutdown waits for it."""
         if waits:
-            self._open[id(exchange)] = exchange
+            self._open[id(context)] = context
         try:
             yield
         finally:
-            self._open.pop(id(exchange), None)
-            self._ledger.close(exchange)
+            self._open.pop(id(context), None)
+            self._accounting.close(context)
 
     @asynccontextmanager
-    async def open(self, exchange: RequestContext, request: DialectRequest) -> AsyncIterator[RequestRun]:
-        """Admits a request. Raises TwofoldError where it cannot be."""
-        exchange.begin(request)
-        async with self._hub.lease(request.model, keep_s=exchange.keep_alive_s) as model:
-            exchange.model, exchange.facts, exchange.ceilings = model.name, model.facts, model.ceilings
+    async def open(self, context: RequestContext, request: DialectRequest) -> AsyncIterator[RequestRun]:
+        """Admits a request. Raises the TwofoldError that refuses it."""
+        record = context.record
+        record.stream = request.stream
+        async with self._registry.lease(request.model, keep_s=context.keep_alive_s) as model:
+            record.model, context.steps = model.name, model.ceilings
             prepare = partial(request.prepare, model.facts)
-            prepared = await self._pool.prepare(model.name, exchange.source, exchange.size, prepare)
-            jobs = self._admission.tiered(exchange, request, prepared)
-            exchange.jobs = jobs
-            replay = await self._replayed(exchange, model, jobs)
-            admitted = nullcontext() if replay.kept is not None else self._admission.admit(exchange, jobs, model)
-            with admitted:
-                run = RequestRun(exchange, request, model, jobs, replay, self._numbers)
+            prepared = await self._pool.prepare(model.name, context.source, context.size, prepare)
+            jobs = self._admission.tiered(context, request.tier, prepared)
+            if jobs:
+                record.params = AskedParams.of(jobs[0].params)
+            head = ReplyHead(
+                new_reply_id(),
+                int(record.arrived_at),
+                request.model or model.name,
+                record.tier,
+                tuple(len(job.token_ids) for job in jobs),
+                time.monotonic() - context.arrived,
+            )
+            run = RequestRun(context, request, model, jobs, head, self._names)
+            await self._ask_cache(run)
+            with self._admission.admit(context, jobs, model) if run.cached is None else nullcontext():
                 try:
                     yield run
                 finally:
                     await run.settle()
 
-    async def _replayed(
-        self, exchange: RequestContext, model: ServedModel, jobs: Sequence[EngineRequest]
-    ) -> StoredOutputs:
-        """What the response cache has for these jobs, and what it does with their outputs."""
-        cache = self._kept
-        key = None if cache is None else cache.key(exchange.caller.tenant, model.identity, jobs, exchange.replay)
-        if cache is None or key is None:
-            return StoredOutputs()
-        exchange.cache_asked = True
-        kept = await cache.get(key, exchange.request_id)
-        exchange.cached_answer = kept is not None
-        return StoredOutputs(kept) if kept is not None else StoredOutputs(keep=partial(cache.put, key))
+    async def _ask_cache(self, run: RequestRun) -> None:
+        """Takes the outputs from the response cache, or stores them there later, if the request may be cached."""
+        cache, context = self._cache, run.context
+        if cache is None:
+            return
+        key = cache.key(context.caller.tenant, run.model.identity, run.jobs, context.store)
+        if key is None:
+            return
+        context.record.cache_asked = True
+        run.cached = await cache.get(key, context.record.request_id)
+        context.record.cached_answer = run.cached is not None
+        run.store = None if run.cached is not None else partial(cache.put, key)
 
-    async def reply(self, exchange: RequestContext, request: DialectRequest) -> dict[str, Any]:
-        """The whole reply's body. Raises TwofoldError."""
-        async with self.open(exchange, request) as run:
-            await run.whole()
-            body = await self.body(run)
-            extra = self.explained(run)
-            return body if extra is None else body | {"twofold": extra}
+    async def reply(self, run: RequestRun) -> dict[str, Any]:
+        """Runs it to its end; the body of the reply. Raises TwofoldError."""
+        await run.whole()
+        body = await self.body(run)
+        extra = self.explained(run)
+        return body if extra is None else body | {"twofold": extra}
 
     async def body(self, run: RequestRun) -> dict[str, Any]:
-        """The body of a reply that is whole."""
+        """The body of the reply of a run that has ended."""
         return await self.beside(run, reply_size(run), partial(run.request.reply, run.head, run.outputs, run.facts))
 
     async def beside(self, run: RequestRun, size: int, work: Callable[[], T]) -> T:
-        """What ``work`` makes of a reply of about ``size`` bytes: beside the event loop where that may take long,
-        because it is much, or because the chat template is asked how the model thinks."""
-        thinking, source = run.facts.format.thinking, run.exchange.source
+        """The result of ``work`` on a reply of about ``size`` bytes. It runs on a thread if it may take long: because
+        the reply is long, or because the chat template is asked how the model thinks."""
+        thinking, source = run.facts.format.thinking, run.context.source
         if size > INLINE_REPLY:
             return await self._pool.run(source, LONG_REPLY, work)
         if thinking is None or thinking.switch is None:
             return work()
-        return await self._pool.prepare(run.model, source, size, work)
+        return await self._pool.prepare(run.model.name, source, size, work)
 
     def explained(self, run: RequestRun) -> dict[str, Any] | None:
-        """What goes under ``twofold`` in a reply that was asked to carry it; to be asked for once it is whole."""
-        return self._ledger.explained(run.exchange) if run.request.explain else None
+        """The record under ``twofold`` of a finished run, if the request asks for it."""
+        if not run.request.explain:
+            return None
+        run.record()
+        return self._accounting.explain(run.context)
 
 
 def _check_begun(output: RequestOutput) -> None:
-    """Raises TimeLimitError for a job whose time was up before it gave anything: nothing is no answer."""
+    """Raises TimeLimitError for a job whose time was up before its first token."""
     nothing = output.embedding is None and not output.metrics.output_tokens
     if nothing and "deadline" in output.report.finish_reasons:
         raise TimeLimitError("The request timed out before its first token.", hint="Retry later, or lower max_tokens.")
 
 
 def reply_size(run: RequestRun) -> int:
-    """About how many bytes of JSON the answers become."""
+    """About how many bytes of JSON the reply has."""
     size = 0
     for output in run.outputs:
-        places = len(output.prompt_logprobs or ()) + sum(len(answer.logprobs or ()) for answer in output.outputs)
-        texts = sum(VALUE_BYTES * len(answer.token_ids) + len(answer.text) for answer in output.outputs)
-        size += VALUE_BYTES * len(output.embedding or ()) + PLACE_BYTES * places + texts
+        positions = len(output.prompt_logprobs or ()) + sum(len(each.logprobs or ()) for each in output.outputs)
+        texts = sum(VALUE_BYTES * len(each.token_ids) + len(each.text) for each in output.outputs)
+        size += VALUE_BYTES * len(output.embedding or ()) + POSITION_BYTES * positions + texts
     return size
 
 
-async def _told_again(outputs: Sequence[RequestOutput]) -> AsyncGenerator[tuple[int, OutputDelta], None]:
-    """Kept answers, as if they came now."""
+async def _replayed(outputs: Sequence[RequestOutput]) -> AsyncGenerator[tuple[int, OutputDelta], None]:
+    """The deltas of cached outputs."""
     for job, output in enumerate(outputs):
-        for delta in told_again(output):
+        for delta in cached_deltas(output):
             yield job, delta

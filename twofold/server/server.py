@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from twofold.core.errors import BusyError, UsageError
 from twofold.formats.fetch import sources
@@ -33,7 +34,6 @@ from twofold.observe.served import ServedObserver
 from twofold.server.accounts.accounting import Accounting, RecentRequests
 from twofold.server.accounts.usage import UsageStore
 from twofold.server.admission import Admission
-from twofold.server.app import build_app, dialect_of
 from twofold.server.base import ModelEntry
 from twofold.server.config import ServerConfig
 from twofold.server.edge.hosts import Hosts, Origins
@@ -44,9 +44,7 @@ from twofold.server.edge.protocol import EdgeServer, uvicorn_config
 from twofold.server.edge.quotas import Quotas
 from twofold.server.edge.refusals import Refusals
 from twofold.server.http.admin import AdminEndpoint
-from twofold.server.http.asgi import App
 from twofold.server.http.endpoints import Site
-from twofold.server.http.replies import Replies
 from twofold.server.http.status import StatusEndpoint
 from twofold.server.lines import LineRunner
 from twofold.server.models.registry import WorkerRegistry
@@ -54,7 +52,7 @@ from twofold.server.openapi.document import document
 from twofold.server.openapi.endpoint import DocumentEndpoint
 from twofold.server.pool import ByteBudget, WorkPool
 from twofold.server.response_cache.cache import ResponseCache
-from twofold.server.routes import generating, plain
+from twofold.server.routes import build_app, dialect_of, generating, plain
 from twofold.server.runner import RequestRunner
 from twofold.server.storage.folder import DataFolder, claim_folder
 from twofold.server.stores import Stores, open_stores
@@ -101,15 +99,15 @@ class Server:
         self._metrics = ServerMetrics(config.objectives)
         self._hub = WorkerRegistry(config.offers, config.hub, [self._metrics], progress)
         self._usage = UsageStore(self._folder.path / "usage.sqlite")
-        self._ledger = Accounting(config.prices, RecentRequests(), self._usage, [self._metrics, *observers])
-        self._kept = (
+        self._accounting = Accounting(config.prices, RecentRequests(), self._usage, [self._metrics, *observers])
+        self._cache = (
             None
             if config.replay is None
             else ResponseCache(self._folder.path / "answers.sqlite", config.replay, time.time)
         )
         self._pool = WorkPool()
         self._runner = RequestRunner(
-            self._hub, Admission(config.tiers, config.queue), self._ledger, self._pool, self._kept
+            self._hub, Admission(config.tiers, config.queue), self._accounting, self._pool, self._cache
         )
         self._refusals = Refusals(dialect_of)
         self._quotas = Quotas()
@@ -128,8 +126,8 @@ class Server:
                 stack.callback(self._folder.close)
                 stack.callback(self._pool.close)
                 stack.push_async_callback(self._usage.close)
-                if self._kept is not None:
-                    stack.callback(self._kept.close)
+                if self._cache is not None:
+                    stack.callback(self._cache.close)
                 stack.push_async_callback(self._hub.close)
                 tolerant = self._config.tolerant
                 lines = LineRunner(self._runner, self._caller_of, self._quotas, self._pool, tolerant=tolerant)
@@ -184,21 +182,21 @@ class Server:
 
     async def _drained(self) -> None:
         """Waits for what is under way; a second signal, or too long a time, ends it."""
-        if self._runner.under_way:
-            self._say(f"Waiting for {self._runner.under_way} requests. Once more ends them.")
+        if self._runner.in_progress:
+            self._say(f"Waiting for {self._runner.in_progress} requests. Once more ends them.")
         until = time.monotonic() + self._config.shutdown_s
-        while self._runner.under_way and self._signals.empty() and time.monotonic() < until:
+        while self._runner.in_progress and self._signals.empty() and time.monotonic() < until:
             await asyncio.sleep(DRAIN_LOOK_S)
         self._runner.interrupt(BusyError("The server is shutting down.", retry_after_s=5))
         until = time.monotonic() + FORCED_S
-        while self._runner.under_way and time.monotonic() < until:
+        while self._runner.in_progress and time.monotonic() < until:
             await asyncio.sleep(DRAIN_LOOK_S)
 
     def _caller_of(self, tenant: str, key_id: str) -> Caller:
         """The caller that created a batch, by its key as it is now."""
         return self._keys().named(tenant, key_id, datetime.now(UTC))
 
-    def _web_config(self, app: App) -> uvicorn.Config:
+    def _web_config(self, app: ASGIApp) -> uvicorn.Config:
         config = self._config
         return uvicorn_config(
             app,
@@ -210,20 +208,19 @@ class Server:
             private_key=config.private_key,
         )
 
-    def _app(self, stores: Stores) -> App:
+    def _app(self, stores: Stores) -> ASGIApp:
         config = self._config
-        replies = Replies(self._runner, self._refusals, quiet_s=config.quiet_s)
         site = Site(
             self._runner,
-            replies,
-            self._refusals,
+            dialect_of,
             self._quotas,
             config.body,
             ByteBudget(config.body.together, self._pool.trim),
             self._pool,
             config.tolerant,
+            config.quiet_s,
         )
-        status = StatusEndpoint(self._answers, self._metrics, self._ledger)
+        status = StatusEndpoint(self._answers, self._metrics, self._accounting)
         app = build_app(
             site,
             generating(stores),

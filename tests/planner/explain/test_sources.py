@@ -18,7 +18,7 @@ from twofold.core.record import WaitReason
 from twofold.planner.explain.explanation import explain_observed, like
 from twofold.planner.explain.observed import Observed
 from twofold.planner.explain.sources.read import read_observed
-from twofold.server.accounts.record import RequestAccount
+from twofold.server.accounts.accounting import record_data
 
 RUN: dict[str, Any] = {
     "model": "smol",
@@ -57,7 +57,7 @@ def record(*, ceilings: bool = True, reports: int = 1) -> dict[str, Any]:
     work.stall(WaitReason.PREFILL, 0.3)
     report = request_metrics("r", 0.0, 0.2, 0.7, 1.7, 1.7, 41, 0, 38, ("stop",), work)
     known = steps_of(SMOLLM2_135M, "Q4_1") if ceilings else None
-    return RequestAccount(served(reports=(report,) * reports), known).data()
+    return record_data(served(reports=(report,) * reports), known)
 
 
 def test_a_record_of_a_server() -> None:

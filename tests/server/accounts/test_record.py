@@ -18,8 +18,7 @@ from twofold.core.tables import parse_toml
 from twofold.observe.accounting.bill import make_bill
 from twofold.observe.accounting.prices import PriceSheet
 from twofold.planner.predict.phase import PhaseCost, phase_floor
-from twofold.server.accounts.accounting import RecentRequests
-from twofold.server.accounts.record import RequestAccount
+from twofold.server.accounts.accounting import RecentRequests, record_data
 
 SHEET = PriceSheet.of(parse_toml("[default]\ninput = 1\noutput = 4"))
 CEILINGS = steps_of(SMOLLM2_135M, "Q4_1")
@@ -27,12 +26,13 @@ CEILINGS = steps_of(SMOLLM2_135M, "Q4_1")
 
 def record(*reports: RequestMetrics, written: dict[float, int] | None = None, **changes: Any) -> dict[str, Any]:
     request = served(*reports, written_tokens=written or {}, **changes)
-    bill = make_bill(request.reports, request.written_tokens, SHEET, "small", "default")
-    return RequestAccount(request, CEILINGS, bill, retries=1).data()
+    request.bill = make_bill(request.reports, request.written_tokens, SHEET, "small", "default")
+    request.retries = 1
+    return record_data(request, CEILINGS)
 
 
 def test_a_record_is_plain_data() -> None:
-    found = record(gaps_s=(0.1, 0.3, 0.2))
+    found = record(gaps_s=[0.1, 0.3, 0.2])
     assert json.loads(json.dumps(found)) == found
     assert (found["id"], found["retries"], found["longest_gap_s"]) == ("req_1", 1, 0.3)
 
@@ -90,19 +90,19 @@ def test_stalls_and_preemptions() -> None:
 
 def test_what_never_ran_and_what_is_not_known() -> None:
     refused = request_metrics("r", 0.0, None, None, None, 2.0, 9, 0, 0, ("abort",), SequenceRecord())
-    found = RequestAccount(served(refused, status=503, error="BusyError")).data()
+    found = record_data(served(refused, status=503, error="BusyError"))
     (prompt,) = found["prompts"]
     assert prompt["prefill"] == {"rows": 0, "steps": 0, "rows_share": None, "machine_s": 0.0}
     assert (prompt["ttft_s"], prompt["prediction_error"], found["cost"]) == (None, None, None)
-    assert RequestAccount(served(report())).data()["prompts"][0]["decode"].keys() == prompt["decode"].keys()
+    assert record_data(served(report()))["prompts"][0]["decode"].keys() == prompt["decode"].keys()
 
 
 def test_the_last_ones_are_kept_for_their_tenant() -> None:
     recent = RecentRequests(most=2)
     for number in range(3):
-        recent.add(RequestAccount(served(request_id=f"req_{number}", gaps_s=(1.0, 3.0, 2.0))))
+        recent.add(served(request_id=f"req_{number}", gaps_s=[1.0, 3.0, 2.0]))
     assert len(recent) == 2
-    assert all(len(account.served.gaps_s) == 1 for account in recent._accounts.values())
+    assert all(len(request.gaps_s) == 1 for request, _ in recent._requests.values())
     assert recent.data("acme", "req_2")["longest_gap_s"] == 3.0
     for tenant, request_id in (("acme", "req_0"), ("other", "req_2"), ("", "req_2"), ("acme", "req_9")):
         with pytest.raises(NotFoundError, match="ended recently"):
@@ -112,17 +112,19 @@ def test_the_last_ones_are_kept_for_their_tenant() -> None:
 def test_requests_with_many_prompts_are_told_in_part_and_kept_for_less_long() -> None:
     recent = RecentRequests(most=9, max_prompts=150)
     for number in (1, 2, 2, 3):
-        recent.add(RequestAccount(served(*[report()] * 70, request_id=f"req_{number}")))
+        recent.add(served(*[report()] * 70, request_id=f"req_{number}"))
     assert len(recent) == 2
     found = recent.data("acme", "req_3")
     assert (len(found["prompts"]), found["prompts_left_out"], found["tokens"]["prompt"]) == (64, 6, 7000)
-    recent.add(RequestAccount(served(*[report()] * 200, request_id="req_4")))
-    recent.add(RequestAccount(served(request_id="req_5")))
+    recent.add(served(*[report()] * 200, request_id="req_4"))
+    recent.add(served(request_id="req_5"))
     assert len(recent) == 1
 
 
 def test_what_is_kept_does_not_grow_with_the_answer() -> None:
-    account = RequestAccount(served(gaps_s=tuple(map(float, range(5000)))))
-    assert account.brief().served.gaps_s == (4999.0,)
-    assert replace(account.brief(), served=account.served) == account
-    assert RequestAccount(served()).brief().data() == RequestAccount(served()).data()
+    recent, request = RecentRequests(), served(gaps_s=list(map(float, range(5000))))
+    recent.add(request)
+    ((kept, _),) = recent._requests.values()
+    assert kept.gaps_s == [4999.0]
+    assert replace(kept, gaps_s=request.gaps_s) == request
+    assert recent.data(request.tenant, request.request_id) == record_data(request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Coroutine
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ import pytest
 from tests.server.accounts.requests import NOON, report, served
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.tables import parse_toml
-from twofold.observe.accounting.bill import Bill, make_bill, total_of
+from twofold.observe.accounting.bill import make_bill, total_of
 from twofold.observe.accounting.prices import PriceSheet
 from twofold.observe.served import ServedRequest
 from twofold.server.accounts.usage import UsageStore
@@ -24,8 +25,9 @@ SHEET = PriceSheet.of(parse_toml("[default]\ninput = 0.07\noutput = 0.13"))
 DAY_S = 86_400.0
 
 
-def billed(request: ServedRequest) -> tuple[ServedRequest, Bill | None]:
-    return request, make_bill(request.reports, request.written_tokens, SHEET, request.model, request.tier)
+def billed(request: ServedRequest) -> ServedRequest:
+    bill = make_bill(request.reports, request.written_tokens, SHEET, request.model, request.tier)
+    return replace(request, bill=bill)
 
 
 def entries(book: UsageStore, tenant: str | None = "acme", **asked: Any) -> Coroutine[Any, Any, list[dict[str, Any]]]:
@@ -39,7 +41,7 @@ def entries(book: UsageStore, tenant: str | None = "acme", **asked: Any) -> Coro
 def test_sums_of_a_request(tmp_path: Path) -> None:
     async def check() -> None:
         book = UsageStore(tmp_path / "usage.db")
-        book.add(*billed(served(report(batch=2), written_tokens={3600.0: 10}, reasoning_tokens=3)))
+        book.add(billed(served(report(batch=2), written_tokens={3600.0: 10}, reasoning_tokens=3)))
         (entry,) = await entries(book, by=("day", "tenant", "key", "model", "tier"))
         await book.close()
         assert entry.pop("machine_s") == pytest.approx(0.035)
@@ -72,10 +74,10 @@ def test_sums_are_exact_over_restarts(tmp_path: Path) -> None:
     async def serve_some() -> None:
         book = UsageStore(path)
         for _ in range(20):
-            request, bill = billed(served(report(rng.randrange(50, 5000), 3, rng.randrange(1, 99))))
-            assert bill is not None
-            amounts.append(bill.total)
-            book.add(request, bill)
+            request = billed(served(report(rng.randrange(50, 5000), 3, rng.randrange(1, 99))))
+            assert request.bill is not None
+            amounts.append(request.bill.total)
+            book.add(request)
             if rng.random() < 0.3:
                 await book.flush()
         await book.close()
@@ -99,9 +101,9 @@ def test_groups_and_tenants() -> None:
         book = UsageStore(None)
         for words in ("acme a flex", "acme a default", "acme b flex", "x a flex"):
             tenant, model, tier = words.split()
-            book.add(*billed(served(tenant=tenant, model=model, tier=tier)))
-        book.add(served(status=503, reports=()), None)
-        book.add(served(cached_answer=True, reports=()), None)
+            book.add(billed(served(tenant=tenant, model=model, tier=tier)))
+        book.add(served(status=503, reports=()))
+        book.add(served(cached_answer=True, reports=()))
         by_model = await entries(book, by=("model",))
         assert [(e["model"], e["currency"], e["requests"]) for e in by_model] == [
             ("a", "USD", 2),
@@ -121,10 +123,10 @@ def test_days() -> None:
     async def check() -> None:
         book = UsageStore(None, days=2)
         for day in (-2, -1, 0):
-            book.add(served(arrived_at=NOON + day * DAY_S), None)
+            book.add(served(arrived_at=NOON + day * DAY_S))
         assert [e["day"] for e in await entries(book, by=("day",))] == ["2026-11-19", "2026-11-20", "2026-11-21"]
         assert [e["day"] for e in await entries(book, by=("day",), since="2026-11-21")] == ["2026-11-21"]
-        book.add(served(arrived_at=NOON + 1 * DAY_S), None)
+        book.add(served(arrived_at=NOON + 1 * DAY_S))
         assert [e["day"] for e in await entries(book, by=("day",))] == ["2026-11-20", "2026-11-21", "2026-11-22"]
         await book.close()
 
@@ -147,17 +149,17 @@ def test_what_could_not_be_written_is_tried_again(tmp_path: Path, monkeypatch: p
     async def check() -> None:
         book = UsageStore(tmp_path / "usage.db")
         writing = asyncio.create_task(book.run(every_s=0.005))
-        book.add(served(), None)
+        book.add(served())
 
         def full(_: object) -> None:
-            book.add(served(status=500), None)
+            book.add(served(status=500))
             raise ResourceError("The disk is full.")
 
         with monkeypatch.context() as patch:
             patch.setattr(book._file, "use", full)
             while book.failure is None:
                 await asyncio.sleep(0.005)
-            book.add(served(), None)
+            book.add(served())
             await asyncio.sleep(0.02)
         assert book.failure == "The disk is full."
         while book.failure is not None:
@@ -175,7 +177,7 @@ def test_a_cancelled_writing_loses_nothing(tmp_path: Path) -> None:
     async def check() -> None:
         book = UsageStore(tmp_path / "usage.db")
         for _ in range(20):
-            book.add(served(), None)
+            book.add(served())
             writing = asyncio.create_task(book.flush())
             await asyncio.sleep(0)
             writing.cancel()

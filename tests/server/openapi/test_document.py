@@ -25,12 +25,11 @@ from twofold.api.openai.responses.request import InputTokensRequest, ResponsesRe
 from twofold.api.openai.scores import RerankRequest, ScoreRequest
 from twofold.core.errors import TwofoldError
 from twofold.core.params import StructuredOutputsParams
-from twofold.server.app import dialect_of
 from twofold.server.batches.body import BatchEndpoint, BatchOrder
 from twofold.server.files import form
 from twofold.server.openapi.document import document, operations
 from twofold.server.openapi.operation import Method
-from twofold.server.routes import generating, plain
+from twofold.server.routes import dialect_of, generating, plain
 
 DOCUMENT: Final = document(["tiny"], dialect_of, version="1.0", keyed=True)
 COMPONENTS: Final = DOCUMENT["components"]["schemas"]

@@ -18,10 +18,11 @@ from tests.server.conftest import TINY
 from tests.server.live import live_server
 from tests.server.trust.client import CHAT, Client, chat, percentile, watched
 from tests.support.tiny import TinyModel, TinyOptions
+from twofold.api.base import ReplyHead
 from twofold.core.request import EngineRequest, PoolingParams
-from twofold.server.http.asgi import json_bytes
+from twofold.server.http.replies import json_bytes
 from twofold.server.pool import WorkPool
-from twofold.server.runner import STARTED_AT_ONCE, RequestRun, RequestRunner, StoredOutputs
+from twofold.server.runner import STARTED_AT_ONCE, RequestRun, RequestRunner
 
 HOSTILE = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 
@@ -78,13 +79,11 @@ def test_many_prompts_of_one_request_hold_up_nobody(url: str, path: str, body: d
 
 def many_jobs(run: Callable[..., AsyncIterator[Any]]) -> RequestRun:
     """A request of 500 prompts to a model that runs each by ``run``."""
-    exchange: Any = SimpleNamespace(
-        request_id="r", reply_id="r", arrived_at=0.0, arrived=0.0, tier="default", first_token=None, told=int
-    )
+    context: Any = SimpleNamespace(record=SimpleNamespace(request_id="r"), last_delta=None, delta_sent=int)
     jobs = [EngineRequest((1,), PoolingParams())] * 500
     model: Any = SimpleNamespace(name="m", facts=None, run=run)
     request: Any = SimpleNamespace(model="m", stream=False)
-    return RequestRun(exchange, request, model, jobs, StoredOutputs(), count())
+    return RequestRun(context, request, model, jobs, ReplyHead("r", 0, "m"), count())
 
 
 def test_jobs_of_one_request_start_a_few_in_a_turn() -> None:
@@ -135,8 +134,8 @@ async def _thread_of(size: int, switch: str | None) -> bool:
     unused: Any = None
     thinking = SimpleNamespace(switch=switch)
     run: Any = SimpleNamespace(
-        model="m",
-        exchange=SimpleNamespace(source="a"),
+        model=SimpleNamespace(name="m"),
+        context=SimpleNamespace(source="a"),
         facts=SimpleNamespace(format=SimpleNamespace(thinking=thinking)),
     )
     try:

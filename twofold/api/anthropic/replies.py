@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, Final, Literal
 
 from twofold.api.answers import reasoning_tokens
-from twofold.api.base import ModelFacts, ReplyHead, ServiceTier
+from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.cache_points import CacheUsage
 from twofold.engine.outputs import RequestOutput
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
-TIERS: Final[dict[ServiceTier | None, str]] = {"priority": "priority", "batch": "batch"}
+TIERS: Final[dict[str | None, str]] = {"priority": "priority", "batch": "batch"}
 """Anthropic's words for tiers; all others are "standard"."""
 
 

@@ -1,7 +1,7 @@
-"""Sums of what was used and what it cost: by day (UTC), tenant, key, model and tier.
+"""Sums of usage and cost by day (UTC), tenant, key, model and tier.
 
-What ended since the last writing is in memory; ``run`` writes it once a second, in one transaction, so a crash loses at
-most that second. Amounts of money are kept as text and added as decimals, so sums are exact.
+Requests that ended since the last write are in memory; ``run`` writes them once a second, in one transaction, so a
+crash loses at most that second. Amounts of money are stored as text and added as decimals, so sums are exact.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from twofold.core.errors import ParameterError, ResourceError, closest_match, quoted
-from twofold.observe.accounting.bill import EXACT, Bill, TokenUsage
+from twofold.observe.accounting.bill import EXACT, TokenUsage
 from twofold.observe.served import ServedRequest
 from twofold.server.storage.database import Database
 from twofold.server.storage.thread import SingleThread
@@ -24,7 +24,7 @@ from twofold.server.storage.thread import SingleThread
 Part = Literal["day", "tenant", "key", "model", "tier"]
 PARTS: Final[tuple[Part, ...]] = get_args(Part)
 DEFAULT_DAYS: Final = 400
-"""Sums of days so long ago are dropped."""
+"""Sums of earlier days are dropped."""
 FIRST_ERROR: Final = 400
 """Statuses from here on are errors."""
 VERSION: Final = 1
@@ -54,7 +54,7 @@ CREATE TABLE IF NOT EXISTS usage (
 
 @dataclass(frozen=True, slots=True)
 class UsageKey:
-    """Whose, of what, and when. ``currency`` is "" where nothing had a price."""
+    """What one row of sums is of. ``currency`` is "" for requests without a price."""
 
     day: str
     tenant: str
@@ -66,7 +66,7 @@ class UsageKey:
 
 @dataclass(slots=True)
 class Sums:
-    """Requests (those that ended in an error, and those that the response cache answered, are among them) and tokens.
+    """Counts of requests (all; those that failed; hits of the response cache) and of tokens.
 
     A prompt token is counted once, as fresh, cached or written. ``machine_s`` are seconds of steps.
     """
@@ -85,19 +85,17 @@ class Sums:
     cost: Decimal = field(default_factory=Decimal)
 
     @classmethod
-    def of(cls, served: ServedRequest, bill: Bill | None) -> Sums:
+    def of(cls, served: ServedRequest) -> Sums:
         """Those of one request."""
-        used = TokenUsage.of(served.reports, served.written_tokens)
-        works = [work for r in served.reports for work in (r.record.prefill, r.record.decode)]
+        works = [work for report in served.reports for work in (report.record.prefill, report.record.decode)]
         return cls(
             requests=1,
             failed=int(served.status >= FIRST_ERROR),
             cached_answers=int(served.cached_answer),
-            **{name: getattr(used, name) for name in ("fresh", "cached", "output")},
-            **{name: getattr(used, name) for name in ("written_5m", "written_30m", "written_1h")},
+            **asdict(TokenUsage.of(served.reports, served.written_tokens)),
             reasoning=served.reasoning_tokens,
             machine_s=sum(work.machine_s for work in works),
-            cost=Decimal(0) if bill is None else bill.total,
+            cost=Decimal(0) if served.bill is None else served.bill.total,
         )
 
     def add(self, other: Sums) -> None:
@@ -111,9 +109,9 @@ class Sums:
 
 
 class UsageStore:
-    """The sums in the file at ``path``, in memory for None; those of the last ``days`` days are kept.
+    """The sums of the last ``days`` days in the file at ``path``, in memory for None.
 
-    Raises ResourceError where the file cannot be used.
+    Raises ResourceError if the file cannot be used.
     """
 
     def __init__(self, path: Path | None, *, days: int = DEFAULT_DAYS) -> None:
@@ -123,18 +121,16 @@ class UsageStore:
         self._pending: dict[UsageKey, Sums] = {}
         self._writing = asyncio.Lock()
         self.failure: str | None = None
-        """Why the last writing failed; what it should have written is tried again."""
+        """Why the last write failed; its sums are written again."""
 
-    def add(self, served: ServedRequest, bill: Bill | None) -> None:
+    def add(self, served: ServedRequest) -> None:
         """Counts a request that ended."""
-        ended = datetime.fromtimestamp(served.arrived_at + served.duration_s, UTC)
-        currency = "" if bill is None else bill.currency
-        day = ended.date().isoformat()
-        account = UsageKey(day, served.tenant, served.key, served.model, served.tier, currency)
-        self._pending.setdefault(account, Sums()).add(Sums.of(served, bill))
+        day = datetime.fromtimestamp(served.arrived_at + served.duration_s, UTC).date().isoformat()
+        account = UsageKey(day, served.tenant, served.key, served.model, served.tier, served.currency)
+        self._pending.setdefault(account, Sums()).add(Sums.of(served))
 
     async def run(self, every_s: float = 1.0) -> None:
-        """Writes what is counted, again and again; a disk that takes nothing is told in ``failure``."""
+        """Writes the counts every ``every_s`` seconds; ``failure`` says why a write failed."""
         while True:
             await asyncio.sleep(every_s)
             try:
@@ -144,8 +140,8 @@ class UsageStore:
                 self.failure = str(error)
 
     async def flush(self) -> None:
-        """Writes what was counted until now. ResourceError where that fails; it is then still counted."""
-        await asyncio.shield(self._flush())  # what is taken must not be lost where the caller is cancelled
+        """Writes what was counted until now. Raises ResourceError if that fails; the counts are kept then."""
+        await asyncio.shield(self._flush())  # the counts must not be lost when the caller is cancelled
 
     async def _flush(self) -> None:
         async with self._writing:
@@ -163,9 +159,9 @@ class UsageStore:
     async def data(
         self, tenant: str | None, *, by: Sequence[str] = ("model", "tier"), since: str | None = None
     ) -> dict[str, Any]:
-        """Sums of a tenant, of all for None, from the day ``since`` on; one entry for each value of the parts ``by``.
+        """Sums of a tenant (None: of all) from the day ``since`` on, grouped by the parts ``by``.
 
-        Raises ParameterError for a part or a day that is none, ResourceError where the file cannot be used.
+        Raises ParameterError for an unknown part or an invalid day, ResourceError if the file cannot be used.
         """
         parts, first = _parts(by), _day(since)
         await self.flush()
@@ -179,7 +175,7 @@ class UsageStore:
         return {"object": "twofold.usage", "since": since, "data": entries}
 
     async def close(self) -> None:
-        """Writes the last; ResourceError where that fails."""
+        """Writes the rest and closes the file. Raises ResourceError if that fails."""
         try:
             await self.flush()
         finally:

@@ -1,11 +1,11 @@
-"""Errors as HTTP responses, in the words of the dialect that a path speaks."""
+"""Errors as HTTP responses, in the API protocol of the path."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import orjson
 from starlette.types import Send
@@ -25,6 +25,11 @@ class RawResponse:
     headers: tuple[Header, ...]
     body: bytes
 
+    @classmethod
+    def of(cls, status: int, body: bytes, extra: Iterable[Header] = (), kind: bytes = b"application/json") -> Self:
+        """With the headers of its content, and ``extra`` ones."""
+        return cls(status, ((b"content-type", kind), (b"content-length", b"%d" % len(body)), *extra), body)
+
     async def send(self, send: Send) -> None:
         """Sends it as an ASGI application does."""
         await send({"type": "http.response.start", "status": self.status, "headers": list(self.headers)})
@@ -40,21 +45,19 @@ class HeadError(TwofoldError):
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """Makes responses of errors. ``dialect_of`` gives the dialect that is spoken at a path."""
+    """Makes responses of errors. ``dialect_of`` gives the API protocol of a path."""
 
     dialect_of: Callable[[str], Dialect]
 
     def answer(self, error: TwofoldError, path: str, request_id: str, extra: Sequence[Header] = ()) -> RawResponse:
-        """The response that tells ``error``; ``extra`` headers go with it."""
-        dialect = self.dialect_of(path)
-        body = orjson.dumps(dialect.error(error, request_id))
-        headers = (
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(body)),
-            *error_headers(error),
-            *extra,
-        )
-        return RawResponse(dialect.status(error), headers, body)
+        """The response for ``error`` at a path; ``extra`` headers go with it."""
+        return error_response(self.dialect_of(path), error, request_id, extra)
+
+
+def error_response(dialect: Dialect, error: TwofoldError, request_id: str, extra: Sequence[Header] = ()) -> RawResponse:
+    """The response for ``error`` in an API protocol; ``extra`` headers go with it."""
+    body = orjson.dumps(dialect.error(error, request_id))
+    return RawResponse.of(dialect.status(error), body, (*error_headers(error), *extra))
 
 
 def error_headers(error: TwofoldError) -> tuple[Header, ...]:

@@ -1,4 +1,4 @@
-"""GET /v1/twofold/models and its actions: what is loaded and used, and loading, unloading and stopping by hand."""
+"""GET /v1/twofold/models and its actions: loading and unloading of models, and shutdown."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from typing import Any
 
 from twofold.core.errors import ForbiddenError
 from twofold.server.base import ModelRegistry, ModelUse
-from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
+from twofold.server.http.endpoints import EndpointRequest
 
 
 class AdminEndpoint:
-    """Needs a key that may administer where keys are needed. ``stop`` ends the server as SIGTERM does."""
+    """Requires a key with admin rights if keys are required. ``stop`` shuts the server down as SIGTERM does."""
 
     def __init__(self, hub: ModelRegistry, stop: Callable[[], None]) -> None:
         self._hub = hub
         self._stop = stop
 
-    async def list(self, asked: EndpointRequest) -> EndpointResponse:
+    async def list(self, asked: EndpointRequest) -> dict[str, Any]:
         _check(asked)
-        return EndpointResponse({"object": "list", "data": [_use(use) for use in self._hub.uses()]})
+        return {"object": "list", "data": [_use(use) for use in self._hub.uses()]}
 
-    async def load(self, asked: EndpointRequest) -> EndpointResponse:
-        """Answers once the model is loaded."""
+    async def load(self, asked: EndpointRequest) -> dict[str, Any]:
+        """Responds once the model is loaded."""
         _check(asked)
-        return EndpointResponse(_use(await self._hub.load(asked.path["model"])))
+        return _use(await self._hub.load(asked.path["model"]))
 
-    async def unload(self, asked: EndpointRequest) -> EndpointResponse:
-        """Answers once the model is unloaded, or at once while requests use it: it is unloaded when they have ended."""
+    async def unload(self, asked: EndpointRequest) -> dict[str, Any]:
+        """Responds once the model is unloaded, or at once if requests use it: it is unloaded when they have ended."""
         _check(asked)
-        return EndpointResponse(_use(await self._hub.unload(asked.path["model"])))
+        return _use(await self._hub.unload(asked.path["model"]))
 
-    async def shutdown(self, asked: EndpointRequest) -> EndpointResponse:
-        """Answers before the server ends: requests that run may finish within --shutdown-timeout."""
+    async def shutdown(self, asked: EndpointRequest) -> dict[str, Any]:
+        """Responds before the server ends: requests in progress may finish within --shutdown-timeout."""
         _check(asked)
         self._stop()
-        return EndpointResponse({"status": "stopping"})
+        return {"status": "stopping"}
 
 
 def _check(asked: EndpointRequest) -> None:
-    if not asked.exchange.caller.admin:
+    if not asked.context.caller.admin:
         raise ForbiddenError("This key has no admin rights.", hint="twofold keys add NAME --admin makes one.")
 
 

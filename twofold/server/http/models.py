@@ -1,4 +1,4 @@
-"""GET /v1/models: what is offered, for OpenAI's and for Anthropic's clients alike."""
+"""GET /v1/models, for clients of OpenAI and of Anthropic."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from twofold.server.base import ModelEntry, ModelRegistry
-from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
+from twofold.server.http.endpoints import EndpointRequest
 from twofold.server.models.named_models import unknown_model
 
 OWNER = "twofold"
@@ -19,20 +19,19 @@ class ModelsEndpoint:
     def __init__(self, hub: ModelRegistry) -> None:
         self._hub = hub
 
-    async def list(self, asked: EndpointRequest) -> EndpointResponse:
+    async def list(self, asked: EndpointRequest) -> dict[str, Any]:
         models = [(name, entry) for entry in self._hub.entries() for name in entry.names]
         if _anthropic(asked):
-            return EndpointResponse(_anthropic_list(models))
-        return EndpointResponse({"object": "list", "data": [_openai(name, entry) for name, entry in models]})
+            return _anthropic_list(models)
+        return {"object": "list", "data": [_openai(name, entry) for name, entry in models]}
 
-    async def get(self, asked: EndpointRequest) -> EndpointResponse:
-        """Raises ModelNotFoundError with the nearest name."""
+    async def get(self, asked: EndpointRequest) -> dict[str, Any]:
+        """Raises ModelNotFoundError with the closest name."""
         wanted = asked.path["model"]
         models = {name: entry for entry in self._hub.entries() for name in entry.names}
         if wanted not in models:
             raise unknown_model(wanted, models)
-        tell = _anthropic_model if _anthropic(asked) else _openai
-        return EndpointResponse(tell(wanted, models[wanted]))
+        return (_anthropic_model if _anthropic(asked) else _openai)(wanted, models[wanted])
 
 
 def _anthropic(asked: EndpointRequest) -> bool:

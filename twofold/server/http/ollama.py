@@ -1,4 +1,4 @@
-"""Ollama's /api/tags, /api/show, /api/ps and /api/version: what is offered, as Ollama's clients read it."""
+"""Ollama's /api/tags, /api/show, /api/ps and /api/version: the models of the server, for Ollama's clients."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Annotated, Any, Final
 from twofold.api.body import RequestObject, only
 from twofold.api.fields import MISSING, FieldError
 from twofold.server.base import ModelEntry, ModelRegistry
-from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
+from twofold.server.http.endpoints import EndpointRequest
 from twofold.server.models.named_models import unknown_model
 from twofold.server.models.registry import LATEST
 
 API_VERSION: Final = "0.13.5"
-"""The version of Ollama whose API this is: clients ask for it to know what they may send."""
+"""The version of Ollama whose API this is; clients adapt to it."""
 NEVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
-"""When a model is unloaded that stays until another one needs its memory."""
+"""The expiry of a model that stays loaded until another one needs its memory."""
 
 
 class OllamaShowRequest(RequestObject):
-    """The body of /api/show; ``name`` is the older name of ``model``, and one of them is required."""
+    """The body of /api/show; ``name`` is the older name of ``model``. One of them is required."""
 
     model: str | None = None
     name: str | None = None
@@ -36,19 +36,19 @@ class OllamaEndpoint:
     def __init__(self, hub: ModelRegistry) -> None:
         self._hub = hub
 
-    async def version(self, asked: EndpointRequest) -> EndpointResponse:  # noqa: ARG002 - whoever asks
-        return EndpointResponse({"version": API_VERSION})
+    async def version(self, asked: EndpointRequest) -> dict[str, Any]:  # noqa: ARG002 - of a handler
+        return {"version": API_VERSION}
 
-    async def tags(self, asked: EndpointRequest) -> EndpointResponse:  # noqa: ARG002
+    async def tags(self, asked: EndpointRequest) -> dict[str, Any]:  # noqa: ARG002
         """All models, loaded or not, under each of their names."""
         models = [
             {**_listed(name, entry), "modified_at": _time(entry.created), "capabilities": _capabilities(entry)}
             for entry in self._hub.entries()
             for name in entry.names
         ]
-        return EndpointResponse({"models": models})
+        return {"models": models}
 
-    async def ps(self, asked: EndpointRequest) -> EndpointResponse:  # noqa: ARG002
+    async def ps(self, asked: EndpointRequest) -> dict[str, Any]:  # noqa: ARG002
         """The models that are loaded."""
         now = datetime.now(UTC)
         models = [
@@ -64,10 +64,10 @@ class OllamaEndpoint:
             for use in self._hub.uses()
             if use.entry.state == "ready"
         ]
-        return EndpointResponse({"models": models})
+        return {"models": models}
 
-    async def show(self, asked: EndpointRequest) -> EndpointResponse:
-        """What is known of one model. Raises ModelNotFoundError with the nearest name."""
+    async def show(self, asked: EndpointRequest) -> dict[str, Any]:
+        """The description of one model. Raises ModelNotFoundError with the closest name."""
         request = await asked.read(OllamaShowRequest.read)
         name = request.model or request.name
         if not name:
@@ -76,12 +76,12 @@ class OllamaEndpoint:
         entry = entries.get(name) or entries.get(name.removesuffix(LATEST))
         if entry is None:
             raise unknown_model(name, entries)
-        return EndpointResponse(_shown(entry))
+        return _shown(entry)
 
 
 def _shown(entry: ModelEntry) -> dict[str, Any]:
     reading = entry.reading
-    told: dict[str, Any] = {
+    found: dict[str, Any] = {
         "details": _details(entry),
         "model_info": {} if reading is None else {**reading.metadata, "general.parameter_count": reading.parameters},
         "capabilities": _capabilities(entry),
@@ -91,11 +91,11 @@ def _shown(entry: ModelEntry) -> dict[str, Any]:
         "parameters": "",
     }
     licence = None if reading is None else reading.metadata.get("general.license")
-    return told | ({"license": licence} if isinstance(licence, str) else {})
+    return found | ({"license": licence} if isinstance(licence, str) else {})
 
 
 def _listed(name: str, entry: ModelEntry) -> dict[str, Any]:
-    """A model in a list. The digest tells files apart by name and time: reading gigabytes takes too long."""
+    """A model in a list. Its digest is of its name and its file's time: hashing gigabytes takes too long."""
     tagged = name if ":" in name.rpartition("/")[2] else name + LATEST
     identity = f"{entry.names[0]}\n{entry.created}"
     return {
@@ -108,10 +108,10 @@ def _listed(name: str, entry: ModelEntry) -> dict[str, Any]:
 
 
 def _details(entry: ModelEntry) -> dict[str, Any]:
-    """Of a model whose file was not read yet, only that it is GGUF."""
+    """The details of a model; only its format until its file was read."""
     reading = entry.reading
     family = "" if reading is None else reading.spec.architecture
-    told: dict[str, Any] = {
+    found: dict[str, Any] = {
         "parent_model": "",
         "format": "gguf",
         "family": family,
@@ -120,12 +120,12 @@ def _details(entry: ModelEntry) -> dict[str, Any]:
         "quantization_level": "" if reading is None else reading.quantization,
     }
     if reading is not None:
-        told |= {"context_length": reading.spec.context_length, "embedding_length": reading.spec.hidden_size}
-    return told
+        found |= {"context_length": reading.spec.context_length, "embedding_length": reading.spec.hidden_size}
+    return found
 
 
 def _capabilities(entry: ModelEntry) -> list[str]:
-    """What requests may ask of a model, in Ollama's words."""
+    """What the model supports, under Ollama's names."""
     found = ["completion", "embedding"]
     reading = entry.reading
     if reading is not None:

@@ -1,142 +1,169 @@
-"""Answers over HTTP: JSON at once, or a stream as it comes; and errors in the caller's dialect."""
+"""Replies of models over HTTP: JSON at once, or a stream of events; and errors in the caller's API protocol."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeAlias, TypeVar
 
-from twofold.api.base import DialectRequest, Streamer
+import orjson
+from starlette.types import Receive, Send
+
+from twofold.api.base import DialectRequest, ReplyHead, Streamer
 from twofold.core.errors import TwofoldError
-from twofold.server.edge.refusals import Refusals
-from twofold.server.exchange import CLIENT_GONE, RequestContext
-from twofold.server.http.asgi import JSON, STREAMED, Receive, Send, done_before_leaving, json_bytes, send_body
+from twofold.server.context import CLIENT_GONE, RequestContext
+from twofold.server.edge.refusals import RawResponse
 from twofold.server.runner import RequestRun, RequestRunner, reply_size
 
 QUIET_S: Final = 15.0
-"""A stream that says nothing for so long gets an event that means nothing, so that nobody closes it."""
+"""A stream that is silent for so long gets a keep-alive event, so that no proxy closes it."""
+UNBUFFERED: Final = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
+"""Headers of streams: no proxy shall buffer them."""
+OBJECTS: Final = 16
+"""Objects of a list that are encoded in one call: vectors have up to some thousand numbers."""
 
+Keep: TypeAlias = Callable[[RequestContext, Any, ReplyHead, dict[str, Any]], Awaitable[None]]
+"""Stores the body of the reply to a request."""
+T = TypeVar("T")
 log = logging.getLogger("twofold.serve")
 
 
-def internal_error(exchange: RequestContext, error: Exception) -> TwofoldError:
-    """What a client may know of a fault of ours: nothing but that there was one."""
-    log.error("request %s: internal error: %s", exchange.request_id, type(error).__name__, exc_info=error)
+def internal_error(request_id: str, error: Exception) -> TwofoldError:
+    """What a client may know of a fault of the server: only that there was one."""
+    log.error("request %s: internal error: %s", request_id, type(error).__name__, exc_info=error)
     return TwofoldError("Internal server error.", hint="The server log has the cause under the request id.")
 
 
-class Replies:
-    """Answers generating requests. ``quiet_s`` is how long a stream may say nothing."""
+def json_bytes(body: Mapping[str, object]) -> bytes:
+    """An object in JSON, its lists in pieces, because other threads wait during a call of the encoder."""
+    parts = []
+    for name, value in body.items():
+        data = json_list(value, OBJECTS) if isinstance(value, list) else orjson.dumps(value)
+        parts.append(orjson.dumps(name) + b":" + data)
+    return b"{" + b",".join(parts) + b"}"
 
-    def __init__(self, runner: RequestRunner, refusals: Refusals, *, quiet_s: float = QUIET_S) -> None:
-        self._runner = runner
-        self._refusals = refusals
-        self._quiet_s = quiet_s
 
-    async def answer(self, exchange: RequestContext, request: DialectRequest, receive: Receive, send: Send) -> None:
-        """Answers a request; ends when the client goes away."""
-        work = asyncio.create_task(self._work(exchange, request, send))
-        exchange.task = work
+def json_list(values: Sequence[object], piece: int) -> bytes:
+    """A list in JSON, ``piece`` values in each call of the encoder."""
+    pieces = (orjson.dumps(values[start : start + piece])[1:-1] for start in range(0, len(values), piece))
+    return b"[" + b",".join(pieces) + b"]"
+
+
+async def done_before_disconnect(work: asyncio.Task[T], receive: Receive) -> bool:
+    """Waits for ``work`` and cancels it when the client disconnects; whether it was done before."""
+    gone = asyncio.create_task(_disconnect(receive))
+    try:
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        done = work.done()
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+    finally:
+        gone.cancel()
+        work.cancel()
+    return done
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+@dataclass(slots=True)
+class Reply:
+    """The reply to one request. Before its first byte an error is a status; afterwards it is an event.
+
+    keep     stores the body before the client has all of it
+    quiet_s  seconds of silence after which a stream gets a keep-alive event
+    """
+
+    runner: RequestRunner
+    context: RequestContext
+    request: DialectRequest
+    receive: Receive
+    keep: Keep | None = None
+    quiet_s: float = QUIET_S
+    _streamer: Streamer | None = None
+    _begun: bool = False
+    _opening: bytes = b""
+    _sent_at: float = 0.0
+
+    async def send(self, send: Send) -> None:
+        """Runs the request and sends the reply; stops when the client disconnects."""
+        context = self.context
+        context.task = asyncio.create_task(self._run(send))
         try:
-            if not await done_before_leaving(work, receive):
-                exchange.status = CLIENT_GONE
+            if not await done_before_disconnect(context.task, self.receive):
+                context.record.status = CLIENT_GONE
         finally:
-            exchange.task = None  # a task keeps the frames of its CancelledError, which hold the exchange
+            context.task = None  # a task keeps the frames of its CancelledError, which hold the context
 
-    async def _work(self, exchange: RequestContext, request: DialectRequest, send: Send) -> None:
-        reply = _Reply(exchange, request, send, self._refusals, self._quiet_s)
+    async def _run(self, send: Send) -> None:
+        context = self.context
         try:
-            async with self._runner.open(exchange, request) as run:
-                if request.stream:
-                    await reply.stream(run, self._runner)
-                else:
-                    await reply.whole(run, self._runner)
+            async with self.runner.open(context, self.request) as run:
+                await (self._stream(run, send) if self.request.stream else self._whole(run, send))
         except asyncio.CancelledError:
-            if exchange.cut is None:
+            if context.cut is None:
                 raise
-            await reply.fail(exchange.cut)
+            await self._fail(context.cut, send)
         except TwofoldError as error:
-            await reply.fail(error)
+            await self._fail(error, send)
         except Exception as error:
-            await reply.fail(internal_error(exchange, error))
+            await self._fail(internal_error(context.record.request_id, error), send)
 
-
-class _Reply:
-    """One reply. Before its first byte an error is a status; afterwards it is an event."""
-
-    def __init__(
-        self, exchange: RequestContext, request: DialectRequest, send: Send, refusals: Refusals, quiet_s: float
-    ) -> None:
-        self._refusals = refusals
-        self._exchange = exchange
-        self._request = request
-        self._send = send
-        self._quiet_s = quiet_s
-        self._streamer: Streamer | None = None
-        self._begun = False
-        self._opening = b""
-        self._spoken = 0.0
-
-    async def whole(self, run: RequestRun, runner: RequestRunner) -> None:
-        await run.whole()
-        body = await runner.body(run)
-        extra = runner.explained(run)
-        if extra is not None:
-            body["twofold"] = extra
-        if self._exchange.keep is not None:
-            await self._exchange.keep(self._exchange, self._request, run.head, body)
-        data = await runner.beside(run, reply_size(run), partial(json_bytes, body))
+    async def _whole(self, run: RequestRun, send: Send) -> None:
+        body = await self.runner.reply(run)
+        if self.keep is not None:
+            await self.keep(self.context, self.request, run.head, body)
+        data = await self.runner.beside(run, reply_size(run), partial(json_bytes, body))
         self._begun = True
-        await send_body(self._send, 200, data, (JSON, *self._exchange.headers()))
+        await RawResponse.of(200, data, self.context.headers()).send(send)
 
-    async def stream(self, run: RequestRun, runner: RequestRunner) -> None:
-        make = partial(self._request.streamer, run.head, run.facts)
-        self._streamer = streamer = await runner.beside(run, 0, make)
-        self._opening = streamer.open()  # before anything is taken: events are numbered in this order
-        self._spoken = time.monotonic()
-        watch = asyncio.create_task(self._keep_alive(streamer))
+    async def _stream(self, run: RequestRun, send: Send) -> None:
+        streamer = await self.runner.beside(run, 0, partial(self.request.streamer, run.head, run.facts))
+        self._streamer = streamer
+        self._opening = streamer.open()  # before the first delta: events are numbered in this order
+        self._sent_at = time.monotonic()
+        watch = asyncio.create_task(self._keep_alive(streamer, send))
         try:
             async with aclosing(run.deltas()) as deltas:
                 async for job, delta in deltas:
-                    told = streamer.take(job, delta)
-                    if told:
-                        await self._tell(told)
+                    if data := streamer.take(job, delta):
+                        await self._send(data, send)
                     if delta.token_ids:
-                        self._exchange.told()
-            if self._exchange.keep is not None:
-                body = await runner.body(run)
-                await self._exchange.keep(self._exchange, self._request, run.head, body)
-            end = streamer.close(run.outputs, runner.explained(run))
-            await self._tell(end, last=True)
+                        self.context.delta_sent()
+            await run.finish()
+            if self.keep is not None:
+                await self.keep(self.context, self.request, run.head, await self.runner.body(run))
+            await self._send(streamer.close(run.outputs, self.runner.explained(run)), send, last=True)
         finally:
             watch.cancel()
 
-    async def fail(self, error: TwofoldError) -> None:
+    async def _fail(self, error: TwofoldError, send: Send) -> None:
         """Ends the reply with an error."""
-        self._exchange.fail(error)
+        response = self.context.refused(error)
         if not self._begun:
-            exchange = self._exchange
-            answer = self._refusals.answer(error, exchange.endpoint, exchange.request_id, exchange.headers())
-            await answer.send(self._send)
+            await response.send(send)
         elif self._streamer is not None:
-            await self._tell(self._streamer.fail(error, self._exchange.request_id), last=True)
+            await self._send(self._streamer.fail(error, self.context.record.request_id), send, last=True)
 
-    async def _tell(self, data: bytes, *, last: bool = False) -> None:
-        """Tells events of a stream; the first time behind all that stands before the first token."""
+    async def _send(self, data: bytes, send: Send, *, last: bool = False) -> None:
+        """Sends events of a stream; the first time also its headers, and the events before the first token."""
         if not self._begun:
             self._begun, data = True, self._opening + data
-            kind = (b"content-type", self._exchange.dialect.stream_type.encode())
-            headers = [kind, *STREAMED, *self._exchange.headers()]
-            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        self._spoken = time.monotonic()
-        await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+            kind = (b"content-type", self.context.dialect.stream_type.encode())
+            headers = [kind, *UNBUFFERED, *self.context.headers()]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+        self._sent_at = time.monotonic()
+        await send({"type": "http.response.body", "body": data, "more_body": not last})
 
-    async def _keep_alive(self, streamer: Streamer) -> None:
-        """Speaks up when nothing was said for long."""
+    async def _keep_alive(self, streamer: Streamer, send: Send) -> None:
         while True:
-            await asyncio.sleep(max(0.0, self._spoken + self._quiet_s - time.monotonic()))
-            if time.monotonic() - self._spoken >= self._quiet_s:
-                await self._tell(streamer.keep_alive)
+            await asyncio.sleep(max(0.0, self._sent_at + self.quiet_s - time.monotonic()))
+            if time.monotonic() - self._sent_at >= self.quiet_s:
+                await self._send(streamer.keep_alive, send)

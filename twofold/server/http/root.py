@@ -1,4 +1,4 @@
-"""GET /: a page for people who open the server's address in a browser, and the same as JSON for programs."""
+"""GET /: a page for browsers, and the same as JSON for other clients."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from base64 import b64encode
 from hashlib import sha256
 from html import escape
 from typing import Any, Final
+
+import orjson
 
 from twofold.host.versions import twofold_version
 from twofold.server.base import ModelRegistry
@@ -17,7 +19,7 @@ APIS: Final = (
     ("Anthropic", "ANTHROPIC_BASE_URL", ""),
     ("Ollama", "OLLAMA_HOST", ""),
 )
-"""APIs, the variable that their clients read, and what stands behind the server's address in it."""
+"""APIs, the variable that their clients read, and the path after the server's address in it."""
 LINKS: Final = (
     ("/openapi.json", "all endpoints, as an OpenAPI document"),
     ("/v1/models", "the models"),
@@ -34,19 +36,19 @@ POLICY: Final = (
     f"default-src 'none'; style-src 'sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )
-"""Nothing may be loaded or run; the one style is known by its hash."""
+"""Nothing may be loaded or run; the style is allowed by its hash."""
 VARY: Final[Header] = (b"vary", b"accept")
 
 
 class RootEndpoint:
-    """What runs here and how to reach it. Without a script: nothing on the page does anything."""
+    """The models of the server and how to use them; without scripts."""
 
     def __init__(self, hub: ModelRegistry) -> None:
         self._hub = hub
 
     async def get(self, asked: EndpointRequest) -> EndpointResponse:
         url = f"{asked.scope.get('scheme', 'http')}://{asked.headers.get('host', 'localhost')}"
-        told: dict[str, Any] = {
+        shown: dict[str, Any] = {
             "name": "Twofold",
             "version": twofold_version(),
             "models": [
@@ -56,24 +58,22 @@ class RootEndpoint:
             "links": {path: url + path for path, _ in LINKS},
         }
         if "text/html" not in asked.headers.get("accept", ""):
-            return EndpointResponse(told, headers=(VARY,))
+            return EndpointResponse(orjson.dumps(shown), headers=(VARY,))
         headers = ((b"content-security-policy", POLICY.encode()), VARY)
-        return EndpointResponse(
-            body=_page(told, url).encode(), content_type=b"text/html; charset=utf-8", headers=headers
-        )
+        return EndpointResponse(_page(shown, url).encode(), content_type=b"text/html; charset=utf-8", headers=headers)
 
 
-def _page(told: dict[str, Any], url: str) -> str:
+def _page(shown: dict[str, Any], url: str) -> str:
     rows = "".join(
         f"<tr><td><code>{escape(model['id'])}</code><td>{escape(model['state'])}<td>{_context(model['context'])}"
-        for model in told["models"]
+        for model in shown["models"]
     )
     exports = "\n".join(f"export {variable}={escape(url + path)}" for _, variable, path in APIS)
-    links = "".join(f'<li><a href="{path}">{path}</a>: {escape(says)}' for path, says in LINKS)
+    links = "".join(f'<li><a href="{path}">{path}</a>: {escape(text)}' for path, text in LINKS)
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Twofold</title>'
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
-        f"<h1>Twofold {escape(told['version'])}</h1><p>An LLM inference server. It runs."
+        f"<h1>Twofold {escape(shown['version'])}</h1><p>An LLM inference server. It runs."
         f"<h2>Models</h2><table><tr><th>Name<th>State<th>Context{rows}</table>"
         f"<h2>Connect a client</h2><pre>{exports}</pre>"
         f"<p>Without keys, use any text as the API key."

@@ -1,8 +1,9 @@
-"""GET /health, /ready, /version, /metrics and what was written down of requests."""
+"""GET /health, /ready, /version, /metrics, records of requests and sums of usage."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from twofold.core.errors import BusyError
 from twofold.host.versions import twofold_version
@@ -14,38 +15,38 @@ DEFAULT_PARTS = ("model", "tier")
 
 
 class StatusEndpoint:
-    """``ready`` says whether the server would answer a request now."""
+    """``ready`` says whether the server would accept a request now."""
 
-    def __init__(self, ready: Callable[[], bool], metrics: ServerMetrics, ledger: Accounting) -> None:
+    def __init__(self, ready: Callable[[], bool], metrics: ServerMetrics, accounting: Accounting) -> None:
         self._ready = ready
         self._metrics = metrics
-        self._ledger = ledger
+        self._accounting = accounting
 
-    async def health(self, asked: EndpointRequest) -> EndpointResponse:  # noqa: ARG002 - whoever asks, it lives
-        return EndpointResponse({"status": "ok"})
+    async def health(self, asked: EndpointRequest) -> dict[str, Any]:  # noqa: ARG002 - of a handler
+        return {"status": "ok"}
 
-    async def ready(self, asked: EndpointRequest) -> EndpointResponse:  # noqa: ARG002
-        """True once the first model has answered a request of one token, until the server is asked to end."""
+    async def ready(self, asked: EndpointRequest) -> dict[str, Any]:  # noqa: ARG002
+        """From when the first model has completed a request of one token until the server shuts down."""
         if not self._ready():
             raise BusyError("The server is not ready.", retry_after_s=1.0)
-        return EndpointResponse({"status": "ready"})
+        return {"status": "ready"}
 
-    async def version(self, asked: EndpointRequest) -> EndpointResponse:  # noqa: ARG002
-        return EndpointResponse({"version": twofold_version()})
+    async def version(self, asked: EndpointRequest) -> dict[str, Any]:  # noqa: ARG002
+        return {"version": twofold_version()}
 
     async def metrics(self, asked: EndpointRequest) -> EndpointResponse:
-        """All figures; of those that are told by tenant only the caller's own, unless its key may see all."""
-        caller = asked.exchange.caller
+        """All metrics; of those by tenant only the caller's own, unless its key may see all."""
+        caller = asked.context.caller
         tenant = None if caller.metrics == "all" else caller.tenant
         page = await self._metrics.read(asked.headers.get("accept", ""), tenant)
         return EndpointResponse(body=page.body, content_type=page.content_type.encode())
 
-    async def request(self, asked: EndpointRequest) -> EndpointResponse:
+    async def request(self, asked: EndpointRequest) -> dict[str, Any]:
         """The record of one of the tenant's last requests."""
-        return EndpointResponse(self._ledger.recent.data(asked.tenant, asked.path["request_id"]))
+        return self._accounting.recent.data(asked.tenant, asked.path["request_id"])
 
-    async def usage(self, asked: EndpointRequest) -> EndpointResponse:
-        """Sums of what the tenant used, by parts such as by=model,tier, since a day."""
+    async def usage(self, asked: EndpointRequest) -> dict[str, Any]:
+        """Sums of the tenant's usage since a day, grouped by parts such as by=model,tier."""
         by = asked.query.get("by")
         parts = DEFAULT_PARTS if by is None else tuple(by.split(","))
-        return EndpointResponse(await self._ledger.usage.data(asked.tenant, by=parts, since=asked.query.get("since")))
+        return await self._accounting.usage.data(asked.tenant, by=parts, since=asked.query.get("since"))

@@ -1,51 +1,71 @@
-"""POST /tokenize and /detokenize, and GET /tokenizer_info, in vLLM's words."""
+"""POST /tokenize, /detokenize, /v1/messages/count_tokens and /v1/responses/input_tokens; GET /tokenizer_info.
+
+Their bodies are vLLM's, Anthropic's and OpenAI's.
+"""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
+from twofold.api.anthropic.messages import CountTokensRequest
 from twofold.api.base import ModelFacts
 from twofold.api.body import RequestObject
 from twofold.api.extras import ModelName
 from twofold.api.fields import impossible
 from twofold.api.openai.chat import ChatRequest
+from twofold.api.openai.responses.request import InputTokensRequest
 from twofold.api.openai.sampling import TokenId
 from twofold.server.base import ModelRegistry
-from twofold.server.http.asgi import json_list
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
+from twofold.server.http.replies import json_list
+from twofold.server.responses.service import ResponseService
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 PIECE: Final = 4096
+"""Tokens that are encoded as JSON in one call."""
 
 
 class TokensEndpoint:
-    """Texts to tokens and back, by a served model's tokenizer."""
+    """Converts and counts tokens with the tokenizer of a served model."""
 
-    def __init__(self, hub: ModelRegistry) -> None:
+    def __init__(self, hub: ModelRegistry, responses: ResponseService) -> None:
         self._hub = hub
+        self._responses = responses
 
     async def tokenize(self, asked: EndpointRequest) -> EndpointResponse:
-        """A text, or a chat as it goes through the template."""
+        """The tokens of a text, or of a chat as the template renders it."""
         request = await asked.read(read_tokenize)
         async with self._hub.lease(request.model) as served:
-            return EndpointResponse(body=await asked.work(served.name, partial(_tokenized, request, served.facts)))
+            return EndpointResponse(await asked.work(served.name, partial(_tokenized, request, served.facts)))
 
-    async def info(self, asked: EndpointRequest) -> EndpointResponse:  # noqa: ARG002 - it is about the first model
-        """The first model's own tokens and chat template, for clients that render and count by themselves."""
+    async def info(self, asked: EndpointRequest) -> dict[str, Any]:  # noqa: ARG002 - of a handler
+        """The first model's special tokens and chat template, for clients that render and count themselves."""
         async with self._hub.lease(None) as served:
             tokenizer = served.facts.tokenizer
             named = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id, "pad_token": tokenizer.pad_id}
-            told = {name: None if token is None else tokenizer.token_text(token) for name, token in named.items()}
-            return EndpointResponse({"model": served.name, **told, "chat_template": tokenizer.chat_template})
+            texts = {name: None if token is None else tokenizer.token_text(token) for name, token in named.items()}
+            return {"model": served.name, **texts, "chat_template": tokenizer.chat_template}
 
     async def detokenize(self, asked: EndpointRequest) -> EndpointResponse:
         request = await asked.read(DetokenizeRequest.read)
         async with self._hub.lease(request.model) as served:
             decoded = partial(_decoded, request.tokens, served.facts.tokenizer)
-            return EndpointResponse(body=await asked.work(served.name, decoded))
+            return EndpointResponse(await asked.work(served.name, decoded))
+
+    async def count_messages(self, asked: EndpointRequest) -> dict[str, Any]:
+        """Anthropic's count_tokens."""
+        request = await asked.read(CountTokensRequest.read)
+        async with self._hub.lease(request.model) as served:
+            return request.reply(await asked.work(served.name, partial(request.count, served.facts)))
+
+    async def count_input(self, asked: EndpointRequest) -> dict[str, Any]:
+        """OpenAI's input_tokens, of a response's input."""
+        request = await self._responses.known(asked.tenant, await asked.read(InputTokensRequest.read))
+        async with self._hub.lease(request.model) as served:
+            return await asked.work(served.name, partial(request.count, served.facts))
 
 
 class TokenizeText(RequestObject, kw_only=True):
@@ -88,8 +108,8 @@ def _tokenized(request: TokenizeText | TokenizeChat, facts: ModelFacts) -> bytes
     strings = b"null"
     if request.return_token_strs:
         strings = json_list([facts.tokenizer.token_text(token) for token in ids], PIECE)
-    told = (len(ids), facts.context, json_list(ids, PIECE), strings)
-    return b'{"count":%d,"max_model_len":%d,"tokens":%b,"token_strs":%b}' % told
+    values = (len(ids), facts.context, json_list(ids, PIECE), strings)
+    return b'{"count":%d,"max_model_len":%d,"tokens":%b,"token_strs":%b}' % values
 
 
 def _decoded(tokens: list[int], tokenizer: Tokenizer) -> bytes:

@@ -14,4 +14,4 @@ class DocumentEndpoint:
         self._body = orjson.dumps(document)
 
     async def get(self, asked: EndpointRequest) -> EndpointResponse:  # noqa: ARG002 - all see the same
-        return EndpointResponse(body=self._body)
+        return EndpointResponse(self._body)

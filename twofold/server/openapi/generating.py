@@ -16,7 +16,7 @@ from twofold.api.openai.embeddings import EmbeddingRequest
 from twofold.api.openai.responses.request import InputTokensRequest, ResponsesRequest
 from twofold.api.openai.scores import RerankRequest, ScoreRequest
 from twofold.server.batches.body import BatchOrder
-from twofold.server.http.endpoints import REPLAY_WORDS
+from twofold.server.http.endpoints import CACHE_WORDS
 from twofold.server.http.ollama import OllamaShowRequest
 from twofold.server.http.tokens import DetokenizeRequest, TokenizeChat, TokenizeText
 from twofold.server.openapi import events, ollama, rules
@@ -32,7 +32,7 @@ VERSION: Final = in_header("anthropic-version", text(), "Anthropic's clients sen
 BETA: Final = in_query("beta", text(), "Anthropic's clients send it; it changes nothing.")
 REPLAY: Final = in_header(
     CACHE_HEADER,
-    word(*REPLAY_WORDS),
+    word(*CACHE_WORDS),
     "Whether a kept answer may be told: keep one although it is sampled, or skip them.",
 )
 LOADING: Final = (404, 422, 502)

@@ -1,0 +1,126 @@
+"""A request in progress: its record, and what it holds until it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.types import Message, Receive
+
+from twofold.api.base import Dialect
+from twofold.api.openai.errors import error_code
+from twofold.core.errors import ParameterError, TwofoldError, plain_name
+from twofold.observe.served import ServedRequest
+from twofold.planner.predict.steps import StepPredictor
+from twofold.server.edge.body import MAX_DIGITS
+from twofold.server.edge.keys import Caller
+from twofold.server.edge.quotas import Quotas, QuotaUse
+from twofold.server.edge.refusals import Header, RawResponse, error_response
+from twofold.server.pool import ByteBudget
+from twofold.server.response_cache.cache import HIT_HEADER
+
+CLIENT_GONE: Final = 499
+"""The status, in logs and metrics, of a request whose client disconnected; it is never sent."""
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """A request in progress. The server fills ``record`` meanwhile; observers read it after the end.
+
+    source        whose share of threads and memory it takes: a key, or an address
+    size          bytes of its body, by which work on it is scheduled
+    arrived       seconds on the monotonic clock
+    store         what its caller asked of the response cache: True stores a sampled completion, False skips the cache
+    keep_alive_s  how long its model stays loaded afterwards, where its caller may say so
+    omitted       what of its body was ignored, for a header
+    quota         its share of its key's quota
+    held          bytes of budgets that callers share
+    task          sends the reply; ``cut`` is the error that ends it early
+    steps         predicts steps of its model on this machine; None until that was measured
+    """
+
+    record: ServedRequest
+    dialect: Dialect
+    caller: Caller
+    source: str
+    size: int = 0
+    arrived: float = field(default_factory=time.monotonic)
+    store: bool | None = None
+    keep_alive_s: float | None = None
+    omitted: Sequence[str] = ()
+    quota: QuotaUse | None = None
+    received: int = 0
+    held: list[tuple[ByteBudget, int]] = field(default_factory=list)
+    task: asyncio.Task[None] | None = None
+    cut: TwofoldError | None = None
+    steps: StepPredictor | None = None
+    last_delta: float | None = None
+
+    def delta_sent(self) -> None:
+        """Notes when a delta was given to the connection."""
+        now, last = time.monotonic(), self.last_delta
+        if last is None:
+            self.record.first_token_s = now - self.arrived
+        else:
+            self.record.gaps_s.append(now - last)
+        self.last_delta = now
+
+    def fail(self, error: TwofoldError) -> None:
+        """Records the error that ended it, and frees the frames that raised it: they hold the body."""
+        error.__traceback__ = error.__context__ = error.__cause__ = None
+        self.record.status = self.dialect.status(error)
+        self.record.error = error_code(error) if error.status < 500 else type(error).__name__
+        self.record.field_name = plain_name(error.param) if isinstance(error, ParameterError) else None
+
+    def interrupt(self, error: TwofoldError) -> None:
+        """Ends it now; a stream gets ``error`` as its last event."""
+        self.cut = error
+        if self.task is not None:
+            self.task.cancel()
+
+    def refused(self, error: TwofoldError) -> RawResponse:
+        """The response that refuses it; nothing else was sent."""
+        self.fail(error)
+        return error_response(self.dialect, error, self.record.request_id, self.headers())
+
+    def enter(self, quotas: Quotas, headers: Headers, receive: Receive) -> Receive:
+        """Takes one request, and the bytes that its body announces, of its key's quota. Raises QuotaError.
+
+        Returns a ``receive`` that counts the bytes of the body.
+        """
+        announced = headers.get("content-length", "0")
+        size = int(announced) if announced.isdecimal() and len(announced) <= MAX_DIGITS else 0
+        self.quota = quotas.enter(self.caller.key_id, self.caller.quota, time.monotonic(), size)
+
+        async def counted() -> Message:
+            message = await receive()
+            self.received += len(message.get("body", b""))
+            return message
+
+        return counted
+
+    def hold(self, budget: ByteBudget, size: int) -> None:
+        """Takes bytes of a budget until it ends. Raises BusyError."""
+        budget.take(self.source, size)
+        self.held.append((budget, size))
+
+    def leave(self) -> None:
+        """Returns what it held, and what it did not use of its key's quota."""
+        while self.held:
+            budget, size = self.held.pop()
+            budget.give(self.source, size)
+        if self.quota is not None:
+            used = self.record.prompt_tokens + self.record.output_tokens
+            self.quota.leave(used, self.received, time.monotonic())
+
+    def headers(self) -> tuple[Header, ...]:
+        """Headers of its response: a hit of the response cache, omitted fields, and the rest of its key's quota."""
+        marks = [HIT_HEADER] if self.record.cached_answer else []
+        if self.omitted:
+            names = ", ".join(self.omitted).encode("ascii", "backslashreplace")
+            marks.append((b"x-twofold-warning", b"omitted: " + names))
+        return (*marks, *(() if self.quota is None else self.quota.headers(time.monotonic())))
