@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twofold.bench.draw import Axis, Band, Bars, Chart, Dots, Guide, Line, Mark, Span, Spans, StepLine, duration, svg
+from twofold.bench.draw import Axis, Chart, Dots, Guide, Line, Mark, Span, Spans, StepLine, duration, svg
 from twofold.bench.draw.scale import Kind
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -62,15 +62,13 @@ def test_titles_ticks_labels_notes_and_the_legend_are_there() -> None:
     assert found.count("one") == 1
 
 
-def test_dots_bars_and_spans_show_their_titles_on_hover() -> None:
+def test_dots_and_spans_show_their_titles_on_hover() -> None:
     marks: tuple[Mark, ...] = (
         Dots([(0, 1)], titles=["dot"]),
-        Bars([(1, 2)], 0.5, titles=["bar"]),
         Spans([Span(0, 0, 1, "span")]),
-        Band([(0, 1, 2), (1, 1, 2)]),
     )
     titles = {title.text for title in drawn(Chart("t", marks)).iter(f"{SVG}title")}
-    assert titles == {"dot", "bar", "span"}
+    assert titles == {"dot", "span"}
 
 
 def test_rows_of_a_timeline_go_down() -> None:
@@ -100,8 +98,6 @@ def test_any_data_draws(
         Line(some, "a"),
         StepLine(others, "b", 9),
         Dots(some),
-        Bars(others, 1.0),
-        Band([(a, b, a) for a, b in others]),
         Spans([Span(a, b, a) for a, b in some]),
         *(Guide("x", a) for a, _ in some),
     )

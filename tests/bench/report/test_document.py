@@ -143,7 +143,7 @@ def test_gaps_are_whole_microseconds(gaps: object) -> None:
 
 def test_an_error_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(ParameterError, match=r"other\.json: This is no document"):
+    with pytest.raises(ParameterError, match=r"other\.json: This is not a document"):
         read_file(tmp_path / "other.json")
     with pytest.raises(ParameterError, match=r"missing\.json cannot be read"):
         read_file(tmp_path / "missing.json")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.planner.explain.scenes import ALONE, PLAIN, scene
 from tests.planner.explain.test_sources import RUN, read
-from twofold.bench.draw.marks import Dots, Label
+from twofold.bench.draw.chart import Dots, Label
 from twofold.bench.draw.svg import svg
 from twofold.bench.draw.terminal import plot
 from twofold.core.errors import ParameterError

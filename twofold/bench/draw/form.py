@@ -1,4 +1,4 @@
-"""How a value is written on an axis and in a table: short, in the unit that suits it."""
+"""Formats values for axes and tables: short, in a suitable unit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PREFIXES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def number(value: float | None) -> str:
-    """Three digits that count, and a prefix: 0.25, 12, 1.5k, 20M."""
+    """Three significant digits and a prefix: 0.25, 12, 1.5k, 20M."""
     if (word := _unlike_a_number(value)) is not None:
         return word
     assert value is not None
@@ -24,7 +24,7 @@ def number(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds in s, ms or µs with three digits that count: 1.25 s, 380 ms, 12.5 µs."""
+    """Seconds in s, ms or µs with three significant digits: 1.25 s, 380 ms, 12.5 µs."""
     if (word := _unlike_a_number(seconds)) is not None:
         return word
     assert seconds is not None
@@ -37,7 +37,7 @@ def duration(seconds: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """Of one, in percent with three digits that count, and those behind 99: 50%, 71.2%, 99.95%."""
+    """A share in percent with three significant digits, more above 99%: 50%, 71.2%, 99.95%."""
     if (word := _unlike_a_number(value)) is not None:
         return word
     assert value is not None

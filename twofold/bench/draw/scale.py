@@ -1,7 +1,7 @@
-"""From values to places: linear and logarithmic scales with round ticks.
+"""Linear and logarithmic scales with round ticks.
 
-A scale knows where on its way from ``low`` to ``high`` a value lies, as a share of it; 0 is the low end.
-Steps between ticks are 1, 2 or 5 times a power of ten (Heckbert, "Nice numbers for graph labels", Graphics Gems, 1990).
+A scale maps a value to its share of the way from ``low`` to ``high``. Steps between ticks are 1, 2 or 5 times a power
+of ten (Heckbert, "Nice numbers for graph labels", Graphics Gems, 1990).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 Kind: TypeAlias = Literal["linear", "log"]
 
 HUGE: Final = 1e100
-"""Beyond it, and as close to 0 as its inverse, numbers have no place: differences of them would have none."""
+"""Numbers beyond it, and closer to 0 than its inverse on a logarithmic scale, have no position."""
 
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _MAX_DECADES_WITH_FIVES: Final = 3
@@ -29,11 +29,11 @@ class Scale(Protocol):
     def high(self) -> float: ...
 
     def share(self, value: float) -> float | None:
-        """Where ``value`` lies: 0 at the low end, 1 at the high one. None where it has no place at all."""
+        """The share of a value: 0 at the low end, 1 at the high one; None without a position."""
         ...
 
     def ticks(self, most: int) -> tuple[float, ...]:
-        """Round values, ascending, between both ends; about ``most`` at most."""
+        """Round values between both ends, ascending; at most about ``most``."""
         ...
 
 
@@ -53,7 +53,7 @@ class LinearScale:
 
 @dataclass(frozen=True, slots=True)
 class Logarithmic:
-    """Both ends are above 0; what is not has no place on it."""
+    """Both ends are above 0; other values have no position."""
 
     low: float
     high: float
@@ -74,19 +74,19 @@ class Logarithmic:
 
 
 def nice_step(rough: float) -> float:
-    """The least of 1, 2 or 5 times a power of ten that is not below ``rough``, which is above 0."""
+    """The least of 1, 2 or 5 times a power of ten that is at least ``rough``, which is above 0."""
     power = 10.0 ** math.floor(math.log10(rough))
     return next((step * power for step in _STEPS if step * power >= rough * 0.999999), 10 * power)
 
 
 def fit(kind: Kind, values: Iterable[float], low: float | None, high: float | None, ticks: int = 6) -> Scale:
-    """A scale on which all finite ``values`` have their place, with round ends; ``low`` and ``high`` fix an end."""
-    fit_ones = placeable(kind, values)
-    return _fit_log(fit_ones, low, high) if kind == "log" else _fit_linear(fit_ones, low, high, ticks)
+    """A scale with round ends on which all finite values have positions; ``low`` and ``high`` fix an end."""
+    found = placeable(kind, values)
+    return _fit_log(found, low, high) if kind == "log" else _fit_linear(found, low, high, ticks)
 
 
 def placeable(kind: Kind, values: Iterable[float]) -> list[float]:
-    """Those that have a place on a scale of that kind."""
+    """The values that have a position on a scale of that kind."""
     if kind == "log":
         return [value for value in values if 1 / HUGE < value < HUGE]
     return [value for value in values if abs(value) < HUGE]
@@ -95,7 +95,7 @@ def placeable(kind: Kind, values: Iterable[float]) -> list[float]:
 def _fit_linear(values: list[float], low: float | None, high: float | None, ticks: int) -> LinearScale:
     start = min(values, default=0.0 if high is None else high - 1) if low is None else low
     end = max(values, default=start + 1) if high is None else high
-    if end - start <= _MIN_SPAN * max(abs(start), abs(end)):  # one value, or a fixed end on the far side of all
+    if end - start <= _MIN_SPAN * max(abs(start), abs(end)):  # one value, or a fixed end beyond all values
         room = abs(start) or 1.0
         start, end = (start - room, end) if low is None and high is not None else (start, start + room)
     step = nice_step(max((end - start) / max(1, ticks), 1 / HUGE))
@@ -106,15 +106,11 @@ def _fit_linear(values: list[float], low: float | None, high: float | None, tick
 
 def _fit_log(values: list[float], low: float | None, high: float | None) -> Logarithmic:
     start = low if low is not None and low > 0 else _below(min(values, default=1.0))
-    end = high if high is not None and high > 0 else _above(max(values, default=start * 10))
+    end = high if high is not None and high > 0 else nice_step(max(values, default=start * 10))
     return Logarithmic(start, end if end > start else start * 10)
 
 
 def _below(value: float) -> float:
-    """The greatest of 1, 2 or 5 times a power of ten that is not above ``value``."""
+    """The greatest of 1, 2 or 5 times a power of ten that is at most ``value``."""
     power = 10.0 ** math.floor(math.log10(value))
     return max(step * power for step in _STEPS if step * power <= value * 1.000001)
-
-
-def _above(value: float) -> float:
-    return nice_step(value)

@@ -1,34 +1,67 @@
-"""A chart as SVG: no script, no font and no picture from elsewhere; colours by CSS, values on hover.
+"""Draws charts as SVG without scripts, fonts or images; colours by CSS, values on hover.
 
-Every text is escaped, and what XML may not hold is replaced, so that a chart of hostile names is still a chart.
+Texts are escaped, and characters that XML forbids are replaced.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from html import escape
 from typing import Final
 
-from twofold.bench.draw.chart import Chart
-from twofold.bench.draw.labels import labels
-from twofold.bench.draw.layout import Entry, Layout, lay_out
-from twofold.bench.draw.marks import Band, Bars, Dots, Guide, Label, Line, Mark, Point, Spans, StepLine, pieces
-from twofold.bench.draw.style import SERIES, STYLE
-from twofold.bench.draw.thin import Place, thin
+from twofold.bench.draw.chart import Chart, Dots, Guide, Label, Line, Mark, Spans, StepLine, pieces
+from twofold.bench.draw.layout import Entry, Layout, Place, labels, lay_out, thin
 
 _UNFIT: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _FAR: Final = 1e5
 _EDGE: Final = 16.0
-"""Around a picture that is a file of its own."""
+"""Margin of a standalone picture."""
 _NAMESPACE: Final = "http://www.w3.org/2000/svg"
+SERIES: Final = 7
+"""Number of colours; further series reuse them."""
+
+# Colours of Okabe and Ito ("Color Universal Design", 2008), distinct with any colour vision, adjusted to a contrast of
+# at least 3:1 against the background.
+_LIGHT: Final = ("#0072b2", "#d55e00", "#00805c", "#b0568f", "#7a6a00", "#2b8fc7", "#4d4d4d")
+_DARK: Final = ("#56b4e9", "#ff9e4a", "#2ecc9b", "#e39bc6", "#f0e442", "#8fd0f5", "#c0c0c0")
+
+
+def _colours(colours: tuple[str, ...], ink: str, faint: str, grid: str, paper: str) -> str:
+    series = "".join(f"--tf-{index}:{colour};" for index, colour in enumerate(colours))
+    return f"{series}--tf-ink:{ink};--tf-faint:{faint};--tf-grid:{grid};--tf-paper:{paper}"
+
+
+_LIGHT_RULES: Final = _colours(_LIGHT, "#1c2024", "#5b636b", "#e3e6e9", "#ffffff")
+_DARK_RULES: Final = _colours(_DARK, "#e8eaed", "#9aa3ab", "#32373c", "#15181b")
+
+STYLE: Final = "\n".join(
+    (
+        f".tf-chart{{{_LIGHT_RULES}}}",
+        f"@media (prefers-color-scheme: dark){{.tf-chart{{{_DARK_RULES}}}}}",
+        f"@media print{{.tf-chart{{{_LIGHT_RULES}}}}}",
+        ".tf-chart{display:block;width:100%;height:auto;font:13px system-ui,sans-serif;fill:var(--tf-ink)}",
+        ".tf-chart .title{font-size:15px;font-weight:600}",
+        ".tf-chart .faint,.tf-chart .tick{fill:var(--tf-faint)}",
+        ".tf-chart .tick{font-size:12px;font-variant-numeric:tabular-nums}",
+        ".tf-chart .halo{paint-order:stroke;stroke:var(--tf-paper);stroke-width:3px;stroke-linejoin:round}",
+        ".tf-chart.alone{width:auto;max-width:100%;background:var(--tf-paper)}",
+        ".tf-chart .grid{stroke:var(--tf-grid);fill:none}",
+        ".tf-chart .axis{stroke:var(--tf-faint);fill:none}",
+        ".tf-chart .guide{stroke:var(--tf-faint);fill:none;stroke-dasharray:2 3}",
+        ".tf-chart .line{fill:none;stroke-width:1.8;stroke-linejoin:round}",
+        ".tf-chart .dashed{stroke-dasharray:6 4}",
+        ".tf-chart .span{stroke:none;fill-opacity:.85}",
+        ".tf-chart .dot{stroke:var(--tf-paper);stroke-width:.8;fill-opacity:.8}",
+        *(f".tf-chart .l{index}{{stroke:var(--tf-{index})}}" for index in range(SERIES)),
+        *(f".tf-chart .f{index}{{fill:var(--tf-{index})}}" for index in range(SERIES)),
+    )
+)
+"""CSS for pages with charts: light or dark by the reader's system, black on white in print. A standalone SVG has it."""
 
 
 def svg(chart: Chart, *, width: float = 640, height: float = 300, standalone: bool = False) -> str:
-    """The chart as an ``<svg>`` element, ``width`` units wide; it scales to the room that it gets.
-
-    ``standalone`` makes it a file of its own, with its style inside.
-    """
+    """The chart as a scalable ``<svg>`` element; ``standalone`` includes its style, for a file."""
     layout = lay_out(chart, width, height)
     style = f"<style>{STYLE}</style>" if standalone else ""
     parts = [*_head(chart, layout), *_grid(chart, layout)]
@@ -49,12 +82,12 @@ def svg(chart: Chart, *, width: float = 640, height: float = 300, standalone: bo
 
 
 def text(value: str) -> str:
-    """Fit to stand in XML and HTML, in quotes too."""
+    """Escapes a text for XML and HTML, also in attributes."""
     return escape(_UNFIT.sub("\ufffd", value))
 
 
 def _n(value: float) -> str:
-    """A coordinate, to a tenth of a pixel; far outside of the picture it makes no difference how far."""
+    """A coordinate to a tenth of a pixel, clipped far outside of the picture."""
     value = min(max(value, -_FAR), _FAR)
     return f"{value:.1f}".removesuffix(".0")
 
@@ -65,13 +98,13 @@ def _words(x: float, y: float, words: str, kind: str = "", anchor: str = "") -> 
     return f'<text x="{_n(x)}" y="{_n(y)}"{kinds}{anchors}>{text(words)}</text>'
 
 
-def _path(places: Iterable[Place], kind: str, *, closed: bool = False) -> str:
+def _path(places: Iterable[Place], kind: str) -> str:
     steps = "L".join(f"{_n(x)} {_n(y)}" for x, y in places)
-    return f'<path class="{kind}" d="M{steps}{"Z" if closed else ""}"/>' if steps else ""
+    return f'<path class="{kind}" d="M{steps}"/>'
 
 
 def _titled(element: str, title: str) -> str:
-    """``element`` is empty, ``<… />``; with a title it holds one."""
+    """Adds a title to an empty element ``<… />``."""
     if not title:
         return element
     name = element[1 : element.index(" ")]
@@ -102,36 +135,27 @@ def _grid(chart: Chart, layout: Layout) -> Iterator[str]:
 
 def _mark(mark: Mark, layout: Layout) -> Iterable[str]:
     match mark:
-        case Line() | StepLine():
+        case Line():
             return _curve(mark, layout)
         case Dots():
             return _dots(mark, layout)
-        case Band():
-            return _band(mark, layout)
-        case Bars():
-            return _bars(mark, layout)
         case Spans():
             return _spans(mark, layout)
-        case Guide() | Label():
-            return _guide(mark, layout) if isinstance(mark, Guide) else ()
+        case Guide():
+            return _guide(mark, layout)
+        case Label():
+            return ()
 
 
-def _places(points: Iterable[Point], layout: Layout) -> list[Place]:
-    found = (layout.at(x, y) for x, y in points)
-    return [place for place in found if place is not None]
-
-
-def _curve(mark: Line | StepLine, layout: Layout) -> Iterator[str]:
+def _curve(mark: Line, layout: Layout) -> Iterator[str]:
     kind = f"line l{mark.series % SERIES}" + (" dashed" if mark.dashed else "")
     for piece in pieces(mark.points, layout.at):
-        places = thin(piece)
-        yield _titled(_path(places, kind) if isinstance(mark, Line) else _stairs(places, kind), mark.label)
-
-
-def _stairs(places: Sequence[Place], kind: str) -> str:
-    first, *others = places
-    steps = "".join(f"H{_n(x)}V{_n(y)}" for x, y in others)
-    return f'<path class="{kind}" d="M{_n(first[0])} {_n(first[1])}{steps}"/>'
+        first, *others = places = thin(piece)
+        if isinstance(mark, StepLine):
+            steps = "".join(f"H{_n(x)}V{_n(y)}" for x, y in others)
+            yield _titled(f'<path class="{kind}" d="M{_n(first[0])} {_n(first[1])}{steps}"/>', mark.label)
+        else:
+            yield _titled(_path(places, kind), mark.label)
 
 
 def _dots(mark: Dots, layout: Layout) -> Iterator[str]:
@@ -141,52 +165,27 @@ def _dots(mark: Dots, layout: Layout) -> Iterator[str]:
             yield _titled(f'{circle} r="{_n(mark.radius)}"/>', mark.titles[index] if mark.titles else "")
 
 
-def _band(mark: Band, layout: Layout) -> Iterator[str]:
-    low = _places(((x, y) for x, y, _ in mark.points), layout)
-    high = _places(((x, y) for x, _, y in mark.points), layout)
-    if low and high:
-        yield _path([*thin(high), *reversed(thin(low))], f"band f{mark.series % SERIES}", closed=True)
-
-
-def _bars(mark: Bars, layout: Layout) -> Iterator[str]:
-    base = layout.at_y(max(0.0, layout.y.low))
-    for index, (x, y) in enumerate(mark.points):
-        left, right, top = layout.at_x(x - mark.width / 2), layout.at_x(x + mark.width / 2), layout.at_y(y)
-        if None not in (left, right, top, base):
-            title = mark.titles[index] if mark.titles else ""
-            yield _box(f"bar f{mark.series % SERIES}", left or 0, right or 0, top or 0, base or 0, title)
-
-
 def _spans(mark: Spans, layout: Layout) -> Iterator[str]:
     for span in mark.spans:
         start, end = layout.at(span.start, span.row + 0.12), layout.at(span.end, span.row + 0.88)
         if start is not None and end is not None:
-            wide_enough = max(end[0], start[0] + 0.4)
-            yield _box(f"span f{mark.series % SERIES}", start[0], wide_enough, start[1], end[1], span.title)
-
-
-def _box(kind: str, left: float, right: float, one: float, other: float, title: str) -> str:
-    top, height = min(one, other), abs(one - other)
-    sides = f'x="{_n(left)}" y="{_n(top)}" width="{right - left:.2f}" height="{height:.2f}"'
-    return _titled(f'<rect class="{kind}" {sides}/>', title)
+            width, height = max(end[0] - start[0], 0.4), abs(end[1] - start[1])
+            sides = f'x="{_n(start[0])}" y="{_n(min(start[1], end[1]))}" width="{width:.2f}" height="{height:.2f}"'
+            yield _titled(f'<rect class="span f{mark.series % SERIES}" {sides}/>', span.title)
 
 
 def _guide(mark: Guide, layout: Layout) -> Iterator[str]:
-    if mark.axis == "x" and (x := layout.at_x(mark.value)) is not None:
-        yield f'<path class="guide" d="M{_n(x)} {_n(layout.top)}V{_n(layout.bottom)}"/>'
-    elif mark.axis == "y" and (y := layout.at_y(mark.value)) is not None:
-        yield f'<path class="guide" d="M{_n(layout.left)} {_n(y)}H{_n(layout.right)}"/>'
+    if (line := layout.guide(mark)) is not None:
+        yield _path(line, "guide")
 
 
 def _entry(entry: Entry) -> Iterator[str]:
-    line = isinstance(entry.mark, Line | StepLine)
-    dashed = " dashed" if isinstance(entry.mark, Line | StepLine) and entry.mark.dashed else ""
     colour = entry.series % SERIES
-    if line:
+    if isinstance(entry.mark, Line):
+        dashed = " dashed" if entry.mark.dashed else ""
         yield f'<path class="line l{colour}{dashed}" d="M{_n(entry.x)} {_n(entry.y + 5)}h16"/>'
     elif isinstance(entry.mark, Dots):
         yield f'<circle class="dot f{colour}" cx="{_n(entry.x + 8)}" cy="{_n(entry.y + 5)}" r="4"/>'
     else:
-        kind = "band" if isinstance(entry.mark, Band) else "bar"
-        yield f'<rect class="{kind} f{colour}" x="{_n(entry.x)}" y="{_n(entry.y)}" width="16" height="10"/>'
+        yield f'<rect class="span f{colour}" x="{_n(entry.x)}" y="{_n(entry.y)}" width="16" height="10"/>'
     yield _words(entry.x + 22, entry.y + 10, entry.label)

@@ -1,7 +1,7 @@
-"""A chart in a terminal: dots of braille, 2 across and 4 down in each character, with ticks at the ends.
+"""Draws charts on terminals with braille characters of 2 × 4 dots, and ticks at the ends of axes.
 
-Curves, dots and guides are drawn; bands, bars and spans are not. Which curve is which the legend says by number where
-there are several, at the place where each ends.
+Lines, dots and guides are drawn, spans are not. If there are several curves, the end of each has its number in the
+legend.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
-from twofold.bench.draw.chart import Chart
-from twofold.bench.draw.marks import Dots, Guide, Line, StepLine, pieces
+from twofold.bench.draw.chart import Chart, Dots, Guide, Line, StepLine, pieces
 from twofold.bench.draw.scale import Scale
 
 _BLANK: Final = 0x2800
@@ -23,7 +22,7 @@ _Place = tuple[int, int]
 
 
 class _Canvas:
-    """``columns`` by ``rows`` characters; places count dots from the top left."""
+    """``columns`` by ``rows`` characters; places are dots from the top left."""
 
     def __init__(self, columns: int, rows: int) -> None:
         self._cells = [[0] * columns for _ in range(rows)]
@@ -32,7 +31,7 @@ class _Canvas:
         self.bottom = rows * _DOWN - 1
 
     def place(self, across: float, up: float) -> _Place:
-        """Of shares of the way; what lies outside is put at the edge, one dot beyond."""
+        """The place at shares of the axes; places outside are moved to one dot beyond the edge."""
         x, y = round(across * self.right), round((1 - up) * self.bottom)
         return min(max(x, -1), self.right + 1), min(max(y, -1), self.bottom + 1)
 
@@ -41,14 +40,14 @@ class _Canvas:
             self._cells[y // _DOWN][x // _ACROSS] |= _DOTS[x % _ACROSS][y % _DOWN]
 
     def line(self, start: _Place, end: _Place) -> None:
-        """Straight between two places."""
+        """A straight line between two places."""
         count = max(abs(end[0] - start[0]), abs(end[1] - start[1]), 1)
         for step in range(count + 1):
             share = step / count
             self.dot(round(start[0] + share * (end[0] - start[0])), round(start[1] + share * (end[1] - start[1])))
 
     def mark(self, place: _Place, sign: str) -> None:
-        """A sign at the place, or at the nearest character to its left that has none."""
+        """Puts a sign at the place, or at the nearest free character to its left."""
         x, y = min(max(place[0], 0), self.right) // _ACROSS, min(max(place[1], 0), self.bottom) // _DOWN
         while x > 0 and self._marks.get((y, x), sign) != sign:
             x -= 1
@@ -60,14 +59,14 @@ class _Canvas:
 
 
 def plot(chart: Chart, *, width: int = 72, height: int = 14) -> str:
-    """The chart in lines of ``width`` characters at most, the plot ``height`` of them."""
+    """The chart in lines of at most ``width`` characters; the plot has ``height`` lines."""
     x, y = chart.scales()
     ends = (chart.y.form(y.high), chart.y.form(y.low))
     margin = max(len(end) for end in ends)
     canvas = _Canvas(max(8, width - margin - 2), max(2, height))
     labels = [label for _, label, _ in chart.legend()]
     for mark in chart.marks:
-        if isinstance(mark, Line | StepLine | Dots):
+        if isinstance(mark, Line | Dots):
             sign = str(labels.index(mark.label) + 1) if len(labels) > 1 and mark.label else ""
             _draw(canvas, mark, x, y, sign)
         elif isinstance(mark, Guide):
@@ -93,7 +92,7 @@ def _framed(
         yield " " * (margin + 2) + f"dotted: {', '.join(dict.fromkeys(limits))}"
 
 
-def _draw(canvas: _Canvas, mark: Line | StepLine | Dots, x: Scale, y: Scale, sign: str) -> None:
+def _draw(canvas: _Canvas, mark: Line | Dots, x: Scale, y: Scale, sign: str) -> None:
     def at(across: float, up: float) -> _Place | None:
         found = x.share(across), y.share(up)
         return None if found[0] is None or found[1] is None else canvas.place(found[0], found[1])
@@ -107,7 +106,7 @@ def _draw(canvas: _Canvas, mark: Line | StepLine | Dots, x: Scale, y: Scale, sig
         canvas.mark(last, sign)
 
 
-def _join(canvas: _Canvas, places: Sequence[_Place], mark: Line | StepLine | Dots) -> None:
+def _join(canvas: _Canvas, places: Sequence[_Place], mark: Line | Dots) -> None:
     for place in places:
         canvas.dot(*place)
     if isinstance(mark, Dots):

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from twofold.bench.draw.chart import Axis, Chart
+from twofold.bench.draw.chart import Axis, Chart, Dots, Guide, Label, Line, Mark
 from twofold.bench.draw.form import number
-from twofold.bench.draw.marks import Dots, Guide, Label, Line, Mark
 from twofold.core.values import Arithmetic
 from twofold.planner.count.step import SequenceRows, step
 from twofold.planner.count.work import Work
