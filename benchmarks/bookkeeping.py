@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.setting import Setting
 from twofold.bench.phases.cases import Decode
-from twofold.bench.phases.rows import percentile
+from twofold.bench.phases.report import percentile
 from twofold.core.params import SamplingParams
 from twofold.core.record import SequenceRecord
 from twofold.core.request import RequestOptions

@@ -16,7 +16,7 @@ from benchmarks.figures import median, medians, random_tokens
 from benchmarks.setting import Setting
 from benchmarks.worker import Worker
 from twofold.bench.phases.cases import Decode, Prefill
-from twofold.bench.phases.rows import percentile
+from twofold.bench.phases.report import percentile
 
 GOAL_ITL, GOAL_TTFT = 1.5, 1.6
 MAX_ROUNDS = 2

@@ -12,7 +12,7 @@ from twofold.backends.cpu.machine import MachineProbe
 from twofold.bench.phases.bench import PhaseBench
 from twofold.bench.phases.cases import Case, Decode
 from twofold.bench.phases.ceilings import Ceilings, read_ceilings
-from twofold.bench.phases.rows import Row
+from twofold.bench.phases.report import Row
 from twofold.core.limits import MachineLimits
 from twofold.engine.llm import LLM
 from twofold.planner.count.step import SequenceRows

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.figures import median
 from twofold import LLM, SamplingParams
-from twofold.bench.phases.steps import StepTime
+from twofold.bench.phases.report import StepTime
 from twofold.core.report import RequestMetrics, StepReport
 from twofold.core.request import EngineRequest
 from twofold.engine.engine import Engine

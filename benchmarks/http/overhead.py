@@ -23,7 +23,7 @@ from benchmarks.http.processes import Serving, cpu_s, serving
 from benchmarks.http.recipes import ours
 from benchmarks.setting import Setting
 from benchmarks.worker import Worker
-from twofold.bench.phases.rows import percentile
+from twofold.bench.phases.report import percentile
 
 STREAMS: Final = 32
 GOAL_SHARE: Final = 0.92

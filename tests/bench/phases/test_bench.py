@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.bench.phases.conftest import MakeBed
-from twofold.bench.phases.cases import Case, Decode, Mixed, Prefill, Prefix, phase_of
-from twofold.bench.phases.rows import DecodeRow, MixedRow, PrefillRow, PrefixRow, percentile
+from twofold.bench.phases.cases import Case, Decode, Mixed, Prefill, Prefix
+from twofold.bench.phases.report import DecodeRow, MixedRow, PrefillRow, PrefixRow, percentile
 from twofold.core.errors import ResourceError
 
 
@@ -92,7 +92,9 @@ def test_a_start_is_the_first_token_of_all(make_bed: MakeBed) -> None:
     assert bed.idle
 
 
-@pytest.mark.parametrize("case", [Prefill(20), Prefix(70), Decode(3, 20, 5), Mixed(3, 20, 30)], ids=phase_of)
+@pytest.mark.parametrize(
+    "case", [Prefill(20), Prefix(70), Decode(3, 20, 5), Mixed(3, 20, 30)], ids=lambda case: case.phase
+)
 def test_whole_rounds_survive_a_stop(make_bed: MakeBed, case: Case) -> None:
     rounds: list[int] = []
     while 3 not in rounds:

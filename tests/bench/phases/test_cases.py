@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twofold.bench.phases.cases import PURE_STEPS, Case, Decode, Mixed, Prefill, Prefix, Sizes, parse_sizes, phase_of
+from twofold.bench.phases.cases import PURE_STEPS, Case, Decode, Mixed, Prefill, Prefix, Sizes, parse_sizes
 from twofold.core.errors import ParameterError
 
 
@@ -23,7 +23,7 @@ def test_cases_go_from_phase_to_phase_and_from_small_to_large() -> None:
 
 
 def test_without_a_prefix_cache_nothing_can_be_found_in_it() -> None:
-    assert not any(phase_of(case) == "prefix" for case in Sizes().cases(prefix_caching=False))
+    assert not any(case.phase == "prefix" for case in Sizes().cases(prefix_caching=False))
 
 
 @pytest.mark.parametrize(

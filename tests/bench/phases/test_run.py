@@ -14,10 +14,9 @@ import pytest
 
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.backends.cpu.machine import MachineProbe
-from twofold.bench.phases.cases import Case, Decode, Mixed, Prefill, Prefix, Sizes, phase_of
+from twofold.bench.phases.cases import Case, Decode, Mixed, Prefill, Prefix, Sizes
 from twofold.bench.phases.ceilings import Ceilings
-from twofold.bench.phases.report import PhaseReport
-from twofold.bench.phases.rows import Row, SkippedCase, StartTimes
+from twofold.bench.phases.report import PhaseReport, Row, SkippedCase, StartTimes
 from twofold.bench.phases.run import MeasuredModel, run
 from twofold.bench.phases.table import TablePrinter
 from twofold.cli.bench import engine as command
@@ -121,7 +120,7 @@ def test_the_report_is_plain_data_of_a_stable_schema(tiny: Path) -> None:
 def test_a_stop_keeps_what_was_found(tiny: Path) -> None:
     recorder = Recorder(most=3)
     report = measured(tiny, recorder)
-    assert [phase_of(row.case) for row in report.rows] == ["prefill", "prefill", "prefix"]
+    assert [row.case.phase for row in report.rows] == ["prefill", "prefill", "prefix"]
     assert report.interrupted
     assert report.pace is None
     assert recorder.told[-1] is report.rows[-1]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from tests.engine.conftest import MakeLoaded
-from twofold.bench.phases.steps import StepTime
+from twofold.bench.phases.report import StepTime
 from twofold.core.params import SamplingParams
 from twofold.core.report import BlockCounts, RequestMetrics, StepReport
 from twofold.engine.llm import LLM

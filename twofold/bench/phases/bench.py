@@ -1,50 +1,141 @@
-"""Measures cases on a loaded model, round after round.
+"""Measures cases on a loaded model, in rounds.
 
-Nothing is found in the cache that was not put there on purpose: prompts that shall be computed have a salt of their
-own. Those who generate keep theirs, so that their prompts are computed once and found again in later rounds and cases.
+Prompts that must be computed have their own cache salt. Sequences that decode keep theirs, so that their prompts are
+computed once and found again in later rounds and cases.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import count
 from statistics import fmean, median
 from typing import Final, TypeVar
 
 from twofold.bench.phases.cases import PURE_STEPS, Case, Decode, Mixed, Prefill, Prefix
-from twofold.bench.phases.driver import Driver, StopError
-from twofold.bench.phases.rows import DecodeRow, MixedRow, PrefillRow, PrefixRow, Row, Spread, StartTimes, percentile
-from twofold.bench.phases.steps import StepTime
+from twofold.bench.phases.report import (
+    DecodeRow,
+    MixedRow,
+    PrefillRow,
+    PrefixRow,
+    Row,
+    Spread,
+    StartTimes,
+    StepTime,
+    percentile,
+)
 from twofold.core.errors import ResourceError
-from twofold.engine.config import EngineConfig
+from twofold.core.params import SamplingParams
+from twofold.core.report import RequestMetrics, StepReport
+from twofold.core.request import RequestOptions
 from twofold.engine.kv.memory import KVDemand
 from twofold.engine.llm import LLM
+from twofold.engine.loop import EngineClient
 
 T = TypeVar("T")
 
 START_TOKENS: Final = 32
 WARM_TOKENS: Final = 256
 WARM_STEPS: Final = 16
+MAX_TOKEN: Final = 30_000
+FIRST_TOKEN: Final = 100
+"""Lower ids are often special tokens; at most the first third of a small vocabulary is skipped."""
+
+
+class StopError(Exception):
+    """The run was stopped; requests in progress were aborted."""
+
+
+class Driver:
+    """Sends greedy requests to an engine and measures its steps; ``stop`` is called between steps.
+
+    Prompts of different salts share nothing in the cache. Tokens become text, as for every client.
+    """
+
+    def __init__(self, client: EngineClient, vocabulary: int, stop: Callable[[], bool]) -> None:
+        self._client = client
+        self._engine = client.engine
+        self._tokens = range(min(FIRST_TOKEN, vocabulary // 3), min(vocabulary, MAX_TOKEN))
+        self._stop = stop
+        self._salts = count()
+        self._open: set[str] = set()
+        self._last: StepTime | None = None
+        self._reports: dict[str, RequestMetrics] = {}
+        self._engine.observe(self)
+
+    def on_step(self, report: StepReport) -> None:
+        """Called after a step."""
+        self._last = StepTime.of(report)
+
+    def on_request(self, report: RequestMetrics) -> None:
+        """Called at the end of a request."""
+        self._open.discard(report.request_id)
+        self._reports[report.request_id] = report
+
+    def prompt(self, tokens: int, seed: int) -> list[int]:
+        """Random token ids; shorter prompts of a seed are prefixes of longer ones."""
+        return random.Random(seed).choices(self._tokens, k=tokens)
+
+    def new_salt(self) -> str:
+        """A salt under which nothing is cached."""
+        return f"once-{next(self._salts)}"
+
+    def add(self, prompt: Sequence[int], tokens: int, salt: str) -> str:
+        """Queues a request for ``tokens`` output tokens and returns its id."""
+        params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
+        request_id = self._engine.add(self._engine.request(tuple(prompt), params, RequestOptions(cache_salt=salt)))
+        self._open.add(request_id)
+        return request_id
+
+    @property
+    def open_requests(self) -> int:
+        return len(self._open)
+
+    def turn(self) -> StepTime | None:
+        """Runs the engine's loop once; its step, if any. Raises StopError, and errors of requests."""
+        if self._stop():
+            self.abort()
+            raise StopError
+        self._last = None
+        for delta in self._client.turn():
+            if delta.error is not None:
+                raise delta.error
+        return self._last
+
+    def finish(self, request_id: str) -> tuple[RequestMetrics, list[StepTime]]:
+        """Runs until the request has ended; its report and the steps until then."""
+        steps = []
+        while request_id in self._open:
+            step = self.turn()
+            if step is not None:
+                steps.append(step)
+        return self._reports.pop(request_id), steps
+
+    def alone(self, prompt: Sequence[int], salt: str) -> tuple[RequestMetrics, list[StepTime]]:
+        """Runs a prompt to its first token."""
+        return self.finish(self.add(prompt, 1, salt))
+
+    def abort(self) -> None:
+        """Aborts all requests."""
+        for request_id in list(self._open):
+            self._engine.abort(request_id)
+        self._reports.clear()
 
 
 class PhaseBench:
-    """Cases over one model. ``stop`` is asked between steps."""
+    """Measures cases of one model. ``stop`` is called between steps."""
 
     def __init__(self, llm: LLM, rounds: int, stop: Callable[[], bool]) -> None:
         self._llm = llm
         self._rounds = rounds
-        self._config = llm.config
+        self.config = llm.config
         self._rows = min(llm.config.limits.rows, llm.loaded.runner.max_rows)
         self._driver = Driver(llm.client, llm.loaded.spec.vocab_size, stop)
 
-    @property
-    def config(self) -> EngineConfig:
-        """What the engine runs with."""
-        return self._config
-
     def start(self) -> StartTimes | None:
-        """What it took to begin, and a warm engine; None if it was stopped before the first token."""
-        driver, room = self._driver, self._config.context
+        """Warms up the engine and returns its start times; None if it was stopped before."""
+        driver, room = self._driver, self.config.context
         tokens = min(START_TOKENS, room - 1)
         with suppress(StopError):
             report, _ = driver.alone(driver.prompt(tokens, 0), driver.new_salt())
@@ -55,8 +146,8 @@ class PhaseBench:
         return None
 
     def obstacle(self, case: Case) -> str | None:
-        """Why a case cannot be measured with this engine; None if it can."""
-        context, extent = self._config.context, case.extent(self._rows, self._rounds)
+        """The reason why a case cannot be measured with this engine; None if it can."""
+        context, extent = self.config.context, case.extent(self._rows, self._rounds)
         longest = self._llm.loaded.spec.context_length
         if extent > longest:
             return f"it takes {extent:,} tokens of context, and the model has {longest:,}"
@@ -65,14 +156,14 @@ class PhaseBench:
         if isinstance(case, Prefill | Prefix):
             return None
         together, others = (case.batch + 1, case.tokens + 1) if isinstance(case, Mixed) else (case.batch, 0)
-        most = min(self._rows, self._config.limits.sequences)
+        most = min(self._rows, self.config.limits.sequences)
         if together > most:
             return f"it takes {together:,} sequences at once, and a step has room for {most:,}"
         needed = case.batch * (case.context + case.answer(self._rows, self._rounds))
         return None if self._holds(case, others) else f"the KV cache does not hold its {needed + others:,} tokens"
 
     def measure(self, case: Case) -> Row | None:
-        """One case, with as many rounds as were whole when it was stopped; None if none was."""
+        """Measures a case; only complete rounds count. None without any."""
         match case:
             case Prefill():
                 return self._prefill(case)
@@ -90,10 +181,10 @@ class PhaseBench:
             return None
         steps = [step for _, steps in rounds for step in steps]
         seconds = Spread.of([report.prefill_s for report, _ in rounds])
-        return PrefillRow(case, seconds, len(rounds[0][1]), StepTime.mean(steps))
+        return PrefillRow(case, seconds, StepTime.mean(steps), len(rounds[0][1]))
 
     def _prefix(self, case: Prefix) -> PrefixRow | None:
-        """Each round a miss, then a prompt with the same beginning and another end."""
+        """Each round is a miss, then a prompt with the same prefix and another end."""
         driver = self._driver
 
         def both(turn: int) -> tuple[float, float, int, list[StepTime]]:
@@ -108,7 +199,7 @@ class PhaseBench:
             return None
         misses, hits, cached, steps = zip(*rounds, strict=True)
         step = StepTime.mean([step for each in steps for step in each])
-        return PrefixRow(case, Spread.of(hits), Spread.of(misses), min(cached), step)
+        return PrefixRow(case, Spread.of(hits), step, Spread.of(misses), min(cached))
 
     def _decode(self, case: Decode) -> DecodeRow | None:
         def generate(_turn: int) -> list[StepTime]:
@@ -123,10 +214,10 @@ class PhaseBench:
         steps = [step for each in rounds for step in each]
         seconds = Spread.of([median(step.seconds for step in each) for each in rounds])
         p99_s = percentile((step.seconds for step in steps), 0.99)
-        return DecodeRow(case, seconds, p99_s, len(steps), StepTime.mean(steps))
+        return DecodeRow(case, seconds, StepTime.mean(steps), p99_s, len(steps))
 
     def _mixed(self, case: Mixed) -> MixedRow | None:
-        """The sequences generate through all rounds; each brings another prompt."""
+        """The sequences decode through all rounds; each round adds a prompt."""
         driver = self._driver
 
         def interfere(turn: int) -> tuple[float, float, list[StepTime]]:
@@ -145,38 +236,35 @@ class PhaseBench:
         alone, ttft, mixed = zip(*rounds, strict=True)
         seconds = Spread.of([fmean(step.seconds for step in steps) for steps in mixed])
         step = StepTime.mean([step for steps in mixed for step in steps])
-        return MixedRow(case, seconds, Spread.of(alone), Spread.of(ttft), len(mixed[0]), step)
+        return MixedRow(case, seconds, step, Spread.of(alone), Spread.of(ttft), len(mixed[0]))
 
     def _repeat(self, one: Callable[[int], T]) -> list[T]:
-        """The rounds that were whole when it was stopped."""
+        """The results of complete rounds."""
         found: list[T] = []
         with suppress(StopError):
             for turn in range(self._rounds):
-                found.append(one(turn))  # noqa: PERF401 - the list must hold what was there when it is stopped
+                found.append(one(turn))  # noqa: PERF401 - the list keeps complete rounds when stopped
         return found
 
     def _begin(self, case: Decode | Mixed) -> None:
-        """Runs until every sequence generates: their prompts first, to be found, then all of them at once."""
+        """Runs until every sequence decodes: caches their prompts first, then starts all of them at once."""
         driver = self._driver
         prompts = [driver.prompt(case.context, number) for number in range(case.batch)]
-        if self._config.prefix_caching:
-            self._keep(prompts)
+        if self.config.prefix_caching:
+            self._cache(prompts)
         answer = case.answer(self._rows, self._rounds)
         for number, prompt in enumerate(prompts):
             driver.add(prompt, answer, f"stream-{number}")
         self._steps(case.batch, 1)
 
-    def _keep(self, prompts: Sequence[Sequence[int]]) -> None:
-        """Computes what is not cached of each prompt, so that all of them then begin together."""
+    def _cache(self, prompts: Sequence[Sequence[int]]) -> None:
+        """Caches the prompts, so that all sequences then start together."""
         ids = [self._driver.add(prompt, 1, f"stream-{number}") for number, prompt in enumerate(prompts)]
         for request_id in ids:
             self._driver.finish(request_id)
 
     def _steps(self, batch: int, wanted: int) -> list[StepTime]:
-        """The next ``wanted`` steps, in each of which every sequence gets a token.
-
-        Raises ResourceError where one sequence ends before all of them ran at once.
-        """
+        """The next ``wanted`` steps in which every sequence decodes. Raises ResourceError if one ends before."""
         steps: list[StepTime] = []
         while len(steps) < wanted:
             if self._driver.open_requests < batch:
@@ -188,8 +276,8 @@ class PhaseBench:
         return steps
 
     def _holds(self, case: Decode | Mixed, others: int) -> bool:
-        """Whether the KV cache has room for all sequences of the case, and for another one of ``others`` tokens."""
-        spec, config = self._llm.loaded.spec, self._config
+        """Whether the KV cache has room for all sequences of the case and another one of ``others`` tokens."""
+        spec, config = self._llm.loaded.spec, self.config
         demand = KVDemand(spec, config.kv_layout(spec), self._rows)
         tokens = case.context + case.answer(self._rows, self._rounds)
         return all(

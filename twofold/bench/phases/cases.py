@@ -1,18 +1,16 @@
-"""What is measured, as data: one case for each line of the report.
+"""The cases that are measured, one for each line of the report.
 
-    prefill    a prompt alone
-    prefix     a prompt alone whose beginning is cached
-    decode     sequences that generate together, a token each a step
-    mixed      the same, while another prompt is computed beside them in the same steps
-
-A case names sizes only; ``ceilings`` says how long it takes at least, ``bench`` how long it took.
+prefill    a prompt alone
+prefix     a prompt alone whose prefix is cached
+decode     sequences that decode together, one token each per step
+mixed      the same, while another prompt is prefilled in the same steps
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import ClassVar, Final, Literal, TypeAlias
 
 from twofold.core.errors import ParameterError
 
@@ -24,21 +22,23 @@ BATCHES: Final = (1, 8, 32)
 OUTPUT_TOKENS: Final = 64
 ROUNDS: Final = 3
 NEW_TOKENS: Final = 32
-"""Tokens after the cached part of a prompt: a short question about a long text."""
+"""Tokens after the cached prefix: a short question about a long text."""
 PURE_STEPS: Final = 8
 """Steps without a prompt before each prompt of a mixed case."""
-MOST: Final = 1 << 20
+MAX_SIZE: Final = 1 << 20
 MAX_SIZES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """A prompt of ``tokens`` tokens, of which nothing is cached."""
+    """A prompt of ``tokens`` tokens without cached ones."""
 
     tokens: int
 
+    phase: ClassVar[Phase] = "prefill"
+
     def extent(self, _step_rows: int, _rounds: int) -> int:
-        """Tokens of context that the case needs, in steps of ``step_rows`` rows at most."""
+        """Tokens of context that the case needs, with at most ``step_rows`` rows per step."""
         return self.tokens + 1
 
 
@@ -48,6 +48,8 @@ class Prefix:
 
     tokens: int
     new: int = NEW_TOKENS
+
+    phase: ClassVar[Phase] = "prefix"
 
     @property
     def cached(self) -> int:
@@ -60,14 +62,16 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """``batch`` sequences generate after ``context`` tokens each, for ``steps`` steps."""
+    """``batch`` sequences decode after ``context`` tokens each, for ``steps`` steps."""
 
     batch: int
     context: int
     steps: int
 
+    phase: ClassVar[Phase] = "decode"
+
     def answer(self, step_rows: int, _rounds: int) -> int:
-        """Tokens that a sequence may have to make: the first ones wait for the last one's prompt, generating."""
+        """Maximum of output tokens of a sequence: the first ones decode until the last prompt is computed."""
         return self.steps + 1 + _filling(self.batch, self.context, step_rows)
 
     def extent(self, step_rows: int, rounds: int) -> int:
@@ -77,14 +81,16 @@ class Decode:
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """``batch`` sequences generate after ``context`` tokens each, and a prompt of ``tokens`` tokens comes in."""
+    """``batch`` sequences decode after ``context`` tokens each, and a prompt of ``tokens`` tokens is added."""
 
     batch: int
     context: int
     tokens: int
 
+    phase: ClassVar[Phase] = "mixed"
+
     def prompt_steps(self, step_rows: int) -> int:
-        """Steps that the prompt takes, in the rows that those who generate leave."""
+        """Steps of the prompt, in the rows that decoding leaves."""
         return -(-self.tokens // max(1, step_rows - self.batch))
 
     def answer(self, step_rows: int, rounds: int) -> int:
@@ -102,13 +108,13 @@ Case: TypeAlias = Prefill | Prefix | Decode | Mixed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Which cases there are. Raises ParameterError for a size that is no size.
+    """The sizes of cases. Raises ParameterError for invalid ones.
 
     input_tokens    lengths of prompts
-    context         tokens before those that are generated
-    batch           numbers of sequences that generate together
-    output_tokens   steps of a round that generates
-    rounds          how often a case is measured
+    context         tokens before the generated ones
+    batch           numbers of sequences that decode together
+    output_tokens   decode steps of a round
+    rounds          measurements of a case
     """
 
     input_tokens: tuple[int, ...] = INPUT_TOKENS
@@ -128,7 +134,7 @@ class Sizes:
         _check("rounds", self.rounds)
 
     def cases(self, *, prefix_caching: bool = True) -> Iterator[Case]:
-        """In the order in which they are measured. Mixed cases have the middle batch and the least context."""
+        """All cases in the order of measurement. Mixed cases have the middle batch and the least context."""
         inputs, contexts, batches = (sorted(set(s)) for s in (self.input_tokens, self.context, self.batch))
         yield from map(Prefill, inputs)
         if prefix_caching:
@@ -137,27 +143,20 @@ class Sizes:
         yield from (Mixed(batches[len(batches) // 2], contexts[0], tokens) for tokens in inputs)
 
 
-def phase_of(case: Case) -> Phase:
-    """What the case is called."""
-    names: dict[type[Case], Phase] = {Prefill: "prefill", Prefix: "prefix", Decode: "decode", Mixed: "mixed"}
-    return names[type(case)]
-
-
 def parse_sizes(name: str, text: str) -> tuple[int, ...]:
-    """``"32,128,512"`` as numbers. Raises ParameterError."""
+    """Parses ``"32,128,512"``. Raises ParameterError."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise ParameterError(
-            f"{name} must be numbers with commas between them, not {text!r:.60}.", param=name, hint="Like 32,128,512."
-        ) from None
+        message = f"{name} must be numbers with commas between them, not {text!r:.60}."
+        raise ParameterError(message, param=name, hint="Like 32,128,512.") from None
 
 
 def _filling(batch: int, context: int, step_rows: int) -> int:
-    """Steps until every prompt is computed, at most: in each, rows are left beside those who generate already."""
+    """Maximum of steps until every prompt is computed in the rows that decoding leaves."""
     return -(-batch * context // max(1, step_rows - batch)) + 1
 
 
 def _check(name: str, size: int) -> None:
-    if not 1 <= size <= MOST:
-        raise ParameterError(f"{name} must be from 1 to {MOST:,}, not {size}.", param=name)
+    if not 1 <= size <= MAX_SIZE:
+        raise ParameterError(f"{name} must be from 1 to {MAX_SIZE:,}, not {size}.", param=name)

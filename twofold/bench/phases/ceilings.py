@@ -1,4 +1,4 @@
-"""The least time that a case can take on this machine, known before it is measured.
+"""The least time of a case on this machine, computed before it is measured.
 
 With W bytes of weights, kv(c) bytes of K and V after c tokens, R rows of a step, B sequences, S tokens of a prompt:
 
@@ -30,7 +30,7 @@ from twofold.planner.predict.steps import StepPredictor
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What a model costs, and what the machine can do."""
+    """The costs of a model and the limits of the machine."""
 
     spec: ModelSpec
     machine: MachineLimits
@@ -43,7 +43,7 @@ class Ceilings:
         return local_steps(self.spec, self.machine, self.kv_type)
 
     def limit(self, case: Case) -> PhaseLimit:
-        """Least seconds: of a prompt until its first token, or of one step where sequences generate."""
+        """Least seconds of a prompt until its first token, or of one step with decoding."""
         match case:
             case Prefill(tokens):
                 return prefill_limit(self.steps, tokens, chunk=self.step_rows)
@@ -56,15 +56,15 @@ class Ceilings:
                 return self._mixed(case)
 
     def raised(self, machine: MachineLimits) -> Ceilings:
-        """The best of what was known and of another measurement: what else runs can only slow a probe down."""
+        """The best of both measurements, since other programs can only slow one down."""
         return replace(self, machine=best_of(self.machine, machine))
 
     def pace(self, machine: MachineLimits) -> float:
-        """The least share of a ceiling that another measurement reached."""
+        """The least share of a ceiling in another measurement."""
         return min(_ratios(machine, self.machine))
 
     def gain(self, machine: MachineLimits) -> float:
-        """The most that another measurement reached, as a share of a ceiling: above 1, the ceiling was too low."""
+        """The greatest share of a ceiling in another measurement; above 1 the ceiling was too low."""
         return max(_ratios(machine, self.machine))
 
     def _prefix(self, case: Prefix) -> PhaseLimit:
@@ -81,14 +81,14 @@ class Ceilings:
 
 
 def read_ceilings(path: Path, machine: MachineLimits, kv_type: KVType, step_rows: int) -> Ceilings:
-    """Of the model in a GGUF file. Raises what reading it raises."""
+    """Reads the model of a GGUF file. Raises the errors of reading it."""
     with open_model(path) as file:
         spec, _ = read_model(file)
         return Ceilings(spec, machine, kv_type, step_rows)
 
 
 def _ratios(machine: MachineLimits, known: MachineLimits) -> Iterator[float]:
-    """``machine`` as shares of ``known``: reading, by size where both were measured, and computing."""
+    """``machine`` in shares of ``known``: reading, for sizes measured in both, and computing."""
     speeds = {read.size: read.bytes_per_s for read in known.reads}
     yield from (read.bytes_per_s / speeds[read.size] for read in machine.reads if read.size in speeds)
     yield machine.int8_macs_per_s / known.int8_macs_per_s

@@ -1,9 +1,8 @@
-"""A whole run: the ceilings, then every case that fits, the limit of each before it is measured."""
+"""A whole run: the ceilings, then every case that fits, with its limit before its measurement."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -13,24 +12,23 @@ from twofold.backends.cpu.machine import MachineProbe
 from twofold.bench.phases.bench import PhaseBench
 from twofold.bench.phases.cases import Case, Sizes
 from twofold.bench.phases.ceilings import Ceilings, read_ceilings
-from twofold.bench.phases.report import PhaseReport
-from twofold.bench.phases.rows import Row, SkippedCase, StartTimes
+from twofold.bench.phases.report import PhaseReport, Row, SkippedCase, StartTimes
 from twofold.core.errors import ContextLengthError, ResourceError
 from twofold.engine.config import EngineKeywords, EngineOptions
 from twofold.engine.llm import LLM
 from twofold.planner.predict.phase import PhaseLimit
 
 RAISED: Final = 1.02
-"""Ceilings that rose by more while the engine ran are told."""
+"""Factor above which higher ceilings, measured at the end, are reported."""
 SLOW: Final = 0.85
-"""A machine that reaches less of its ceilings is told to be busy."""
+"""Share of the ceilings below which the machine is reported as busy."""
 
 
 class Listener(Protocol):
-    """Hears of everything the moment that it is known."""
+    """Is notified of results as they are known."""
 
     def opened(self, ceilings: Ceilings, name: str) -> None:
-        """What bounds the work; the model is not loaded yet."""
+        """The ceilings are known; the model is not loaded yet."""
         ...
 
     def started(self, start: StartTimes) -> None: ...
@@ -44,17 +42,17 @@ class Listener(Protocol):
     def skipped(self, skipped: SkippedCase) -> None: ...
 
     def raised(self, ceilings: Ceilings) -> None:
-        """The machine can do more than was thought: shares that were told are too high."""
+        """The machine is faster than measured before, so reported shares are too high."""
         ...
 
     def busy(self, pace: float) -> None:
-        """In the end the machine reached only this share of its ceilings."""
+        """At the end the machine reached only this share of its ceilings."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredModel:
-    """The model that is measured: its file, what it is called, another model's tokenizer if one is used."""
+    """The model to measure: its file, its name, and another model's tokenizer if any."""
 
     path: Path
     name: str
@@ -64,36 +62,38 @@ class MeasuredModel:
 def run(
     subject: MeasuredModel, options: EngineOptions, sizes: Sizes, listener: Listener, stop: Callable[[], bool]
 ) -> PhaseReport:
-    """Measures a model on this machine until all is done or ``stop`` says so; the report holds what there is.
+    """Measures a model on this machine until all is done or ``stop`` returns True.
 
-    Of ``options``, what is left open is made to suit the cases: as much context as the longest needs, as many sequences
-    as the largest batch. Raises ContextLengthError where no case fits, and what loading a model raises.
+    Context and sequences default to what the cases need. Raises ContextLengthError if no case fits, and the errors of
+    loading a model.
     """
     probe = MachineProbe(CpuBackend(options.isa, options.threads), subject.path.stat().st_size)
     ceilings = read_ceilings(subject.path, probe.best(), options.kv_type, options.max_num_batched_tokens)
     listener.opened(ceilings, subject.name)
     cases = tuple(sizes.cases(prefix_caching=options.enable_prefix_caching))
-    with _bench(subject, _keywords(options, ceilings, cases, sizes), sizes.rounds, stop) as bench:
+    keywords = _keywords(options, ceilings, cases, sizes)
+    with LLM(subject.path, tokenizer=subject.tokenizer, **keywords) as llm:
+        bench = PhaseBench(llm, sizes.rounds, stop)
         start = bench.start()
         if start is not None:
             listener.started(start)
         rows, skipped = measure_cases(bench, ceilings, cases, listener, stop)
         config = bench.config
-    if stop():
-        return PhaseReport(subject.name, ceilings, config, sizes.rounds, start, rows, skipped, interrupted=True)
-    now = probe.now()
-    pace, gain, ceilings = ceilings.pace(now), ceilings.gain(now), ceilings.raised(now)
-    if gain > RAISED:
-        listener.raised(ceilings)
-    if pace < SLOW:
-        listener.busy(pace)
-    return PhaseReport(subject.name, ceilings, config, sizes.rounds, start, rows, skipped, pace)
+    pace, interrupted = None, stop()
+    if not interrupted:
+        now = probe.now()
+        pace, gain, ceilings = ceilings.pace(now), ceilings.gain(now), ceilings.raised(now)
+        if gain > RAISED:
+            listener.raised(ceilings)
+        if pace < SLOW:
+            listener.busy(pace)
+    return PhaseReport(subject.name, ceilings, config, sizes.rounds, start, rows, skipped, pace, interrupted)
 
 
 def measure_cases(
     bench: PhaseBench, ceilings: Ceilings, cases: Sequence[Case], listener: Listener, stop: Callable[[], bool]
 ) -> tuple[list[Row], list[SkippedCase]]:
-    """Every case that fits, and those that do not. Raises ContextLengthError where none does."""
+    """Measures every case that fits; the others are skipped. Raises ContextLengthError if none fits."""
     rows: list[Row] = []
     skipped = [SkippedCase(case, why) for case in cases if (why := bench.obstacle(case)) is not None]
     if len(skipped) == len(cases):
@@ -119,16 +119,8 @@ def measure_cases(
     return rows, skipped
 
 
-@contextmanager
-def _bench(
-    subject: MeasuredModel, options: EngineKeywords, rounds: int, stop: Callable[[], bool]
-) -> Iterator[PhaseBench]:
-    with LLM(subject.path, tokenizer=subject.tokenizer, **options) as llm:
-        yield PhaseBench(llm, rounds, stop)
-
-
 def _keywords(options: EngineOptions, ceilings: Ceilings, cases: Sequence[Case], sizes: Sizes) -> EngineKeywords:
-    """Keywords of ``LLM`` under which the cases fit as far as the model allows."""
+    """Keywords of ``LLM`` with which the cases fit, as far as the model allows."""
     most = ceilings.spec.context_length
     extents = (case.extent(ceilings.step_rows, sizes.rounds) for case in cases)
     return {
