@@ -19,9 +19,8 @@ from twofold.models.decoder import forward
 from twofold.models.read import describe_model, read_model
 from twofold.planner.count.linear import StepCost
 from twofold.planner.count.memory import kv_bytes_per_token, parameters, streamed_bytes
-from twofold.planner.count.step import SequenceRows, step
-from twofold.planner.count.work import Work
-from twofold.planner.machines.local import engine_setting
+from twofold.planner.count.step import SequenceRows, Work, step
+from twofold.planner.machines.machine import engine_setting
 
 ENGINE = engine_setting()
 SPANS = (

@@ -12,7 +12,14 @@ from twofold.planner.count.crossover import (
     context_crossover,
     knee_rows,
 )
-from twofold.planner.count.memory import fit, kv_bytes, kv_bytes_per_token, parameters, streamed_bytes, weight_bytes
+from twofold.planner.count.memory import (
+    ReplicaMemory,
+    kv_bytes,
+    kv_bytes_per_token,
+    parameters,
+    streamed_bytes,
+    weight_bytes,
+)
 from twofold.planner.count.step import decode_step, prefill
 from twofold.planner.machines.known import find_machine
 from twofold.planner.shapes.known import find_shape
@@ -82,13 +89,13 @@ def test_the_pool_that_vllm_printed_for_mistral_small() -> None:
     shape = find_shape("mistral-small-24b")
     assert kv_bytes(shape, 184_832) / GIB == pytest.approx(28.20, abs=0.005)
     free = 28.204 * GIB + weight_bytes(shape)
-    assert fit(shape, free, 32_768, share=1.0).tokens == 184_832
+    assert ReplicaMemory(shape, free, share=1.0).longest(1, 1 << 20) == 184_832
 
 
 def test_the_pool_of_llama_3_8b_on_an_a100() -> None:
     """55.1 GiB at 90 % of 79.15 GiB, with 1.2 GiB for activations and graphs."""
-    found = fit(find_shape("llama-3-8b"), 79.15 * GIB, 8192, share=0.9, other_bytes=int(1.18 * GIB))
-    assert found.kv_pool / GIB == pytest.approx(55.1, abs=0.05)
+    found = ReplicaMemory(find_shape("llama-3-8b"), 79.15 * GIB, share=0.9).room()
+    assert found.kv / GIB - 1.18 == pytest.approx(55.1, abs=0.05)
 
 
 def test_80_gb_have_no_room_for_llama_3_70b() -> None:
@@ -96,7 +103,7 @@ def test_80_gb_have_no_room_for_llama_3_70b() -> None:
     shape = find_shape("llama-3-70b")
     assert 2 * kv_bytes(shape, 128_000) / 1e9 == pytest.approx(83.9, abs=0.05)
     assert weight_bytes(shape) / 1e9 == pytest.approx(141.1, abs=0.05)
-    assert not fit(shape, find_machine("h100").memory, 128_000).fits
+    assert ReplicaMemory(shape, find_machine("h100").memory).sequences(128_000) == 0
 
 
 def test_knees_of_a_step() -> None:

@@ -22,10 +22,17 @@ from twofold.core.model import (
 )
 from twofold.core.values import FP8, FP32, INT4, INT8, W8A8, ValueFormat
 from twofold.planner.count.linear import StepCost
-from twofold.planner.count.memory import fit, kv_bytes, kv_bytes_per_token, parameters, streamed_bytes, weight_bytes
-from twofold.planner.count.setting import Setting
-from twofold.planner.count.step import SequenceRows, decode_step, prefill, step
-from twofold.planner.count.work import Operator, Work
+from twofold.planner.count.memory import (
+    ReplicaMemory,
+    activation_bytes,
+    kv_bytes,
+    kv_bytes_per_token,
+    parameters,
+    streamed_bytes,
+    weight_bytes,
+)
+from twofold.planner.count.setting import PLAIN, Setting
+from twofold.planner.count.step import Operator, SequenceRows, Work, decode_step, prefill, step
 from twofold.planner.shapes.known import find_shape, known_shapes
 
 EVERY = sorted(known_shapes())
@@ -158,12 +165,13 @@ def test_a_tied_head_is_read_as_the_head() -> None:
 
 
 def test_memory_is_shared_out() -> None:
-    found = fit(DENSE, 1e6, 100, other_bytes=1000, block=16)
-    assert found.kv_pool == 900_000 - weight_bytes(DENSE) - 1000
-    assert found.kv_a_sequence == 112 * kv_bytes_per_token(DENSE)
-    assert found.sequences == found.kv_pool // found.kv_a_sequence
-    assert not fit(DENSE, 1000, 100).fits
-    assert fit(DENSE, 1000, 100).kv_pool == 0
+    memory = ReplicaMemory(DENSE, 1e6, PLAIN, 8, 2)
+    pool = 900_000 - weight_bytes(DENSE) - activation_bytes(DENSE, PLAIN, 8, 2)
+    assert memory.room().kv == pool
+    assert memory.sequence_bytes(100) == 112 * kv_bytes_per_token(DENSE)
+    assert memory.sequences(100) == pool // memory.sequence_bytes(100)
+    assert ReplicaMemory(DENSE, 1000).sequences(100) == 0
+    assert ReplicaMemory(DENSE, 1000).room().kv < 0
 
 
 def test_work_joins_operators_of_one_name() -> None:

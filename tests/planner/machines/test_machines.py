@@ -7,8 +7,7 @@ import pytest
 from twofold.core.errors import ParameterError
 from twofold.core.limits import MachineLimits, ReadSpeed
 from twofold.planner.machines.known import find_machine, known_machines
-from twofold.planner.machines.local import local_machine
-from twofold.planner.machines.machine import Cited, Machine
+from twofold.planner.machines.machine import Cited, Machine, local_machine
 
 MIN_SOURCE = 8
 every = pytest.mark.parametrize("machine", known_machines().values(), ids=lambda machine: machine.name)
@@ -25,7 +24,7 @@ def test_every_figure_is_cited(machine: Machine) -> None:
 
 
 def test_a_number_without_a_source_cannot_be_made() -> None:
-    with pytest.raises(ValueError, match="without a source"):
+    with pytest.raises(ValueError, match="has no source"):
         Cited(1.0, " ")
 
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from twofold.core.errors import ParameterError
 from twofold.core.values import FP8, INT4
+from twofold.planner.count.memory import BLOCK, ReplicaMemory, activation_bytes
 from twofold.planner.count.setting import Setting
 from twofold.planner.machines.known import find_machine
 from twofold.planner.plan.document import answer_document
 from twofold.planner.plan.fitting import Question, answer, ways
-from twofold.planner.plan.memory import BLOCK, ReplicaMemory, activation_bytes
 from twofold.planner.plan.tell import tell_answer
 from twofold.planner.shapes.known import find_shape
 
@@ -65,7 +65,7 @@ def test_lines_are_the_whole_memory() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(["llama-3-8b", "gemma-3-4b", "deepseek-v3", "mixtral-8x7b"]), st.integers(1, 64))
 def test_longest_and_sequences_are_each_others_inverse(model: str, sequences: int) -> None:
-    memory = ReplicaMemory(find_shape(model), find_machine("mi300x"), Setting(tp=8))
+    memory = ReplicaMemory(find_shape(model), find_machine("mi300x").memory, Setting(tp=8), 2048, 256)
     longest = memory.longest(sequences, 1 << 20)
     if longest:
         assert memory.sequences(longest) >= sequences

@@ -13,7 +13,7 @@ from twofold.core.record import PhaseWork, SequenceRecord
 from twofold.core.values import FP16
 from twofold.planner.count.linear import StepCost
 from twofold.planner.count.step import SequenceRows
-from twofold.planner.machines.local import engine_setting
+from twofold.planner.machines.machine import engine_setting
 from twofold.planner.predict.phase import PhaseCost, PhaseLimit, decode_limit, phase_floor, prefill_limit, spans_limit
 from twofold.planner.shapes.find import read_shape
 

@@ -11,7 +11,7 @@ import pytest
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.observe.accounting.prices import MachinePrices
 from twofold.planner.count.setting import Setting
-from twofold.planner.count.work import Work
+from twofold.planner.count.step import Work
 from twofold.planner.machines.known import find_machine
 from twofold.planner.price.crossover import Crossovers, implied_kv
 from twofold.planner.price.document import own_as_json
@@ -81,8 +81,8 @@ def test_prefixes_are_filled_once_a_session() -> None:
 
 def test_a_step_holds_no_more_sequences_than_fit() -> None:
     cost = found(own=replace(OWN, batch=None))
-    assert cost.batch == cost.memory.sequences
-    assert found(own=replace(OWN, batch=1_000_000)).batch == cost.memory.sequences
+    assert cost.batch == cost.sequences
+    assert found(own=replace(OWN, batch=1_000_000)).batch == cost.sequences
 
 
 def test_predicted_steps_are_no_faster_than_the_machine() -> None:

@@ -8,7 +8,16 @@ from tests.planner.laws import latency_floor
 from twofold.core.model import visible
 from twofold.core.values import BF16, FP8
 from twofold.planner.count.crossover import batch_tokens_crossover, context_crossover, knee_rows
-from twofold.planner.count.memory import fit, kv_bytes, kv_bytes_per_token, parameters, streamed_bytes, weight_bytes
+from twofold.planner.count.memory import (
+    ReplicaMemory,
+    activation_bytes,
+    kv_bytes,
+    kv_bytes_per_token,
+    parameters,
+    streamed_bytes,
+    weight_bytes,
+)
+from twofold.planner.count.setting import PLAIN
 from twofold.planner.count.step import SequenceRows, decode_step, prefill, step
 from twofold.planner.machines.known import find_machine
 from twofold.planner.predict.constants import Constants
@@ -92,12 +101,12 @@ def test_latent_vectors_of_a_token() -> None:
 
 
 def test_sequences_that_fit() -> None:
-    """⌊(share · memory − weights − other) / KV(c)⌋ with the context in whole blocks: 1,001 tokens take 63 of 16."""
+    """⌊(share · memory − weights − activations) / KV(c)⌋, the context in whole blocks: 1,001 tokens take 63 of 16."""
     shape, h100 = find_shape("llama-3-8b"), find_machine("h100")
-    found = fit(shape, h100.memory, 1_001, share=0.9, other_bytes=2 * 10**9, block=16)
-    pool = int(0.9 * h100.memory) - weight_bytes(shape) - 2 * 10**9
-    assert found.kv_a_sequence == 63 * 16 * 131_072
-    assert found.sequences == pool // (63 * 16 * 131_072)
+    memory = ReplicaMemory(shape, h100.memory, PLAIN, 2048, 256, share=0.9)
+    pool = int(0.9 * h100.memory) - weight_bytes(shape) - activation_bytes(shape, PLAIN, 2048, 256)
+    assert memory.sequence_bytes(1_001) == 63 * 16 * 131_072
+    assert memory.sequences(1_001) == pool // (63 * 16 * 131_072)
 
 
 def test_knees_with_what_machines_reach() -> None:

@@ -22,7 +22,7 @@ from twofold.planner.calibrate.fit import fit_constants, lessons, samples
 from twofold.planner.calibrate.probes import PROBES, ProbePoint, Prober, affordable
 from twofold.planner.calibrate.store import Calibration, CalibrationSubject, load, save
 from twofold.planner.count.memory import streamed_bytes
-from twofold.planner.machines.local import engine_setting, machine_of
+from twofold.planner.machines.machine import engine_setting, machine_of
 from twofold.planner.predict.request import Predictor
 from twofold.planner.predict.steps import StepPredictor
 from twofold.planner.shapes.find import read_shape

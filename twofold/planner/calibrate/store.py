@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from twofold.core.values import Arithmetic
-from twofold.planner.machines.machine import Cited, Machine
+from twofold.planner.machines.machine import Cited, Machine, measured_machine
 from twofold.planner.predict.constants import SHARES, TIMES, Constants
 
 VERSION: Final = "twofold.calibration/1"
@@ -54,14 +54,7 @@ class Calibration:
     def machine(self, memory_bytes: int) -> Machine:
         """The machine as it was measured then."""
         source = f"measured {self.measured} with {self.subject.threads} threads ({self.subject.isa})"
-        return Machine(
-            "this machine",
-            "cpu",
-            memory=Cited(memory_bytes, "the operating system"),
-            bandwidth=Cited(self.bandwidth, source),
-            peaks={name: Cited(value, source) for name, value in self.peaks.items()},
-            other_names=(self.subject.cpu,),
-        )
+        return measured_machine(memory_bytes, self.bandwidth, self.peaks, self.subject.cpu, source)
 
 
 def save(calibration: Calibration, cache: Path) -> Path | None:

@@ -1,37 +1,43 @@
-"""What must lie in memory: parameters, bytes of weights, of keys and values; how many sequences it has room for.
+"""Parameters, bytes of weights and of keys and values, and what the memory of a device has room for.
 
-bytes of K and V, a token       Σ_layers 2 · n_k · d · bytes; of latent attention (rank + rope) · bytes
-bytes of K and V, a sequence    Σ_layers min(context, window), in whole blocks; of recurrent attention its state
-sequences                       ⌊(share · memory − weights − activations − other) / KV(context)⌋
+    bytes of K and V, a token       Σ_layers 2 · n_k · d · bytes; of latent attention (rank + rope) · bytes
+    bytes of K and V, a sequence    Σ_layers min(context, window), in whole blocks; of recurrent attention its state
+    sequences                       ⌊(share · memory − weights − draft model − activations) / KV(context)⌋
+
+Activations are the most that a step needs at once: the residual stream and its copy, the widest of a layer's parts, and
+logits in float32. The share of the memory that is not used is the reserve for libraries, graphs and fragmentation.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
-from twofold.core.model import ModelSpec
+from twofold.core.model import ExpertFFN, GatedFFN, GroupedAttention, LayerSpec, ModelSpec
 from twofold.core.tensors import EMBEDDING, layer_weights, outer_weights
 from twofold.planner.count.setting import PLAIN, Setting
+
+MEMORY_SHARE: Final = 0.9
+"""Of the memory of a device that servers use by default."""
+BLOCK: Final = 16
+LOGIT_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """How many values a model's weights are.
+    """Numbers of values of a model's weights.
 
-    layers      matrices of all layers, experts all counted
+    layers      matrices of all layers, with all experts
     active      those that a row passes through: the P of 2 · P FLOPs a row
-    head        of the matrix that makes logits, whether or not it is the embedding too
-    embedding   of the embedding table
-    vectors     norms, biases and the like
+    head        of the matrix that makes logits, which may be the embedding too
     total       of everything stored
     """
 
     layers: int
     active: int
     head: int
-    embedding: int
-    vectors: int
     total: int
 
 
@@ -40,20 +46,17 @@ def parameters(shape: ModelSpec) -> Parameters:
     inner = [(count, weight) for count, layer in shape.runs for weight in layer_weights(layer, shape.hidden_size)]
     outer = [(1, weight) for weight in outer_weights(shape)]
     matrices = [(count, weight) for count, weight in inner if not weight.vector]
-    table = shape.vocab_size * shape.hidden_size
     return Parameters(
         layers=sum(count * weight.parameters for count, weight in matrices),
         active=sum(count * weight.active * weight.rows * weight.columns for count, weight in matrices),
-        head=table,
-        embedding=table,
-        vectors=sum(count * weight.parameters for count, weight in inner + outer if weight.vector),
+        head=shape.vocab_size * shape.hidden_size,
         total=sum(count * weight.parameters for count, weight in inner + outer),
     )
 
 
 @lru_cache(maxsize=256)
 def weight_bytes(shape: ModelSpec, how: Setting = PLAIN) -> int:
-    """Bytes of all weights that one device keeps."""
+    """Bytes of all weights on one device."""
     inner = (
         count * how.nbytes(weight, layer.attention)
         for count, layer in shape.runs
@@ -63,21 +66,21 @@ def weight_bytes(shape: ModelSpec, how: Setting = PLAIN) -> int:
 
 
 def streamed_bytes(shape: ModelSpec, how: Setting = PLAIN) -> int:
-    """Bytes of weights that a step of very many rows reads: all but tables of which it looks rows up."""
+    """Bytes of weights that a step of very many rows reads: all but the tables in which rows are looked up."""
     tables = {"positions"} if shape.tied_head else {"positions", EMBEDDING}
     looked_up = (how.nbytes(weight) for weight in outer_weights(shape) if weight.name in tables)
     return weight_bytes(shape, how) - round(sum(looked_up))
 
 
 def kv_bytes_per_token(shape: ModelSpec, how: Setting = PLAIN) -> int:
-    """Bytes that one token adds to one device's cache, in all layers: what a token costs where no window hides it."""
+    """Bytes that one token adds to one device's cache, in all layers, where no window hides it."""
     return sum(count * how.token_bytes(layer.attention) for count, layer in shape.runs)
 
 
 def kv_bytes(shape: ModelSpec, context: int, how: Setting = PLAIN, *, block: int = 1) -> int:
     """Bytes of keys and values of one sequence in one device's cache, in whole blocks of ``block`` positions.
 
-    Layers with a window keep what their rows can still see; a window that begins inside a block needs one block more.
+    Layers with a window keep the positions that rows can still see; a window may begin inside a block.
     """
     total = 0
     for count, layer in shape.runs:
@@ -93,41 +96,97 @@ def _kept_positions(context: int, window: int | None, block: int) -> int:
     return min(whole, -(-(window - 1) // block) * block + block if block > 1 else window)
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """What a device's memory holds, in bytes; ``sequences`` of one context, ``tokens`` where no window hides any."""
+def activation_bytes(shape: ModelSpec, how: Setting, rows: int, logit_rows: int) -> int:
+    """Most bytes of activations that one device needs at once in a step of ``rows``."""
+    widest = max(_width(layer, how) for _, layer in shape.runs)
+    logits = LOGIT_BYTES * logit_rows * -(-shape.vocab_size // how.tp)
+    return how.activations.nbytes(rows, 2 * shape.hidden_size + widest) + logits
 
-    usable: int
+
+def _width(layer: LayerSpec, how: Setting) -> int:
+    """Values of a row in the widest part of a layer: attention with its inputs and output, or the feed-forward."""
+    attention, ffn = layer.attention, layer.ffn
+    made = attention.query_size if isinstance(attention, GroupedAttention) else attention.output_size
+    around = (attention.query_size + made) // how.tp + attention.kv_values // how.kv_parts(attention)
+    if isinstance(ffn, ExpertFFN):
+        return max(around, 2 * (ffn.active * ffn.size + ffn.shared) // how.tp)
+    return max(around, (2 if isinstance(ffn, GatedFFN) else 1) * ffn.size // how.tp)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Bytes of one device. ``kv`` is left for keys and values; below 0 it is what is missing."""
+
+    memory: int
+    reserve: int
     weights: int
-    other: int
-    kv_pool: int
-    kv_a_sequence: int
-    sequences: int
-    tokens: int
+    draft: int
+    activations: int
+    kv: int
 
     @property
-    def fits(self) -> bool:
-        return self.sequences > 0
+    def usable(self) -> int:
+        return self.memory - self.reserve
+
+    def lines(self) -> Iterator[tuple[str, int]]:
+        """Name and bytes of each part; a draft model's only where there is one."""
+        yield "weights", self.weights
+        if self.draft:
+            yield "draft model", self.draft
+        yield "activations", self.activations
+        yield "keys and values", max(0, self.kv)
+        yield "reserve", self.reserve
 
 
-def fit(
-    shape: ModelSpec,
-    memory_bytes: float,
-    context: int,
-    how: Setting = PLAIN,
-    *,
-    share: float = 0.9,
-    other_bytes: int = 0,
-    block: int = 16,
-) -> Fit:
-    """How many sequences of ``context`` tokens one device has room for.
+@dataclass(frozen=True, slots=True)
+class ReplicaMemory:
+    """The memory of ``how.tp`` devices, of ``memory`` bytes each, that hold one copy of a model.
 
-    ``share`` of the memory may be used; ``other_bytes`` go to activations, libraries and graphs. ``tokens`` counts what
-    the pool holds in blocks, as engines print it. Nothing fits where the weights do not.
+    rows, logit_rows    most of a step; 0 leaves activations out of the account
+    draft               the model that guesses tokens, on the same devices
+    share               of the memory that may be used
     """
-    weights = weight_bytes(shape, how)
-    usable = int(share * memory_bytes)
-    pool = max(0, usable - weights - other_bytes)
-    each = kv_bytes(shape, context, how, block=block)
-    blocks = pool // (kv_bytes_per_token(shape, how) * block)
-    return Fit(usable, weights, other_bytes, pool, each, pool // each, blocks * block)
+
+    shape: ModelSpec
+    memory: float
+    how: Setting = PLAIN
+    rows: int = 0
+    logit_rows: int = 0
+    draft: ModelSpec | None = None
+    share: float = MEMORY_SHARE
+
+    def room(self) -> DeviceMemory:
+        """The account of each device."""
+        memory = int(self.memory)
+        usable = int(self.share * memory)
+        weights = weight_bytes(self.shape, self.how)
+        draft = weight_bytes(self.draft, self.how) if self.draft else 0
+        live = activation_bytes(self.shape, self.how, self.rows, self.logit_rows)
+        return DeviceMemory(memory, memory - usable, weights, draft, live, usable - weights - draft - live)
+
+    def sequence_bytes(self, context: int) -> int:
+        """Bytes of one sequence's keys and values on each device, in whole blocks."""
+        return sum(kv_bytes(each, context, self.how, block=BLOCK) for each in self._models())
+
+    def token_bytes(self) -> int:
+        """Bytes that each token adds on each device, where no window hides any."""
+        return sum(kv_bytes_per_token(each, self.how) for each in self._models())
+
+    def sequences(self, context: int) -> int:
+        """How many sequences of ``context`` tokens there is room for."""
+        return max(0, self.room().kv) // self.sequence_bytes(context)
+
+    def longest(self, sequences: int, most: int) -> int:
+        """The longest context of so many sequences at once, in whole blocks and at most ``most``; 0 if none fits."""
+        pool = self.room().kv // sequences
+        low, high = 0, -(-most // BLOCK)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.sequence_bytes(middle * BLOCK) <= pool:
+                low = middle
+            else:
+                high = middle - 1
+        return min(low * BLOCK, most)
+
+    def _models(self) -> tuple[ModelSpec, ...]:
+        return (self.shape, self.draft) if self.draft else (self.shape,)

@@ -1,21 +1,22 @@
-"""The work of one step, operator by operator: the same decoder that runs, counted and not computed.
+"""The work of one step, operator by operator: the decoder that runs, counted and not computed.
 
 With H hidden, n_q query heads of d values, S new rows of a sequence after p cached ones, window w:
 
     FLOPs of a matrix, a row          2 · rows · columns; of experts: the ``active`` ones
     FLOPs of attention, a sequence    4 · n_q · d · Σ_{i=1..S} min(p + i, w)
-    bytes of experts, n rows          those of E · (1 − (1 − k/E)^n) experts, rows picking k of E alike and on their own
+    bytes of experts, n rows          those of E · (1 − (1 − k/E)^n) experts: each row picks k of E independently
     bytes of K and V, a sequence      read min(p + S, w + S − 1) positions, written S
 
 Latent attention is counted in the cheaper of its two equal forms (DeepSeek-V2, 2024, §2.1): absorbed, where heads work
-on the latent vectors themselves, or expanded, where the keys and values of every seen position are made again.
+on the latent vectors themselves, or expanded, where the keys and values of every seen position are computed again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
+from typing import Final
 
 from twofold.core.model import (
     ExpertFFN,
@@ -29,8 +30,125 @@ from twofold.core.model import (
     visible,
 )
 from twofold.core.tensors import EMBEDDING, HEAD, Weight, layer_weights, outer_weights
+from twofold.core.values import Arithmetic
 from twofold.planner.count.setting import PLAIN, Setting
-from twofold.planner.count.work import Operator, Work
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """All calls of one kind of operator, on one device.
+
+    arithmetic          number format of the products that ``flops`` count
+    calls               in all layers
+    flops               of matrix products and attention; a multiply-add is two. Of experts: the mean over devices
+    weight_bytes        read from memory once a step; of experts: the expected number that rows pick
+    kv_read             bytes of cached keys and values: each position that a sequence's rows see, once a step
+    kv_written          bytes of keys and values
+    activation_bytes    inputs read and outputs written as if no operators were fused; embedding rows looked up
+    all_reduce_bytes    size of the messages that all devices sum up, in all calls
+    """
+
+    name: str
+    arithmetic: Arithmetic
+    calls: int = 0
+    flops: int = 0
+    weight_bytes: float = 0
+    kv_read: int = 0
+    kv_written: int = 0
+    activation_bytes: int = 0
+    all_reduce_bytes: int = 0
+
+    @property
+    def memory_bytes(self) -> float:
+        """Weights, keys and values: what must come from memory whatever is fused."""
+        return self.weight_bytes + self.kv_read + self.kv_written
+
+    def __add__(self, other: Operator) -> Operator:
+        assert (self.name, self.arithmetic) == (other.name, other.arithmetic)
+        return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in COUNTS})
+
+    def times(self, count: int) -> Operator:
+        """The counts of ``count`` such operators."""
+        return replace(self, **{name: getattr(self, name) * count for name in COUNTS})
+
+
+COUNTS: Final = tuple(field.name for field in fields(Operator) if field.name not in {"name", "arithmetic"})
+
+
+@dataclass(frozen=True)
+class Work:
+    """Operators in the order of their first call, one for each name and arithmetic."""
+
+    operators: tuple[Operator, ...]
+
+    @classmethod
+    def of(cls, operators: Iterable[Operator]) -> Work:
+        """Joins operators of one name."""
+        joined: dict[tuple[str, Arithmetic], Operator] = {}
+        for each in operators:
+            key = (each.name, each.arithmetic)
+            joined[key] = joined[key] + each if key in joined else each
+        return cls(tuple(joined.values()))
+
+    def __add__(self, other: Work) -> Work:
+        return Work.of((*self.operators, *other.operators))
+
+    def named(self, name: str) -> Operator:
+        """The operator of that name. KeyError where there is none; the sum's first arithmetic where several differ."""
+        found = [each for each in self.operators if each.name == name]
+        if not found:
+            raise KeyError(name)
+        first, *rest = found
+        for each in rest:
+            first = first + replace(each, arithmetic=first.arithmetic)
+        return first
+
+    @cached_property
+    def flops(self) -> int:
+        return sum(each.flops for each in self.operators)
+
+    @cached_property
+    def weight_bytes(self) -> float:
+        return sum(each.weight_bytes for each in self.operators)
+
+    @cached_property
+    def kv_read(self) -> int:
+        return sum(each.kv_read for each in self.operators)
+
+    @cached_property
+    def kv_written(self) -> int:
+        return sum(each.kv_written for each in self.operators)
+
+    @cached_property
+    def activation_bytes(self) -> int:
+        return sum(each.activation_bytes for each in self.operators)
+
+    @cached_property
+    def all_reduce_bytes(self) -> int:
+        return sum(each.all_reduce_bytes for each in self.operators)
+
+    @cached_property
+    def all_reduces(self) -> int:
+        """How many times the devices sum something up."""
+        return sum(each.calls for each in self.operators if each.all_reduce_bytes)
+
+    @property
+    def memory_bytes(self) -> float:
+        """Weights, keys and values."""
+        return self.weight_bytes + self.kv_read + self.kv_written
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs for each byte of weights, keys and values."""
+        return self.flops / self.memory_bytes
+
+    def flops_by_arithmetic(self) -> dict[Arithmetic, int]:
+        """FLOPs by the numbers that they are made in."""
+        sums: dict[Arithmetic, int] = {}
+        for each in self.operators:
+            if each.flops:
+                sums[each.arithmetic] = sums.get(each.arithmetic, 0) + each.flops
+        return sums
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,6 +147,6 @@ def _ways_to_fit(scenario: UniformScenario) -> list[str]:
 
 def _fits(scenario: UniformScenario, shape: ModelSpec, how: Setting) -> bool:
     try:
-        return scenario.having(shape=shape, how=how).room.fits
+        return scenario.having(shape=shape, how=how).sequences > 0
     except ParameterError:
         return False

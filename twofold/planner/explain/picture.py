@@ -13,8 +13,7 @@ from typing import Final
 from twofold.bench.draw.chart import Axis, Chart, Dots, Guide, Label, Line, Mark
 from twofold.bench.draw.form import number
 from twofold.core.values import Arithmetic
-from twofold.planner.count.step import SequenceRows, step
-from twofold.planner.count.work import Work
+from twofold.planner.count.step import SequenceRows, Work, step
 from twofold.planner.explain.observed import Observed
 from twofold.planner.explain.scenario import UniformScenario
 from twofold.planner.explain.waterfall import Waterfall
@@ -123,7 +122,7 @@ def _arithmetics(scenario: UniformScenario) -> tuple[Arithmetic, ...]:
 
 def _way(scenario: UniformScenario) -> Iterator[tuple[float, float]]:
     """Decode steps of 1, 2, 4 … sequences, as far as memory holds them."""
-    batch, most = 1, max(1, scenario.room.sequences)
+    batch, most = 1, max(1, scenario.sequences)
     while batch <= most and batch <= 4096:
         work = decode_work(scenario, batch)
         seconds = scenario.predictor.steps.decode(batch, scenario.halfway).seconds(scenario.predictor.constants)

@@ -9,7 +9,7 @@ from typing import Literal, Self, get_args
 from twofold.core.model import ModelSpec
 from twofold.core.tensors import main_format
 from twofold.core.values import ValueFormat
-from twofold.planner.count.memory import Fit, fit, kv_bytes, weight_bytes
+from twofold.planner.count.memory import kv_bytes, weight_bytes
 from twofold.planner.count.setting import Setting
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.predict.demand import StepParts
@@ -104,10 +104,9 @@ class UniformScenario:
         return kv_bytes(self.shape, context, self.how)
 
     @cached_property
-    def room(self) -> Fit:
-        """What one device's memory holds, in sequences halfway through their answers."""
-        memory, share = self.predictor.machine.memory, self.predictor.memory_share
-        return fit(self.shape, memory, self.halfway, self.how, share=share)
+    def sequences(self) -> int:
+        """Sequences halfway through their completions that the memory holds."""
+        return self.predictor.memory.sequences(self.halfway)
 
     @cached_property
     def prediction(self) -> Prediction:
@@ -133,7 +132,7 @@ class UniformScenario:
             gap=self.longest_gap(found.batch, prompts=found.interference > 0),
             throughput=found.tokens_per_s / (devices or found.devices),
             memory=self.weight_bytes + found.batch * self.kv_bytes(self.halfway),
-            sequences=self.room.sequences,
+            sequences=self.sequences,
         )
 
 

@@ -1,8 +1,8 @@
-"""What a machine can do at most, every figure with where it is from.
+"""Limits of a machine, each figure with its source, and this machine as it was measured.
 
-A ``Cited`` number cannot be made without a source, and ``Machine`` takes no others: what nobody published is absent.
-Speeds are bytes and FLOPs a second, a multiply-add being two FLOPs; peaks are those of dense matrices. Memory counts
-as makers mean it: the GB of a GPU's data sheet are 2³⁰ bytes.
+A ``Cited`` number has a source, and ``Machine`` takes no others: a figure that was not published is absent. Speeds are
+bytes and FLOPs a second, a multiply-add being two FLOPs; peaks are those of dense matrices. The GB of a GPU's data
+sheet are 2³⁰ bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 
 from twofold.core.errors import ParameterError
-from twofold.core.values import Arithmetic
+from twofold.core.kv_layout import KV_FORMATS, KVType
+from twofold.core.limits import MachineLimits
+from twofold.core.model import ModelSpec
+from twofold.core.values import FP32, Arithmetic
+from twofold.host.memory import read_memory
+from twofold.planner.count.memory import streamed_bytes
+from twofold.planner.count.setting import Setting
 
 Kind = Literal["gpu", "tpu", "cpu"]
 AllReduce = Literal["nccl", "custom"]
@@ -26,11 +32,11 @@ INSTEAD: Final[Mapping[Arithmetic, tuple[Arithmetic, ...]]] = {
     "tf32": ("fp32",),
     "fp32": (),
 }
-"""In which numbers a machine multiplies values that it has no units for: the next wider ones that it has."""
+"""Formats in which a machine without units for one multiplies it, the next wider first."""
 
 
 class Cited(float):
-    """A number and the document that says so."""
+    """A number with the document that it is from."""
 
     __slots__ = ("source",)
 
@@ -38,7 +44,7 @@ class Cited(float):
 
     def __new__(cls, value: float, source: str) -> Self:
         if not source.strip():
-            raise ValueError(f"{value} comes without a source")
+            raise ValueError(f"{value} has no source")
         cited = super().__new__(cls, value)
         cited.source = source
         return cited
@@ -56,8 +62,8 @@ class Machine:
     peaks         FLOPs a second by arithmetic
     link          to the other devices of a server, all links together, in one direction
     host_link     to the host's memory, in one direction
-    all_reduce_s  the time of summing up almost nothing over all devices, by the library that does it
-    watts         at most
+    all_reduce_s  seconds of an all-reduce of almost no bytes, by library
+    watts         peak
     price         dollars an hour
     """
 
@@ -74,7 +80,7 @@ class Machine:
     other_names: tuple[str, ...] = ()
 
     def computes_in(self, arithmetic: Arithmetic) -> Arithmetic:
-        """The numbers that products of that kind are really made in here: wider ones where there are no units."""
+        """The format that such products are computed in here: a wider one where there are no units for it."""
         for each in (arithmetic, *INSTEAD[arithmetic]):
             if each in self.peaks:
                 return each
@@ -84,11 +90,11 @@ class Machine:
         )
 
     def peak(self, arithmetic: Arithmetic) -> float:
-        """FLOPs a second of dense matrices in that arithmetic, or in what stands in for it."""
+        """FLOPs a second of dense matrices in that arithmetic, or in the wider one used instead."""
         return self.peaks[self.computes_in(arithmetic)]
 
     def ridge(self, arithmetic: Arithmetic = "bf16") -> float:
-        """FLOPs a byte from which work is bound by arithmetic (Williams et al. 2009)."""
+        """FLOPs a byte above which arithmetic is the limit (Williams et al. 2009)."""
         return self.peak(arithmetic) / self.bandwidth
 
     def cited(self) -> dict[str, Cited]:
@@ -97,3 +103,37 @@ class Machine:
         found = {name: getattr(self, name) for name in single if getattr(self, name) is not None}
         found |= {f"peaks.{name}": value for name, value in self.peaks.items()}
         return found | {f"all_reduce_s.{name}": value for name, value in self.all_reduce_s.items()}
+
+
+def engine_setting(dtype: KVType = "f16") -> Setting:
+    """The engine on a CPU, with keys and values in that type."""
+    return Setting(kv=KV_FORMATS[dtype], activations=FP32)
+
+
+def measured_machine(
+    memory_bytes: int, bandwidth: float, peaks: Mapping[Arithmetic, float], cpu: str, source: str
+) -> Machine:
+    """The machine of this process, by figures that were measured."""
+    return Machine(
+        "this machine",
+        "cpu",
+        memory=Cited(memory_bytes, "the operating system"),
+        bandwidth=Cited(bandwidth, source),
+        peaks={name: Cited(value, source) for name, value in peaks.items()},
+        other_names=(cpu,),
+    )
+
+
+def local_machine(limits: MachineLimits, memory_bytes: int, working_set: int) -> Machine:
+    """The machine that ``limits`` were measured on, reading a working set of that size (a model's weights).
+
+    Integer codes are multiplied at the peak for ``int8``, everything else at that for ``fp32``.
+    """
+    peaks: dict[Arithmetic, float] = {"fp32": 2 * limits.float_macs_per_s, "int8": 2 * limits.int8_macs_per_s}
+    source = f"measured {limits.measured} with {limits.threads} threads ({limits.isa})"
+    return measured_machine(memory_bytes, limits.read_speed(working_set), peaks, limits.cpu, source)
+
+
+def machine_of(shape: ModelSpec, limits: MachineLimits) -> Machine:
+    """This machine, reading that model's weights."""
+    return local_machine(limits, read_memory().usable, streamed_bytes(shape, engine_setting()))

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
+from twofold.planner.count.memory import DeviceMemory
 from twofold.planner.plan.choices import Configuration
 from twofold.planner.plan.fitting import FitResult
-from twofold.planner.plan.memory import DeviceMemory
 from twofold.planner.plan.plan import CapacityPlan, Estimate, PlanRefusal
 from twofold.planner.plan.search import PlanStudy
 from twofold.planner.plan.slo import Slo

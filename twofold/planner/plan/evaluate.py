@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Final
 
 from twofold.core.errors import ParameterError
+from twofold.planner.count.memory import ReplicaMemory
 from twofold.planner.plan.choices import Configuration
-from twofold.planner.plan.memory import ReplicaMemory
 from twofold.planner.plan.plan import CapacityPlan, Count, Estimate, PlanRefusal
 from twofold.planner.plan.replica import BATCHES, Curve, Model, ReplicaState, decoding, mixed
 from twofold.planner.plan.slo import Slo
@@ -23,6 +23,8 @@ from twofold.planner.simulate.scenario import Split
 
 ONE_EACH: Final = Split(1, 1)
 """A split as the simulator has it, for how fast keys and values travel."""
+LOGIT_ROWS: Final = 256
+"""Logits of a step that memory is set aside for."""
 ROOM_DEVIATIONS: Final = 2.0
 """How far above the mean there must be room for, whatever share is asked for: who finds none waits very long."""
 MARGIN_DEVIATIONS: Final = 4.0
@@ -59,7 +61,7 @@ class Candidate:
     def memory(self) -> ReplicaMemory:
         c = self.configuration
         draft = c.speculation.draft if c.speculation else None
-        return ReplicaMemory(c.shape, c.machine, c.how, rows=c.chunk, draft=draft)
+        return ReplicaMemory(c.shape, c.machine.memory, c.how, c.chunk, LOGIT_ROWS, draft)
 
     @cached_property
     def sequences(self) -> int:

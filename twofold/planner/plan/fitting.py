@@ -11,10 +11,10 @@ from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
 from twofold.core.tensors import main_format
 from twofold.core.values import BF16, FP8, INT4, ValueFormat
+from twofold.planner.count.memory import DeviceMemory, ReplicaMemory
 from twofold.planner.count.setting import Setting
 from twofold.planner.machines.machine import Machine
 from twofold.planner.plan.choices import stored_as
-from twofold.planner.plan.memory import DeviceMemory, ReplicaMemory
 
 DEVICES: Final = (1, 2, 4, 8)
 FORMATS: Final[tuple[ValueFormat | None, ...]] = (None, FP8, INT4)
@@ -79,7 +79,7 @@ def answer(question: Question) -> FitResult:
     how.check(question.shape)
     shape = question.shape if question.weights is None else question.shape.stored_as(question.weights)
     memory = ReplicaMemory(
-        shape, question.machine, how, question.rows, logit_rows=question.concurrency, share=question.share
+        shape, question.machine.memory, how, question.rows, logit_rows=question.concurrency, share=question.share
     )
     return FitResult(
         question,

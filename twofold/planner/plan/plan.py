@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from twofold.planner.count.memory import DeviceMemory
 from twofold.planner.plan.choices import Configuration
-from twofold.planner.plan.memory import DeviceMemory
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 from twofold.core.errors import ParameterError
 from twofold.core.values import Arithmetic
 from twofold.planner.count.setting import PLAIN, Setting
-from twofold.planner.count.work import Work
+from twofold.planner.count.step import Work
 from twofold.planner.machines.machine import INSTEAD, Machine
 from twofold.planner.predict.constants import Constants
 

@@ -21,7 +21,7 @@ from typing import Final
 
 from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
-from twofold.planner.count.memory import fit
+from twofold.planner.count.memory import MEMORY_SHARE, ReplicaMemory
 from twofold.planner.count.setting import PLAIN, Setting
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.machines.machine import Machine
@@ -29,8 +29,6 @@ from twofold.planner.predict.constants import Constants
 from twofold.planner.predict.demand import Demand, StepParts
 from twofold.planner.predict.steps import StepPredictor
 
-MEMORY_SHARE: Final = 0.9
-"""What servers take of a device's memory, if not told otherwise."""
 ENTRY_STEPS: Final = 1.5
 """Steps that a request waits for: half of the one that runs, and the one before which it is let in."""
 
@@ -110,22 +108,28 @@ class Predictor:
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", StepPredictor.of(self.shape, self.machine, self.how))
 
+    @property
+    def memory(self) -> ReplicaMemory:
+        """Of each device; activations are not counted."""
+        return ReplicaMemory(self.shape, self.machine.memory, self.how, share=self.memory_share)
+
     def batch(self, case: Case) -> int:
         """How many of the case's requests run together: those that the memory holds, halfway through their answers.
 
         ParameterError where it holds none.
         """
         context = case.prompt + case.output // 2
-        room = fit(self.shape, self.machine.memory, context, self.how, share=self.memory_share)
-        if not room.fits:
+        sequences = self.memory.sequences(context)
+        if not sequences:
+            room, needed = self.memory.room(), self.memory.sequence_bytes(context)
             raise ParameterError(
                 f"{self.shape.name} with a context of {context:,} tokens does not fit into {self.machine.name}: "
-                f"{room.weights / 1e9:,.1f} GB of weights and {room.kv_a_sequence / 1e9:,.1f} GB of keys and values, "
+                f"{room.weights / 1e9:,.1f} GB of weights and {needed / 1e9:,.1f} GB of keys and values, "
                 f"in {room.usable / 1e9:,.1f} GB.",
                 param="hardware",
                 hint="Use more devices, smaller weights, or a shorter context.",
             )
-        return min(case.concurrency, room.sequences, self.batch_limit or case.concurrency)
+        return min(case.concurrency, sequences, self.batch_limit or case.concurrency)
 
     def predict(self, case: Case) -> Prediction:
         """TTFT, TPOT and their parts."""

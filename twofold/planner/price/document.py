@@ -66,7 +66,7 @@ def own_as_json(own: OwnMachines, cost: OwnCost, api_request: float) -> dict[str
         "per_hour": cost.per_hour,
         "busy_share": cost.busy_share,
         "batch": cost.batch,
-        "sequences_that_fit": cost.memory.sequences,
+        "sequences_that_fit": cost.sequences,
         "step_s": cost.step_s,
         "prefill_s": cost.prefill_s,
         "decode_s": cost.decode_s,

@@ -20,10 +20,9 @@ from typing import Final
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.model import ModelSpec
 from twofold.observe.accounting.prices import MachinePrices
-from twofold.planner.count.memory import Fit, fit
+from twofold.planner.count.memory import ReplicaMemory
 from twofold.planner.count.setting import PLAIN, Setting
-from twofold.planner.count.step import decode_step, prefill
-from twofold.planner.count.work import Work
+from twofold.planner.count.step import Work, decode_step, prefill
 from twofold.planner.machines.machine import Machine
 from twofold.planner.predict.constants import Constants
 from twofold.planner.predict.demand import Demand
@@ -60,7 +59,7 @@ class OwnCost:
     """
 
     workload: Workload
-    memory: Fit
+    sequences: int
     devices: int
     per_hour: float
     busy_share: float
@@ -177,10 +176,11 @@ def step_seconds(own: OwnMachines, constants: Constants | None = None) -> StepSe
 def own_cost(own: OwnMachines, workload: Workload, seconds: StepSeconds) -> OwnCost:
     """What the workload costs there. Raises ResourceError where the model, or one sequence, has no room."""
     context = workload.input_tokens + workload.output_tokens
-    memory = fit(own.shape, own.machine.memory, context, own.how, share=own.memory_share)
-    if not memory.fits:
+    memory = ReplicaMemory(own.shape, own.machine.memory, own.how, share=own.memory_share)
+    sequences = memory.sequences(context)
+    if not sequences:
         raise _too_large(own, memory, context)
-    batch = min(own.batch or memory.sequences, memory.sequences)
+    batch = min(own.batch or sequences, sequences)
     cached = min(workload.prefix_tokens, workload.input_tokens - 1)
     missed = 1 / workload.session if workload.session else 0.0
     whole, rest = (
@@ -190,7 +190,7 @@ def own_cost(own: OwnMachines, workload: Workload, seconds: StepSeconds) -> OwnC
     step_s = seconds(decode_step(own.shape, [mean] * batch, how=own.how), batch)
     return OwnCost(
         workload=workload,
-        memory=memory,
+        sequences=sequences,
         devices=own.how.tp,
         per_hour=float(own.prices.per_hour) * own.how.tp,
         busy_share=float(own.prices.busy_share),
@@ -201,11 +201,11 @@ def own_cost(own: OwnMachines, workload: Workload, seconds: StepSeconds) -> OwnC
     )
 
 
-def _too_large(own: OwnMachines, memory: Fit, context: int) -> ResourceError:
-    gib = 1 << 30
-    need = (memory.weights + memory.kv_a_sequence) / gib
+def _too_large(own: OwnMachines, memory: ReplicaMemory, context: int) -> ResourceError:
+    gib, room = 1 << 30, memory.room()
+    need = (room.weights + memory.sequence_bytes(context)) / gib
     return ResourceError(
         f"{own.shape.name} does not fit into {own.how.tp} × {own.machine.name}: each needs {need:.1f} GiB for weights "
-        f"and one sequence of {context:,} tokens, and has {memory.usable / gib:.1f} GiB for them.",
+        f"and one sequence of {context:,} tokens, and has {room.usable / gib:.1f} GiB for them.",
         hint="Use more devices (--tp), smaller weights (--weights fp8, int4) or a smaller context.",
     )

@@ -10,9 +10,9 @@ from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.kv_layout import KVLayout
 from twofold.core.model import ModelSpec
 from twofold.engine.scheduler.step_time import StepShape
+from twofold.planner.count.memory import ReplicaMemory
 from twofold.planner.count.setting import PLAIN, Setting
 from twofold.planner.machines.machine import Machine
-from twofold.planner.plan.memory import ReplicaMemory
 
 DEFAULT_SEQUENCES: Final = 256
 DEFAULT_ROWS: Final = 2048
@@ -83,7 +83,7 @@ def groups_for(
     Layers with windows get what ``sequences`` sequences can need at most, the others what is left.
     Raises ResourceError where the weights leave no room.
     """
-    room = ReplicaMemory(shape, machine, how, rows=rows, logit_rows=sequences, share=share).room()
+    room = ReplicaMemory(shape, machine.memory, how, rows=rows, logit_rows=sequences, share=share).room()
     pool = room.kv if memory is None else memory
     pool -= sequences * sum(count * how.state_bytes(layer.attention) for count, layer in shape.runs)
     layout = KVLayout(shape, how.kv, block_size, how.tp)

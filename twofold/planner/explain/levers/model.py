@@ -58,9 +58,8 @@ def _group(scenario: UniformScenario, _now: Prediction, _given: Assumptions) -> 
     if shared > 1:
         without = scenario.having(shape=_attending(scenario.shape, lambda _, kind: _heads(kind, 1, 1)))
         larger = kv_bytes_per_token(without.shape, without.how) / before
-        room = without.room
         why = f"{shared} query heads share a KV head; without it the KV cache would be {larger:.3g} times as large"
-        if not room.fits:
+        if not without.sequences:
             return LeverRefusal("in use", f"{why}, and no such sequence would fit.")
         return LeverRefusal("in use", f"{why}.", Effect("a KV head for each query head", without))
     tp = scenario.how.tp
@@ -89,7 +88,7 @@ def _window(scenario: UniformScenario, _now: Prediction, _given: Assumptions) ->
         before, after = without.kv_bytes(scenario.halfway), scenario.kv_bytes(scenario.halfway)
         least = min(window for window in windows if window is not None)
         why = f"Layers attend to {least:,} positions: {size(after)} of KV cache per sequence instead of {size(before)}."
-        if not without.room.fits:
+        if not without.sequences:
             return LeverRefusal("in use", why)
         return LeverRefusal("in use", why, Effect("no windows", without))
     if scenario.halfway <= WINDOW:

@@ -41,7 +41,7 @@ def serving_levers() -> Iterator[Lever]:
 
 
 def _batch(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
-    room, open_now = scenario.room.sequences, scenario.case.concurrency
+    room, open_now = scenario.sequences, scenario.case.concurrency
     if now.batch >= room:
         return LeverRefusal("cannot", f"{room:,} such sequences fit in memory, and as many are running.")
     more = min(2 * open_now, room)

@@ -62,7 +62,7 @@ def _narrow_arithmetic(scenario: UniformScenario, _now: Prediction, _given: Assu
         real = machine.computes_in(current.arithmetic)
         return LeverRefusal("in use", f"{current.name} weights are already multiplied in {real}.")
     changed = scenario.having(shape=scenario.shape.stored_as(form))
-    if not changed.room.fits:
+    if not changed.sequences:
         return LeverRefusal(
             "cannot", f"Weights grow to {size(changed.weight_bytes)} per device and no longer fit into {machine.name}."
         )
@@ -83,7 +83,7 @@ def _kv(form: ValueFormat) -> Turn:
             return LeverRefusal(
                 "in use", f"The KV cache is {scenario.how.kv.name}, which is not larger than {form.name}."
             )
-        then, now = scenario.room.sequences, changed.room.sequences
+        then, now = scenario.sequences, changed.sequences
         return Effect(
             f"{scenario.how.kv.name} → {form.name}, {size(before)} → {size(after)} per sequence and device",
             changed,
