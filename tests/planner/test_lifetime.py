@@ -13,8 +13,8 @@ from twofold.planner.price.lifetime import (
     best_lifetime,
     better_than,
     chinchilla,
-    life_as_json,
-    tell_lifetime,
+    lifetime_document,
+    lifetime_lines,
 )
 
 
@@ -65,7 +65,7 @@ def test_what_no_model_reaches_is_refused() -> None:
 
 def test_it_is_told() -> None:
     given_, best = better_than(13e9, 2e12)
-    text = "\n".join(tell_lifetime(given_, best))
+    text = "\n".join(lifetime_lines(given_, best))
     assert "7.0 B parameters, 1,248 B tokens of training" in text
     assert "17.4% less" in text
-    assert life_as_json(given_, best)["saved_share"] == pytest.approx(0.174, abs=0.001)
+    assert lifetime_document(given_, best)["saved_share"] == pytest.approx(0.174, abs=0.001)

@@ -18,7 +18,7 @@ from twofold.planner.explain.levers.base import Assumptions
 from twofold.planner.explain.scenario import Goal
 from twofold.planner.machines.known import find_machine
 from twofold.planner.predict.request import Case
-from twofold.planner.shapes.find import model_file, resolve_shape
+from twofold.planner.shapes.known import model_file, resolve_shape
 
 if TYPE_CHECKING:
     from twofold.core.model import ModelSpec
@@ -204,7 +204,7 @@ def _measured(shape: ModelSpec) -> Machine:
 
 
 def _read(source: str, request: str | None, api_key: str | None, goal: Goal) -> Observed:
-    from twofold.planner.explain.sources.read import read_observed  # noqa: PLC0415
+    from twofold.planner.explain.sources import read_observed  # noqa: PLC0415
 
     if source.startswith(("http://", "https://")):
         return read_observed(_fetched(source, request, api_key), source)

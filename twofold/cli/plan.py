@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from twofold.planner.machines.machine import Machine
     from twofold.planner.plan.choices import Choices
     from twofold.planner.plan.search import PlanStudy
-    from twofold.planner.plan.slo import Slo
     from twofold.planner.plan.tails import MakeLoad
-    from twofold.planner.plan.traffic import Traffic
+    from twofold.planner.plan.traffic import Slo, Traffic
 
 SAMPLES: Final = 4096
 """Requests that stand for a made-up load."""
@@ -101,7 +100,7 @@ class ChoiceOptions:
         from twofold.core.values import find_format  # noqa: PLC0415
         from twofold.planner.machines.known import find_machine  # noqa: PLC0415 - start-up time
         from twofold.planner.plan.choices import Choices  # noqa: PLC0415
-        from twofold.planner.shapes.find import resolve_shape  # noqa: PLC0415
+        from twofold.planner.shapes.known import resolve_shape  # noqa: PLC0415
 
         return Choices(
             models=tuple(map(resolve_shape, _parts(models))),
@@ -226,9 +225,8 @@ def fit(
     from twofold.core.values import find_format  # noqa: PLC0415
     from twofold.planner.machines.known import find_machine  # noqa: PLC0415 - start-up time
     from twofold.planner.plan import fitting  # noqa: PLC0415
-    from twofold.planner.plan.document import fit_document  # noqa: PLC0415
-    from twofold.planner.plan.tell import tell_answer  # noqa: PLC0415
-    from twofold.planner.shapes.find import resolve_shape  # noqa: PLC0415
+    from twofold.planner.plan.report import fit_document, fit_lines  # noqa: PLC0415
+    from twofold.planner.shapes.known import resolve_shape  # noqa: PLC0415
 
     shape = resolve_shape(model)
     question = fitting.Question(
@@ -246,14 +244,14 @@ def fit(
     if json:
         print_json(fit_document(found, others))
     else:
-        _print(tell_answer(found, others))
+        _print(fit_lines(found, others))
     return 0
 
 
 def read_slo(text: str, attainment: float | None) -> Slo:
     """Limits from a text. ParameterError for what is no such list, and for a scenario that nobody knows."""
     from twofold.bench.metrics.goodput import SCENARIOS, Objectives  # noqa: PLC0415 - start-up time
-    from twofold.planner.plan.slo import Slo  # noqa: PLC0415
+    from twofold.planner.plan.traffic import Slo  # noqa: PLC0415
 
     if text.startswith(MLPERF):
         name = text.removeprefix(MLPERF)
@@ -293,18 +291,17 @@ def _replay(flags: TraceOptions) -> MakeLoad:
 
 
 def _show(study: PlanStudy, asked: Traffic, limits: Slo, shown: int, *, json: bool) -> None:
-    from twofold.planner.plan.document import study_document  # noqa: PLC0415 - start-up time
-    from twofold.planner.plan.tell import tell_study  # noqa: PLC0415
+    from twofold.planner.plan.report import study_document, study_lines  # noqa: PLC0415 - start-up time
 
     if json:
         print_json(study_document(study, asked, limits, shown))
     else:
-        _print(tell_study(study, asked, limits, shown))
+        _print(study_lines(study, asked, limits, shown))
 
 
 def _write_svg(path: Path, study: PlanStudy, slo: Slo) -> None:
     from twofold.bench.draw import svg  # noqa: PLC0415
-    from twofold.planner.plan.tell import frontier_chart  # noqa: PLC0415 - start-up time
+    from twofold.planner.plan.report import frontier_chart  # noqa: PLC0415 - start-up time
 
     priced = study.plans[0].cost is not None
     try:

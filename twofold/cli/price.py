@@ -17,11 +17,10 @@ from twofold.core.errors import ParameterError
 from twofold.core.request import TimeToLive
 
 if TYPE_CHECKING:
-    from twofold.planner.price.compression import Compression
     from twofold.planner.price.own import OwnCost, OwnMachines
     from twofold.planner.price.rates import ApiModel
     from twofold.planner.price.traced import TracedCost
-    from twofold.planner.price.workload import ApiCost, Workload
+    from twofold.planner.price.workload import ApiCost, Compression, Workload
 
 DEFAULTS: Final[Mapping[str, float]] = {"input_tokens": 1000, "output_tokens": 300, "requests_per_day": 1000.0}
 TierName = Literal["default", "batch", "flex", "priority", "fast"]
@@ -99,7 +98,7 @@ class WorkloadOptions:
         return traced_cost(model, read_trace(self.trace), self.ttl, at, self.paid_tier)
 
     def compression(self) -> Compression | None:
-        from twofold.planner.price.compression import Compression  # noqa: PLC0415 - start-up time
+        from twofold.planner.price.workload import Compression  # noqa: PLC0415 - start-up time
 
         return None if self.compress is None else Compression(self.compress, self.compressor_price)
 
@@ -137,7 +136,7 @@ class OwnOptions:
         from twofold.planner.count.setting import Setting  # noqa: PLC0415 - start-up time
         from twofold.planner.machines.known import find_machine  # noqa: PLC0415
         from twofold.planner.price.own import OwnMachines, hourly  # noqa: PLC0415
-        from twofold.planner.shapes.find import resolve_shape  # noqa: PLC0415
+        from twofold.planner.shapes.known import resolve_shape  # noqa: PLC0415
 
         machine, shape = find_machine(self.hardware), resolve_shape(self.own_model)
         if self.weights is not None:
@@ -192,7 +191,7 @@ class _Priced:
 
     @classmethod
     def of(cls, name: str, asked: WorkloadOptions, machines: OwnMachines | None) -> _Priced:
-        from twofold.planner.price.table import known_catalog  # noqa: PLC0415 - start-up time
+        from twofold.planner.price.catalog import known_catalog  # noqa: PLC0415 - start-up time
         from twofold.planner.price.workload import api_cost  # noqa: PLC0415
 
         at, model = datetime.now(UTC), known_catalog().find(name)
@@ -207,44 +206,44 @@ class _Priced:
         return float(self.api.per_request) if self.traced is None else self.traced.per_request
 
     def document(self) -> dict[str, Any]:
-        from twofold.planner.price.document import (  # noqa: PLC0415
-            as_json,
-            compression_as_json,
-            own_as_json,
-            traced_as_json,
+        from twofold.planner.price.catalog import known_catalog  # noqa: PLC0415 - start-up time
+        from twofold.planner.price.report import (  # noqa: PLC0415
+            api_document,
+            compression_document,
+            own_document,
+            trace_document,
         )
-        from twofold.planner.price.table import known_catalog  # noqa: PLC0415 - start-up time
 
         if self.traced is None:
-            found = as_json(self.api, known_catalog(), self.at)
+            found = api_document(self.api, known_catalog(), self.at)
         else:
-            found = traced_as_json(self.traced, self.api, known_catalog(), self.at)
+            found = trace_document(self.traced, self.api, known_catalog(), self.at)
         if self.compression is not None:
-            found["compression"] = compression_as_json(self.api, self.compression)
+            found["compression"] = compression_document(self.api, self.compression)
         if self.machines is not None and self.own is not None:
-            found["own"] = own_as_json(self.machines, self.own, self.api_request)
+            found["own"] = own_document(self.machines, self.own, self.api_request)
         return found
 
     def lines(self) -> Iterator[str]:
-        from twofold.planner.price.table import known_catalog  # noqa: PLC0415 - start-up time
-        from twofold.planner.price.tell import (  # noqa: PLC0415
-            tell_api,
-            tell_compression,
-            tell_own,
-            tell_prices,
-            tell_trace,
+        from twofold.planner.price.catalog import known_catalog  # noqa: PLC0415 - start-up time
+        from twofold.planner.price.report import (  # noqa: PLC0415
+            api_lines,
+            compression_lines,
+            own_lines,
+            price_lines,
+            trace_lines,
         )
 
         workload = self.api.workload
-        yield from tell_prices(self.api.model, known_catalog(), workload.input_tokens, self.at, workload.tier)
+        yield from price_lines(self.api.model, known_catalog(), workload.input_tokens, self.at, workload.tier)
         if self.traced is None:
-            yield from tell_api(self.api, self.at)
+            yield from api_lines(self.api, self.at)
         else:
-            yield from tell_trace(self.traced, self.api)
+            yield from trace_lines(self.traced, self.api)
         if self.compression is not None:
-            yield from tell_compression(self.api, self.compression)
+            yield from compression_lines(self.api, self.compression)
         if self.machines is not None and self.own is not None:
-            yield from tell_own(self.machines, self.own, self.api_request)
+            yield from own_lines(self.machines, self.own, self.api_request)
 
 
 def _owned(machines: OwnMachines | None, workload: Workload) -> OwnCost | None:
@@ -270,13 +269,13 @@ def lifetime(
     served_tokens
         Prompt and output tokens served over its lifetime.
     """
-    from twofold.planner.price.lifetime import better_than, life_as_json, tell_lifetime  # noqa: PLC0415 - start-up time
+    from twofold.planner.price.lifetime import better_than, lifetime_document, lifetime_lines  # noqa: PLC0415 - start-up time
 
     given, best = better_than(parameters, served_tokens)
     if json:
-        print_json(life_as_json(given, best))
+        print_json(lifetime_document(given, best))
     else:
-        answer("".join(f"{line}\n" for line in tell_lifetime(given, best)))
+        answer("".join(f"{line}\n" for line in lifetime_lines(given, best)))
     return 0
 
 
@@ -309,10 +308,10 @@ def crossover(
         Context length above which an API charges more: report what that implies.
     """
     from twofold.core.values import find_format  # noqa: PLC0415
+    from twofold.planner.count.crossover import Crossovers  # noqa: PLC0415
     from twofold.planner.count.setting import Setting  # noqa: PLC0415 - start-up time
     from twofold.planner.machines.known import find_machine  # noqa: PLC0415
-    from twofold.planner.price.crossover import Crossovers  # noqa: PLC0415
-    from twofold.planner.shapes.find import resolve_shape  # noqa: PLC0415
+    from twofold.planner.shapes.known import resolve_shape  # noqa: PLC0415
 
     shape = resolve_shape(model)
     if weights is not None:

@@ -15,7 +15,7 @@ from twofold.core.errors import ParameterError
 
 if TYPE_CHECKING:
     from twofold.engine.config import EngineKeywords
-    from twofold.planner.plan.slo import Slo
+    from twofold.planner.plan.traffic import Slo
     from twofold.planner.simulate.check import MeasuredRun
     from twofold.planner.simulate.fleet import Source
     from twofold.planner.simulate.scenario import Scenario, Split
@@ -95,8 +95,7 @@ def simulate(
     limits = _slo(slo, attainment)
     if check is not None:
         return _check(check, server, engine, json=json)
-    from twofold.planner.simulate.figures import SCHEMA, figures  # noqa: PLC0415 - start-up time
-    from twofold.planner.simulate.words import lines  # noqa: PLC0415
+    from twofold.planner.simulate.figures import SCHEMA, figures, lines  # noqa: PLC0415 - start-up time
 
     source, said = _source(trace, load, repeat)
     scenario = _scenario(server, engine)
@@ -132,7 +131,7 @@ def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
     from twofold.core.values import find_format  # noqa: PLC0415
     from twofold.planner.count.setting import Setting  # noqa: PLC0415
     from twofold.planner.machines.known import find_machine  # noqa: PLC0415
-    from twofold.planner.shapes.find import resolve_shape  # noqa: PLC0415
+    from twofold.planner.shapes.known import resolve_shape  # noqa: PLC0415
     from twofold.planner.simulate.scenario import Scenario  # noqa: PLC0415
     from twofold.planner.simulate.setting import DEFAULT_ROWS, DEFAULT_SEQUENCES, groups_for  # noqa: PLC0415
 
@@ -222,7 +221,7 @@ def _slo(text: str | None, attainment: float) -> Slo | None:
     if text is None:
         return None
     from twofold.bench.metrics.goodput import Objectives  # noqa: PLC0415
-    from twofold.planner.plan.slo import Slo  # noqa: PLC0415
+    from twofold.planner.plan.traffic import Slo  # noqa: PLC0415
 
     found = Objectives.parse(text)
     if found.itl is not None:
@@ -251,9 +250,8 @@ def _described(scenario: Scenario) -> dict[str, Any]:
 def _check(path: Path, server: ServerOptions, engine: EngineFlags, *, json: bool) -> int:
     from dataclasses import asdict  # noqa: PLC0415
 
-    from twofold.planner.simulate.check import check, read_bench  # noqa: PLC0415
-    from twofold.planner.simulate.steps import PredictedSteps  # noqa: PLC0415
-    from twofold.planner.simulate.words import compared_lines  # noqa: PLC0415
+    from twofold.planner.simulate.check import check, compared_lines, read_bench  # noqa: PLC0415
+    from twofold.planner.simulate.setting import PredictedSteps  # noqa: PLC0415
 
     document, runs = read_bench(path)
     scenario = _scenario(_named(server, document), engine)
@@ -282,4 +280,4 @@ def _named(server: ServerOptions, document: Any) -> ServerOptions:
     """With the model of the document where none was named."""
     from dataclasses import replace  # noqa: PLC0415
 
-    return server if server.model is not None else replace(server, model=str(document["target"]["model"]))
+    return server if server.model is not None else replace(server, model=document.inner("target").text("model"))

@@ -88,7 +88,7 @@ class TypedFields:
             return None
         if not isinstance(value, Mapping):
             raise self.wrong(name, value, "an object")
-        return type(self)(value, f"{self.label}: {name}")
+        return type(self)(value, f"{self.label}: {name}", hint=self.hint)
 
     def wrong(self, name: str, value: object, wanted: str) -> TwofoldError:
         return self._error(

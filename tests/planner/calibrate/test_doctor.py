@@ -14,7 +14,7 @@ from twofold.cli.doctor import doctor
 from twofold.planner.calibrate import run
 from twofold.planner.calibrate.store import Calibration, CalibrationSubject
 from twofold.planner.machines.machine import Cited
-from twofold.planner.predict.known import CPU
+from twofold.planner.predict.constants import CPU
 
 
 @pytest.fixture

@@ -12,14 +12,13 @@ from tests.engine.scheduler.test_step_time import DECODE, MIXED, PREFILL
 from twofold.core.errors import ResourceError
 from twofold.core.values import FP16, FP32, find_format
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
-from twofold.planner.calibrate.fit import CalibrationSample, error_of, fit_constants, lessons, samples
+from twofold.planner.calibrate.fit import CalibrationSample, error_of, fit_constants, samples, step_samples
 from twofold.planner.calibrate.probes import ProbePoint, Spans
 from twofold.planner.calibrate.store import Calibration, CalibrationSubject, load, read_constants, save, write_constants
 from twofold.planner.count.setting import Setting
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.machines.machine import Cited, Machine
-from twofold.planner.predict.constants import BARE, Constants
-from twofold.planner.predict.known import CPU
+from twofold.planner.predict.constants import BARE, CPU, Constants
 from twofold.planner.predict.steps import StepPredictor
 from twofold.planner.shapes.known import find_shape
 
@@ -94,7 +93,7 @@ def test_few_probes_are_refused() -> None:
 
 
 def test_the_live_model_begins_with_lessons() -> None:
-    taught = StepTimeModel(lessons(made(TRUE)))
+    taught = StepTimeModel(step_samples(made(TRUE)))
     assert taught.error is None
     for spans in kinds()[:6]:
         ((count, span),) = spans

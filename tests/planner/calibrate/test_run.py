@@ -19,7 +19,7 @@ from twofold.host.paths import CacheFolders
 from twofold.planner.calibrate import run
 from twofold.planner.calibrate.probes import PROBES, Probe, affordable
 from twofold.planner.predict.request import Case
-from twofold.planner.shapes.find import read_shape
+from twofold.planner.shapes.known import read_shape
 
 TINY_PROBES = (Probe(1, 8, 4), Probe(2, 8, 4), Probe(4, 4, 4), Probe(1, 24, 3), Probe(3, 8, 3))
 

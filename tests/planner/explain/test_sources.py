@@ -17,7 +17,7 @@ from twofold.core.errors import ParameterError
 from twofold.core.record import WaitReason
 from twofold.planner.explain.explanation import explain_observed, like
 from twofold.planner.explain.observed import Observed
-from twofold.planner.explain.sources.read import read_observed
+from twofold.planner.explain.sources import read_observed
 from twofold.server.accounts.accounting import record_data
 
 RUN: dict[str, Any] = {
@@ -73,7 +73,7 @@ def test_a_record_of_a_server() -> None:
     assert decode.why == "37 rows in 37 steps"
     assert seen.notes == (
         "50% of the rows in its decode steps were its own: it is explained as one of 2 equal.",
-        "The engine foresaw 370 ms for 740 ms of steps: 50% too short.",
+        "The engine predicted 370 ms for 740 ms of steps: 50% too short.",
     )
 
 

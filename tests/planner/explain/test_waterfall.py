@@ -12,8 +12,8 @@ from twofold.planner.explain.observed import Observed, Spent
 from twofold.planner.explain.waterfall import NAMES, limit_of, waterfall
 from twofold.planner.machines.known import known_machines
 from twofold.planner.predict.constants import EFFICIENT
-from twofold.planner.predict.demand import StepParts
 from twofold.planner.predict.request import Case
+from twofold.planner.predict.steps import StepParts
 from twofold.planner.shapes.known import known_shapes
 
 cases = st.builds(

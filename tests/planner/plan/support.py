@@ -9,9 +9,8 @@ from twofold.planner.plan.choices import Choices, Configuration, Speculation
 from twofold.planner.plan.evaluate import Candidate
 from twofold.planner.plan.replica import Model
 from twofold.planner.plan.search import Facts
-from twofold.planner.plan.slo import Slo
-from twofold.planner.plan.traffic import Traffic
-from twofold.planner.predict.known import constants_for
+from twofold.planner.plan.traffic import Slo, Traffic
+from twofold.planner.predict.constants import constants_for
 from twofold.planner.shapes.known import find_shape
 
 FACTS = Facts()

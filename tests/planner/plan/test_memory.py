@@ -13,9 +13,8 @@ from twofold.core.values import FP8, INT4
 from twofold.planner.count.memory import BLOCK, ReplicaMemory, activation_bytes
 from twofold.planner.count.setting import Setting
 from twofold.planner.machines.known import find_machine
-from twofold.planner.plan.document import answer_document
 from twofold.planner.plan.fitting import Question, answer, ways
-from twofold.planner.plan.tell import tell_answer
+from twofold.planner.plan.report import fit_lines, fit_result_document
 from twofold.planner.shapes.known import find_shape
 
 
@@ -95,11 +94,11 @@ def test_impossible_questions(wrong: dict[str, Any]) -> None:
 
 def test_an_answer_is_told_with_its_bytes() -> None:
     asked = question()
-    text = "\n".join(tell_answer(answer(asked), list(ways(asked))))
+    text = "\n".join(fit_lines(answer(asked), list(ways(asked))))
     assert "141.1 GB" in text
     assert "83.9 GB" in text
     assert "does not fit: 148.0 GB too large" in text
     assert "supports contexts of up to 8,192 tokens" in text
-    found = answer_document(answer(asked))
+    found = fit_result_document(answer(asked))
     assert found["fits"] is False
     assert found["needed_kv_bytes"] == 83_886_080_000

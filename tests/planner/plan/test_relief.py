@@ -11,8 +11,7 @@ from twofold.core.errors import ParameterError
 from twofold.core.values import BF16
 from twofold.planner.plan.relief import nothing_found
 from twofold.planner.plan.search import search
-from twofold.planner.plan.slo import Slo
-from twofold.planner.plan.traffic import Traffic
+from twofold.planner.plan.traffic import Slo, Traffic
 
 
 def forbidden(slo: Slo, traffic: Traffic, *names: str, **others: Any) -> ParameterError:

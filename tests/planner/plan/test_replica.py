@@ -11,7 +11,7 @@ from twofold.planner.count.step import SequenceRows
 from twofold.planner.plan.choices import Speculation
 from twofold.planner.plan.replica import FULL, decoding, mixed
 from twofold.planner.plan.traffic import Kind, Traffic
-from twofold.planner.predict.known import constants_for
+from twofold.planner.predict.constants import constants_for
 from twofold.planner.predict.request import Case, Predictor
 from twofold.planner.shapes.known import find_shape
 

@@ -14,8 +14,7 @@ from twofold.core.errors import ParameterError
 from twofold.core.values import BF16, FP8
 from twofold.planner.plan.plan import CapacityPlan, Count
 from twofold.planner.plan.search import Facts, SearchPoint, frontier, least, search
-from twofold.planner.plan.slo import Slo
-from twofold.planner.plan.traffic import Traffic
+from twofold.planner.plan.traffic import Slo, Traffic
 from twofold.planner.predict.steps import StepPredictor
 
 SLO = Slo(ttft=1.0, tpot=0.05)

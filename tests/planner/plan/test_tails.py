@@ -11,9 +11,8 @@ from twofold.bench.load.plan import LoadPlan
 from twofold.core.values import BF16
 from twofold.planner.plan.plan import CapacityPlan, Count
 from twofold.planner.plan.search import PlanStudy, search
-from twofold.planner.plan.slo import Slo
 from twofold.planner.plan.tails import BEST, MakeLoad, look, simulated
-from twofold.planner.plan.traffic import Traffic
+from twofold.planner.plan.traffic import Slo, Traffic
 from twofold.planner.simulate.jobs import said_nothing
 
 MIXED = ("lognormal:1500,0.8,8000", "lognormal:250,0.6,2000")

@@ -19,11 +19,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 
-from tests.planner.predict.served import Served, served_rows
-from twofold.planner.predict.constants import Constants
+from tests.planner.predict.served import Served, half, served_rows
+from twofold.planner.calibrate.fit import search
+from twofold.planner.predict.constants import FITTED, GPU, Constants
 from twofold.planner.predict.errors import Class, class_of
-from twofold.planner.predict.fit import half, search
-from twofold.planner.predict.known import FITTED, GPU
 
 DENSE = {"eta_c": 0.7, "eta_k": 0.8, "t_layer": 5e-5, "t_ar": 8e-6, "t_req": 2e-5}
 EXPERTS = {**DENSE, "eta_c": 0.4, "t_layer": 9e-5}

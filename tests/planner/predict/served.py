@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
+from zlib import crc32
 
 from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
@@ -26,8 +27,8 @@ from twofold.core.values import BF16, FP8, FP8_BLOCK, NVFP4
 from twofold.planner.count.setting import Setting
 from twofold.planner.machines.known import known_machines
 from twofold.planner.predict.constants import Constants
-from twofold.planner.predict.demand import Demand
 from twofold.planner.predict.request import Case, Prediction, Predictor, first_token_s
+from twofold.planner.predict.steps import Demand
 from twofold.planner.shapes.known import find_shape
 
 Generation = Literal["hopper", "blackwell"]
@@ -173,3 +174,8 @@ def _stored(shape: ModelSpec, row: Row, tp: int, ep: int) -> tuple[ModelSpec, Se
 
 def _number(text: str) -> int:
     return int(float(text)) if text else 0
+
+
+def half(key: str) -> bool:
+    """Which half of the data a row belongs to, by the hash of its name: the same on every machine."""
+    return bool(crc32(key.encode()) & 1)

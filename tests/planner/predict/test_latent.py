@@ -10,9 +10,8 @@ from twofold.planner.count.setting import Setting
 from twofold.planner.count.step import SequenceRows, step
 from twofold.planner.machines.known import find_machine
 from twofold.planner.plan.search import search
-from twofold.planner.plan.slo import Slo
-from twofold.planner.predict.demand import Demand
-from twofold.planner.predict.steps import StepPredictor
+from twofold.planner.plan.traffic import Slo
+from twofold.planner.predict.steps import Demand, StepPredictor
 from twofold.planner.shapes.known import find_shape
 
 TP8 = Setting(tp=8)

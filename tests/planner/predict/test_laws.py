@@ -14,13 +14,11 @@ from twofold.planner.count.setting import Setting
 from twofold.planner.count.step import SequenceRows, step
 from twofold.planner.machines.known import find_machine, known_machines
 from twofold.planner.machines.machine import Cited
-from twofold.planner.predict.constants import BARE, Constants
-from twofold.planner.predict.demand import Demand
-from twofold.planner.predict.known import CPU, GPU, LOOP, constants_for
+from twofold.planner.predict.constants import BARE, CPU, GPU, LOOP, Constants, constants_for
 from twofold.planner.predict.queueing import Queue
 from twofold.planner.predict.request import Case, Predictor
 from twofold.planner.predict.speculation import check_ratio, min_acceptance, speed_up, tokens_a_turn
-from twofold.planner.predict.steps import StepPredictor
+from twofold.planner.predict.steps import Demand, StepPredictor
 from twofold.planner.shapes.known import find_shape, known_shapes
 
 MODELS = ("llama-3-8b", "qwen3-32b", "mixtral-8x7b", "gemma-3-4b", "smollm2-135m", "mistral-7b", "gpt-oss-20b")

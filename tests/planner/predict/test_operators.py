@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.planner.predict.gemm import FITTED, Gemm, GemmConstants
+from tests.planner.predict.served import half
 from tests.planner.predict.vidur import PROFILES, all_reduces, gemms
+from twofold.planner.calibrate.fit import mean_error, search
 from twofold.planner.machines.known import find_machine
-from twofold.planner.predict.fit import half, mean_error, search
 
 pytestmark = pytest.mark.data
 

@@ -15,7 +15,7 @@ from twofold.planner.count.linear import StepCost
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.machines.machine import engine_setting
 from twofold.planner.predict.phase import PhaseCost, PhaseLimit, decode_limit, phase_floor, prefill_limit, spans_limit
-from twofold.planner.shapes.find import read_shape
+from twofold.planner.shapes.known import read_shape
 
 WINDOWED = spec(4, 32, 64, 2, 1, 16, 100, windows=(8, 8, 8, None))
 STEPS = steps_of(SMOLLM2_135M, "Q4_1")

@@ -8,7 +8,7 @@ import sys
 SCRIPT = """
 import sys
 from twofold.planner.machines.known import find_machine
-from twofold.planner.predict.known import GPU
+from twofold.planner.predict.constants import GPU
 from twofold.planner.predict.request import Case, Predictor
 from twofold.planner.shapes.known import find_shape
 Predictor(find_shape("llama-3-8b"), find_machine("h100"), GPU).predict(Case(prompt=100, output=100))

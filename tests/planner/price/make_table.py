@@ -18,8 +18,8 @@ from twofold.planner.price.published import read_published
 from twofold.planner.price.rates import ApiModel, Rate, RateKind, Tier
 
 HEADER = """\
-# What Anthropic, OpenAI and Google charge for text tokens, in dollars per million. twofold/planner/price/table.py reads
-# this file; tests/planner/price/make_table.py makes it from genai-prices (MIT licence), whose prices are those of the
+# What Anthropic, OpenAI and Google charge for text tokens, in dollars per million, for planner/price/catalog.py;
+# tests/planner/price/make_table.py makes it from genai-prices (MIT licence), whose prices are those of the
 # providers' pages: platform.claude.com/docs/en/about-claude/pricing, developers.openai.com/api/docs/pricing,
 # ai.google.dev/gemini-api/docs/pricing.
 """

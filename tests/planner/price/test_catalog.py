@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from twofold.core.errors import ModelNotFoundError
-from twofold.planner.price import table
-from twofold.planner.price.catalog import Catalog
-from twofold.planner.price.minimums import min_cached
-from twofold.planner.price.table import known_catalog, parse_table, read_table
+from twofold.planner.price import catalog
+from twofold.planner.price.catalog import Catalog, known_catalog, min_cached, parse_table, read_table
 
 CATALOG = read_table()
 
@@ -18,7 +16,7 @@ def test_the_known_catalog_has_the_makers_own_models() -> None:
 
 
 def test_without_genai_prices_the_table_inside_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "find_spec", lambda _name: None)
+    monkeypatch.setattr(catalog, "find_spec", lambda _name: None)
     assert known_catalog.__wrapped__().source == CATALOG.source
 
 

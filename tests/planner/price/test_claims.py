@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from twofold.planner.price.caching import CacheCost
-from twofold.planner.price.table import read_table
-from twofold.planner.price.workload import DAY_S, ApiCost, Workload, api_cost
+from twofold.planner.price.catalog import read_table
+from twofold.planner.price.workload import DAY_S, ApiCost, CacheCost, Workload, api_cost
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 CLAIM = Workload(input_tokens=2_000, output_tokens=0, requests_per_day=1_000, prefix_tokens=2_000)

@@ -10,16 +10,15 @@ import pytest
 
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.observe.accounting.prices import MachinePrices
+from twofold.planner.count.crossover import Crossovers, implied_kv
 from twofold.planner.count.setting import Setting
 from twofold.planner.count.step import Work
 from twofold.planner.machines.known import find_machine
-from twofold.planner.price.crossover import Crossovers, implied_kv
-from twofold.planner.price.document import own_as_json
+from twofold.planner.price.catalog import read_table
 from twofold.planner.price.own import OwnCost, OwnMachines, hourly, own_cost, step_seconds
-from twofold.planner.price.table import read_table
-from twofold.planner.price.tell import tell_own
+from twofold.planner.price.report import own_document, own_lines
 from twofold.planner.price.workload import Workload, api_cost
-from twofold.planner.shapes.find import resolve_shape
+from twofold.planner.shapes.known import resolve_shape
 
 WORK = Workload(input_tokens=1_000, output_tokens=101, requests_per_day=1_000)
 OWN = OwnMachines(
@@ -122,12 +121,12 @@ def test_the_price_of_an_hour() -> None:
 def test_it_is_told_beside_the_api() -> None:
     api = api_cost(read_table().find("gpt-5"), WORK, datetime(2026, 11, 21, tzinfo=UTC))
     cost = found()
-    text = "\n".join(tell_own(OWN, cost, float(api.per_request)))
+    text = "\n".join(own_lines(OWN, cost, float(api.per_request)))
     assert "llama-3-8b on 1 × h100, $36.00 per hour, 50% utilization (predicted)" in text
     assert "The API is cheaper at any volume: one replica serves 144,000 requests a day, for $864.00." in text
-    assert own_as_json(OWN, cost, float(api.per_request))["cheaper_from_requests_per_day"] is None
+    assert own_document(OWN, cost, float(api.per_request))["cheaper_from_requests_per_day"] is None
     cheap = replace(cost, per_hour=0.36)
-    assert "Own hardware is cheaper from " in "\n".join(tell_own(OWN, cheap, float(api.per_request)))
+    assert "Own hardware is cheaper from " in "\n".join(own_lines(OWN, cheap, float(api.per_request)))
 
 
 def test_a_price_cliff_implies_one_of_two_sizes() -> None:

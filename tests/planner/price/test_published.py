@@ -11,9 +11,8 @@ from typing import Any, Final
 import pytest
 
 from twofold.observe.accounting.bill import TokenUsage, token_lines, total_of
-from twofold.planner.price.catalog import MAKERS, Catalog
+from twofold.planner.price.catalog import MAKERS, Catalog, read_table
 from twofold.planner.price.rates import ApiModel, Tier
-from twofold.planner.price.table import read_table
 
 genai_prices = pytest.importorskip("genai_prices", reason="needs genai-prices")
 

@@ -12,8 +12,8 @@ import pytest
 from twofold.bench.load.traces.read import read_trace
 from twofold.bench.load.traces.trace import Trace
 from twofold.core.errors import ParameterError
-from twofold.planner.price.table import parse_table, read_table
-from twofold.planner.price.tell import tell_trace
+from twofold.planner.price.catalog import parse_table, read_table
+from twofold.planner.price.report import trace_lines
 from twofold.planner.price.traced import TracedCost, traced_cost
 from twofold.planner.price.workload import api_cost
 
@@ -80,7 +80,7 @@ def test_the_mean_request() -> None:
 
 def test_it_is_told() -> None:
     found = cost((0, 400, 10, [(7, 300)]), (60, 400, 10, [(8, 300)]))
-    text = "\n".join(tell_trace(found, api_cost(MODEL, found.workload("default"), AT)))
+    text = "\n".join(trace_lines(found, api_cost(MODEL, found.workload("default"), AT)))
     assert "trace of 2 requests in 1.0 min: 400 input and 10 output tokens on average" in text
     assert "The cache costs 16.7% more: 600 tokens are written and 0 read." in text
 

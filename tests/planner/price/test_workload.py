@@ -9,17 +9,19 @@ from decimal import Decimal
 import pytest
 
 from twofold.core.errors import ParameterError
-from twofold.planner.price.compression import Compression, against_cache, compression_saved, min_ratio
-from twofold.planner.price.document import as_json
-from twofold.planner.price.table import parse_table, read_table
-from twofold.planner.price.tell import dollars, minutes, tell_api, tell_compression, tell_prices
+from twofold.planner.price.catalog import parse_table, read_table
+from twofold.planner.price.report import api_document, api_lines, compression_lines, dollars, minutes, price_lines
 from twofold.planner.price.workload import (
     ApiCost,
+    Compression,
     Workload,
+    against_cache,
     api_cost,
     caching_options,
     cliff_above,
+    compression_saved,
     half_answers,
+    min_ratio,
 )
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
@@ -96,10 +98,10 @@ def test_impossible_workloads_are_refused(field: str, value: float) -> None:
 def test_compression_pays_where_it_saves_more_than_it_costs() -> None:
     """Saved: p · S · (1 − 1/x) − cost; against a cached prefix only if x > 1/r."""
     assert Compression(4).saved(1_000, 2e-6) == pytest.approx(0.0015)
-    assert not Compression(4, cost=0.0015).pays(1_000, 2e-6)
-    assert Compression(4, cost=0.0014).pays(1_000, 2e-6)
-    assert not Compression(10).pays(1_000, 2e-6, cached_at=0.1)
-    assert Compression(10.1).pays(1_000, 2e-6, cached_at=0.1)
+    assert Compression(4, cost=0.0015).saved(1_000, 2e-6) <= 0
+    assert Compression(4, cost=0.0014).saved(1_000, 2e-6) > 0
+    assert Compression(10).saved(1_000, 2e-6, cached_at=0.1) <= 0
+    assert Compression(10.1).saved(1_000, 2e-6, cached_at=0.1) > 0
     assert min_ratio(1_000, 2e-6, cached_at=0.1) == pytest.approx(10)
     assert min_ratio(1_000, 2e-6, 0.001) == pytest.approx(2)
     assert min_ratio(1_000, 2e-6, 0.002) == float("inf")
@@ -120,9 +122,9 @@ def test_compression_of_a_workload() -> None:
 def test_it_is_told_in_words() -> None:
     found = cost(replace(WORK, input_tokens=2_000))
     lines = [
-        *tell_prices(found.model, TABLE, 2_000, AT, "default"),
-        *tell_api(found, AT),
-        *tell_compression(found, Compression(2)),
+        *price_lines(found.model, TABLE, 2_000, AT, "default"),
+        *api_lines(found, AT),
+        *compression_lines(found, Compression(2)),
     ]
     text = "\n".join(lines)
     for said in (
@@ -141,7 +143,7 @@ def test_it_is_told_in_words() -> None:
 
 def test_a_prompt_that_the_model_does_not_take_is_told() -> None:
     model = replace(TABLE.models["p/m"], context=900, other_charges=("web searches",))
-    text = "\n".join(tell_prices(model, TABLE, 1_000, AT, "batch"))
+    text = "\n".join(price_lines(model, TABLE, 1_000, AT, "batch"))
     assert "the prompt of 1,000 tokens exceeds its context of 900" in text
     assert "not included: web searches" in text
     assert "p/m, tier batch:" in text
@@ -149,13 +151,13 @@ def test_a_prompt_that_the_model_does_not_take_is_told() -> None:
 
 def test_a_prefix_that_is_too_short_is_told() -> None:
     model = read_table().find("claude-sonnet-4-6")
-    text = "\n".join(tell_api(api_cost(model, WORK, AT), AT))
+    text = "\n".join(api_lines(api_cost(model, WORK, AT), AT))
     assert "A prefix of 600 tokens is not cached: the minimum for anthropic/claude-sonnet-4-6 is 2,048." in text
 
 
 def test_the_document_has_the_same_figures() -> None:
     found = cost(replace(WORK, session=4))
-    document = as_json(found, TABLE, AT)
+    document = api_document(found, TABLE, AT)
     assert document["cost"]["per_request"] == float(found.per_request)
     assert document["caching"]["miss_share"] == 0.25
     assert [each["ttl"] for each in document["options"]] == [None, "5m", "1h"]

@@ -20,8 +20,7 @@ from twofold.planner.count.memory import (
 from twofold.planner.count.setting import PLAIN
 from twofold.planner.count.step import SequenceRows, decode_step, prefill, step
 from twofold.planner.machines.known import find_machine
-from twofold.planner.predict.constants import Constants
-from twofold.planner.predict.known import LOOP
+from twofold.planner.predict.constants import LOOP, Constants
 from twofold.planner.shapes.known import find_shape
 
 SIZES = {

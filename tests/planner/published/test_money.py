@@ -7,14 +7,12 @@ from datetime import UTC, datetime
 
 import pytest
 
+from twofold.planner.count.crossover import implied_kv
 from twofold.planner.count.memory import parameters
 from twofold.planner.machines.known import find_machine
-from twofold.planner.price.caching import CacheCost, miss_share
-from twofold.planner.price.compression import Compression, min_ratio
-from twofold.planner.price.crossover import implied_kv
+from twofold.planner.price.catalog import read_table
 from twofold.planner.price.lifetime import CHINCHILLA, Lifetime
-from twofold.planner.price.table import read_table
-from twofold.planner.price.workload import Workload, api_cost
+from twofold.planner.price.workload import CacheCost, Compression, Workload, api_cost, min_ratio, miss_share
 from twofold.planner.shapes.known import find_shape
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
@@ -54,8 +52,8 @@ def test_compression_pays_above_what_the_compressor_costs() -> None:
     """p·S·(1 − 1/x) > cost; against a prefix that is read from the cache only if x > 1/r."""
     price = 3e-6
     edge = price * 4_000 * (1 - 1 / 4)
-    assert Compression(4, cost=edge * 0.999).pays(4_000, price)
-    assert not Compression(4, cost=edge * 1.001).pays(4_000, price)
+    assert Compression(4, cost=edge * 0.999).saved(4_000, price) > 0
+    assert Compression(4, cost=edge * 1.001).saved(4_000, price) <= 0
     assert min_ratio(4_000, price, cached_at=0.1) == pytest.approx(1 / 0.1)
 
 

@@ -15,8 +15,7 @@ from twofold.core.model import ExpertFFN, Formats, GroupedAttention, RecurrentAt
 from twofold.core.values import BF16, FP8, FP8_BLOCK, INT8, NF4, NVFP4, W8A8, ValueFormat
 from twofold.models.config import read_config, read_config_file
 from twofold.planner.count.memory import parameters, weight_bytes
-from twofold.planner.shapes.find import resolve_shape
-from twofold.planner.shapes.known import find_shape
+from twofold.planner.shapes.known import find_shape, resolve_shape
 
 LLAMA = CONFIGS["llama-3.1-8b"]
 

@@ -14,7 +14,7 @@ from twofold.core.errors import FormatError, ModelNotFoundError, UnsupportedMode
 from twofold.core.model import ExpertFFN, GatedFFN, GroupedAttention, LatentAttention, ModelSpec
 from twofold.core.quant import BY_NAME
 from twofold.planner.count.memory import kv_bytes_per_token, parameters, streamed_bytes, weight_bytes
-from twofold.planner.shapes.find import resolve_shape
+from twofold.planner.shapes.known import resolve_shape
 
 HIDDEN, VOCAB = 64, 96
 Sizes = Mapping[str, tuple[int, ...]]

@@ -9,10 +9,8 @@ from collections.abc import Iterator, Sequence
 from twofold.bench.load.base import Outcome, Shared
 from twofold.planner.simulate.exact import ExactReplica
 from twofold.planner.simulate.fast.replica import FastReplica
-from twofold.planner.simulate.jobs import SimulatedJob
-from twofold.planner.simulate.records import Done
-from twofold.planner.simulate.setting import Blocks, EngineSetting
-from twofold.planner.simulate.steps import StepSize
+from twofold.planner.simulate.jobs import Done, SimulatedJob
+from twofold.planner.simulate.setting import Blocks, EngineSetting, StepSize
 
 Kind = type[ExactReplica] | type[FastReplica]
 

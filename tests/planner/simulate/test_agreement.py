@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests.planner.simulate.support import bent, linear, ran, random_jobs, random_setting, setting_with
 from twofold.planner.simulate.exact import ExactReplica
 from twofold.planner.simulate.fast.replica import FastReplica
-from twofold.planner.simulate.jobs import SimulatedJob
-from twofold.planner.simulate.records import Done
+from twofold.planner.simulate.jobs import Done, SimulatedJob
 from twofold.planner.simulate.setting import Blocks, EngineSetting
 
 SAME = 1e-6

@@ -81,9 +81,25 @@ def test_cached_tokens_are_found_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "document", [{"schema": "other"}, [], {"schema": "twofold.bench/1", "runs": [{"requests": []}]}]
+    "document",
+    [
+        {"schema": "other"},
+        [],
+        {"schema": "twofold.bench/1"},
+        {"schema": "twofold.bench/1", "runs": [1]},
+        {"schema": "twofold.bench/1", "runs": [{}]},
+        {"schema": "twofold.bench/1", "runs": [{"requests": []}]},
+        {"schema": "twofold.bench/1", "runs": [{"requests": [1]}]},
+    ],
 )
 def test_what_is_no_such_document(document: object, tmp_path: Path) -> None:
     with pytest.raises(FormatError) as caught:
         read_bench(written(document, tmp_path))
     assert caught.value.hint
+
+
+def test_a_wrong_field_of_a_document_is_named(tmp_path: Path) -> None:
+    document = measured()
+    document["runs"][0]["requests"][7]["due_s"] = "soon"
+    with pytest.raises(FormatError, match=r"requests\[7\]: the field 'due_s' is .*must be a number"):
+        read_bench(written(document, tmp_path))

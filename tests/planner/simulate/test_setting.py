@@ -6,12 +6,13 @@ from tests.planner.simulate.support import linear, setting_with
 from twofold.engine.scheduler.step_time import StepShape
 from twofold.planner.simulate.exact import ExactReplica
 
-LESSONS = tuple((StepShape(rows, 1, 40 * rows, 300), 0.01 + 1e-4 * rows) for rows in range(1, 20))
+SAMPLES = tuple((StepShape(rows, 1, 40 * rows, 300), 0.01 + 1e-4 * rows) for rows in range(1, 20))
 
 
 def test_the_live_budget_begins_with_what_was_calibrated() -> None:
     taught, naive = (
-        ExactReplica(setting_with(tpot_target_s=0.05, lessons=lessons), linear).step_time for lessons in (LESSONS, ())
+        ExactReplica(setting_with(tpot_target_s=0.05, step_samples=step_samples), linear).step_time
+        for step_samples in (SAMPLES, ())
     )
     assert naive.predict(StepShape(8, 1, 320, 300)) is None
     told = taught.predict(StepShape(8, 1, 320, 300))

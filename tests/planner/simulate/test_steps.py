@@ -10,10 +10,10 @@ from twofold.core.model import read_positions, visible
 from twofold.planner.count.setting import Setting
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.machines.known import find_machine
-from twofold.planner.predict.known import constants_for
+from twofold.planner.predict.constants import constants_for
 from twofold.planner.predict.steps import StepPredictor
-from twofold.planner.shapes.find import resolve_shape
-from twofold.planner.simulate.steps import PredictedSteps, StepSize
+from twofold.planner.shapes.known import resolve_shape
+from twofold.planner.simulate.setting import PredictedSteps, StepSize
 
 SPANS = st.lists(
     st.tuples(st.integers(0, 6000), st.integers(1, 700), st.integers(0, 1)).map(

@@ -18,14 +18,14 @@ from twofold.engine.llm import LLM
 from twofold.engine.step_samples import model_key, write_step_samples
 from twofold.host.memory import read_memory
 from twofold.host.paths import CacheFolders
-from twofold.planner.calibrate.fit import fit_constants, lessons, samples
+from twofold.planner.calibrate.fit import fit_constants, samples, step_samples
 from twofold.planner.calibrate.probes import PROBES, ProbePoint, Prober, affordable
 from twofold.planner.calibrate.store import Calibration, CalibrationSubject, load, save
 from twofold.planner.count.memory import streamed_bytes
 from twofold.planner.machines.machine import engine_setting, machine_of
 from twofold.planner.predict.request import Predictor
 from twofold.planner.predict.steps import StepPredictor
-from twofold.planner.shapes.find import read_shape
+from twofold.planner.shapes.known import read_shape
 
 PROBES_S: Final = 40.0
 CONTEXT: Final = 1_100
@@ -72,7 +72,7 @@ def calibrate(
         now,
     )
     save(calibration, folders.root)
-    write_step_samples(lessons(points), path, backend, folders.root)
+    write_step_samples(step_samples(points), path, backend, folders.root)
     return calibration
 
 

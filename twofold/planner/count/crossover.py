@@ -10,6 +10,10 @@ With P active parameters of the layers, W bytes of weights, kv bytes of K and V 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any, Self
+
+from twofold.core.errors import ParameterError
 from twofold.core.model import Attention, GroupedAttention, ModelSpec, RecurrentAttention
 from twofold.core.values import Arithmetic, ValueFormat
 from twofold.planner.count.memory import kv_bytes_per_token, parameters, weight_bytes
@@ -49,3 +53,97 @@ def context_crossover(
 ) -> float:
     """c*: context whose keys and values take as long to read as the matrices of one row to compute."""
     return 2 * parameters(shape).active / (machine.ridge(arithmetic) * kv_bytes_per_token(shape, how))
+
+
+@dataclass(frozen=True, slots=True)
+class ImpliedCache:
+    """Bytes of keys and values a token, by both readings."""
+
+    low: float
+    high: float
+
+
+def implied_kv(parameters: float, ridge: float, above: int) -> ImpliedCache:
+    """What a cliff at ``above`` tokens implies for so many active parameters on a machine with that ridge (FLOP/B).
+
+    If a provider puts its step at the context c where reading the cache takes as long as computing a token's matrices,
+
+        2 · P / peak = c · kv / bandwidth      and so kv = 2 · P / (ridge · c) bytes a token
+        P / peak     = c · kv / bandwidth          or kv = P / (ridge · c), if P counts multiply-adds as one operation
+
+    Both readings are published, they differ by two, and a step may be set for other reasons altogether: P is a guess,
+    the machine is a guess, and a round number is suspect. The result is a range and no measurement.
+    """
+    if parameters <= 0 or ridge <= 0 or above <= 0:
+        raise ParameterError(
+            "Parameters, ridge and the cliff must be above 0.", param="above", hint="As 70e9, 295 and 200000."
+        )
+    return ImpliedCache(parameters / (ridge * above), 2 * parameters / (ridge * above))
+
+
+@dataclass(frozen=True, slots=True)
+class Crossovers:
+    """Tokens from which one cost is above another; the names are those of ``cost.count.crossover``.
+
+    attention   S*: of a prompt, attention above the matrices
+    batch       B·c: in the batch, bytes of keys and values above those of the weights
+    context     c*: of a sequence, reading it above computing a row's matrices
+    cliff       a price step, and the bytes of keys and values a token that would explain it
+    """
+
+    model: str
+    machine: str
+    kv_token: int
+    attention: float
+    batch: float
+    context: float
+    cliff: int | None
+    implied: ImpliedCache | None
+
+    @classmethod
+    def of(cls, shape: ModelSpec, machine: Machine, how: Setting, cliff: int | None = None) -> Self:
+        """Those of a model; the cliff is explained by its active parameters and this machine."""
+        arithmetic = how.activations.arithmetic
+        active = parameters(shape).active
+        return cls(
+            model=shape.name,
+            machine=machine.name,
+            kv_token=kv_bytes_per_token(shape, how),
+            attention=attention_crossover(shape),
+            batch=batch_tokens_crossover(shape, how),
+            context=context_crossover(shape, machine, arithmetic, how),
+            cliff=cliff,
+            implied=None if cliff is None else implied_kv(active, machine.ridge(arithmetic), cliff),
+        )
+
+    def lines(self) -> list[str]:
+        """In words."""
+        found = [
+            f"{self.model} on {self.machine}: {self.kv_token:,} bytes of keys and values a token",
+            f"  attention costs more than the matrices in prompts above {self.attention:,.0f} tokens",
+            f"  keys and values outweigh the weights above {self.batch:,.0f} tokens in the batch",
+            f"  reading them takes longer than computing a token above {self.context:,.0f} tokens of context",
+        ]
+        if self.implied is not None:
+            low, high = self.implied.low, self.implied.high
+            found += [
+                f"  a price step at {self.cliff:,} tokens would mean {low:,.0f} bytes a token, or {high:,.0f}: "
+                "a multiply-add is one operation or two,",
+                "  both are published, and a step may have other reasons",
+            ]
+        return found
+
+    def document(self) -> dict[str, Any]:
+        """As plain data."""
+        implied = self.implied
+        return {
+            "schema": "twofold.crossover/1",
+            "model": self.model,
+            "machine": self.machine,
+            "kv_bytes_a_token": self.kv_token,
+            "attention_above_matrices_tokens": self.attention,
+            "kv_above_weights_batch_tokens": self.batch,
+            "kv_above_compute_context_tokens": self.context,
+            "cliff": self.cliff,
+            "implied_kv_bytes_a_token": None if implied is None else [implied.low, implied.high],
+        }

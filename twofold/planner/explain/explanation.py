@@ -19,9 +19,8 @@ from twofold.planner.explain.scenario import Goal, ScenarioFigures, UniformScena
 from twofold.planner.explain.waterfall import Waterfall, waterfall
 from twofold.planner.explain.words import listed, size
 from twofold.planner.machines.machine import Machine
-from twofold.planner.predict.constants import Constants
+from twofold.planner.predict.constants import Constants, constants_for
 from twofold.planner.predict.errors import error_words, errors_for
-from twofold.planner.predict.known import constants_for
 from twofold.planner.predict.request import Case, Predictor
 
 MAX_DEVICES = 64

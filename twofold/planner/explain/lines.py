@@ -1,4 +1,4 @@
-"""Where the time of a request went, in words for a terminal.
+"""Where the time of a request went, as lines for a terminal.
 
 queue         0.4 ms
 prefill      61.2 ms  38 rows in 1 step; at least 45.1 ms (arithmetic), 74% of the limit
@@ -17,15 +17,13 @@ from twofold.core.record import PhaseWork, SequenceRecord, WaitReason
 from twofold.core.report import RequestMetrics
 from twofold.core.units import count
 from twofold.planner.count.linear import StepCost
-from twofold.planner.explain.words import scaled
+from twofold.planner.explain.words import EXACT, scaled, verdict
 from twofold.planner.predict.phase import PhaseCost, phase_floor
 from twofold.planner.predict.steps import StepPredictor
 
 LABEL: Final = 9
-EXACT: Final = 0.005
-"""Predictions this near are called right."""
 MIN_STALL: Final = 0.01
-"""Stalls that took less than this share of a request's time are not told."""
+"""Stalls below this share of a request's time are not shown."""
 
 
 def explain_request(report: RequestMetrics, steps: StepPredictor) -> list[str]:
@@ -78,19 +76,17 @@ def _work(record: SequenceRecord, cost: StepCost) -> str:
 
 
 def _phase_work(work: PhaseWork, done: PhaseCost) -> str:
-    """What was done; and where others ran in the same steps, which part of their rows was its own."""
+    """FLOPs and bytes; and its share of the rows, where other requests ran in the same steps."""
     text = f"{scaled(done.flops)}FLOP, {scaled(done.bytes)}B"
     own = work.share / work.steps
     return text if own > 1 - EXACT else f"{text}, {own:.0%} of its steps"
 
 
 def _prediction(record: SequenceRecord) -> list[str]:
-    """How right the step-time model was; nothing where it said nothing."""
+    """The error of the step-time model; nothing where it predicted nothing."""
     phases = (record.prefill, record.decode)
     took = sum(work.seconds - work.unpredicted_s for work in phases)
     predicted = sum(work.predicted_s for work in phases)
     if predicted <= 0 or took <= 0:
         return []
-    error = predicted / took - 1
-    verdict = "right" if abs(error) < EXACT else f"{abs(error):.0%} too {'long' if error > 0 else 'short'}"
-    return [_line("predicted", predicted, f"for {duration(took)} of steps: {verdict}")]
+    return [_line("predicted", predicted, f"for {duration(took)} of steps: {verdict(predicted / took - 1)}")]

@@ -14,7 +14,7 @@ from twofold.planner.explain.picture import places
 from twofold.planner.explain.scenario import GOAL_WORDS, GOALS, Goal, ScenarioFigures
 from twofold.planner.explain.waterfall import Phase, Waterfall
 from twofold.planner.explain.words import factor, listed, size
-from twofold.planner.predict.demand import StepParts
+from twofold.planner.predict.steps import StepParts
 
 SCHEMA: Final = "twofold.explain/1"
 BAR: Final = 24
@@ -213,7 +213,7 @@ def _phase(phase: Phase) -> dict[str, Any]:
         "floor_s": phase.floor,
         "share": phase.share,
         "bound": phase.bound,
-        "parts_s": None if phase.parts is None else asdict(phase.parts),
+        "parts_s": None if phase.parts is None else phase.parts._asdict(),
         "why": phase.why or None,
     }
 

@@ -12,7 +12,6 @@ from twofold.core.values import ValueFormat
 from twofold.planner.count.memory import kv_bytes, weight_bytes
 from twofold.planner.count.setting import Setting
 from twofold.planner.count.step import SequenceRows
-from twofold.planner.predict.demand import StepParts
 from twofold.planner.predict.request import Case, Prediction, Predictor
 
 Goal = Literal["e2e", "ttft", "tpot", "gap", "throughput"]
@@ -142,14 +141,3 @@ def retimed(before: Prediction, *, ttft: float, tpot: float, interference: float
     queue = (before.concurrency - before.batch) / before.batch * served
     kept = before.interference if interference is None else interference
     return replace(before, ttft=ttft + queue, tpot=tpot, interference=kept, queue=queue)
-
-
-def times(parts: StepParts, count: float) -> StepParts:
-    """So many steps of them."""
-    return StepParts(
-        weights=parts.weights * count,
-        arithmetic=parts.arithmetic * count,
-        kv=parts.kv * count,
-        links=parts.links * count,
-        overhead=parts.overhead * count,
-    )

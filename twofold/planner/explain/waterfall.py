@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from twofold.planner.explain.observed import Observed, Spent
-from twofold.planner.explain.scenario import UniformScenario, times
-from twofold.planner.predict.demand import StepParts
+from twofold.planner.explain.scenario import UniformScenario
 from twofold.planner.predict.request import Prediction
+from twofold.planner.predict.steps import StepParts
 
 PhaseName = Literal["queue", "prefill", "decode", "stalls"]
 Limit = Literal["memory", "arithmetic", "link", "overhead"]
@@ -103,8 +103,7 @@ def limit_of(parts: StepParts) -> Limit:
 def prefill_parts(scenario: UniformScenario, prediction: Prediction) -> StepParts:
     """With what a request takes outside of its steps."""
     first = float(scenario.predictor.constants.t_first)
-    own = prediction.prefill
-    return StepParts(own.weights, own.arithmetic, own.kv, own.links, own.overhead + first)
+    return prediction.prefill._replace(overhead=prediction.prefill.overhead + first)
 
 
 def queue_of(scenario: UniformScenario, found: Prediction) -> float:
@@ -115,7 +114,7 @@ def queue_of(scenario: UniformScenario, found: Prediction) -> float:
 
 def _foreseen(scenario: UniformScenario, found: Prediction) -> dict[PhaseName, Phase]:
     further = scenario.further
-    first, rest = prefill_parts(scenario, found), times(found.decode, further)
+    first, rest = prefill_parts(scenario, found), found.decode.times(further)
     queue = queue_of(scenario, found)
     others = found.batch - 1
     return {

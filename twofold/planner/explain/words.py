@@ -1,8 +1,12 @@
-"""Figures as text: bytes and FLOPs with a prefix, factors, lists."""
+"""Formats of figures in prose: bytes and FLOPs with a prefix, factors, lists."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
+
+EXACT: Final = 0.005
+"""Errors below this share count as none."""
 
 
 def scaled(number: float) -> str:
@@ -29,3 +33,8 @@ def listed(words: Sequence[str], last: str = "and") -> str:
     if len(words) < 2:
         return "".join(words)
     return f"{', '.join(words[:-1])} {last} {words[-1]}"
+
+
+def verdict(error: float) -> str:
+    """2% too short: the error of a prediction, as a share of what was measured."""
+    return "right" if abs(error) < EXACT else f"{abs(error):.0%} too {'long' if error > 0 else 'short'}"

@@ -13,8 +13,7 @@ from twofold.planner.count.memory import ReplicaMemory
 from twofold.planner.plan.choices import Configuration
 from twofold.planner.plan.plan import CapacityPlan, Count, Estimate, PlanRefusal
 from twofold.planner.plan.replica import BATCHES, Curve, Model, ReplicaState, decoding, mixed
-from twofold.planner.plan.slo import Slo
-from twofold.planner.plan.traffic import Kind, Traffic
+from twofold.planner.plan.traffic import Kind, Slo, Traffic
 from twofold.planner.predict.constants import Constants
 from twofold.planner.predict.errors import Errors
 from twofold.planner.predict.queueing import Queue, quantile

@@ -15,8 +15,7 @@ from twofold.planner.plan.choices import Choices, Configuration, stored_as
 from twofold.planner.plan.evaluate import Candidate, candidates
 from twofold.planner.plan.plan import Bound, PlanRefusal
 from twofold.planner.plan.search import Facts, PlanStudy, least
-from twofold.planner.plan.slo import Slo
-from twofold.planner.plan.traffic import Traffic
+from twofold.planner.plan.traffic import Slo, Traffic
 
 SHOWN: Final = 3
 MAX_DEVICES: Final = 1 << 20

@@ -19,10 +19,8 @@ from twofold.core.errors import TwofoldError
 from twofold.planner.plan.choices import Choices
 from twofold.planner.plan.evaluate import Candidate
 from twofold.planner.plan.plan import CapacityPlan, Count, Estimate
-from twofold.planner.plan.reasons import reasons
-from twofold.planner.plan.search import Facts, PlanStudy, by_cost
-from twofold.planner.plan.slo import Slo
-from twofold.planner.plan.traffic import Traffic
+from twofold.planner.plan.search import Facts, PlanStudy, by_cost, reasons
+from twofold.planner.plan.traffic import Slo, Traffic
 from twofold.planner.simulate.fleet import Simulated
 from twofold.planner.simulate.jobs import Jobs
 from twofold.planner.simulate.scenario import Scenario, Split

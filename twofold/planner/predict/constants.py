@@ -1,27 +1,30 @@
-"""What a machine really reaches: the few constants between counted work and seconds, each with where it is from.
+"""Constants between counted work and seconds, each with its source.
 
     eta_m     share of the peak bandwidth at which weights are read
-    eta_c     share of the peak at which products are made
+    eta_c     share of the peak at which products are computed
     eta_k     share of the peak bandwidth at which keys and values are read and written
     eta_l     share of the links' bandwidth
-    t_layer   seconds that each layer of a step takes, whatever is in it: starts of kernels, gaps between them
-    t_step    seconds that each step takes, whatever is in it: planning, tables, sampling
-    t_req     seconds for each sequence of a step: its part of planning, its token's way out
-    t_ar      seconds of summing up almost nothing over all devices
+    t_layer   seconds that each layer of a step takes beside its work: starts of kernels, gaps between them
+    t_step    seconds that each step takes beside its work: planning, tables, sampling
+    t_req     seconds for each sequence of a step: planning, delivery of its token
+    t_ar      seconds of an all-reduce of almost no bytes
     t_first   seconds that a request spends outside of steps before its first token
-    ahead     others' prompts that are computed before a request's own, where that many others are open
+    ahead     other prompts that are computed before a request's own, if that many others are open
     ahead_c   further ones, as a share of the other open requests
 
-Shares are above 0 and at most 1, times and ``ahead`` not negative: so no prediction is below the speed of light.
-"""
+Shares are above 0 and at most 1, times and ``ahead`` not negative: no prediction is below the speed of light. The
+constants of machines that were not calibrated are below; ``errors`` has their errors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Final, Self
+from typing import Final, Literal, Self, TypeAlias
 
-from twofold.planner.machines.machine import Cited
+from twofold.core.model import ModelSpec
+from twofold.planner.machines.machine import Cited, Machine
+
+Generation: TypeAlias = Literal["hopper", "blackwell"]
 
 SHARES: Final = ("eta_m", "eta_c", "eta_k", "eta_l")
 TIMES: Final = ("t_layer", "t_step", "t_req", "t_ar", "t_first")
@@ -33,10 +36,10 @@ ALONE: Final = Cited(0.0, "no prompt waits for another one")
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """A set of constants. ``error`` is the mean of |predicted − measured| / measured of steps that they were not
-    fitted to, where a calibration found it.
+    """A set of constants.
 
-    ``overlap``: the machine reads while it multiplies, so that the longer of both counts, and not their sum.
+    ``error``: mean of |predicted − measured| / measured on steps that a calibration did not fit.
+    ``overlap``: the machine reads while it multiplies, so the longer of both counts and not their sum.
     """
 
     eta_m: Cited = PERFECT
@@ -67,18 +70,92 @@ class Constants:
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name in names}
 
     def prompts_ahead(self, batch: int) -> float:
-        """Others' prompts that are computed before one's own, of ``batch`` requests that are open: at most all."""
+        """Other prompts that are computed before a request's own, of ``batch`` open requests: at most all others."""
         others = batch - 1
         return min(others, self.ahead + self.ahead_c * others)
 
     def having(self, values: Mapping[str, float], source: str) -> Self:
-        """With other values for some, all from one source."""
+        """A copy with other values for some, all from one source."""
         return replace(self, **{name: Cited(value, source) for name, value in values.items()})  # type: ignore[arg-type]
 
 
 BARE: Final = Constants()
-"""The bare roofline: what data sheets promise, and no time for anything else."""
+"""The bare roofline: data sheets alone."""
 
 RULES: Final = "rule of thumb: 80% of bandwidth, 70% of arithmetic"
 EFFICIENT: Final = BARE.having({"eta_m": 0.8, "eta_c": 0.7, "eta_k": 0.8}, RULES)
-"""The roofline with the efficiencies that everybody assumes."""
+"""The roofline with the usual efficiencies."""
+
+
+_RANGE: Final = "middle of the published range 0.8–0.95 for GPUs; not fitted"
+_LINKS: Final = "fitted on Vidur's all-reduce profile of an H100 server with 2, 4 and 8 devices; mean error 9%"
+_UNDER: Final = "under vLLM, SGLang and TensorRT-LLM (aiconfigurator-core 0.12.0)"
+_SERVED: Final = (
+    f"fitted on TPOT of 545 served runs: Llama 3.1 8B and 70B, Qwen3-32B in bf16 and fp8 on H100 and H200, {_UNDER}"
+)
+_FIRST: Final = "fitted on TTFT of 166 of those runs, whose outputs have at least 1,000 tokens"
+_AHEAD: Final = "fitted on TTFT of 528 of those runs"
+_EXPERTS_HOPPER: Final = f"fitted on 427 served runs of five models with experts on H100 and H200, {_UNDER}"
+_DENSE_BLACKWELL: Final = f"fitted on 184 served runs of Llama 3.1 70B and Qwen3-32B in fp8 and fp4 on B200, {_UNDER}"
+_EXPERTS_BLACKWELL: Final = f"fitted on 406 served runs of four models with experts on B200, {_UNDER}"
+
+GPU: Final[Constants] = Constants(
+    eta_m=Cited(0.9, _RANGE),
+    eta_c=Cited(0.824, _SERVED),
+    eta_k=Cited(0.900, _SERVED),
+    eta_l=Cited(0.78, _LINKS),
+    t_layer=Cited(50.1e-6, _SERVED),
+    t_req=Cited(26.4e-6, _SERVED),
+    t_ar=Cited(9.05e-6, _SERVED),
+    t_first=Cited(30e-3, _FIRST),
+    ahead=Cited(0.0, _AHEAD),
+    ahead_c=Cited(0.121, _AHEAD),
+)
+"""Servers with dense models on NVIDIA GPUs in 2026. ``t_layer`` includes ``t_step``: the data cannot separate them."""
+
+EXPERTS_HOPPER: Final = GPU.having(
+    {"eta_c": 0.249, "eta_k": 0.437, "t_layer": 90e-6, "t_req": 12.9e-6, "t_ar": 2.14e-6}
+    | {"ahead": 0.4, "ahead_c": 0.073},
+    _EXPERTS_HOPPER,
+)
+DENSE_BLACKWELL: Final = GPU.having(
+    {"eta_c": 0.473, "eta_k": 0.987, "t_layer": 65.7e-6, "t_req": 25.2e-6, "t_ar": 0.0} | {"ahead_c": 0.0611},
+    _DENSE_BLACKWELL,
+)
+EXPERTS_BLACKWELL: Final = GPU.having(
+    {"eta_c": 0.413, "eta_k": 0.476, "t_layer": 89.8e-6, "t_req": 0.0, "t_ar": 1.92e-6}
+    | {"ahead": 1.06, "ahead_c": 0.0887},
+    _EXPERTS_BLACKWELL,
+)
+
+_TYPICAL: Final = "picked within the ranges published for tight loops, in sight of gpt-fast; not fitted"
+LOOP: Final[Constants] = BARE.having(
+    {"eta_m": 0.85, "eta_c": 0.72, "eta_k": 0.85, "eta_l": 0.78}
+    | {"t_layer": 62e-6, "t_step": 126e-6, "t_req": 4e-6, "t_ar": 7e-6},
+    _TYPICAL,
+)
+"""A bare generation loop on a GPU without a server, as papers and blogs of 2022 to 2024 measured it."""
+
+CPU: Final[Constants] = BARE.having(
+    {"eta_m": 0.8, "eta_c": 0.6, "eta_k": 0.6}, "assumed for processors; `twofold doctor --calibrate` measures this one"
+).having({"t_step": 0.5e-3}, "assumed: one start of a pool of threads for each operator")
+
+GENERATIONS: Final[Mapping[str, Generation]] = {"h100": "hopper", "h200": "hopper", "b200": "blackwell"}
+"""Of the machines on which served runs were measured."""
+FITTED: Final[Mapping[tuple[str, bool], Constants]] = {
+    ("hopper", False): GPU,
+    ("hopper", True): EXPERTS_HOPPER,
+    ("blackwell", False): DENSE_BLACKWELL,
+    ("blackwell", True): EXPERTS_BLACKWELL,
+}
+"""By the machine's generation, and whether the model has experts."""
+
+
+def constants_for(machine: Machine, shape: ModelSpec) -> Constants:
+    """Constants of a machine that runs such a model: fitted for GPUs, rules of thumb for others.
+
+    GPUs of other generations get Hopper's.
+    """
+    if machine.kind != "gpu":
+        return CPU if machine.kind == "cpu" else EFFICIENT
+    return FITTED[GENERATIONS.get(machine.name, "hopper"), shape.has_experts]

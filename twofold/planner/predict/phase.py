@@ -29,8 +29,7 @@ from twofold.core.record import PhaseWork
 from twofold.planner.count.linear import StepCost
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.machines.machine import engine_setting, machine_of
-from twofold.planner.predict.demand import Demand
-from twofold.planner.predict.steps import StepPredictor
+from twofold.planner.predict.steps import Demand, StepPredictor
 
 if TYPE_CHECKING:
     from twofold.core.limits import MachineLimits

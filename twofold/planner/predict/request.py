@@ -1,21 +1,19 @@
-"""What a client will see: TTFT, TPOT and the time of whole answers, with C requests open at all times.
+"""What a client sees: TTFT, TPOT and the time of whole completions, with C requests open at all times.
 
-    t_dec     seconds of a step in which everybody gets a token, halfway through the answer
+    t_dec     seconds of a step with a token for each sequence, halfway through the completion
     T_p       seconds of a prompt's own steps
     TPOT      t_dec(b) + (b − 1) / OSL · T_p                     continuous batching: each token waits for its share
-                                                                of the others' prompts
-    TTFT      t_first + wait · t_dec + T_p · (1 + n) + queue      n = min(b − 1, ahead + ahead_c · (b − 1))
+                                                                of the other prompts
+    TTFT      t_first + entry · t_dec + T_p · (1 + n) + queue     n = min(b − 1, ahead + ahead_c · (b − 1))
     E2E       TTFT + (OSL − 1) · TPOT
-    queue     (C − b) / b · (E2E without it)                      those beyond the b that fit wait for a place
+    queue     (C − b) / b · (E2E without it)                      the requests beyond the b that fit wait for a slot
 
-b = min(C, what the memory holds). n counts the others' prompts that are computed first: where every answer is followed
-by the next request, requests of equal length end together and so come together. ``wait`` counts the steps that a
-request waits for before it is let in. The interference term is that of SARATHI (Agrawal et al. 2023), in the mean.
-"""
+b = min(C, what the memory holds). n counts the other prompts that are computed first: where each completion is followed
+by the next request, requests of equal length end together and so arrive together. ``entry`` counts the steps before
+admission. The interference term is that of SARATHI (Agrawal et al. 2023), in the mean."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,19 +24,16 @@ from twofold.planner.count.setting import PLAIN, Setting
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.machines.machine import Machine
 from twofold.planner.predict.constants import Constants
-from twofold.planner.predict.demand import Demand, StepParts
-from twofold.planner.predict.steps import StepPredictor
+from twofold.planner.predict.steps import Demand, StepParts, StepPredictor
 
 ENTRY_STEPS: Final = 1.5
-"""Steps that a request waits for: half of the one that runs, and the one before which it is let in."""
+"""Steps that a request waits for: half of the running one, and the one before its admission."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Equal requests. ``cached`` of the ``prompt`` tokens need no prefill; ``concurrency`` are open at all times.
-
-    ``chunk`` is the most rows of a step.
-    """
+    """Equal requests, ``concurrency`` of them open at all times. ``cached`` of the ``prompt`` tokens need no prefill;
+    ``chunk`` is the most rows of a step."""
 
     prompt: int
     output: int
@@ -58,11 +53,12 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Mean seconds of a request. ``batch`` run together, the others of the case wait in the queue.
+    """Mean seconds of a request. ``batch`` requests run together, the others of the case wait.
 
-    ttft_floor, tpot_floor     what no server on this machine can go below: a prompt alone, and a step of the batch
-    prefill, decode            seconds of a prompt's own steps, and of a step in which all get a token, by part
-    interference               seconds a token that others' prompts take
+    ttft_floor, tpot_floor     no server on this machine is faster: a prompt alone, and a step of the batch
+    prefill, decode            a prompt's own steps, and a step with a token for each sequence, by part
+    interference               a token's share of other requests' prompts
+    queue                      wait for a slot
     """
 
     ttft: float
@@ -95,7 +91,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Predictor:
-    """Predicts for one model on one machine. ``batch_limit``: the most sequences that the server lets run."""
+    """Predictions for one model on one machine. ``batch_limit``: most sequences that the server runs at once."""
 
     shape: ModelSpec
     machine: Machine
@@ -114,9 +110,9 @@ class Predictor:
         return ReplicaMemory(self.shape, self.machine.memory, self.how, share=self.memory_share)
 
     def batch(self, case: Case) -> int:
-        """How many of the case's requests run together: those that the memory holds, halfway through their answers.
+        """How many of the case's requests run together: those that fit in memory, halfway through their completions.
 
-        ParameterError where it holds none.
+        Raises ParameterError if none fits.
         """
         context = case.prompt + case.output // 2
         sequences = self.memory.sequences(context)
@@ -132,7 +128,7 @@ class Predictor:
         return min(case.concurrency, sequences, self.batch_limit or case.concurrency)
 
     def predict(self, case: Case) -> Prediction:
-        """TTFT, TPOT and their parts."""
+        """TTFT, TPOT and their parts. Raises what ``batch`` raises."""
         by, batch = self.constants, self.batch(case)
         decode = self.decode(case, batch)
         chunks = self.prefill(case)
@@ -144,9 +140,9 @@ class Predictor:
         return Prediction(
             ttft=ttft + queue,
             tpot=tpot,
-            ttft_floor=floor_of(chunks),
+            ttft_floor=sum(each.floor for each in chunks),
             tpot_floor=decode.floor,
-            prefill=_sum(each.parts(by) for each in chunks),
+            prefill=StepParts.total(each.parts(by) for each in chunks),
             decode=decode.parts(by),
             interference=interference,
             queue=queue,
@@ -157,11 +153,11 @@ class Predictor:
         )
 
     def decode(self, case: Case, batch: int) -> Demand:
-        """Of a step of ``batch`` sequences halfway through their answers."""
+        """Of a step of ``batch`` sequences halfway through their completions."""
         return self.steps.decode(batch, case.prompt + max(1, case.output // 2))
 
     def prefill(self, case: Case) -> tuple[Demand, ...]:
-        """Of each of the steps that a prompt takes alone."""
+        """Of each step of a prompt alone."""
         chunk = case.chunk or case.prompt
         starts = range(case.cached, case.prompt, chunk)
         return tuple(
@@ -173,22 +169,6 @@ class Predictor:
 
 
 def first_token_s(by: Constants, prompt_s: float, step_s: float, batch: int) -> float:
-    """Seconds to the first token of one of ``batch`` running requests, without the queue for a place among them."""
+    """Seconds to the first token of one of ``batch`` running requests, without the wait for a slot."""
     entry = ENTRY_STEPS * step_s if batch > 1 else 0.0
     return by.t_first + entry + prompt_s * (1 + by.prompts_ahead(batch))
-
-
-def floor_of(steps: tuple[Demand, ...]) -> float:
-    """The least seconds for all of them, one after the other."""
-    return sum(each.floor for each in steps)
-
-
-def _sum(parts: Iterable[StepParts]) -> StepParts:
-    listed = list(parts)
-    return StepParts(
-        weights=sum(each.weights for each in listed),
-        arithmetic=sum(each.arithmetic for each in listed),
-        kv=sum(each.kv for each in listed),
-        links=sum(each.links for each in listed),
-        overhead=sum(each.overhead for each in listed),
-    )

@@ -1,24 +1,158 @@
-"""The demand of any step of one model on one machine, from a few coefficients: for those who predict many."""
+"""What a step asks of a device, as seconds at the machine's peaks, and the seconds that it takes.
+
+    seconds = max(weights / η_m, matrices / η_c) + max(kv / η_k, attention / η_c)
+              + messages / η_l + all-reduces · t_AR + layers · t_layer + t_step + sequences · t_req
+
+with sums in place of the maxima where a machine does not read while it multiplies;
+
+    floor   = max(weights + kv, matrices + attention)
+
+Reading weights and multiplying by them overlap inside each matrix, and so do reading keys and values and attending to
+them; a layer's matrices and its attention follow each other. A ring of N devices sends 2 · (N − 1)/N of a message over
+each link (Patarasuk and Yuan 2009). Shares are at most 1 and times not negative, so seconds ≥ floor."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
 
+from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec, read_positions, visible
+from twofold.core.values import Arithmetic
 from twofold.planner.count.linear import StepCost
 from twofold.planner.count.setting import PLAIN, Setting
-from twofold.planner.count.step import SequenceRows, step
-from twofold.planner.machines.machine import Machine
-from twofold.planner.predict.demand import Demand, link_seconds, peak
+from twofold.planner.count.step import SequenceRows, Work, step
+from twofold.planner.machines.machine import INSTEAD, Machine
+from twofold.planner.predict.constants import Constants
+
+Bound = Literal["weights", "arithmetic", "kv", "links", "overhead"]
+
+
+class StepParts(NamedTuple):
+    """Seconds of a step by cause. ``bound`` is the largest part."""
+
+    weights: float
+    arithmetic: float
+    kv: float
+    links: float
+    overhead: float
+
+    @property
+    def seconds(self) -> float:
+        return self.weights + self.arithmetic + self.kv + self.links + self.overhead
+
+    @property
+    def bound(self) -> Bound:
+        return max(get_args(Bound), key=lambda name: float(getattr(self, name)))
+
+    def times(self, steps: float) -> StepParts:
+        """The parts of so many such steps."""
+        return StepParts(*(part * steps for part in self))
+
+    @classmethod
+    def total(cls, steps: Iterable[StepParts]) -> StepParts:
+        """The parts of several steps together."""
+        return cls(*map(sum, zip(*steps, strict=True)))
+
+
+class Demand(NamedTuple):
+    """Seconds at peak on one device, and counts that cost time each. A tuple, because simulations create millions.
+
+    weights      bytes of weights / bandwidth
+    matrices     FLOPs of all matrices / the peak of their arithmetic
+    kv           bytes of keys and values read and written / bandwidth
+    attention    FLOPs of attention / the peak of its arithmetic
+    messages     bytes sent over each link / its bandwidth
+    all_reduces  number of all-reduces
+    """
+
+    weights: float
+    matrices: float
+    kv: float
+    attention: float
+    messages: float
+    all_reduces: int
+    layers: int
+    sequences: int
+
+    @classmethod
+    def of(cls, work: Work, machine: Machine, *, layers: int, sequences: int, how: Setting = PLAIN) -> Demand:
+        """Of a step that was counted with the same ``how``. Raises ParameterError where devices have no link."""
+        matrices = attention = 0.0
+        for each in work.operators:
+            seconds = each.flops / peak(machine, each.arithmetic) if each.flops else 0.0
+            if each.name == "attention":
+                attention += seconds
+            else:
+                matrices += seconds
+        return cls(
+            weights=work.weight_bytes / machine.bandwidth,
+            matrices=matrices,
+            kv=(work.kv_read + work.kv_written) / machine.bandwidth,
+            attention=attention,
+            messages=link_seconds(work.all_reduce_bytes, machine, how.tp),
+            all_reduces=work.all_reduces,
+            layers=layers,
+            sequences=sequences,
+        )
+
+    @property
+    def floor(self) -> float:
+        """The speed of light: all bytes at the peak bandwidth, or all products at the peak, whichever takes longer."""
+        return max(self.weights + self.kv, self.matrices + self.attention)
+
+    def parts(self, by: Constants) -> StepParts:
+        """The seconds of the step by cause."""
+        read, made = self.weights / by.eta_m, self.matrices / by.eta_c
+        kept, attended = self.kv / by.eta_k, self.attention / by.eta_c
+        if by.overlap:
+            read, made = (read, 0.0) if read >= made else (0.0, made)
+            kept, attended = (kept, 0.0) if kept >= attended else (0.0, attended)
+        return StepParts(
+            weights=read,
+            arithmetic=made + attended,
+            kv=kept,
+            links=self.messages / by.eta_l + self.all_reduces * by.t_ar,
+            overhead=self.layers * by.t_layer + by.t_step + self.sequences * by.t_req,
+        )
+
+    def seconds(self, by: Constants) -> float:
+        """The seconds of the step: the sum of ``parts``, without making them."""
+        read, made = self.weights / by.eta_m, self.matrices / by.eta_c
+        kept, attended = self.kv / by.eta_k, self.attention / by.eta_c
+        if by.overlap:
+            work = (read if read >= made else made) + (kept if kept >= attended else attended)
+        else:
+            work = read + made + kept + attended
+        links = self.messages / by.eta_l + self.all_reduces * by.t_ar
+        return work + links + self.layers * by.t_layer + by.t_step + self.sequences * by.t_req
+
+
+def peak(machine: Machine, arithmetic: Arithmetic) -> float:
+    """FLOPs a second in that arithmetic; the slowest known if the data sheet has no figure for it."""
+    wide = (arithmetic, *INSTEAD[arithmetic])
+    return machine.peak(arithmetic) if any(each in machine.peaks for each in wide) else min(machine.peaks.values())
+
+
+def link_seconds(nbytes: float, machine: Machine, devices: int) -> float:
+    """Seconds at peak of an all-reduce of so many bytes between ``devices``."""
+    if devices == 1 or not nbytes:
+        return 0.0
+    if machine.link is None:
+        raise ParameterError(
+            f"No link between several {machine.name} is known.",
+            param="tp",
+            hint="Use one device, or a machine of the table that has links.",
+        )
+    return 2 * (devices - 1) / devices * nbytes / machine.link
 
 
 @dataclass(frozen=True, slots=True)
 class StepPredictor:
-    """Steps of a model on a machine. ``row_s`` and ``logit_row_s`` are seconds of a row's matrices at peak;
-    ``attention_peak`` are the FLOPs a second of its attention.
+    """Steps of a model on a machine, from the few coefficients of ``count.linear``: equal to ``Demand.of`` each step.
 
-    Equal to ``Demand.of`` the same step.
+    ``row_s`` and ``logit_row_s`` are seconds of a row's matrices at peak, ``attention_peak`` FLOPs a second.
     """
 
     cost: StepCost
@@ -45,7 +179,7 @@ class StepPredictor:
         return cls(cost, machine, how, len(shape.layers), row_s, logit_row_s, link_s, attention_peak, bandwidth)
 
     def demand(self, spans: Iterable[tuple[int, SequenceRows]]) -> Demand:
-        """Of one step: so many equal sequences of each kind."""
+        """Of one step, given as (number of sequences, rows of each)."""
         spans = tuple(spans)
         windows = self.cost.windows
         return self.summed(
@@ -66,8 +200,9 @@ class StepPredictor:
         read: Sequence[int],
         prompts: Iterable[tuple[int, SequenceRows]] = (),
     ) -> Demand:
-        """Of one step given as sums. By window, in the order of ``cost.windows``: positions that rows see, and those
-        that sequences read, each once a step. ``prompts``: those of its spans that latent attention may expand."""
+        """Of one step, given as sums. ``attended`` and ``read`` are positions by window, in the order of
+        ``cost.windows``: those that rows see, and those that sequences read, each once a step. ``prompts`` are the
+        spans that latent attention may expand."""
         attention = moved = 0
         matrices = self.row_s * rows + self.logit_row_s * logit_rows
         for each, pairs, positions in zip(self.cost.windows.values(), attended, read, strict=True):
@@ -88,7 +223,7 @@ class StepPredictor:
         )
 
     def decode(self, batch: int, context: int) -> Demand:
-        """Of a step in which ``batch`` sequences get a token; a context counts the row itself."""
+        """Of a step with one row of each of ``batch`` sequences; a context includes the row."""
         return self.demand([(batch, SequenceRows(1, context - 1))])
 
     def prefill(self, new: int, cached: int = 0, batch: int = 1) -> Demand:

@@ -19,8 +19,6 @@ from twofold.core.errors import ParameterError
 
 GOLDEN: Final = (math.sqrt(5) - 1) / 2
 MAX_PARAMETERS: Final = 1e15
-CHINCHILLA_TOKENS: Final = 20
-"""Training tokens for a parameter, as Chinchilla's rule of thumb has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +73,8 @@ class Lifetime:
 
     @property
     def chinchilla_factor(self) -> float:
-        """How many times the tokens of Chinchilla's rule of thumb it is trained on."""
-        return self.training_tokens / (CHINCHILLA_TOKENS * self.parameters)
+        """Training tokens, as a multiple of Chinchilla's rule of thumb: 20 for each parameter."""
+        return self.training_tokens / (20 * self.parameters)
 
 
 def chinchilla(parameters: float, served_tokens: float = 0, law: LossLaw = CHINCHILLA) -> Lifetime:
@@ -133,7 +131,7 @@ def _check(parameters: float, served_tokens: float) -> None:
         )
 
 
-def tell_lifetime(given: Lifetime, best: Lifetime) -> list[str]:
+def lifetime_lines(given: Lifetime, best: Lifetime) -> list[str]:
     """Both models in words."""
     saved = 1 - best.flops / given.flops
     return [
@@ -150,7 +148,7 @@ def _model(life: Lifetime) -> str:
     )
 
 
-def life_as_json(given: Lifetime, best: Lifetime) -> dict[str, Any]:
+def lifetime_document(given: Lifetime, best: Lifetime) -> dict[str, Any]:
     """Both models as plain data."""
     return {
         "schema": "twofold.lifetime/1",

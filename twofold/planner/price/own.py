@@ -24,9 +24,8 @@ from twofold.planner.count.memory import ReplicaMemory
 from twofold.planner.count.setting import PLAIN, Setting
 from twofold.planner.count.step import Work, decode_step, prefill
 from twofold.planner.machines.machine import Machine
-from twofold.planner.predict.constants import Constants
-from twofold.planner.predict.demand import Demand
-from twofold.planner.predict.known import constants_for
+from twofold.planner.predict.constants import Constants, constants_for
+from twofold.planner.predict.steps import Demand
 from twofold.planner.price.workload import DAY_S, MONTH_DAYS, Workload
 
 HOUR_S: Final = 3600

@@ -1,7 +1,6 @@
-"""Prices of the installed genai-prices, as our records: text tokens of every provider that it knows.
+"""Prices of the installed genai-prices, as records of this room: text tokens of every provider.
 
-It is read once and computes nothing here: bills come from ``cost.bill``, whose sums are exact and line by line.
-"""
+It is read once and computes nothing here: bills are those of ``observe.accounting.bill``, exact and line by line."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from twofold.planner.price.catalog import MAKERS, Catalog, catalog_of
 from twofold.planner.price.rates import RATE_KINDS, TIERS, ApiModel, PriceList, Rate, RateKind, Tier
 
 _CONTEXTS: Final = ("processing", "service_tier", "speed")
-"""What a request says of its tier, by genai-prices' words."""
+"""Fields of a request that name its tier, in genai-prices."""
 
 
 def read_published() -> Catalog:
@@ -27,7 +26,7 @@ def read_published() -> Catalog:
 
 
 def _guess(name: str) -> str | None:
-    """What genai-prices takes that name for: its own rules know what providers call their models."""
+    """The key of a name by genai-prices' own rules, which know what providers call their models."""
     provider, _, rest = name.rpartition("/")
     snapshot = DataSnapshot(providers=providers, from_auto_update=False)
     for maker in (provider,) if provider else (*MAKERS, None):
@@ -74,7 +73,7 @@ def _list(priced: Any) -> PriceList:
 
 
 def _utc(moment: time) -> time:
-    """A time of day without an offset is one of UTC already."""
+    """A time of day in UTC, which it is in already without an offset."""
     if moment.tzinfo is None:
         return moment
     return datetime.combine(date(1970, 1, 1), moment).astimezone(UTC).time()

@@ -1,13 +1,11 @@
-"""What an API charges for a model: dollars of a million tokens by kind, by date, by tier and by length of the prompt.
+"""API prices of a model: dollars of a million tokens by kind, date, tier and length of the prompt.
 
-Laws
 - A step in a rate is a cliff: a request whose prompt is longer than ``above`` tokens pays the step's rate for all of
   its tokens of that kind.
-- A kind without a rate is charged as the next wider one: writes for 5 minutes or an hour as writes, writes and reads of
-  the cache as input.
-- The last price list that is in force counts, and the first one where none is. A tier's list changes what it names and
-  leaves the rest as it is.
-"""
+- A kind without a rate costs as much as the next wider one: writes for 5 minutes or an hour as writes, writes and reads
+  of the cache as input.
+- The last price list that is in force counts, and the first one if none is. A tier's list changes only the kinds that
+  it has."""
 
 from __future__ import annotations
 
@@ -35,13 +33,13 @@ _WIDER: Final[Mapping[RateKind, RateKind]] = {
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Dollars of a million tokens; ``steps`` are (above so many prompt tokens, dollars), in rising order."""
+    """Dollars of a million tokens; ``steps`` are (above that many prompt tokens, dollars), ascending."""
 
     base: Decimal
     steps: tuple[tuple[int, Decimal], ...] = ()
 
     def of(self, prompt_tokens: int) -> Decimal:
-        """For a request with a prompt that long, what the cache had included."""
+        """For a request with a prompt of that length, cached tokens included."""
         found = self.base
         for above, price in self.steps:
             if prompt_tokens > above:
@@ -51,7 +49,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class PriceList:
-    """Rates in force from a day on (UTC), or between two hours of each day; always where neither is given."""
+    """Rates in force from a day on (UTC), or between two times of each day; always if neither is given."""
 
     rates: Mapping[RateKind, Rate]
     start: date | None = None
@@ -73,9 +71,9 @@ class ApiModel:
     """A model that a provider sells by the token.
 
     lists           standard prices
-    tiers           what other tiers change of them
-    context         tokens that it takes, where that is known
-    other_charges   what it charges for besides text tokens, by name
+    tiers           changes of them by tier
+    context         longest prompt, if known
+    other_charges   names of charges besides text tokens
     """
 
     provider: str
@@ -90,7 +88,7 @@ class ApiModel:
         return f"{self.provider}/{self.id}"
 
     def rates(self, at: datetime, tier: Tier = "default") -> Mapping[RateKind, Rate]:
-        """Those of a moment. Raises ParameterError where the model has no such tier then."""
+        """Rates at a time. Raises ParameterError if the model has no such tier then."""
         standard = next((each for each in reversed(self.lists) if each.in_force(at)), self.lists[0]).rates
         if tier == "default":
             return standard
@@ -103,7 +101,7 @@ class ApiModel:
         return found
 
     def prices(self, prompt_tokens: int, at: datetime, tier: Tier = "default") -> TokenPrices:
-        """What a request with a prompt of so many tokens pays for a million of each kind."""
+        """Prices of a million tokens of each kind, for a request with a prompt of so many tokens."""
         rates = self.rates(at, tier)
         return TokenPrices(
             input=_rate(rates, "input").of(prompt_tokens),
@@ -115,7 +113,7 @@ class ApiModel:
         )
 
     def cliffs(self, at: datetime, tier: Tier = "default") -> tuple[int, ...]:
-        """Prompt lengths above which a price is another one."""
+        """Prompt lengths above which a price changes."""
         return tuple(sorted({above for rate in self.rates(at, tier).values() for above, _ in rate.steps}))
 
     def known_tiers(self, at: datetime) -> Iterator[Tier]:

@@ -1,9 +1,8 @@
-"""What a trace of real requests costs at an API: each request by its own lengths, through a cache as the API has one.
+"""A trace of real requests at an API: each request by its own lengths, through the provider's prompt cache.
 
 Prompts share pieces (``twofold.bench.load``). A request reads the longest prefix of shared pieces that has not expired,
 and writes the others; both restart the time to live. Prefixes shorter than the model's minimum are neither written nor
-read. Prices are exact for every request, cliffs included.
-"""
+read. Prices are exact for every request, cliffs included."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from twofold.bench.load.traces.trace import Trace
 from twofold.core.errors import ParameterError
 from twofold.core.request import TTL_SECONDS, TimeToLive
 from twofold.observe.accounting.bill import TokenUsage, token_lines, total_of
-from twofold.planner.price.minimums import min_cached
+from twofold.planner.price.catalog import min_cached
 from twofold.planner.price.rates import ApiModel, Tier
 from twofold.planner.price.workload import DAY_S, MONTH_DAYS, Workload
 
@@ -27,9 +26,9 @@ ONE: Final = Decimal(1)
 
 @dataclass(frozen=True, slots=True)
 class TracedCost:
-    """What the requests of a trace cost, all together: ``plain`` without a cache, ``cached`` with one.
+    """All requests of a trace together: ``plain`` dollars without a cache, ``cached`` dollars with one.
 
-    fresh, read, written, output   tokens, as the cache had them
+    fresh, read, written, output   tokens, with the cache
     seconds                        from the first arrival to the last
     """
 
@@ -49,26 +48,26 @@ class TracedCost:
 
     @property
     def read_share(self) -> float:
-        """The share of the prompts' tokens that the cache had."""
+        """Share of the prompts' tokens that were cached."""
         return self.read / self.prompt if self.prompt else 0.0
 
     @property
     def saved_share(self) -> float:
-        """What the cache saves of the cost; negative where it costs more than it saves."""
+        """Share of the cost that the cache saves; negative where it costs more than it saves."""
         return float(1 - self.cached / self.plain) if self.plain else 0.0
 
     @property
     def per_request(self) -> float:
-        """Of the mean request, with the cache."""
+        """Dollars of the mean request, with the cache."""
         return float(self.cached) / self.requests
 
     def per_month(self, total: Decimal) -> float:
-        """A month at the trace's rate. A trace of one moment has none."""
+        """A month at the trace's rate; NaN for a trace without duration."""
         days = float(MONTH_DAYS)
         return float(total) * DAY_S * days / self.seconds if self.seconds else float("nan")
 
     def workload(self, tier: Tier) -> Workload:
-        """The mean request. Raises ParameterError for a trace of one moment, which has no rate."""
+        """The mean request. Raises ParameterError for a trace without duration, which has no rate."""
         if not self.seconds:
             raise ParameterError(
                 "All requests of the trace arrive at once.", param="trace", hint="Use a trace that spans some time."
@@ -84,9 +83,9 @@ class TracedCost:
 
 
 def traced_cost(model: ApiModel, trace: Trace, ttl: TimeToLive, at: datetime, tier: Tier = "default") -> TracedCost:
-    """What a trace's requests cost by the prices of a moment. Raises ParameterError for a tier that the model lacks.
+    """The requests of a trace by the prices of a moment. Raises ParameterError for a tier that the model lacks.
 
-    Later turns of sessions arrive when nobody knows beforehand, and are left out.
+    Later turns of sessions are not counted: when they arrive depends on the server.
     """
     cache = _PieceCache(TTL_SECONDS[ttl], min_cached(model.name))
     plain = cached = Decimal(0)
@@ -110,14 +109,14 @@ def _usage(whole: TokenUsage, read: int, written: int, ttl: TimeToLive) -> Token
 
 
 class _PieceCache:
-    """When each beginning of a prompt expires; beginnings are known by the keys of their pieces, in order."""
+    """When each prefix expires; a prefix is known by the keys of its pieces, in order."""
 
     def __init__(self, ttl_s: float, least: int) -> None:
         self._ttl_s, self._least = ttl_s, least
         self._expires: dict[tuple[int, int], float] = {}
 
     def ask(self, pieces: Iterable[Shared], now: float) -> tuple[int, int]:
-        """Tokens that a request which begins with ``pieces`` reads, and tokens that it writes."""
+        """Tokens that a request with these pieces reads, and tokens that it writes."""
         read = total = 0
         fits = True
         for place, end in self._places(pieces):
@@ -129,7 +128,7 @@ class _PieceCache:
         return (read, total - read) if read >= self._least else (0, total)
 
     def _places(self, pieces: Iterable[Shared]) -> Iterator[tuple[tuple[int, int], int]]:
-        """Each beginning, and its tokens."""
+        """Each prefix, and its tokens."""
         before, total = 0, 0
         for piece in pieces:
             total += piece.tokens

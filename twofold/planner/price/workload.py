@@ -1,8 +1,21 @@
-"""What a workload costs by the token: a request, a day, a month, with a prefix that a cache keeps or without.
+"""What a workload costs by the token: a request, a day, a month, with a cached prefix, without, or compressed.
 
 A request either reads its prefix from the cache or, on a miss, writes it: both are billed exactly, line by line, and
-the mean is taken by the share that misses (``caching``). All tokens after the prefix are fresh input.
-"""
+the mean is weighted by the share that misses. All tokens after the prefix are fresh input. In units of the input price,
+with writing costing w and reading r:
+
+    reads after which a write has paid     (w − 1) / (1 − r)
+    mean cost of a token of the prefix     m · w + (1 − m) · r, where the share m of the requests misses
+    misses of Poisson arrivals             e^(−λT) if a read restarts the time to live T, else 1 / (1 + λT)
+    of a session of n requests             (w + (n − 1) · r) / n
+    it pays                                where m < (1 − r) / (w − r)
+
+Gaps of Poisson arrivals are exponential: one exceeds T with e^(−λT); and if reads do not restart T, the entry serves λT
+arrivals on average, and the next one misses (renewal reward). A compressor drops all but one of x tokens:
+
+    saved by a request                     S · p · (1 − 1/x), S tokens at p each
+    saved against a cached prefix          S · p · (r − 1/x), and so only where x > 1/r: compressed text depends on the
+                                           question, and a prefix that changes is in no cache"""
 
 from __future__ import annotations
 
@@ -17,23 +30,71 @@ from twofold.core.errors import ParameterError
 from twofold.core.request import TTL_SECONDS, TimeToLive
 from twofold.observe.accounting.bill import ROUNDED, Bill, TokenUsage, token_lines
 from twofold.observe.accounting.prices import TokenPrices
-from twofold.planner.price.caching import CacheCost, miss_share
-from twofold.planner.price.minimums import min_cached
+from twofold.planner.price.catalog import min_cached
 from twofold.planner.price.rates import ApiModel, Tier
 
 DAY_S: Final = 86_400
 MONTH_DAYS: Final = Decimal(365) / 12
 
 Caching = Literal["off", "on", "too short"]
-"""``too short``: the prefix has fewer tokens than the model keeps, and every request pays for it as fresh."""
+"""``too short``: the prefix is shorter than the model's minimum, and every request pays for it as fresh input."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCost:
+    """Costs of writing a token to the cache and of reading it, in units of the price of input."""
+
+    write: float
+    read: float
+
+    @classmethod
+    def of(cls, prices: TokenPrices, ttl: TimeToLive) -> CacheCost:
+        """By an API's prices, for entries of that time to live. Raises ParameterError if input is free."""
+        if not prices.input:
+            raise ParameterError("Input is free, so a cache saves nothing.", param="model")
+        write = {"5m": prices.cache_write_5m, "30m": prices.cache_write_30m, "1h": prices.cache_write_1h}[ttl]
+        return cls(float(write / prices.input), float(prices.cache_read / prices.input))
+
+    @property
+    def break_even_reads(self) -> float:
+        """Reads after which a write has cost no more than no cache; infinite where reading saves nothing."""
+        return (self.write - 1) / (1 - self.read) if self.read < 1 else math.inf
+
+    @property
+    def max_misses(self) -> float:
+        """The share of misses below which a cache pays."""
+        return 1.0 if self.write <= 1 else (1 - self.read) / (self.write - self.read)
+
+    def mean(self, miss: float) -> float:
+        """Cost of a token of the prefix, with that share of misses."""
+        return miss * self.write + (1 - miss) * self.read
+
+    def session(self, requests: int) -> float:
+        """Cost of a token of the prefix in a session: the first request writes it, the others read it."""
+        return self.mean(1 / requests)
+
+    def longest_gap_s(self, ttl_s: float, *, refreshed: bool = True) -> float:
+        """Mean seconds between Poisson arrivals below which a cache pays."""
+        most = self.max_misses
+        if most >= 1:
+            return math.inf
+        if most <= 0:
+            return 0.0
+        return ttl_s / -math.log(most) if refreshed else ttl_s / (1 / most - 1)
+
+
+def miss_share(per_second: float, ttl_s: float, *, refreshed: bool = True) -> float:
+    """Share of Poisson arrivals that miss; ``refreshed``: a read restarts the time to live."""
+    lived = per_second * ttl_s
+    return math.exp(-lived) if refreshed else 1 / (1 + lived)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Requests that are alike: ``prefix_tokens`` of the ``input_tokens`` begin all of them and are to be cached.
+    """Equal requests whose first ``prefix_tokens`` of ``input_tokens`` are the same and are to be cached.
 
-    They arrive at random (Poisson); or in sessions of ``session`` requests, each with a prefix of its own, whose gaps
-    the cache survives.
+    They arrive at random (Poisson), or in sessions of ``session`` requests: each session has its own prefix, and its
+    gaps are shorter than the time to live.
     """
 
     input_tokens: int
@@ -58,13 +119,13 @@ class Workload:
 
     @property
     def miss_share(self) -> float:
-        """The share of the requests that find no prefix in the cache."""
+        """Share of the requests that miss the cache."""
         if self.session is not None:
             return 1 / self.session
         return miss_share(self.requests_per_day / DAY_S, TTL_SECONDS[self.ttl])
 
     def usage(self, found: Literal["nothing", "miss", "hit"]) -> TokenUsage:
-        """A request's tokens by what they cost."""
+        """Tokens of a request by price."""
         rest = self.input_tokens - self.prefix_tokens
         match found:
             case "nothing":
@@ -78,7 +139,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class ApiCost:
-    """What a workload costs at an API: ``plain`` is a request without a cache, ``miss`` and ``hit`` are those with."""
+    """A workload at an API: ``plain`` is a request without a cache, ``miss`` and ``hit`` are requests with one."""
 
     model: ApiModel
     workload: Workload
@@ -116,12 +177,12 @@ class ApiCost:
 
     @property
     def max_saved(self) -> Decimal:
-        """What it would save of a request that never missed."""
+        """What the cache saves of a request that hits."""
         return self.plain.total - self.hit.total if self.caching == "on" else Decimal(0)
 
 
 def api_cost(model: ApiModel, workload: Workload, at: datetime) -> ApiCost:
-    """What a workload costs by the prices of a moment. Raises ParameterError for a tier that the model has not."""
+    """A workload by the prices of a moment. Raises ParameterError for a tier that the model does not have."""
     prices = model.prices(workload.input_tokens, at, workload.tier)
     least = min_cached(model.name)
     caching: Caching = "off" if not workload.prefix_tokens else "too short"
@@ -139,13 +200,13 @@ def _bill(usage: TokenUsage, prices: TokenPrices, tier: Tier) -> Bill:
 
 
 def half_answers(cost: ApiCost) -> Decimal:
-    """What a request saves whose answer is half as long."""
+    """What a request saves if its completion is half as long."""
     output = cost.workload.output_tokens
     return ROUNDED.divide(cost.prices.output * (output - output // 2), Decimal(1_000_000))
 
 
 def caching_options(cost: ApiCost, at: datetime) -> Iterator[ApiCost]:
-    """The workload without a cache, and with every time to live that the model has prices for."""
+    """The workload without a cache, and with each time to live that the model has prices for."""
     workload = cost.workload
     if cost.caching != "on":
         yield cost
@@ -158,14 +219,14 @@ def caching_options(cost: ApiCost, at: datetime) -> Iterator[ApiCost]:
 
 @dataclass(frozen=True, slots=True)
 class Cliff:
-    """A step in a model's prices that the workload's prompts are above: what a request pays for being there."""
+    """A step in a model's prices below the workload's prompts, and what a request pays for exceeding it."""
 
     above: int
     paid: Decimal
 
 
 def cliff_above(cost: ApiCost, at: datetime) -> Cliff | None:
-    """The last step below the prompt's length; None where there is none."""
+    """The last step below the prompt's length, or None."""
     workload = cost.workload
     passed = [above for above in cost.model.cliffs(at, workload.tier) if above < workload.input_tokens]
     if not passed:
@@ -175,5 +236,59 @@ def cliff_above(cost: ApiCost, at: datetime) -> Cliff | None:
 
 
 def cache_cost(cost: ApiCost) -> CacheCost:
-    """What writing and reading cost there, in units of the input price."""
+    """Costs of writing and reading, in units of the input price."""
     return CacheCost.of(cost.prices, cost.workload.ttl)
+
+
+@dataclass(frozen=True, slots=True)
+class Compression:
+    """``ratio`` tokens become one; compressing a prompt costs ``cost``."""
+
+    ratio: float
+    cost: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (0 < self.ratio < math.inf and 0 <= self.cost < math.inf):
+            raise ParameterError(
+                "A compressor has a ratio above 0 and a cost that is not negative.",
+                param="ratio",
+                hint="A ratio of 4 leaves a quarter of the tokens.",
+            )
+
+    def saved(self, tokens: int, price: float, *, cached_at: float = 1.0) -> float:
+        """What it saves of a prompt of so many tokens at ``price`` each; negative where it does not pay.
+
+        ``cached_at``: share of the price that uncompressed tokens cost, if read from a cache.
+        """
+        return tokens * price * (cached_at - 1 / self.ratio) - self.cost
+
+
+def min_ratio(tokens: int, price: float, cost: float = 0.0, *, cached_at: float = 1.0) -> float:
+    """The ratio above which it pays; infinite if none does."""
+    full = tokens * price
+    rest = cached_at - cost / full if full else 0.0
+    return 1 / rest if rest > 0 else math.inf
+
+
+def compression_saved(cost: ApiCost, compression: Compression) -> float:
+    """What a request with a compressed prompt saves against one with fresh input."""
+    return compression.saved(cost.workload.input_tokens, float(cost.prices.input) / 1e6)
+
+
+@dataclass(frozen=True, slots=True)
+class AgainstCache:
+    """Compressing the prefix instead of reading it from the cache: what a request saves, and the ratio that pays."""
+
+    saved: float
+    min_ratio: float
+
+
+def against_cache(cost: ApiCost, compression: Compression) -> AgainstCache | None:
+    """Compression against the workload's cached prefix; None if none is cached."""
+    if cost.caching != "on" or not cost.prices.input:
+        return None
+    price, read, tokens = float(cost.prices.input) / 1e6, cache_cost(cost).read, cost.workload.prefix_tokens
+    return AgainstCache(
+        compression.saved(tokens, price, cached_at=read),
+        min_ratio(tokens, price, compression.cost, cached_at=read),
+    )

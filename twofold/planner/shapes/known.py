@@ -1,21 +1,22 @@
-"""Well-known models by name, as the fields of their published configurations that sizes depend on.
+"""Models by name: a file, a folder, an alias of a model in the cache, or a row of the table of well-known models.
 
-The source is the Hugging Face repository with the configuration, or a paper. DeepSeek's and MiniMax's layers that
-predict further tokens are not counted: a server may leave them out. Gemma and Mistral Small are counted without their
-vision towers.
-"""
+A row has the fields of a published configuration that sizes depend on, and its source: the Hugging Face repository with
+the configuration, or a paper. DeepSeek's and MiniMax's layers that predict further tokens are not counted: a server may
+omit them. Gemma and Mistral Small are counted without their vision towers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Final
 
-from twofold.core.errors import ModelNotFoundError, closest_match
+from twofold.core.errors import ModelNotFoundError, TwofoldError, closest_match
 from twofold.core.model import Formats, GatedFFN, GroupedAttention, LayerSpec, ModelSpec, PlainFFN
 from twofold.core.values import FP8_BLOCK, FP32, INT4, MXFP4, grouped
-from twofold.models.config import read_config
+from twofold.formats.fetch.names import ALIASES
+from twofold.models.config import read_config, read_config_file
 
 K: Final = 1024
 Row = tuple[str, str, int, int, int, int, int, int, int, Mapping[str, object]]
@@ -142,7 +143,7 @@ FORMATS: Final[Mapping[str, Formats]] = {
     "gpt-oss-120b": Formats(special=tuple((name, MXFP4) for name in _EXPERT_MATRICES)),
     "minimax-m2.5": Formats(FP8_BLOCK, special=(("router", FP32), ("router.bias", FP32))),
 }
-"""How the layers of models are published that are not in bf16."""
+"""Formats of the layers of models that are not published in bf16."""
 
 OTHER_NAMES: Mapping[str, str] = {
     "meta-llama-3-8b": "llama-3-8b",
@@ -166,10 +167,10 @@ OTHER_NAMES: Mapping[str, str] = {
     "kimi-k2.5": "kimi-k2",
     "qwen3-coder-next": "qwen3-next-80b-a3b",
 }
-"""Names in use for models of the same sizes."""
+"""Other names of models of the same sizes."""
 
 SUFFIXES = ("-instruct", "-chat", "-it", "-base", "-pt", "-thinking", "-2507")
-"""Endings of names that change a model's training and not its sizes."""
+"""Endings of names that say nothing about sizes."""
 
 
 @lru_cache(maxsize=1)
@@ -200,7 +201,7 @@ def _read(kind: str, row: Row) -> ModelSpec:
 
 
 def _without_configuration() -> Iterator[ModelSpec]:
-    """Models of kinds that are in papers only, or in configurations that nothing here reads."""
+    """Models that only papers describe, or configurations that `read_config` does not know."""
     mpt = LayerSpec(GroupedAttention(32, 32, 128), PlainFFN(16_384))
     yield ModelSpec("mpt-7b", 4096, 50_432, 2 * K, (mpt,) * 32, tied_head=True, source="mosaicml/mpt-7b")
     # 13B as in "Transformer Inference Arithmetic" (Chen 2022): 40 layers of 5,120, a feed-forward of four times that.
@@ -214,7 +215,7 @@ def find_shape(name: str) -> ModelSpec:
     """The model of that name: ``llama-3-70b``, ``meta-llama/Llama-3.1-8B-Instruct``.
 
     Case, the organisation before a slash, and endings such as ``-instruct`` do not matter.
-    Raises ModelNotFoundError with the nearest names.
+    Raises ModelNotFoundError with the closest name.
     """
     shapes = known_shapes()
     plain = name.strip().lower().replace("_", "-").rsplit("/", 1)[-1]
@@ -232,3 +233,44 @@ def find_shape(name: str) -> ModelSpec:
         hint=(f"The nearest is {close!r}. " if close else "")
         + "Name a GGUF file, a config.json or its folder for any other model.",
     )
+
+
+def resolve_shape(name: str) -> ModelSpec:
+    """The shape of a GGUF file, a config.json, the folder of one, an alias's file in the cache, or a known model.
+
+    A file's shape is named after the file or the alias. Raises ModelNotFoundError with the closest name,
+    FormatError for a damaged file.
+    """
+    path = Path(name).expanduser()
+    file = model_file(name)
+    if file is not None:
+        return replace(read_shape(file), name=name if name in ALIASES else path.stem)
+    if path.suffix == ".json" or (path / "config.json").is_file():
+        return read_config_file(path)
+    return find_shape(name)
+
+
+def read_shape(path: Path) -> ModelSpec:
+    """The sizes of a model file. Raises what ``open_model`` and ``describe_model`` raise."""
+    # Reading files needs NumPy, which takes longer to load than the rest of this module.
+    from twofold.formats.open import open_model  # noqa: PLC0415
+    from twofold.models.read import describe_model  # noqa: PLC0415
+
+    with open_model(path) as file:
+        return describe_model(file)
+
+
+def model_file(name: str) -> Path | None:
+    """The GGUF file of that path, or an alias's in the cache; None if there is none."""
+    path = Path(name).expanduser()
+    if path.suffix == ".gguf":
+        return path
+    if name not in ALIASES:
+        return None
+    from twofold.formats.fetch.sources import locate  # noqa: PLC0415 - start-up time
+    from twofold.host.paths import CacheFolders  # noqa: PLC0415
+
+    try:
+        return locate(name, cache=CacheFolders.of().models).path
+    except (TwofoldError, OSError):
+        return None

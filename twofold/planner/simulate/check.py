@@ -1,26 +1,24 @@
-"""A simulation against a measurement: the requests of a ``twofold bench`` document, asked of a simulated engine.
+"""A simulation against a measurement: the requests of a ``twofold bench`` document, sent to a simulated engine.
 
-Of each run the requests that were answered are replayed as they were due, with the prompt, cached and output tokens
-that the server counted. Prompts share what the document says that they share, or as much as was found cached. Where a
-closed loop was measured, no more jobs are open at once than it had clients.
-"""
+The answered requests of each run are replayed when they were due, with the prompt, cached and output tokens that the
+server counted. Prompts share what the document says that they share, or as much as was cached. Of a closed loop no more
+jobs are open at once than it had clients."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from twofold.bench.load.base import Outcome, Shared
 from twofold.core.errors import FormatError, unreadable
-from twofold.planner.simulate.figures import Floats, Quantiles, per_token
+from twofold.planner.explain.sources import DocumentFields
+from twofold.planner.simulate.figures import NAMES, Floats, Quantiles, per_token, time_words
 from twofold.planner.simulate.fleet import simulate
-from twofold.planner.simulate.jobs import SimulatedJob
-from twofold.planner.simulate.records import Replica
+from twofold.planner.simulate.jobs import Replica, SimulatedJob
 from twofold.planner.simulate.route import RoundRobin
 
 BENCH_SCHEMA: Final = "twofold.bench/1"
@@ -29,18 +27,13 @@ WRITE_ONE: Final = "Write one: twofold bench -o FILE.json"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """One run: what was asked, and (jobs,) TTFT and TPOT in seconds; no number where a request has none."""
+    """One run: its jobs, and (jobs,) TTFT and TPOT in seconds, NaN for a request without. ``max_open``: its clients."""
 
-    load: Mapping[str, Any]
+    max_open: int | None
     jobs: tuple[SimulatedJob, ...]
     ttft: Floats
     tpot: Floats
     left_out: int
-
-    @property
-    def max_open(self) -> int | None:
-        concurrency = self.load.get("concurrency")
-        return concurrency if isinstance(concurrency, int) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +50,15 @@ class PercentileError:
         return (self.simulated - self.measured) / self.measured if self.measured else 0.0
 
 
-def read_bench(path: Path) -> tuple[Mapping[str, Any], tuple[MeasuredRun, ...]]:
-    """The document and its runs. FormatError for what is none, or holds no answered request."""
+def read_bench(path: Path) -> tuple[DocumentFields, tuple[MeasuredRun, ...]]:
+    """The document and its runs. Raises FormatError for another file, or one without an answered request."""
     try:
-        document = json.loads(path.read_bytes())
+        document = DocumentFields.parse(path.read_bytes(), path.name, WRITE_ONE)
     except OSError as error:
         raise unreadable(path, error) from error
-    except ValueError as error:
-        raise FormatError(f"{path.name} is not valid JSON: {error}.", hint="Write one: twofold bench -o FILE") from None
-    if not isinstance(document, dict) or document.get("schema") != BENCH_SCHEMA:
+    if document.values.get("schema") != BENCH_SCHEMA:
         raise FormatError(f"{path.name} is not a result of twofold bench ({BENCH_SCHEMA}).", hint=WRITE_ONE)
-    runs = tuple(_measured(run, path) for run in document["runs"])
+    runs = tuple(map(_measured, document.parts("runs")))
     if not any(run.jobs for run in runs):
         raise FormatError(
             f"{path.name} holds no request that was answered and whose tokens the server counted.",
@@ -77,7 +68,7 @@ def read_bench(path: Path) -> tuple[Mapping[str, Any], tuple[MeasuredRun, ...]]:
 
 
 def check(measured: MeasuredRun, replica: Replica, delay_s: float = 0.0) -> tuple[PercentileError, ...]:
-    """Simulates a run and compares P50 and P99 of TTFT and TPOT. ``delay_s`` is what a request takes to get in."""
+    """Simulates a run and compares P50 and P99 of TTFT and TPOT. ``delay_s``: from due to arrival at the replica."""
     found = simulate(_Again(measured), [replica], RoundRobin(), delay_s=delay_s).jobs
     return (
         *_compared("ttft", measured.ttft, np.array(found.first_s) - np.array(found.due_s)),
@@ -93,8 +84,16 @@ def _compared(name: str, measured: Floats, simulated: Floats) -> Iterator[Percen
             yield PercentileError(name, percentile, before, after)
 
 
+def compared_lines(found: tuple[PercentileError, ...]) -> Iterator[str]:
+    """A measurement beside its simulation."""
+    yield f"{'':10}{'measured':>12}{'simulated':>12}{'error':>9}"
+    for each in found:
+        label = f"{NAMES[each.measure]} {each.percentile.upper()}"
+        yield f"{label:10}{time_words(each.measured):>12}{time_words(each.simulated):>12}{each.error:>+9.1%}"
+
+
 class _Again:
-    """The jobs of a run, asked as they were."""
+    """The jobs of a run, due as they were."""
 
     follows = False
 
@@ -106,34 +105,33 @@ class _Again:
         return iter(self._jobs)
 
     def ended(self, job: SimulatedJob, outcome: Outcome, ended_s: float) -> SimulatedJob | None:  # noqa: ARG002 - the seam
-        """Nothing: every request of the document stands by itself."""
+        """None: no request of the document depends on another."""
         return None
 
 
-def _measured(run: Mapping[str, Any], path: Path) -> MeasuredRun:
-    requests = run.get("requests")
-    if not isinstance(requests, list):
-        raise FormatError(f"{path.name}: a run has no list of requests.", hint=WRITE_ONE)
-    kept = [request for request in requests if _counts(request)]
-    kept.sort(key=lambda request: (request["due_s"], request["index"]))
+def _measured(run: DocumentFields) -> MeasuredRun:
+    requests = run.parts("requests")
+    kept = [request for request in requests if _answered(request)]
+    kept.sort(key=lambda request: (request.number("due_s"), request.count("index")))
+    load = run.part("load")
     return MeasuredRun(
-        run.get("load", {}),
+        load.count("concurrency") if load is not None and "concurrency" in load else None,
         tuple(_job(index, request) for index, request in enumerate(kept)),
-        np.array([request["ttft_s"] for request in kept], np.float64),
-        np.array([np.nan if request["tpot_s"] is None else request["tpot_s"] for request in kept], np.float64),
+        np.array([request.number("ttft_s") for request in kept], np.float64),
+        np.array([request.number("tpot_s") if "tpot_s" in request else np.nan for request in kept], np.float64),
         len(requests) - len(kept),
     )
 
 
-def _counts(request: Mapping[str, Any]) -> bool:
+def _answered(request: DocumentFields) -> bool:
     needed = ("prompt_tokens", "output_tokens", "ttft_s", "due_s")
-    return request.get("outcome") == "ok" and all(request.get(name) is not None for name in needed)
+    return request.optional_text("outcome") == "ok" and all(name in request for name in needed)
 
 
-def _job(index: int, request: Mapping[str, Any]) -> SimulatedJob:
-    prompt, output = request["prompt_tokens"], max(1, request["output_tokens"])
-    session = request.get("session")
-    shared = min(prompt, max(request.get("shared_tokens") or 0, request.get("cached_tokens") or 0))
-    if session is not None:
-        return SimulatedJob(index, request["due_s"], prompt, output, (), -1 - session)
-    return SimulatedJob(index, request["due_s"], prompt, output, (Shared(0, shared),) if shared else (), index)
+def _job(index: int, request: DocumentFields) -> SimulatedJob:
+    prompt, output = request.count("prompt_tokens"), max(1, request.count("output_tokens"))
+    due_s = request.number("due_s")
+    if "session" in request:
+        return SimulatedJob(index, due_s, prompt, output, (), -1 - request.count("session"))
+    shared = min(prompt, max(request.count("shared_tokens", 0), request.count("cached_tokens", 0)))
+    return SimulatedJob(index, due_s, prompt, output, (Shared(0, shared),) if shared else (), index)

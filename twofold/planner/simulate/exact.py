@@ -24,10 +24,8 @@ from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import Sequence
 from twofold.engine.scheduler.step_time import StepTimeModel
 from twofold.planner.count.step import SequenceRows
-from twofold.planner.simulate.jobs import SimulatedJob, spans
-from twofold.planner.simulate.records import Busy, Done
-from twofold.planner.simulate.setting import EngineSetting
-from twofold.planner.simulate.steps import StepSeconds, StepSize
+from twofold.planner.simulate.jobs import Busy, Done, SimulatedJob, spans
+from twofold.planner.simulate.setting import EngineSetting, StepSeconds, StepSize
 
 MAX_TOKEN: Final = (1 << 30) - 1
 PARAMS: Final = SamplingParams(temperature=0, ignore_eos=True)
@@ -172,7 +170,7 @@ def tokens_of(job: SimulatedJob) -> tuple[array[int], int]:
 def _scheduler(setting: EngineSetting) -> Scheduler:
     groups = [GroupSize(group.window, group.blocks) for group in setting.groups]
     manager = BlockManager(groups, setting.block_size, prefix_caching=setting.prefix_caching)
-    step_time = StepTimeModel(setting.lessons)
+    step_time = StepTimeModel(setting.step_samples)
     budget: Budget = FixedBudget(setting.rows)
     if setting.tpot_target_s is not None:
         budget = LiveBudget(step_time, setting.tpot_target_s, setting.itl_limit_s)

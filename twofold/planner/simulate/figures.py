@@ -1,32 +1,33 @@
-"""What a simulation found: percentiles by nearest rank, goodput, hits, how busy replicas were.
+"""Figures of a simulation: percentiles by nearest rank, goodput, cache hits, utilization of replicas.
 
 The percentile q of values is the least of them that at least the share q of them does not exceed; a job that could not
 run is infinitely slow in every measure. TTFT and E2E count from when a job was due. TPOT is (last − first) /
-(tokens − 1), of answers of at least two tokens.
-"""
+(tokens − 1), of completions of at least two tokens."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from twofold.planner.plan.slo import Slo
+from twofold.planner.plan.traffic import Slo
 from twofold.planner.simulate.fleet import Simulated
-from twofold.planner.simulate.records import Busy, Columns
+from twofold.planner.simulate.jobs import Busy, Columns
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 SCHEMA: Final = "twofold.simulate/1"
 PER_MILLE: Final = (500, 900, 950, 990, 999)
+NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "queue": "queue"}
 
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """Of one measure, in seconds. ``mean`` is that of the finite values. None where there are no values."""
+    """Quantiles of a measure in seconds, None without values. ``mean`` is that of the finite values."""
 
     n: int
     mean: float | None
@@ -51,7 +52,7 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedGoodput:
-    """``attainment``: the share of jobs within all limits; ``met``: whether that is as high as it should be."""
+    """``attainment``: share of jobs within all limits; ``met``: whether it is that of the SLO."""
 
     slo: str
     attainment: float
@@ -61,11 +62,11 @@ class SimulatedGoodput:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Of the replicas of one kind, together. Shares are of all their time until the last token of all.
+    """The replicas of one kind together. Shares are of all their time until the last token of the simulation.
 
-    prefill, decode, mixed  in steps of prompts alone, of answers alone, of both
-    kv_mean, kv_most        share of the KV blocks that was held while there were steps, and the most of any replica
-    rows_a_step             tokens computed in a step, on average
+    prefill, decode, mixed  in steps of prompts alone, of decoding alone, of both
+    kv_mean, kv_most        share of the KV blocks in use during steps, and the most of any replica
+    rows_a_step             mean tokens computed in a step
     """
 
     replicas: int
@@ -78,10 +79,31 @@ class Usage:
     steps: int
     rows_a_step: float
 
+    @classmethod
+    def of(cls, replicas: tuple[Busy, ...], blocks: int, seconds: float) -> Usage:
+        """Of replicas with ``blocks`` KV blocks each, over ``seconds``."""
+        time = seconds * len(replicas)
+        prefill, decode, mixed = (
+            sum(getattr(each, f"{kind}_s") for each in replicas) for kind in ("prefill", "decode", "mixed")
+        )
+        steps = sum(each.steps for each in replicas)
+        busy = prefill + decode + mixed
+        return cls(
+            replicas=len(replicas),
+            prefill=_rate(prefill, time),
+            decode=_rate(decode, time),
+            mixed=_rate(mixed, time),
+            idle=max(0.0, 1 - _rate(busy, time)) if time else 1.0,
+            kv_mean=_rate(sum(each.block_s for each in replicas), busy * blocks),
+            kv_most=max(each.max_blocks for each in replicas) / blocks,
+            steps=steps,
+            rows_a_step=_rate(sum(each.prefill_rows + each.decode_rows for each in replicas), steps),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class SimulatedFigures:
-    """``queue`` is from due to admitted; ``waiting_mean`` and ``waiting_most`` are how many jobs were between these."""
+    """``queue`` is from due to admitted; ``waiting_mean`` and ``waiting_most`` count jobs between these."""
 
     requests: int
     refused: int
@@ -102,7 +124,7 @@ class SimulatedFigures:
     goodput: SimulatedGoodput | None
 
     def plain(self) -> dict[str, Any]:
-        """Plain data for JSON: what has no bound is None."""
+        """Plain data for JSON; infinite values are None."""
         return _plain(asdict(self))
 
 
@@ -139,7 +161,7 @@ def figures(found: Simulated, blocks: int, slo: Slo | None = None) -> SimulatedF
 
 
 def per_token(jobs: Columns) -> Floats:
-    """(jobs,) TPOT; no number where an answer has one token."""
+    """(jobs,) TPOT in seconds; NaN for a completion of one token."""
     first, last, output = np.array(jobs.first_s), np.array(jobs.last_s), np.array(jobs.output)
     never = ~np.isfinite(last)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -161,37 +183,15 @@ def _goodput(slo: Slo, ttft: Floats, tpot: Floats, e2e: Floats, seconds: float) 
 def _usages(found: Simulated, blocks: int, seconds: float) -> dict[str, Usage]:
     split = found.prefill_replicas
     if split == len(found.busy):
-        return {"replicas": _usage(found.busy, blocks, seconds)}
+        return {"replicas": Usage.of(found.busy, blocks, seconds)}
     return {
-        "prefill": _usage(found.busy[:split], blocks, seconds),
-        "decode": _usage(found.busy[split:], blocks, seconds),
+        "prefill": Usage.of(found.busy[:split], blocks, seconds),
+        "decode": Usage.of(found.busy[split:], blocks, seconds),
     }
 
 
-def _usage(replicas: tuple[Busy, ...], blocks: int, seconds: float) -> Usage:
-    time = seconds * len(replicas)
-    prefill = sum(each.prefill_s for each in replicas)
-    decode = sum(each.decode_s for each in replicas)
-    mixed = sum(each.mixed_s for each in replicas)
-    steps = sum(each.steps for each in replicas)
-    rows = sum(each.prefill_rows + each.decode_rows for each in replicas)
-    held = sum(each.block_s for each in replicas)
-    busy = prefill + decode + mixed
-    return Usage(
-        replicas=len(replicas),
-        prefill=_rate(prefill, time),
-        decode=_rate(decode, time),
-        mixed=_rate(mixed, time),
-        idle=max(0.0, 1 - _rate(busy, time)) if time else 1.0,
-        kv_mean=_rate(held, busy * blocks),
-        kv_most=max(each.max_blocks for each in replicas) / blocks,
-        steps=steps,
-        rows_a_step=_rate(rows, steps),
-    )
-
-
 def _most_between(began: Floats, ended: Floats) -> int:
-    """The most jobs that were at once between these moments; who ends when another begins is gone."""
+    """Most jobs at once between these times; a job that ends when another begins does not count."""
     kept = np.isfinite(ended) & (ended > began)
     moments = np.concatenate([began[kept], ended[kept]])
     changes = np.concatenate([np.ones(int(kept.sum()), int), -np.ones(int(kept.sum()), int)])
@@ -211,3 +211,53 @@ def _bounded(value: object) -> object:
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
     return {name: _bounded(each) for name, each in values.items()}
+
+
+def lines(found: SimulatedFigures) -> Iterator[str]:
+    """The figures as lines for a terminal."""
+    refused = f", {found.refused:,} rejected as too large" if found.refused else ""
+    yield (
+        f"{found.requests:,} requests in {time_words(found.seconds)}{refused}: {found.requests_per_s:.4g} requests/s, "
+        f"{found.output_tokens_per_s:,.0f} output tokens/s"
+    )
+    yield f"{'':8}{'P50':>10}{'P90':>10}{'P95':>10}{'P99':>10}{'P99.9':>10}{'max':>10}"
+    for name, label in NAMES.items():
+        yield _row(label, getattr(found, name))
+    yield (
+        f"prompts  {found.cached_share:.1%} of {found.prompt_tokens:,} tokens cached; "
+        f"{found.preemptions:,} preemptions; {found.waiting_mean:.3g} waiting on average, max {found.waiting_most:,}"
+    )
+    for name, usage in found.usage.items():
+        yield _usage(name, usage)
+    if found.goodput is not None:
+        verdict = "met" if found.goodput.met else "missed"
+        yield (
+            f"goodput  {found.goodput.requests_per_s:.4g} requests/s within {found.goodput.slo}: "
+            f"{found.goodput.attainment:.2%}, {verdict}"
+        )
+
+
+def _row(label: str, values: Quantiles) -> str:
+    shown = (values.p50, values.p90, values.p95, values.p99, values.p99_9, values.max)
+    return f"{label:8}" + "".join(f"{time_words(value):>10}" for value in shown)
+
+
+def _usage(name: str, usage: Usage) -> str:
+    count = f"{usage.replicas} " if usage.replicas > 1 else ""
+    return (
+        f"{count}{name}: {usage.prefill:.1%} prefill, {usage.decode:.1%} decode, {usage.mixed:.1%} both, "
+        f"{usage.idle:.1%} idle; {usage.rows_a_step:.3g} tokens per step; KV {usage.kv_mean:.1%} on average, "
+        f"max {usage.kv_most:.1%}"
+    )
+
+
+def time_words(seconds: float | None) -> str:
+    """1.25 s, 380 ms, 12.5 µs."""
+    if seconds is None:
+        return "—"
+    if math.isinf(seconds):
+        return "∞"
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f"{seconds / scale:.4g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"

@@ -18,8 +18,7 @@ from itertools import count
 from typing import Final, Protocol
 
 from twofold.bench.load.base import Outcome
-from twofold.planner.simulate.jobs import SimulatedJob
-from twofold.planner.simulate.records import Busy, Columns, Done, Replica
+from twofold.planner.simulate.jobs import Busy, Columns, Done, Replica, SimulatedJob
 from twofold.planner.simulate.route import LeastLoaded, Router
 
 ROUND: Final = 4096

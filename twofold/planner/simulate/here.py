@@ -36,10 +36,10 @@ def this_machine(path: Path, options: EngineOptions) -> Scenario:
     )
 
 
-def setting_of(config: EngineConfig, lessons: tuple[StepSample, ...] = ()) -> EngineSetting:
+def setting_of(config: EngineConfig, step_samples: tuple[StepSample, ...] = ()) -> EngineSetting:
     """The engine's configuration; its places in host memory are left out, so that nobody is swapped.
 
-    ``lessons`` are what its live budget begins with.
+    ``step_samples`` are what its live budget begins with.
     """
     live = config.token_budget == "live"
     return EngineSetting(
@@ -51,5 +51,5 @@ def setting_of(config: EngineConfig, lessons: tuple[StepSample, ...] = ()) -> En
         prefix_caching=config.prefix_caching,
         tpot_target_s=config.tpot_target_s if live else None,
         itl_limit_s=config.itl_limit_s if live else None,
-        lessons=lessons if live else (),
+        step_samples=step_samples if live else (),
     )

@@ -13,8 +13,7 @@ from hashlib import blake2b
 from typing import ClassVar, Final, Literal, Protocol, TypeAlias, get_args
 
 from twofold.core.errors import ParameterError, closest_match
-from twofold.planner.simulate.jobs import SimulatedJob
-from twofold.planner.simulate.records import Replica
+from twofold.planner.simulate.jobs import Replica, SimulatedJob
 
 RouterName: TypeAlias = Literal["round-robin", "least-loaded", "affinity", "longest-match"]
 

@@ -14,10 +14,9 @@ from twofold.planner.predict.constants import Constants
 from twofold.planner.simulate.exact import ExactReplica
 from twofold.planner.simulate.fast.replica import FastReplica
 from twofold.planner.simulate.fleet import Handover, Simulated, Source, simulate
-from twofold.planner.simulate.records import Replica
+from twofold.planner.simulate.jobs import Replica
 from twofold.planner.simulate.route import make_router
-from twofold.planner.simulate.setting import EngineSetting
-from twofold.planner.simulate.steps import PredictedSteps
+from twofold.planner.simulate.setting import EngineSetting, PredictedSteps
 
 MAX_REPLICAS: Final = 10_000
 

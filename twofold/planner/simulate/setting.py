@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.kv_layout import KVLayout
@@ -12,7 +12,10 @@ from twofold.core.model import ModelSpec
 from twofold.engine.scheduler.step_time import StepShape
 from twofold.planner.count.memory import ReplicaMemory
 from twofold.planner.count.setting import PLAIN, Setting
+from twofold.planner.count.step import SequenceRows
 from twofold.planner.machines.machine import Machine
+from twofold.planner.predict.constants import Constants, constants_for
+from twofold.planner.predict.steps import StepPredictor
 
 DEFAULT_SEQUENCES: Final = 256
 DEFAULT_ROWS: Final = 2048
@@ -37,7 +40,7 @@ class EngineSetting:
     context           most tokens of a prompt with its answer
     prefix_caching    whether prompts find what others computed
     tpot_target_s     None: prompts get all rows that are left. Else the live budget, which keeps this
-    lessons           measured steps that the live budget begins with
+    step_samples           measured steps that the live budget begins with
     """
 
     groups: tuple[Blocks, ...]
@@ -48,7 +51,7 @@ class EngineSetting:
     prefix_caching: bool = True
     tpot_target_s: float | None = None
     itl_limit_s: float | None = None
-    lessons: tuple[tuple[StepShape, float], ...] = ()
+    step_samples: tuple[tuple[StepShape, float], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("sequences", "rows", "block_size", "context"):
@@ -110,3 +113,40 @@ def _share_out(
         narrow.append(Blocks(window, max(0, min(most, int(pool * WINDOW_SHARE / len(windows)) // sizes[window]))))
     left = pool - sum(each.blocks * sizes[each.window] for each in narrow)
     return (Blocks(widest, max(0, int(left // sizes[widest]))), *narrow)
+
+
+class StepSize(NamedTuple):
+    """What a step's time depends on. ``sequences`` have rows in it.
+
+    ``attended`` and ``read`` are by window, in the order of the model's ``windows``: positions that rows see, and
+    positions that sequences read, each once a step. ``prompts`` are the chunks of prompts: so many of each.
+    """
+
+    rows: int
+    logit_rows: int
+    sequences: int
+    attended: tuple[int, ...]
+    read: tuple[int, ...]
+    prompts: tuple[tuple[int, SequenceRows], ...] = ()
+
+
+StepSeconds: TypeAlias = Callable[[StepSize], float]
+
+
+class PredictedSteps:
+    """Seconds of a model's steps on ``how.tp`` machines that work together: ``StepPredictor.summed`` by the constants.
+
+    ``windows`` are those of its layers, None for layers that see everything; ``first_s`` is what a request takes to
+    get in.
+    """
+
+    def __init__(
+        self, shape: ModelSpec, machine: Machine, constants: Constants | None = None, how: Setting = PLAIN
+    ) -> None:
+        self._steps, self._by = StepPredictor.of(shape, machine, how), constants or constants_for(machine, shape)
+        self.windows = tuple(self._steps.cost.windows)
+        self.first_s = float(self._by.t_first)
+
+    def __call__(self, size: StepSize) -> float:
+        """Seconds of a step."""
+        return self._steps.summed(*size).seconds(self._by)

@@ -8,11 +8,9 @@ from typing import Final, Literal
 
 from twofold.bench.draw.form import duration
 from twofold.planner.explain.levers.base import Assumptions, Lever, LeverRefusal
-from twofold.planner.explain.levers.model import model_levers
-from twofold.planner.explain.levers.prompt import prompt_levers
-from twofold.planner.explain.levers.serving import serving_levers
-from twofold.planner.explain.levers.storage import storage_levers
-from twofold.planner.explain.scenario import GOALS, Goal, ScenarioFigures, UniformScenario, times
+from twofold.planner.explain.levers.model import model_levers, storage_levers
+from twofold.planner.explain.levers.serving import prompt_levers, serving_levers
+from twofold.planner.explain.scenario import GOALS, Goal, ScenarioFigures, UniformScenario
 from twofold.planner.explain.waterfall import PhaseName, prefill_parts, queue_of
 from twofold.planner.predict.request import Prediction
 
@@ -103,12 +101,12 @@ def _gains(before: ScenarioFigures, after: ScenarioFigures) -> dict[Goal, float]
 
 def _parts(scenario: UniformScenario, found: Prediction) -> dict[str, float]:
     """Seconds of the whole answer by what they go to. What came to a phase beside its parts is its overhead."""
-    first, rest = prefill_parts(scenario, found), times(found.decode, scenario.further)
+    first, rest = prefill_parts(scenario, found), found.decode.times(scenario.further)
     decode = scenario.further * (found.tpot - found.interference)
     parts = {"queue": queue_of(scenario, found), "stalls": scenario.further * found.interference}
     for phase, own, seconds in (("prefill", first, first.seconds), ("decode", rest, decode)):
         scale = seconds / own.seconds if own.seconds else 0.0
-        for name in ("weights", "arithmetic", "kv", "links", "overhead"):
+        for name in own._fields:
             parts[f"{phase} {name}"] = getattr(own, name) * scale
     return parts
 

@@ -21,12 +21,9 @@ from twofold.core.model import read_positions, visible
 from twofold.engine.scheduler.blocks import HORIZON, MIN_AHEAD
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.simulate.fast.cache import CountedCache
-from twofold.planner.simulate.fast.decodes import Decodes, Running
-from twofold.planner.simulate.fast.line import Lines, steps_begun, stretch
-from twofold.planner.simulate.jobs import SimulatedJob
-from twofold.planner.simulate.records import Busy, Done
-from twofold.planner.simulate.setting import EngineSetting
-from twofold.planner.simulate.steps import StepSeconds, StepSize
+from twofold.planner.simulate.fast.decodes import Decodes, Lines, Running, steps_begun, stretch
+from twofold.planner.simulate.jobs import Busy, Done, SimulatedJob
+from twofold.planner.simulate.setting import EngineSetting, StepSeconds, StepSize
 
 NEVER: Final = math.inf
 

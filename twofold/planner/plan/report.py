@@ -1,17 +1,142 @@
-"""Plans and answers as lines of text. Sizes are in units of 10⁹ bytes."""
+"""Plans and answers about memory, as lines for a terminal and as plain data for JSON.
+
+Bytes are of each device, GB are 10⁹ bytes; a time without a bound is null."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
 
 from twofold.bench.draw import Axis, Chart, Dots, Guide, Label, Mark, StepLine, duration, number, plot, share
 from twofold.core.units import count
+from twofold.planner.count.memory import DeviceMemory
+from twofold.planner.plan.choices import Configuration
 from twofold.planner.plan.fitting import FitResult
-from twofold.planner.plan.plan import CapacityPlan, Estimate
+from twofold.planner.plan.plan import CapacityPlan, Estimate, PlanRefusal
 from twofold.planner.plan.search import PlanStudy, SearchPoint, measured_errors
-from twofold.planner.plan.slo import Slo
-from twofold.planner.plan.traffic import Traffic
+from twofold.planner.plan.traffic import Slo, Traffic
 from twofold.planner.predict.errors import error_words
+
+SCHEMA: Final = "twofold.plan/1"
+FIT_SCHEMA: Final = "twofold.plan-fit/1"
+
+
+def study_document(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> Mapping[str, Any]:
+    """The ``shown`` cheapest plans, the frontier, and why other configurations were refused."""
+    return {
+        "schema": SCHEMA,
+        "slo": asdict(slo),
+        "traffic": traffic_document(traffic),
+        "tried": study.tried,
+        "plans": [plan_document(plan) for plan in study.plans[:shown]],
+        "frontier": [asdict(point) for point in study.frontier],
+        "refusals": [_refusal(each) for each in study.refusals],
+    }
+
+
+def traffic_document(traffic: Traffic) -> Mapping[str, Any]:
+    """Means over requests."""
+    kinds = traffic.kinds
+    return {
+        "rate": traffic.rate,
+        "input_tokens": traffic.mean(kind.prompt for kind in kinds),
+        "cached_share": traffic.cached_share,
+        "output_tokens": traffic.mean(kind.output for kind in kinds),
+        "decode_context": traffic.context,
+        "longest_request": traffic.longest,
+    }
+
+
+def plan_document(plan: CapacityPlan) -> Mapping[str, Any]:
+    return {
+        **_configuration(plan.configuration),
+        **asdict(plan.count),
+        "devices": plan.devices,
+        "dollars_per_hour": plan.cost,
+        "dollars_per_million_output_tokens": plan.cost_per_million,
+        "source": plan.source,
+        "attained": plan.attained,
+        **{name: _estimate(each) for name, each in plan.estimates().items()},
+        "meets_with_error": plan.sure,
+        "batch": plan.batch,
+        "batch_limit": plan.batch_limit,
+        "prompt_share": plan.prompt_share,
+        "memory": room_document(plan.room) | {"kv_bytes_per_token": plan.token_bytes, "sequences": plan.sequences},
+        "reasons": list(plan.reasons),
+    }
+
+
+def room_document(room: DeviceMemory) -> dict[str, int]:
+    """Bytes by part of a device's memory."""
+    return {f"{name}_bytes": size for name, size in asdict(room).items()}
+
+
+def fit_document(found: FitResult, others: Iterable[FitResult]) -> Mapping[str, Any]:
+    """Whether a model fits, as it was asked and in other ways."""
+    return {"schema": FIT_SCHEMA, **fit_result_document(found), "ways": [fit_result_document(each) for each in others]}
+
+
+def fit_result_document(found: FitResult) -> Mapping[str, Any]:
+    asked = found.question
+    return {
+        "model": asked.shape.name,
+        "hardware": asked.machine.name,
+        "tp": asked.tp,
+        "weights": found.weights,
+        "kv": asked.kv.name,
+        "context": asked.context,
+        "concurrency": asked.concurrency,
+        "fits": found.fits,
+        "memory": room_document(found.room),
+        "needed_kv_bytes": found.needed,
+        "missing_bytes": found.missing,
+        "sequences": found.sequences,
+        "longest_context": found.longest,
+    }
+
+
+def _configuration(configuration: Configuration) -> Mapping[str, Any]:
+    guessing = configuration.speculation
+    return {
+        "model": configuration.shape.name,
+        "hardware": configuration.machine.name,
+        "tp": configuration.tp,
+        "weights": configuration.weights,
+        "kv": configuration.how.kv.name,
+        "chunk": None if configuration.split else configuration.chunk,
+        "split": configuration.split,
+        "speculation": guessing
+        and {
+            "drafts": guessing.drafts,
+            "acceptance": guessing.acceptance,
+            "draft": guessing.draft.name if guessing.draft else None,
+        },
+    }
+
+
+def _estimate(found: Estimate) -> Mapping[str, Any]:
+    band = found.band
+    return {
+        "mean_s": _bounded(found.mean),
+        "at_attainment_s": _bounded(found.at),
+        "floor_s": found.floor,
+        "low_s": band and _bounded(band[0]),
+        "high_s": band and _bounded(band[1]),
+    }
+
+
+def _refusal(refusal: PlanRefusal) -> Mapping[str, Any]:
+    found = {**_configuration(refusal.configuration), "bound": refusal.bound, "why": refusal.why}
+    if refusal.measure:
+        found |= {"measure": refusal.measure, "value_s": refusal.value, "limit_s": refusal.limit}
+    return found
+
+
+def _bounded(seconds: float) -> float | None:
+    return seconds if math.isfinite(seconds) else None
+
 
 COLUMNS = (
     "$/h",
@@ -31,7 +156,7 @@ WAYS = ("TP", "weights", "KV", "weights/device", "free for KV", "sequences", "ma
 
 
 def frontier_chart(study: PlanStudy, slo: Slo, *, priced: bool = True) -> Chart:
-    """Nothing is below and left of the line. ``priced``: cost is dollars an hour, else devices."""
+    """TPOT against cost of the Pareto front. ``priced``: cost is dollars an hour, else devices."""
     points = [(point.cost, point.tpot) for point in study.frontier]
     titles = [f"{point.name}, {point.count}" for point in study.frontier]
     marks: list[Mark] = [
@@ -55,7 +180,7 @@ def frontier_chart(study: PlanStudy, slo: Slo, *, priced: bool = True) -> Chart:
 
 
 def _names(study: PlanStudy) -> Iterator[tuple[SearchPoint, str]]:
-    """The points that meet the SLO, each with the parts of its name that not all of them share."""
+    """The points that meet the SLO, each with the parts of its name that differ between them."""
     met = [point for point in study.frontier if point.met]
     parts = [point.name.split(" · ") for point in met]
     shared = set.intersection(*map(set, parts)) if len(parts) > 1 else set()
@@ -63,8 +188,8 @@ def _names(study: PlanStudy) -> Iterator[tuple[SearchPoint, str]]:
         yield point, " · ".join(word for word in words if word not in shared)
 
 
-def tell_study(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> Iterator[str]:
-    """The cheapest plans in a table, the first one's reasons, and the frontier."""
+def study_lines(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> Iterator[str]:
+    """The cheapest plans in a table, the reasons for the first one, and the frontier."""
     kinds = traffic.kinds
     yield (
         f"{traffic.rate:g} requests/s, on average {traffic.mean(kind.prompt for kind in kinds):,.0f} prompt tokens "
@@ -76,7 +201,8 @@ def tell_study(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> Iter
         "differ only in step size once. Cheapest first:"
     )
     yield ""
-    yield from table(COLUMNS, [_row(plan, several_models(study)) for plan in study.plans[:shown]])
+    several = len({plan.configuration.shape.name for plan in study.plans}) > 1
+    yield from _table(COLUMNS, [_row(plan, several) for plan in study.plans[:shown]])
     yield ""
     best = study.plans[0]
     yield f"About the first ({best.configuration.name}):"
@@ -84,19 +210,16 @@ def tell_study(study: PlanStudy, traffic: Traffic, slo: Slo, shown: int) -> Iter
     yield f"  Settings: --max-num-seqs {best.batch_limit} --max-num-batched-tokens {best.configuration.chunk}."
     yield error_words(measured_errors(best.configuration))
     if best.source == "simulation":
-        yield f"~ marks estimates from means and variances; the others were simulated: {_attained(best)}."
+        met = f"the first met the SLO in {best.attained or 0.0:.1%} of requests"
+        yield f"~ marks estimates from means and variances; the others were simulated: {met}."
     else:
         yield "~ marks estimates from means and variances, without a simulation."
     yield ""
     yield plot(frontier_chart(study, slo, priced=best.cost is not None))
 
 
-def several_models(study: PlanStudy) -> bool:
-    return len({plan.configuration.shape.name for plan in study.plans}) > 1
-
-
-def tell_answer(answer: FitResult, others: Sequence[FitResult]) -> Iterator[str]:
-    """The bytes line by line, whether it fits, and what would."""
+def fit_lines(answer: FitResult, others: Sequence[FitResult]) -> Iterator[str]:
+    """The bytes of each part, whether they fit, and ways that do."""
     asked, room = answer.question, answer.room
     yield (
         f"{asked.shape.name} on {asked.tp} × {asked.machine.name}: {answer.weights} weights, {asked.kv.name} keys and "
@@ -114,12 +237,7 @@ def tell_answer(answer: FitResult, others: Sequence[FitResult]) -> Iterator[str]
         yield f"The model supports contexts of up to {asked.shape.context_length:,} tokens."
     yield ""
     yield f"Sequences of {asked.context:,} tokens that fit, and the longest context at concurrency {asked.concurrency}:"
-    rows = [_way(other) for other in others]
-    yield from table(WAYS, rows)
-
-
-def _attained(plan: CapacityPlan) -> str:
-    return f"the first met the SLO in {plan.attained or 0.0:.1%} of requests"
+    yield from _table(WAYS, [_way(other) for other in others])
 
 
 def _detail(answer: FitResult, name: str) -> str:
@@ -176,8 +294,8 @@ def _gb(size: float) -> str:
     return f"{size / 1e9:,.1f} GB"
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns that are as wide as what is in them; numbers to the right."""
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Right-aligned columns as wide as their contents."""
     widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
     for row in (head, *rows):
         cells = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
