@@ -33,7 +33,7 @@ from twofold.core.step import (
     TableChange,
     TokenConstraint,
 )
-from twofold.engine.executor import run_step
+from twofold.engine.engine import run_step
 
 VOCAB = 300
 GREEDY = SamplingParams(temperature=0)

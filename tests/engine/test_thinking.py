@@ -15,7 +15,7 @@ from tests.engine.conftest import VOCAB, MakeLLM
 from twofold.core.errors import ParameterError
 from twofold.core.params import SamplingParams, StructuredOutputsParams, ThinkingParams
 from twofold.engine.grammar.compile import GrammarCompiler
-from twofold.engine.grammar.form import AnswerForm
+from twofold.engine.grammar.source import AnswerForm
 from twofold.engine.grammar.thinking import ThinkingConstraint, answer_constraint
 from twofold.engine.llm import LLM
 from twofold.engine.prompts import TokensPrompt

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from twofold.core.errors import FormatError, ModelNotFoundError, UnsupportedModelError
-from twofold.core.quant import BY_NAME
+from twofold.core.values import BY_NAME
 from twofold.formats.gguf import GGML_TYPES, GGUFFile
 
 Fill = Callable[[gguf.GGUFWriter], None]

@@ -11,7 +11,7 @@ from tests.support.described import Described, Shape, describe
 from tests.support.tiny import TinyOptions
 from twofold.core.errors import FormatError, UnsupportedModelError
 from twofold.core.model import FactorScaling, GatedFFN, LinearScaling, ModelSpec, RopeScaling, RopeSpec, YarnScaling
-from twofold.core.quant import BY_NAME
+from twofold.core.values import BY_NAME
 from twofold.models.architectures import ARCHITECTURES
 from twofold.models.gguf import HARMLESS, NEUTRAL
 from twofold.models.ops import TensorRef

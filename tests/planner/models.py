@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from twofold.core.limits import MachineLimits, ReadSpeed
 from twofold.core.model import Formats, GatedFFN, GroupedAttention, LayerSpec, ModelSpec
-from twofold.core.quant import BY_NAME
 from twofold.core.record import SequenceRecord
-from twofold.core.values import ValueFormat
+from twofold.core.values import BY_NAME, ValueFormat
 from twofold.planner.predict.phase import local_steps
 from twofold.planner.predict.steps import StepPredictor
 

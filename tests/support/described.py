@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from tests.support.gguf_writer import RawTensor
 from tests.support.tiny import TinyOptions, tiny_metadata, tiny_tensors
 from twofold.core.model import ModelSpec
-from twofold.core.quant import BY_NAME, QuantFormat
-from twofold.core.stored import ModelSource, StoredTensor
-from twofold.formats.gguf_model import our_name
+from twofold.core.tensors import ModelSource, StoredTensor
+from twofold.core.values import BY_NAME, QuantFormat
+from twofold.formats.gguf import our_name
 from twofold.models.bind import ModelWeights
 from twofold.models.read import read_model
 

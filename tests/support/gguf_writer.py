@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.core.quant import QuantFormat
+from twofold.core.values import QuantFormat
 from twofold.formats.gguf import GGML_TYPES
 
 MetadataItem = bool | int | float | str | Sequence[str] | NDArray[np.generic]

@@ -15,10 +15,8 @@ import numpy as np
 
 from twofold.core.kv_layout import key_value_bytes
 from twofold.core.model import Activation, GroupedAttention, RopeSpec
-from twofold.core.quant import QuantFormat
-from twofold.core.stored import StoredTensor
-from twofold.core.tensors import EMBEDDING, HEAD, layer_and_role
-from twofold.core.values import FP16, ValueFormat
+from twofold.core.tensors import EMBEDDING, HEAD, StoredTensor, layer_and_role
+from twofold.core.values import FP16, QuantFormat, ValueFormat
 from twofold.models.ops import Batch, TensorRef, Wanted
 
 FLOAT_BYTES: Final = 4

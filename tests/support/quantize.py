@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold.backends.reference.dequantize import IQ4_NL_VALUES
-from twofold.core.quant import QuantFormat
+from twofold.core.values import QuantFormat
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]

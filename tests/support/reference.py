@@ -12,7 +12,7 @@ from twofold.backends.reference.dequantize import dequantize
 from twofold.backends.reference.ops import FloatType, PagedCache, ReferenceModel
 from twofold.core.model import ModelSpec
 from twofold.formats.base import ModelFile
-from twofold.formats.gguf_model import our_name
+from twofold.formats.gguf import our_name
 from twofold.formats.open import open_model
 from twofold.models.decoder import forward
 from twofold.models.ops import Batch

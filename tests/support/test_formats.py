@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.quantize import quantize, random_rows
 from twofold.backends.reference.dequantize import dequantize
-from twofold.core.quant import FORMATS, QuantFormat
+from twofold.core.values import FORMATS, QuantFormat
 
 QUANTISED = [fmt for fmt in FORMATS if not fmt.is_float]
 WORST_ERROR = {"Q2_K": 0.4, "Q3_K": 0.25, "Q4_0": 0.12, "IQ4_NL": 0.15}

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from tests.support.gguf_writer import MetadataItem
-from twofold.core.stored import ModelSource
+from twofold.core.tensors import ModelSource
 from twofold.text.tokenizers.metadata import read_vocabulary
 from twofold.text.tokenizers.tokenizer import Tokenizer
 

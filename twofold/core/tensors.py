@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from twofold.core.model import (
     ExpertFFN,
@@ -24,7 +24,7 @@ from twofold.core.model import (
     PlainFFN,
     RecurrentAttention,
 )
-from twofold.core.values import ValueFormat
+from twofold.core.values import QuantFormat, ValueFormat
 
 Split = Literal["none", "rows", "columns", "kv"]
 """How tensor parallelism cuts a tensor: not at all, by outputs, by inputs, or by heads of keys and values."""
@@ -221,3 +221,34 @@ def _gated_sizes(kind: str, size: int, hidden: int) -> Iterator[tuple[str, int, 
     yield f"{kind}_gate", size, hidden
     yield f"{kind}_up", size, hidden
     yield f"{kind}_down", hidden, size
+
+
+SourceKind = Literal["gguf", "config"]
+"""The keys of a source: those of GGUF metadata, or those of Hugging Face configurations."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """The description of a model or of its tokenizer: values by key, and the kind of the keys."""
+
+    kind: SourceKind
+    values: Mapping[str, object]
+
+
+class StoredTensor(Protocol):
+    """A tensor of a file: ``rows`` × ``columns`` values, a vector in one row. ``name`` is the file's own for it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def columns(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def format(self) -> QuantFormat: ...

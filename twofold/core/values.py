@@ -11,8 +11,51 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from twofold.core.errors import ParameterError, closest_match
-from twofold.core.quant import FORMATS as GGUF_FORMATS
-from twofold.core.quant import QuantFormat
+
+
+@dataclass(frozen=True, slots=True)
+class QuantFormat:
+    """A tensor format. Rows are stored as whole blocks of ``block_values`` values in ``block_bytes`` bytes."""
+
+    name: str
+    block_values: int
+    block_bytes: int
+
+    @property
+    def bits_per_weight(self) -> float:
+        return 8 * self.block_bytes / self.block_values
+
+    @property
+    def is_float(self) -> bool:
+        return self.block_values == 1
+
+    def row_bytes(self, columns: int) -> int:
+        """Bytes of one row of ``columns`` values; ``columns`` must be whole blocks."""
+        blocks, rest = divmod(columns, self.block_values)
+        if rest:
+            raise ValueError(f"{columns} columns are not whole {self.name} blocks of {self.block_values}")
+        return blocks * self.block_bytes
+
+
+FORMATS: Final = (
+    QuantFormat("F32", 1, 4),
+    QuantFormat("F16", 1, 2),
+    QuantFormat("Q4_0", 32, 18),
+    QuantFormat("Q4_1", 32, 20),
+    QuantFormat("Q5_0", 32, 22),
+    QuantFormat("Q5_1", 32, 24),
+    QuantFormat("Q8_0", 32, 34),
+    QuantFormat("Q2_K", 256, 84),
+    QuantFormat("Q3_K", 256, 110),
+    QuantFormat("Q4_K", 256, 144),
+    QuantFormat("Q5_K", 256, 176),
+    QuantFormat("Q6_K", 256, 210),
+    QuantFormat("IQ4_NL", 32, 18),
+    QuantFormat("BF16", 1, 2),
+)
+"""The tensor formats of GGUF files, with the sizes of the public GGML block layouts."""
+BY_NAME: Final[dict[str, QuantFormat]] = {f.name: f for f in FORMATS}
+
 
 Arithmetic = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4"]
 """In which numbers products are made: the key of a machine's peak."""
@@ -69,7 +112,7 @@ NVFP4: Final = ValueFormat("nvfp4", 4, "fp4", 16, 1, 1)
 VALUE_FORMATS: Final[Mapping[str, ValueFormat]] = {
     f.name.lower(): f
     for f in (
-        *(ValueFormat.of_gguf(quant) for quant in GGUF_FORMATS),
+        *(ValueFormat.of_gguf(quant) for quant in FORMATS),
         *(FP32, BF16, FP16, FP8, FP8_BLOCK, INT8, W8A8, INT4, NF4, MXFP4, NVFP4),
     )
 }

@@ -21,10 +21,9 @@ from twofold.core.params import BeamSearchParams, RequestParams, SamplingParams
 from twofold.core.request import DEFAULT_OPTIONS, EngineRequest, PoolingParams, RequestOptions, ScoringParams
 from twofold.core.step import Pooling
 from twofold.engine.config import EngineKeywords
-from twofold.engine.llm import DEFAULT_PARAMS
+from twofold.engine.llm import DEFAULT_PARAMS, OpenModel
 from twofold.engine.load import LoadedModel
 from twofold.engine.loop import EngineThread
-from twofold.engine.opened import OpenModel, open_model
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.prompts import Prompt, read_prompts
 from twofold.engine.stream import OutputStream
@@ -88,7 +87,7 @@ class AsyncLLM(OpenModel):
         progress: sources.Progress = sources.SILENT,
         **options: Unpack[EngineKeywords],
     ) -> None:
-        self._start(open_model("AsyncLLM", model, tokenizer, progress, options), MonotonicClock())
+        self._start(self._load(model, tokenizer, progress, options), MonotonicClock())
 
     def _start(self, loaded: LoadedModel, clock: Clock) -> None:
         super()._start(loaded, clock)

@@ -14,28 +14,135 @@ thread.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
+from time import perf_counter
 
 from twofold.backends.base import ModelRunner
 from twofold.core.clock import Clock
 from twofold.core.errors import ParameterError, TwofoldError, WorkerError
 from twofold.core.params import RequestParams, SamplingParams
-from twofold.core.report import Observer
+from twofold.core.report import BlockCounts, Observer, RequestMetrics, StepReport
 from twofold.core.request import DEFAULT_OPTIONS, EngineRequest, RequestOptions, TextOrTokens
-from twofold.core.step import StepOutcome, StepPlan, TokenEvent
-from twofold.engine.executor import run_step
+from twofold.core.step import SequenceOutcome, StepMasks, StepOutcome, StepPlan, TokenConstraint, TokenEvent
 from twofold.engine.grammar.compile import GrammarCompiler
-from twofold.engine.grammar.form import AnswerForm
+from twofold.engine.grammar.source import AnswerForm
 from twofold.engine.inputs import InputProcessor
 from twofold.engine.outputs import OutputDelta, RequestOutput
-from twofold.engine.reports import StepReporter
 from twofold.engine.request import ActiveRequest, EngineState
 from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.text.tokenizers.tokenizer import Tokenizer
+
+
+class StepReporter:
+    """Counts steps and knows when the last one ended."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.observers: list[Observer] = []
+        self.plan_listeners: list[Callable[[StepPlan], None]] = []
+        self._scheduler = scheduler
+        self._number = 0
+        self._ended: float | None = None
+
+    def plan(self, plan: StepPlan) -> None:
+        """Hands a step on that is about to run."""
+        for listener in self.plan_listeners:
+            listener(plan)
+
+    def step(self, plan: StepPlan, outcome: StepOutcome, planned: float, ended: float) -> None:
+        """Reports a step that was planned and had ended at these times."""
+        number, since = self._number, planned if self._ended is None else self._ended
+        self._number += 1
+        self._ended = ended
+        if not self.observers:
+            return
+        spent = outcome.seconds + outcome.moves_s
+        host_s = max(0.0, ended - spent - since)
+        report = self._report(number, plan, outcome, ended - spent, host_s)
+        for observer in self.observers:
+            observer.on_step(report)
+
+    def idle(self) -> None:
+        """Nothing was left to do: the time until the next step is nobody's."""
+        self._ended = None
+
+    def request(self, report: RequestMetrics) -> None:
+        for observer in self.observers:
+            observer.on_request(report)
+
+    def _report(self, number: int, plan: StepPlan, outcome: StepOutcome, started: float, host_s: float) -> StepReport:
+        scheduler = self._scheduler
+        manager = scheduler.manager
+        return StepReport(
+            number=number,
+            started=started,
+            decode_rows=plan.decode_rows,
+            prefill_rows=plan.rows - plan.decode_rows,
+            sequences=len(plan.steps),
+            logit_rows=sum(step.logit_rows for step in plan.steps),
+            moves=len(plan.moves),
+            predicted_s=plan.predicted_s,
+            seconds=outcome.seconds,
+            moves_s=outcome.moves_s,
+            host_s=host_s,
+            forward_s=outcome.forward_s,
+            sample_s=outcome.sample_s,
+            overlap_s=outcome.overlap_s,
+            waiting=scheduler.waiting,
+            running=scheduler.running,
+            blocks=BlockCounts(sum(manager.free), sum(manager.cached), sum(manager.held)),
+        )
+
+
+def run_step(runner: ModelRunner, plan: StepPlan, overlap: Callable[[], None] | None = None) -> StepOutcome:
+    """Computes a step. While its rows are computed, ``overlap`` is called and masks are prepared. An exception of
+    ``overlap`` is raised once the rows are computed.
+    """
+    constraints = plan.constraints
+    overlaps = overlap is not None or bool(constraints)
+    handle = runner.execute(plan, overlap=overlaps)
+    began = perf_counter()
+    try:
+        if overlap is not None:
+            overlap()
+        for constraint in constraints.values():
+            constraint.prepare()
+        all(constraint.wait() for constraint in constraints.values())  # with this thread's core, until one is late
+        overlap_s = perf_counter() - began if overlaps else 0.0
+    finally:
+        handle.wait()
+    masks, settled = _ask(constraints)
+    outcome = handle.result(masks)
+    sequences = outcome.sequences
+    if settled:
+        sequences = tuple(_settled(sequence, settled) for sequence in sequences)
+    return replace(outcome, sequences=sequences, overlap_s=overlap_s)
+
+
+def _ask(constraints: Mapping[int, TokenConstraint]) -> tuple[StepMasks, dict[int, SequenceOutcome]]:
+    """The masks of a step, and the outcomes of sequences that sample nothing: nothing can follow, what may follow is
+    not known yet, or the constraint failed."""
+    allowed, settled = {}, {}
+    for number, constraint in constraints.items():
+        try:
+            if not constraint.wait():
+                settled[number] = SequenceOutcome(number, deferred=True)
+            elif constraint.finished:
+                settled[number] = SequenceOutcome(number, complete=True)
+            elif (mask := constraint.mask()) is not None:
+                allowed[number] = bytes(mask)
+        except TwofoldError as error:
+            settled[number] = SequenceOutcome(number, error=error)
+    return StepMasks(allowed, frozenset(settled)), settled
+
+
+def _settled(computed: SequenceOutcome, settled: Mapping[int, SequenceOutcome]) -> SequenceOutcome:
+    mine = settled.get(computed.sequence_id)
+    return computed if mine is None else replace(mine, prompt_logprobs=computed.prompt_logprobs)
+
 
 Outlet = Callable[[list[OutputDelta]], None]
 

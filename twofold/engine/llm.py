@@ -4,22 +4,79 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
 from twofold.core.clock import Clock, MonotonicClock
 from twofold.core.errors import ParameterError
-from twofold.core.params import BeamSearchParams, RequestParams, SamplingParams
+from twofold.core.params import BeamSearchParams, RequestParams, SamplingParams, check_keywords
 from twofold.core.request import DEFAULT_OPTIONS, PoolingParams, RequestOptions, ScoringParams, TextOrTokens
 from twofold.core.step import Pooling
-from twofold.engine.config import EngineKeywords
+from twofold.engine.config import EngineConfig, EngineKeywords, EngineOptions
 from twofold.engine.engine import Engine
-from twofold.engine.load import LoadedModel
+from twofold.engine.load import LoadedModel, assemble, load_model
 from twofold.engine.loop import EngineClient
-from twofold.engine.opened import OpenModel, open_model
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.prompts import Message, Prompt, read_prompts
 from twofold.formats.fetch import sources
+from twofold.host.paths import CacheFolders
+from twofold.text.tokenizers.tokenizer import Tokenizer
+
+
+class OpenModel:
+    """A loaded model and an engine over it. Whoever makes one calls ``_start``, once."""
+
+    @classmethod
+    def from_loaded(cls, loaded: LoadedModel, clock: Clock | None = None) -> Self:
+        """One over a model that is loaded already; ``close`` lets the model go."""
+        opened = cls.__new__(cls)
+        opened._start(loaded, clock or MonotonicClock())
+        return opened
+
+    def _start(self, loaded: LoadedModel, clock: Clock) -> None:
+        self._loaded = loaded
+        self._engine = assemble(loaded, clock)
+        self._closed = False
+
+    @classmethod
+    def _load(
+        cls,
+        model: str | os.PathLike[str],
+        tokenizer: str | os.PathLike[str] | None,
+        progress: sources.Progress,
+        options: EngineKeywords,
+    ) -> LoadedModel:
+        """Finds a model and loads it, for a class with the keywords of ``LLM``."""
+        check_keywords(cls.__name__, options, (*EngineKeywords.__annotations__, "model", "tokenizer", "progress"))
+        wanted = EngineOptions(**options)
+        folders = CacheFolders.of().create()
+
+        def resolved(name: str | os.PathLike[str]) -> Path:
+            return sources.resolve(os.fspath(name), cache=folders.models, progress=progress).path
+
+        return load_model(
+            resolved(model),
+            wanted,
+            tokenizer_path=None if tokenizer is None else resolved(tokenizer),
+            tokenizer_cache=folders.tokenizers,
+            cache=folders.root,
+            chats=True,
+        )
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """The model's description, its configuration, and how long loading and compiling took."""
+        return self._loaded
+
+    @property
+    def config(self) -> EngineConfig:
+        """What it runs with, every automatic choice made."""
+        return self._loaded.config
+
+    def get_tokenizer(self) -> Tokenizer:
+        return self._loaded.tokenizer
+
 
 DEFAULT_PARAMS: Final = SamplingParams()
 
@@ -49,7 +106,7 @@ class LLM(OpenModel):
     ) -> None:
         paced = "tpot_target_ms" in options or "itl_limit_ms" in options
         wanted: EngineKeywords = options if paced else {"token_budget": "fixed", **options}
-        self._start(open_model("LLM", model, tokenizer, progress, wanted), MonotonicClock())
+        self._start(self._load(model, tokenizer, progress, wanted), MonotonicClock())
 
     def _start(self, loaded: LoadedModel, clock: Clock) -> None:
         super()._start(loaded, clock)

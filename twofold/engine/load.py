@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from twofold.backends.base import Backend, ModelRunner
+from twofold.core.clock import Clock
 from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
 from twofold.engine.config import EngineConfig, EngineOptions, resolve, runner_sizes
+from twofold.engine.engine import Engine
+from twofold.engine.kv.manager import BlockManager
+from twofold.engine.scheduler.budget import Budget, FixedBudget, LiveBudget, StepLimits
+from twofold.engine.scheduler.scheduler import Scheduler
+from twofold.engine.scheduler.step_time import StepTimeModel
 from twofold.engine.step_samples import StepSample, read_step_samples
 from twofold.formats.open import open_model
 from twofold.models.read import read_model
@@ -89,3 +96,40 @@ def _other_tokenizer(path: Path, cache: Path | None, chat_template: str | None, 
             hint="Use the tokenizer that comes with the model.",
         )
     return tokenizer
+
+
+def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
+    """An engine on this machine. Where the model takes fewer rows than configured, its own limits count."""
+    config, runner = loaded.config, loaded.runner
+    limits = replace(
+        config.limits,
+        rows=min(config.limits.rows, runner.max_rows),
+        logit_rows=min(config.limits.logit_rows, runner.max_logit_rows),
+    )
+    return Engine(
+        runner,
+        _scheduler(config, limits, loaded.lessons),
+        loaded.tokenizer,
+        clock,
+        vocab_size=runner.vocab_size,
+        context=config.context,
+        seed=config.seed,
+        overlap=config.overlap,
+        keeps_targets=config.token_budget == "live",
+    )
+
+
+def _scheduler(config: EngineConfig, limits: StepLimits, lessons: Sequence[StepSample]) -> Scheduler:
+    step_time = StepTimeModel(lessons)
+    budget: Budget = FixedBudget(limits.rows)
+    if config.token_budget == "live":
+        budget = LiveBudget(step_time, config.tpot_target_s, config.itl_limit_s)
+    manager = BlockManager(config.kv_groups, config.block_size, prefix_caching=config.prefix_caching)
+    return Scheduler(
+        manager,
+        limits,
+        budget=budget,
+        step_time=step_time,
+        windows=[group.window for group in config.kv_groups],
+        max_waiting=config.max_waiting,
+    )

@@ -10,7 +10,7 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.core.stored import ModelSource, StoredTensor
+from twofold.core.tensors import ModelSource, StoredTensor
 
 
 class ModelFile(Protocol):

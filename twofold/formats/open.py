@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from twofold.formats.base import ModelFile
-from twofold.formats.gguf_model import GGUFModel
+from twofold.formats.gguf import GGUFModel
 
 OPENERS: Final[Mapping[str, Callable[[Path], ModelFile]]] = {".gguf": GGUFModel.open}
 """What opens a file, by the ending of its name."""

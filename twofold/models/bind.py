@@ -8,13 +8,13 @@ from typing import Final
 
 from twofold.core.errors import FormatError, UnsupportedModelError
 from twofold.core.model import ModelSpec
-from twofold.core.stored import StoredTensor
 from twofold.core.tensors import (
     EMBEDDING,
     FINAL_NORM,
     HEAD,
     ROPE_TENSORS,
     TOGETHER,
+    StoredTensor,
     Weight,
     in_layer,
     layer_weights,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from twofold.core.model import ModelSpec
-from twofold.core.stored import SourceKind
+from twofold.core.tensors import SourceKind
 from twofold.formats.base import ModelFile
 from twofold.models.bind import ModelWeights, bind
 from twofold.models.gguf import describe_gguf, read_gguf

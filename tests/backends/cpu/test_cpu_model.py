@@ -15,7 +15,7 @@ from tests.support.reference import load_reference_model, one_sequence
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.backends.cpu.kernels.jit import Compiler
 from twofold.backends.cpu.model import CpuOptions
-from twofold.core.quant import FORMATS
+from twofold.core.values import FORMATS
 
 Make = Callable[[TinyOptions], TinyModel]
 Compilers = Callable[[str], Compiler]

@@ -20,8 +20,7 @@ from twofold.backends.cpu import graph
 from twofold.backends.cpu.argmax import StepArgmax
 from twofold.backends.cpu.batch import StepRecord
 from twofold.backends.cpu.cache import KVCache
-from twofold.backends.cpu.fuse import fuse
-from twofold.backends.cpu.graph import Node, Recorder
+from twofold.backends.cpu.graph import Node, Recorder, fuse
 from twofold.backends.cpu.kernels.attention import ITEM_INTS
 from twofold.backends.cpu.kernels.cache import LayerBlock
 from twofold.backends.cpu.kernels.jit import Compiler

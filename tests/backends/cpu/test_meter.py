@@ -8,8 +8,7 @@ import numpy as np
 
 from tests.support.meter import MeterOps, OpCounter, ShapeOnly, meter_step
 from twofold.core.model import GroupedAttention, RopeSpec
-from twofold.core.quant import BY_NAME, QuantFormat
-from twofold.core.values import FP32
+from twofold.core.values import BY_NAME, FP32, QuantFormat
 from twofold.models.ops import Batch, TensorRef, Wanted
 
 

@@ -15,7 +15,7 @@ from tests.support.quantize import quantize
 from twofold.backends.cpu.kernels.jit import Compiler
 from twofold.backends.cpu.kernels.thread_pool import ThreadPool
 from twofold.backends.cpu.weights import PackedMatrix, WeightStore
-from twofold.core.quant import BY_NAME
+from twofold.core.values import BY_NAME
 from twofold.formats.open import open_model
 from twofold.models.ops import TensorRef
 

@@ -12,7 +12,7 @@ from tests.engine.grammar.walks import FORMS, allowed
 from twofold.core.params import ThinkingParams
 from twofold.core.step import TokenConstraint
 from twofold.engine.grammar.compile import GrammarCompiler
-from twofold.engine.grammar.form import AnswerForm
+from twofold.engine.grammar.source import AnswerForm
 from twofold.engine.grammar.thinking import ThinkingConstraint
 
 Make = Callable[[], TokenConstraint]

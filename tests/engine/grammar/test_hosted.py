@@ -19,7 +19,7 @@ from twofold.core.step import TokenConstraint
 from twofold.engine.grammar import compile as compile_module
 from twofold.engine.grammar import hosted
 from twofold.engine.grammar.compile import GrammarCompiler
-from twofold.engine.grammar.form import AnswerForm
+from twofold.engine.grammar.source import AnswerForm
 from twofold.engine.grammar.wire import Advanced, Drop, FromHost, Mask, Pipe
 
 P = StructuredOutputsParams

@@ -8,8 +8,8 @@ import pytest
 
 from tests.engine.kv.texts import BLOCK, begin, found, ids, store
 from twofold.core.step import BlockMove, MoveKind
+from twofold.engine.kv.block_tables import NEVER, AttentionWindow
 from twofold.engine.kv.manager import BlockManager, GroupSize
-from twofold.engine.kv.window import NEVER, AttentionWindow
 
 
 def manager_of(*groups: GroupSize, caching: bool = True) -> BlockManager:

@@ -12,7 +12,7 @@ from tests.support.gguf_writer import MetadataItem, RawTensor, write_gguf
 from tests.support.tiny import TinyModel, TinyOptions, tiny_metadata, tiny_tensors
 from twofold.core.errors import FormatError, ModelNotFoundError, UnsupportedModelError
 from twofold.core.model import ExpertFFN, GatedFFN, GroupedAttention, LatentAttention, ModelSpec
-from twofold.core.quant import BY_NAME
+from twofold.core.values import BY_NAME
 from twofold.planner.count.memory import kv_bytes_per_token, parameters, streamed_bytes, weight_bytes
 from twofold.planner.shapes.known import resolve_shape
 

@@ -6,8 +6,18 @@ import pytest
 
 from twofold.core.errors import ParameterError
 from twofold.core.model import Formats, GatedFFN, GroupedAttention, LayerSpec, ModelSpec
-from twofold.core.quant import FORMATS, QuantFormat
-from twofold.core.values import BF16, FP8_BLOCK, INT4, MXFP4, VALUE_FORMATS, ValueFormat, find_format, grouped
+from twofold.core.values import (
+    BF16,
+    FORMATS,
+    FP8_BLOCK,
+    INT4,
+    MXFP4,
+    VALUE_FORMATS,
+    QuantFormat,
+    ValueFormat,
+    find_format,
+    grouped,
+)
 
 
 @pytest.mark.parametrize("quant", FORMATS, ids=lambda quant: quant.name)

@@ -1,13 +1,14 @@
-"""What a decoder asked for, written down: the operations of a step as a list of nodes.
+"""The operations of a decoder's step, recorded as a list of nodes.
 
-``Recorder`` implements ``Ops`` by remembering. A model is traced once; ``fuse`` then joins nodes that one kernel can do
+``Recorder`` implements ``Ops`` by recording. A model is traced once; ``fuse`` then joins nodes that one kernel computes
 together, and ``program`` turns them into kernel calls. Nodes are compared by identity; a node's inputs are the nodes
 among its fields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from twofold.backends.cpu.kernels.signature import StepFields
@@ -135,7 +136,7 @@ class Softcap(Node):
 
 @dataclass(slots=True)
 class Recorder:
-    """``Ops`` that writes down what is asked, in order."""
+    """``Ops`` that records its calls in order."""
 
     nodes: list[Node] = field(default_factory=list)
 
@@ -175,3 +176,77 @@ class Recorder:
 
     def softcap(self, x: Node, cap: float) -> Node:
         return self._add(Softcap(x.width, x.rows, x, cap))
+
+
+def fuse(nodes: Sequence[Node]) -> list[Node]:
+    """A shorter list, in which nodes that one kernel computes together are joined.
+
+        add(x, linear(y))           →  linear with a residual
+        add(x, norm(y))             →  norm with a residual
+        rope(head_norm(x))          →  rotate
+        store_kv(rope(k), v)        →  rotate into the cache, store values
+
+    Only a result with a single use is absorbed, so nothing is computed twice. The arithmetic stays the same: a sum with
+    a residual rounds where the separate addition would.
+    """
+    return _split_stores(_join_rotations(_join_residuals(list(nodes))))
+
+
+def _uses(nodes: Sequence[Node]) -> Counter[Node]:
+    return Counter(source for node in nodes for source in node.inputs())
+
+
+def _rebuild(nodes: Sequence[Node], replaced: dict[Node, Node]) -> list[Node]:
+    """The list without the replaced nodes; their uses refer to the replacements."""
+    kept = [node for node in nodes if node not in replaced]
+    for node in kept:
+        node.replace_inputs(replaced)
+    return kept
+
+
+def _join_residuals(nodes: list[Node]) -> list[Node]:
+    uses, replaced = _uses(nodes), dict[Node, Node]()
+    order = {node: index for index, node in enumerate(nodes)}
+    for node in nodes:
+        node.replace_inputs(replaced)
+        if not isinstance(node, Add):
+            continue
+        # The sum moves to where its later term is computed: then the other one is there.
+        for target, other in ((node.y, node.x), (node.x, node.y)):
+            if order[other] > order[target]:
+                continue
+            if isinstance(target, Linear | Norm) and uses[target] == 1 and target.residual is None:
+                target.residual = other
+                replaced[node] = target
+                uses[target] = uses[node]
+                break
+    return _rebuild(nodes, replaced)
+
+
+def _join_rotations(nodes: list[Node]) -> list[Node]:
+    uses, replaced, result = _uses(nodes), dict[Node, Node](), []
+    for node in nodes:
+        if not isinstance(node, Rope):
+            result.append(node)
+            continue
+        joined = Rotate(node.width, node.rows, node.x, node.heads, node.rope, None, 0.0, None)
+        norm = node.x
+        if isinstance(norm, HeadNorm) and uses[norm] == 1:
+            result.remove(norm)
+            joined.x, joined.norm, joined.eps = norm.x, norm.weight, norm.eps
+        replaced[node] = joined
+        result.append(joined)
+    return _rebuild(result, replaced)
+
+
+def _split_stores(nodes: list[Node]) -> list[Node]:
+    result: list[Node] = []
+    for node in nodes:
+        if not isinstance(node, StoreKV):
+            result.append(node)
+            continue
+        keys = node.keys
+        assert isinstance(keys, Rotate), "keys are rotated before they are stored"
+        keys.store = node.layer
+        result.append(StoreValues(0, node.rows, node.layer, node.values, keys.heads))
+    return result

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from twofold.backends.cpu.argmax import StepArgmax
 from twofold.backends.cpu.batch import StepRecord
 from twofold.backends.cpu.cache import KVCache
-from twofold.backends.cpu.fuse import fuse
-from twofold.backends.cpu.graph import Linear, Node, Recorder
+from twofold.backends.cpu.graph import Linear, Node, Recorder, fuse
 from twofold.backends.cpu.kernels.attention import scratch_floats
 from twofold.backends.cpu.kernels.cache import LayerBlock
 from twofold.backends.cpu.kernels.jit import Compiler

@@ -23,7 +23,7 @@ from twofold.backends.cpu.kernels.signature import StepFields
 from twofold.backends.cpu.kernels.thread_pool import KernelCall, Program, ThreadPool
 from twofold.backends.cpu.memory import aligned_zeros
 from twofold.core.errors import UnsupportedModelError
-from twofold.core.quant import QuantFormat
+from twofold.core.values import QuantFormat
 from twofold.formats.base import ModelFile
 from twofold.models.ops import TensorRef
 

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.core.quant import QuantFormat
+from twofold.core.values import QuantFormat
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]

@@ -18,9 +18,8 @@ import msgspec
 
 from twofold.core.errors import ResourceError
 from twofold.core.params import StructuredOutputsParams
-from twofold.engine.grammar.form import AnswerForm
 from twofold.engine.grammar.hosted import ForkServer, GrammarHost, HostedGrammar, Inbox
-from twofold.engine.grammar.source import form_of, impossible, portable
+from twofold.engine.grammar.source import AnswerForm, form_of, impossible, portable
 from twofold.engine.grammar.wire import Compile, described
 from twofold.text.tokenizers.tokenizer import Tokenizer
 

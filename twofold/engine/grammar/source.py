@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from llguidance import LLMatcher
 
 from twofold.core.errors import ParameterError
 from twofold.core.json_schema import closed_schema
 from twofold.core.params import StructuredOutputsParams
+from twofold.core.step import TokenConstraint
 from twofold.engine.grammar.gbnf import gbnf_to_lark, is_gbnf
 
 MAX_SOURCE_BYTES: Final = 262_144
@@ -131,3 +132,29 @@ def _unanchored(regex: str) -> str:
     body = regex.removeprefix("^")
     escapes = len(body) - 1 - len(body[:-1].rstrip("\\"))
     return body[:-1] if body.endswith("$") and escapes % 2 == 0 else body
+
+
+class FormConstraint(TokenConstraint, Protocol):
+    """The constraint of an answer that has a form: there is always a mask."""
+
+    def mask(self) -> memoryview:
+        """``TokenConstraint.mask``."""
+        ...
+
+    def fork(self) -> FormConstraint:
+        """``TokenConstraint.fork``."""
+        ...
+
+
+class AnswerForm(Protocol):
+    """A form, compiled. ``enough_tokens`` is how many tokens are known to be enough for an answer."""
+
+    @property
+    def enough_tokens(self) -> int: ...
+
+    def start(self, max_tokens: int) -> FormConstraint:
+        """The constraint of one answer of at most ``max_tokens`` tokens, valid wherever it ends.
+
+        Raises ParameterError if the form needs more tokens than that.
+        """
+        ...

@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 from twofold.core.errors import ParameterError
 from twofold.core.params import ThinkingParams
 from twofold.core.step import ROLLBACK, TokenConstraint
-from twofold.engine.grammar.form import AnswerForm, FormConstraint
+from twofold.engine.grammar.source import AnswerForm, FormConstraint
 
 WORD_BITS: Final = 32
 

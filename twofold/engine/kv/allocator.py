@@ -6,11 +6,10 @@ from array import array
 from collections.abc import Iterable, Sequence
 
 from twofold.core.step import BlockMove, MoveKind
-from twofold.engine.kv.block_tables import BlockTables
+from twofold.engine.kv.block_tables import NEVER, AttentionWindow, BlockTables
 from twofold.engine.kv.pool import BlockPool, blocks_for
 from twofold.engine.kv.radix import ABSENT
 from twofold.engine.kv.tree import PrefixTree
-from twofold.engine.kv.window import NEVER, AttentionWindow
 
 
 class BlockTableAllocator:

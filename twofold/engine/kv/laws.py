@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from twofold.engine.kv.block_tables import BlockTables
+from twofold.engine.kv.block_tables import AttentionWindow, BlockTables
 from twofold.engine.kv.pool import BlockPool
 from twofold.engine.kv.radix import ABSENT, TOKEN_BYTES, RadixNode, Root, path_to
 from twofold.engine.kv.tree import PrefixTree
-from twofold.engine.kv.window import AttentionWindow
 
 
 def check_tree(tree: PrefixTree, pools: Sequence[BlockPool], reaches: Sequence[AttentionWindow]) -> None:

@@ -24,14 +24,12 @@ from operator import gt, le
 from twofold.core.model import ATTENTION_CHUNK
 from twofold.core.step import BlockMove, MoveKind
 from twofold.engine.kv.allocator import BlockTableAllocator
-from twofold.engine.kv.block_tables import BlockTables, Swapped
-from twofold.engine.kv.counters import CacheCounters
+from twofold.engine.kv.block_tables import NEVER, AttentionWindow, BlockTables, Swapped
 from twofold.engine.kv.laws import check_block_tables, check_tree
-from twofold.engine.kv.pins import PinBoard
+from twofold.engine.kv.pins import CacheCounters, PinBoard
 from twofold.engine.kv.pool import BlockPool, SlotPool, blocks_for
 from twofold.engine.kv.radix import ABSENT, TOKEN_BYTES, Path, path_to
 from twofold.engine.kv.tree import PrefixTree
-from twofold.engine.kv.window import NEVER, AttentionWindow
 
 __all__ = ["BlockManager", "BlockTables", "CacheCounters", "GroupSize", "Swapped"]
 

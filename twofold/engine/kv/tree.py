@@ -16,10 +16,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 
-from twofold.engine.kv.counters import CacheCounters
+from twofold.engine.kv.block_tables import AttentionWindow
+from twofold.engine.kv.pins import CacheCounters
 from twofold.engine.kv.pool import BlockPool
 from twofold.engine.kv.radix import ABSENT, TOKEN_BYTES, Path, RadixNode, Root, follow, look_inside, shared
-from twofold.engine.kv.window import AttentionWindow
 
 
 class PrefixTree:

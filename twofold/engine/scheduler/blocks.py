@@ -15,10 +15,9 @@ from typing import Final
 from twofold.core.record import HeldPin
 from twofold.core.request import CachePin
 from twofold.core.step import StepOutcome, StepPlan
-from twofold.engine.kv.block_tables import BlockTables
+from twofold.engine.kv.block_tables import AttentionWindow, BlockTables
 from twofold.engine.kv.manager import BlockManager
 from twofold.engine.kv.pool import blocks_for
-from twofold.engine.kv.window import AttentionWindow
 from twofold.engine.scheduler.sequence import Sequence, SequenceState
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 

@@ -35,8 +35,8 @@ from twofold.core.step import (
     StepPlan,
     TokenEvent,
 )
+from twofold.engine.kv.block_tables import AttentionWindow
 from twofold.engine.kv.manager import BlockManager
-from twofold.engine.kv.window import AttentionWindow
 from twofold.engine.scheduler.blocks import LookAhead, LookAheadAdmission, PreemptionCost, SequenceBlocks, least_urgent
 from twofold.engine.scheduler.budget import Budget, StepBuilder, StepLimits, StepPace
 from twofold.engine.scheduler.queue import (

@@ -20,9 +20,8 @@ from twofold.core.errors import TwofoldError, WorkerError
 from twofold.core.params import SamplingParams
 from twofold.core.report import BlockCounts, EngineSnapshot, PinCounts, RequestMetrics, StepReport
 from twofold.core.request import EngineRequest
-from twofold.engine.assemble import assemble
 from twofold.engine.engine import Engine
-from twofold.engine.load import LoadedModel
+from twofold.engine.load import LoadedModel, assemble
 from twofold.engine.loop import EngineThread
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.server.workers.messages import (

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold.core.errors import FormatError, UnsupportedModelError
-from twofold.core.stored import ModelSource, SourceKind
+from twofold.core.tensors import ModelSource, SourceKind
 from twofold.text.tokenizers.names import names
 
 PREFIX = "tokenizer.ggml."

@@ -20,7 +20,7 @@ from twofold.backends.cpu.kernels.linear import LinearKernel, act_row_bytes
 from twofold.backends.cpu.kernels.pack import pack_kernel
 from twofold.backends.cpu.kernels.signature import StepFields
 from twofold.backends.reference.dequantize import dequantize
-from twofold.core.quant import BY_NAME
+from twofold.core.values import BY_NAME
 
 ROW_BLOCK = 24
 GUARD = 16

@@ -10,7 +10,7 @@ from tests.backends.cpu.kernels.matrices import Matrix
 from twofold.backends.cpu.kernels.embed import FLOAT_FORMATS, embed_kernel
 from twofold.backends.cpu.kernels.layout import PACKINGS
 from twofold.backends.cpu.kernels.signature import StepFields
-from twofold.core.quant import BY_NAME
+from twofold.core.values import BY_NAME
 
 SCALE = 25.298221588134766
 TOKENS = np.array([5, 0, 6, 6, 3], np.int32)

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from tests.backends.cpu.kernels.harness import Machine, assert_same_bits
-from twofold.backends.cpu.kernels.ir import Kernel
+from twofold.backends.cpu.kernels.ir import F32, F32X16, I8X64, I32, I32X16, PTR, Kernel
 from twofold.backends.cpu.kernels.isa import TABLES, Isa, choose
 from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, as_function, host_features
-from twofold.backends.cpu.kernels.types import F32, F32X16, I8X64, I32, I32X16, PTR
 from twofold.core.errors import ParameterError, ResourceError
 
 LANES = 16

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from tests.backends.cpu.kernels.harness import Floats, Machine, assert_same_bits, poisoned
 from twofold.backends.cpu.kernels import math as formulas
-from twofold.backends.cpu.kernels.ir import Kernel, Value
+from twofold.backends.cpu.kernels.ir import F32, F32X16, PTR, Kernel, Type, Value
 from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS
-from twofold.backends.cpu.kernels.types import F32, F32X16, PTR, Type
 
 Formula = Callable[[Kernel, Value], Value]
 Real = NDArray[np.float64]

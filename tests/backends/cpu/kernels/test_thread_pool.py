@@ -13,10 +13,9 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.backends.cpu.kernels.harness import Machine
-from twofold.backends.cpu.kernels.ir import Kernel
+from twofold.backends.cpu.kernels.ir import I64, Kernel
 from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments, StepFields
 from twofold.backends.cpu.kernels.thread_pool import LINE, Control, KernelCall, Program, ThreadPool
-from twofold.backends.cpu.kernels.types import I64
 
 Ints = NDArray[np.int64]
 WORKERS = [1, 2, 3, 4]

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from twofold.backends.cpu.kernels.cache import TILE, block_of, element_bytes, load_elements, table_of
-from twofold.backends.cpu.kernels.ir import Kernel, Value, Var
+from twofold.backends.cpu.kernels.ir import F32, F32X16, I32, I32X16, I64, PTR, Kernel, Value, Var
 from twofold.backends.cpu.kernels.isa import Isa
 from twofold.backends.cpu.kernels.math import exp, tanh
 from twofold.backends.cpu.kernels.rows import float_bits
@@ -40,7 +40,6 @@ from twofold.backends.cpu.kernels.split import (
     merge_state,
     store_result,
 )
-from twofold.backends.cpu.kernels.types import F32, F32X16, I32, I32X16, I64, PTR
 from twofold.core.model import ATTENTION_CHUNK
 
 CHUNK: Final = ATTENTION_CHUNK

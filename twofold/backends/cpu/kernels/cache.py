@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Final, Literal
 
-from twofold.backends.cpu.kernels.ir import Kernel, Value
+from twofold.backends.cpu.kernels.ir import F16, F32, I32, I64, Kernel, Type, Value
 from twofold.backends.cpu.kernels.isa import Isa
 from twofold.backends.cpu.kernels.rows import float_bits, reciprocal_rms
 from twofold.backends.cpu.kernels.signature import (
@@ -26,7 +26,6 @@ from twofold.backends.cpu.kernels.signature import (
     step_count,
     step_pointer,
 )
-from twofold.backends.cpu.kernels.types import F16, F32, I32, I64, Type
 from twofold.core.kv_layout import KV_FORMATS, KVType, key_value_bytes
 from twofold.core.model import RopePairs
 

@@ -15,14 +15,13 @@ from __future__ import annotations
 from typing import Final, get_args
 
 from twofold.backends.cpu.kernels.float_linear import FloatFormat, load_floats
-from twofold.backends.cpu.kernels.ir import Kernel, Value
+from twofold.backends.cpu.kernels.ir import F16, F32, F32X16, I8, I8X64, I16, I32, I32X16, I64, Kernel, Value
 from twofold.backends.cpu.kernels.isa import Isa
 from twofold.backends.cpu.kernels.layout import CHUNK, PACKINGS, Packing
 from twofold.backends.cpu.kernels.raw import RAW, block_at
 from twofold.backends.cpu.kernels.rows import float_bits
 from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments, StepFields, step_pointer
-from twofold.backends.cpu.kernels.types import F16, F32, F32X16, I8, I8X64, I16, I32, I32X16, I64
-from twofold.core.quant import BY_NAME
+from twofold.core.values import BY_NAME
 
 EMBED_FIELDS: Final = ("source", "row_bytes", "blocks", "out", "out_stride", "scale")
 """Arguments, 8 bytes each: the file's rows, ``row_bytes`` apart and ``blocks`` long (values, in a float format);

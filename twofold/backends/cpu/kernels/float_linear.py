@@ -21,14 +21,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from twofold.backends.cpu.kernels.ir import Kernel, Value
+from twofold.backends.cpu.kernels.ir import F16X16, F32, F32X16, I16, I32, I32X16, I64, Kernel, Value
 from twofold.backends.cpu.kernels.isa import Isa
 from twofold.backends.cpu.kernels.layout import PANEL
 from twofold.backends.cpu.kernels.pack import PACK_FIELDS, PACK_POINTERS
 from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments
 from twofold.backends.cpu.kernels.tiles import cover, finish
-from twofold.backends.cpu.kernels.types import F16X16, F32, F32X16, I16, I32, I32X16, I64
-from twofold.core.quant import BY_NAME
+from twofold.core.values import BY_NAME
 
 FloatFormat = Literal["F32", "F16", "BF16"]
 

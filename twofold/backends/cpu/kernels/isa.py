@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from twofold.backends.cpu.kernels.ir import Kernel, Value
-from twofold.backends.cpu.kernels.types import F16, F32, I8, I16, I32, VOID, Type
+from twofold.backends.cpu.kernels.ir import F16, F32, I8, I16, I32, VOID, Kernel, Type, Value
 from twofold.core.errors import ParameterError, closest_match
 
 

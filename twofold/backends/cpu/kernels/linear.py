@@ -28,13 +28,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from twofold.backends.cpu.kernels.ir import Kernel, Value, Var
+from twofold.backends.cpu.kernels.ir import F32, F32X16, I1, I32, I32X16, I64, Kernel, Value, Var
 from twofold.backends.cpu.kernels.isa import Isa
 from twofold.backends.cpu.kernels.layout import CHUNK, Packing
 from twofold.backends.cpu.kernels.panel import Numbers, PackedPanel, UnpackedPanels, unpacked_chunk_bytes
 from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments
 from twofold.backends.cpu.kernels.tiles import cover, finish
-from twofold.backends.cpu.kernels.types import F32, F32X16, I1, I32, I32X16, I64
 
 LINEAR_FIELDS: Final = (
     "acts", "act_stride", "weights", "panel_bytes", "chunks", "out", "out_stride", "bias", "residual", "row_count",

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from twofold.backends.cpu.kernels.ir import Kernel, Value, Var
+from twofold.backends.cpu.kernels.ir import F32, F32X16, F64, I1, I16, I32, I32X16, I64, PTR, Kernel, Value, Var
 from twofold.backends.cpu.kernels.math import exp, log
 from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments
-from twofold.backends.cpu.kernels.types import F32, F32X16, F64, I1, I16, I32, I32X16, I64, PTR
 
 BLOCK: Final = 1024
 LANES: Final = 16

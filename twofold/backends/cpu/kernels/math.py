@@ -14,8 +14,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from twofold.backends.cpu.kernels.ir import Kernel, Value
-from twofold.backends.cpu.kernels.types import I32
+from twofold.backends.cpu.kernels.ir import I32, Kernel, Value
 
 LOG2_E: Final = 1.4426950408889634
 LN2: Final = 0.6931471824645996

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from twofold.backends.cpu.kernels.ir import Kernel, Value
+from twofold.backends.cpu.kernels.ir import F16, Kernel, Value
 from twofold.backends.cpu.kernels.layout import CHUNK, PANEL, SUPER, Packing
 from twofold.backends.cpu.kernels.raw import LOW1, LOW2, LOW4, RAW, block_at
 from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments
-from twofold.backends.cpu.kernels.types import F16
-from twofold.core.quant import BY_NAME
+from twofold.core.values import BY_NAME
 
 PACK_FIELDS = ("source", "row_bytes", "rows", "target", "panel_bytes", "blocks")
 """Arguments of a packing kernel, 8 bytes each: pointers, and counts of bytes, rows and blocks of a row."""

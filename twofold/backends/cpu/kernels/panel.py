@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twofold.backends.cpu.kernels.ir import Kernel, Value
+from twofold.backends.cpu.kernels.ir import F16X16, F32X16, I8X16, I8X64, I16X32, I32X16, Kernel, Value
 from twofold.backends.cpu.kernels.isa import Isa
 from twofold.backends.cpu.kernels.layout import CHUNK, PANEL, SUPER, Packing, Plane
-from twofold.backends.cpu.kernels.types import F16X16, F32X16, I8X16, I8X64, I16X32, I32X16
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from twofold.backends.cpu.kernels.ir import Kernel
+from twofold.backends.cpu.kernels.ir import F32X16, I8X64, I32, I32X16, I64, PTR, Kernel
 from twofold.backends.cpu.kernels.isa import Isa
-from twofold.backends.cpu.kernels.types import F32X16, I8X64, I32, I32X16, I64, PTR
 
 READ_BYTES: Final = 512
 """Bytes a turn of ``read_kernel`` reads."""

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from twofold.backends.cpu.kernels.ir import Kernel, Value
-from twofold.backends.cpu.kernels.types import I8, I32, I64
+from twofold.backends.cpu.kernels.ir import I8, I32, I64, Kernel, Value
 
 LOW4, LOW2, LOW1 = 0x0F0F0F0F, 0x03030303, 0x01010101
 

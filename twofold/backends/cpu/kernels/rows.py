@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from twofold.backends.cpu.kernels.ir import Kernel, Value
+from twofold.backends.cpu.kernels.ir import F32, F32X16, I8X16, I32, I32X16, I64, Kernel, Value
 from twofold.backends.cpu.kernels.layout import CHUNK
 from twofold.backends.cpu.kernels.math import gelu_tanh, silu, tanh
 from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments, StepFields, step_pointer
-from twofold.backends.cpu.kernels.types import F32, F32X16, I8X16, I32, I32X16, I64
 from twofold.core.model import Activation
 
 LANES: Final = 16

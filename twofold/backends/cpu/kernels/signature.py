@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 
-from twofold.backends.cpu.kernels.ir import Kernel, Value
-from twofold.backends.cpu.kernels.types import I64, PTR
+from twofold.backends.cpu.kernels.ir import I64, PTR, Kernel, Value
 
 KERNEL_PARAMETERS = [("args", PTR), ("step", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)]
 

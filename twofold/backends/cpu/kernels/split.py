@@ -12,10 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from twofold.backends.cpu.kernels.ir import Kernel, Value
+from twofold.backends.cpu.kernels.ir import F32, F32X16, I32, I64, Kernel, Value
 from twofold.backends.cpu.kernels.math import exp
 from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments, StepFields, step_pointer
-from twofold.backends.cpu.kernels.types import F32, F32X16, I32, I64
 from twofold.core.kv_layout import KVType
 
 SPLIT: Final = 256

@@ -1,4 +1,4 @@
-"""a persistent thread pool that runs programs of kernels: one call from Python a step.
+"""A persistent thread pool that runs programs of kernels: one call from Python a step.
 
 A **program** is a list of operations; each names a kernel, its arguments, and where its number of units comes from.
 Every worker of the pool walks the same list. Of each operation a worker runs a first share that is always its own, then
@@ -26,6 +26,7 @@ do in Python. Why nothing goes wrong:
 
 from __future__ import annotations
 
+import platform
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,12 +36,74 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from twofold.backends.cpu.kernels.ir import Kernel, Value
+from twofold.backends.cpu.kernels.ir import I1, I32, I64, PTR, Kernel, Value
 from twofold.backends.cpu.kernels.isa import Isa
 from twofold.backends.cpu.kernels.jit import Compiler, as_function
 from twofold.backends.cpu.kernels.signature import StepFields
-from twofold.backends.cpu.kernels.types import I1, I32, I64, PTR
-from twofold.backends.cpu.kernels.waiting import open_gate, wait_at_gate
+
+FIRST_OFFER: Final = 256
+"""Pauses before a worker first offers its core (sched_yield), a power of two; the next after twice as many."""
+SPINS: Final = 8_000
+"""Pauses before a worker sleeps: a third of a millisecond. The other workers are seldom later."""
+FUTEX: Final = {"x86_64": 202, "aarch64": 98}
+"""The number of Linux's system call."""
+WAIT: Final = 128
+WAKE: Final = 129
+"""FUTEX_WAIT and FUTEX_WAKE, for the threads of one process."""
+LONGEST_NS: Final = 1_000_000
+EVERYBODY: Final = 2**31 - 1
+
+
+def open_gate(k: Kernel, gate: Value, number: Value) -> None:
+    """Changes the gate's number and wakes sleepers. Earlier writes are visible to every worker that sees the number.
+
+    A gate is two 8-byte fields: a number, and how many workers sleep until its low half changes. Sleepers are counted
+    without a fence, which would cost each barrier a tenth of a microsecond; so a worker that falls asleep at that very
+    moment may be missed. It wakes up by itself: no sleep is longer than a millisecond.
+    """
+    k.store_release(number, gate)
+    with k.when(k.load_acquire(_sleepers(gate)) > 0):
+        _system_call(k, gate, WAKE, k.lift(EVERYBODY, I64), Value(k, PTR, "null"))
+
+
+def wait_at_gate(k: Kernel, isa: Isa, gate: Value, number: Value) -> None:
+    """Waits until the gate's number is no longer ``number``: spins, offers the core, and at last sleeps.
+
+    Spinning costs nothing while the others compute. If they do not, something else has their core. If it is another
+    worker, offering this core at once helps; if it is a foreign process, leaving this core empty helps, because the
+    operating system then moves the worker there. A worker that only offers its core again and again loses its share in
+    the scheduler and gets no core when it has work: with two foreign processes on two cores a step took forty times as
+    long. So offers become rarer and end in sleep, in Linux's futex (Drepper, "Futexes Are Tricky", 2011). Other systems
+    only offer the core.
+    """
+    waiting, spins = k.var(I1, k.load_acquire(gate).equals(number)), k.var(I64, 0)
+    longest = k.buffer(16)
+    with k.loop_while(waiting):
+        isa.pause(k)
+        spins.set(spins.get() + 1)
+        with k.when((spins.get() >= FIRST_OFFER) & (spins.get() & (spins.get() - 1)).equals(0)):
+            k.call(I32, "sched_yield")
+        with k.when(spins.get() > SPINS):
+            for index, part in enumerate((0, LONGEST_NS)):  # seconds and nanoseconds
+                k.store(k.lift(part, I64), longest + 8 * index)
+            k.fetch_add(_sleepers(gate), 1)
+            _system_call(k, gate, WAIT, number, longest)
+            k.fetch_add(_sleepers(gate), -1)
+        waiting.set(k.load_acquire(gate).equals(number))
+
+
+def _sleepers(gate: Value) -> Value:
+    return gate + 8
+
+
+def _system_call(k: Kernel, gate: Value, operation: int, number: Value, timeout: Value) -> None:
+    call = FUTEX.get(platform.machine()) if platform.system() == "Linux" else None
+    if call is None:
+        k.call(I32, "sched_yield")
+        return
+    zero = k.lift(0, I64)
+    k.call(I64, "syscall", k.lift(call, I64), gate, k.lift(operation, I64), number, timeout, zero, zero)
+
 
 LINE: Final = 64
 SPIN_LIMIT: Final = 20_000

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from twofold.backends.cpu.kernels.ir import Kernel, Value
+from twofold.backends.cpu.kernels.ir import F32X16, I64, Kernel, Value
 from twofold.backends.cpu.kernels.layout import PANEL
 from twofold.backends.cpu.kernels.signature import KernelArguments
-from twofold.backends.cpu.kernels.types import F32X16, I64
 
 
 def cover(k: Kernel, first: Value | int, last: Value, sizes: Sequence[int], tile: Callable[[Value, int], None]) -> None:
