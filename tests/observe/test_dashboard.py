@@ -115,9 +115,9 @@ def test_the_data_source_and_the_model_are_chosen_above() -> None:
 def test_every_family_of_ours_is_shown() -> None:
     names = {name for text in expressions() for name, _ in SERIES.findall(text)}
     shown = names | {re.sub(r"_(total|bucket|sum|count)$", "", name) for name in names}
-    assert {name for name in ServerMetrics().names if name.startswith("twofold:")} <= shown
+    assert {name for name in ServerMetrics().instruments.names if name.startswith("twofold:")} <= shown
 
 
 def test_every_family_of_ours_is_in_the_table() -> None:
     told = set(re.findall(r"`(twofold:\w+?)(?:_total)?`", (ROOT / "deploy" / "README.md").read_text("utf-8")))
-    assert told == {name for name in ServerMetrics().names if name.startswith("twofold:")}
+    assert told == {name for name in ServerMetrics().instruments.names if name.startswith("twofold:")}

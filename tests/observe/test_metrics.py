@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -125,7 +126,8 @@ def test_the_first_token_of_a_whole_answer_is_the_engines(metrics: ServerMetrics
 
 
 def test_answers_of_one_prompt_are_decoded_side_by_side(metrics: ServerMetrics) -> None:
-    four = report(output_tokens=4 * 21, finish_reasons=("stop", "stop", "length", "stop"))
+    one = report(finish_reasons=("stop", "stop", "length", "stop"))
+    four = replace(one, token_times=one.token_times * 4)
     metrics.on_served(served(reports=(four,)))
     page = Scrape(metrics)
     assert page("vllm:request_time_per_output_token_seconds_sum") == pytest.approx(0.02)

@@ -50,7 +50,7 @@ def test_openmetrics_readers_understand_it() -> None:
     body = asyncio.run(metrics.read(PROMETHEUS)).body.decode()
     families: Callable[[str], Iterable[Metric]] = parser.text_string_to_metric_families
     names = {family.name for family in families(body)}
-    assert names == set(metrics.names)
+    assert names == set(metrics.instruments.names)
 
 
 def test_a_page_is_kept_for_a_second() -> None:
@@ -101,6 +101,6 @@ def test_copying_the_numbers_of_a_busy_server_does_not_hold_up_the_loop() -> Non
     times = []
     for _ in range(5):
         began = time.perf_counter()
-        metrics._instruments.still()
+        metrics.instruments.snapshots()
         times.append(time.perf_counter() - began)
     assert min(times) < 0.005

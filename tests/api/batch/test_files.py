@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from twofold.api.batch import journal as journals
 from twofold.api.batch.endpoints import ENDPOINTS, read_body
 from twofold.api.batch.journal import Journal
-from twofold.api.batch.lines import InputLine, LineCall, LineReader, decode_line, read_lines
+from twofold.api.batch.lines import BatchReader, InputLine, LineCall, decode_line, read_lines
 from twofold.api.fields import FieldError
 from twofold.core.clock import VirtualClock
 from twofold.core.errors import ResourceError, UsageError
@@ -101,13 +101,13 @@ def envelope(**changes: Any) -> bytes:
 )
 def test_envelopes_that_are_refused(changes: dict[str, Any], code: str, said: str) -> None:
     with pytest.raises(FieldError) as caught:
-        LineReader(ENDPOINTS).read(InputLine(1, "k", envelope(**changes)))
+        BatchReader(ENDPOINTS).read(InputLine(1, "k", envelope(**changes)))
     assert caught.value.code == code
     assert said in f"{caught.value} {caught.value.hint}"
 
 
 def test_an_envelope() -> None:
-    call = LineReader(ENDPOINTS).read(InputLine(1, "k", envelope()))
+    call = BatchReader(ENDPOINTS).read(InputLine(1, "k", envelope()))
     assert (call.line_key, call.custom_id) == ("k", "a")
     assert read_body(call).model is None
 

@@ -63,7 +63,7 @@ class BatchLine(RequestObject):
     body: dict[str, Any]
 
 
-class LineReader:
+class BatchReader:
     """Reads the lines of one input, each at most ``max_bytes`` long, for these ``endpoints``.
 
     tenant, key   of the calls

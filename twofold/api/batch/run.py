@@ -1,6 +1,6 @@
 """The lines of a batch that have no result yet, and their results.
 
-    run = BatchRun(source, journal, LineReader(ENDPOINTS))
+    run = BatchRun(source, journal, BatchReader(ENDPOINTS))
     for call in run.calls():
         run.write(call, 200, body)
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from twofold.api.batch.journal import Journal
-from twofold.api.batch.lines import InputLine, LineCall, LineReader, next_chunk, read_lines
+from twofold.api.batch.lines import BatchReader, InputLine, LineCall, next_chunk, read_lines
 from twofold.api.fields import FieldError
 from twofold.api.openai.errors import error_code, error_message
 
@@ -25,7 +25,7 @@ from twofold.api.openai.errors import error_code, error_message
 class BatchRun:
     """One run over the input at ``source``; ``close`` closes the journal, too."""
 
-    def __init__(self, source: Path, journal: Journal, reader: LineReader) -> None:
+    def __init__(self, source: Path, journal: Journal, reader: BatchReader) -> None:
         self.journal = journal
         self._reader = reader
         self._lines = read_lines(source, reader.max_bytes)

@@ -21,7 +21,7 @@ from typing import Final
 from twofold.api.base import DialectRequest, ModelFacts, ReplyHead
 from twofold.api.batch.endpoints import ENDPOINTS, read_body
 from twofold.api.batch.files import BatchFiles, BatchProgress
-from twofold.api.batch.lines import LineCall, LineReader, digest_of
+from twofold.api.batch.lines import BatchReader, LineCall, digest_of
 from twofold.api.batch.run import BatchRun
 from twofold.api.fields import unsupported
 from twofold.api.openai.errors import error_reply
@@ -96,7 +96,7 @@ class BatchRunner:
         self._window = WINDOW_PER_SLOT * llm.config.limits.sequences
         self._waiting: deque[_RunningRequest] = deque()
         self._running: dict[str, _RunningRequest] = {}
-        self._run = BatchRun(files.source, files.journal, LineReader(ENDPOINTS))
+        self._run = BatchRun(files.source, files.journal, BatchReader(ENDPOINTS))
         self._calls = self._run.calls()
         self._progress = files.progress
         self._began = clock.now()

@@ -1,13 +1,12 @@
-"""Goodput: requests that were answered as fast as they should be (DistServe: Zhong et al., OSDI 2024).
+"""Goodput: requests that meet the latency objective of their tier (DistServe: Zhong et al., OSDI 2024).
 
-A tier has an objective. A request misses it where one of its times is longer, or where the server failed it: an answer
-of 5xx, a refusal for want of room included. What the caller did wrong (4xx, a quota used up, going away) says nothing
-of the server and is not judged.
+A request misses it where one of its times is longer, or where the server fails with a 5xx, which includes refusals
+under overload. Errors of the caller (4xx, an exceeded quota, a disconnect) are not counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -23,7 +22,7 @@ FAILED: Final = "failed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """The most seconds to the first token, for each token after it, and to the end; None where it does not matter."""
+    """Max seconds to the first token, per token after it, and to the end; None: no limit."""
 
     ttft_s: float | None = None
     tpot_s: float | None = None
@@ -36,16 +35,15 @@ class Objective:
                 raise ParameterError(f"{name} must be a number of seconds above 0, not {value!r:.60}.", param=name)
 
     @property
-    def limits(self) -> Iterator[tuple[str, float]]:
-        """Those that there are, by measure."""
-        for measure, limit in (("ttft", self.ttft_s), ("tpot", self.tpot_s), ("e2e", self.e2e_s)):
-            if limit is not None:
-                yield measure, limit
+    def limits(self) -> dict[str, float]:
+        """The limits by measure."""
+        limits = {"ttft": self.ttft_s, "tpot": self.tpot_s, "e2e": self.e2e_s}
+        return {measure: limit for measure, limit in limits.items() if limit is not None}
 
     def missed(self, timing: Timing) -> list[str]:
-        """The measures that took longer than they may; one that a request does not have cannot be missed."""
+        """The measures beyond their limits; a request without a measure does not miss it."""
         taken = {"ttft": timing.ttft_s, "tpot": timing.tpot_s, "e2e": timing.e2e_s}
-        return [measure for measure, limit in self.limits if (taken[measure] or 0.0) > limit]
+        return [measure for measure, limit in self.limits.items() if (taken[measure] or 0.0) > limit]
 
 
 DEFAULT_OBJECTIVES: Final[Mapping[str, Objective]] = MappingProxyType(
@@ -56,42 +54,36 @@ DEFAULT_OBJECTIVES: Final[Mapping[str, Objective]] = MappingProxyType(
         "batch": Objective(),
     }
 )
-"""For models of a size that a processor runs; nobody waits for a batch."""
+"""For models of a size that a CPU runs. Batches have no limits."""
 
 
 class GoodputMetrics:
-    """Judges requests and counts the verdicts by tier."""
+    """Counts requests by tier that met or missed its objective."""
 
     def __init__(self, instruments: Instruments, objectives: Mapping[str, Objective]) -> None:
         unknown = set(objectives) - set(TIERS)
         if unknown:
             raise ParameterError(f"There is no service tier {min(unknown)!r:.60}.", param="objectives")
         self._objectives = objectives
-        self._met = instruments.counter("twofold:slo_met", "Requests that met their tier's objective.", "tier")
-        self._missed = instruments.counter("twofold:slo_missed", "Requests that missed it.", "tier")
-        self._causes = instruments.counter(
-            "twofold:slo_missed_by",
-            "Misses by what took too long; a request may count several times.",
-            "tier",
-            "measure",
+        counter = instruments.counter
+        self._met = counter("twofold:slo_met", "Requests that met their tier's objective.", "tier")
+        self._missed = counter("twofold:slo_missed", "Requests that missed it.", "tier")
+        self._causes = counter(
+            "twofold:slo_missed_by", "Misses by measure; a request may miss several.", "tier", "measure"
         )
-        self._tell(instruments)
-
-    def judge(self, served: ServedRequest, timing: Timing) -> None:
-        answered = served.status < 400 and (served.reports or served.cached_answer)
-        if not answered and served.status < 500:
-            return
-        tier = served.tier
-        missed = self._objectives.get(tier, Objective()).missed(timing) if answered else [FAILED]
-        (self._missed if missed else self._met).add(1, tier)
-        for measure in missed:
-            self._causes.add(1, tier, measure)
-
-    def _tell(self, instruments: Instruments) -> None:
-        """Shows the objectives, and every tier's counters from the beginning."""
-        limits = instruments.gauge("twofold:slo_seconds", "The most seconds of a request.", "tier", "measure")
+        limits = instruments.gauge("twofold:slo_seconds", "The objectives: max seconds.", "tier", "measure")
         for tier in TIERS:
             self._met.add(0, tier)
             self._missed.add(0, tier)
-            for measure, limit in self._objectives.get(tier, Objective()).limits:
+            for measure, limit in objectives.get(tier, Objective()).limits.items():
                 limits.set(limit, tier, measure)
+
+    def judge(self, served: ServedRequest, timing: Timing) -> None:
+        completed = served.status < 400 and (served.reports or served.cached_answer)
+        if not completed and served.status < 500:
+            return
+        tier = served.tier
+        missed = self._objectives.get(tier, Objective()).missed(timing) if completed else [FAILED]
+        (self._missed if missed else self._met).add(1, tier)
+        for measure in missed:
+            self._causes.add(1, tier, measure)

@@ -1,7 +1,7 @@
 """The page that Prometheus reads, in the format that it asks for.
 
-Numbers are copied on the event loop, which takes well below a millisecond; text is made of them on a thread. A page is
-kept for a second, so whoever asks more often reads it again, and those who ask at once wait for one page together.
+The event loop copies the numbers, in well below a millisecond; a thread writes the text. A page is reused for a second,
+and concurrent readers wait for the same page.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from prometheus_client.registry import Collector
 from twofold.observe.metrics.instruments import Instruments, Snapshot, Values
 
 MIN_AGE_S: Final = 1.0
-"""A page that is younger is not made again."""
+"""A younger page is reused."""
 PLAIN: Final = "text/plain"
 OPENMETRICS: Final = "application/openmetrics-text"
 MAX_PAGES: Final = 32
-"""Pages that are kept: one for each format, and for each tenant that may only see its own."""
+"""Cached pages: one per format, and per tenant that sees only its own series."""
 FORMATS: Final[dict[str, tuple[Callable[[Collector], bytes], str]]] = {
     PLAIN: (exposition.generate_latest, CONTENT_TYPE_PLAIN_0_0_4),
     OPENMETRICS: (
@@ -49,53 +49,53 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class _Families:
-    """What prometheus_client writes: a registry, as far as it looks at one."""
+    """The part of a registry that prometheus_client reads."""
 
-    stills: Sequence[Snapshot]
+    snapshots: Sequence[Snapshot]
 
     def collect(self) -> Iterable[Metric]:
-        for still in self.stills:
-            yield still.family()
-            time.sleep(0)  # lets the event loop have the interpreter, which is otherwise handed over every 5 ms
+        for snapshot in self.snapshots:
+            yield snapshot.family()
+            time.sleep(0)  # yields the interpreter to the event loop, which otherwise gets it only every 5 ms
 
 
 @dataclass(slots=True)
 class _CachedPage:
-    """The last page of a format, and whose turn it is to make the next one."""
+    """The last page of a format; the lock is held while the next one is made."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     page: Page | None = None
 
 
 class MetricsPage:
-    """Makes pages of instruments. ``executor`` runs the writing; None is the event loop's own."""
+    """Pages of instruments. ``executor`` writes them; None: the default executor of the event loop."""
 
     def __init__(self, instruments: Instruments, now: Callable[[], float], executor: Executor | None = None) -> None:
         self._instruments = instruments
         self._now = now
         self._executor = executor
-        self._kept: OrderedDict[tuple[str, str | None], _CachedPage] = OrderedDict()
+        self._pages: OrderedDict[tuple[str, str | None], _CachedPage] = OrderedDict()
 
     async def read(self, accept: str = "", tenant: str | None = None) -> Page:
-        """The page for a request with this Accept header, at most MIN_AGE_S old; of series that bear a tenant only
-        those of ``tenant``, of all for None."""
+        """The page for a request with this Accept header, at most MIN_AGE_S old. Of series with the label tenant it
+        has those of ``tenant``; all for None."""
         form = OPENMETRICS if wants_openmetrics(accept) else PLAIN
-        kept = self._kept.setdefault((form, tenant), _CachedPage())
-        self._kept.move_to_end((form, tenant))
-        if len(self._kept) > MAX_PAGES:
-            self._kept.popitem(last=False)
-        async with kept.lock:
-            if kept.page is None or self._now() - kept.page.made >= MIN_AGE_S:
-                made, stills = self._now(), self._instruments.still()
+        cached = self._pages.setdefault((form, tenant), _CachedPage())
+        self._pages.move_to_end((form, tenant))
+        if len(self._pages) > MAX_PAGES:
+            self._pages.popitem(last=False)
+        async with cached.lock:
+            if cached.page is None or self._now() - cached.page.made >= MIN_AGE_S:
+                made, copies = self._now(), self._instruments.snapshots()
                 if tenant is not None:
-                    stills = [still.only("tenant", tenant) if isinstance(still, Values) else still for still in stills]
+                    copies = [copy.only("tenant", tenant) if isinstance(copy, Values) else copy for copy in copies]
                 loop = asyncio.get_running_loop()
-                kept.page = await loop.run_in_executor(self._executor, _write, form, stills, made)
-            return kept.page
+                cached.page = await loop.run_in_executor(self._executor, _write, form, copies, made)
+            return cached.page
 
 
 def wants_openmetrics(accept: str) -> bool:
-    """Whether an Accept header names OpenMetrics without ruling it out."""
+    """Whether an Accept header accepts OpenMetrics."""
     for media in accept.lower().split(","):
         kind, *parameters = (part.strip() for part in media.split(";"))
         if kind == OPENMETRICS:
@@ -103,6 +103,6 @@ def wants_openmetrics(accept: str) -> bool:
     return False
 
 
-def _write(form: str, stills: Sequence[Snapshot], made: float) -> Page:
+def _write(form: str, snapshots: Sequence[Snapshot], made: float) -> Page:
     generate, content_type = FORMATS[form]
-    return Page(generate(_Families(stills)), content_type, made)
+    return Page(generate(_Families(snapshots)), content_type, made)

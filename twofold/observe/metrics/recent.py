@@ -1,7 +1,7 @@
 """Gauges of the last five minutes: percentiles of latencies, and the share of the machine's limit.
 
-``twofold:recent_latency_seconds{measure,quantile}`` is within 1 % of the exact percentile of what the last 290 to 300
-seconds saw; ``twofold:recent_latency_values`` tells of how many values, for a P99.9 of ten requests means little.
+``twofold:recent_latency_seconds{measure,quantile}`` is within 1 % of the exact percentile over the last 290 to 300
+seconds; ``twofold:recent_latency_values`` counts the values, because a P99.9 of ten requests means little.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from prometheus_client.metrics_core import Metric
 from twofold.observe.metrics.engine import ENGINE, MODEL
 from twofold.observe.metrics.instruments import Instruments, Labels, MetricFamily, Snapshot, Values
 from twofold.observe.metrics.sliding import SlidingSeconds, SlidingSums, percentiles
-from twofold.observe.metrics.timing import Timing, phase_seconds, tpot_s
+from twofold.observe.metrics.timing import Timing, phase_seconds, tpots
 from twofold.observe.served import ServedRequest
 
 QUANTILES: Final = {"0.5": 0.5, "0.9": 0.9, "0.95": 0.95, "0.99": 0.99, "0.999": 0.999}
 MEASURES: Final = ("ttft", "tpot", "itl", "e2e", "queue")
 PHASES: Final = ("prefill", "decode")
-"""A sliding sum of phase i has the seconds taken under 2 i, and the limit under 2 i + 1."""
+"""The sliding sums have the seconds of phase i under the key 2 i, their limit under 2 i + 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Percentiles:
-    """A still of latencies; the percentiles are worked out where it is read."""
+    """A snapshot of latencies; the percentiles are computed by its reader."""
 
     of: MetricFamily
     counts: list[tuple[str, str, Mapping[int, float]]]
@@ -42,7 +42,7 @@ class _Percentiles:
 
 @dataclass(slots=True)
 class _Model:
-    """What one model did lately."""
+    """The recent seconds of one model."""
 
     seconds: dict[str, SlidingSeconds] = field(
         default_factory=lambda: {measure: SlidingSeconds() for measure in MEASURES}
@@ -51,18 +51,18 @@ class _Model:
 
 
 class Recent:
-    """Remembers what requests took, for five minutes. ``now`` gives seconds on a clock that never goes back."""
+    """Seconds of requests in the last five minutes. ``now`` returns seconds of a monotonic clock."""
 
     def __init__(self, instruments: Instruments, now: Callable[[], float]) -> None:
         self._now = now
         self._models: dict[str, _Model] = {}
-        for name, text, labels, still in (
+        for name, text, labels, snapshot in (
             ("recent_latency_seconds", "Percentiles of the last 5 minutes.", ("measure", "quantile"), self._latencies),
-            ("recent_latency_values", "Values that these percentiles are of.", ("measure",), self._sizes),
-            ("roofline_share", "Least seconds by seconds taken, of 5 minutes.", ("phase",), self._shares),
+            ("recent_latency_values", "Number of values of these percentiles.", ("measure",), self._sizes),
+            ("roofline_share", "Least possible seconds / seconds, of 5 minutes.", ("phase",), self._shares),
         ):
-            family = MetricFamily("gauge", f"twofold:{name}", text, (*MODEL, *labels))
-            instruments.source(family.name, partial(still, family))
+            family = MetricFamily(f"twofold:{name}", text, (*MODEL, *labels))
+            instruments.source(family.name, partial(snapshot, family))
 
     def take(self, served: ServedRequest, timing: Timing) -> None:
         now, model = self._now(), self._models.setdefault(served.model, _Model())
@@ -108,10 +108,9 @@ class Recent:
 
 def _measured(served: ServedRequest, timing: Timing) -> dict[str, Sequence[float]]:
     """Seconds by measure."""
-    tpots = [tpot for report in served.reports if (tpot := tpot_s(report)) is not None]
     return {
         "ttft": () if timing.ttft_s is None else (timing.ttft_s,),
-        "tpot": tpots,
+        "tpot": tpots(served),
         "itl": served.gaps_s,
         "e2e": (timing.e2e_s,),
         "queue": [report.queue_s for report in served.reports],

@@ -1,12 +1,12 @@
-"""All metrics of a server behind one object: it hears of engines and requests, and gives the page to read."""
+"""All metrics of a server: an observer of engines and requests, and the page that Prometheus reads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Executor
 
 from twofold.core.clock import Clock, MonotonicClock
-from twofold.core.report import EngineSnapshot, StepReport
+from twofold.core.report import EngineSnapshot
 from twofold.observe.metrics.engine import EngineMetrics
 from twofold.observe.metrics.goodput import DEFAULT_OBJECTIVES, Objective
 from twofold.observe.metrics.instruments import Instruments
@@ -16,10 +16,10 @@ from twofold.observe.metrics.requests import RequestMetricsObserver
 from twofold.observe.served import ServedRequest
 
 
-class ServerMetrics:
-    """``EngineObserver`` and ``ServedObserver``. Everything but the writing of pages runs on the event loop.
+class ServerMetrics(EngineMetrics):
+    """``EngineObserver`` and ``ServedObserver``. All of it but the writing of pages runs on the event loop.
 
-    ``objectives`` say by tier how fast an answer should be; a tier without one asks for nothing.
+    ``objectives`` has the latency targets of each tier; a tier without an entry has none.
     """
 
     def __init__(
@@ -29,38 +29,25 @@ class ServerMetrics:
         clock: Clock | None = None,
         executor: Executor | None = None,
     ) -> None:
-        now = (clock or MonotonicClock()).now
-        self._instruments = Instruments()
-        self._engines = EngineMetrics(self._instruments)
-        self._requests = RequestMetricsObserver(self._instruments, Recent(self._instruments, now), objectives)
-        self._page = MetricsPage(self._instruments, now, executor)
-
-    def on_step(self, model: str, report: StepReport) -> None:
-        self._engines.on_step(model, report)
+        now, self.instruments = (clock or MonotonicClock()).now, Instruments()
+        super().__init__(self.instruments)
+        self._requests = RequestMetricsObserver(self.instruments, Recent(self.instruments, now), objectives)
+        self._page = MetricsPage(self.instruments, now, executor)
 
     def on_snapshot(self, model: str, snapshot: EngineSnapshot) -> None:
         self._requests.know(model)
-        self._engines.on_snapshot(model, snapshot)
-
-    def on_restart(self, model: str) -> None:
-        self._engines.on_restart(model)
+        super().on_snapshot(model, snapshot)
 
     def on_served(self, served: ServedRequest) -> None:
         self._requests.on_served(served)
 
     def on_answer(self, endpoint: str, status: int) -> None:
-        """Counts an answer of which nobody hears otherwise: a refusal at the door, or a route that runs no model.
+        """Counts a response that ``on_served`` does not see: a refusal of the edge, or of a route without a model.
 
-        ``endpoint`` is the path of a route, "" where there is none, and never what a caller wrote.
+        ``endpoint`` is the path of a route, "" without one, and never text of a caller.
         """
         self._requests.on_answer(endpoint, status)
 
     async def read(self, accept: str = "", tenant: str | None = None) -> Page:
-        """The page for ``GET /metrics`` with this Accept header: a body and its content type. For a ``tenant`` the
-        series of other tenants are left out."""
+        """The page for ``GET /metrics`` with this Accept header; with ``tenant``, without series of other tenants."""
         return await self._page.read(accept, tenant)
-
-    @property
-    def names(self) -> Iterable[str]:
-        """All families, without suffixes."""
-        return self._instruments.names

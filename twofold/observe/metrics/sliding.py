@@ -1,9 +1,9 @@
-"""What happened in the last minutes: counts that are forgotten in slots, and percentiles of them.
+"""Sums and percentiles over a sliding window, which advances slot by slot.
 
-A value lies in bucket i where γ^(i−1) < value ≤ γ^i, with γ = (1 + α) / (1 − α), and is given back as 2 γ^i / (γ + 1),
-which is no further than α of the value away (DDSketch: Masson, Rim, Lee, VLDB 2019). With α = 1 % and values from
-10 µs to a day there are fewer than 1,200 buckets, so a window of 30 slots has a bound, however many values it counts;
-what lies outside is counted as the nearest bound. What is read covers between 29 and 30 slots of time.
+A value is in bucket i where γ^(i−1) < value ≤ γ^i, with γ = (1 + α) / (1 − α), and is reported as 2 γ^i / (γ + 1), with
+a relative error of at most α (DDSketch: Masson, Rim, Lee, VLDB 2019). With α = 1 % and values from 10 µs to a day there
+are fewer than 1,200 buckets, so the memory of 30 slots is bounded, however many values they count; values outside count
+as the nearest bound. The window covers between 29 and 30 slots of time.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ BOUNDS: Final = tuple(
     SHORTEST_S * GROWTH**index for index in range(ceil(log(LONGEST_S / SHORTEST_S) / log(GROWTH)) + 1)
 )
 NOTHING: Final = 1e-9
-"""Less is what rounding leaves of a sum whose parts were all taken away again."""
+"""A smaller sum is the rounding error of a sum whose parts were all subtracted again."""
 
 
 class SlidingSums:
-    """Sums by key over the last ``window_s`` seconds. ``now`` never goes back."""
+    """Sums by key over the last ``window_s`` seconds. ``now`` never decreases."""
 
     def __init__(self, window_s: float = WINDOW_S, slots: int = SLOTS) -> None:
         self._slot_s = window_s / slots
@@ -49,7 +49,7 @@ class SlidingSums:
             self._sums[key] = self._sums.get(key, 0.0) + amount
 
     def sums(self, now: float) -> dict[int, float]:
-        """A copy of the sums, without keys that were not heard of in the window."""
+        """A copy of the sums, without keys that have none in the window."""
         self._forget(now)
         return self._sums.copy()
 
@@ -65,7 +65,7 @@ class SlidingSums:
 
 
 class SlidingSeconds:
-    """Durations of the last minutes, to take percentiles of."""
+    """Durations in the window, for percentiles."""
 
     _bucket = staticmethod(partial(bisect_left, BOUNDS))
 
@@ -76,12 +76,12 @@ class SlidingSeconds:
         self._sums.add(Counter(map(self._bucket, seconds)), now)
 
     def counts(self, now: float) -> dict[int, float]:
-        """How many lie in which bucket: what ``percentiles`` takes."""
+        """Values by bucket, for ``percentiles``."""
         return self._sums.sums(now)
 
 
 def percentiles(counts: Mapping[int, float], shares: Sequence[float]) -> list[float]:
-    """Seconds that these shares of the values do not exceed, within ERROR; nothing where there are no values.
+    """Seconds that these shares of the values do not exceed, within ERROR; empty without values.
 
     The value of a share q is the one of rank ⌈q · n⌉, as in numpy's ``inverted_cdf``.
     """
@@ -90,9 +90,5 @@ def percentiles(counts: Mapping[int, float], shares: Sequence[float]) -> list[fl
     buckets = sorted(counts)
     upto = list(accumulate(round(counts[bucket]) for bucket in buckets))
     ranks = [max(1, ceil(share * upto[-1] - NOTHING)) for share in shares]
-    return [_seconds(buckets[bisect_left(upto, rank)]) for rank in ranks]
-
-
-def _seconds(bucket: int) -> float:
-    """What stands for the values of a bucket."""
-    return BOUNDS[min(bucket, len(BOUNDS) - 1)] * 2 / (GROWTH + 1)
+    found = (min(buckets[bisect_left(upto, rank)], len(BOUNDS) - 1) for rank in ranks)
+    return [BOUNDS[bucket] * 2 / (GROWTH + 1) for bucket in found]

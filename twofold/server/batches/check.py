@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from twofold.api.batch.lines import LineReader, chunked, read_lines
+from twofold.api.batch.lines import BatchReader, chunked, read_lines
 from twofold.api.fields import FieldError
 from twofold.api.openai.errors import error_message
 from twofold.server.batches.record import LineError
@@ -46,7 +46,7 @@ class CheckedInput:
 
 def check_input(path: Path, endpoint: str, limits: BatchLimits) -> Generator[None, None, CheckedInput]:
     """Reads the whole input, a few lines per step. Bodies are read when their lines run."""
-    reader = LineReader((endpoint,), limits.line_bytes)
+    reader = BatchReader((endpoint,), limits.line_bytes)
     count, models, errors = 0, set[str | None](), list[LineError]()
     for lines in chunked(read_lines(path, limits.line_bytes)):
         count += len(lines)

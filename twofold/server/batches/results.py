@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from twofold.api.batch.journal import ID_PREFIX, NOTHING, BatchTally, encode_result, read_results
-from twofold.api.batch.lines import CHUNK_LINES, LineReader, chunked, read_lines
+from twofold.api.batch.lines import CHUNK_LINES, BatchReader, chunked, read_lines
 from twofold.api.batch.run import refusal
 from twofold.server.batches.record import LineError
 from twofold.server.storage.batches import BatchPaths
@@ -33,7 +33,7 @@ def write_results(paths: BatchPaths, line_bytes: int, reason: LineError) -> Gene
     """
     tally, left = NOTHING, 0
     finished: set[str] = set()
-    reader = LineReader((), line_bytes)
+    reader = BatchReader((), line_bytes)
     paths.journal.touch()
     with paths.output.open("wb") as output, paths.errors.open("wb") as errors:
         for number, (data, result) in enumerate(read_results(paths.journal)):

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from twofold.api.batch.journal import BatchTally, Journal
-from twofold.api.batch.lines import LineReader
+from twofold.api.batch.lines import BatchReader
 from twofold.api.batch.run import BatchRun
 from twofold.api.fields import FieldError
 from twofold.core.clock import Clock, MonotonicClock
@@ -243,7 +243,7 @@ class BatchService:
     async def _run(self, live: _Live) -> None:
         batch, clock = live.batch, self._clock
         paths = await self._thread.call(self._store.paths, batch.id)
-        reader = LineReader((batch.endpoint,), self._limits.line_bytes, tenant=batch.tenant, key=batch.key)
+        reader = BatchReader((batch.endpoint,), self._limits.line_bytes, tenant=batch.tenant, key=batch.key)
         dispatcher = BatchDispatcher(
             lambda: BatchRun(paths.source, Journal(paths.journal, clock), reader),
             self._run_body,
