@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.metrics import output_times, request_metrics
 from twofold.core.record import SequenceRecord
 from twofold.core.report import RequestMetrics
-from twofold.core.tables import parse_toml
+from twofold.host.settings import parse_toml
 from twofold.observe.accounting.bill import Bill, TokenUsage, make_bill, total_of
 from twofold.observe.accounting.prices import PriceSheet
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from twofold.core.errors import ParameterError
-from twofold.core.tables import parse_toml
+from twofold.host.settings import parse_toml
 from twofold.observe.accounting.prices import MachinePrices, PriceSheet, TokenPrices
 
 

@@ -10,7 +10,7 @@ import pytest
 from twofold.api.base import AskedTier, ServiceTier
 from twofold.core.errors import ForbiddenError, ParameterError
 from twofold.core.request import RequestOptions
-from twofold.core.tables import parse_toml
+from twofold.host.settings import parse_toml
 from twofold.observe.accounting.prices import TIERS
 from twofold.server.tiers import BEST_FIRST, MAX_OWN_PRIORITY, STANDARD, Tiers
 

@@ -14,30 +14,21 @@ from twofold.cli.interrupts import interrupts
 from twofold.cli.options import ModelOptions
 from twofold.cli.progress import DownloadProgress
 from twofold.core.params import SamplingParams
-from twofold.core.report import RequestMetrics
 from twofold.core.request import TextOrTokens
 from twofold.engine.llm import LLM
 from twofold.engine.outputs import RequestOutput
 from twofold.formats.fetch import sources
 from twofold.host.paths import CacheFolders
-from twofold.observe.log import RequestLog
 from twofold.observe.trace import Tracer
 
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """A loaded model. ``path`` is its file, ``name`` what it is called; ``log`` keeps the last requests' reports."""
+    """A loaded model: the engine, its name, and its file."""
 
     llm: LLM
     name: str
     path: Path
-    log: RequestLog
-
-    def report(self, output: RequestOutput) -> RequestMetrics:
-        """What was recorded about an answer that just ended."""
-        report = self.log.get(output.request_id)
-        assert report is not None, "the engine reports every request that ends"
-        return report
 
     def answer(
         self, prompt: TextOrTokens, params: SamplingParams, write: Callable[[str], None]
@@ -88,9 +79,5 @@ def _loaded(options: ModelOptions) -> Iterator[Generator]:
         note(f"{what} …")
     with Status(f"{what} …"):
         llm = LLM(found.path, tokenizer=tokenizer, **options.engine_keywords())
-    log = RequestLog(most=1)
-    llm.engine.observe(log)
-    try:
-        yield Generator(llm, found.name, found.path, log)
-    finally:
-        llm.close()
+    with llm:
+        yield Generator(llm, found.name, found.path)

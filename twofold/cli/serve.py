@@ -156,7 +156,7 @@ class ServeOptions:
         return LogSettings(level=self.log_level, format=self.log_format, access=self.access_log)  # type: ignore[arg-type]
 
     def _tiers(self, token_budget: str) -> Tiers:
-        from twofold.core.tables import read_toml  # noqa: PLC0415
+        from twofold.host.settings import read_toml  # noqa: PLC0415
         from twofold.server.tiers import Tiers  # noqa: PLC0415
 
         tiers = Tiers.standard() if self.tiers is None else Tiers.of(read_toml(self.tiers))

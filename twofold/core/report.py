@@ -8,6 +8,7 @@ Times are seconds on the engine's clock. A step lies on it like this:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -119,6 +120,15 @@ class RequestMetrics:
     def decode_s(self) -> float:
         last = self.last_token
         return 0.0 if self.first_token is None or last is None else last - self.first_token
+
+    def phases(self) -> Iterator[tuple[str, float, float]]:
+        """Name, start and end of each phase that the request reached."""
+        admitted, first, last = self.first_scheduled, self.first_token, self.last_token
+        yield "queue", self.arrival, self.finished if admitted is None else admitted
+        if admitted is not None:
+            yield "prefill", admitted, self.finished if first is None else first
+        if first is not None and last is not None and last > first:
+            yield "decode", first, last
 
     @property
     def ttft_s(self) -> float | None:

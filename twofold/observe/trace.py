@@ -1,13 +1,13 @@
-"""What the engine did, as a file that ui.perfetto.dev and chrome://tracing open.
+"""A trace of the engine, as a file for ui.perfetto.dev and chrome://tracing.
 
-    steps       one slice a step, named by its rows: what the engine did before it, its block moves, its rows
+    steps       one slice per step, named by its rows: the host time before it, its block moves, its rows
     counters    sequences running and waiting; KV blocks held, cached and free; rows by phase; step time and prediction
-    requests    one track a request: queue, prefill and decode with the pauses in them, first token and finish
+    requests    one track per request: queue, prefill and decode with their pauses, first token and finish
 
-The format is the JSON array of the Trace Event Format (Google, 2016), which may lack its closing bracket: events are
-written as they come, many at a time and never a part of one, so what a crash leaves is a trace too. Nothing of a
-request stays in memory after its events, and no text of a prompt or an answer is in them. Times are whole microseconds
-on the engine's clock, so that what ends and what begins at one moment never overlap.
+The format is the JSON array of the Trace Event Format (Google, 2016), which may lack its closing bracket. Whole events
+are appended, many at a time, so the file is valid after a crash, too. Events of a request are not kept in memory and
+contain no text of prompts and completions. Times are whole microseconds on the engine's clock, so events that follow
+each other do not overlap.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ REQUESTS: Final = "request"
 """The category of requests' events; viewers join events of one category and id."""
 MAX_HELD_BYTES: Final = 1 << 16
 MAX_HELD_S: Final = 1.0
-"""Events are written when a request ends, when so many are held, or when a step starts that long after the last
-writing."""
+"""Events are written when a request ends, beyond MAX_HELD_BYTES, and by the first step MAX_HELD_S after the last
+write."""
 
 Event = dict[str, Any]
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Tracer:
-    """An observer that writes a trace file; ``title`` names the process in it. Use it as a context manager.
+    """An observer that writes a trace file, in which the process is called ``title``. Use it as a context manager.
 
-    It never raises while the engine runs: when the file cannot be written any more it stops, and ``close`` tells.
-    Raises ResourceError where the file cannot be made.
+    It does not raise while the engine runs: after a failed write it stops, and ``close`` raises. Raises ResourceError
+    where the file cannot be created.
     """
 
     def __init__(self, path: Path, title: str = "twofold") -> None:
@@ -77,7 +77,7 @@ class Tracer:
         self._write()
 
     def close(self) -> None:
-        """Ends the file. Raises ResourceError where it could not be written whole. Closing twice is fine."""
+        """Completes the file. Raises ResourceError if a write failed. Closing twice is fine."""
         if self._file < 0:
             return
         if self._ended:
@@ -107,7 +107,7 @@ class Tracer:
         self._separator = b",\n"
 
     def _write(self) -> None:
-        """Writes what is held: whole events, in one call where the system takes them at once."""
+        """Writes the held events."""
         try:
             while self._held and self._failure is None:
                 written = os.write(self._file, self._held)
@@ -146,9 +146,9 @@ def _step_events(report: StepReport, began: float) -> Iterator[Event]:
 
 
 def _request_events(report: RequestMetrics, number: int) -> Iterator[Event]:
-    """The request and its phases, each begun and ended inside the one around it."""
+    """The request and its phases, nested."""
     yield _request(report.request_id, number, "b", report.arrival, **_request_args(report))
-    for name, start, end in _phases(report):
+    for name, start, end in report.phases():
         yield _request(name, number, "b", start)
         for pause in _separate(report.record.pauses, start, end):
             yield _request(pause.cause.value, number, "b", pause.start)
@@ -160,18 +160,8 @@ def _request_events(report: RequestMetrics, number: int) -> Iterator[Event]:
     yield _request(report.request_id, number, "e", report.finished)
 
 
-def _phases(report: RequestMetrics) -> Iterator[tuple[str, float, float]]:
-    """Those that happened, with their start and end."""
-    admitted, first, last = report.admitted, report.first_token, report.last_token
-    yield "queue", report.arrival, report.finished if admitted is None else admitted
-    if admitted is not None:
-        yield "prefill", admitted, report.finished if first is None else first
-    if first is not None and last is not None and last > first:
-        yield "decode", first, last
-
-
 def _separate(pauses: list[Pause], start: float, end: float) -> Iterator[Pause]:
-    """The parts of pauses in a span of time. Answers of one request may pause at once: the later one gives way."""
+    """The parts of pauses within a span, without overlaps: completions of one request may pause at the same time."""
     for pause in pauses:
         start, stop = max(start, pause.start), min(end, pause.end)
         if stop > start:
@@ -196,7 +186,7 @@ def _request_args(report: RequestMetrics) -> Event:
 
 
 def _rows(report: StepReport) -> str:
-    """8 decode + 120 prefill rows: equal steps have equal names, so that viewers can add them up."""
+    """8 decode + 120 prefill rows: equal steps have equal names, so that viewers can group them."""
     parts = ((report.decode_rows, "decode"), (report.prefill_rows, "prefill"))
     rows = " + ".join(f"{count} {name}" for count, name in parts if count)
     return f"{rows} rows" if rows else "moves only"

@@ -24,7 +24,7 @@ from typing import Final
 from twofold.api.base import AskedTier, ServiceTier
 from twofold.core.errors import ForbiddenError, ParameterError
 from twofold.core.request import MAX_PRIORITY, RequestOptions
-from twofold.core.tables import Table
+from twofold.host.settings import Table
 
 MAX_OWN_PRIORITY: Final = 49
 MAX_SECONDS: Final = "86400"

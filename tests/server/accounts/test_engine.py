@@ -11,9 +11,9 @@ from tests.support.tiny import TinyModel, TinyOptions
 from twofold.core.params import SamplingParams
 from twofold.core.report import RequestMetrics, StepReport
 from twofold.core.request import EngineRequest, RequestOptions
-from twofold.core.tables import parse_toml
 from twofold.engine.llm import LLM
 from twofold.engine.prompts import TokensPrompt
+from twofold.host.settings import parse_toml
 from twofold.observe.accounting.bill import make_bill, total_of
 from twofold.observe.accounting.prices import PriceSheet
 from twofold.server.response_cache.answers import pack, unpack

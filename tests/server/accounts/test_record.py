@@ -14,7 +14,7 @@ from tests.support.metrics import request_metrics
 from twofold.core.errors import NotFoundError
 from twofold.core.record import SequenceRecord, WaitReason
 from twofold.core.report import RequestMetrics
-from twofold.core.tables import parse_toml
+from twofold.host.settings import parse_toml
 from twofold.observe.accounting.bill import make_bill
 from twofold.observe.accounting.prices import PriceSheet
 from twofold.planner.predict.phase import PhaseCost, phase_floor

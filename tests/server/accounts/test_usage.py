@@ -14,7 +14,7 @@ import pytest
 
 from tests.server.accounts.requests import NOON, report, served
 from twofold.core.errors import ParameterError, ResourceError
-from twofold.core.tables import parse_toml
+from twofold.host.settings import parse_toml
 from twofold.observe.accounting.bill import make_bill, total_of
 from twofold.observe.accounting.prices import PriceSheet
 from twofold.observe.served import ServedRequest

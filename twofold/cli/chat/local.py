@@ -10,6 +10,7 @@ from shutil import get_terminal_size
 from typing import Any, Self
 
 from twofold.cli.chat.base import ChatCompletion, Message, PromptRequest, Write
+from twofold.cli.chat.timeline import draw_timeline
 from twofold.cli.generate import Generator, generator
 from twofold.cli.options import ModelOptions
 from twofold.cli.phases import phase_line
@@ -21,7 +22,6 @@ from twofold.core.units import count
 from twofold.engine.outputs import RequestOutput
 from twofold.formats.fetch import sources
 from twofold.host.paths import CacheFolders
-from twofold.observe.timeline import draw_timeline
 
 
 class LocalModel:
@@ -86,10 +86,9 @@ class LocalModel:
         """``ChatModel.explain``."""
         if self._last is None:
             return []
-        report = self._loaded.report(self._last)
-        drawn = draw_timeline(self._last.metrics, get_terminal_size().columns, report.record)
+        drawn = draw_timeline(self._last.metrics, get_terminal_size().columns)
         roofline = self._roofline or Roofline.measured(self._loaded)
-        return [*drawn.splitlines(), *(roofline.explain(report) if roofline is not None else ())]
+        return [*drawn.splitlines(), *(roofline.explain(self._last.metrics) if roofline is not None else ())]
 
     def loading(self) -> str:
         """How long loading took, and what the model runs with."""
@@ -103,7 +102,7 @@ class LocalModel:
     def as_json(self) -> dict[str, Any]:
         """``ChatModel.as_json``."""
         assert self._last is not None, "there is an answer"
-        return as_json(self._loaded, self._last, self._loaded.report(self._last), self._roofline)
+        return as_json(self._loaded, self._last, self._last.metrics, self._roofline)
 
     def models(self) -> list[str]:
         """``ChatModel.models``: those that are here."""

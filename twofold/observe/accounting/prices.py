@@ -31,7 +31,7 @@ from types import MappingProxyType
 from typing import Final
 
 from twofold.core.errors import ParameterError
-from twofold.core.tables import Table, read_toml
+from twofold.host.settings import Table, read_toml
 
 PLACES: Final = 6
 """Decimal places that a price or a factor may have; bills are exact because there is a limit."""

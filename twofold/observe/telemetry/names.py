@@ -1,7 +1,7 @@
-"""A request in the words of OpenTelemetry's GenAI conventions (open-telemetry/semantic-conventions-genai).
+"""Attributes of a request by OpenTelemetry's GenAI conventions (open-telemetry/semantic-conventions-genai).
 
-Attributes are sizes, times and names; what was said is in none of them. ``gen_ai.usage.input_tokens`` includes cached
-ones, in whichever dialect a request came.
+Attributes are sizes, times and names, never content. ``gen_ai.usage.input_tokens`` includes cached tokens in every API
+protocol.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ OPERATIONS: Final = {
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
 }
-"""GenAI operations by route; what came by another route is none."""
+"""GenAI operations by route; other routes have none."""
 
 Value = str | int | float | bool | tuple[str, ...]
 Attributes = dict[str, Value]
 
 
 def common_attributes(served: ServedRequest, operation: str) -> Attributes:
-    """What both spans and metrics bear."""
+    """Attributes of spans and of metrics."""
     found: Attributes = {
         "gen_ai.operation.name": operation,
         "gen_ai.provider.name": PROVIDER,
@@ -39,7 +39,7 @@ def common_attributes(served: ServedRequest, operation: str) -> Attributes:
 
 
 def span_attributes(served: ServedRequest, operation: str) -> Attributes:
-    """What is known of a request, without what it does not have."""
+    """Attributes of a span; those without a value are omitted."""
     reasons = tuple(reason for report in served.reports for reason in report.finish_reasons)
     known: dict[str, Value | None] = {
         "gen_ai.response.id": served.request_id,

@@ -1,14 +1,14 @@
-"""Where traces and OpenTelemetry's metrics go: a collector that speaks OTLP over HTTP.
+"""Traces and metrics of OpenTelemetry, sent to a collector by OTLP over HTTP.
 
-The SDK and its exporter are an extra (``otel``) and imported only when somebody wants them. They
-send from threads of their own; a collector that is away loses telemetry and holds up no request. Providers belong to
-the ``Telemetry`` that made them, not to the process.
+The SDK and its exporter are an extra (``otel``), imported only when an endpoint is set. They send from their own
+threads; without a reachable collector telemetry is lost, and requests are not delayed. Providers belong to their
+``Telemetry``, not to the process.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
@@ -33,14 +33,14 @@ FIRST_TOKEN_S: Final = (
 TOKEN_S: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 SCOPE: Final = "twofold"
 MAX_STALLS: Final = 32
-"""A span tells the times of so many stalls of a prompt."""
+"""Stalls of a prompt that a span has as events."""
 LONGEST_TRACEPARENT: Final = 64
 FLUSH_MS: Final = 3_000
-"""What is not sent by then, when the server ends, is lost."""
+"""Time to send what is left when the server ends."""
 
 
 class RequestMeters:
-    """``ServedObserver``: records each request that ended with a meter."""
+    """``ServedObserver``: records the times of each request."""
 
     def __init__(self, provider: MeterProvider) -> None:
         meter = provider.get_meter(SCOPE)
@@ -50,9 +50,11 @@ class RequestMeters:
                 f"gen_ai.server.{name}", "s", text, explicit_bucket_boundaries_advisory=bounds
             )
 
-        self._duration = seconds("request.duration", "Seconds from a request to the end of its answer.", DURATION_S)
-        self._first = seconds("time_to_first_token", "Seconds to the first token of a good answer.", FIRST_TOKEN_S)
-        self._each = seconds("time_per_output_token", "Seconds for each token after the first.", TOKEN_S)
+        self._duration = seconds("request.duration", "Seconds from a request to the end of its response.", DURATION_S)
+        self._first = seconds(
+            "time_to_first_token", "Seconds to the first token of a successful response.", FIRST_TOKEN_S
+        )
+        self._each = seconds("time_per_output_token", "Seconds per token after the first.", TOKEN_S)
 
     def on_served(self, served: ServedRequest) -> None:
         operation = OPERATIONS.get(served.endpoint)
@@ -69,12 +71,12 @@ class RequestMeters:
 
 
 def wall_offset() -> float:
-    """Seconds from the engine's clock to the time of day."""
+    """The time of day minus the engine's clock, in seconds."""
     return time.time() - time.perf_counter()
 
 
 class RequestSpans:
-    """``ServedObserver``: tells each request that ended to a tracer, which does nothing where no SDK is behind it."""
+    """``ServedObserver``: makes a span of each request, and child spans of its phases."""
 
     def __init__(self, provider: TracerProvider, offset: Callable[[], float] = wall_offset) -> None:
         self._tracer = provider.get_tracer(SCOPE)
@@ -100,7 +102,7 @@ class RequestSpans:
         span.end(_ns(ended))
 
     def _parent(self, traceparent: str | None) -> Context:
-        """The caller's span; a new trace where there is none, or none that can be read."""
+        """The caller's span; a new trace without a valid one."""
         if traceparent is None or len(traceparent) > LONGEST_TRACEPARENT:
             return Context()
         return self._parents.extract({"traceparent": traceparent}, Context())
@@ -112,8 +114,9 @@ class RequestSpans:
             return _ns(min(max(moment + offset, served.arrived_at), ended))
 
         for report in served.reports:
-            for name, start, end, attributes in phases(report):
-                child = self._tracer.start_span(name, context, start_time=wall(start), attributes=attributes)
+            for name, start, end in report.phases():
+                made = _phase_attributes(name, report)
+                child = self._tracer.start_span(name, context, start_time=wall(start), attributes=made)
                 child.end(wall(end))
             for pause in islice(report.record.pauses, MAX_STALLS):
                 stall: Attributes = {
@@ -123,24 +126,21 @@ class RequestSpans:
                 span.add_event("stalled", stall, wall(pause.start))
 
 
-def phases(report: RequestMetrics) -> Iterator[tuple[str, float, float, Attributes]]:
-    """Those that happened, with their start and end on the engine's clock and what was done in them."""
-    admitted, first, last, record = report.admitted, report.first_token, report.last_token, report.record
-    yield "queue", report.arrival, report.finished if admitted is None else admitted, {}
-    if admitted is not None:
-        tokens: Attributes = {
+def _phase_attributes(name: str, report: RequestMetrics) -> Attributes:
+    record = report.record
+    if name == "prefill":
+        return {
             "twofold.prompt_tokens": report.prompt_tokens,
             "twofold.cached_tokens": report.cached_tokens,
             "twofold.steps": record.prefill.steps,
         }
-        yield "prefill", admitted, report.finished if first is None else first, tokens
-    if first is not None and last is not None and last > first:
-        done: Attributes = {
+    if name == "decode":
+        return {
             "twofold.output_tokens": report.output_tokens,
             "twofold.steps": record.decode.steps,
             "twofold.preemptions": record.preemptions,
         }
-        yield "decode", first, last, done
+    return {}
 
 
 def _ns(seconds: float) -> int:
@@ -148,7 +148,7 @@ def _ns(seconds: float) -> int:
 
 
 class Provider(Protocol):
-    """What of the SDK's providers is needed at the end."""
+    """The methods of the SDK's providers that ``close`` calls."""
 
     def force_flush(self, timeout_millis: float = ...) -> bool: ...
 
@@ -157,7 +157,7 @@ class Provider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """``ServedObserver`` that tells requests to a collector. ``close`` sends what is left."""
+    """``ServedObserver`` that sends requests to a collector."""
 
     spans: RequestSpans
     meters: RequestMeters
@@ -184,7 +184,7 @@ class Telemetry:
         self.meters.on_served(served)
 
     def close(self) -> None:
-        """Sends what is left, and ends the threads. It may take seconds: not for the event loop."""
+        """Sends what is left and ends the threads. It may block for seconds."""
         for provider in self.providers:
             provider.force_flush(FLUSH_MS)
             provider.shutdown()

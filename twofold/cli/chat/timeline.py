@@ -1,4 +1,4 @@
-"""A request as a picture: queue, prefill and decode over one time axis, for a terminal.
+"""Draws the queue, prefill and decode of a request over a time axis, for a terminal.
 
     queue    │▌                                       │    0.4 ms
     prefill  │██████▌                                 │   61.2 ms  38 tokens
@@ -6,8 +6,8 @@
     stalled  │                  ▒▒▒                   │   20.1 ms  preempted
              0 ms                               380 ms
 
-A column of decode is as high as the tokens that came in its time; a dot is a time without any. A stall by steps that
-took longer has a time but no place.
+The height of a decode column is its number of tokens; a dot is a time without tokens. A stall that is spread over slow
+steps has a duration but no bar.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final
 
-from twofold.core.record import SequenceRecord, WaitReason
+from twofold.core.record import WaitReason
 from twofold.core.report import RequestMetrics
 from twofold.core.units import count
 
@@ -24,33 +24,31 @@ LABEL: Final = 9
 NOTES: Final = 48
 MIN_COLUMNS: Final = 20
 MIN_STALL: Final = 0.01
-"""Stalls that took less than this share of a request's time are not drawn."""
+"""Stalls shorter than this share of the request's time are not drawn."""
 HEIGHTS: Final = "▁▂▃▄▅▆▇█"
 FULL, STALLED, GAP, EMPTY, EDGE = "█", "▒", "·", " ", "│"
 
 
-def draw_timeline(metrics: RequestMetrics, width: int = 100, record: SequenceRecord | None = None) -> str:
-    """The timeline of a finished request in lines of about ``width`` characters; decode has a line for each answer.
-
-    With its ``record`` there is a line for each cause of stalls that took a noticeable part of the time.
-    """
+def draw_timeline(metrics: RequestMetrics, width: int = 100) -> str:
+    """The timeline of a finished request in lines of about ``width`` characters: one for each phase, for the decode of
+    each completion, and for each cause of noticeable stalls."""
     axis = _Axis(metrics.arrival, max(metrics.finished, metrics.arrival), max(MIN_COLUMNS, width - LABEL - NOTES))
-    started = metrics.finished if metrics.first_scheduled is None else metrics.first_scheduled
-    lines = [_row("queue", axis.span(metrics.arrival, started), metrics.queue_s)]
-    if metrics.first_scheduled is not None:
-        end = metrics.finished if metrics.first_token is None else metrics.first_token
-        lines.append(_row("prefill", axis.span(started, end), metrics.prefill_s, _prefill_note(metrics)))
-    answers = [times for times in metrics.token_times if times]
-    lines += [_row("decode", axis.tokens(times), times[-1] - times[0], _decode_note(times)) for times in answers]
-    if record is not None:
-        noticeable = MIN_STALL * (metrics.finished - metrics.arrival)
-        stalls = [(cause, seconds) for cause, seconds in record.stalls.items() if seconds >= noticeable]
-        lines += [_stall_row(axis, cause, seconds, record) for cause, seconds in stalls]
+    notes = {"queue": "", "prefill": _prefill_note(metrics)}
+    lines = [
+        _row(name, axis.spans([(start, end)], FULL), end - start, notes[name])
+        for name, start, end in metrics.phases()
+        if name in notes
+    ]
+    completions = [times for times in metrics.token_times if times]
+    lines += [_row("decode", axis.tokens(times), times[-1] - times[0], _decode_note(times)) for times in completions]
+    noticeable = MIN_STALL * (metrics.finished - metrics.arrival)
+    stalls = [(cause, seconds) for cause, seconds in metrics.record.stalls.items() if seconds >= noticeable]
+    lines += [_stall_row(axis, cause, seconds, metrics) for cause, seconds in stalls]
     return "\n".join([*lines, axis.ruler()])
 
 
 class _Axis:
-    """Time cut into columns."""
+    """Time in columns."""
 
     def __init__(self, start: float, end: float, columns: int) -> None:
         self._start = start
@@ -61,12 +59,8 @@ class _Axis:
         share = (moment - self._start) / self._length
         return min(self._columns - 1, max(0, int(share * self._columns)))
 
-    def span(self, start: float, end: float) -> str:
-        """A bar; what took any time at all gets a column."""
-        return self.spans([(start, end)], FULL)
-
     def spans(self, times: Iterable[tuple[float, float]], mark: str) -> str:
-        """Several bars in one line."""
+        """Bars; each span longer than 0 has a column."""
         bar = [EMPTY] * self._columns
         for start, end in times:
             if end > start:
@@ -76,7 +70,7 @@ class _Axis:
         return "".join(bar)
 
     def tokens(self, times: Sequence[float]) -> str:
-        """Tokens in each column, from the first to the last of them."""
+        """Tokens per column, from the first token to the last."""
         counts = [0] * self._columns
         for moment in times:
             counts[self.column(moment)] += 1
@@ -98,8 +92,8 @@ def _row(label: str, bar: str, seconds: float, note: str = "") -> str:
     return f"{label:<{LABEL}}{EDGE}{bar}{EDGE}{_duration(seconds):>10}  {note}".rstrip()
 
 
-def _stall_row(axis: _Axis, cause: WaitReason, seconds: float, record: SequenceRecord) -> str:
-    times = [(pause.start, pause.end) for pause in record.pauses if pause.cause is cause]
+def _stall_row(axis: _Axis, cause: WaitReason, seconds: float, metrics: RequestMetrics) -> str:
+    times = [(pause.start, pause.end) for pause in metrics.record.pauses if pause.cause is cause]
     return _row("stalled", axis.spans(times, STALLED), seconds, cause.value)
 
 

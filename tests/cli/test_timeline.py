@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from twofold.cli.chat.timeline import EDGE, LABEL, NOTES, draw_timeline
 from twofold.core.record import SequenceRecord, WaitReason
 from twofold.core.report import RequestMetrics
-from twofold.observe.timeline import EDGE, LABEL, NOTES, draw_timeline
 
 COLUMNS = 40
 WIDTH = COLUMNS + LABEL + NOTES
@@ -77,7 +79,7 @@ def test_stalls_have_lines_by_cause() -> None:
     record.stall(WaitReason.PREEMPTED, 0.5, until=2.75)
     record.stall(WaitReason.PREEMPTED, 0.01, until=3.5)
     record.stall(WaitReason.PREFILL, 0.1)
-    lines = draw_timeline(metrics((2.0, 3.0, 4.0)), WIDTH, record).splitlines()
+    lines = draw_timeline(replace(metrics((2.0, 3.0, 4.0)), record=record), WIDTH).splitlines()
     stalled = [line.split(EDGE) for line in lines if line.startswith("stalled")]
     assert [bar for _, bar, _ in stalled] == [
         "▒" * 10 + " " * 30,

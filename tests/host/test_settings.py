@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from twofold.core.errors import ParameterError, UsageError
-from twofold.core.tables import Table, parse_toml, read_toml
+from twofold.host.settings import Table, parse_toml, read_toml
 
 
 def number(table: Table) -> Decimal | None:

@@ -1,6 +1,6 @@
-"""Reads settings files in TOML: each field once, with its type, and nothing is passed over.
+"""Reads settings files in TOML: each field once, with its type; fields that no caller read before ``close`` are errors.
 
-Numbers with a point are read as decimals, so that money stays exact. What nobody asked for until ``close`` is unknown.
+Numbers with a point are read as decimals, so that amounts of money stay exact.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, Final
 from twofold.core.errors import ParameterError, closest_match, unreadable
 
 MAX_BYTES: Final = 1 << 20
-"""A settings file is no longer than that."""
+"""Max size of a settings file."""
 
 
 def read_toml(path: Path) -> Table:
-    """The table of a file. UsageError where there is none, ParameterError where it is no TOML."""
+    """The table of a file. Raises UsageError where it cannot be read, ParameterError where it is not TOML."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -33,14 +33,14 @@ def read_toml(path: Path) -> Table:
 
 
 def parse_toml(text: str) -> Table:
-    """The table that ``text`` holds. TOMLDecodeError where it is none."""
+    """The table in ``text``. Raises TOMLDecodeError."""
     return Table(tomllib.loads(text, parse_float=Decimal))
 
 
 class Table:
-    """The fields of a table; ``path`` is where it stands in the whole, "" for the whole itself.
+    """The fields of a table; ``path`` is its dotted name in the file, "" for the file itself.
 
-    Raises ParameterError where ``value`` is no table, and from its methods.
+    It and its methods raise ParameterError. They return None for an absent field.
     """
 
     def __init__(self, value: object, path: str = "") -> None:
@@ -48,7 +48,7 @@ class Table:
             raise impossible(path or "the file", value, "a table")
         self._values: dict[str, Any] = value
         self._path = path
-        self._asked: set[str] = set()
+        self._read: set[str] = set()
 
     def __contains__(self, field: str) -> bool:
         return field in self._values
@@ -58,7 +58,7 @@ class Table:
         return f"{self._path}.{field}" if self._path else field
 
     def number(self, field: str, low: str, high: str, *, places: int) -> Decimal | None:
-        """A number from ``low`` to ``high`` with at most so many decimal places; None where it is left out."""
+        """A number from ``low`` to ``high`` with at most ``places`` decimal places."""
         value = self._take(field)
         if value is None:
             return None
@@ -71,7 +71,7 @@ class Table:
         return number
 
     def whole(self, field: str, low: int, high: int) -> int | None:
-        """A whole number from ``low`` to ``high``; None where it is left out."""
+        """A whole number from ``low`` to ``high``."""
         value = self._take(field)
         if value is None:
             return None
@@ -80,32 +80,32 @@ class Table:
         return value
 
     def flag(self, field: str) -> bool | None:
-        """True or false; None where it is left out."""
+        """True or false."""
         value = self._take(field)
         if value is not None and not isinstance(value, bool):
             raise impossible(self.name(field), value, "true or false")
         return value
 
     def text(self, field: str, most: int) -> str | None:
-        """A text of 1 to ``most`` characters; None where it is left out."""
+        """A text of 1 to ``most`` characters."""
         value = self._take(field)
         if value is not None and not (isinstance(value, str) and 0 < len(value) <= most):
             raise impossible(self.name(field), value, f"a text of 1 to {most} characters")
         return value
 
     def inner(self, field: str) -> Table | None:
-        """The table inside this one; None where it is left out."""
+        """A table inside this one."""
         value = self._take(field)
         return None if value is None else Table(value, self.name(field))
 
     def tables(self) -> Iterator[tuple[str, Table]]:
-        """Every field, each of which must be a table."""
+        """All fields, which must be tables."""
         for field in self._values:
             yield field, Table(self._take(field), self.name(field))
 
     def close(self, known: Collection[str] = ()) -> None:
-        """Raises for the first field that nobody asked for, with the nearest of those and of the ``known``."""
-        names = self._asked | set(known)
+        """Raises for the first field that was not read and is not ``known``; the hint is the closest match."""
+        names = self._read | set(known)
         for field in self._values:
             if field not in names:
                 close = closest_match(field, names)
@@ -115,10 +115,10 @@ class Table:
                 )
 
     def _take(self, field: str) -> Any:
-        self._asked.add(field)
+        self._read.add(field)
         return self._values.get(field)
 
 
 def impossible(name: str, value: object, wanted: str) -> ParameterError:
-    """The error for a setting of a wrong type or outside its range."""
+    """The error for a setting of the wrong type or out of range."""
     return ParameterError(f"{name} must be {wanted}, not {value!r:.60}.", param=name)
