@@ -1,4 +1,4 @@
-"""Our own server in a process of its own, for as long as it is measured."""
+"""Runs ``twofold serve`` as a child process while it is measured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Final
 from twofold.core.errors import ResourceError
 
 START_S: Final = 900.0
-"""The model may have to be fetched first."""
+"""The model may have to be downloaded first."""
 END_S: Final = 30.0
 LAST_LINES: Final = 5
 ADDRESS: Final = re.compile(r"ANTHROPIC_BASE_URL=(\S+)")
@@ -32,13 +32,13 @@ class OwnServer:
 
 @contextmanager
 def own_server(model: str, flags: Sequence[str] = ()) -> Iterator[OwnServer]:
-    """``twofold serve MODEL`` with these flags on a free port of this machine, ready; it ends with the context.
+    """``twofold serve MODEL`` with these flags on a free port, ready for requests; it ends with the context.
 
-    Raises ResourceError with its last words where it does not start.
+    Raises ResourceError with the end of its log if it does not start.
     """
     with tempfile.TemporaryDirectory(prefix="twofold-bench-") as folder:
         command = [sys.executable, "-m", "twofold", "serve", model, "--port", "0", "--data-folder", folder]
-        # In a group of its own, so that Ctrl-C reaches only who measures; it then ends the server.
+        # In its own process group, so that Ctrl-C reaches only this process, which then ends the server.
         process: subprocess.Popen[str] | None = None
         try:
             with _sigterm_later():
@@ -59,7 +59,7 @@ def own_server(model: str, flags: Sequence[str] = ()) -> Iterator[OwnServer]:
 
 @contextmanager
 def _sigterm_later() -> Iterator[None]:
-    """Delivers SIGTERM after the block: in the middle of starting a process it would leave that process behind."""
+    """Delivers SIGTERM after the block: while a process is started, it would leave that process behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -74,24 +74,24 @@ def _sigterm_later() -> Iterator[None]:
 
 
 class _Log:
-    """Reads what a server says, so that its pipe never fills."""
+    """Reads the log of a server, so that its pipe never fills."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
         self._last: deque[str] = deque(maxlen=LAST_LINES)
         self._url: str | None = None
-        self._told = threading.Event()
+        self._found = threading.Event()
         threading.Thread(target=self._read, name="server-log", daemon=True).start()
 
     def address(self) -> str:
-        """Where it listens, once it is ready."""
+        """Waits for the server; its URL."""
         until = time.monotonic() + START_S
-        while not self._told.wait(0.05):
+        while not self._found.wait(0.05):
             if time.monotonic() > until:
-                raise ResourceError(f"The server was not ready within {START_S:.0f} s.", hint=self._words())
+                raise ResourceError(f"The server was not ready within {START_S:.0f} s.", hint=self._end_of_log())
         if self._url is None:
             code = self._process.wait()
-            raise ResourceError(f"The server did not start: it exited with code {code}.", hint=self._words())
+            raise ResourceError(f"The server did not start: it exited with code {code}.", hint=self._end_of_log())
         return self._url
 
     def _read(self) -> None:
@@ -102,11 +102,11 @@ class _Log:
                 found = ADDRESS.search(line)
                 if found:
                     self._url = found[1]
-                    self._told.set()
-        self._told.set()
+                    self._found.set()
+        self._found.set()
 
-    def _words(self) -> str:
-        return "Its last words: " + " ".join(self._last) if self._last else "It said nothing."
+    def _end_of_log(self) -> str:
+        return "End of its log: " + " ".join(self._last) if self._last else "Its log is empty."
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -1,6 +1,6 @@
-"""What a bench finds out: one load, a sweep of rates or of concurrencies, or the highest rate that meets objectives.
+"""Studies: one load, a sweep of rates or concurrencies, or a search for the highest rate that meets objectives.
 
-Every run becomes a run of the document as soon as it is over, so that whoever stops a bench keeps what it had.
+Every run is added to the document when it ends, so that a stopped study keeps its results.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from twofold.bench.session import MakeLoad, Session, Setup, described
 from twofold.core.errors import ParameterError
 
 SWEEP_S: Final = 30.0
-"""Seconds of each rate of a sweep, where nobody says."""
+"""Default duration of each rate of a sweep."""
 
 SHORTEST_S: Final = 1e-3
 ONE_BY_ONE: Final[Mapping[str, Any]] = {
@@ -42,18 +42,18 @@ ONE_BY_ONE: Final[Mapping[str, Any]] = {
     "burstiness": 1.0,
     "turns": Fixed(1),
 }
-"""What makes a plan of requests that come one after the other."""
+"""Changes that make a plan of a few consecutive requests."""
 
 Show: TypeAlias = Callable[[Goal], AbstractContextManager[Watcher]]
-"""Shows a run while it goes on."""
+"""Shows the progress of a run."""
 
 
 @dataclass(slots=True)
 class Study:
-    """The runs of a session, judged by one rule and the same objectives.
+    """The runs of a session, with one rule and the same objectives.
 
-    chunks  whether the document keeps each gap between chunks
-    show    what is seen of a run; nothing where it is None
+    chunks  whether the document has each gap between chunks
+    show    shows the progress of runs; None shows nothing
     """
 
     setup: Setup
@@ -69,12 +69,12 @@ class Study:
 
     @property
     def interrupted(self) -> bool:
-        """Whether someone stopped it before its end."""
+        """Whether it was stopped."""
         stopped = self._search is not None and self._search.interrupted
         return stopped or any(run.interrupted for run in self.runs)
 
     def measure(self, make: MakeLoad, goal: Goal, *, seed: int | None = None) -> RunRecord:
-        """One load."""
+        """Sends one load and adds its run."""
         with nullcontext() if self.show is None else self.show(goal) as watcher:
             record = self.session.run(make, watcher, seed=seed)
         self._last = record
@@ -86,17 +86,17 @@ class Study:
     def measure_plan(self, plan: LoadPlan, *, seed: int | None = None) -> RunRecord:
         goal = Goal(self.session.facts.model, plan.requests, plan.until_s, plan.rate)
         if plan.multi_turn:
-            goal = replace(goal, requests=None, rate=None)  # both count sessions
+            goal = replace(goal, requests=None, rate=None)  # both are numbers of sessions
         return self.measure(plan.load, goal, seed=seed)
 
     def sweep_rates(self, plan: LoadPlan, rates: Sequence[float]) -> None:
-        """Each rate for as long as the plan says, or SWEEP_S."""
+        """Runs each rate for the duration of the plan, or SWEEP_S."""
         seconds = plan.duration_s or SWEEP_S
         found = sweep(self._at_rate(plan), rates, seconds, self.rule, self.objectives)
-        self._sweep = {"rates": list(rates), **found.to_json()}
+        self._sweep = {"rates": list(rates), **found}
 
     def sweep_concurrencies(self, plan: LoadPlan, clients: Sequence[int]) -> None:
-        """Closed loops of so many clients, each for as long as the plan says, or SWEEP_S."""
+        """Runs closed loops of these concurrencies, each for the duration of the plan, or SWEEP_S."""
         seconds = plan.duration_s or (None if plan.requests else SWEEP_S)
         self._sweep = {"concurrencies": list(clients)}
         for count in clients:
@@ -107,7 +107,8 @@ class Study:
     def search_rate(
         self, plan: LoadPlan, attainment: float, options: SearchOptions, tell: Callable[[Trial], None] | None = None
     ) -> SearchResult:
-        """The highest rate at which so many requests meet the objectives. ParameterError where there are none."""
+        """Searches the highest rate at which that share of requests meets the objectives. Raises ParameterError without
+        objectives."""
         if self.objectives is None:
             raise ParameterError("A search needs objectives.", param="slo", hint="Give --slo ttft=500ms,tpot=50ms.")
         aim = Aim(self.objectives, attainment, self.rule)
@@ -115,9 +116,9 @@ class Study:
         return self._search
 
     def rate_one_by_one(self, plan: LoadPlan) -> float:
-        """Where a search may begin: half of the rate of a few requests that come one after the other.
+        """A first rate for a search: half the rate of a few consecutive requests.
 
-        A server that batches sustains more, so that the first trial passes and is short.
+        A server that batches sustains more, so the first trial passes and is short.
         """
         single = replace(plan, **ONE_BY_ONE)
         record = self.session.run(single.load)
@@ -125,12 +126,12 @@ class Study:
         return 0.5 / max(sum(taken) / len(taken), SHORTEST_S) if taken else 1.0
 
     def write_trace(self, path: Path) -> None:
-        """The requests of the last run in our own format of traces. Raises ResourceError."""
+        """Writes the requests of the last run in Twofold's format of traces. Raises ResourceError."""
         if self._last is not None:
             write_trace(path, self._last.samples)
 
     def document(self, command: str, settings: Mapping[str, Any], version: str) -> Document:
-        """Everything that was found until now."""
+        """The document of all results so far."""
         facts = self.session.facts
         target = Target(
             url=public_url(str(self.setup.target)),
@@ -152,7 +153,7 @@ class Study:
         )
 
     def _short_prompts(self, record: RunRecord) -> Iterator[Note]:
-        """Whether the load asks for prompts that are shorter than any that can be made."""
+        """A warning about prompts that are longer than requested, since shorter ones are impossible."""
         least = self.session.prompter.enough_tokens
         made = [sample.ask for sample in record.samples if not sample.ask.history and sample.ask.messages is None]
         short = sum(1 for ask in made if ask.input_tokens < least)

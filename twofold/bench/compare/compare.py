@@ -1,34 +1,38 @@
-"""Two benches side by side: what is better, what is worse, and what is noise.
+"""Compares two documents: better, worse, or noise.
 
-A figure is noise where the interval of its ratio holds 1. Many figures are looked at, so each has a confidence of 99 %:
-of a hundred that do not differ, one is called better or worse.
+A figure is noise if the interval of its ratio contains 1. Many figures are compared, so each has a confidence of 99 %:
+of a hundred equal ones, one is called better or worse.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
+import msgspec
 import numpy as np
 
-from twofold.bench.compare.bootstrap import BootstrapSamples, nearest_rank, ratio_interval
+from twofold.bench.compare.bootstrap import BootstrapSamples, ratio_interval
 from twofold.bench.compare.series import MEASURES, Point, Series, Side, objectives_of, point_of, points, side_of
-from twofold.bench.compare.settings import Difference, differences
 from twofold.bench.draw.form import duration, number
-from twofold.bench.metrics.distribution import Floats, Interval
+from twofold.bench.metrics.distribution import Floats, Interval, nearest_rank
 from twofold.bench.metrics.goodput import Objectives
 from twofold.bench.record import plain
 from twofold.bench.report.document import Document, Run
+from twofold.bench.report.figures import look
 from twofold.core.errors import ParameterError
 
 CONFIDENCE: Final = 0.99
 FEWEST: Final = 10
-"""Requests of a run that can be compared."""
+"""Minimum number of requests of a run."""
 
 SHARES: Final = (("p50", 0.5, 1), ("p90", 0.9, 30), ("p99", 0.99, 300))
-"""Percentiles, and the requests without which they are not compared."""
+"""Percentiles, and the minimum number of requests for each."""
+
+EXPECTED: Final = ("target.url", "target.server", "settings.url", "settings.seed", "target.details.prompts.seed")
+"""Settings that may differ between comparable runs."""
 
 NAMES: Final = {
     "ttft_s": "TTFT",
@@ -46,13 +50,27 @@ Verdict: TypeAlias = Literal["better", "worse", "noise", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedFigure:
-    """One figure in both: ``b`` against ``a``.
+class Difference:
+    """Values of a setting at ``path``; None is missing. ``expected``: it does not make figures incomparable."""
 
-    measure   as a document calls it, with its unit; ``statistic`` is a percentile, or the mean
-    ratio     b / a; None where it is not known
+    path: str
+    a: Any
+    b: Any
+    expected: bool
+
+    def words(self) -> str:
+        a, b = ("nothing" if value is None else f"{value!s:.80}" for value in (self.a, self.b))
+        return f"{self.path}: {a} and {b}"
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedFigure:
+    """A figure of ``b`` against ``a``.
+
+    measure   its name in documents; ``statistic`` is a percentile or the mean
+    ratio     b / a; None if unknown
     interval  of the ratio
-    verdict   on ``b``: ``unknown`` where there is no ratio
+    verdict   on ``b``; ``unknown`` without a ratio
     """
 
     measure: str
@@ -64,14 +82,14 @@ class ComparedFigure:
     verdict: Verdict
 
     def cells(self) -> tuple[str, ...]:
-        """As a table shows it: figure, a, b, change, its interval, verdict."""
+        """Cells of a table: figure, a, b, change, its interval, verdict."""
         change = "" if self.ratio is None else _percent(self.ratio)
         band = "" if self.interval is None else f"{_percent(self.interval.low)} … {_percent(self.interval.high)}"
         return self.name, self._value(self.a), self._value(self.b), change, band, self.verdict
 
     @property
     def name(self) -> str:
-        """As people say it: TTFT P99."""
+        """The name in tables: TTFT P99."""
         known = NAMES.get(self.measure, self.measure)
         return known if self.statistic == "mean" else f"{known} {self.statistic.upper()}"
 
@@ -81,27 +99,28 @@ class ComparedFigure:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Both at one point of load. ``n`` are the requests of each."""
+    """Figures of both at one load point; ``n`` are the numbers of requests."""
 
     point: Point
     n: tuple[int, int]
     rows: tuple[ComparedFigure, ...]
 
     def words(self) -> str:
-        """What is beyond chance, in a sentence."""
+        """The significant differences in a sentence."""
         where = " and ".join(f"{name} {value:g}" for name, value in self.point)
-        told = [f"{row.name} {_percent(row.ratio)}" for row in self.rows if _sure(row) and row.ratio]
-        what = f"beyond chance: {', '.join(told)}" if told else "all differences may be chance"
+        sure = [row for row in self.rows if row.verdict in ("better", "worse") and row.ratio]
+        changes = ", ".join(f"{row.name} {_percent(row.ratio)}" for row in sure)
+        what = f"beyond chance: {changes}" if sure else "all differences may be chance"
         return f"At {where}, {what}." if where else f"{what[0].upper()}{what[1:]}."
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Of two documents.
+    """A comparison of two documents.
 
-    differences  besides figures, weighty ones first
-    pairs        one for each point of load that both have
-    alone        points that only one of them has
+    differences  in settings, unexpected ones first
+    pairs        one for each common load point
+    alone        load points of only one document
     """
 
     confidence: float
@@ -115,11 +134,9 @@ class Comparison:
 
 
 def compare(a: Document, b: Document, *, seed: int = 0, confidence: float = CONFIDENCE) -> Comparison:
-    """``b`` against ``a``. The same seed gives the same intervals.
+    """Compares ``b`` to ``a``, both by the objectives of ``a`` or else of ``b``. Deterministic for a seed.
 
-    Both are judged by the objectives of ``a``, or else of ``b``.
-
-    Raises ParameterError where one of them holds no requests, or they have no point of load in common.
+    Raises ParameterError if one has too few requests, or if they have no common load point.
     """
     pairs, alone = _paired(a, b)
     objectives = objectives_of((*a.runs, *b.runs))
@@ -131,8 +148,48 @@ def compare(a: Document, b: Document, *, seed: int = 0, confidence: float = CONF
     return Comparison(confidence, differences(a, b, (one[0], two[0])), tuple(made), alone)
 
 
+def differences(a: Document, b: Document, runs: tuple[Run, Run]) -> tuple[Difference, ...]:
+    """Differences in settings, targets and loads, unexpected ones first; ``runs`` have the compared loads."""
+    first, second = dict(_flat(_settings(a, runs[0]))), dict(_flat(_settings(b, runs[1])))
+    found = [
+        Difference(path, first.get(path), second.get(path), path in EXPECTED or path.rpartition(".")[2] == "seed")
+        for path in sorted(first.keys() | second.keys())
+        if first.get(path) != second.get(path)
+    ]
+    return tuple(sorted(found, key=lambda each: each.expected))
+
+
+def _settings(document: Document, run: Run) -> dict[str, Any]:
+    target, machine = document.target, document.machine
+    return {
+        "version": document.version,
+        "command": document.command,
+        "target": msgspec.structs.asdict(target),
+        "client": {
+            "processor": machine.processor,
+            "usable_threads": machine.usable_threads,
+            "system": machine.system,
+            "python": machine.python,
+            "stamps": run.client.stamps,
+        },
+        "settings": document.settings,
+        "load": run.load,
+        "rule": {name: look(run.summary, "measured", name) for name in ("warmup_s", "cooldown_s")},
+        "objectives": look(run.summary, "goodput", "objectives"),
+    }
+
+
+def _flat(value: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, item in value.items():
+        path = f"{before}{name}"
+        if isinstance(item, Mapping):
+            yield from _flat(item, f"{path}.")
+        elif item is not None:
+            yield path, item
+
+
 def _paired(a: Document, b: Document) -> tuple[list[tuple[Point, list[Run], list[Run]]], tuple[Point, ...]]:
-    """Runs at the same point; one point on each side belongs together, whatever it is."""
+    """Runs at common load points; if each document has one point, they are paired in any case."""
     first, second = points(a.runs), points(b.runs)
     for name, found in (("a", first), ("b", second)):
         if not found:
@@ -142,11 +199,8 @@ def _paired(a: Document, b: Document) -> tuple[list[tuple[Point, list[Run], list
         return [(point if point == point_of(two[0].load) else (), one, two)], ()
     both = [(point, first[point], second[point]) for point in first if point in second]
     if not both:
-        raise ParameterError(
-            "The documents have no rate or concurrency in common.",
-            param="document",
-            hint="Measure both at the same rates.",
-        )
+        message = "The documents have no rate or concurrency in common."
+        raise ParameterError(message, param="document", hint="Measure both at the same rates.")
     return both, tuple(point for point in (*first, *second) if not (point in first and point in second))
 
 
@@ -208,7 +262,7 @@ def _row(
 
 
 def _verdict(measure: str, interval: Interval | None) -> Verdict:
-    """Latency is better when it is less; rates and shares when they are more."""
+    """Lower latency is better, and higher rates and shares."""
     if interval is None:
         return "unknown"
     if interval.low <= 1 <= interval.high:
@@ -218,7 +272,7 @@ def _verdict(measure: str, interval: Interval | None) -> Verdict:
 
 
 def _draws(side: Side, seed: int) -> BootstrapSamples:
-    """Blocks as long as the dependence of TTFT asks for; what failed is infinitely slow there."""
+    """Draws with blocks for TTFT, in which failures are infinite."""
     ttft = side.measures["ttft_s"]
     values = np.full(side.n, np.median(ttft.values) if len(ttft.values) else 0.0)
     values[ttft.owner] = ttft.values
@@ -229,10 +283,6 @@ def _ratio(a: float, b: float) -> float | None:
     if math.isinf(a) and math.isinf(b):
         return 1.0
     return b / a if a else None
-
-
-def _sure(row: ComparedFigure) -> bool:
-    return row.verdict in ("better", "worse")
 
 
 def _percent(ratio: float | None) -> str:

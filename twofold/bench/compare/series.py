@@ -1,9 +1,9 @@
-"""What of a document is compared: its requests at one point of load, as arrays in the order in which they were due."""
+"""The requests of a document at one load point as arrays, in order of their due times."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -11,13 +11,14 @@ import numpy.typing as npt
 
 from twofold.bench.metrics.distribution import Floats
 from twofold.bench.metrics.goodput import Objectives
+from twofold.bench.report import figures
 from twofold.bench.report.document import Request, Run
 
 SLICES: Final = 48
-"""Equal times that the window of a run is cut into, for what comes a second."""
+"""Time slices of a run for rates."""
 
 Point: TypeAlias = tuple[tuple[str, float], ...]
-"""What was turned to load a server: its rate, its concurrency, or nothing of both."""
+"""A load point: rate and concurrency, as far as the load has them."""
 
 Measure: TypeAlias = Literal["ttft_s", "ttft_sent_s", "tpot_s", "e2e_s"]
 MEASURES: Final[tuple[Measure, ...]] = ("ttft_s", "ttft_sent_s", "tpot_s", "e2e_s")
@@ -25,7 +26,7 @@ MEASURES: Final[tuple[Measure, ...]] = ("ttft_s", "ttft_sent_s", "tpot_s", "e2e_
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values, and the place of the request that each belongs to."""
+    """Values, and the index of the request of each."""
 
     values: Floats
     owner: npt.NDArray[np.int64]
@@ -33,13 +34,13 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """All runs of a document at one point of load.
+    """All runs of a document at one load point.
 
-    measures  each with the values of the requests that have it; failures infinite
-    gaps      between chunks that came; None where the document left them out
-    answered  1.0 for each request whose answer is complete, else 0.0
-    met       1.0 for each that met every objective, of those of which it is known; None without objectives
-    flows     ``requests_per_s`` and ``output_tokens_per_s``: in each slice of the time
+    measures  values of requests; failures are infinite
+    gaps      between chunks; None without them in the document
+    answered  1.0 for each request with a complete response, else 0.0
+    met       1.0 for each request that met all objectives, else 0.0, if known; None without objectives
+    flows     ``requests_per_s`` and ``output_tokens_per_s`` in each time slice
     """
 
     n: int
@@ -51,7 +52,7 @@ class Side:
 
 
 def points(runs: Iterable[Run]) -> dict[Point, list[Run]]:
-    """The runs of each point of load, in their order."""
+    """The runs of each load point, in their order."""
     found: dict[Point, list[Run]] = {}
     for run in runs:
         found.setdefault(point_of(run.load), []).append(run)
@@ -59,34 +60,29 @@ def points(runs: Iterable[Run]) -> dict[Point, list[Run]]:
 
 
 def point_of(load: Mapping[str, Any]) -> Point:
-    """Rate and concurrency of a load, wherever its description says them."""
+    """Rate and concurrency in the description of a load."""
     arrivals = load.get("arrivals")
-    said = {**(arrivals if isinstance(arrivals, Mapping) else {}), **load}
-    numbers = ((name, said.get(name)) for name in ("rate", "concurrency"))
+    found = {**(arrivals if isinstance(arrivals, Mapping) else {}), **load}
+    numbers = ((name, found.get(name)) for name in ("rate", "concurrency"))
     return tuple((name, float(value)) for name, value in numbers if isinstance(value, int | float))
 
 
 def objectives_of(runs: Iterable[Run]) -> Objectives | None:
-    """Those that the summaries were judged by; None where there are none."""
-    for run in runs:
-        goodput = run.summary.get("goodput")
-        said = goodput.get("objectives") if isinstance(goodput, Mapping) else None
-        if isinstance(said, Mapping):
-            limits = {field.name: said.get(field.name) for field in fields(Objectives)}
-            return Objectives(**{name: float(limit) for name, limit in limits.items() if limit is not None})
-    return None
+    """The first objectives in summaries; None without any."""
+    known = Objectives.__slots__
+    found = next((limits for run in runs if (limits := figures.objectives(run))), None)
+    return None if found is None else Objectives(**{name: limit for name, limit in found.items() if name in known})
 
 
 def side_of(runs: Sequence[Run], objectives: Objectives | None = None) -> Side:
-    """Of runs with at least one request that is measured."""
+    """The side of runs with at least one measured request."""
     parts = [_measured(run) for run in runs]
     requests = [request for part in parts for request in part]
-    figures = {name: [value for run in runs for value in run.figures(name)] for name in MEASURES}
     flows = [_flows(run, part) for run, part in zip(runs, parts, strict=True)]
     met = [_met(request, run, objectives) for run, part in zip(runs, parts, strict=True) for request in part]
     return Side(
         n=len(requests),
-        measures={name: _series(values) for name, values in figures.items()},
+        measures={name: _series([value for run in runs for value in run.figures(name)]) for name in MEASURES},
         gaps=_gaps(requests),
         answered=_series([float(request.outcome == "ok") for request in requests]),
         met=None if objectives is None else _series(met),
@@ -95,7 +91,7 @@ def side_of(runs: Sequence[Run], objectives: Objectives | None = None) -> Side:
 
 
 def _met(request: Request, run: Run, objectives: Objectives | None) -> float | None:
-    """As ``goodput.misses``; None where it was open when someone stopped the run, or its gaps were left out."""
+    """As ``goodput.misses``; None if the run was stopped before its end, or without its gaps."""
     if objectives is None or (run.interrupted and request.outcome == "unfinished"):
         return None
     if request.outcome != "ok" or not request.chunks:
@@ -126,7 +122,7 @@ def _gaps(requests: Sequence[Request]) -> Series | None:
 
 
 def _flows(run: Run, measured: Sequence[Request]) -> dict[str, Floats]:
-    """Answers that ended, and tokens as if they had come evenly between the first and the last, in each slice."""
+    """Ended responses in each time slice, and their tokens, spread evenly from the first to the last one."""
     edges = np.linspace(*_window(run, measured), SLICES + 1)
     slice_s = max(edges[1] - edges[0], 1e-9)
     done = [request for request in run.requests if request.outcome == "ok"]
@@ -136,16 +132,15 @@ def _flows(run: Run, measured: Sequence[Request]) -> dict[str, Floats]:
 
 
 def _window(run: Run, measured: Sequence[Request]) -> tuple[float, float]:
-    """That of the steady rates; where it is empty, from the first that was due to the last that ended."""
-    said = run.summary.get("measured")
-    start, end = (said.get("from_s"), said.get("until_s")) if isinstance(said, Mapping) else (None, None)
-    if isinstance(start, int | float) and isinstance(end, int | float) and end > start:
+    """The window of steady rates; if it is empty, from the first due time to the last end."""
+    start, end = (figures.figure(run.summary, "measured", name) for name in ("from_s", "until_s"))
+    if start is not None and end is not None and end > start:
         return start, end
     return min(request.due_s for request in measured), max(request.ended_s or request.due_s for request in measured)
 
 
 def _tokens(done: Sequence[Request], edges: Floats) -> Floats:
-    """[edges]: tokens of answers that had come by then."""
+    """[edges]: tokens received until then."""
     rows = [
         (request.first_s, request.last_s, float(request.output_tokens or request.chunks))
         for request in done

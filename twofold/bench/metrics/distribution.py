@@ -95,10 +95,9 @@ def rank(n: int, per_mille: int) -> int:
     return max(0, -(-n * per_mille // 1000) - 1)
 
 
-def percentile(values: Floats, per_mille: int) -> float:
-    """One percentile of at least one value, in any order."""
-    at = rank(len(values), per_mille)
-    return float(np.partition(values, at)[at])
+def nearest_rank(ascending: Floats, share: float) -> float:
+    """The least of at least one value that at least that share of them does not exceed."""
+    return float(ascending[max(0, math.ceil(share * len(ascending) - 1e-9) - 1)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,9 @@
-"""The highest rate that a server sustains: goodput by its second definition.
+"""Searches the highest rate that a server sustains: goodput by its second definition.
 
-The rate is doubled, or halved, until it lies between one that passes and one that fails, and then halved by ratio until
-the two are close. Each trial is looked at after every round: it ends when it is sure, or when its time is over and the
-figures as they are decide. Each round is twice as long as the one before, for a queue takes its time to fill. A trial
-that is looked at several times has as many chances to be wrong, so each look has its part of the error that is allowed
-(Bonferroni).
+The rate is doubled or halved until it is between one that passes and one that fails, and then bisected by ratio until
+the two are close. Each trial is examined after every round; it ends when its verdict is certain, or when its time is
+over. Each round is twice as long as the one before, since queues fill slowly. Several looks at a trial are several
+chances of error, so each has its part of the allowed error (Bonferroni).
 """
 
 from __future__ import annotations
@@ -19,31 +18,31 @@ from twofold.bench.search.trial import Aim, Rounds, Trial, requests_to_be_sure
 from twofold.core.errors import ParameterError
 
 CALM: Final = 20
-"""Requests that know nothing of each other and all pass: on the way up to the first rate that fails, that will do."""
+"""Independent requests that must all pass to go on to a higher rate before any rate failed."""
 
 MIN_REQUESTS: Final = 3
-"""Of a trial: at lower rates its time may pass without a request, and it would show nothing."""
+"""Minimum requests of a trial: lower rates may have none within its time."""
 
 
 class LoadRunner(Protocol):
-    """Sends an open-loop load and waits for its answers."""
+    """Sends an open-loop load and waits for its responses."""
 
     def __call__(self, rate: float, seconds: float, seed: int) -> RunRecord:
-        """``seed`` is another one in each run, so that no two have the same arrivals."""
+        """``seed`` differs between runs, so that their arrivals differ."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """How to search.
+    """Options of a search.
 
-    start          the first rate, requests a second
-    lowest, highest  rates beyond which it does not go
-    seconds        of a round, at least: it is longer where the rate is too low for a sure verdict after one
-    max_seconds   of all rounds of one trial
-    confidence     that a verdict which is called sure is right
-    precision      the lowest rate that fails is at most that much above the highest that passes, as a share
-    max_trials    after which it ends as it is
+    start            first rate in requests a second
+    lowest, highest  limits of rates
+    seconds          minimum length of a round; longer if the rate is too low for a certain verdict after one
+    max_seconds      maximum of all rounds of a trial
+    confidence       of verdicts
+    precision        maximum distance of the lowest failing rate from the highest passing rate, as a share
+    max_trials       maximum number of trials
     """
 
     start: float = 1.0
@@ -68,21 +67,21 @@ class SearchOptions:
             raise ParameterError("precision and the number of trials must be more than 0", param="precision")
 
     def look_confidence(self) -> float:
-        """Of each look at a trial."""
+        """The confidence of each look at a trial."""
         looks = max(1, int(math.log2(self.max_seconds / self.seconds + 1)))
         return 1 - (1 - self.confidence) / looks
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What was found.
+    """The result of a search.
 
-    rate         the highest that passed below the lowest that failed; None where none did
-    sure_pass    the highest that passed beyond doubt; None where none did
-    sure_fail    the lowest that failed beyond doubt; None where none did
-    bounded      False where it passed at the highest rate that was allowed
+    rate         highest passing rate below the lowest failing one; None without any
+    sure_pass    highest rate that certainly passed; None without any
+    sure_fail    lowest rate that certainly failed; None without any
+    bounded      whether a higher rate failed
     settled      whether ``precision`` was reached
-    interrupted  whether someone stopped it; the last trial is then not in it
+    interrupted  whether it was stopped; the last trial is then missing
     """
 
     aim: Aim
@@ -105,7 +104,7 @@ class SearchResult:
         return f"At {self.rate:.4g} requests/s, {wanted}. {self._bounds()}{end}"
 
     def _bounds(self) -> str:
-        """Between which rates the true one lies at the confidence that was asked for."""
+        """The bounds of the true rate at the required confidence."""
         at = f"At {self.options.confidence:.0%} confidence"
         passed = None if self.sure_pass is None else f"{self.sure_pass:.4g} requests/s passes"
         failed = None if self.sure_fail is None else f"{self.sure_fail:.4g} requests/s fails"
@@ -122,20 +121,20 @@ class SearchResult:
 def find_rate(
     run: LoadRunner, aim: Aim, options: SearchOptions | None = None, tell: Callable[[Trial], None] | None = None
 ) -> SearchResult:
-    """The highest rate that reaches ``aim``. ``tell`` hears of every trial when it is over.
+    """The highest rate that reaches ``aim``; calls ``tell`` after every trial. An interrupted run ends the search.
 
-    Raises what ``run`` does. A record that was interrupted ends the search.
+    Raises the errors of ``run``.
     """
     return _Search(run, aim, options or SearchOptions(), tell).result()
 
 
 def _calm(trial: Trial) -> bool:
-    """Whether a higher rate tells more than more of this one."""
+    """Whether to go on to a higher rate instead of another round."""
     return trial.met == trial.judged and trial.independent >= CALM
 
 
 class _Search:
-    """Law: every rate up to ``_low`` counts as passing, every rate from ``_high`` on as failing, and _low < _high."""
+    """Invariant: rates up to ``_low`` count as passing, rates from ``_high`` on as failing, and _low < _high."""
 
     def __init__(self, run: LoadRunner, aim: Aim, options: SearchOptions, tell: Callable[[Trial], None] | None) -> None:
         self._run = run
@@ -148,17 +147,21 @@ class _Search:
         self._high: float | None = None
 
     def result(self) -> SearchResult:
-        interrupted = False
         while (rate := self._next()) is not None:
             trial = self._try(rate)
             if trial is None:
-                interrupted = True
-                break
-            self._note(trial)
-        return self._found(interrupted)
+                return self._found(interrupted=True)
+            self._trials.append(trial)
+            if trial.passed:
+                self._low = rate
+            else:
+                self._high = rate
+            if self._tell is not None:
+                self._tell(trial)
+        return self._found(interrupted=False)
 
     def _next(self) -> float | None:
-        """The rate to try now; None where there is no need."""
+        """The next rate to try; None at the end."""
         options, low, high = self._options, self._low, self._high
         if len(self._trials) >= options.max_trials or self._settled():
             return None
@@ -176,7 +179,7 @@ class _Search:
         return low is not None and high is not None and high <= low * (1 + self._options.precision)
 
     def _try(self, rate: float) -> Trial | None:
-        """Rounds until it is sure, or their time is over; None where someone stopped one."""
+        """Runs rounds until the verdict is certain or the time is over; None if interrupted."""
         options = self._options
         confidence = options.look_confidence()
         rounds = Rounds(rate, self._aim, confidence)
@@ -193,22 +196,13 @@ class _Search:
             length = min(left, 2 * length)
 
     def _round_seconds(self, rate: float, confidence: float) -> float:
-        """So long that one round is enough where all requests pass."""
+        """A length with which one round is enough if all requests pass."""
         aim, options = self._aim, self._options
         requests = 1.3 * requests_to_be_sure(aim.attainment, confidence)
         wanted = aim.rule.warmup_s + aim.rule.cooldown_s + requests / rate
         return min(max(wanted, options.seconds), options.max_seconds)
 
-    def _note(self, trial: Trial) -> None:
-        self._trials.append(trial)
-        if trial.passed:
-            self._low = trial.rate
-        else:
-            self._high = trial.rate
-        if self._tell is not None:
-            self._tell(trial)
-
-    def _found(self, interrupted: bool) -> SearchResult:
+    def _found(self, *, interrupted: bool) -> SearchResult:
         sure = [trial for trial in self._trials if trial.sure]
         return SearchResult(
             aim=self._aim,
