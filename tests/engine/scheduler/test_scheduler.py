@@ -118,6 +118,31 @@ class Told:
         """Nothing was ruled out before."""
 
 
+class Recording(Told):
+    """A constraint that records its calls in a list of all constraints."""
+
+    def __init__(self, name: str, calls: list[str]) -> None:
+        self._name = name
+        self._calls = calls
+
+    def prepare(self) -> None:
+        self._calls.append(f"prepare {self._name}")
+
+    def advance(self, token: int) -> None:
+        self._calls.append(f"advance {self._name} {token}")
+
+
+def test_masks_are_requested_when_all_tokens_of_a_step_are_taken() -> None:
+    """Before the next step is planned. A sequence that ended, or sampled nothing, gets no mask."""
+    calls: list[str] = []
+    scheduler = make_scheduler()
+    for number, prompt, answer in ((0, 2, 9), (1, 2, 9), (2, 2, 1), (3, 60, 9)):
+        constraint = Recording(str(number), calls)
+        scheduler.add(make_sequence(number, prompt=prompt, answer=answer, constraint=constraint), 0.0)
+    turn(scheduler, token=4)
+    assert calls == ["advance 0 4", "advance 1 4", "advance 2 4", "prepare 0", "prepare 1"]
+
+
 def deferring_turn(scheduler: Scheduler, late: int) -> tuple[list[tuple[int, int, int]], list[TokenEvent]]:
     """A turn in which one sequence does not draw, for what it may draw is not known."""
     plan = scheduler.plan(0.0)

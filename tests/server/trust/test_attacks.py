@@ -29,7 +29,7 @@ ATTACKS: Final[dict[str, str]] = {
         server/trust/test_fuzz.py::test_tools_with_odd_schemas_are_answered_or_refused
         engine/grammar/test_tool_forms.py::test_schemas_that_make_no_sense_do_not_raise""",
     "single bodies of 2 MB that block the event loop": """
-        server/trust/test_turns.py::test_many_prompts_of_one_request_hold_up_nobody
+        server/trust/test_turns.py::test_others_are_answered_during_a_request_of_many_prompts
         server/trust/test_turns.py::test_long_replies_are_made_on_another_thread
         server/edge/test_body.py::test_values_are_counted_where_they_are_values
         text/test_prompt_limit.py::test_what_cannot_fit_is_not_tokenised""",

@@ -70,7 +70,7 @@ class Host:
         """Until the other side is closed."""
         with suppress(EOFError, OSError):
             while True:
-                message = self._pipe.receive(0.0 if self._wanted else None)
+                message = self._pipe.receive(block=not self._wanted)
                 if message is None:
                     self._make_mask(next(iter(self._wanted)))
                 else:

@@ -183,7 +183,7 @@ class GrammarHost:
             if self.error is not None:
                 return False
             try:
-                message = self._pipe.receive(0.0)
+                message = self._pipe.receive(block=False)
             except (EOFError, OSError):
                 self._fail(self._fault())
                 return True

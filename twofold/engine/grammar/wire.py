@@ -16,7 +16,7 @@ from twofold.text.tokenizers.encoder import PlainEncoder
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 LENGTH: Final = 4
-PIECE: Final = 1 << 18
+PIECE: Final = 1 << 16
 
 
 class GrammarMessage(Struct, frozen=True, tag=True):
@@ -143,17 +143,18 @@ class Pipe:
         data = _encode(message)
         self._socket.sendall(len(data).to_bytes(LENGTH, "little") + data)
 
-    def receive(self, seconds: float | None = None) -> ToHost | FromHost | None:
-        """The next message; None where it is not there within ``seconds``. EOFError where none can come."""
+    def receive(self, *, block: bool = True) -> ToHost | FromHost | None:
+        """The next message; without ``block``, None where it is not there. EOFError where none can come."""
         while True:
             end = LENGTH + int.from_bytes(self._read[:LENGTH], "little")
             if len(self._read) >= max(end, LENGTH):
                 message: ToHost | FromHost = _decode(memoryview(self._read)[LENGTH:end])
                 del self._read[:end]
                 return message
-            if not self.wait(seconds):
+            try:
+                piece = self._socket.recv(PIECE, 0 if block else socket.MSG_DONTWAIT)
+            except BlockingIOError:
                 return None
-            piece = self._socket.recv(PIECE)
             if not piece:
                 raise EOFError
             self._read += piece

@@ -232,6 +232,10 @@ class Scheduler:
                 event = self._gain(runner, step, result, work, now)
                 if event is not None:
                     events.append(event)
+        for step, result in zip(plan.steps, outcome.sequences, strict=True):
+            runner = self._running.get(step.sequence_id)
+            if result.tokens and runner is not None and runner.constraint is not None:
+                runner.constraint.prepare()  # others make masks while the next step is planned
         return events
 
     def cancel(self, sequence_id: int, now: float) -> bool:
