@@ -23,10 +23,9 @@ from benchmarks.http.processes import Serving, serving
 from benchmarks.http.recipes import others, ours
 from benchmarks.setting import Setting
 from benchmarks.worker import WorkerError
-from twofold.bench.load.arrivals import Arrivals
 from twofold.bench.load.base import Ask
 from twofold.bench.load.lengths import Fixed, Uniform
-from twofold.bench.load.loops import ClosedLoop, OpenLoop
+from twofold.bench.load.loops import Arrivals, ClosedLoop, OpenLoop
 from twofold.bench.load.requests import RandomRequests
 from twofold.bench.metrics.goodput import MeasuredGoodput, Objectives
 from twofold.bench.metrics.requests import RequestFigures, request_figures

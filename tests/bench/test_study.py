@@ -17,7 +17,7 @@ from twofold.bench.endpoints.endpoint import EndpointOptions
 from twofold.bench.load.lengths import Fixed
 from twofold.bench.load.plan import LoadPlan
 from twofold.bench.metrics.goodput import Objectives
-from twofold.bench.metrics.rule import MeasurementRule
+from twofold.bench.metrics.requests import MeasurementRule
 from twofold.bench.record import RequestSample
 from twofold.bench.report.document import read
 from twofold.bench.report.live import Goal

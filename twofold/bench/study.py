@@ -14,10 +14,10 @@ from typing import Any, Final, TypeAlias
 from twofold.bench.base import Watcher
 from twofold.bench.load.lengths import Fixed
 from twofold.bench.load.plan import LoadPlan
-from twofold.bench.load.traces.own import write_trace
+from twofold.bench.load.traces.read import write_trace
 from twofold.bench.metrics.goodput import Objectives
 from twofold.bench.metrics.notes import Note
-from twofold.bench.metrics.rule import MeasurementRule
+from twofold.bench.metrics.requests import MeasurementRule
 from twofold.bench.metrics.summary import summarise
 from twofold.bench.record import RunRecord
 from twofold.bench.report.document import SCHEMA, Document, Run, Target

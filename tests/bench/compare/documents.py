@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.bench.metrics.samples import record, sample
 from twofold.bench.metrics.goodput import Objectives
-from twofold.bench.metrics.rule import MeasurementRule
+from twofold.bench.metrics.requests import MeasurementRule
 from twofold.bench.metrics.summary import summarise
 from twofold.bench.record import RequestSample, RunRecord
 from twofold.bench.report.document import SCHEMA, ClientMachine, Document, Run, Target

@@ -8,7 +8,7 @@ import pytest
 from tests.bench.compare.documents import document, run, served
 from twofold.bench.compare.compare import ComparedFigure, Comparison, compare
 from twofold.bench.metrics.goodput import Objectives
-from twofold.bench.metrics.rule import MeasurementRule
+from twofold.bench.metrics.requests import MeasurementRule
 from twofold.bench.report.document import read
 from twofold.core.errors import ParameterError
 

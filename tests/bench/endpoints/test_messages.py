@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.bench.endpoints.streams import no_prompts, read, read_whole
 from tests.bench.endpoints.test_openai import JSON
 from twofold.bench.endpoints.endpoint import ApiEndpoint, EndpointOptions
-from twofold.bench.endpoints.messages import MessagesReader
+from twofold.bench.endpoints.readers import MessagesReader
 from twofold.bench.load.base import Ask, PromptMessage
 from twofold.bench.record import UNKNOWN, RecordedResponse
 from twofold.core.errors import ParameterError

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.bench.endpoints.streams import DONE, chunk, piece, read, read_whole
-from twofold.bench.endpoints.openai import OpenAIReader
+from twofold.bench.endpoints.readers import OpenAIReader
 from twofold.bench.record import UNKNOWN, RecordedResponse
 
 USAGE = {

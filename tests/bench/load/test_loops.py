@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.bench.load.player import ended, played
-from twofold.bench.load.arrivals import Arrivals
 from twofold.bench.load.base import Outcome
 from twofold.bench.load.lengths import Fixed, Uniform
-from twofold.bench.load.loops import PAUSE_S, ClosedLoop, OpenLoop
+from twofold.bench.load.loops import PAUSE_S, Arrivals, ClosedLoop, OpenLoop
 from twofold.bench.load.requests import RandomRequests
 from twofold.core.errors import ParameterError
 

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.bench.load.player import ended, played
-from twofold.bench.load.arrivals import Arrivals
 from twofold.bench.load.base import Ask, PromptMessage, Shared
 from twofold.bench.load.lengths import Fixed, LogNormal, Pauses, Uniform
-from twofold.bench.load.loops import PAUSE_S
+from twofold.bench.load.loops import PAUSE_S, Arrivals
 from twofold.bench.load.requests import SharedPrefix
 from twofold.bench.load.sessions import Conversations, Held, Sessions, Shape
 from twofold.core.errors import ParameterError

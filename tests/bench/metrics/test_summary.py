@@ -9,7 +9,7 @@ from tests.bench.metrics.samples import record, sample, steady
 from twofold.bench.load.base import PromptMessage
 from twofold.bench.metrics.goodput import Objectives
 from twofold.bench.metrics.rates import Concurrency
-from twofold.bench.metrics.rule import MeasurementRule, Window
+from twofold.bench.metrics.requests import MeasurementRule, Window
 from twofold.bench.metrics.summary import Summary, summarise
 from twofold.bench.record import RequestSample
 from twofold.core.errors import ParameterError

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from twofold.bench.load.base import Ask, Outcome, Shared
 from twofold.bench.metrics.goodput import Objectives
-from twofold.bench.metrics.rule import MeasurementRule
+from twofold.bench.metrics.requests import MeasurementRule
 from twofold.bench.metrics.summary import summarise
 from twofold.bench.record import Client, RecordedResponse, RequestSample, RunRecord
 from twofold.bench.report.document import SCHEMA, ClientMachine, Document, Target

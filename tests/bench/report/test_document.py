@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.bench.report.runs import answer, answered, document, failed, mixed, record
-from twofold.bench.metrics.rule import MeasurementRule
+from twofold.bench.metrics.requests import MeasurementRule
 from twofold.bench.record import UNKNOWN, RecordedResponse, RequestSample
 from twofold.bench.report.document import json_schema, main, read, read_file, schema_file
 from twofold.bench.report.gather import chunk_tokens, gaps_us, machine_of_this, moments_of, public_url

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.bench.metrics.samples import record, sample
 from tests.bench.search.servers import Line, capacity, exponential, fixed
 from twofold.bench.metrics.goodput import Objectives
-from twofold.bench.metrics.rule import MeasurementRule
+from twofold.bench.metrics.requests import MeasurementRule
 from twofold.bench.record import RunRecord
 from twofold.bench.search.rate import MIN_REQUESTS, SearchOptions, SearchResult, find_rate
 from twofold.bench.search.trial import Aim, Rounds, Trial, requests_to_be_sure

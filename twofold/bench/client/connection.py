@@ -24,8 +24,6 @@ RECORD = 1 << 16
 class Tls:
     """TLS over buffers in memory."""
 
-    __slots__ = ("_incoming", "_object", "_outgoing")
-
     def __init__(self, context: ssl.SSLContext, host: str) -> None:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
@@ -71,19 +69,6 @@ class Connection:
     served        it received a complete response
     watches_room  whether the loop waits until the socket is writable
     """
-
-    __slots__ = (
-        "_tls",
-        "began_s",
-        "connecting",
-        "file",
-        "flight",
-        "opening",
-        "served",
-        "socket",
-        "unsent",
-        "watches_room",
-    )
 
     def __init__(self, address: Address, target: ServerTarget) -> None:
         """Starts to connect. Raises OSError if that fails at once."""

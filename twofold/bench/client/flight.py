@@ -20,8 +20,6 @@ class Flight:
     resent  whether it was sent again because the server had closed the first connection
     """
 
-    __slots__ = ("_body", "_endpoint", "_events", "_reader", "_size", "file", "request", "resent", "response", "sample")
-
     def __init__(self, sample: RequestSample, request: bytes, endpoint: Endpoint) -> None:
         self.sample = sample
         self.request = request

@@ -40,18 +40,6 @@ class ResponseReader:
     keep_alive  whether the connection may be reused after it
     """
 
-    __slots__ = (
-        "_chunked",
-        "_closing",
-        "_left",
-        "_pending",
-        "_trailers",
-        "complete",
-        "headers",
-        "keep_alive",
-        "status",
-    )
-
     def __init__(self) -> None:
         self.status: int | None = None
         self.headers: Mapping[str, str] = {}
@@ -205,8 +193,6 @@ class EventReader:
     ``pings`` counts comments, which servers send to keep a connection alive. ``id`` and ``retry`` are for clients that
     reconnect, and are ignored.
     """
-
-    __slots__ = ("_carriage", "_pending", "pings")
 
     def __init__(self) -> None:
         self.pings = 0

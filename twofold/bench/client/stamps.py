@@ -10,13 +10,14 @@ the clock is set; it is measured ten times a second, and no arrival is later tha
 
 from __future__ import annotations
 
-import math
 import socket
 import struct
 import sys
 import time
 from array import array
 from typing import Final, Literal
+
+from twofold.bench.metrics.distribution import nearest_rank
 
 SO_TIMESTAMPNS: Final = 35
 TIMESPEC: Final = struct.Struct("@qq")
@@ -95,9 +96,7 @@ class Stamps:
 
     def lag(self, share: float) -> float:
         """Percentile (nearest rank) of the lag; 0 without reads."""
-        if not self._lags:
-            return 0.0
-        return sorted(self._lags)[max(math.ceil(share * len(self._lags)), 1) - 1]
+        return nearest_rank(sorted(self._lags), share) if self._lags else 0.0
 
     def _thin(self) -> None:
         """Halves the stored lags when there are too many; from then on one of every 2, 4, 8 … reads is stored."""

@@ -10,8 +10,7 @@ from typing import Any, Final, Literal, NamedTuple
 import orjson
 
 from twofold.bench.base import BodyReader
-from twofold.bench.endpoints.messages import MessagesReader
-from twofold.bench.endpoints.openai import OpenAIReader
+from twofold.bench.endpoints.readers import MessagesReader, OpenAIReader
 from twofold.bench.endpoints.values import sentence
 from twofold.bench.load.base import Ask, Prompt, PromptMessage
 from twofold.bench.record import RecordedResponse

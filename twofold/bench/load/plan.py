@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from twofold.bench.load.arrivals import Arrivals
 from twofold.bench.load.base import Load, Prompt
 from twofold.bench.load.lengths import Fixed, Lengths, Pauses
-from twofold.bench.load.loops import ClosedLoop, OpenLoop
+from twofold.bench.load.loops import Arrivals, ClosedLoop, OpenLoop
 from twofold.bench.load.requests import RandomRequests, SharedPrefix
 from twofold.bench.load.sessions import Conversations, Held, Sessions, Shape
 from twofold.core.errors import ParameterError

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
-from twofold.bench.load.arrivals import Arrivals
 from twofold.bench.load.base import (
     FAILURES,
     Ask,
@@ -27,7 +26,7 @@ from twofold.bench.load.base import (
 from twofold.bench.load.checks import MAX_REQUESTS, MAX_SECONDS, an_end, before, number, whole
 from twofold.bench.load.draws import Draws, RandomStream, generator
 from twofold.bench.load.lengths import Lengths, Pauses
-from twofold.bench.load.loops import PAUSE_S
+from twofold.bench.load.loops import PAUSE_S, Arrivals
 from twofold.bench.load.requests import SharedPrefix
 from twofold.core.errors import ParameterError
 

@@ -7,7 +7,7 @@ are infinite values. Mean and standard deviation are those of finite values.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Final, TypeAlias
@@ -95,7 +95,7 @@ def rank(n: int, per_mille: int) -> int:
     return max(0, -(-n * per_mille // 1000) - 1)
 
 
-def nearest_rank(ascending: Floats, share: float) -> float:
+def nearest_rank(ascending: Sequence[float] | Floats, share: float) -> float:
     """The least of at least one value that at least that share of them does not exceed."""
     return float(ascending[max(0, math.ceil(share * len(ascending) - 1e-9) - 1)])
 

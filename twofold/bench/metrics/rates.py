@@ -16,8 +16,7 @@ import numpy as np
 
 from twofold.bench.metrics.chunks import Chunks
 from twofold.bench.metrics.distribution import Floats
-from twofold.bench.metrics.requests import output_tokens, prompt_tokens
-from twofold.bench.metrics.rule import MeasurementRule, Window, ended_s
+from twofold.bench.metrics.requests import MeasurementRule, Window, ended_s, output_tokens, prompt_tokens
 from twofold.bench.record import RequestSample, RunRecord
 
 

@@ -13,8 +13,7 @@ from twofold.bench.metrics.distribution import MeasureDistribution
 from twofold.bench.metrics.goodput import MeasuredGoodput, Objectives, Verdict, mlperf
 from twofold.bench.metrics.notes import Note, cpu_share
 from twofold.bench.metrics.rates import Concurrency, Rates, due_window, span
-from twofold.bench.metrics.requests import METHOD, RequestFigures, figures_of
-from twofold.bench.metrics.rule import MeasurementRule
+from twofold.bench.metrics.requests import METHOD, MeasurementRule, RequestFigures, figures_of
 from twofold.bench.record import Client, RunRecord, plain
 
 

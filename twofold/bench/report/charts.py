@@ -13,7 +13,7 @@ from twofold.bench.draw.chart import Point
 from twofold.bench.draw.scale import nice_step
 from twofold.bench.report import figures
 from twofold.bench.report.document import Document, Request, Run
-from twofold.bench.report.figures import Measure, SweepParameter
+from twofold.bench.report.figures import Measure
 from twofold.bench.report.gather import moments_of
 
 Floats = npt.NDArray[np.float64]
@@ -38,34 +38,24 @@ _TIME: Final = Axis("time since start", form=duration, low=0.0, tight=True)
 
 def charts_of(run: Run) -> Iterator[Chart]:
     """The charts that the run has data for."""
-    made = (ttft(run), tpot(run), itl(run), over_time(run), throughput(run), open_requests(run), by_prompt(run))
-    yield from (chart for chart in made if chart is not None)
-
-
-def ttft(run: Run) -> Chart | None:
-    due, sent = _values(run, "ttft_s"), _values(run, "ttft_sent_s")
-    marks = (
-        StepLine(cdf(due), "from due time", _BLUE),
-        StepLine(cdf(sent), "from send", _ORANGE, dashed=True),
-    )
-    return _distribution("Time to first token", marks, (due, sent), run, "ttft")
-
-
-def tpot(run: Run) -> Chart | None:
-    values = _values(run, "tpot_s")
-    return _distribution("Time per output token", (StepLine(cdf(values), "", _GREEN),), (values,), run, "tpot")
-
-
-def itl(run: Run) -> Chart | None:
-    """None for a document without chunks."""
     gaps = [np.frombuffer(each.gaps_us, np.int64) for each in _measured(run) if each.gaps_us]
-    if not gaps:
-        return None
-    values = np.asarray(np.concatenate(gaps) * 1e-6, np.float64)
-    floor = _time_axis((values,)).low or 0.0
-    shown = [(max(x, floor), y) for x, y in cdf(values)]  # gaps below the axis are drawn at its left end
-    marks = (StepLine(shown, "", _PINK),)
-    return _distribution("Inter-token latency: gaps between chunks", marks, (values,), run, "itl")
+    gaps_s = np.concatenate([np.empty(0), *gaps]) * 1e-6
+    made = (
+        _distribution(
+            run,
+            "Time to first token",
+            "ttft",
+            ("from due time", _values(run, "ttft_s"), _BLUE),
+            ("from send", _values(run, "ttft_sent_s"), _ORANGE),
+        ),
+        _distribution(run, "Time per output token", "tpot", ("", _values(run, "tpot_s"), _GREEN)),
+        _distribution(run, "Inter-token latency: gaps between chunks", "itl", ("", gaps_s, _PINK)),
+        over_time(run),
+        throughput(run),
+        open_requests(run),
+        by_prompt(run),
+    )
+    yield from (chart for chart in made if chart is not None)
 
 
 def over_time(run: Run) -> Chart | None:
@@ -123,13 +113,8 @@ def by_prompt(run: Run) -> Chart | None:
     points = [(float(_prompt(each)), each.ttft_sent_s or 0.0) for each in rows]
     if len({x for x, _ in points}) < 3:
         return None
-    x = Axis("prompt tokens", low=0.0, tight=True)
-    return Chart(
-        "TTFT from send by prompt length",
-        (Dots(points, "", _BLUE, radius=2.2),),
-        x,
-        Axis("TTFT", form=duration, low=0.0),
-    )
+    x, y = Axis("prompt tokens", low=0.0, tight=True), Axis("TTFT", form=duration, low=0.0)
+    return Chart("TTFT from send by prompt length", (Dots(points, "", _BLUE, radius=2.2),), x, y)
 
 
 def timeline(run: Run) -> Chart | None:
@@ -162,51 +147,44 @@ def timeline(run: Run) -> Chart | None:
 
 def curves_of(document: Document) -> Iterator[Chart]:
     """Charts of several runs: latency and throughput by rate or concurrency, and throughput by TPOT."""
-    runs = document.runs
+    runs, search = document.runs, document.search
     if len(runs) < 2:
         return
-    found_rate = None if document.search is None else figures.figure(document.search, "rate")
-    for measure, name in ((figures.TTFT, "ttft"), (figures.TPOT, "tpot")):
-        chart = latency_by_step(runs, measure, name, found_rate, joined=document.search is None)
-        if chart is not None:
-            yield chart
-    for found in (throughput_by_step(runs, joined=document.search is None), pareto(runs)):
-        if found is not None:
-            yield found
+    found_rate = None if search is None else figures.figure(search, "rate")
+    made = (
+        *(latency_by_step(runs, each, found_rate, joined=search is None) for each in (figures.TTFT, figures.TPOT)),
+        throughput_by_step(runs, joined=search is None),
+        pareto(runs),
+    )
+    yield from (chart for chart in made if chart is not None)
 
 
-def latency_by_step(
-    runs: Sequence[Run], measure: Measure, objective: str, found_rate: float | None = None, *, joined: bool = True
-) -> Chart | None:
+def latency_by_step(runs: Sequence[Run], measure: Measure, found_rate: float | None, *, joined: bool) -> Chart | None:
     """Percentiles by requested rate or concurrency; ``found_rate`` is the result of a search."""
     step = figures.step_of(runs)
+    found = [(step.of(run), figures.of(run, measure)) for run in runs]
     lines: list[Line | Dots] = []
     for colour, (title, name) in enumerate(_PERCENTILES):
-        points = _curve(runs, step, measure, name)
+        points = _points((across, each.at(name)) for across, each in found)
         dots = Dots(points, title, colour, radius=4.5 - colour)  # overlapping dots are all visible
         # a search tries close rates several times: a line through them would zigzag
         lines += [dots] if not joined else [Line(points, title, colour), dots]
     if not any(line.points for line in lines):
         return None
-    limit = figures.objectives(runs[0]).get(objective)
+    limit = figures.objectives(runs[0]).get(measure.name.lower())
     guides = [] if limit is None else [Guide("y", limit, f"objective {duration(limit)}")]
     if found_rate is not None and step is figures.RATE:
         guides.append(Guide("x", found_rate, f"sustained: {number(found_rate)}/s"))
-    note = "A percentile that failures make infinite is not shown." if _endless(runs, measure) else ""
-    return Chart(
-        f"{measure.name} against {step.word}",
-        (*lines, *guides),
-        _axis(step),
-        Axis(measure.name, form=duration, low=0.0),
-        note,
-    )
+    infinite = any(each.p99 == float("inf") for _, each in found)
+    note = "A percentile that failures make infinite is not shown." if infinite else ""
+    x, y = Axis(step.axis, low=0.0, tight=True), Axis(measure.name, form=duration, low=0.0)
+    return Chart(f"{measure.name} against {step.word}", (*lines, *guides), x, y, note)
 
 
-def throughput_by_step(runs: Sequence[Run], *, joined: bool = True) -> Chart | None:
+def throughput_by_step(runs: Sequence[Run], *, joined: bool) -> Chart | None:
     """Achieved against requested rates: they diverge where the server is saturated."""
     step = figures.step_of(runs)
-    pairs = [(step.of(run), figures.achieved(run, "requests_per_s")) for run in runs]
-    points = sorted((across, got) for across, got in pairs if across is not None and got is not None)
+    points = _points((step.of(run), figures.achieved(run, "requests_per_s")) for run in runs)
     if not points:
         return None
     marks: list[Mark] = [Dots(points, "achieved", _BLUE)]
@@ -215,50 +193,35 @@ def throughput_by_step(runs: Sequence[Run], *, joined: bool = True) -> Chart | N
     if step is figures.RATE:
         end = points[-1][0]
         marks.insert(0, Line([(0.0, 0.0), (end, end)], "requested", _ORANGE, dashed=True))
-    return Chart(f"Throughput against {step.word}", tuple(marks), _axis(step), Axis("requests/s", low=0.0))
+    x = Axis(step.axis, low=0.0, tight=True)
+    return Chart(f"Throughput against {step.word}", tuple(marks), x, Axis("requests/s", low=0.0))
 
 
 def pareto(runs: Sequence[Run]) -> Chart | None:
     """A dot for each run; the line joins the Pareto-optimal ones."""
-    found = [
-        (
-            figures.of(run, figures.TPOT).p50,
-            figures.figure(run.summary, "rates", "achieved", "output_tokens_per_s"),
-            run,
-        )
-        for run in runs
-    ]
-    rows = [(tpot, tokens, run) for tpot, tokens, run in found if tpot is not None and tokens is not None]
+    step = figures.step_of(runs)
+    found = [(figures.of(run, figures.TPOT).p50, figures.achieved(run, "output_tokens_per_s")) for run in runs]
+    rows = [(x, y, step.at(run)) for (x, y), run in zip(found, runs, strict=True) if x is not None and y is not None]
     if len(rows) < 2:
         return None
-    step = figures.step_of(runs)
-    titles = [step.at(run) for _, _, run in rows]
     points = [(tpot, tokens) for tpot, tokens, _ in rows]
-    marks = (Line(front(points), "Pareto front", _ORANGE), Dots(points, "runs", _BLUE, titles, 4.5))
-    x = Axis("TPOT P50", form=duration, low=0.0)
-    return Chart("Throughput against TPOT", marks, x, Axis("output tokens/s", low=0.0))
+    dots = Dots(points, "runs", _BLUE, [title for _, _, title in rows], 4.5)
+    x, y = Axis("TPOT P50", form=duration, low=0.0), Axis("output tokens/s", low=0.0)
+    return Chart("Throughput against TPOT", (Line(front(points), "Pareto front", _ORANGE), dots), x, y)
 
 
 def front(points: Sequence[Point]) -> list[Point]:
     """The points of which no other has a lower x and a higher y; ascending."""
-    kept: list[Point] = []
+    found: list[Point] = []
     for x, y in sorted(points, key=lambda point: (point[0], -point[1])):
-        if not kept or y > kept[-1][1]:
-            kept.append((x, y))
-    return kept
+        if not found or y > found[-1][1]:
+            found.append((x, y))
+    return found
 
 
-def _curve(runs: Sequence[Run], step: SweepParameter, measure: Measure, name: str) -> list[Point]:
-    pairs = [(step.of(run), figures.of(run, measure).at(name)) for run in runs]
-    return sorted((across, value) for across, value in pairs if across is not None and value is not None)
-
-
-def _endless(runs: Sequence[Run], measure: Measure) -> bool:
-    return any(figures.of(run, measure).p99 == float("inf") for run in runs)
-
-
-def _axis(step: SweepParameter) -> Axis:
-    return Axis(step.axis, low=0.0, tight=True)
+def _points(pairs: Iterable[tuple[float | None, float | None]]) -> list[Point]:
+    """Pairs of two values, ascending."""
+    return sorted((x, y) for x, y in pairs if x is not None and y is not None)
 
 
 def cdf(values: Floats) -> list[Point]:
@@ -277,18 +240,23 @@ def cdf(values: Floats) -> list[Point]:
     return [(points[0][0], 0.0), *points]
 
 
-def _distribution(
-    title: str, marks: tuple[StepLine, ...], values: Sequence[Floats], run: Run, name: str
-) -> Chart | None:
+def _distribution(run: Run, title: str, name: str, *series: tuple[str, Floats, int]) -> Chart | None:
+    """The distribution functions of labelled values with colours; further ones are dashed."""
+    axis = _time_axis([values for _, values, _ in series])
+    floor = axis.low or 0.0  # values below the axis are drawn at its left end
+    marks = [
+        StepLine([(max(x, floor), y) for x, y in cdf(values)], label, colour, dashed=bool(place))
+        for place, (label, values, colour) in enumerate(series)
+    ]
     if not any(mark.points for mark in marks):
         return None
     limit = figures.objectives(run).get(name)
     slowest = max(x for mark in marks for x, _ in mark.points)
     near = limit is not None and limit <= _FAR * slowest
-    guides = (Guide("x", limit, f"objective {duration(limit)}"),) if limit is not None and near else ()
-    failed = int(max(np.isinf(each).sum() for each in values))
+    guides = [Guide("x", limit, f"objective {duration(limit)}")] if limit is not None and near else []
+    failed = int(max(np.isinf(values).sum() for _, values, _ in series))
     note = f"{failed} failed requests count as infinitely slow: the curve ends below 100%." if failed else ""
-    return Chart(title, (*marks, *guides), _time_axis(values), _SHARE, note)
+    return Chart(title, (*marks, *guides), axis, _SHARE, note)
 
 
 def _time_axis(values: Sequence[Floats]) -> Axis:

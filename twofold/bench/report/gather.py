@@ -10,8 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
 
-from twofold.bench.metrics.requests import RequestFigures, request_figures
-from twofold.bench.metrics.rule import MeasurementRule
+from twofold.bench.metrics.requests import MeasurementRule, RequestFigures, request_figures
 from twofold.bench.record import UNKNOWN, RecordedResponse, RequestSample, RunRecord
 from twofold.bench.report.document import ClientMachine, Microseconds, Request, Run
 from twofold.host.cpu import read_cpu

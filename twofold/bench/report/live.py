@@ -21,6 +21,7 @@ from rich.text import Text
 from twofold.bench.base import Watcher
 from twofold.bench.draw.form import duration, number, share
 from twofold.bench.load.base import FAILURES, Outcome
+from twofold.bench.metrics.distribution import nearest_rank
 from twofold.bench.record import RequestSample
 
 _DRAW_EVERY_S: Final = 0.5
@@ -36,10 +37,10 @@ MAX_LOOKED: Final = 400
 MAX_GAPS: Final = 100
 """Gaps sampled in one call."""
 
+MAX_VALUES: Final = 4096
+"""Values of which percentiles are computed."""
+
 _MIN_PART: Final = 8
-_GROWTH: Final = math.log(1.05)
-_MIN_S: Final = 1e-6
-_INFINITE: Final = 10**6
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,42 +64,23 @@ class Goal:
 
 
 class RecentValues:
-    """Values of the last ``WINDOW_S`` seconds, in buckets 5 % wide."""
+    """The last ``MAX_VALUES`` values of the last ``WINDOW_S`` seconds."""
 
     def __init__(self) -> None:
-        self._slots: deque[tuple[int, Counter[int]]] = deque()
+        self._values: deque[tuple[float, float]] = deque(maxlen=MAX_VALUES)
 
     def note(self, now_s: float, value: float) -> None:
-        """Adds a value above 0, or infinity."""
-        bucket = _INFINITE if math.isinf(value) else math.ceil(math.log(max(value, _MIN_S)) / _GROWTH)
-        self._slot(int(now_s))[bucket] += 1
+        self._values.append((now_s, value))
 
     def forget(self, now_s: float) -> None:
         """Drops values older than the window."""
-        while self._slots and self._slots[0][0] <= now_s - WINDOW_S:
-            self._slots.popleft()
+        while self._values and self._values[0][0] <= now_s - WINDOW_S:
+            self._values.popleft()
 
     def percentiles(self, *shares: float) -> list[float | None]:
-        """Percentiles by nearest rank, each up to 5 % too high; None without values."""
-        counts: Counter[int] = Counter()
-        for _, slot in self._slots:
-            counts.update(slot)
-        total, buckets = counts.total(), sorted(counts)
-        return [_at(counts, buckets, math.ceil(share * total)) for share in shares]
-
-    def _slot(self, second: int) -> Counter[int]:
-        if not self._slots or self._slots[-1][0] != second:
-            self._slots.append((second, Counter()))
-        return self._slots[-1][1]
-
-
-def _at(counts: Counter[int], buckets: list[int], wanted: int) -> float | None:
-    passed = 0
-    for bucket in buckets:
-        passed += counts[bucket]
-        if passed >= wanted:
-            return math.inf if bucket == _INFINITE else math.exp(bucket * _GROWTH)
-    return None
+        """Percentiles by nearest rank; None without values."""
+        ascending = sorted(value for _, value in self._values)
+        return [nearest_rank(ascending, share) if ascending else None for share in shares]
 
 
 class RecentCount:
@@ -175,29 +157,22 @@ class ProgressTally:
         if outcome == "unfinished":
             return False
         self.outcomes[outcome] += 1
-        self._note_end(sample, now_s)
-        return True
-
-    def _note_end(self, sample: RequestSample, now_s: float) -> None:
-        moments = sample.answer.moments
-        if sample.outcome in FAILURES:
+        tokens = sample.output_tokens or count
+        if outcome in FAILURES:
             self.tpot.note(now_s, math.inf)
             if not moments:
                 self.ttft.note(now_s, math.inf)
-            return
-        tokens = sample.output_tokens or len(moments)
-        if len(moments) > 1 and tokens > 1:
+        elif count > 1 and tokens > 1:
             self.tpot.note(now_s, (moments[-1] - moments[0]) / (tokens - 1))
+        return True
 
 
+@dataclass(slots=True)
 class _OpenRequest:
     """A request, and the number of its chunks counted so far."""
 
-    __slots__ = ("chunks", "sample")
-
-    def __init__(self, sample: RequestSample) -> None:
-        self.sample = sample
-        self.chunks = 0
+    sample: RequestSample
+    chunks: int = 0
 
 
 class Shown(Watcher, AbstractContextManager["Shown"], Protocol):

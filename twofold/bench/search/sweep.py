@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from twofold.bench.metrics.goodput import Objectives
-from twofold.bench.metrics.rule import MeasurementRule
+from twofold.bench.metrics.requests import MeasurementRule
 from twofold.bench.metrics.summary import Summary, summarise
 from twofold.bench.record import plain
 from twofold.bench.search.rate import LoadRunner

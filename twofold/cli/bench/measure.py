@@ -46,7 +46,7 @@ class Measuring:
         ignore_eos: bool,
     ) -> None:
         from twofold.bench.metrics.goodput import Objectives  # noqa: PLC0415 - start-up time
-        from twofold.bench.metrics.rule import MeasurementRule  # noqa: PLC0415
+        from twofold.bench.metrics.requests import MeasurementRule  # noqa: PLC0415
         from twofold.bench.search.sweep import parse_rates  # noqa: PLC0415
 
         self.request, self.load, self.trace, self.options, self.output = request, load, trace, measure, output
