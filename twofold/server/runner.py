@@ -38,8 +38,8 @@ from twofold.server.context import RequestContext
 from twofold.server.edge.limits import KIB
 from twofold.server.edge.request_id import new_reply_id
 from twofold.server.pool import WorkPool
-from twofold.server.response_cache.answers import deltas as cached_deltas
 from twofold.server.response_cache.cache import ResponseCache
+from twofold.server.response_cache.outputs import deltas as cached_deltas
 
 LEAVING_S: Final = 10.0
 """How long to wait for the output of an aborted job: about a step, unless its process hangs."""

@@ -174,7 +174,7 @@ def test_queries_that_cannot_be(opened: Opened, query: dict[str, str], param: st
         (f"multipart/form-data; boundary={'b' * 71}", form(), "longer than 70"),
         (FORM, b"", "ends before its last boundary"),
         (FORM, form()[:-8], "ends before its last boundary"),
-        (FORM, b"nonsense" * 100, "no multipart/form-data"),
+        (FORM, b"nonsense" * 100, "not multipart/form-data"),
         (FORM, form(purpose="assistants"), "purpose must be batch"),
         (FORM, part("purpose", b"batch") + ending(), "file is required"),
         (FORM, part("file", b"{}", "a") + ending(), "purpose is required"),

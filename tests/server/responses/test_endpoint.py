@@ -109,7 +109,7 @@ def test_what_was_deleted_cannot_be_gone_on_from(facts: ModelFacts) -> None:
         await told(endpoint, facts, 1, "yes")
         await told(endpoint, facts, 2, "no", previous_response_id="resp_r1")
         assert await endpoint.delete("a", "resp_r1") == {"id": "resp_r1", "object": "response", "deleted": True}
-        with pytest.raises(NotFoundError, match="not whole: 'resp_r1' was deleted"):
+        with pytest.raises(NotFoundError, match="incomplete: 'resp_r1' was deleted"):
             await endpoint.known("a", read(previous_response_id="resp_r2"))
         items = await endpoint.input_items("a", "resp_r2", [])
         assert [item["id"] for item in items["data"]] == ["msg_r2_i0"]
@@ -218,7 +218,7 @@ def test_impossible_ways_to_tell_a_response_again(facts: ModelFacts, query: list
 def test_nothing_is_made_in_the_background(facts: ModelFacts) -> None:
     async def work(endpoint: ResponseService) -> None:
         await told(endpoint, facts, 1, "yes")
-        with pytest.raises(ConflictError, match="in the background"):
+        with pytest.raises(ConflictError, match="Only background responses"):
             await endpoint.cancel("a", "resp_r1")
 
     run(work)

@@ -1,9 +1,9 @@
-"""Reads the upload of a file, a multipart/form-data body, piece by piece; the file's bytes go straight to a sink.
+"""Reads the upload of a file, a multipart/form-data body, piece by piece; the file's bytes go to a sink.
 
-Laws
-- Nothing but the small fields and one piece is held in memory.
-- Every field is known and stands once; ``file`` comes with a file name.
-- The sink gets at most ``most`` bytes, whatever the headers said.
+Invariants
+- Memory holds only the small fields and one piece.
+- Every field is known and occurs once; ``file`` has a file name.
+- The sink gets at most ``max_bytes`` bytes, whatever the headers declare.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Sink(Protocol):
 
 
 class FileLifetime(RequestObject):
-    """How long a file lives after it was made."""
+    """Lifetime of a file after its creation."""
 
     anchor: Literal["created_at"]
     seconds: Annotated[int, Meta(ge=MIN_SECONDS, le=MAX_SECONDS)]
@@ -54,7 +54,7 @@ class UploadFields(RequestObject):
 
 @dataclass(frozen=True, slots=True)
 class UploadedForm:
-    """What a form said. ``lifetime_s`` is how long the file shall live; None for ever."""
+    """The fields of a form. ``lifetime_s`` is None for a file that does not expire."""
 
     filename: str
     purpose: str
@@ -65,12 +65,12 @@ class UploadedForm:
 class UploadForm:
     """Reads one form: ``feed`` its bytes, then ``finish``.
 
-    Raises FieldError for what is no such form or has impossible fields, TooLargeError for a file of more than
-    ``most`` bytes; then nothing more may be fed.
+    Raises FieldError for an invalid form, TooLargeError for a file of more than ``max_bytes`` bytes; it must not be
+    used after that.
     """
 
-    def __init__(self, content_type: str | None, sink: Sink, most: int) -> None:
-        self._sink, self._most = sink, most
+    def __init__(self, content_type: str | None, sink: Sink, max_bytes: int) -> None:
+        self._sink, self._max_bytes = sink, max_bytes
         self._parser = MultipartParser(
             _boundary(content_type),
             {
@@ -98,10 +98,10 @@ class UploadForm:
         try:
             self._parser.write(data)
         except FormParserError as error:
-            raise _bad(f"it is no multipart/form-data: {error}") from error
+            raise _bad(f"it is not multipart/form-data: {error}") from error
 
     def finish(self) -> UploadedForm:
-        """What the whole form said."""
+        """The fields of the complete form."""
         if not self._ended:
             raise _bad("it ends before its last boundary")
         if "file" not in self._values:
@@ -125,7 +125,7 @@ class UploadForm:
         self._header = (bytearray(), bytearray())
 
     def _on_headers(self) -> None:
-        """A part begins: it must be a known field, for the first time."""
+        """The start of a part, which must be a known field that has not occurred."""
         kind, options = parse_options_header(self._headers.get(b"content-disposition"))
         if kind != b"form-data" or b"name" not in options:
             raise _bad("a part of it has no name")
@@ -141,8 +141,8 @@ class UploadForm:
     def _on_data(self, data: bytes, start: int, end: int) -> None:
         if self._field == "file":
             self._bytes += end - start
-            if self._bytes > self._most:
-                raise too_large(self._most)
+            if self._bytes > self._max_bytes:
+                raise too_large(self._max_bytes)
             self._sink.write(data[start:end])
             return
         value = self._values[self._field]
@@ -154,7 +154,7 @@ class UploadForm:
         self._ended = True
 
     def _body(self) -> dict[str, Any]:
-        """The small fields as the JSON body that they stand for."""
+        """The small fields as a JSON body."""
         texts = {name: _text(bytes(value), name) for name, value in self._values.items() if name != "file"}
         body: dict[str, Any] = {"purpose": texts.get("purpose")}
         expiry: dict[str, Any] = {}
@@ -166,9 +166,9 @@ class UploadForm:
         return body | ({"expires_after": expiry} if expiry else {})
 
 
-def too_large(most: int) -> TooLargeError:
-    """The error for a file of more than ``most`` bytes."""
-    return TooLargeError(f"The maximum file size is {most >> 20} MiB.", hint="Split it into several batches.")
+def too_large(max_bytes: int) -> TooLargeError:
+    """The error for a file of more than ``max_bytes`` bytes."""
+    return TooLargeError(f"The maximum file size is {max_bytes >> 20} MiB.", hint="Split it into several batches.")
 
 
 def _boundary(content_type: str | None) -> bytes:
@@ -186,7 +186,7 @@ def _boundary(content_type: str | None) -> bytes:
 
 
 def _filename(given: bytes | None) -> str:
-    """A name to show, without folders and control characters. It never names a file on the disk."""
+    """The name for display, without folders and control characters. It is not used as a name on disk."""
     if given is None:
         raise FieldError("file needs a file name.", param="file", hint="Send it as a file part, not as a text field.")
     name = _CONTROL.sub("", _text(given, "file")).replace("\\", "/").rpartition("/")[2]

@@ -168,7 +168,7 @@ OF_RESPONSES: Final = (
         "/v1/responses/{response_id}/cancel",
         "cancelResponse",
         "Responses",
-        "Is refused: only what is made in the background could be cancelled.",
+        "Always refused: only background responses can be cancelled, and there are none.",
         {JSON: ANYTHING},
         (404, 409),
         parameters=(RESPONSE,),

@@ -1,20 +1,19 @@
-"""The response cache: exact repeats of deterministic requests are answered at once. It is off unless asked for.
+"""The response cache returns exact repeats of deterministic requests at once. It is off by default.
 
-    key = cache.key(tenant, identity, jobs, asked)        None: the request must be run
-    outputs = await cache.get(key, request_id)            None: it was not asked lately
-    await cache.put(key, outputs)                         after it was run
+    key = cache.key(tenant, identity, jobs, asked)        None: the request does not qualify
+    outputs = await cache.get(key, request_id)            None: a miss
+    await cache.put(key, outputs)                         after the request ran
 
-Laws
-- A tenant never gets what another one's request made: its name is in the digest, and looked at again.
-- Nothing is older than ``ttl_s``, and all of it is at most ``max_bytes``. Where it gets too much, the tenant that
-  holds the most loses what it used least lately, so nobody drives out others.
-- Whatever happens to the file, no request fails for it: a cache that cannot be read is empty.
+Invariants
+- A tenant never gets the outputs of another: its name is part of the digest, and checked again.
+- Entries live for ``ttl_s`` and take at most ``max_bytes`` together. Where space is needed, the tenant that holds most
+  loses its least recently used entry, so a tenant cannot evict the entries of others.
+- No request fails because of the file: a cache that cannot be read is empty.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,22 +22,23 @@ from typing import Final
 from twofold.core.errors import ResourceError
 from twofold.core.request import EngineRequest
 from twofold.engine.outputs import RequestOutput
-from twofold.server.response_cache.answers import pack, unpack
 from twofold.server.response_cache.key import ResponseCacheKey, replay_key
+from twofold.server.response_cache.outputs import pack, unpack
 from twofold.server.storage.database import Database
+from twofold.server.storage.shares import evict, shares_schema
 from twofold.server.storage.thread import SingleThread
 
 CACHE_HEADER: Final = "x-twofold-cache"
-"""In it a request says what it wants of kept answers."""
+"""Of a request: keep or skip."""
 HIT_HEADER: Final = (CACHE_HEADER.encode(), b"hit")
-"""What marks an answer that was kept."""
+"""Of a reply from the cache."""
 ROW_BYTES: Final = 256
-"""What an entry takes beside its data, about."""
+"""Size of an entry besides its data, approximately."""
 MAX_SHARE: Final = 8
-"""An answer that takes more than 1/8 of the cache is not kept."""
+"""An output larger than 1/8 of the cache is not stored."""
 MAX_WRITES: Final = 64
-"""Answers that wait to be written; beyond, they are not kept."""
-VERSION: Final = 1
+"""Outputs that wait to be written; beyond, they are not stored."""
+VERSION: Final = 2
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS answers (
     digest BLOB PRIMARY KEY,
@@ -52,12 +52,12 @@ CREATE TRIGGER IF NOT EXISTS bodies_go AFTER DELETE ON answers
 BEGIN DELETE FROM bodies WHERE digest = old.digest; END;
 CREATE INDEX IF NOT EXISTS answers_by_use ON answers (tenant, used);
 CREATE INDEX IF NOT EXISTS answers_by_end ON answers (expires);
-"""
+""" + shares_schema("answers")
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseCacheSettings:
-    """``seeded`` keeps answers of requests that name a seed, too. ``ttl_s`` counts from when an answer was made."""
+    """``seeded`` includes requests with a seed. ``ttl_s`` counts from the completion of a request."""
 
     ttl_s: float = 86_400.0
     max_bytes: int = 256 << 20
@@ -66,7 +66,7 @@ class ResponseCacheSettings:
 
 @dataclass(slots=True)
 class ResponseCacheCounts:
-    """Since the cache was opened. ``failed`` readings and writings of the file were passed over."""
+    """Since the cache was opened. ``failed`` counts reads and writes of the file."""
 
     hits: int = 0
     misses: int = 0
@@ -78,7 +78,7 @@ class ResponseCacheCounts:
 
 
 class ResponseCache:
-    """Kept answers in the file at ``path``, in memory for None; ``now`` gives seconds since 1970.
+    """The cache in the file at ``path``, in memory for None; ``now`` returns seconds since 1970.
 
     Raises ResourceError where the file cannot be opened.
     """
@@ -88,20 +88,18 @@ class ResponseCache:
         self._settings = settings
         self._now = now
         self._file = Database(path, SCHEMA, VERSION, durable=False)
-        self._thread = SingleThread("replay")
-        self._sizes: Counter[str] = Counter()
-        self._sizes_of = -1
+        self._thread = SingleThread("response-cache")
         self._writes = 0
         self._closed = False
 
     def key(
         self, tenant: str, identity: str, jobs: Sequence[EngineRequest], asked: bool | None = None
     ) -> ResponseCacheKey | None:
-        """By what this request is found again; None where it must be run. See ``replay_key``."""
+        """See ``replay_key``."""
         return replay_key(tenant, identity, jobs, asked=asked, seeded=self._settings.seeded)
 
     async def get(self, key: ResponseCacheKey, request_id: str) -> tuple[RequestOutput, ...] | None:
-        """The outputs of the key's jobs, as those of the request ``request_id``; None where there are none."""
+        """The outputs of the key's jobs, as outputs of the request ``request_id``; None on a miss."""
         found = None if self._closed else await self._thread.call(self._find, key, request_id)
         if found is None:
             self.counts.misses += 1
@@ -110,22 +108,18 @@ class ResponseCache:
         return found
 
     async def put(self, key: ResponseCacheKey, outputs: Sequence[RequestOutput]) -> None:
-        """Keeps the outputs, if they are whole. It never fails, and does not keep what comes too fast."""
+        """Stores the outputs, if they are whole and the writes keep up. Never raises."""
         if self._closed or self._writes >= MAX_WRITES:
             self.counts.dropped += 1
             return
         self._writes += 1
         try:
-            await self._thread.call(self._keep, key, tuple(outputs))
+            await self._thread.call(self._store, key, tuple(outputs))
         finally:
             self._writes -= 1
 
-    async def clear(self, tenant: str | None = None) -> int:
-        """Forgets what a tenant's requests made, what all did for None; how many answers. ResourceError."""
-        return await self._thread.call(self._forget, tenant)
-
     def close(self) -> None:
-        """Ends what is being written. It is empty from then on."""
+        """Completes the write in progress. A closed cache is empty."""
         self._closed = True
         self._thread.close()
         self._file.close()
@@ -140,7 +134,7 @@ class ResponseCache:
         self.counts.failed += data is not None and found is None
         return found
 
-    def _keep(self, key: ResponseCacheKey, outputs: tuple[RequestOutput, ...]) -> None:
+    def _store(self, key: ResponseCacheKey, outputs: tuple[RequestOutput, ...]) -> None:
         data = pack(outputs)
         if data is None or len(data) > self._settings.max_bytes // MAX_SHARE or len(outputs) != len(key.jobs):
             self.counts.dropped += 1
@@ -150,47 +144,19 @@ class ResponseCache:
             self.counts.stored += 1
         except ResourceError:
             self.counts.failed += 1
-            self._sizes_of = -1
 
-    def _insert(self, connection: sqlite3.Connection, key: ResponseCacheKey, data: bytes) -> None:
-        now, size, digest = self._now(), len(data) + ROW_BYTES, key.digest
-        if self._sizes_of != self._file.replaced:
-            self._measure(connection)
-        gone = "DELETE FROM answers WHERE {} RETURNING tenant, size"
-        ended = connection.execute(gone.format("expires <= ?"), (now,)).fetchall()
-        same = connection.execute(gone.format("digest = ?"), (digest,)).fetchall()
-        for tenant, freed in (*ended, *same):
-            self._sizes[tenant] -= freed
-        self.counts.expired += len(ended)
-        ends = now + self._settings.ttl_s
-        connection.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?)", (digest, key.tenant, ends, now, size))
-        connection.execute("INSERT INTO bodies VALUES (?, ?)", (digest, data))
-        self._sizes[key.tenant] += size
-        while self._sizes.total() > self._settings.max_bytes:
-            self._evict(connection)
-
-    def _evict(self, connection: sqlite3.Connection) -> None:
-        """Drops what the tenant with the most used least lately."""
-        ((tenant, _),) = self._sizes.most_common(1)
-        oldest = "SELECT rowid FROM answers WHERE tenant = ? ORDER BY used LIMIT 1"
-        ((freed,),) = connection.execute(
-            f"DELETE FROM answers WHERE rowid = ({oldest}) RETURNING size", (tenant,)
-        ).fetchall()
-        self._sizes[tenant] -= freed
-        self.counts.evicted += 1
-
-    def _measure(self, connection: sqlite3.Connection) -> None:
-        self._sizes = Counter(dict(connection.execute("SELECT tenant, SUM(size) FROM answers GROUP BY tenant")))
-        self._sizes_of = self._file.replaced
-
-    def _forget(self, tenant: str | None) -> int:
-        self._sizes_of = -1
-        query = "DELETE FROM answers WHERE ? IS NULL OR tenant = ?"
-        return self._file.use(lambda connection: connection.execute(query, (tenant, tenant)).rowcount)
+    def _insert(self, sql: sqlite3.Connection, key: ResponseCacheKey, data: bytes) -> None:
+        now, size = self._now(), len(data) + ROW_BYTES
+        self.counts.expired += sql.execute("DELETE FROM answers WHERE expires <= ?", (now,)).rowcount
+        sql.execute("DELETE FROM answers WHERE digest = ?", (key.digest,))
+        row = (key.digest, key.tenant, now + self._settings.ttl_s, now, size)
+        sql.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?)", row)
+        sql.execute("INSERT INTO bodies VALUES (?, ?)", (key.digest, data))
+        self.counts.evicted += evict(sql, "answers", "used", self._settings.max_bytes)
 
 
 def _look_up(connection: sqlite3.Connection, key: ResponseCacheKey, now: float) -> bytes | None:
-    """What is kept under a key, which is now the one used last."""
+    """The data of a key, which becomes the most recently used."""
     known = connection.execute(
         "UPDATE answers SET used = ? WHERE digest = ? AND tenant = ? AND expires > ?",
         (now, key.digest, key.tenant, now),

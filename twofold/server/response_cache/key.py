@@ -1,34 +1,36 @@
-"""Which requests may be answered from kept answers, and by what they are found again.
+"""Keys of the response cache, and the requests that qualify for it.
 
-The key is a digest of what determines an answer: tenant and cache salt, the model's identity, and each job's prompt and
-parameters. Jobs, not bodies: whatever a body says about the form of its reply (streaming, labels, the dialect) is not
-in them, and what its chat template and its tools came to is. So what is found was made from the same tokens.
+A key is a digest of everything that determines an output: tenant, cache salt, the model's identity, and the prompt and
+parameters of each request to the engine. Bodies are not part of it, so requests that differ in streaming, labels or API
+protocol share an entry; a hit was computed from the same tokens.
 
-Deterministic requests qualify: those at temperature 0, those that make vectors, and with ``seeded`` those that name a
-seed. Others do only where they ask for it, with the header ``x-twofold-cache: keep``; ``skip`` keeps any request out.
+Deterministic requests qualify: those at temperature 0, those for vectors, and with ``seeded`` those with a seed. The
+header ``x-twofold-cache: keep`` includes any other request, ``skip`` excludes any.
 """
 
 from __future__ import annotations
 
 import hashlib
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
+
+import msgspec
 
 from twofold.core.errors import ModelNotFoundError
 from twofold.core.params import SamplingParams
 from twofold.core.request import EngineRequest
 
-VERSION: Final = 1
-"""Of what is digested. Another version finds nothing of this one."""
+VERSION: Final = 2
+"""Of the digest. Another version does not find the entries of this one."""
 HEAD_BYTES: Final = 1 << 20
+MAX_INT: Final = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseCacheKey:
-    """A request whose answer may be kept: who asks, what is run, and the digest of both."""
+    """A request that qualifies: its tenant, its requests to the engine, and the digest of all."""
 
     digest: bytes
     tenant: str
@@ -38,9 +40,9 @@ class ResponseCacheKey:
 def replay_key(
     tenant: str, identity: str, jobs: Sequence[EngineRequest], *, asked: bool | None = None, seeded: bool = False
 ) -> ResponseCacheKey | None:
-    """The key of a request of ``jobs`` for the model with this ``identity``; None where it must be run.
+    """The key of a request of ``jobs`` for the model with this ``identity``; None if it does not qualify.
 
-    ``asked`` is what the request says about it itself, None where it says nothing.
+    ``asked`` is the choice of the request's header, None without one.
     """
     if asked is False or not jobs:
         return None
@@ -56,10 +58,10 @@ def replay_key(
 
 
 def model_identity(path: Path, settings: Mapping[str, object]) -> str:
-    """What a model's answers depend on beside the request: its file, and ``settings`` of the engine and the program.
+    """A digest of what outputs depend on besides the request: the model's file and ``settings`` of engine and program.
 
-    The file counts by its size, its time and its first 1 MiB, which holds its description; reading all of it would take
-    seconds. Raises ModelNotFoundError where it cannot be read.
+    The file is identified by its size, its time and its first 1 MiB, which has the metadata, since reading all of it
+    would take seconds. Raises ModelNotFoundError where it cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -78,7 +80,7 @@ def _is_determined(job: EngineRequest, seeded: bool) -> bool:
 
 
 def _effective(job: EngineRequest) -> object:
-    """The parameters without what does not matter: no seed changes the most likely token."""
+    """The parameters without the seed of greedy sampling, which has no effect."""
     params = job.params
     if isinstance(params, SamplingParams) and params.greedy and params.seed is not None:
         return replace(params, seed=None)
@@ -90,42 +92,26 @@ class _Digest(Protocol):
 
 
 def _digest(digest: _Digest, value: object) -> None:
-    """Adds a value so that no two different ones add the same bytes; equal numbers are equal, whatever their type."""
+    """Adds a value, so that different values add different bytes; equal numbers are equal, whatever their type."""
+    digest.update(msgspec.msgpack.encode(_plain(value)))
+
+
+def _plain(value: object) -> object:
+    """A value as lists, numbers and bytes, which msgpack writes unambiguously."""
     match value:
+        case None | bool():
+            return value
         case str():
-            data = value.encode("utf-8", "surrogatepass")
-            digest.update(b"s%d:" % len(data) + data)
-        case bool() | None:
-            digest.update(repr(value).encode() + b";")
+            return value.encode("utf-8", "surrogatepass")
         case int() | float():
-            digest.update(repr(int(value) if value == value // 1 and abs(value) < 2**63 else value).encode() + b";")
+            whole = value == value // 1 and abs(value) < MAX_INT
+            return int(value) if whole else value if isinstance(value, float) else [b"int", str(value).encode()]
         case Mapping():
-            _digest_all(digest, b"m", [part for item in value.items() for part in item])
+            return [b"map", *(_plain(part) for item in value.items() for part in item)]
         case Sequence():
-            _digest_sequence(digest, value)
+            whole = set(map(type, value)) == {int} and max(map(abs, value)) < MAX_INT  # token ids, perhaps many
+            return [b"list", value if whole else [_plain(part) for part in value]]
         case _ if is_dataclass(value):
-            parts = [getattr(value, each.name) for each in fields(value)]
-            _digest_all(digest, type(value).__name__.encode(), parts)
+            return [type(value).__name__.encode(), *(_plain(getattr(value, each.name)) for each in fields(value))]
         case _:
-            raise TypeError(f"{type(value).__name__} is no part of a request")
-
-
-def _digest_sequence(digest: _Digest, values: Sequence[Any]) -> None:
-    """Whole numbers are added at once, since there may be many token ids."""
-    types = set(map(type, values))
-    if types in ({float}, {int, float}) and all(float(each).is_integer() for each in values):
-        values, types = [*map(int, values)], {int}
-    try:
-        ids = array("i", values) if types == {int} else None
-    except OverflowError:
-        ids = None
-    if ids is None:
-        _digest_all(digest, b"l", values)
-    else:
-        digest.update(b"t%d:" % len(ids) + ids.tobytes())
-
-
-def _digest_all(digest: _Digest, kind: bytes, parts: Sequence[Any]) -> None:
-    digest.update(b"%s%d:" % (kind, len(parts)))
-    for part in parts:
-        _digest(digest, part)
+            raise TypeError(f"{type(value).__name__} is not part of a request")

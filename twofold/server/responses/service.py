@@ -1,7 +1,7 @@
-"""/v1/responses beside generating: the history of new responses; stored ones are returned, listed and deleted.
+"""Stored responses of /v1/responses: the history of new responses, and reading and deleting stored ones.
 
-Query strings are names with their values in the order of the address: OpenAI's client writes a list as
-``include[]=a&include[]=b``; ``include=a&include=b`` means the same.
+Query strings are pairs in order: OpenAI's client writes a list as ``include[]=a&include[]=b``, which means the same as
+``include=a&include=b``.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ MAX_LISTED: Final = 100
 USUALLY_LISTED: Final = 20
 WORDS: Final = {"true": True, "false": False}
 MAX_OWNERS: Final = 256
-"""How many responses the item references of one request may point to."""
+"""Responses that the item references of one request may refer to."""
 
 
 class Continued(Protocol):
-    """A request that may go on from kept responses."""
+    """A request that may continue stored responses."""
 
     @property
     def previous(self) -> str | None: ...
@@ -49,7 +49,7 @@ R = TypeVar("R", bound=Continued)
 
 
 class ResponseService:
-    """The responses of all tenants. Ids of other tenants, deleted and expired ones are a NotFoundError."""
+    """The responses of all tenants. Ids that are of other tenants, deleted or expired raise NotFoundError."""
 
     def __init__(self, table: ResponseTable, thread: SingleThread) -> None:
         self._table, self._thread = table, thread
@@ -58,7 +58,7 @@ class ResponseService:
     async def open(
         cls, path: Path | None, limits: StoreLimits = DEFAULT_LIMITS, *, wall: Callable[[], float] = time.time
     ) -> Self:
-        """Opens the file at ``path``, or keeps responses in memory for None; ``wall`` gives seconds since 1970.
+        """Opens the file at ``path``, in memory for None; ``wall`` returns seconds since 1970.
 
         Raises ResourceError where the file cannot be used, as all methods do.
         """
@@ -66,9 +66,9 @@ class ResponseService:
         return cls(table, thread)
 
     async def known(self, tenant: str, request: R) -> R:
-        """The request with the conversation that it goes on from, and with the items that it refers to.
+        """The request with the conversation that it continues, and with the items that it refers to.
 
-        Raises NotFoundError where something of it is not kept, FieldError where it is too long.
+        Raises NotFoundError where a part is not stored, FieldError where it is too long.
         """
         if request.previous is None and not request.references:
             return request
@@ -78,34 +78,34 @@ class ResponseService:
         return request.known(history, await self._items(tenant, request.references, history))
 
     async def keep(self, tenant: str, request: ResponsesRequest, head: ReplyHead, response: dict[str, Any]) -> None:
-        """Keeps a reply, where the request asks for it; to be done before its end is told, for the next request may
-        follow at once. What was told under ``twofold`` is not kept."""
+        """Stores a reply, if the request asks for it, without its field ``twofold``. To be called before the end of the
+        reply is sent, because the next request may follow at once."""
         if request.store:
-            told = {name: value for name, value in response.items() if name != "twofold"}
-            await self._thread.call(self._table.put, tenant, StoredResponse(told, request.new_items(head)))
+            reply = {name: value for name, value in response.items() if name != "twofold"}
+            await self._thread.call(self._table.put, tenant, StoredResponse(reply, request.new_items(head)))
 
     async def get(self, tenant: str, identity: str, query: Pairs) -> dict[str, Any]:
-        """A response as it was told."""
+        """A response as it was returned first."""
         include = IncludeQuery.read(_fields(query)).include or ()
         kept = await self._find(tenant, identity)
         return {**kept.response, "output": [_shown(item, include) for item in kept.output]}
 
     async def delete(self, tenant: str, identity: str) -> dict[str, Any]:
-        """Forgets a response. Those that went on from it cannot be gone on from any more."""
+        """Deletes a response. Conversations that contain it cannot be continued."""
         if not await self._thread.call(self._table.delete, tenant, identity):
             raise _absent(identity)
         return {"id": identity, "object": "response", "deleted": True}
 
     async def cancel(self, tenant: str, identity: str) -> NoReturn:
-        """Raises ConflictError: only responses made in the background can be cancelled, and there are none."""
+        """Raises ConflictError: only background responses can be cancelled, and there are none."""
         await self._find(tenant, identity)
         raise ConflictError(
-            "Only a response that is made in the background can be cancelled.",
+            "Only background responses can be cancelled.",
             hint="To stop a stream, close its connection.",
         )
 
     async def input_items(self, tenant: str, identity: str, query: Pairs) -> dict[str, Any]:
-        """A page of the items that a response was made from, those of the conversation before it included."""
+        """A page of the input items of a response, including those of the conversation before it."""
         asked = ItemsQuery.read(_fields(query))
         await self._find(tenant, identity)
         responses = (await self._thread.call(self._table.chain, tenant, identity)).responses
@@ -125,7 +125,7 @@ class ResponseService:
         return kept
 
     async def _items(self, tenant: str, wanted: Sequence[str], history: Sequence[Item]) -> dict[str, Item]:
-        """The items of these ids: from the history, or from the responses that their ids tell."""
+        """The items of these ids: from the history, or from the responses that their ids contain."""
         known = {item["id"]: item for item in history}
         owners = {owner_of(identity) for identity in wanted if identity not in known} - {None}
         if len(owners) > MAX_OWNERS:
@@ -143,7 +143,7 @@ class ResponseService:
 
 
 class IncludeQuery(RequestObject):
-    """What a response that is sent again shall include; it is never streamed."""
+    """Query of a stored response; it is not streamed."""
 
     include: list[Includable] | None = None
     stream: Literal[False] = False
@@ -152,7 +152,7 @@ class IncludeQuery(RequestObject):
 
 
 class ItemsQuery(RequestObject):
-    """Which part of a list of items: at most ``limit`` that come ``after`` one, newest first by default."""
+    """Query of a list of items: at most ``limit``, those ``after`` one, newest first by default."""
 
     limit: Annotated[int, Meta(ge=1, le=MAX_LISTED)] = USUALLY_LISTED
     after: str | None = None
@@ -160,9 +160,9 @@ class ItemsQuery(RequestObject):
     include: list[Includable] | None = None
 
     def page(self, items: Sequence[Item]) -> tuple[list[Item], bool]:
-        """The part that is asked for of ``items``, which come oldest first; and whether more follow.
+        """The requested part of ``items``, which are oldest first, and whether more follow.
 
-        Raises FieldError where ``after`` is none of them.
+        Raises FieldError where ``after`` is not one of them.
         """
         ordered = list(items) if self.order == "asc" else list(reversed(items))
         start = 0
@@ -170,13 +170,13 @@ class ItemsQuery(RequestObject):
             places = (place for place, item in enumerate(ordered, 1) if item["id"] == self.after)
             start = next(places, 0)
             if not start:
-                raise FieldError(f"after {quoted(self.after)}is not one of the items.", param="after")
+                raise FieldError(f"after {quoted(self.after)} is not one of the items.", param="after")
         end = start + self.limit
         return ordered[start:end], end < len(ordered)
 
 
 def _fields(query: Pairs) -> dict[str, Any]:
-    """The names with plain values: numbers, true and false, and a list for ``include``."""
+    """The fields with their values: numbers, true and false, and a list for ``include``."""
     found: dict[str, Any] = {}
     for given, text in query:
         name = given.removesuffix("[]")
@@ -202,14 +202,14 @@ def _whole(chain: Chain, identity: str) -> list[Item]:
         raise FieldError(
             f"The conversation behind {quoted(identity)} is too long to be continued.",
             param="previous_response_id",
-            hint="Begin a new one, with the items that matter.",
+            hint="Start a new one with the items that matter.",
         )
     if chain.missing == identity:
         raise _absent(identity)
     if chain.missing is not None:
         raise NotFoundError(
-            f"The conversation behind {quoted(identity)} is not whole: "
-            f"{quoted(chain.missing)} was deleted, or is too old.",
+            f"The conversation behind {quoted(identity)} is incomplete: "
+            f"{quoted(chain.missing)} was deleted or has expired.",
             hint="Send the items themselves.",
         )
     return [item for kept in chain.responses for item in (*kept.items, *kept.output)]

@@ -1,8 +1,8 @@
-"""An SQLite file of the server. It belongs to one process at a time and is readable by its owner only.
+"""An SQLite file of the server, used by one process at a time and readable by its owner only.
 
-A durable database has what no one else has: a write is on the disk when it returns, and a file that is corrupt, or of
-another version, is an error. Any other is worth less than an answer to its client: a crash of the process loses nothing
-that ``use`` did, a power cut may lose the last of it, and a bad file is renamed to ``<name>.bad`` and made anew.
+In a durable database a write is on disk when it returns, and a file that is corrupt or of another version is an error.
+In any other, a power cut, though no crash of the process, may lose the last writes, and a bad file is renamed to
+``<name>.bad`` and created anew.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ PRIMARY_CODE: Final = 0xFF
 
 
 class Database:
-    """The database at ``path``, in memory for None; ``schema`` makes its tables where there are none.
+    """The database at ``path``, in memory for None; ``schema`` creates missing tables.
 
-    Calls may come from any thread, but only one at a time. Raises ResourceError where the file cannot be used: another
-    process uses it, there is no space, or no permission; UsageError for a durable file of another ``version``.
+    Any thread may call it, one at a time. Raises ResourceError where the file cannot be used: another process uses it,
+    the disk is full, or permission is missing; UsageError for a durable file of another ``version``.
     """
 
     def __init__(self, path: Path | None, schema: str, version: int, *, durable: bool) -> None:
@@ -38,12 +38,10 @@ class Database:
         self._schema = schema
         self._version = version
         self._durable = durable
-        self.replaced = 0
-        """How often a bad file was replaced."""
         self._connection = self._opened()
 
     def use(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Does ``work`` in one transaction, twice if the file turns out to be bad and is replaced; its result."""
+        """Returns the result of ``work`` in one transaction; runs it again if a bad file is replaced."""
         try:
             return _transaction(self._connection, work)
         except sqlite3.Error as error:
@@ -58,11 +56,11 @@ class Database:
             raise self._unusable(error) from error
 
     def rows(self, query: str, *values: Value) -> list[tuple[Any, ...]]:
-        """The rows that a query finds."""
+        """The rows of a query."""
         return self.use(lambda connection: connection.execute(query, values).fetchall())
 
     def write(self, statement: str, *values: Value) -> int:
-        """Executes a statement; how many rows it changed."""
+        """Executes a statement; returns the number of changed rows."""
         return self.use(lambda connection: connection.execute(statement, values).rowcount)
 
     def close(self) -> None:
@@ -84,7 +82,7 @@ class Database:
     def _try_open(self) -> sqlite3.Connection:
         if self._path is not None:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))  # SQLite would make it readable by all
+            os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))  # SQLite would create it readable by all
         connection = sqlite3.connect(
             self._path or ":memory:", timeout=LOCK_WAIT_S, isolation_level=None, check_same_thread=False
         )
@@ -101,7 +99,7 @@ class Database:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
-        connection.execute("BEGIN IMMEDIATE")  # takes the lock, which this process then keeps
+        connection.execute("BEGIN IMMEDIATE")  # takes the lock, which this process then holds
         ((found,),) = connection.execute("PRAGMA user_version").fetchall()
         connection.execute("COMMIT")
         if found not in (0, self._version):
@@ -115,7 +113,6 @@ class Database:
         connection.execute(f"PRAGMA user_version = {self._version:d}")
 
     def _put_aside(self) -> None:
-        self.replaced += 1
         if self._path is None:
             return
         for suffix in ("-wal", "-shm"):
@@ -138,7 +135,7 @@ class Database:
 
 
 class _BadFileError(Exception):
-    """The file holds something else than this version writes."""
+    """The file is not one of this version."""
 
 
 def _transaction(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -154,5 +151,5 @@ def _transaction(connection: sqlite3.Connection, work: Callable[[sqlite3.Connect
 
 
 def _is(error: sqlite3.Error, codes: frozenset[int]) -> bool:
-    code = getattr(error, "sqlite_errorcode", None)  # errors of the module itself have none
+    code = getattr(error, "sqlite_errorcode", None)  # errors of the module itself have no code
     return code is not None and code & PRIMARY_CODE in codes

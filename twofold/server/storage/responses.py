@@ -1,7 +1,8 @@
-"""Kept responses in an SQLite file: found by tenant and id, forgotten after their time or when there is no room.
+"""Stored responses in an SQLite file, by tenant and id.
 
-Laws: a tenant finds only its own; the bytes of all entries are at most ``max_bytes``; where room is needed, the tenant
-that holds most gives up what would expire first. A conversation that goes on is kept as long as its last response.
+Invariants: a tenant finds only its own responses; all entries take at most ``max_bytes`` together; where space is
+needed, the tenant that holds most loses the response that expires first. A conversation lives as long as its last
+response.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import Any, Final
 import orjson
 
 from twofold.server.storage.database import Database
+from twofold.server.storage.shares import evict, shares_schema
 
 VERSION: Final = 1
 ENTRY_BYTES: Final = 512
-"""What an entry takes beside its texts: ids, and its places in indexes."""
+"""Size of an entry besides its texts, approximately: ids and indexes."""
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS responses (
     tenant TEXT NOT NULL, id TEXT NOT NULL, previous TEXT, response BLOB NOT NULL, items BLOB NOT NULL,
@@ -26,16 +28,7 @@ CREATE TABLE IF NOT EXISTS responses (
 );
 CREATE INDEX IF NOT EXISTS responses_of_tenant ON responses (tenant, expires);
 CREATE INDEX IF NOT EXISTS responses_by_time ON responses (expires);
-CREATE TABLE IF NOT EXISTS held (tenant TEXT PRIMARY KEY, bytes INTEGER NOT NULL);
-CREATE TRIGGER IF NOT EXISTS kept AFTER INSERT ON responses BEGIN
-    INSERT INTO held VALUES (new.tenant, new.size)
-    ON CONFLICT (tenant) DO UPDATE SET bytes = bytes + excluded.bytes;
-END;
-CREATE TRIGGER IF NOT EXISTS forgotten AFTER DELETE ON responses BEGIN
-    UPDATE held SET bytes = bytes - old.size WHERE tenant = old.tenant;
-    DELETE FROM held WHERE tenant = old.tenant AND bytes = 0;
-END;
-"""
+""" + shares_schema("responses")
 RENEW: Final = """
 WITH RECURSIVE chain (id, previous, depth) AS (
     SELECT id, previous, 1 FROM responses WHERE tenant = :tenant AND id = :id
@@ -45,17 +38,11 @@ WITH RECURSIVE chain (id, previous, depth) AS (
 )
 UPDATE responses SET expires = :expires WHERE tenant = :tenant AND id IN (SELECT id FROM chain)
 """
-EVICT: Final = """
-DELETE FROM responses WHERE rowid = (
-    SELECT rowid FROM responses WHERE tenant = (SELECT tenant FROM held ORDER BY bytes DESC, tenant LIMIT 1)
-    ORDER BY expires, rowid LIMIT 1
-)
-"""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """How long a response is kept, in seconds, and how much may be kept of all and told of one conversation."""
+    """Lifetime of a response in seconds; max bytes of all; max bytes and responses of one conversation."""
 
     ttl_s: float = 30 * 86_400.0
     max_bytes: int = 1 << 30
@@ -65,7 +52,7 @@ class StoreLimits:
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A response as it was told, with the items that its request brought."""
+    """A response as it was returned, with the input items of its request."""
 
     response: dict[str, Any]
     items: list[dict[str, Any]]
@@ -87,9 +74,8 @@ class StoredResponse:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Responses of a conversation, oldest first. ``missing`` is the id of the one before them that is not there.
-
-    ``cut`` says that there are more than the limits allow.
+    """Responses of a conversation, oldest first. ``missing`` is the id of an earlier one that is not stored; ``cut``:
+    the conversation exceeds the limits.
     """
 
     responses: Sequence[StoredResponse]
@@ -98,7 +84,7 @@ class Chain:
 
 
 class ResponseTable:
-    """The table in the file at ``path``, or in memory for None. ``clock`` gives seconds since 1970.
+    """The table in the file at ``path``, in memory for None. ``clock`` returns seconds since 1970.
 
     Calls may come from any thread, but only one at a time. All raise ResourceError where the file cannot be used.
     """
@@ -108,32 +94,30 @@ class ResponseTable:
         self._clock = clock
         self._file = Database(path, SCHEMA, VERSION, durable=False)
 
-    def put(self, tenant: str, kept: StoredResponse) -> None:
-        """Keeps a response; one of the same id is replaced. The responses before it live as long as it does."""
-        texts = orjson.dumps(kept.response), orjson.dumps(kept.items)
+    def put(self, tenant: str, stored: StoredResponse) -> None:
+        """Stores a response; replaces one of the same id. The responses before it live as long as it does."""
+        texts = orjson.dumps(stored.response), orjson.dumps(stored.items)
         now, size = self._clock(), sum(map(len, texts)) + ENTRY_BYTES
         expires = now + self._limits.ttl_s
-        chain = {"tenant": tenant, "id": kept.previous, "expires": expires, "length": self._limits.chain_length}
+        chain = {"tenant": tenant, "id": stored.previous, "expires": expires, "length": self._limits.chain_length}
 
         def work(sql: sqlite3.Connection) -> None:
             sql.execute("DELETE FROM responses WHERE expires <= ?", (now,))
-            sql.execute("DELETE FROM responses WHERE tenant = ? AND id = ?", (tenant, kept.id))
-            row = (tenant, kept.id, kept.previous, *texts, size, expires)
+            sql.execute("DELETE FROM responses WHERE tenant = ? AND id = ?", (tenant, stored.id))
+            row = (tenant, stored.id, stored.previous, *texts, size, expires)
             sql.execute("INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-            if kept.previous is not None:
+            if stored.previous is not None:
                 sql.execute(RENEW, chain)
-            while _held(sql) > self._limits.max_bytes:
-                evicted = sql.execute(EVICT).rowcount
-                assert evicted, "what is held is the sum of what is there"
+            evict(sql, "responses", "expires, rowid", self._limits.max_bytes)
 
         self._file.use(work)
 
     def get(self, tenant: str, identity: str) -> StoredResponse | None:
-        """The response, if it is kept for this tenant and its time is not over."""
+        """The tenant's response; None if it is not stored or has expired."""
         return self._file.use(lambda sql: self._find(sql, tenant, identity))
 
     def chain(self, tenant: str, identity: str) -> Chain:
-        """A response and those before it, back to the first one as far as they are there and the limits allow."""
+        """A response and those before it, back to the first, as far as they are stored and within the limits."""
 
         def work(sql: sqlite3.Connection) -> Chain:
             found: list[StoredResponse] = []
@@ -144,17 +128,17 @@ class ResponseTable:
                 if size is None:
                     return Chain(found[::-1], missing=wanted)
                 room -= size
-                kept = self._find(sql, tenant, wanted)
-                if kept is None or room < 0 or len(found) == self._limits.chain_length:
+                stored = self._find(sql, tenant, wanted)
+                if stored is None or room < 0 or len(found) == self._limits.chain_length:
                     return Chain(found[::-1], cut=True)
-                found.append(kept)
-                wanted = kept.previous
+                found.append(stored)
+                wanted = stored.previous
             return Chain(found[::-1])
 
         return self._file.use(work)
 
     def delete(self, tenant: str, identity: str) -> bool:
-        """Forgets a response; whether it was there."""
+        """Removes a response; whether it was stored."""
         there = "DELETE FROM responses WHERE tenant = ? AND id = ? AND expires > ?"
         return self._file.use(lambda sql: sql.execute(there, (tenant, identity, self._clock())).rowcount > 0)
 
@@ -171,8 +155,3 @@ class ResponseTable:
         query = "SELECT response, items FROM responses WHERE tenant = ? AND id = ? AND expires > ?"
         found = sql.execute(query, (tenant, identity, self._clock())).fetchone()
         return None if found is None else StoredResponse(*map(orjson.loads, found))
-
-
-def _held(sql: sqlite3.Connection) -> int:
-    """Bytes of all entries."""
-    return int(sql.execute("SELECT coalesce(sum(bytes), 0) FROM held").fetchone()[0])

@@ -1,8 +1,8 @@
-"""Answers as they are kept, and as they come back.
+"""Outputs as the response cache stores and returns them.
 
-What is kept is what was made: answers, log-probabilities, vectors. The prompt stands in the request that asks again, so
-it is not kept. An answer that was cut short by a deadline, a cancelled client or an error is none. One that comes back
-was neither queued nor computed: its times and its work are 0, and all of its prompt counts as cached.
+Completions, log-probabilities and vectors are stored; the prompt is not, because the request that hits has it. Outputs
+that a deadline, a disconnect or an error cut short are not stored. A cached output was neither queued nor computed: its
+times and its work are 0, and its whole prompt counts as cached.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ from twofold.core.request import EngineRequest
 from twofold.engine.outputs import CompletionOutput, Logprobs, OutputDelta, RequestOutput
 
 WHOLE: Final = frozenset({"stop", "length"})
-"""How answers end that are worth keeping."""
+"""Finish reasons of whole completions."""
 FAST: Final = 1
-"""zlib's level."""
+"""Compression level of zlib."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachedOutput:
-    """A job's output. ``drawn`` are the tokens of each answer that was drawn, those that best_of dropped included."""
+    """The output of one request of the engine. ``sampled`` has the number of tokens of each completion, those that
+    best_of dropped included."""
 
     outputs: tuple[CompletionOutput, ...]
-    drawn: tuple[int, ...]
+    sampled: tuple[int, ...]
     prompt_logprobs: tuple[Logprobs | None, ...] | None
     embedding: tuple[float, ...] | None
 
 
 def pack(outputs: Sequence[RequestOutput]) -> bytes | None:
-    """The bytes that are kept; None where an answer is not whole, or is no Unicode."""
+    """The bytes to store; None if an output is not whole, or has lone surrogates."""
     if not outputs or not all(map(_is_whole, outputs)):
         return None
-    kept = [
+    stored = [
         CachedOutput(
             output.outputs,
             tuple(len(times) for times in output.metrics.token_times),
@@ -49,53 +50,53 @@ def pack(outputs: Sequence[RequestOutput]) -> bytes | None:
         for output in outputs
     ]
     try:
-        return zlib.compress(msgspec.msgpack.encode(kept), FAST)
+        return zlib.compress(msgspec.msgpack.encode(stored), FAST)
     except UnicodeEncodeError:
         return None
 
 
 def unpack(data: bytes, jobs: Sequence[EngineRequest], request_id: str) -> tuple[RequestOutput, ...] | None:
-    """The outputs of ``jobs``; None where the bytes are not what ``pack`` made for so many."""
+    """The outputs of ``jobs``; None if the bytes are not from ``pack``, or are those of other requests."""
     try:
-        kept = msgspec.msgpack.decode(zlib.decompress(data), type=list[CachedOutput])
+        stored = msgspec.msgpack.decode(zlib.decompress(data), type=list[CachedOutput])
     except (zlib.error, msgspec.MsgspecError, ValueError):
         return None
-    if len(kept) != len(jobs):
+    if len(stored) != len(jobs):
         return None
-    return tuple(_output(each, job, request_id) for each, job in zip(kept, jobs, strict=True))
+    return tuple(_output(each, job, request_id) for each, job in zip(stored, jobs, strict=True))
 
 
 def deltas(output: RequestOutput) -> Iterator[OutputDelta]:
-    """A kept output as an engine tells it: each answer at once, the last with the whole."""
+    """A cached output as deltas: one per completion, the last one with the whole."""
     if not output.outputs:
         yield OutputDelta(output.request_id, 0, "", (), None, "stop", request=output)
-    for answer in output.outputs:
+    for completion in output.outputs:
         yield OutputDelta(
             output.request_id,
-            answer.index,
-            answer.text,
-            answer.token_ids,
-            answer.logprobs,
-            answer.finish_reason,
-            answer.stop_reason,
-            output if answer is output.outputs[-1] else None,
+            completion.index,
+            completion.text,
+            completion.token_ids,
+            completion.logprobs,
+            completion.finish_reason,
+            completion.stop_reason,
+            output if completion is output.outputs[-1] else None,
         )
 
 
 def _is_whole(output: RequestOutput) -> bool:
     made = bool(output.outputs) or output.embedding is not None
-    return made and output.finished and all(answer.finish_reason in WHOLE for answer in output.outputs)
+    return made and output.finished and all(one.finish_reason in WHOLE for one in output.outputs)
 
 
-def _output(kept: CachedOutput, job: EngineRequest, request_id: str) -> RequestOutput:
+def _output(stored: CachedOutput, job: EngineRequest, request_id: str) -> RequestOutput:
     ids = job.token_ids
-    reasons = tuple(answer.finish_reason for answer in kept.outputs if answer.finish_reason is not None)
+    reasons = tuple(one.finish_reason for one in stored.outputs if one.finish_reason is not None)
     metrics = RequestMetrics(
         arrival=0.0,
         first_scheduled=0.0,
         first_token=0.0,
         finished=0.0,
-        token_times=tuple((0.0,) * count for count in kept.drawn),
+        token_times=tuple((0.0,) * count for count in stored.sampled),
         prompt_tokens=len(ids),
         cached_tokens=len(ids),
         request_id=request_id,
@@ -106,9 +107,9 @@ def _output(kept: CachedOutput, job: EngineRequest, request_id: str) -> RequestO
         request_id,
         job.prompt,
         ids,
-        kept.prompt_logprobs,
-        kept.outputs,
+        stored.prompt_logprobs,
+        stored.outputs,
         metrics,
         finished=True,
-        embedding=kept.embedding,
+        embedding=stored.embedding,
     )
