@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from tests.support.vocabulary import tokenizer_metadata, tokenizer_of
 from tests.text.vocabularies import sentencepiece_metadata
+from twofold.api.answers import CacheUsage
 from twofold.api.base import ModelFacts
-from twofold.api.cache_points import CachePoint, CacheUsage, find_pins
+from twofold.api.cache_points import CachePoint, find_pins
 from twofold.core.record import HeldPin
 from twofold.core.request import CachePin
 from twofold.text.parsers.format import AnswerFormat

@@ -44,7 +44,7 @@ def test_flags_become_a_configuration(tmp_path: Path) -> None:
     assert made.hub.memory_budget == 3 << 29
     assert made.body.bytes == 1 << 19
     assert made.prices is not None
-    assert made.tiers["flex"].tpot_target_s == 2
+    assert made.tiers.by_name["flex"].tpot_target_s == 2
     assert made.objectives["priority"] == Objective(ttft_s=0.5, tpot_s=0.05)
     assert made.objectives["default"] == Objective(e2e_s=9)
     assert made.objectives["flex"] == DEFAULT_OBJECTIVES["flex"]

@@ -10,8 +10,7 @@ import pytest
 
 from twofold.core.errors import BusyError
 from twofold.core.params import SamplingParams
-from twofold.server.admission import Admission, QueueLimits
-from twofold.server.tiers import Tiers
+from twofold.server.admission import Admission, QueueLimits, Tiers
 
 
 class Line:

@@ -12,7 +12,7 @@ from twofold.core.errors import ForbiddenError, ParameterError
 from twofold.core.request import RequestOptions
 from twofold.host.settings import parse_toml
 from twofold.observe.accounting.prices import TIERS
-from twofold.server.tiers import BEST_FIRST, MAX_OWN_PRIORITY, STANDARD, Tiers
+from twofold.server.admission import BEST_FIRST, MAX_OWN_PRIORITY, STANDARD, Tiers
 
 
 def test_every_tier_is_known_everywhere() -> None:
@@ -20,7 +20,7 @@ def test_every_tier_is_known_everywhere() -> None:
 
 
 def test_tiers_do_not_overlap() -> None:
-    ordered = [Tiers.standard()[name].priority for name in BEST_FIRST]
+    ordered = [Tiers.standard().by_name[name].priority for name in BEST_FIRST]
     assert all(after - before > MAX_OWN_PRIORITY for before, after in pairwise(ordered))
 
 
@@ -65,25 +65,25 @@ def test_what_a_key_may_not_have_is_refused(asked: AskedTier, granted: tuple[Ser
 def test_options_of_a_tier() -> None:
     tiers = Tiers.standard()
     asked = RequestOptions(priority=7, tenant="t", cache_salt="s", deadline_s=9.0, queue_limit_s=45.0)
-    found = tiers["flex"].options(asked)
+    found = tiers.by_name["flex"].options(asked)
     assert (found.priority, found.tpot_target_s, found.queue_limit_s) == (107, 0.5, 45.0)
     assert (found.tenant, found.cache_salt, found.deadline_s) == ("t", "s", 9.0)
-    assert tiers["priority"].options(asked).queue_limit_s == 30.0
-    assert tiers["batch"].options(RequestOptions()).queue_limit_s is None
-    assert tiers["priority"].options(RequestOptions(tpot_target_s=0.2)).tpot_target_s == 0.2
+    assert tiers.by_name["priority"].options(asked).queue_limit_s == 30.0
+    assert tiers.by_name["batch"].options(RequestOptions()).queue_limit_s is None
+    assert tiers.by_name["priority"].options(RequestOptions(tpot_target_s=0.2)).tpot_target_s == 0.2
 
 
 @pytest.mark.parametrize("priority", [-1, MAX_OWN_PRIORITY + 1])
 def test_nobody_leaves_a_tier_by_a_number(priority: int) -> None:
     with pytest.raises(ParameterError, match="priority must be from 0 to 49"):
-        Tiers.standard()["default"].options(RequestOptions(priority=priority))
+        Tiers.standard().by_name["default"].options(RequestOptions(priority=priority))
 
 
 def test_settings_change_tiers() -> None:
     tiers = Tiers.of(parse_toml("[flex]\npriority = 900\ntpot_target_s = 2\nqueue_limit_s = 1.5"))
-    flex = tiers["flex"]
+    flex = tiers.by_name["flex"]
     assert (flex.priority, flex.tpot_target_s, flex.queue_limit_s) == (900, 2.0, 1.5)
-    assert tiers["default"] == Tiers.standard()["default"]
+    assert tiers.by_name["default"] == Tiers.standard().by_name["default"]
 
 
 @pytest.mark.parametrize(

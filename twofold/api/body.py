@@ -64,6 +64,19 @@ class RequestObject(msgspec.Struct, kw_only=True):
         return read
 
 
+MAX_MODEL_CHARS: Final = 512
+ModelName: TypeAlias = Annotated[
+    str,
+    Meta(min_length=1, max_length=MAX_MODEL_CHARS, extra_json_schema={"$ref": f"{COMPONENTS}ModelName"}),
+]
+
+
+class OwnFields(RequestObject):
+    """Twofold's own fields, under one key: ``"twofold": {"explain": true}``."""
+
+    explain: Annotated[bool, Meta(description="The reply carries the request's record.")] = False
+
+
 def only(*values: object, hint: str | None = None) -> Meta:
     """Note of a field that is refused but for these values; ``hint`` is the way out."""
     return Meta(extra={"only": values, "hint": hint})

@@ -1,36 +1,34 @@
-"""Where the beginnings of a prompt that shall stay cached end, in tokens; and how much of a prompt was cached.
+"""Pins of the prefix cache: how many tokens the prefixes have that a request wants to stay cached.
 
-Callers name parts of a conversation, the prefix cache holds tokens, and between them lies a chat template that may
-put anything anywhere. So a point is found by trial: the conversation is rendered again with something else behind the
-point, and what both texts begin with is what the point covers, whatever the template did. Where all that can follow
-begins alike, such as with a line break, that belongs to it.
+Callers name parts of a conversation, the prefix cache holds tokens, and the chat template between them may put
+anything anywhere. So the end of a prefix is found by trial: the conversation is rendered again with other text after
+the point, and the common prefix of both renderings is what the point covers, whatever the template did. If all that can
+follow starts alike, for example with a line break, that belongs to the prefix.
 
-Laws: pins ascend; whatever follows a point, the tokens of its pin stay; fresh + read + written = prompt.
+Laws: pins ascend; whatever follows a point, the tokens of its pin stay the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from twofold.api.base import ModelFacts
 from twofold.core.errors import TemplateError
-from twofold.core.record import HeldPin
 from twofold.core.request import TTL_SECONDS, CachePin, TimeToLive
-from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import Message
 from twofold.text.tokenizers.special import unused_mark
 
 Renderer: TypeAlias = Callable[[Sequence[Message], Sequence[Message] | None], str]
-"""Gives the chat template's text for messages and tools."""
+"""Renders messages and tools with the chat template."""
 
 WHITE: Final = b" \t\n\r\v\f"
 
 
 @dataclass(frozen=True, slots=True)
 class CachePoint:
-    """Everything up to the end of a tool, or of a part of a message; with neither of them, the whole prompt.
+    """The prefix up to the end of a tool, or of a part of a message; with neither of them, the whole prompt.
 
     part   counts the parts of the message's content, of which a text is one, and then its tool calls; None is the last
     """
@@ -49,11 +47,11 @@ def find_pins(
     model: ModelFacts,
     render: Renderer,
 ) -> tuple[CachePin, ...]:
-    """The pins that hold these points, ascending; where several meet, the longest time to live counts.
+    """The pins of these points, ascending; of several points at one token, the longest time to live counts.
 
-    ``token_ids`` are those of the conversation as it stands; ``render`` takes messages and tools as
-    ``AnswerFormat.shown`` gives them. There is no pin for a point that covers no whole token, that lies on tools which
-    the model is not shown, or whose place the template hides.
+    ``token_ids`` are those of the whole conversation; ``render`` takes messages and tools as ``AnswerFormat.shown``
+    returns them. A point has no pin if it covers no whole token, is on tools that the model is not shown, or cannot be
+    found in the rendered text.
     """
     text = render(*model.format.shown(messages, tools))
     ends: list[tuple[int, TimeToLive]] = []
@@ -75,7 +73,7 @@ def _end(
     tools: Sequence[Message] | None,
     render: Renderer,
 ) -> int:
-    """The character of ``text`` where the point lies; 0 where that cannot be told."""
+    """The index in ``text`` at which the point's prefix ends; 0 if it cannot be found."""
     mark = unused_mark(text)
     if point.tool is not None:
         if not tools:
@@ -94,7 +92,7 @@ def _end(
 
 
 def _other_tools(tools: Sequence[Message], last: int, mark: str) -> Sequence[Message]:
-    """Without the tools behind this one; behind the very last there is a new one."""
+    """The tools up to this one; after the very last one, a new one is added."""
     if last + 1 < len(tools):
         return tools[: last + 1]
     return [*tools, {"type": "function", "function": {"name": mark, "description": mark, "parameters": {}}}]
@@ -114,14 +112,14 @@ def _other_message(message: Message, part: int | None, mark: str) -> Message:
 
 
 def _other_calls(calls: list[Any], last: int, mark: str) -> list[Any]:
-    """Without the calls behind this one; behind the very last there is a new one."""
+    """The calls up to this one; after the very last one, a new one is added."""
     if last + 1 < len(calls):
         return calls[: last + 1]
     return [*calls, {**calls[-1], "function": {"name": mark, "arguments": "{}"}}]
 
 
 def _common(text: str, other: str) -> int:
-    """Characters that both texts begin with: by halving, for comparing slices is fast."""
+    """Length of the common prefix, by bisection, because comparing slices is fast."""
     low, high = 0, min(len(text), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -137,8 +135,8 @@ def _tokens_before(
 ) -> list[int]:
     """How many tokens end at or before each of these characters, which ascend.
 
-    Tokens are laid along the text. A tokenizer may put a space before a piece of text, or drop white space after a
-    control token; where a token fits in no such way, nothing is certain any more, and later tokens do not count.
+    Tokens are aligned with the text. A tokenizer may put a space before a piece of text, or drop white space after a
+    control token; after a token that fits in no such way, no more tokens are counted.
     """
     raw = text.encode()
     counts: list[int] = []
@@ -155,7 +153,7 @@ def _tokens_before(
 
 
 def _laid(raw: bytes, position: int, piece: bytes) -> int | None:
-    """Where a token that begins here ends; None where it does not fit."""
+    """The end of a token that starts here; None if it does not fit."""
     if raw.startswith(piece, position):
         return position + len(piece)
     skipped = position
@@ -166,58 +164,3 @@ def _laid(raw: bytes, position: int, piece: bytes) -> int | None:
             if raw.startswith(shown, start):
                 return start + len(shown)
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class CacheUsage:
-    """Tokens of prompts: ``read`` came from the cache; ``written_…`` were computed, and stay there for so long."""
-
-    prompt: int = 0
-    read: int = 0
-    written_5m: int = 0
-    written_30m: int = 0
-    written_1h: int = 0
-
-    @classmethod
-    def of(cls, output: RequestOutput) -> CacheUsage:
-        """Of a request that ended."""
-        return cls.counted(output.report.record.pins, len(output.prompt_token_ids), output.metrics.cached_tokens)
-
-    @classmethod
-    def counted(cls, pins: Iterable[HeldPin], prompt_tokens: int, cached_tokens: int) -> CacheUsage:
-        """Of one prompt, with the pins that were granted. Where several cover a token, the longest counts."""
-        written = dict.fromkeys(TTL_SECONDS.values(), 0)
-        done, ascending = cached_tokens, sorted(pins)
-        for index, pin in enumerate(ascending):
-            written[max(later.ttl_s for later in ascending[index:])] += max(0, pin.tokens - done)
-            done = max(done, pin.tokens)
-        kept = (written[TTL_SECONDS[ttl]] for ttl in ("5m", "30m", "1h"))
-        return cls(prompt_tokens, cached_tokens, *kept)
-
-    def __add__(self, other: CacheUsage) -> CacheUsage:
-        return CacheUsage(
-            self.prompt + other.prompt,
-            self.read + other.read,
-            self.written_5m + other.written_5m,
-            self.written_30m + other.written_30m,
-            self.written_1h + other.written_1h,
-        )
-
-    @property
-    def written(self) -> int:
-        return self.written_5m + self.written_30m + self.written_1h
-
-    @property
-    def fresh(self) -> int:
-        """Computed, and not asked to stay."""
-        return self.prompt - self.read - self.written
-
-    @property
-    def written_by_seconds(self) -> dict[float, int]:
-        """What was written, by seconds to live."""
-        by_name: tuple[tuple[TimeToLive, int], ...] = (
-            ("5m", self.written_5m),
-            ("30m", self.written_30m),
-            ("1h", self.written_1h),
-        )
-        return {TTL_SECONDS[ttl]: tokens for ttl, tokens in by_name if tokens}

@@ -1,6 +1,6 @@
-"""What all chats are, in whatever dialect they came: messages, tools, and how the model may think and call.
+"""Chats of all API protocols: messages, tools, and how the model may think and call.
 
-Messages and tools have OpenAI's chat shape, because chat templates read that one.
+Messages and tools have the form of OpenAI's chats, because chat templates read that one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Thinking:
     """Whether the model thinks before it answers, and for how many tokens at most.
 
     default     as its chat template does it
-    needed_by   the field that cannot be honoured by a model that does not think; None where the wish is only a limit
+    needed_by   the field that a model without a thinking mode does not support; None if the field is only a limit
     """
 
     mode: ThinkingMode = "default"
@@ -50,12 +50,12 @@ AS_BEFORE: Final = Thinking()
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A chat up to the answer that is wanted. ``variables`` go to the chat template.
+    """A chat up to the wanted completion. ``variables`` go to the chat template.
 
     choice         which tools may be called; with "none" the model does not see them
-    parallel       whether one answer may hold several calls
-    continues      the answer goes on from the last message, which is the assistant's
-    cache_points   beginnings of the prompt that shall stay cached, in the order of the prompt
+    parallel       whether one completion may have several calls
+    continues      the completion continues the last message, which is the assistant's
+    cache_points   prefixes of the prompt that shall stay cached, in the order of the prompt
     """
 
     messages: Sequence[Message]
@@ -69,45 +69,39 @@ class Conversation:
     cache_points: tuple[CachePoint, ...] = ()
 
     def prepare(self, model: ModelFacts, params: SamplingParams, options: RequestOptions) -> EngineRequest:
-        """The rendered prompt as token ids, with what tools and thinking add to ``params`` and pins to ``options``.
+        """The rendered prompt as token ids, with the additions of tools and thinking to ``params``, and pins to
+        ``options``.
 
-        Raises TemplateError where the template refuses the messages, ContextLengthError where the prompt is too long,
-        ParameterError for what the model cannot do.
+        Raises TemplateError if the template refuses the messages, ContextLengthError if the prompt is too long,
+        ParameterError for what the model does not support.
         """
-        marks = self._marks(model)
-        variables = self._variables(marks)
+        marks, thinking = model.format.thinking, self.thinking
+        if marks is None and thinking.needed_by is not None and thinking.mode == "on":
+            raise FieldError(
+                f"{thinking.needed_by} is not supported by this model: it has no thinking mode.",
+                param=thinking.needed_by,
+                code=UNSUPPORTED,
+                hint="Remove it, or use a reasoning model.",
+            )
         shown, tools = model.format.shown(self.messages, self._callable)
+        keywords: dict[str, Any] = {
+            "add_generation_prompt": self.add_generation_prompt and not self.continues,
+            "continue_final_message": self.continues,
+            "chat_template_kwargs": self._variables(marks),
+        }
 
         def render(messages: Sequence[Message], tools: Sequence[Message] | None) -> str:
-            return model.tokenizer.apply_chat_template(
-                messages,
-                tools=tools,
-                add_generation_prompt=self._prompted,
-                continue_final_message=self.continues,
-                tokenize=False,
-                chat_template_kwargs=variables,
-            )
+            return model.tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, **keywords)
 
-        ids = model.tokenizer.within(PromptLimit(model.context)).apply_chat_template(
-            shown,
-            tools=tools,
-            add_generation_prompt=self._prompted,
-            continue_final_message=self.continues,
-            chat_template_kwargs=variables,
-        )
+        ids = model.tokenizer.within(PromptLimit(model.context)).apply_chat_template(shown, tools=tools, **keywords)
         if self.cache_points:
             pins = find_pins(self.cache_points, self.messages, self._callable, ids, model, render)
             options = replace(options, cache_pins=pins)
         return EngineRequest(tuple(ids), self._params(model, marks, params), options)
 
     def parser(self, model: ModelFacts) -> SectionParser:
-        """What divides one answer."""
+        """Divides one completion into sections."""
         return model.format.parser(self._callable, parallel=self.parallel, opened=self._opened(model))
-
-    @property
-    def _prompted(self) -> bool:
-        """Whether the prompt ends with what begins a turn of the assistant's."""
-        return self.add_generation_prompt and not self.continues
 
     @property
     def _callable(self) -> Sequence[Message] | None:
@@ -115,7 +109,7 @@ class Conversation:
         return self.tools if self.tools and self.choice != "none" else None
 
     def _opened(self, model: ModelFacts) -> bool:
-        """Whether the prompt ends inside the thinking section; the template says so where its switch is set."""
+        """Whether the prompt ends inside the thinking section; if the switch is set, the template decides that."""
         marks = model.format.thinking
         if marks is None:
             return False
@@ -124,25 +118,14 @@ class Conversation:
         variables = self._variables(marks)
         return marks.opened if marks.switch not in variables else model.format.opened(variables)
 
-    def _marks(self, model: ModelFacts) -> ThinkingMarks | None:
-        marks = model.format.thinking
-        if marks is None and self.thinking.needed_by is not None and self.thinking.mode == "on":
-            raise FieldError(
-                f"{self.thinking.needed_by} is not supported by this model: it has no thinking mode.",
-                param=self.thinking.needed_by,
-                code=UNSUPPORTED,
-                hint="Remove it, or use a reasoning model.",
-            )
-        return marks
-
     def _variables(self, marks: ThinkingMarks | None) -> dict[str, Any]:
-        """The template's variables, with the model's own switch for thinking where it has one."""
+        """The template's variables, with the model's switch for thinking if it has one."""
         if marks is None or marks.switch is None or self.thinking.mode == "default":
             return dict(self.variables)
         return {**self.variables, marks.switch: self.thinking.mode == "on"}
 
     def _params(self, model: ModelFacts, marks: ThinkingMarks | None, params: SamplingParams) -> SamplingParams:
-        params = self._with_form(model, params)
+        params = self._with_calls(model, params)
         if self.continues and params.structured_outputs is not None:
             raise ParameterError(
                 "A prefill cannot be combined with structured output or a forced tool call.",
@@ -159,13 +142,13 @@ class Conversation:
         return params
 
     def _budget(self, marks: ThinkingMarks) -> int | None:
-        """Most tokens of the thinking section; a model without a switch is kept from thinking by a budget of 0."""
+        """Most tokens of the thinking section; a budget of 0 turns thinking off for a model without a switch."""
         if self.thinking.mode == "off" and marks.switch is None:
             return 0
         return self.thinking.budget
 
-    def _with_form(self, model: ModelFacts, params: SamplingParams) -> SamplingParams:
-        """With the form of a call, where one must be made."""
+    def _with_calls(self, model: ModelFacts, params: SamplingParams) -> SamplingParams:
+        """``params`` with the structured output of tool calls, if a call is required or both are possible."""
         if self.choice == "auto" and self.tools and params.structured_outputs is not None:
             form = model.format.form_or(self.tools, params.structured_outputs, parallel=self.parallel)
             return replace(params, structured_outputs=form)
@@ -193,7 +176,7 @@ class Conversation:
 
 
 def opened_in(marks: ThinkingMarks, content: object) -> bool:
-    """Whether a beginning of an answer ends inside the thinking section."""
+    """Whether the start of a completion ends inside the thinking section."""
     parts = content if isinstance(content, list) else [{"text": content}]
     text = str(parts[-1].get("text") or "") if parts else ""
     return text.rfind(marks.start) > text.rfind(marks.end)

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from twofold.observe.logs.server import LogSettings
     from twofold.observe.metrics.goodput import Objective
     from twofold.observe.served import ServedObserver
+    from twofold.server.admission import Tiers
     from twofold.server.base import ModelEntry
     from twofold.server.config import ServerConfig
     from twofold.server.response_cache.cache import ResponseCacheSettings
-    from twofold.server.tiers import Tiers
 
 STDERR = 2
 NEVER = "never"
@@ -157,7 +157,7 @@ class ServeOptions:
 
     def _tiers(self, token_budget: str) -> Tiers:
         from twofold.host.settings import read_toml  # noqa: PLC0415
-        from twofold.server.tiers import Tiers  # noqa: PLC0415
+        from twofold.server.admission import Tiers  # noqa: PLC0415
 
         tiers = Tiers.standard() if self.tiers is None else Tiers.of(read_toml(self.tiers))
         return tiers if token_budget == "live" else tiers.without_targets()

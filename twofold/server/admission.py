@@ -1,4 +1,16 @@
-"""Admission: which tier a request gets, whether its key's quotas allow it, and whether the waiting queue has room.
+"""Admission: the service tier of a request, the quotas of its key, and the room in the waiting queue.
+
+    tier       priority   TPOT target          waits at most
+    priority       -100   50 ms                       30 s
+    default           0   that of the server          60 s
+    flex            100   500 ms                     600 s
+    batch           200   10 s                   unlimited     of files of requests; others cannot ask for it
+
+A settings file changes any of it, as ``[flex]`` with ``priority``, ``tpot_target_s`` and ``queue_limit_s``. Requests
+may order themselves within their tier: their own priority, from 0 (first) to 49, is added to the tier's, so a number
+never lifts a request into a more urgent tier; waiting makes all requests more urgent (see the scheduler). A key has a
+list of tiers that its caller may ask for; the price sheet has their prices (``observe/accounting/prices.py``). A
+request without a tier gets the default one if its key has it.
 
 A server that accepts more than it can compute completes nothing in time. So what does not fit is refused at once, with
 the delay after which the requests before it will probably be done.
@@ -9,24 +21,124 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Final
 
-from twofold.api.base import AskedTier
-from twofold.core.errors import BusyError
+from twofold.api.base import AskedTier, ServiceTier
+from twofold.core.errors import BusyError, ForbiddenError, ParameterError
 from twofold.core.params import SamplingParams
-from twofold.core.request import EngineRequest
+from twofold.core.request import MAX_PRIORITY, EngineRequest, RequestOptions
+from twofold.host.settings import Table
 from twofold.server.base import ServedModel
 from twofold.server.context import RequestContext
-from twofold.server.tiers import Tiers
 
+MAX_OWN_PRIORITY: Final = 49
+MAX_SECONDS: Final = "86400"
+PLACES: Final = 6
 RATE_WINDOW_S: Final = 60.0
 DEFAULT_RETRY_S: Final = 5.0
 MIN_RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 120.0
+BEST_FIRST: Final[tuple[ServiceTier, ...]] = ("priority", "default", "flex", "batch")
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """A class of service. ``tpot_target_s`` None is the server's target; ``queue_limit_s`` None has no limit."""
+
+    name: ServiceTier
+    priority: int
+    tpot_target_s: float | None
+    queue_limit_s: float | None
+
+    def options(self, asked: RequestOptions) -> RequestOptions:
+        """The options of a request in this tier; its own limits hold if they are tighter.
+
+        Raises ParameterError for a priority outside the tier.
+        """
+        if not 0 <= asked.priority <= MAX_OWN_PRIORITY:
+            raise ParameterError(
+                f"priority must be from 0 to {MAX_OWN_PRIORITY} within a service tier, not {asked.priority}.",
+                param="priority",
+                hint="Use another service_tier for a higher priority.",
+            )
+        limits = [seconds for seconds in (self.queue_limit_s, asked.queue_limit_s) if seconds is not None]
+        return replace(
+            asked,
+            priority=self.priority + asked.priority,
+            tpot_target_s=self.tpot_target_s if asked.tpot_target_s is None else asked.tpot_target_s,
+            queue_limit_s=min(limits, default=None),
+        )
+
+
+STANDARD: Final[tuple[Tier, ...]] = (
+    Tier("priority", -100, 0.05, 30.0),
+    Tier("default", 0, None, 60.0),
+    Tier("flex", 100, 0.5, 600.0),
+    Tier("batch", 200, 10.0, None),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiers:
+    """All tiers of a server."""
+
+    by_name: Mapping[ServiceTier, Tier]
+
+    @classmethod
+    def standard(cls) -> Tiers:
+        return cls(MappingProxyType({tier.name: tier for tier in STANDARD}))
+
+    @classmethod
+    def of(cls, table: Table) -> Tiers:
+        """The standard tiers with the changes of a table. Raises ParameterError for unknown names and wrong values."""
+        tiers = {tier.name: _changed(tier, table.inner(tier.name)) for tier in STANDARD}
+        table.close()
+        return cls(MappingProxyType(tiers))
+
+    def without_targets(self) -> Tiers:
+        """For engines with a fixed token budget, which have no TPOT target."""
+        return Tiers(MappingProxyType({n: replace(t, tpot_target_s=None) for n, t in self.by_name.items()}))
+
+    def choose(self, asked: AskedTier, granted: Collection[ServiceTier]) -> Tier:
+        """The tier of a request, of those granted to its key; auto is the default one, else the best one granted.
+
+        Raises ForbiddenError for a tier that is not granted.
+        """
+        possible = [name for name in BEST_FIRST if name in granted and name != "batch"]
+        if asked == "auto" and possible:
+            return self.by_name["default" if "default" in possible else possible[0]]
+        if asked not in possible:
+            raise ForbiddenError(
+                f"This key may not use the service tier {asked!r}.",
+                hint=f"It may use {', '.join(possible)}." if possible else "It is for files of requests.",
+            )
+        return self.by_name[asked]
+
+
+def _changed(tier: Tier, table: Table | None) -> Tier:
+    if table is None:
+        return tier
+    most = MAX_PRIORITY - MAX_OWN_PRIORITY
+    priority = table.whole("priority", -MAX_PRIORITY, most)
+    target, limit = (_seconds(table, name) for name in ("tpot_target_s", "queue_limit_s"))
+    table.close()
+    return Tier(
+        tier.name,
+        tier.priority if priority is None else priority,
+        tier.tpot_target_s if target is None else target,
+        tier.queue_limit_s if limit is None else limit,
+    )
+
+
+def _seconds(table: Table, name: str) -> float | None:
+    value: Decimal | None = table.number(name, "0.001", MAX_SECONDS, places=PLACES)
+    return None if value is None else float(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +168,7 @@ class Admission:
         Raises ForbiddenError for a tier that the key does not have, ParameterError for a priority outside of it.
         """
         record, caller = context.record, context.caller
-        tier = self._tiers["batch"] if record.tier == "batch" else self._tiers.choose(asked, caller.tiers)
+        tier = self._tiers.by_name["batch"] if record.tier == "batch" else self._tiers.choose(asked, caller.tiers)
         record.tier = tier.name
         tiered = []
         for job in jobs:

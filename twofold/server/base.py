@@ -1,4 +1,4 @@
-"""What the HTTP side knows of the models behind it."""
+"""Interfaces between the HTTP process and the models."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ModelState = Literal["unloaded", "loading", "ready", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """A model that the server offers. ``names`` are what requests may call it; the first one is its own.
+    """A model that the server offers. ``names`` are those that requests may use; the first one is its own.
 
     created   seconds since 1970 of its file
-    bytes     of its weights, its KV cache and its swap space; of its file before it was loaded
-    kv_bytes  of its KV cache; None before it was loaded
-    reading   its file without the weights, where it was read
+    bytes     of its weights, its KV cache and its swap space; of its file until it was loaded
+    kv_bytes  of its KV cache; None until it was loaded
+    reading   its file without the weights; None until it was read
     """
 
     names: tuple[str, ...]
@@ -39,11 +39,11 @@ class ModelEntry:
 
 @dataclass(frozen=True, slots=True)
 class ModelUse:
-    """How much a model is used. Times are in seconds.
+    """The present use of a model. Times are in seconds.
 
     running, waiting  requests
     idle_s            since its last request ended; None while it is in use or not loaded
-    unloads_in_s      until it is unloaded for being idle; None: it stays until another model needs its memory
+    unloads_in_s      until it is unloaded because it is idle; None: it stays until another model needs its memory
     error             why it could not be loaded
     """
 
@@ -55,23 +55,23 @@ class ModelUse:
     error: str | None
 
 
+@dataclass(slots=True)
 class DispatchHandle:
-    """How one job went through a model's processes, for whoever accounts for it.
+    """How one job went through a model's processes.
 
-    retries   how often it was given to a next process, because one ended before it gave anything
+    retries   times that it was resubmitted to the next process, because one ended before its first delta
     """
 
-    def __init__(self) -> None:
-        self.retries = 0
-        self._left: asyncio.Future[RequestOutput | None] | None = None
+    retries: int = 0
+    _left: asyncio.Future[RequestOutput | None] | None = None
 
     def leave(self) -> asyncio.Future[RequestOutput | None]:
-        """The job ends early; the future is to get what there was of it, None where nobody knows."""
+        """Aborts the job; the future gets its output so far, None if that is unknown."""
         self._left = asyncio.get_running_loop().create_future()
         return self._left
 
     async def remains(self, limit_s: float) -> RequestOutput | None:
-        """What was computed of a job that ended early; None for any other, and where it is not known in time."""
+        """The output of an aborted job; None for any other job, and if it does not arrive in time."""
         if self._left is None:
             return None
         done, _ = await asyncio.wait({self._left}, timeout=limit_s)
@@ -79,7 +79,7 @@ class DispatchHandle:
 
 
 class ServedModel(Protocol):
-    """A loaded model. It stays loaded while somebody holds a lease of it."""
+    """A loaded model. It stays loaded while it is leased."""
 
     @property
     def name(self) -> str: ...
@@ -89,25 +89,25 @@ class ServedModel(Protocol):
 
     @property
     def identity(self) -> str:
-        """What its answers depend on beside the request: its file and how it is run."""
+        """What its completions depend on beside the request: its file and its options."""
         ...
 
     @property
     def ceilings(self) -> StepPredictor | None:
-        """None until this machine was measured."""
+        """Predicts its steps on this machine; None until that was measured."""
         ...
 
     @property
     def queued(self) -> int:
-        """Requests that were given to it and have not begun to run."""
+        """Requests that wait in its queue."""
         ...
 
     def run(self, request: EngineRequest, passage: DispatchHandle | None = None) -> AsyncGenerator[OutputDelta, None]:
-        """Runs a request, delta by delta; the last one carries the whole. Leaving the iterator aborts it; ``passage``
-        then gets its output so far.
+        """Runs a request; the last delta has its whole output. Leaving the iterator aborts it; ``passage`` then gets
+        its output so far.
 
-        Raises TwofoldError: BusyError where it waited too long, WorkerError where the model's process ended after
-        the first delta (before that, the request is given to the next process).
+        Raises TwofoldError: BusyError if it waited too long, WorkerError if the model's process ended after the first
+        delta (before that, the request is resubmitted to the next process).
         """
         ...
 
@@ -118,19 +118,19 @@ class ModelRegistry(Protocol):
     def entries(self) -> Sequence[ModelEntry]: ...
 
     def lease(self, name: str | None, *, keep_s: float | None = None) -> AbstractAsyncContextManager[ServedModel]:
-        """The model that has this name or alias, the only or first one for None; loads it where need be. It stays
-        loaded for ``keep_s`` seconds without use afterwards, below 0 for ever; None takes the server's own time.
+        """The model with this name or alias, the first one for None; loads it if necessary. Afterwards it stays loaded
+        for ``keep_s`` seconds without use, if below 0 without limit; None takes the server's setting.
 
-        Raises ModelNotFoundError with the nearest name, BusyError where there is no memory for it now.
+        Raises ModelNotFoundError with the closest name, BusyError if there is no memory for it now.
         """
         ...
 
     def uses(self) -> Sequence[ModelUse]:
-        """How much each model is used."""
+        """The present use of each model."""
         ...
 
     async def load(self, name: str) -> ModelUse:
-        """Loads a model where need be. Raises what stands in the way, as ``lease``."""
+        """Loads a model if necessary. Raises what ``lease`` raises."""
         ...
 
     async def unload(self, name: str) -> ModelUse:
@@ -139,12 +139,12 @@ class ModelRegistry(Protocol):
 
 
 class EngineObserver(Protocol):
-    """Hears what the engines of all models report, on the event loop."""
+    """Receives the reports of the engines of all models, on the event loop."""
 
     def on_step(self, model: str, report: StepReport) -> None: ...
 
     def on_snapshot(self, model: str, snapshot: EngineSnapshot) -> None: ...
 
     def on_restart(self, model: str) -> None:
-        """The model's process ended unasked and is started again."""
+        """The model's process ended unexpectedly and is restarted."""
         ...

@@ -10,12 +10,11 @@ from typing import Final
 from twofold.core.errors import ParameterError
 from twofold.observe.accounting.prices import PriceSheet
 from twofold.observe.metrics.goodput import DEFAULT_OBJECTIVES, Objective
-from twofold.server.admission import QueueLimits
+from twofold.server.admission import QueueLimits, Tiers
 from twofold.server.edge.limits import BodyLimits, ConnectionLimits
 from twofold.server.models.named_models import NamedModel
 from twofold.server.models.registry import RegistrySettings
 from twofold.server.response_cache.cache import ResponseCacheSettings
-from twofold.server.tiers import Tiers
 
 MAX_PORT: Final = 65535
 

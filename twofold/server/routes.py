@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from starlette.routing import Route, Router
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from twofold.api.anthropic.errors import AnthropicDialect
 from twofold.api.anthropic.messages import MessagesRequest
@@ -67,10 +67,14 @@ def build_app(site: Site, generating: Mapping[str, Generating], plain: Routes) -
     for path, methods in found.items():
         if "GET" in methods:
             methods["HEAD"] = methods["GET"]
-        routes.append(Route(path, PathEndpoint(site, path, methods, partial(_unsupported_method, sorted(methods)))))
-    return Router(
-        routes, default=PathEndpoint(site, UNMATCHED, {}, partial(_not_found, list(found))), redirect_slashes=False
-    )
+        refusal = partial(_unsupported_method, sorted(methods))
+        routes.append(Route(path, PathEndpoint(site, path, dialect_of(path), methods, refusal)))
+
+    async def unmatched(scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = partial(_not_found, list(found))
+        await PathEndpoint(site, UNMATCHED, dialect_of(scope["path"]), {}, refusal)(scope, receive, send)
+
+    return Router(routes, default=unmatched, redirect_slashes=False)
 
 
 def _unsupported_method(allowed: Sequence[str], path: str) -> TwofoldError:  # noqa: ARG001 - as ``_not_found``

@@ -23,15 +23,14 @@ from functools import partial
 from itertools import count
 from typing import Any, Final, TypeVar
 
-from twofold.api.answers import reasoning_tokens
-from twofold.api.base import DialectRequest, ModelFacts, ReplyHead
-from twofold.api.cache_points import CacheUsage
+from twofold.api.answers import CacheUsage, reasoning_tokens
+from twofold.api.base import DialectRequest, ReplyHead
 from twofold.core.errors import BusyError, TimeLimitError, TwofoldError
 from twofold.core.request import EngineRequest
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.observe.served import AskedParams
 from twofold.planner.predict.phase import phase_floor
-from twofold.server.accounts.accounting import Accounting
+from twofold.server.accounting import Accounting
 from twofold.server.admission import Admission
 from twofold.server.base import DispatchHandle, ModelRegistry, ServedModel
 from twofold.server.context import RequestContext
@@ -80,10 +79,6 @@ class RequestRun:
     _handles: dict[int, DispatchHandle] = field(default_factory=dict)
 
     @property
-    def facts(self) -> ModelFacts:
-        return self.model.facts
-
-    @property
     def outputs(self) -> Sequence[RequestOutput]:
         """In the order of ``jobs``: of all once ``deltas`` has ended, of aborted ones once they are settled."""
         return [output for _, output in sorted(self._outputs.items())] if self.cached is None else self.cached
@@ -122,7 +117,7 @@ class RequestRun:
         """Fills the request's record with what its jobs computed."""
         record, outputs, steps = self.context.record, self.outputs, self.context.steps
         record.retries = sum(handle.retries for handle in self._handles.values())
-        record.reasoning_tokens = reasoning_tokens(outputs, self.facts)
+        record.reasoning_tokens = reasoning_tokens(outputs, self.model.facts)
         if self.cached is not None:
             return
         record.reports = tuple(output.metrics for output in outputs)
@@ -141,8 +136,12 @@ class RequestRun:
         async with aclosing(self.model.run(request, handle)) as deltas:
             async for delta in deltas:
                 if delta.request is not None:
-                    self._outputs[index] = delta.request
-                    _check_begun(delta.request)
+                    output = self._outputs[index] = delta.request
+                    nothing = output.embedding is None and not output.metrics.output_tokens
+                    if nothing and "deadline" in output.metrics.finish_reasons:
+                        raise TimeLimitError(
+                            "The request timed out before its first token.", hint="Retry later, or lower max_tokens."
+                        )
                 yield index, delta
 
     async def _merged(self) -> AsyncGenerator[tuple[int, OutputDelta], None]:
@@ -247,18 +246,17 @@ class RequestRunner:
                 time.monotonic() - context.arrived,
             )
             run = RequestRun(context, request, model, jobs, head, self._names)
-            await self._ask_cache(run)
+            if self._cache is not None:
+                await self._ask_cache(run, self._cache)
             with self._admission.admit(context, jobs, model) if run.cached is None else nullcontext():
                 try:
                     yield run
                 finally:
                     await run.settle()
 
-    async def _ask_cache(self, run: RequestRun) -> None:
+    async def _ask_cache(self, run: RequestRun, cache: ResponseCache) -> None:
         """Takes the outputs from the response cache, or stores them there later, if the request may be cached."""
-        cache, context = self._cache, run.context
-        if cache is None:
-            return
+        context = run.context
         key = cache.key(context.caller.tenant, run.model.identity, run.jobs, context.store)
         if key is None:
             return
@@ -276,12 +274,14 @@ class RequestRunner:
 
     async def body(self, run: RequestRun) -> dict[str, Any]:
         """The body of the reply of a run that has ended."""
-        return await self.beside(run, reply_size(run), partial(run.request.reply, run.head, run.outputs, run.facts))
+        return await self.beside(
+            run, reply_size(run), partial(run.request.reply, run.head, run.outputs, run.model.facts)
+        )
 
     async def beside(self, run: RequestRun, size: int, work: Callable[[], T]) -> T:
         """The result of ``work`` on a reply of about ``size`` bytes. It runs on a thread if it may take long: because
         the reply is long, or because the chat template is asked how the model thinks."""
-        thinking, source = run.facts.format.thinking, run.context.source
+        thinking, source = run.model.facts.format.thinking, run.context.source
         if size > INLINE_REPLY:
             return await self._pool.run(source, LONG_REPLY, work)
         if thinking is None or thinking.switch is None:
@@ -294,13 +294,6 @@ class RequestRunner:
             return None
         run.record()
         return self._accounting.explain(run.context)
-
-
-def _check_begun(output: RequestOutput) -> None:
-    """Raises TimeLimitError for a job whose time was up before its first token."""
-    nothing = output.embedding is None and not output.metrics.output_tokens
-    if nothing and "deadline" in output.report.finish_reasons:
-        raise TimeLimitError("The request timed out before its first token.", hint="Retry later, or lower max_tokens.")
 
 
 def reply_size(run: RequestRun) -> int:

@@ -31,8 +31,7 @@ from twofold.host.paths import private_folder
 from twofold.host.versions import twofold_version
 from twofold.observe.metrics.server import ServerMetrics
 from twofold.observe.served import ServedObserver
-from twofold.server.accounts.accounting import Accounting, RecentRequests
-from twofold.server.accounts.usage import UsageStore
+from twofold.server.accounting import Accounting, RecentRequests, UsageStore
 from twofold.server.admission import Admission
 from twofold.server.base import ModelEntry
 from twofold.server.config import ServerConfig
@@ -212,7 +211,6 @@ class Server:
         config = self._config
         site = Site(
             self._runner,
-            dialect_of,
             self._quotas,
             config.body,
             ByteBudget(config.body.together, self._pool.trim),

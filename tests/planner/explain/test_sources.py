@@ -18,7 +18,7 @@ from twofold.core.record import WaitReason
 from twofold.planner.explain.explanation import explain_observed, like
 from twofold.planner.explain.observed import Observed
 from twofold.planner.explain.sources import read_observed
-from twofold.server.accounts.accounting import record_data
+from twofold.server.accounting import record_data
 
 RUN: dict[str, Any] = {
     "model": "smol",

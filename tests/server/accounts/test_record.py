@@ -18,7 +18,7 @@ from twofold.host.settings import parse_toml
 from twofold.observe.accounting.bill import make_bill
 from twofold.observe.accounting.prices import PriceSheet
 from twofold.planner.predict.phase import PhaseCost, phase_floor
-from twofold.server.accounts.accounting import RecentRequests, record_data
+from twofold.server.accounting import RecentRequests, record_data
 
 SHEET = PriceSheet.of(parse_toml("[default]\ninput = 1\noutput = 4"))
 CEILINGS = steps_of(SMOLLM2_135M, "Q4_1")

@@ -18,7 +18,7 @@ from twofold.host.settings import parse_toml
 from twofold.observe.accounting.bill import make_bill, total_of
 from twofold.observe.accounting.prices import PriceSheet
 from twofold.observe.served import ServedRequest
-from twofold.server.accounts.usage import UsageStore
+from twofold.server.accounting import UsageStore
 
 T = TypeVar("T")
 SHEET = PriceSheet.of(parse_toml("[default]\ninput = 0.07\noutput = 0.13"))

@@ -22,10 +22,10 @@ from twofold.core.errors import (
     TwofoldError,
     UsageError,
 )
+from twofold.server.admission import Tiers
 from twofold.server.edge.keyfile import KeyFile, add_key, key_of, read_keys, remove_key
 from twofold.server.edge.keys import ApiKey, Caller, KeyRing, hash_key, new_key, presented_key, single_keys
 from twofold.server.edge.quotas import Quota
-from twofold.server.tiers import Tiers
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 DIGITS = "0" * 64

@@ -166,9 +166,8 @@ async def _thread_of(size: int, switch: str | None) -> bool:
     unused: Any = None
     thinking = SimpleNamespace(switch=switch)
     run: Any = SimpleNamespace(
-        model=SimpleNamespace(name="m"),
+        model=SimpleNamespace(name="m", facts=SimpleNamespace(format=SimpleNamespace(thinking=thinking))),
         context=SimpleNamespace(source="a"),
-        facts=SimpleNamespace(format=SimpleNamespace(thinking=thinking)),
     )
     try:
         thread = await RequestRunner(unused, unused, unused, pool).beside(run, size, threading.get_ident)

@@ -14,9 +14,10 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from twofold.api.anthropic.blocks import BlockCutter, whole_blocks
-from twofold.api.anthropic.caching import CacheControl, CacheControls
 from twofold.api.anthropic.replies import message, stop_of, usage
 from twofold.api.anthropic.settings import (
+    CacheControl,
+    CacheControls,
     ContextManagement,
     MessageMetadata,
     OutputConfig,
@@ -30,12 +31,11 @@ from twofold.api.anthropic.stream import MessageStreamer
 from twofold.api.anthropic.tools import AnthropicTools, ToolKindChoice, ToolNameChoice, read_tools, tool_choice
 from twofold.api.anthropic.turns import AnthropicMessage, TextBlock, TurnReader
 from twofold.api.base import AskedTier, ModelFacts, ReplyHead
-from twofold.api.body import RequestObject, only
+from twofold.api.body import ModelName, OwnFields, RequestObject, only
 from twofold.api.cache_points import CachePoint
 from twofold.api.conversation import Conversation
-from twofold.api.extras import ModelName, OwnFields
 from twofold.api.fields import FieldError
-from twofold.api.openai.sampling import Stop, TokenId, TopP
+from twofold.api.openai.bodies import Stop, TokenId, TopP
 from twofold.core.params import MAX_STOPS, SamplingParams, StructuredOutputsParams
 from twofold.core.request import EngineRequest, RequestOptions
 from twofold.core.sampling_defaults import NAMES

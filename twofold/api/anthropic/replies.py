@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal
 
-from twofold.api.answers import reasoning_tokens
+from twofold.api.answers import CacheUsage, reasoning_tokens
 from twofold.api.base import ModelFacts, ReplyHead
-from twofold.api.cache_points import CacheUsage
 from twofold.engine.outputs import RequestOutput
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]

@@ -1,4 +1,8 @@
-"""Fields of Anthropic's two endpoints beside system, messages and tools: thinking, effort and output format."""
+"""Fields of Anthropic's two endpoints beside system, messages and tools: cache control, thinking and output format.
+
+Rules of ``cache_control``: at most four; those of an hour before those of five minutes, in the order tools, system,
+messages.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,47 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from twofold.api.body import RequestObject, only
 from twofold.api.conversation import AS_BEFORE, Thinking
 from twofold.api.fields import FieldError
-from twofold.api.openai.sampling import Count, JsonSchema
+from twofold.api.openai.bodies import Count, JsonSchema
 from twofold.core.params import StructuredOutputsParams
+from twofold.core.request import MAX_PINS, TimeToLive
+
+
+class CacheControl(RequestObject):
+    """The prompt up to the end of the object that has it stays cached."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] = "5m"
+
+
+class CacheControls:
+    """Checks the controls of one body; ``take`` is called in the order in which they count."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._shortened = False
+
+    def take(self, control: CacheControl | None, owner: str) -> TimeToLive | None:
+        """The time for which everything up to the end of the object at ``owner`` stays; None without a control.
+
+        Raises FieldError for a control too many, or one that outlives one before it.
+        """
+        if control is None:
+            return None
+        self._check(f"{owner}.cache_control".lstrip("."), control.ttl)
+        return control.ttl
+
+    def _check(self, name: str, ttl: TimeToLive) -> None:
+        self._count += 1
+        if self._count > MAX_PINS:
+            raise FieldError(f"There are more than {MAX_PINS} cache_control blocks.", param=name)
+        if ttl == "1h" and self._shortened:
+            raise FieldError(
+                f"{name} has ttl 1h, but one before it has 5m.",
+                param=name,
+                hint="Put 1h blocks first; the order is tools, system, messages.",
+            )
+        self._shortened = ttl == "5m"
+
 
 EFFORTS: Final[dict[str, int | None]] = {"low": 1024, "medium": 4096, "high": None, "xhigh": None, "max": None}
 """Most tokens that a model may think for an effort; "high" is what leaving it out means."""

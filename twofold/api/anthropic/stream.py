@@ -12,12 +12,11 @@ from typing import Any, Final
 
 import orjson
 
-from twofold.api.answers import AnswerReader
+from twofold.api.answers import AnswerReader, CacheUsage
 from twofold.api.anthropic.blocks import SIGNATURE, Added, BlockCutter, BlockEnd, BlockKind, Started, Step
 from twofold.api.anthropic.errors import AnthropicDialect
 from twofold.api.anthropic.replies import message, running_usage, stop_of, usage
 from twofold.api.base import ModelFacts, ReplyHead
-from twofold.api.cache_points import CacheUsage
 from twofold.core.errors import TwofoldError
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.text.parsers.base import SectionParser

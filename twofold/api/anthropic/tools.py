@@ -7,13 +7,13 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta
 
-from twofold.api.anthropic.caching import CacheControl, CacheControls
+from twofold.api.anthropic.settings import CacheControl, CacheControls
 from twofold.api.body import Path, RequestObject, kind_of, only
 from twofold.api.cache_points import CachePoint
 from twofold.api.conversation import NamedTool, ToolChoice
 from twofold.api.fields import FieldError
-from twofold.api.openai.sampling import JsonSchema
-from twofold.api.openai.tools import MAX_TOOLS, ToolName
+from twofold.api.openai.bodies import JsonSchema
+from twofold.api.openai.chat import MAX_TOOLS, ToolName
 from twofold.core.errors import quoted
 from twofold.engine.prompts import Message
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta
 
-from twofold.api.anthropic.caching import CacheControl, CacheControls
+from twofold.api.anthropic.settings import CacheControl, CacheControls
 from twofold.api.body import RequestObject, only
 from twofold.api.cache_points import CachePoint
 from twofold.api.fields import FieldError

@@ -13,9 +13,8 @@ from twofold.api.body import RequestObject, only
 from twofold.api.conversation import Conversation
 from twofold.api.ollama.common import OllamaRequest
 from twofold.api.ollama.replies import Shape, as_message
-from twofold.api.openai.messages import MAX_INDEX
-from twofold.api.openai.sampling import FullText
-from twofold.api.openai.tools import ChatTools
+from twofold.api.openai.bodies import FullText
+from twofold.api.openai.chat import MAX_INDEX, ChatTools
 from twofold.core.request import EngineRequest, RequestOptions
 from twofold.engine.prompts import Message
 from twofold.text.parsers.base import SectionParser

@@ -17,15 +17,12 @@ from msgspec import Meta, field
 
 from twofold.api.answers import read_answer
 from twofold.api.base import AskedTier, ModelFacts, ReplyHead
-from twofold.api.body import RequestObject
+from twofold.api.body import ModelName, OwnFields, RequestObject
 from twofold.api.conversation import AS_BEFORE, Thinking
-from twofold.api.extras import ModelName, OwnFields
 from twofold.api.fields import FieldError, unsupported
 from twofold.api.ollama.replies import Shape, begun, ended, tool_calls
 from twofold.api.ollama.stream import LineStreamer
-from twofold.api.openai.chat import EFFORTS
-from twofold.api.openai.logprobs import chat_logprobs
-from twofold.api.openai.sampling import (
+from twofold.api.openai.bodies import (
     Count,
     JsonSchema,
     MinP,
@@ -37,6 +34,8 @@ from twofold.api.openai.sampling import (
     TopLogprobs,
     TopP,
 )
+from twofold.api.openai.chat import EFFORTS
+from twofold.api.openai.logprobs import chat_logprobs
 from twofold.core.errors import ContextLengthError
 from twofold.core.params import MAX_SEED, MAX_TOKEN_ID, SamplingParams, StructuredOutputsParams
 from twofold.core.request import EngineRequest

@@ -10,10 +10,8 @@ from msgspec import Meta
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.ollama.common import OllamaBody
 from twofold.api.ollama.replies import figures
-from twofold.api.openai.bodies import MAX_PROMPTS
-from twofold.api.openai.sampling import TokenId
-from twofold.api.texts import tokenized
-from twofold.api.vectors import PoolingRequest
+from twofold.api.openai.bodies import MAX_PROMPTS, TokenId
+from twofold.api.texts import PoolingRequest, tokenized
 from twofold.core.errors import ContextLengthError
 from twofold.core.request import EngineRequest, PoolingParams
 from twofold.engine.outputs import RequestOutput

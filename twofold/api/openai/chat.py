@@ -1,28 +1,210 @@
-"""/v1/chat/completions: bodies read, replies told."""
+"""Bodies of /v1/chat/completions: messages, tools, and how completions are sampled.
+
+The chat template decides what a message means, and may refuse it; here only what is no message is refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from twofold.api.base import ModelFacts, ReplyHead
-from twofold.api.body import only
-from twofold.api.conversation import AS_BEFORE, Conversation, Thinking
+from twofold.api.body import OFFERED, OMITTING, RequestObject, only
+from twofold.api.cache_points import CachePoint
+from twofold.api.conversation import AS_BEFORE, Conversation, NamedTool, Thinking, ToolChoice
 from twofold.api.fields import FieldError
+from twofold.api.openai.bodies import Count, FullText, JsonSchema, SampledRequest, TokenId, TopLogprobs
 from twofold.api.openai.chat_stream import ChatStreamer
-from twofold.api.openai.messages import ChatMessage, PromptCacheOptions, cache_points
 from twofold.api.openai.replies import chat_completion
-from twofold.api.openai.sampling import Count, SampledRequest, TokenId, TopLogprobs
-from twofold.api.openai.tools import ChatToolChoice, ChatTools, chosen_tools
 from twofold.core.params import SamplingParams
-from twofold.core.request import EngineRequest
+from twofold.core.request import MAX_PINS, EngineRequest, TimeToLive
 from twofold.engine.outputs import RequestOutput
 from twofold.engine.prompts import Message
 from twofold.text.templates.chat import MAX_VARIABLE_CHARACTERS, RESERVED_VARIABLES, check_variables
 from twofold.text.templates.messages import MAX_MESSAGES
+
+TEXTS: Final = ("name", "tool_call_id", "reasoning_content", "thinking")
+DEFAULT_TTL: Final = "30m"
+MAX_INDEX: Final = 2**31 - 1
+
+ChatRole: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function", "model", "ipython"]
+
+
+class CacheBreakpoint(RequestObject):
+    """The prompt up to here stays cached."""
+
+    mode: Literal["explicit"]
+    ttl: TimeToLive | None = None
+
+
+class ChatTextPart(RequestObject):
+    """A part of a message's text."""
+
+    type: Annotated[Literal["text"], OFFERED]
+    text: str
+    prompt_cache_breakpoint: CacheBreakpoint | None = None
+
+
+class ChatRefusalPart(RequestObject):
+    """A refusal, which is text like any other."""
+
+    type: Annotated[Literal["refusal"], OFFERED]
+    refusal: str
+    prompt_cache_breakpoint: CacheBreakpoint | None = None
+
+
+class CalledFunction(RequestObject):
+    """A function with its arguments: JSON text, or an object."""
+
+    name: FullText
+    arguments: str | dict[str, Any] = ""
+
+
+class ChatCall(RequestObject):
+    """A call that the assistant made, as it was sent; ``index`` is its place in a stream."""
+
+    function: CalledFunction
+    id: str | None = None
+    type: Literal["function"] = "function"
+    index: Annotated[int, Meta(ge=0, le=MAX_INDEX)] | None = None
+
+    def message(self) -> Message:
+        function = {"name": self.function.name, "arguments": self.function.arguments}
+        return ({} if self.id is None else {"id": self.id}) | {"type": "function", "function": function}
+
+
+class ChatMessage(RequestObject):
+    """One message. What only OpenAI's own replies hold may be sent back with the value that says nothing."""
+
+    role: ChatRole
+    content: str | list[str | ChatTextPart | ChatRefusalPart] | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    thinking: str | None = None
+    refusal: str | None = None
+    tool_calls: list[ChatCall] | None = None
+    annotations: Annotated[Any, only([])] = None
+    audio: None = None
+    function_call: None = None
+
+    def message(self, where: str) -> Message:
+        """The message in the form that templates read. Raises FieldError where it neither has content nor calls."""
+        message: dict[str, Any] = {"role": self.role}
+        message |= {name: value for name in TEXTS if (value := getattr(self, name)) is not None}
+        if self.tool_calls is not None:
+            message["tool_calls"] = [call.message() for call in self.tool_calls]
+        content: Any = self.refusal if self.content is None else self.content
+        if content is None and not self.tool_calls:
+            raise FieldError(f"{where}.content is required.", param=f"{where}.content")
+        if isinstance(content, list):
+            content = [part if isinstance(part, str) else {"type": "text", "text": text_of(part)} for part in content]
+        return message | {"content": content}
+
+    def points(self, index: int, ttl: TimeToLive) -> Iterator[CachePoint]:
+        """Where the message, the ``index``-th, has breakpoints; they hold for ``ttl`` unless they name another."""
+        for number, part in enumerate(self.content if isinstance(self.content, list) else ()):
+            point = None if isinstance(part, str) else part.prompt_cache_breakpoint
+            if point is not None:
+                yield CachePoint(point.ttl or ttl, message=index, part=number)
+
+
+class PromptCacheOptions(RequestObject):
+    """Whether the whole prompt stays cached (implicit) or only what has a breakpoint, and for how long."""
+
+    mode: Literal["implicit", "explicit"] = "implicit"
+    ttl: TimeToLive = DEFAULT_TTL
+
+
+def text_of(part: ChatTextPart | ChatRefusalPart) -> str:
+    return part.text if isinstance(part, ChatTextPart) else part.refusal
+
+
+def cache_points(messages: Sequence[ChatMessage], options: PromptCacheOptions | None) -> tuple[CachePoint, ...]:
+    """The prefixes of the prompt that shall stay cached."""
+    ttl = DEFAULT_TTL if options is None else options.ttl
+    points = [point for index, message in enumerate(messages) for point in message.points(index, ttl)]
+    if options is not None and options.mode == "implicit":
+        points.append(CachePoint(ttl))
+    return tuple(points[-MAX_PINS:])
+
+
+MAX_TOOLS: Final = 128
+MAX_NAME_CHARS: Final = 128
+
+
+ToolName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS)]
+
+
+class ChatFunction(RequestObject):
+    """A function that the model may call."""
+
+    name: ToolName
+    description: str | None = None
+    parameters: JsonSchema | None = None
+    strict: bool = False
+
+
+class ChatTool(RequestObject):
+    """A tool; only functions can be offered to a model."""
+
+    type: Annotated[Literal["function"], OFFERED]
+    function: ChatFunction
+
+    def message(self) -> Message:
+        """The tool in the form that templates read."""
+        function = structs.asdict(self.function) | {"strict": self.function.strict or None}
+        return {"type": "function", "function": {key: value for key, value in function.items() if value is not None}}
+
+
+class FunctionName(RequestObject):
+    """The function that is meant."""
+
+    name: str
+
+
+class ChatNamedTool(RequestObject):
+    """The one tool that must be called."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+class SomeChatTools(RequestObject):
+    """Some of the tools: the model is shown these alone."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ChatTool], OMITTING]
+
+
+class ChatAllowedTools(RequestObject):
+    """The choice among some of the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: SomeChatTools
+
+
+ChatTools: TypeAlias = Annotated[list[ChatTool], Meta(max_length=MAX_TOOLS), OMITTING]
+ChatToolChoice: TypeAlias = Literal["auto", "none", "required"] | ChatNamedTool | ChatAllowedTools
+
+
+def chosen_tools(given: Sequence[ChatTool], choice: ChatToolChoice) -> tuple[tuple[Message, ...], ToolChoice]:
+    """The tools that the model is shown, and the choice among them. Raises FieldError."""
+    tools = tuple(tool.message() for tool in given)
+    if isinstance(choice, str):
+        return tools, choice
+    if isinstance(choice, ChatNamedTool):
+        return tools, NamedTool(choice.function.name)
+    known = {tool["function"]["name"]: tool for tool in tools}
+    names = [tool.function.name for tool in choice.allowed_tools.tools]
+    if not known.keys() >= set(names):
+        where = "tool_choice.allowed_tools.tools"
+        raise FieldError(f"{where} holds a tool that is not in tools.", param=where)
+    return tuple(known[name] for name in names), choice.allowed_tools.mode
+
 
 TemplateVariables: TypeAlias = Annotated[
     dict[str, Any],
@@ -48,11 +230,11 @@ EFFORTS: Final[Mapping[str, Thinking]] = {
     "xhigh": Thinking("on", 65536, "reasoning_effort"),
     "max": Thinking("on", None, "reasoning_effort"),
 }
-"""How many tokens a model may think for an effort; thinking_token_budget says it exactly."""
+"""Most tokens of thinking by effort; thinking_token_budget sets them exactly."""
 
 
 class ChatRequest(SampledRequest, kw_only=True, dict=True):
-    """A chat, and how its answers are sampled."""
+    """A chat, and how its completions are sampled."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
     tools: ChatTools | None = None
@@ -63,7 +245,7 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
     chat_template_kwargs: TemplateVariables | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: Annotated[
-        bool, Meta(description="The answer goes on from the last message, which is the assistant's.")
+        bool, Meta(description="The completion continues the last message, which is the assistant's.")
     ] = False
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
@@ -84,14 +266,15 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_variables(self.chat_template_kwargs or ())
-        assert self.conversation, "it raises for what is impossible"
-        assert self.params, "it raises for what is impossible"
+        self.conversation  # noqa: B018 - both raise FieldError for impossible values
+        self.params  # noqa: B018
 
     @cached_property
     def conversation(self) -> Conversation:
         tools, choice = chosen_tools(self.tools or (), self.tool_choice)
         messages = [message.message(f"messages[{index}]") for index, message in enumerate(self.messages)]
-        self._check_continued(messages[-1])
+        if self.continue_final_message:
+            self._check_continued(messages[-1])
         prompted = not self.continue_final_message if self.add_generation_prompt is None else self.add_generation_prompt
         return Conversation(
             messages=messages,
@@ -147,10 +330,8 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
         )
 
     def _check_continued(self, last: Message) -> None:
-        """Raises FieldError for an answer that cannot go on from the last message."""
+        """Raises FieldError if the last message cannot be continued."""
         name = "continue_final_message"
-        if not self.continue_final_message:
-            return
         if last["role"] != "assistant" or "tool_calls" in last:
             raise FieldError(
                 f"{name} needs a last message of role assistant without tool calls.",
@@ -162,7 +343,7 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
             raise FieldError(message, param=name, hint="Remove add_generation_prompt.")
 
     def _thinking(self) -> Thinking:
-        """OpenAI's reasoning_effort, or vLLM's thinking_token_budget, which says exactly how much."""
+        """From OpenAI's reasoning_effort and vLLM's thinking_token_budget."""
         budget = self.thinking_token_budget
         if self.reasoning_effort is None:
             return AS_BEFORE if budget is None else Thinking("on", budget, "thinking_token_budget")

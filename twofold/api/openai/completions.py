@@ -10,10 +10,9 @@ from msgspec import Meta
 
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.fields import UNSUPPORTED, FieldError, impossible
-from twofold.api.openai.bodies import Prompts, given_prompts
+from twofold.api.openai.bodies import Prompts, SampledRequest, TokenId, TopLogprobs, given_prompts
 from twofold.api.openai.completion_stream import CompletionStreamer
 from twofold.api.openai.replies import text_completion
-from twofold.api.openai.sampling import SampledRequest, TokenId, TopLogprobs
 from twofold.api.texts import infilled, tokenized
 from twofold.core.params import MAX_N, MAX_TOKEN_ID, SamplingParams
 from twofold.core.request import EngineRequest, TextOrTokens
@@ -39,7 +38,7 @@ class CompletionRequest(SampledRequest, kw_only=True, dict=True):
         super().__post_init__()
         if self.prompt_only and not self.echo:
             raise impossible("max_tokens", 0, f"a whole number from 1 to {MAX_TOKEN_ID}")
-        assert self.params, "it raises for what is impossible"
+        self.params  # noqa: B018 - raises FieldError for impossible values
         self._check_suffix()
         self._check_stream()
 

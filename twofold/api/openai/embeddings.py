@@ -8,9 +8,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from twofold.api.base import ModelFacts, ReplyHead
-from twofold.api.openai.bodies import Prompts, VectorRequest, given_prompts
+from twofold.api.openai.bodies import Count, Prompts, VectorRequest, given_prompts
 from twofold.api.openai.replies import embedding_list
-from twofold.api.openai.sampling import Count
 from twofold.core.request import EngineRequest, PoolingParams
 from twofold.engine.outputs import RequestOutput
 

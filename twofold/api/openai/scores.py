@@ -16,8 +16,7 @@ from msgspec import Meta
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.body import RequestObject, missing
 from twofold.api.fields import FieldError
-from twofold.api.openai.bodies import VectorRequest
-from twofold.api.openai.sampling import FullText, TokenId
+from twofold.api.openai.bodies import FullText, TokenId, VectorRequest
 from twofold.core.request import EngineRequest
 from twofold.engine.outputs import RequestOutput
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from twofold.api.answers import reasoning_tokens
+from twofold.api.answers import CacheUsage, reasoning_tokens
 from twofold.api.base import ModelFacts
-from twofold.api.cache_points import CacheUsage
 from twofold.engine.outputs import RequestOutput
 
 

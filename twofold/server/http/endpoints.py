@@ -51,7 +51,6 @@ class Site:
     errors. ``quiet_s``: a stream that is silent for so long gets a keep-alive event."""
 
     runner: RequestRunner
-    dialect_of: Callable[[str], Dialect]
     quotas: Quotas
     body: BodyLimits
     bodies: ByteBudget
@@ -181,16 +180,19 @@ class Generating:
 
 @dataclass(frozen=True, slots=True)
 class PathEndpoint:
-    """A path, such as /v1/files/{file_id}, with its handlers by HTTP method; ``refusal`` makes the error for any other
-    method, given the path of the request."""
+    """A path, such as /v1/files/{file_id}, with its API protocol and its handlers by HTTP method.
+
+    refusal   makes the error for any other method, given the path of the request
+    """
 
     site: Site
     path: str
+    dialect: Dialect
     handlers: Mapping[str, Handler]
     refusal: Callable[[str], TwofoldError]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        arrival, dialect = arrival_of(scope), self.site.dialect_of(scope["path"])
+        arrival, dialect = arrival_of(scope), self.dialect
         caller, (address, _) = arrival.caller, scope.get("client") or ("", 0)
         record = ServedRequest(
             arrival.request_id,

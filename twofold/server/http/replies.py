@@ -125,7 +125,7 @@ class Reply:
         await RawResponse.of(200, data, self.context.headers()).send(send)
 
     async def _stream(self, run: RequestRun, send: Send) -> None:
-        streamer = await self.runner.beside(run, 0, partial(self.request.streamer, run.head, run.facts))
+        streamer = await self.runner.beside(run, 0, partial(self.request.streamer, run.head, run.model.facts))
         self._streamer = streamer
         self._opening = streamer.open()  # before the first delta: events are numbered in this order
         self._sent_at = time.monotonic()

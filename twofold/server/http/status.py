@@ -8,7 +8,7 @@ from typing import Any
 from twofold.core.errors import BusyError
 from twofold.host.versions import twofold_version
 from twofold.observe.metrics.server import ServerMetrics
-from twofold.server.accounts.accounting import Accounting
+from twofold.server.accounting import Accounting
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
 
 DEFAULT_PARTS = ("model", "tier")

@@ -12,12 +12,11 @@ import orjson
 
 from twofold.api.anthropic.messages import CountTokensRequest
 from twofold.api.base import ModelFacts
-from twofold.api.body import RequestObject
-from twofold.api.extras import ModelName
+from twofold.api.body import ModelName, RequestObject
 from twofold.api.fields import impossible
+from twofold.api.openai.bodies import TokenId
 from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.responses.request import InputTokensRequest
-from twofold.api.openai.sampling import TokenId
 from twofold.server.base import ModelRegistry
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
 from twofold.server.http.replies import json_list

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from twofold.api.base import Dialect
 from twofold.api.batch.endpoints import ENDPOINTS
-from twofold.api.extras import MAX_MODEL_CHARS
+from twofold.api.body import MAX_MODEL_CHARS
 from twofold.server.openapi import (
     anthropic_replies,
     events,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from twofold.api.body import kind_of, nullable
+from twofold.api.openai.bodies import PlainFormat
 from twofold.api.openai.chat import EFFORTS
 from twofold.api.openai.responses.items import ItemStatus
 from twofold.api.openai.responses.settings import Metadata, ResponseSchemaFormat
 from twofold.api.openai.responses.tools import ResponseToolChoice
-from twofold.api.openai.sampling import PlainFormat
 from twofold.server.openapi.openai_replies import COUNT, EXPLAINED, TIER, TOKEN_LOGPROB
 from twofold.server.openapi.shapes import (
     ANYTHING,

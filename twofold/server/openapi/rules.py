@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from twofold.server.admission import MAX_OWN_PRIORITY
 from twofold.server.openapi.operation import RequestRule
-from twofold.server.tiers import MAX_OWN_PRIORITY
 
 UNSUPPORTED: Final = "unsupported_parameter"
 MISSING: Final = "missing_required_parameter"

@@ -6,7 +6,7 @@ from typing import Final
 
 from twofold.api.body import kind_of
 from twofold.api.openai.responses.settings import Includable
-from twofold.server.accounts.usage import PARTS
+from twofold.server.accounting import PARTS
 from twofold.server.batches.service import MAX_LISTED as MAX_BATCHES
 from twofold.server.files.service import MAX_LISTED as MAX_FILES
 from twofold.server.openapi import rules

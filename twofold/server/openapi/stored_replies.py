@@ -11,7 +11,7 @@ from twofold.core.record import WaitReason
 from twofold.core.request import TTL_SECONDS
 from twofold.core.step import FinishReason
 from twofold.observe.accounting.bill import LineKind
-from twofold.server.accounts.usage import COUNTS, PARTS
+from twofold.server.accounting import COUNTS, PARTS
 from twofold.server.batches.record import MOMENTS, TRANSITIONS
 from twofold.server.openapi.openai_replies import COUNT
 from twofold.server.openapi.shapes import (

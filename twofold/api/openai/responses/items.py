@@ -15,8 +15,8 @@ from msgspec import Meta, field, structs
 
 from twofold.api.body import OFFERED, RequestObject, missing, only
 from twofold.api.fields import FieldError
-from twofold.api.openai.messages import CacheBreakpoint
-from twofold.api.openai.sampling import FullText
+from twofold.api.openai.bodies import FullText
+from twofold.api.openai.chat import CacheBreakpoint
 
 Item: TypeAlias = dict[str, Any]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
-from twofold.api.answers import reasoning_tokens
+from twofold.api.answers import CacheUsage, reasoning_tokens
 from twofold.api.base import ModelFacts, ReplyHead
-from twofold.api.cache_points import CacheUsage
 from twofold.api.openai.errors import error_message
 from twofold.api.openai.responses.items import Item
 from twofold.core.errors import ParameterError, QuotaError, TwofoldError, UsageError

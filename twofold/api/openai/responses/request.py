@@ -14,10 +14,21 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from msgspec import Meta
 
 from twofold.api.base import ModelFacts, ReplyHead
-from twofold.api.body import RequestObject, only
-from twofold.api.extras import OwnFields
+from twofold.api.body import OwnFields, RequestObject, only
 from twofold.api.fields import FieldError
-from twofold.api.openai.bodies import CacheSalt, HandlingFields, Priority, Tier
+from twofold.api.openai.bodies import (
+    CacheSalt,
+    Count,
+    HandlingFields,
+    MinP,
+    Priority,
+    Repetition,
+    Temperature,
+    Tier,
+    TopK,
+    TopLogprobs,
+    TopP,
+)
 from twofold.api.openai.responses.items import Item, named_items
 from twofold.api.openai.responses.logprobs import drawn_logprobs, token_by_token
 from twofold.api.openai.responses.output import OutputItems
@@ -25,7 +36,6 @@ from twofold.api.openai.responses.reply import begun, ended, item_status
 from twofold.api.openai.responses.settings import LOGPROBS, SEALED_REASONING, Includable, Metadata, TextSettings
 from twofold.api.openai.responses.stream import ResponsesStreamer
 from twofold.api.openai.responses.turn import TurnRequest
-from twofold.api.openai.sampling import Count, MinP, Repetition, Temperature, TopK, TopLogprobs, TopP
 from twofold.core.params import SamplingParams
 from twofold.core.request import EngineRequest, RequestOptions
 from twofold.engine.outputs import RequestOutput

@@ -10,9 +10,8 @@ from msgspec import Meta, structs
 
 from twofold.api.body import OFFERED, RequestObject
 from twofold.api.conversation import AS_BEFORE, Thinking
-from twofold.api.openai.chat import EFFORTS, Effort
-from twofold.api.openai.messages import PromptCacheOptions
-from twofold.api.openai.sampling import JsonSchema, PlainFormat
+from twofold.api.openai.bodies import JsonSchema, PlainFormat
+from twofold.api.openai.chat import EFFORTS, Effort, PromptCacheOptions
 from twofold.core.params import StructuredOutputsParams
 
 LOGPROBS: Final = "message.output_text.logprobs"

@@ -11,8 +11,8 @@ from msgspec import Meta, field, structs, to_builtins
 from twofold.api.body import OFFERED, OMITTING, RequestObject, only
 from twofold.api.conversation import NamedTool, ToolChoice
 from twofold.api.fields import FieldError
-from twofold.api.openai.sampling import JsonSchema
-from twofold.api.openai.tools import ToolName
+from twofold.api.openai.bodies import JsonSchema
+from twofold.api.openai.chat import ToolName
 from twofold.core.errors import closest_match, quoted
 from twofold.engine.prompts import Message
 

@@ -11,16 +11,14 @@ from typing import Annotated, Any, Literal, Self, TypeGuard
 from msgspec import Meta
 
 from twofold.api.base import ModelFacts
-from twofold.api.body import OMITTING, RequestObject
+from twofold.api.body import OMITTING, ModelName, RequestObject
 from twofold.api.cache_points import CachePoint
 from twofold.api.conversation import AS_BEFORE, Conversation, Thinking
-from twofold.api.extras import ModelName
-from twofold.api.openai.messages import DEFAULT_TTL
+from twofold.api.openai.chat import DEFAULT_TTL, MAX_TOOLS
 from twofold.api.openai.responses.items import MAX_ITEMS, Item, ResponseItem, input_items, references, resolved
 from twofold.api.openai.responses.messages import chat_messages
 from twofold.api.openai.responses.settings import ReasoningSettings, ResponseCacheOptions, TextSettings
 from twofold.api.openai.responses.tools import ResponseTool, ResponseToolChoice, Tools
-from twofold.api.openai.tools import MAX_TOOLS
 from twofold.core.errors import ContextLengthError
 from twofold.core.params import SamplingParams
 from twofold.core.request import MAX_PINS, EngineRequest, RequestOptions, TimeToLive
