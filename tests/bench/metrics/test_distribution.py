@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twofold.bench.metrics.distribution import NOTHING, PER_MILLE, MeasureDistribution, needed, rank, wilson
+from twofold.bench.metrics.distribution import NOTHING, PER_MILLE, MeasureDistribution, needed, wilson
 
 
 def test_percentiles_are_values_by_nearest_rank() -> None:
@@ -28,12 +28,13 @@ def test_nothing_and_only_failures() -> None:
     assert (found.n, found.failed, found.mean, found.std, found.p50) == (1, 1, None, None, math.inf)
 
 
-@given(st.lists(st.floats(0, 10) | st.just(math.inf), min_size=1), st.sampled_from(PER_MILLE))
-def test_a_percentile_is_the_least_value_that_the_share_does_not_exceed(values: list[float], per_mille: int) -> None:
-    found = sorted(values)[rank(len(values), per_mille)]
+@given(st.lists(st.floats(0, 10) | st.just(math.inf), min_size=1), st.sampled_from(list(PER_MILLE)))
+def test_a_percentile_is_the_least_value_that_the_share_does_not_exceed(values: list[float], name: str) -> None:
+    found, per_mille = MeasureDistribution.of(values).at(name), PER_MILLE[name]
+    assert found is not None
     assert found in values
     assert sum(value <= found for value in values) * 1000 >= per_mille * len(values)
-    assert sum(value < found for value in values) * 1000 < per_mille * len(values)
+    assert sum(value < found for value in values) * 1000 < max(1, per_mille) * len(values)
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.integers(1, 5)), min_size=1, max_size=40))
@@ -52,9 +53,13 @@ def test_weights_are_repetitions(pairs: list[tuple[float, int]]) -> None:
 
 
 def test_ranks_are_exact_where_floats_are_not() -> None:
-    assert rank(1000, 999) == 998
-    assert rank(1, 500) == 0
-    assert [rank(10, per_mille) for per_mille in PER_MILLE] == [4, 8, 9, 9, 9]
+    def ranks(n: int) -> list[float | None]:
+        found = MeasureDistribution.of([float(at) for at in range(n)])
+        return [found.at(name) for name in ("p50", "p90", "p95", "p99", "p99_9")]
+
+    assert ranks(1000)[-1] == 998
+    assert ranks(1)[0] == 0
+    assert ranks(10) == [4, 8, 9, 9, 9]
 
 
 def test_wilson_interval_of_known_cases() -> None:

@@ -8,9 +8,8 @@ import pytest
 from tests.bench.metrics.samples import record, sample, steady
 from twofold.bench.load.base import PromptMessage
 from twofold.bench.metrics.goodput import Objectives
-from twofold.bench.metrics.rates import Concurrency
 from twofold.bench.metrics.requests import MeasurementRule, Window
-from twofold.bench.metrics.summary import Summary, summarise
+from twofold.bench.metrics.summary import Concurrency, Summary, summarise
 from twofold.bench.record import RequestSample
 from twofold.core.errors import ParameterError
 

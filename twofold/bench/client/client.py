@@ -81,7 +81,12 @@ class LoadClient:
             loop = Loop(self._target, address, self._endpoint, load, self._options, max_open, watcher)
             cpu = time.process_time()
             try:
-                interrupted = self._send(loop)
+                try:
+                    if not self._stopped:
+                        loop.run(self._listen.fileno())
+                    interrupted = self._stopped
+                except KeyboardInterrupt:
+                    interrupted = True
                 wall_s = loop.now()
                 cpu_s = time.process_time() - cpu
                 samples = loop.finish(interrupted)
@@ -96,25 +101,12 @@ class LoadClient:
                 stamps=loop.stamps.source,
                 events=sum(len(answer.moments) + answer.empty + answer.pings for answer in answers),
             )
-            duration_s = _duration(load, loop, interrupted)
+            duration_s = load.describe().get("duration_s")
+            if duration_s is None:
+                duration_s = loop.last_sent_s
+            elif interrupted:
+                duration_s = min(duration_s, loop.now())
         return RunRecord(load.describe(), samples, duration_s, client, loop.stamps.began_unix, interrupted)
-
-    def _send(self, loop: Loop) -> bool:
-        """Runs the loop; whether it was stopped."""
-        try:
-            if not self._stopped:
-                loop.run(self._listen.fileno())
-        except KeyboardInterrupt:
-            return True
-        return self._stopped
-
-
-def _duration(load: Load, loop: Loop, interrupted: bool) -> float:
-    """The duration of the load, or the time until the last request was sent."""
-    asked = load.describe().get("duration_s")
-    if not isinstance(asked, int | float) or isinstance(asked, bool):
-        return loop.last_sent_s
-    return min(float(asked), loop.now()) if interrupted else float(asked)
 
 
 @contextlib.contextmanager

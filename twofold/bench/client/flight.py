@@ -99,7 +99,8 @@ class Flight:
 
     def _collect(self, body: bytes, moment: float) -> None:
         """Keeps a body that is no stream, unless it is one without the content type of streams."""
-        if not self._body and self._looks_like_events(body):
+        json = "json" in self.response.headers.get("content-type", "")
+        if not (self._body or json) and self.sample.status == 200 and body.startswith((b"data:", b"event:", b":")):
             self._events = EventReader()
             self._stream(body, moment)
             return
@@ -107,10 +108,6 @@ class Flight:
         if self._size > MAX_BODY:
             raise ProtocolError(f"The body of the response is longer than {MAX_BODY} bytes.")
         self._body.append(body)
-
-    def _looks_like_events(self, body: bytes) -> bool:
-        named = "json" in self.response.headers.get("content-type", "")
-        return self.sample.status == 200 and not named and body.startswith((b"data:", b"event:", b":"))
 
     def _complete(self, moment: float) -> None:
         sample, status = self.sample, self.sample.status
@@ -138,25 +135,20 @@ class Flight:
     def judge(self) -> None:
         """Sets the outcome from the complete response."""
         self._count_pings()
-        sample = self.sample
-        sample.outcome, sample.error = self._verdict()
-
-    def _verdict(self) -> tuple[Outcome, str | None]:
-        status, answer = self.sample.status, self.sample.answer
+        sample, status, answer = self.sample, self.sample.status, self.sample.answer
         assert status is not None
-        if status >= 300:
-            return "refused" if status in REFUSALS else "failed", self._refusal(status)
-        if answer.error is not None:
-            return "failed", answer.error
-        if not answer.done:
-            return "broken", "The stream ended before the completion did."
-        return "ok", None
-
-    def _refusal(self, status: int) -> str:
-        if status < 400:
-            return f"The server redirects the request (status {status})."
-        message = self._endpoint.error(b"".join(self._body)[:MAX_ERROR]).strip()
-        return message or f"The server responded with status {status}."
+        if status >= 400:
+            sample.outcome = "refused" if status in REFUSALS else "failed"
+            message = self._endpoint.error(b"".join(self._body)[:MAX_ERROR]).strip()
+            sample.error = message or f"The server responded with status {status}."
+        elif status >= 300:
+            sample.outcome, sample.error = "failed", f"The server redirects the request (status {status})."
+        elif answer.error is not None:
+            sample.outcome, sample.error = "failed", answer.error
+        elif answer.done:
+            sample.outcome, sample.error = "ok", None
+        else:
+            sample.outcome, sample.error = "broken", "The stream ended before the completion did."
 
     def _count_pings(self) -> None:
         if self._events is not None:

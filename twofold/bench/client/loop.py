@@ -139,7 +139,7 @@ class Loop:
     def run(self, wake: int) -> None:
         """Sends the load until all of it has ended, the drain period is over, or the file ``wake`` is readable."""
         self._readiness.add(wake, IN)
-        while not self._over():
+        while not (self._stopped or self._drained) and (self._open or not self._schedule.exhausted):
             reads = self._read(self._wait())
             self._start_due()
             for connection, data, moment, lag in reads:
@@ -150,11 +150,7 @@ class Loop:
 
     def finish(self, interrupted: bool) -> tuple[RequestSample, ...]:
         """Ends open requests; returns every request that was due, those never started last."""
-        why = (
-            "The run was stopped before the request ended."
-            if interrupted
-            else "The drain period ended before the request ended."
-        )
+        why = f"The {'run was stopped' if interrupted else 'drain period ended'} before the request ended."
         for flight in self._flights:
             if flight.file is not None:
                 flight.settle("unfinished", why)
@@ -168,25 +164,19 @@ class Loop:
         self._connections.clear()
         self._readiness.close()
 
-    def _over(self) -> bool:
-        return self._stopped or self._drained or not (self._open or not self._schedule.exhausted)
-
     def _wait(self) -> list[tuple[int, int]]:
-        """Ready files, or nothing when a request is due."""
+        """Ready files, or nothing when a request is due. With enough time, prepares a request instead of waiting."""
         now = self.now()
         until = self._next_tick_s
         if self._open < self._max_open:
             until = min(until, self._schedule.next_due_s)
         left = until - now
-        if self._ahead and left > self._work_s:
-            return self._readiness.wait(0) or self._work_ahead(now)
-        return self._readiness.wait(left)
-
-    def _work_ahead(self, now: float) -> list[tuple[int, int]]:
-        """Prepares one request and updates the time this takes, which must be free before the next one is due."""
-        self._ahead = self._schedule.work_ahead(now)
-        self._work_s = max(0.9 * self._work_s, self.now() - now)
-        return []
+        if not self._ahead or left <= self._work_s:
+            return self._readiness.wait(left)
+        if not (ready := self._readiness.wait(0)):
+            self._ahead = self._schedule.work_ahead(now)
+            self._work_s = max(0.9 * self._work_s, self.now() - now)
+        return ready
 
     def _read(self, ready: list[tuple[int, int]]) -> list[tuple[Connection, bytes, float, float]]:
         reads: list[tuple[Connection, bytes, float, float]] = []
@@ -289,7 +279,12 @@ class Loop:
         assert flight is not None
         try:
             if connection.opening:
-                self._shake_hands(connection, data)
+                if not data:
+                    raise EOFError
+                connection.received(data)
+                if not connection.opening and self._opened(connection):
+                    self._sent(connection)
+                self._watch(connection)
                 return
             plain, ended = connection.received(data)
             complete = bool(plain) and flight.take(plain, moment, lag)
@@ -301,14 +296,6 @@ class Loop:
             return
         if complete:
             self._complete(connection, flight, ended)
-
-    def _shake_hands(self, connection: Connection, data: bytes) -> None:
-        if not data:
-            raise EOFError
-        connection.received(data)
-        if not connection.opening and self._opened(connection):
-            self._sent(connection)
-        self._watch(connection)
 
     def _complete(self, connection: Connection, flight: Flight, ended: bool) -> None:
         flight.judge()

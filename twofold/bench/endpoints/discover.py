@@ -6,6 +6,7 @@ Each fault is one clear error here instead of a thousand failed requests.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
@@ -31,6 +32,7 @@ from twofold.core.errors import (
 MODELS: Final = "/v1/models"
 MAX_NAMED: Final = 8
 _LENGTHS: Final = ("max_model_len", "context_length", "context_window", "max_context_length")
+"""Names of the context length: in vLLM, Twofold and SGLang; in OpenRouter, Groq and LM Studio. llama.cpp has n_ctx."""
 _KEY_HINT: Final = "Give the key with --api-key, or set TWOFOLD_API_KEY."
 _COUNTING: Final = frozenset({"twofold", "vllm", "sglang"})
 """Owners in lists of models whose servers support ``continuous_usage_stats``."""
@@ -64,17 +66,27 @@ def find_server(exchange: Exchange, headers: Mapping[str, str], model: str | Non
     """
     status, answered, body = exchange("GET", MODELS, None, headers)
     _check_access(status, body)
-    entries = _entries(status, body)
+    entries: list[dict[str, Any]] = []
+    with suppress(ValueError):
+        entries = objects_at(read_object(body), "data") if status == 200 else []
     server = short(answered["server"]) if answered.get("server") else None
     names = tuple(text_at(entry, "id") for entry in entries if text_at(entry, "id"))
     if model is None:
-        model = _only(names)
+        if len(names) != 1:
+            message = f"The server has {len(names)} models; choose one."
+            hint = f"Choose with --model: {_listed(names)}."
+            if not names:
+                message, hint = "The server does not list its models.", "Name one with --model."
+            raise ParameterError(message, param="model", hint=hint)
+        (model,) = names
     entry = next((entry for entry in entries if text_at(entry, "id") == model), None)
     if entry is None and names:
         entry = _entry_of(exchange, headers, model, names)
     if entry is None:
         return ServerFacts(model, names, server, None)
-    return ServerFacts(model, names, server, _context(entry), text_at(entry, "owned_by") in _COUNTING)
+    lengths = [count_at(entry, name) for name in _LENGTHS] + [count_at(object_at(entry, "meta"), "n_ctx")]
+    context = next((length for length in lengths if length), None)
+    return ServerFacts(model, names, server, context, text_at(entry, "owned_by") in _COUNTING)
 
 
 def _check_access(status: int, body: bytes) -> None:
@@ -84,36 +96,13 @@ def _check_access(status: int, body: bytes) -> None:
         raise ForbiddenError(f"The server denied access: {sentence(body)}", hint=_KEY_HINT)
 
 
-def _entries(status: int, body: bytes) -> list[dict[str, Any]]:
-    """The models of the list; empty without a list."""
-    if status != 200:
-        return []
-    try:
-        return objects_at(read_object(body), "data")
-    except ValueError:
-        return []
-
-
-def _only(names: tuple[str, ...]) -> str:
-    if len(names) == 1:
-        return names[0]
-    if not names:
-        raise ParameterError("The server does not list its models.", param="model", hint="Name one with --model.")
-    raise ParameterError(
-        f"The server has {len(names)} models; choose one.",
-        param="model",
-        hint=f"Choose with --model: {_listed(names)}.",
-    )
-
-
 def _entry_of(exchange: Exchange, headers: Mapping[str, str], model: str, names: tuple[str, ...]) -> dict[str, Any]:
     """Looks up a model that is not in the list: lists have pages, and models have aliases."""
     status, _, body = exchange("GET", f"{MODELS}/{quote(model, safe='/')}", None, headers)
     if status == 200:
-        try:
+        with suppress(ValueError):
             return read_object(body)
-        except ValueError:
-            return {}
+        return {}
     close = closest_match(model, names)
     hint = f"Did you mean {close}?" if close else f"It has {_listed(names)}."
     raise NotFoundError(f"The server has no model {describe_name(model)}.", hint=hint)
@@ -122,12 +111,6 @@ def _entry_of(exchange: Exchange, headers: Mapping[str, str], model: str, names:
 def _listed(names: tuple[str, ...]) -> str:
     more = len(names) - MAX_NAMED
     return ", ".join(short(name) for name in names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _context(entry: Mapping[str, Any]) -> int | None:
-    """max_model_len in vLLM, Twofold and SGLang; OpenRouter, Groq and LM Studio have other names; llama.cpp n_ctx."""
-    found = [count_at(entry, name) for name in _LENGTHS] + [count_at(object_at(entry, "meta"), "n_ctx")]
-    return next((length for length in found if length), None)
 
 
 def check_lengths(facts: ServerFacts, input_tokens: int, output_tokens: int) -> None:
@@ -150,27 +133,22 @@ def first_answer(exchange: Exchange, endpoint: Endpoint, ask: Ask) -> RecordedRe
     if status != 200:
         raise _refusal(status, body, endpoint)
     answer = RecordedResponse()
+    reader, events = endpoint.reader(answer), EventReader()
     try:
-        _read(endpoint, answer, headers.get("content-type", ""), body)
+        if "event-stream" in headers.get("content-type", "").lower():
+            for name, data in events.feed(body) + events.end():
+                reader.event(name, data, 0.0)
+            answer.pings += events.pings
+            if not answer.done and answer.error is None:
+                raise ValueError("the stream ended before the completion did")
+        else:
+            reader.whole(body, 0.0)
     except ValueError as error:
         hint = "Choose the server's API with --endpoint."
         raise NetworkError(f"The response of {endpoint.path} does not match its API: {error}.", hint=hint) from error
     if answer.error is not None:
         raise NetworkError(f"The server failed: {answer.error}", hint="See the server's log.")
     return answer
-
-
-def _read(endpoint: Endpoint, answer: RecordedResponse, kind: str, body: bytes) -> None:
-    reader = endpoint.reader(answer)
-    if "event-stream" not in kind.lower():
-        reader.whole(body, 0.0)
-        return
-    events = EventReader()
-    for name, data in events.feed(body) + events.end():
-        reader.event(name, data, 0.0)
-    answer.pings += events.pings
-    if not answer.done and answer.error is None:
-        raise ValueError("the stream ended before the completion did")
 
 
 def _refusal(status: int, body: bytes, endpoint: Endpoint) -> Exception:

@@ -65,7 +65,7 @@ class ApiEndpoint:
         self._prompts = prompts
         self._length = "max_tokens" if kind.headers else options.length
         self._extra = dict(options.extra)
-        self._fixed = _fields(options) | (_anthropic_fields(options) if kind.headers else _openai_fields(options))
+        self._fixed = _fields(kind, options)
         key = {} if options.api_key is None else {"authorization": f"Bearer {options.api_key}"}
         given = {name.lower(): value for name, value in options.headers.items()}
         self.headers: Mapping[str, str] = {"content-type": "application/json", **kind.headers, **key, **given}
@@ -123,35 +123,23 @@ ENDPOINTS: Final[Mapping[str, EndpointKind]] = MappingProxyType(
 )
 
 
-def _fields(options: EndpointOptions) -> dict[str, Any]:
-    fields: dict[str, Any] = {"model": options.model}
+def _fields(kind: EndpointKind, options: EndpointOptions) -> dict[str, Any]:
+    """Fields of every body. Raises ParameterError for options that only OpenAI's endpoints have."""
+    extensions = {"ignore_eos": options.ignore_eos, "return_token_ids": options.token_ids}
+    fields: dict[str, Any] = {"model": options.model, **{name: True for name, chosen in extensions.items() if chosen}}
     if options.temperature is not None:
         fields["temperature"] = options.temperature
     if options.stream:
         fields["stream"] = True
+    if not kind.headers:
+        if options.stream:
+            each = {"continuous_usage_stats": True} if options.usage_each else {}
+            fields["stream_options"] = {"include_usage": True, **each}
+        return fields
+    for name in fields.keys() & extensions.keys():
+        hint = f"Remove it, use the chat endpoint, or set {name} with --extra-body."
+        raise ParameterError(f"The messages endpoint has no {name}.", param=name, hint=hint)
     return fields
-
-
-def _openai_fields(options: EndpointOptions) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    if options.stream:
-        fields["stream_options"] = {"include_usage": True}
-        if options.usage_each:
-            fields["stream_options"]["continuous_usage_stats"] = True
-    if options.ignore_eos:
-        fields["ignore_eos"] = True
-    if options.token_ids:
-        fields["return_token_ids"] = True
-    return fields
-
-
-def _anthropic_fields(options: EndpointOptions) -> dict[str, Any]:
-    """No fields. Raises ParameterError for options that only OpenAI's endpoints have."""
-    for name, chosen in (("ignore_eos", options.ignore_eos), ("return_token_ids", options.token_ids)):
-        if chosen:
-            hint = f"Remove it, use the chat endpoint, or set {name} with --extra-body."
-            raise ParameterError(f"The messages endpoint has no {name}.", param=name, hint=hint)
-    return {}
 
 
 def _check_header(name: str, value: str) -> None:

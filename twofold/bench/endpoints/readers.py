@@ -99,7 +99,7 @@ class OpenAIReader:
         tokens = counted if declared == UNKNOWN else declared
         if chars or tokens > 0:
             answer.chunk(moment, content, tokens, chars)
-        elif not structural and not _opens(choices[0]):
+        elif not structural and "role" not in object_at(choices[0], "delta"):  # the first event sets the role
             answer.empty += 1
 
     def _grown(self, usage: object, output: bool) -> int:
@@ -127,16 +127,11 @@ def _output(choice: Mapping[str, Any], place: str) -> tuple[str, int]:
         content = ""
     if len(found) == 1 and content:
         return content, len(content)
-    return content, len(content) + _other_output(found)
-
-
-def _other_output(found: Mapping[str, Any]) -> int:
-    """Characters of output besides the content. Both spellings of ``reasoning`` are one text."""
-    chars = len(text_at(found, "reasoning_content") or text_at(found, "reasoning")) + len(text_at(found, "refusal"))
+    others = [text_at(found, "reasoning_content") or text_at(found, "reasoning"), text_at(found, "refusal")]
     calls = [object_at(call, "function") for call in objects_at(found, "tool_calls")]
     for call in (*calls, object_at(found, "function_call")):
-        chars += len(text_at(call, "name")) + len(text_at(call, "arguments"))
-    return chars
+        others += [text_at(call, "name"), text_at(call, "arguments")]
+    return content, len(content) + sum(map(len, others))
 
 
 def _declared_tokens(choice: Mapping[str, Any]) -> int:
@@ -149,11 +144,6 @@ def _declared_tokens(choice: Mapping[str, Any]) -> int:
         return UNKNOWN
     count = length_at(logprobs, "content")
     return length_at(logprobs, "tokens") if count == UNKNOWN else count
-
-
-def _opens(choice: Mapping[str, Any]) -> bool:
-    """Whether an event without output sets the role."""
-    return "role" in object_at(choice, "delta")
 
 
 def read_usage(usage: object, answer: RecordedResponse) -> None:

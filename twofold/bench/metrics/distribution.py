@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-PER_MILLE: Final = (500, 900, 950, 990, 999)
-"""The percentiles of a ``MeasureDistribution``, as whole numbers for exact ranks."""
+PER_MILLE: Final = {"min": 0, "p50": 500, "p90": 900, "p95": 950, "p99": 990, "p99_9": 999, "max": 1000}
+"""The percentiles of a ``MeasureDistribution``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,8 @@ class MeasureDistribution:
     @classmethod
     def of(cls, values: Iterable[float | None] | Floats) -> MeasureDistribution:
         """The distribution of values; None is no value."""
-        found = values if isinstance(values, np.ndarray) else _floats(values)
-        n = len(found)
-        if n == 0:
-            return NOTHING
-        ascending = np.sort(found)
-        finite = ascending[np.isfinite(ascending)]
-        ranks = [ascending[rank(n, per_mille)] for per_mille in PER_MILLE]
-        return cls._made(n, n - len(finite), finite, None, [ascending[0], *ranks, ascending[-1]])
+        known = values if isinstance(values, np.ndarray) else [value for value in values if value is not None]
+        return cls.weighted(np.asarray(known, np.float64), np.ones(len(known)))
 
     @classmethod
     def weighted(cls, values: Floats, weights: Floats) -> MeasureDistribution:
@@ -63,22 +57,13 @@ class MeasureDistribution:
         order = np.argsort(values, kind="stable")
         ascending, weights = values[order], weights[order]
         passed = np.cumsum(weights)
-        finite = np.isfinite(ascending)
-        failed = float(passed[-1]) - float(weights[finite].sum())
-        places = [_place(passed, per_mille) for per_mille in (0, *PER_MILLE, 1000)]
-        return cls._made(
-            round(passed[-1]), round(failed), ascending[finite], weights[finite], [ascending[at] for at in places]
-        )
-
-    @classmethod
-    def _made(
-        cls, n: int, failed: int, finite: Floats, weights: Floats | None, ranks: list[np.float64]
-    ) -> MeasureDistribution:
-        mean = float(np.average(finite, weights=weights)) if len(finite) else None
+        count = len(ascending) if np.isfinite(ascending[-1]) else int(np.argmax(~np.isfinite(ascending)))
+        finite, weights = ascending[:count], weights[:count]
+        mean = float(np.average(finite, weights=weights)) if count else None
         std = None if mean is None else math.sqrt(float(np.average((finite - mean) ** 2, weights=weights)))
-        names = ("min", "p50", "p90", "p95", "p99", "p99_9", "max")
-        figures = {name: float(value) for name, value in zip(names, ranks, strict=True)}
-        return cls(n, failed, mean, std, **figures)
+        failed = round(float(passed[-1]) - float(weights.sum()))
+        figures = {name: float(ascending[_rank(passed, per_mille)]) for name, per_mille in PER_MILLE.items()}
+        return cls(round(passed[-1]), failed, mean, std, **figures)
 
     def at(self, name: str) -> float | None:
         """The figure of a name such as ``p99``."""
@@ -88,11 +73,6 @@ class MeasureDistribution:
 
 NOTHING: Final = MeasureDistribution(0, 0, None, None, None, None, None, None, None, None, None)
 """The distribution of no values."""
-
-
-def rank(n: int, per_mille: int) -> int:
-    """Index of a percentile among ``n`` ascending values: the first that ⌈n · q⌉ of them do not exceed."""
-    return max(0, -(-n * per_mille // 1000) - 1)
 
 
 def nearest_rank(ascending: Sequence[float] | Floats, share: float) -> float:
@@ -138,13 +118,7 @@ def needed(share: float, confidence: float = 0.95) -> int:
     return math.ceil(math.log(1 - confidence) / math.log(share))
 
 
-def _place(passed: Floats, per_mille: int) -> int:
-    """As ``rank``, in a running sum of weights, with a tolerance for its rounding."""
+def _rank(passed: Floats, per_mille: int) -> int:
+    """Index of a percentile by the running sum of weights, with a tolerance for its rounding."""
     total = float(passed[-1])
-    wanted = total * per_mille / 1000
-    at = int(np.searchsorted(passed, wanted - 1e-12 * total))
-    return min(at, len(passed) - 1)
-
-
-def _floats(values: Iterable[float | None]) -> Floats:
-    return np.fromiter((value for value in values if value is not None), np.float64)
+    return min(int(np.searchsorted(passed, total * per_mille / 1000 - 1e-12 * total)), len(passed) - 1)

@@ -45,6 +45,9 @@ class Window:
     def length_s(self) -> float:
         return max(0.0, self.until_s - self.from_s)
 
+    def holds(self, moment: float | None) -> bool:
+        return moment is not None and self.from_s <= moment < self.until_s
+
 
 @dataclass(frozen=True, slots=True)
 class MeasurementRule:
@@ -101,7 +104,12 @@ class Envelope:
         points = [point for point in map(_point, samples) if point is not None]
         if len(points) < FEWEST:
             return None
-        corners = _hull(_rising(_fastest(points)))
+        fastest: dict[int, float] = {}
+        for tokens, seconds in points:
+            fastest[tokens] = min(seconds, fastest.get(tokens, seconds))
+        ascending = sorted(fastest.items())
+        start = min(range(len(ascending)), key=lambda at: ascending[at][1])  # a shorter prompt takes at most as long
+        corners = _hull(ascending[start:])
         return cls(tuple(tokens for tokens, _ in corners), tuple(seconds for _, seconds in corners))
 
     def at(self, tokens: int) -> float:
@@ -150,10 +158,14 @@ class RequestFigures:
         cls, sample: RequestSample, envelope: Envelope | None = None, stopped_s: float | None = None
     ) -> RequestFigures:
         """``stopped_s`` is when the run was stopped, if it was."""
-        due, answer = sample.ask.due_s, sample.answer
-        missing = absent(sample, stopped_s is not None)
+        due, moments, complete = sample.ask.due_s, sample.answer.moments, sample.outcome == "ok"
+        failed = sample.outcome in FAILURES or (sample.outcome == "unfinished" and stopped_s is None)
+        missing = math.inf if failed else None
         first = None if sample.outcome in FAILURES else sample.first_s
+        last = sample.ended_s if sample.last_s is None else sample.last_s  # without output, the end of the response
         tokens, counted = output_tokens(sample)
+        gaps = np.diff(np.frombuffer(moments, np.float64))
+        tpot = (moments[-1] - moments[0]) / (tokens - 1) if len(gaps) and tokens > 1 else None
         return cls(
             index=sample.ask.index,
             due_s=due,
@@ -162,14 +174,14 @@ class RequestFigures:
             ttft_sent_s=missing if first is None or sample.started_s is None else first - sample.started_s,
             schedule_delay_s=missing if sample.started_s is None else sample.started_s - due,
             connect_s=sample.connect_s,
-            tpot_s=_tpot(sample, tokens) if sample.outcome == "ok" else missing,
-            e2e_s=_e2e(sample) if sample.outcome == "ok" else missing,
-            longest_gap_s=_longest_gap(sample) if sample.outcome == "ok" else missing,
+            tpot_s=tpot if complete else missing,
+            e2e_s=(None if last is None else last - due) if complete else missing,
+            longest_gap_s=(float(gaps.max()) if len(gaps) else None) if complete else missing,
             queue_s=None if envelope is None else envelope.queue(sample),
             open_s=stopped_s - due if stopped_s is not None and sample.outcome == "unfinished" else None,
             output_tokens=tokens,
             tokens_told=counted,
-            chunks=len(answer.moments),
+            chunks=len(moments),
         )
 
 
@@ -185,36 +197,10 @@ def figures_of(samples: Sequence[RequestSample], record: RunRecord) -> tuple[Req
     return tuple(RequestFigures.of(sample, envelope, stopped) for sample in samples)
 
 
-def absent(sample: RequestSample, stopped: bool) -> float | None:
-    """The value of a figure that a request did not reach: infinite, or None if the run was stopped before."""
-    if sample.outcome in FAILURES:
-        return math.inf
-    return math.inf if sample.outcome == "unfinished" and not stopped else None
-
-
 def output_tokens(sample: RequestSample) -> tuple[int, bool]:
     """Tokens of a completion, and whether the server reports them; otherwise one per chunk."""
     counted = sample.output_tokens
     return (len(sample.answer.moments), False) if counted is None else (counted, True)
-
-
-def _tpot(sample: RequestSample, tokens: int) -> float | None:
-    moments = sample.answer.moments
-    if len(moments) < 2 or tokens < 2:
-        return None
-    return (moments[-1] - moments[0]) / (tokens - 1)
-
-
-def _e2e(sample: RequestSample) -> float | None:
-    """A completion without output ends with its response."""
-    end = sample.ended_s if sample.last_s is None else sample.last_s
-    return None if end is None else end - sample.ask.due_s
-
-
-def _longest_gap(sample: RequestSample) -> float | None:
-    if len(sample.answer.moments) < 2:
-        return None
-    return float(np.diff(np.frombuffer(sample.answer.moments, np.float64)).max())
 
 
 def prompt_tokens(sample: RequestSample) -> int:
@@ -231,43 +217,20 @@ def _point(sample: RequestSample) -> _Point | None:
     return max(0, prompt_tokens(sample) - cached), sample.first_s - sample.started_s
 
 
-def _fastest(points: Iterable[_Point]) -> list[_Point]:
-    """The fastest of each length, ascending in length."""
-    least: dict[int, float] = {}
-    for tokens, seconds in points:
-        least[tokens] = min(seconds, least.get(tokens, seconds))
-    return sorted(least.items())
-
-
-def _rising(points: list[_Point]) -> list[_Point]:
-    """The points from the fastest on: a shorter prompt takes at most as long."""
-    start = min(range(len(points)), key=lambda at: points[at][1])
-    return points[start:]
-
-
 def _hull(points: list[_Point]) -> list[_Point]:
     """Lower convex hull of points that ascend in length (A. M. Andrew, 1979)."""
     hull: list[_Point] = []
-    for point in points:
-        while len(hull) >= 2 and _above(hull[-2], hull[-1], point):
+    for x, y in points:
+        while len(hull) >= 2:
+            (x0, y0), (x1, y1) = hull[-2:]
+            if (y1 - y0) * (x - x0) < (y - y0) * (x1 - x0):  # the middle point is below the line
+                break
             hull.pop()
-        hull.append(point)
+        hull.append((x, y))
     return hull
-
-
-def _above(left: _Point, middle: _Point, right: _Point) -> bool:
-    """Whether ``middle`` lies on or above the line from ``left`` to ``right``."""
-    rise = (right[1] - left[1]) * (middle[0] - left[0])
-    return (middle[1] - left[1]) * (right[0] - left[0]) >= rise
 
 
 def ended_s(samples: Sequence[RequestSample]) -> float:
     """The last known time of requests; 0 without any."""
-    return max((_last_known_s(sample) for sample in samples), default=0.0)
-
-
-def _last_known_s(sample: RequestSample) -> float:
-    for moment in (sample.ended_s, sample.last_s, sample.sent_s, sample.started_s):
-        if moment is not None:
-            return moment
-    return 0.0
+    times = ((sample.ended_s, sample.last_s, sample.sent_s, sample.started_s) for sample in samples)
+    return max((next((moment for moment in each if moment is not None), 0.0) for each in times), default=0.0)

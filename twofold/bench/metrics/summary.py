@@ -6,15 +6,122 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+
 from twofold.bench.metrics import notes
 from twofold.bench.metrics.chunks import Chunks, InterTokenLatency
 from twofold.bench.metrics.counts import RequestCounts, Tokens
 from twofold.bench.metrics.distribution import MeasureDistribution
 from twofold.bench.metrics.goodput import MeasuredGoodput, Objectives, Verdict, mlperf
 from twofold.bench.metrics.notes import Note, cpu_share
-from twofold.bench.metrics.rates import Concurrency, Rates, due_window, span
-from twofold.bench.metrics.requests import METHOD, MeasurementRule, RequestFigures, figures_of
-from twofold.bench.record import Client, RunRecord, plain
+from twofold.bench.metrics.requests import (
+    METHOD,
+    MeasurementRule,
+    RequestFigures,
+    Window,
+    ended_s,
+    figures_of,
+    output_tokens,
+    prompt_tokens,
+)
+from twofold.bench.record import Client, RequestSample, RunRecord, plain
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Rates between two times of the run."""
+
+    from_s: float
+    until_s: float
+    requests_per_s: float
+    input_tokens_per_s: float
+    output_tokens_per_s: float
+    total_tokens_per_s: float
+
+    @classmethod
+    def of(cls, window: Window, requests: int, inputs: float, outputs: float) -> Throughput | None:
+        """None for an empty window."""
+        length = window.length_s
+        if not length:
+            return None
+        rates = (requests / length, inputs / length, outputs / length, (inputs + outputs) / length)
+        return cls(window.from_s, window.until_s, *rates)
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Rates of measured requests.
+
+    asked     requests due in the measured window
+    achieved  complete responses, from the start of the window until the last of them ended. Includes the tail after the
+              last arrival; other tools report this one
+    steady    everything received within the window, of any request. Has no tail, but underestimates runs that are short
+              compared to their responses
+    """
+
+    asked: Throughput | None
+    achieved: Throughput | None
+    steady: Throughput | None
+
+    @classmethod
+    def of(cls, record: RunRecord, measured: Sequence[RequestSample], rule: MeasurementRule, chunks: Chunks) -> Rates:
+        """``chunks`` are those of all samples."""
+        window = due_window(record, rule)
+        done = [sample for sample in measured if sample.outcome == "ok"]
+        ended = [sample.ended_s for sample in record.samples if sample.outcome == "ok"]
+        inside = (chunks.moments >= window.from_s) & (chunks.moments < window.until_s)
+        return cls(
+            Throughput.of(
+                window,
+                len(measured),
+                sum(sample.ask.input_tokens for sample in measured),
+                sum(sample.ask.output_tokens for sample in measured),
+            ),
+            Throughput.of(
+                span(window, measured),
+                len(done),
+                sum(map(prompt_tokens, done)),
+                sum(output_tokens(sample)[0] for sample in done),
+            ),
+            Throughput.of(
+                window,
+                sum(window.holds(moment) for moment in ended),
+                sum(prompt_tokens(sample) for sample in record.samples if window.holds(sample.first_s)),
+                float(chunks.tokens[inside].sum()),
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """Mean of open requests over a window (John D. C. Little, "A proof for the queuing formula L = λW", 1961), and
+    their maximum in the run."""
+
+    mean: float | None
+    max: int
+
+    @classmethod
+    def of(cls, samples: Sequence[RequestSample], window: Window) -> Concurrency:
+        opened = [(sample.started_s, sample.ended_s) for sample in samples if sample.started_s is not None]
+        last = ended_s(samples)
+        started = np.array([start for start, _ in opened], np.float64)
+        ended = np.array([last if end is None else end for _, end in opened], np.float64)
+        inside = np.minimum(ended, window.until_s) - np.maximum(started, window.from_s)
+        steps = np.concatenate([np.full(len(ended), -1), np.full(len(started), 1)])
+        order = np.argsort(np.concatenate([ended, started]), kind="stable")  # an end precedes a start at the same time
+        length, most = window.length_s, int(np.cumsum(steps[order]).max(initial=0))
+        return cls(float(np.maximum(inside, 0.0).sum()) / length if length else None, most)
+
+
+def due_window(record: RunRecord, rule: MeasurementRule) -> Window:
+    """The window in which measured requests are due; it ends with a run that was stopped."""
+    end = min(record.duration_s, ended_s(record.samples)) if record.interrupted else record.duration_s
+    return rule.window(end)
+
+
+def span(window: Window, measured: Sequence[RequestSample]) -> Window:
+    """From the start of a window to the end of its last request."""
+    return Window(window.from_s, max(window.from_s, ended_s(measured)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ import numpy as np
 
 from twofold.bench.metrics.distribution import Floats, Interval, deviations, wilson
 from twofold.bench.metrics.goodput import Objectives, measures, misses
-from twofold.bench.metrics.rates import due_window
 from twofold.bench.metrics.requests import MeasurementRule, RequestFigures, figures_of
+from twofold.bench.metrics.summary import due_window
 from twofold.bench.record import RunRecord, plain
 
 MIN_GROWTH: Final = 0.02
