@@ -1,8 +1,7 @@
-"""Whole request bodies as plain data: bounded in bytes and seconds, in depth and in number of values.
+"""Request bodies as plain data, limited in bytes, seconds, depth and number of values.
 
-Decoding holds the interpreter, so what a body can cost is bounded before it is decoded: 4 MiB of nothing but empty
-lists take half a second and 100 MB.
-Where an object has a field twice, the last one counts, as with OpenAI's and Anthropic's servers.
+Decoding holds the interpreter, so its cost is bounded beforehand: 4 MiB of empty lists take half a second and 100 MB.
+If an object has a field twice, the last one counts, as with OpenAI's and Anthropic's servers.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from twofold.core.errors import SlowClientError, TooLargeError
 from twofold.server.edge.limits import KIB, BodyLimits
 
 FREE_BYTES: Final = 64 * KIB
-"""Of each body, which the limit on connections bounds; only what is beyond counts for all bodies together."""
+"""Bytes of each body that do not count for all bodies together; the limit on connections bounds them."""
 MAX_DIGITS: Final = 18
 JSON_TYPE: Final = "application/json"
 
 
 class ClientGoneError(Exception):
-    """The client left while its body was read; there is nobody to answer."""
+    """The client disconnected while its body was read."""
 
 
 async def read_body(
     headers: Headers, receive: Receive, limits: BodyLimits, hold: Callable[[int], None] = lambda _size: None
 ) -> bytes:
-    """All bytes of a body, of any type. ``hold`` hears of those beyond FREE_BYTES as they come, and may refuse them.
+    """All bytes of a body of any type. ``hold`` is called with the number of new bytes beyond FREE_BYTES; it may raise.
 
     Raises TooLargeError, SlowClientError, ClientGoneError.
     """
@@ -63,26 +62,26 @@ async def _read(receive: Receive, limits: BodyLimits, hold: Callable[[int], None
 
 
 def check_json_type(headers: Headers, *, any_type: bool = False) -> None:
-    """Raises FieldError where a body says that it is not JSON, or that it is packed."""
+    """Raises FieldError if the headers describe a body that is not JSON, or compressed."""
     kind = headers.get("content-type", JSON_TYPE).partition(";")[0].strip().lower()
     if kind != JSON_TYPE and not any_type:
         raise FieldError(f"The body must be {JSON_TYPE}; the Content-Type header says otherwise.", param="content-type")
-    packing = headers.get("content-encoding", "identity").strip().lower()
-    if packing not in ("", "identity"):
+    encoding = headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
         raise FieldError(
             "A compressed body is not supported.", param="content-encoding", hint="Send it without Content-Encoding."
         )
 
 
 def decode_json(body: bytes, limits: BodyLimits) -> Any:
-    """Plain data of JSON text. Raises FieldError that says where it is not JSON, and TooLargeError."""
+    """Plain data of JSON text. Raises FieldError with the position of a syntax error, and TooLargeError."""
     if not is_countable(body, limits):
         most = f"{limits.containers:,} objects and lists or {limits.values:,} values"
         raise TooLargeError(f"The body of the request has more than {most}.")
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise _not_json(body, error) from None  # the cause would carry the body along
+        raise _not_json(body, error) from None  # the cause holds the body
     if not _is_shallow(value, limits.depth):
         raise FieldError(f"The body is nested deeper than {limits.depth} levels.", param="body")
     return value
@@ -96,8 +95,10 @@ def _not_json(body: bytes, error: orjson.JSONDecodeError) -> FieldError:
 
 
 def is_countable(text: bytes, limits: BodyLimits) -> bool:
-    """Whether JSON text has at most as many objects, lists and values as the limits say, which bounds what decoding
-    costs. Marks are counted wherever they stand first: few texts need a closer look."""
+    """Whether JSON text is within the limits of objects, lists and values, which bound the cost of decoding.
+
+    Brackets and commas are counted everywhere first; only texts above the limits are counted without their strings.
+    """
     if _within(text, limits):
         return True
     unescaped = text.replace(b"\\\\", b"").replace(b'\\"', b"")
@@ -111,7 +112,7 @@ def _within(text: bytes, limits: BodyLimits) -> bool:
 
 
 def _is_shallow(value: object, depth: int) -> bool:
-    """Whether no more than ``depth`` objects and lists are inside each other; the value is looked through in layers."""
+    """Whether at most ``depth`` objects and lists are nested; the value is searched layer by layer."""
     layer = [value] if isinstance(value, dict | list) else []
     for _ in range(depth):
         layer = [

@@ -1,12 +1,12 @@
-"""What h11 may take for a request, in bytes, lines and chunks.
+"""Limits of an HTTP request for h11, in bytes, lines and chunks.
 
-h11 bounds only what is incomplete: a head that arrives whole in one read has any length, 16,000 headers cost it 40 ms,
-and as many one-byte chunks as fit into a read come out in one go (40,000 of them in 0.4 s). The laws here:
+h11 bounds incomplete data only: a head that arrives in one read has any length (16,000 headers take 40 ms), and all
+one-byte chunks of a read are parsed at once (40,000 take 0.4 s). So:
 
-1. A head is at most ``head_bytes`` long and has at most ``head_lines`` lines; it is not parsed before that is known.
-2. A body in chunks has at most ``small_chunks`` of them while they hold less than ``chunk_bytes`` on average.
-3. A request has one framing: Content-Length with Transfer-Encoding is refused, which RFC 9112, section 6.1, allows, and
-   which leaves a proxy before this server nothing to see differently.
+1. A head has at most ``head_bytes`` bytes and ``head_lines`` lines, which is checked before it is parsed.
+2. A body has at most ``small_chunks`` chunks while they hold fewer than ``chunk_bytes`` on average.
+3. A request has one framing: Content-Length with Transfer-Encoding is refused, as RFC 9112, section 6.1, allows, so
+   that a proxy before this server cannot read the request differently.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ IN_CHUNKS: Final = b"\r\ntransfer-encoding: chunked\r\n"
 
 
 class BoundedConnection(h11.Connection):
-    """A server's h11 connection that raises h11.RemoteProtocolError where a client breaks one of the laws.
+    """A server's h11 connection that raises h11.RemoteProtocolError for a request beyond the limits.
 
-    ``requests`` counts the requests that it has told of; ``refused`` is the status that fits what it refused.
+    ``requests`` counts the requests with a whole head; ``refused`` is the HTTP status for a refused request.
     """
 
     def __init__(self, limits: ConnectionLimits) -> None:
@@ -35,28 +35,28 @@ class BoundedConnection(h11.Connection):
         self._head = b""
         self._chunks = 0
         self._chunk_bytes = 0
-        self._answers_in_chunks = False
+        self._chunked = False
         self.requests = 0
         self.refused: int | None = None
 
     @property
     def target(self) -> str:
-        """The path of the request that came last, or that is coming, as far as it can be seen; "/" where it cannot."""
+        """The path of the last request, which may be incomplete; "/" if it is not known."""
         words = self._head.split(b"\n", 1)[0].split()
         return words[1].decode("latin-1").partition("?")[0] if len(words) > 1 else "/"
 
     @property
     def partial(self) -> bool:
-        """Whether some of a head has come, but not all of it."""
+        """Whether a part of a head has arrived."""
         return self.their_state is h11.IDLE and bool(self.trailing_data[0])
 
     def send(self, event: h11.Event) -> bytes | None:  # type: ignore[override]  # h11 has an overload for each kind
         """``h11.Connection.send``."""
-        if type(event) is h11.Data and event.data and self._answers_in_chunks and self.our_state is h11.SEND_BODY:
+        if type(event) is h11.Data and event.data and self._chunked and self.our_state is h11.SEND_BODY:
             return b"%x\r\n%b\r\n" % (len(event.data), event.data)
         sent = super().send(event)
         if type(event) is not h11.Data:
-            self._answers_in_chunks = type(event) is h11.Response and sent is not None and IN_CHUNKS in sent.lower()
+            self._chunked = type(event) is h11.Response and sent is not None and IN_CHUNKS in sent.lower()
         return sent
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
@@ -100,6 +100,6 @@ class BoundedConnection(h11.Connection):
 
 
 def _head_end(data: bytes) -> int:
-    """Where the head ends that ``data`` begins with; its length where it goes on."""
+    """The length of the head at the start of ``data``; that of ``data`` if the head is incomplete."""
     ends = [at + len(mark) for mark in (b"\r\n\r\n", b"\n\n", b"\n\r\n") if (at := data.find(mark)) >= 0]
     return min(ends, default=len(data))

@@ -1,9 +1,9 @@
-"""Which names the server answers to, and which web pages may talk to it.
+"""Host names and web origins that the server accepts.
 
-A page from anywhere can send a browser's requests to a server on the same machine or network: under a name of its own
-that it lets point there (DNS rebinding), or as a cross-origin request. Against the first, a request must name the
-server by an address, a name for this machine, or one that was configured: only names can be rebound. Against the
-second, a request with an Origin must come from the server's own pages or from an allowed origin; programs send none.
+A web page can make a browser send requests to a server on the same machine or network: through a name of its own that
+resolves there (DNS rebinding), or as a cross-origin request. Against the first, the Host header must be an address, a
+name of this machine or a configured name: only names can be rebound. Against the second, a request with an Origin must
+come from the server's own pages or from an allowed origin; programs send none.
 """
 
 from __future__ import annotations
@@ -16,38 +16,27 @@ from dataclasses import dataclass
 from typing import Final
 
 from twofold.core.errors import ForbiddenError, ParameterError
+from twofold.server.edge.quotas import RATES
 from twofold.server.edge.refusals import Header, RawResponse
 
 ANY: Final = "*"
 PREFLIGHT_AGE_S: Final = 600
 MAX_ASKED_HEADERS: Final = 1024
 METHODS: Final = b"GET, HEAD, POST, DELETE, OPTIONS"
-EXPOSED: Final = b", ".join(
+EXPOSED: Final = ", ".join(
     (
-        b"x-request-id",
-        b"request-id",
-        b"retry-after",
-        b"retry-after-ms",
-        b"x-ratelimit-limit-requests",
-        b"x-ratelimit-remaining-requests",
-        b"x-ratelimit-reset-requests",
-        b"x-ratelimit-limit-tokens",
-        b"x-ratelimit-remaining-tokens",
-        b"x-ratelimit-reset-tokens",
-        b"x-ratelimit-limit-bytes",
-        b"x-ratelimit-remaining-bytes",
-        b"x-ratelimit-reset-bytes",
-        b"x-twofold-cache",
-        b"x-twofold-warning",
+        *("x-request-id", "request-id", "retry-after", "retry-after-ms"),
+        *(f"x-ratelimit-{name}-{rate}" for rate in RATES for name in ("limit", "remaining", "reset")),
+        *("x-twofold-cache", "x-twofold-warning"),
     )
-)
+).encode()
 SECURITY_HEADERS: Final[tuple[Header, ...]] = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cache-control", b"no-store"),
 )
-"""What every response says that does not say otherwise."""
+"""Headers of each response that does not set them."""
 
 HOST: Final = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[^:\[\]/@\s]+)(:\d{1,5})?")
 ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s]+")
@@ -56,20 +45,20 @@ HEADER_NAMES: Final = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~ ,-]*")
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Names that are answered to beside localhost and addresses; ``*.name`` for any below it, ``*`` for all."""
+    """Accepted names beside localhost and addresses; ``*.name``: all names below it, ``*``: all names."""
 
     names: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Hosts:
-        """Raises ParameterError for what is no name of a host."""
+        """Raises ParameterError for an invalid host name."""
         for name in names:
             if name != ANY and not HOST.fullmatch(name.removeprefix("*.")):
                 raise ParameterError(f"{name!r:.100} is not the name of a host.", param="allowed_hosts")
         return cls(frozenset(_plain_name(name) for name in names))
 
     def check(self, host: str | None) -> None:
-        """Raises ForbiddenError for a Host header with another name; HTTP/1.0 has none, and no browser speaks it."""
+        """Raises ForbiddenError for another name in the Host header; HTTP/1.0, which browsers do not use, has none."""
         if host is None or ANY in self.names:
             return
         parts = HOST.fullmatch(host)
@@ -97,7 +86,7 @@ class Origins:
 
     @classmethod
     def of(cls, origins: Iterable[str]) -> Origins:
-        """Raises ParameterError for what is no origin."""
+        """Raises ParameterError for an invalid origin."""
         for origin in origins:
             if origin != ANY and not ORIGIN.fullmatch(origin.lower()):
                 raise ParameterError(
@@ -108,7 +97,7 @@ class Origins:
         return cls(frozenset(origin.lower() for origin in origins))
 
     def check(self, origin: str | None, host: str | None) -> None:
-        """Raises ForbiddenError for a page of another origin that is not allowed."""
+        """Raises ForbiddenError for a page of an origin that is neither allowed nor the server's own."""
         if origin is None or self.allows(origin) or _same(origin, host):
             return
         raise ForbiddenError(
@@ -119,7 +108,7 @@ class Origins:
         return ANY in self.allowed or origin.lower() in self.allowed
 
     def headers(self, origin: str | None) -> tuple[Header, ...]:
-        """What tells the browser that a page of this origin may read the response."""
+        """Headers that allow a page of this origin to read the response."""
         if not self.allowed:
             return ()
         vary = ((b"vary", b"origin"),)
@@ -132,7 +121,7 @@ class Origins:
         )
 
     def preflight(self, asked: bytes) -> RawResponse:
-        """The answer to a browser that asks first; ``asked`` are the headers that the page wants to send."""
+        """The response to a CORS preflight request; ``asked`` are the headers that the page wants to send."""
         allowed = asked if len(asked) <= MAX_ASKED_HEADERS and HEADER_NAMES.fullmatch(asked) else b"authorization"
         headers = (
             (b"access-control-allow-methods", METHODS),
@@ -162,12 +151,12 @@ def _tails(name: str) -> Iterable[str]:
 
 
 def _same(origin: str, host: str | None) -> bool:
-    """Whether the page came from the server itself; the scheme may differ where a proxy ends TLS."""
+    """Whether the page is the server's own; the scheme differs behind a proxy that ends TLS."""
     return host is not None and origin.partition("://")[2].lower() == host.lower()
 
 
 def is_loopback(host: str) -> bool:
-    """Whether who listens there is heard by this machine alone."""
+    """Whether only this machine can connect to the address."""
     name = _plain_name(host)
     if name == "localhost":
         return True
@@ -175,10 +164,10 @@ def is_loopback(host: str) -> bool:
 
 
 def outward_address() -> str:
-    """The address that this machine has towards others; no packet is sent."""
+    """The address of this machine in its network; no packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # of RFC 5737: nobody's
+            probe.connect(("192.0.2.1", 9))  # reserved by RFC 5737
             return str(probe.getsockname()[0])
         except OSError:
             return socket.gethostname()

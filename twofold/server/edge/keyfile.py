@@ -16,14 +16,13 @@
     metrics = "all"                          # default: "own"
     admin = true                             # default: false
 
-It is replaced as a whole, so a reader sees the old one or the new one, and only its owner may read it.
-``KeyFile`` looks for a new version at most once a second. One that is broken or gone changes nothing, and
-is warned of: an editor's mistake shall neither lock everybody out nor let anybody in.
+The file is replaced as a whole, so a reader sees the old version or the new one. Only its owner may read it.
+``KeyFile`` looks for a new version at most once a second. A broken or missing version changes nothing and causes a
+warning: a typing error must neither lock everyone out nor admit anyone.
 """
 
 from __future__ import annotations
 
-import binascii
 import fcntl
 import os
 import re
@@ -31,12 +30,13 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import msgspec
 import orjson
+from msgspec import Meta, Struct
 
 from twofold.api.base import ServiceTier
 from twofold.core.errors import (
@@ -49,24 +49,56 @@ from twofold.core.errors import (
     unreadable,
 )
 from twofold.core.request import MAX_NAME_CHARS
-from twofold.server.edge.keys import METRICS_VIEWS, TIERS, ApiKey, KeyRing, MetricsView, hash_key, new_key
+from twofold.server.edge.keys import TIERS, ApiKey, KeyRing, MetricsView, hash_key, new_key
 from twofold.server.edge.quotas import Quota
 
 HASH_PREFIX: Final = "sha256:"
-HASH_BYTES: Final = 32
 LOOK_EVERY_S: Final = 1.0
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
-LIMITS: Final = tuple(limit.name for limit in fields(Quota))
-KNOWN: Final = ("id", "hash", "tenant", "tiers", "created", "expires", "share_cache", "metrics", "admin", *LIMITS)
 HEADING: Final = "# API keys of this server; only their hashes. Written by `twofold keys`, read again on change.\n"
+
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,99}\Z", max_length=MAX_NAME_CHARS)]
+Time = Annotated[datetime, Meta(tz=True)]
+Limit = Annotated[int, Meta(gt=0)]
+
+
+class KeyTable(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A table of the file; ``ApiKey`` and ``Quota`` describe its fields."""
+
+    id: Name
+    hash: Annotated[str, Meta(pattern=rf"^{HASH_PREFIX}[0-9a-fA-F]{{64}}\Z")]
+    tenant: Name
+    tiers: Annotated[tuple[ServiceTier, ...], Meta(min_length=1)] = TIERS
+    created: Time | None = None
+    expires: Time | None = None
+    requests_per_minute: Limit | None = None
+    tokens_per_minute: Limit | None = None
+    bytes_per_minute: Limit | None = None
+    concurrent: Limit | None = None
+    kv_tokens: Limit | None = None
+    share_cache: bool = False
+    metrics: MetricsView = "own"
+    admin: bool = False
+
+
+LIMITS: Final = Quota.__dataclass_fields__.keys()
+NAME_RULE: Final = "1 to 100 letters, digits and ._@-"
+RULES: Final = {
+    "id": NAME_RULE,
+    "hash": f"{HASH_PREFIX} and 64 hex digits",
+    "tenant": NAME_RULE,
+    "tiers": f"a list of {', '.join(TIERS)}",
+    "created": "a time with its zone: 2026-01-01T00:00:00Z",
+    "expires": "a time with its zone: 2027-01-01T00:00:00Z",
+}
+"""Fields whose types msgspec's errors do not describe well."""
 
 
 class KeyFile:
-    """The keys in a file, together with ``fixed`` ones, as they are now.
+    """The current keys of a file, together with ``fixed`` ones.
 
-    ``warn`` gets a sentence for each version of the file that cannot be read. Raises UsageError or ResourceError where
-    the first one cannot.
+    ``warn`` gets a sentence for each version of the file that cannot be read. Raises UsageError or ResourceError if the
+    first version cannot be read.
     """
 
     def __init__(self, path: Path, fixed: Iterable[ApiKey] = (), *, warn: Callable[[str], None]) -> None:
@@ -78,7 +110,7 @@ class KeyFile:
         self._ring = self._read()
 
     def ring(self, now: float) -> KeyRing:
-        """The keys at the time ``now``, in seconds of any clock that does not go back."""
+        """The keys at the time ``now``, in seconds of a monotonic clock."""
         if now - self._looked >= LOOK_EVERY_S:
             self._looked = now
             version = _version(self._path)
@@ -88,7 +120,7 @@ class KeyFile:
         return self._ring
 
     def reload(self) -> None:
-        """Reads the file now, as for SIGHUP; keeps the old keys where it cannot be read."""
+        """Reads the file now; keeps the old keys if it cannot be read."""
         try:
             self._ring = self._read()
         except TwofoldError as error:
@@ -99,21 +131,21 @@ class KeyFile:
 
 
 def add_key(path: Path, key_id: str, *, now: datetime, tenant: str | None = None, **rest: Any) -> tuple[ApiKey, str]:
-    """Adds a new key; returns it with its text, which is nowhere else. The file is made where there is none.
+    """Adds a new key; returns it with its text, which is stored nowhere. Creates the file if it does not exist.
 
-    ``tenant`` is ``key_id`` where it is None; ``rest`` are fields of ApiKey. ParameterError for an id that is taken.
+    ``tenant`` None is ``key_id``; ``rest`` are fields of ApiKey. Raises ParameterError for an id that is in use.
     """
     text = new_key()
     key = ApiKey(id=key_id, hash=hash_key(text), tenant=key_id if tenant is None else tenant, created=now, **rest)
     with _edited(path) as keys:
         if any(other.id == key_id for other in keys):
             raise ParameterError(f"There is a key {key_id!r} already.", param="id", hint="Choose another id.")
-        keys.append(key_of(_fields(key), "the new key"))
+        keys.append(key_of(_table(key), "the new key"))
     return key, text
 
 
 def remove_key(path: Path, key_id: str) -> ApiKey:
-    """Takes a key out of the file; servers refuse it within a second. Raises NotFoundError where there is none."""
+    """Removes a key; servers refuse it within a second. Raises NotFoundError for an unknown id."""
     with _edited(path) as keys:
         found = next((key for key in keys if key.id == key_id), None)
         if found is None:
@@ -124,7 +156,7 @@ def remove_key(path: Path, key_id: str) -> ApiKey:
 
 
 def read_keys(path: Path) -> tuple[ApiKey, ...]:
-    """The keys in a file. Raises UsageError where it is missing or not right, ResourceError for a disk's fault."""
+    """The keys in a file. Raises UsageError for a missing or invalid file, ResourceError if the disk fails."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
@@ -150,97 +182,48 @@ def _keys_of(content: dict[str, Any], path: Path) -> tuple[ApiKey, ...]:
 
 
 def key_of(table: object, where: str) -> ApiKey:
-    """The key that a table of the file describes; ``where`` it stands goes into errors. Raises ParameterError."""
-    if not isinstance(table, dict):
-        raise ParameterError(f"{where} must be a table.", param="key")
-    for name in table:
-        if name not in KNOWN:
-            close = closest_match(name, KNOWN)
-            raise ParameterError(
-                f"{where} has an unknown field {name!r:.60}.",
-                param=name,
-                hint=f"Did you mean {close!r}?" if close else f"Known: {', '.join(KNOWN)}.",
-            )
+    """The key that a table of the file describes; ``where`` names the table in errors. Raises ParameterError."""
+    try:
+        read = msgspec.convert(table, KeyTable)
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error), where) from None
     return ApiKey(
-        id=_name(table, "id", where),
-        hash=_hash(table.get("hash"), where),
-        tenant=_name(table, "tenant", where),
-        tiers=_tiers(table.get("tiers"), where),
-        quota=Quota(**{name: table[name] for name in LIMITS if name in table}),
-        created=_moment(table, "created", where),
-        expires=_moment(table, "expires", where),
-        share_cache=_flag(table, "share_cache", where),
-        metrics=_metrics(table.get("metrics", "own"), where),
-        admin=_flag(table, "admin", where),
+        id=read.id,
+        hash=bytes.fromhex(read.hash.removeprefix(HASH_PREFIX)),
+        tenant=read.tenant,
+        tiers=tuple(tier for tier in TIERS if tier in read.tiers),
+        quota=Quota(**{name: getattr(read, name) for name in LIMITS}),
+        created=read.created and read.created.astimezone(UTC),
+        expires=read.expires and read.expires.astimezone(UTC),
+        share_cache=read.share_cache,
+        metrics=read.metrics,
+        admin=read.admin,
     )
 
 
-def _name(table: dict[str, Any], field: str, where: str) -> str:
-    value = table.get(field)
-    if not isinstance(value, str) or not NAME.fullmatch(value) or len(value) > MAX_NAME_CHARS:
-        raise ParameterError(f"{field} of {where} must be a name of letters, digits and ._@-.", param=field)
-    return value
+def _invalid(fault: str, where: str) -> ParameterError:
+    """The error for a table that msgspec refuses because of ``fault``."""
+    field = re.search(r"(?<=`\$\.)\w+|(?<=field `)[^`]*", fault)
+    name = "key" if field is None else field[0]
+    if "unknown field" in fault:
+        close = closest_match(name, KeyTable.__struct_fields__)
+        hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(KeyTable.__struct_fields__)}."
+        return ParameterError(f"{where} has an unknown field {name!r:.60}.", param=name, hint=hint)
+    rule = f"{name} must be {RULES[name]}" if name in RULES else fault
+    return ParameterError(f"{where} is not valid: {rule}.", param=name)
 
 
-def _hash(value: object, where: str) -> bytes:
-    digits = value.removeprefix(HASH_PREFIX) if isinstance(value, str) and value.startswith(HASH_PREFIX) else ""
-    try:
-        digest = binascii.unhexlify(digits)
-    except (binascii.Error, ValueError):
-        digest = b""
-    if len(digest) != HASH_BYTES:
-        raise ParameterError(f"hash of {where} must be {HASH_PREFIX} and {2 * HASH_BYTES} hex digits.", param="hash")
-    return digest
-
-
-def _tiers(value: object, where: str) -> tuple[ServiceTier, ...]:
-    if value is None:
-        return TIERS
-    listed = value if isinstance(value, list | tuple) else ()
-    if not listed or not all(tier in TIERS for tier in listed):
-        raise ParameterError(f"tiers of {where} must be a list of {', '.join(TIERS)}.", param="tiers")
-    return tuple(tier for tier in TIERS if tier in listed)
-
-
-def _moment(table: dict[str, Any], field: str, where: str) -> datetime | None:
-    value = table.get(field)
-    if value is None:
-        return None
-    if not isinstance(value, datetime) or value.tzinfo is None:
-        raise ParameterError(f"{field} of {where} must be a moment with its zone: 2027-01-01T00:00:00Z.", param=field)
-    return value.astimezone(UTC)
-
-
-def _flag(table: dict[str, Any], field: str, where: str) -> bool:
-    value = table.get(field, False)
-    if not isinstance(value, bool):
-        raise ParameterError(f"{field} of {where} must be true or false.", param=field)
-    return value
-
-
-def _metrics(value: object, where: str) -> MetricsView:
-    for view in METRICS_VIEWS:
-        if value == view:
-            return view
-    raise ParameterError(f"metrics of {where} must be {' or '.join(METRICS_VIEWS)}.", param="metrics")
-
-
-def _fields(key: ApiKey) -> dict[str, Any]:
-    """The table that describes a key; what says nothing is left out."""
-    table: dict[str, Any] = {"id": key.id, "hash": HASH_PREFIX + key.hash.hex(), "tenant": key.tenant}
-    if key.tiers != TIERS:
-        table["tiers"] = list(key.tiers)
-    optional = {"created": key.created, "expires": key.expires, **{name: getattr(key.quota, name) for name in LIMITS}}
-    table.update((name, value) for name, value in optional.items() if value is not None)
-    table.update((name, True) for name in ("share_cache", "admin") if getattr(key, name))
-    if key.metrics != "own":
-        table["metrics"] = key.metrics
-    return table
+def _table(key: ApiKey) -> dict[str, Any]:
+    """The table of the file that describes a key, without fields at their defaults."""
+    limits = {name: getattr(key.quota, name) for name in LIMITS}
+    same = {name: getattr(key, name) for name in KeyTable.__struct_fields__ if name not in (*limits, "hash")}
+    table = KeyTable(hash=HASH_PREFIX + key.hash.hex(), **same, **limits)
+    return dict(msgspec.to_builtins(table, builtin_types=(datetime,)))
 
 
 def _text(keys: Sequence[ApiKey]) -> str:
     tables = (
-        "\n[[key]]\n" + "".join(f"{name} = {_value(value)}\n" for name, value in _fields(key).items()) for key in keys
+        "\n[[key]]\n" + "".join(f"{name} = {_value(value)}\n" for name, value in _table(key).items()) for key in keys
     )
     return HEADING + "".join(tables)
 
@@ -253,7 +236,7 @@ def _value(value: object) -> str:
 
 @contextmanager
 def _edited(path: Path) -> Iterator[list[ApiKey]]:
-    """The keys in a file, to be changed; written back afterwards. Only one editor at a time."""
+    """The keys in a file, to be changed by the block and then written. Editors wait for each other."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with path.with_name(f".{path.name}.lock").open("w") as lock:
@@ -266,7 +249,7 @@ def _edited(path: Path) -> Iterator[list[ApiKey]]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Writes a whole file in place of another one; mkstemp's files are their owner's alone."""
+    """Replaces a file as a whole; only the owner may read files that mkstemp makes."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -280,7 +263,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _version(path: Path) -> tuple[int, int, int] | None:
-    """Changes whenever the file does; None where it is not there."""
+    """A value that changes when the file does; None without a file."""
     try:
         status = path.stat()
     except OSError:

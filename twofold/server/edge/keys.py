@@ -1,8 +1,8 @@
-"""Who may come in: API keys, kept as hashes.
+"""API keys, stored as hashes.
 
-A key is ``tf-`` and 256 random bits. What slows guessing is its length, not the hash: SHA-256 is right for it, where a
-password would need a slow one. Who reads the hashes cannot find a key, and who times the comparison learns nothing,
-because the presented key's hash is compared with every one that there is, each in constant time.
+A key is ``tf-`` and 256 random bits. Its length makes guessing impossible, so SHA-256 suffices where a password would
+need a slow hash. The hash of a request's key is compared with the hash of each known key, in constant time, so that
+neither the hashes nor the times of comparisons reveal a key.
 """
 
 from __future__ import annotations
@@ -24,28 +24,27 @@ from twofold.server.edge.quotas import Quota
 KEY_PREFIX: Final = "tf-"
 KEY_BYTES: Final = 32
 SINGLE_PREFIX: Final = "api-key:"
-"""Begins the names of keys that stand in no file; names in files have no colon."""
+"""Prefix of the ids of keys that are in no file; ids in files have no colon."""
 MAX_KEYS: Final = 1024
-"""All are compared with each request, which takes about 0.1 µs each."""
+"""Each request is compared with all keys, in about 0.1 µs each."""
 MAX_KEY_CHARS: Final = 512
 TIERS: Final[tuple[ServiceTier, ...]] = get_args(ServiceTier)
 BEARER: Final = "bearer"
 MetricsView = Literal["own", "all"]
-"""Whose figures a key finds in /metrics where they are told by tenant: those of its own tenant, or of all."""
-METRICS_VIEWS: Final[tuple[MetricsView, ...]] = get_args(MetricsView)
+"""Tenants whose figures /metrics shows to a key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
-    """A key as it is kept.
+    """A key, without its text.
 
-    id        its name: what ``keys ls``, logs and the accounting call it
+    id        its name in ``keys ls``, logs and accounts
     hash      SHA-256 of its text
-    tenant    who it belongs to: whose files, batches, responses and records it sees
-    tiers     classes of service that it may ask for
-    created, expires   in UTC; None: not known, never
-    share_cache        prompts find cached prefixes of the tenant's other keys that share; alone they find only its own
-    metrics            whose figures /metrics tells by tenant
+    tenant    its owner: the key can see the files, batches, responses and records of its tenant
+    tiers     service tiers that it may request
+    created, expires   in UTC; None: unknown, never
+    share_cache        share the prefix cache with the tenant's other keys that set this flag
+    metrics            tenants that /metrics shows
     admin              may list, load and unload models and stop the server
     """
 
@@ -71,7 +70,7 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whose request it is. Without keys there is one caller for all, of no name and no tenant."""
+    """The sender of a request. Without keys, all requests have one caller without name and tenant."""
 
     key_id: str = ""
     tenant: str = ""
@@ -87,7 +86,7 @@ class Caller:
 
 
 class KeyRing:
-    """The keys that open the server. Without ``required`` and without keys everybody may come in."""
+    """The keys of a server. With neither ``required`` nor keys, requests need no key."""
 
     def __init__(self, keys: Iterable[ApiKey] = (), *, required: bool = True) -> None:
         self._keys = tuple(keys)
@@ -101,14 +100,13 @@ class KeyRing:
         return len(self._keys)
 
     def caller(self, headers: Headers, now: datetime) -> Caller:
-        """Whose request this is, by its headers. ``now`` is in UTC. Raises AccessError."""
+        """The caller of a request with these headers. ``now`` is in UTC. Raises AccessError."""
         if not self.required:
             return Caller(admin=True)
         return Caller.of(self.find(presented_key(headers), now))
 
     def named(self, tenant: str, key_id: str, now: datetime) -> Caller:
-        """The caller that created a batch, by its key as it is now. Raises AccessError where that key was removed or
-        has expired."""
+        """The caller that created a batch, by its current key. Raises AccessError for a removed or expired key."""
         if not self.required:
             return Caller(key_id=key_id, tenant=tenant, cache_salt=f"key:{key_id}")
         key = next((key for key in self._keys if key.id == key_id and key.tenant == tenant), None)
@@ -120,7 +118,7 @@ class KeyRing:
         return Caller.of(key)
 
     def find(self, text: str | None, now: datetime) -> ApiKey:
-        """The key with this text. Raises AccessError where there is none, or it has expired."""
+        """The key with this text. Raises AccessError for an unknown or expired key."""
         if not text:
             raise AccessError("Missing API key.", hint="Send it as Authorization: Bearer KEY, or as x-api-key: KEY.")
         presented = hash_key(text[: MAX_KEY_CHARS + 1])
@@ -136,10 +134,10 @@ class KeyRing:
 
 
 def single_keys(texts: Sequence[str]) -> tuple[ApiKey, ...]:
-    """Keys that were given as they are, by --api-key or TWOFOLD_API_KEY: each a tenant with everything allowed.
+    """Keys from --api-key or TWOFOLD_API_KEY: each a tenant with all rights.
 
-    Their names come from their text, so that whatever the order each finds its own files again; people choose such
-    texts themselves, so a slow hash (scrypt, RFC 7914) lets nobody guess them from a name in a log.
+    Ids are derived from the texts, so that each key finds its files again in any order. People choose these texts, so a
+    slow hash (scrypt, RFC 7914) keeps them from being guessed from an id in a log.
     """
     for text in texts:
         if not text or not text.isascii() or not text.isprintable() or len(text) > MAX_KEY_CHARS or " " in text:
@@ -156,7 +154,7 @@ def _single_key(text: str) -> ApiKey:
 
 
 def presented_key(headers: Headers) -> str | None:
-    """The key that a request shows, in OpenAI's or in Anthropic's way; the former where both are there."""
+    """The key in a request's Authorization header (OpenAI), else in x-api-key (Anthropic)."""
     scheme, _, text = headers.get("authorization", "").partition(" ")
     if scheme.lower() == BEARER and text.strip():
         return text.strip()
@@ -169,5 +167,5 @@ def new_key() -> str:
 
 
 def hash_key(text: str) -> bytes:
-    """What is kept of a key."""
+    """SHA-256 of a key's text."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()

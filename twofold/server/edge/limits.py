@@ -1,4 +1,4 @@
-"""How much a client may send, how fast, and how long a connection may stay in each of its states."""
+"""Limits of connections and request bodies: bytes, and seconds in each state."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from twofold.core.errors import ParameterError
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 FILES_BESIDE_CONNECTIONS: Final = 256
-"""Open files that a server needs for anything but connections: models, stores, workers, logs."""
+"""Open files that a server needs beside connections: models, stores, workers, logs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Of one connection, but for the first two. Times are in seconds.
+    """Limits of one connection; the first two are of all. Times are in seconds.
 
-    connections     open ones; beyond those the oldest that sent no request yet is closed, and where there is none
-                    requests get a 503, but for the paths that tell whether the server lives
-    spare           connections beyond those; what comes after them is closed unanswered
+    connections     open connections; beyond, the oldest without a request is closed; if there is none, requests get a
+                    503 except for /health and /ready
+    spare           connections beyond those; any further one is closed at once
     head_bytes      of a request line with its headers
-    head_lines      of it
+    head_lines      lines of it
     head_s          from the connection, or the first byte of a later request, to the end of the head
-    keep_alive_s    between an answer and the next request
-    stall_s         in which a client must read some of what waits for it
-    linger_s        in which the rest of a request is thrown away after it was refused, so that the refusal arrives
-    small_chunks    of a body sent in chunks, while they hold less than ``chunk_bytes`` on average
+    keep_alive_s    between a response and the next request
+    stall_s         in which a client must read some of what is sent
+    linger_s        in which the rest of a refused request is read and dropped, so that the response arrives
+    small_chunks    chunks of a body while they hold fewer than ``chunk_bytes`` on average
     """
 
     connections: int = 1000
@@ -46,20 +46,20 @@ class ConnectionLimits:
 
     @property
     def pulse_s(self) -> float:
-        """How often a connection is looked at; times above are exact to two of these."""
+        """How often the state of a connection is checked; the times above are exact to two of these."""
         return min(1.0, min(self.head_s, self.keep_alive_s, self.stall_s, self.linger_s) / 4)
 
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """Of one request body.
+    """Limits of one request body.
 
     bytes        of it
-    seconds      in which it must be there
-    depth        of objects and lists inside each other
+    seconds      in which it must arrive
+    depth        of nested objects and lists
     containers   objects and lists in it
-    values       in it, about: its commas outside of texts; room for the token ids of a context of 256K
-    together     bytes of all bodies that are being read or answered, but for the first 64 KiB of each
+    values       about: commas outside of strings; enough for the token ids of a context of 256K
+    together     bytes of all bodies being read or processed, except for the first 64 KiB of each
     """
 
     bytes: int = 2 * MIB
@@ -74,7 +74,7 @@ class BodyLimits:
 
 
 def check_positive(limits: ConnectionLimits | BodyLimits) -> None:
-    """Raises ParameterError for a limit that lets nothing through."""
+    """Raises ParameterError for a limit that is not positive."""
     for field in fields(limits):
         value = getattr(limits, field.name)
         if not value > 0:
@@ -82,8 +82,10 @@ def check_positive(limits: ConnectionLimits | BodyLimits) -> None:
 
 
 def affordable_connections(wanted: int) -> int:
-    """At most ``wanted`` connections, such that they and their spare ones fit into this process's open files, of which
-    it asks for as many as it may have."""
+    """The largest number of connections up to ``wanted`` that this process has open files for, spare ones included.
+
+    Raises the soft limit of open files as far as needed.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + FILES_BESIDE_CONNECTIONS + ConnectionLimits().spare
     if soft == resource.RLIM_INFINITY or soft >= needed:

@@ -1,8 +1,8 @@
-"""The ASGI application in front of all others: every request passes it, and none gets by without a key.
+"""The first ASGI application: every request passes it.
 
-In this order: a request gets its id; its host and origin are checked; a browser that asks first is answered; its key is
-looked up, but for OPEN_PATHS. What stands behind finds an ``Arrival`` in the request's state. Every response, refusals
-too, tells the id, says what browsers may do with it, and leaves in pieces that a slow reader holds up one by one.
+It assigns a request id, checks host and origin, responds to CORS preflight requests, and checks the API key, except for
+OPEN_PATHS. The endpoints find an ``Arrival`` in the request's state. Every response, of errors too, gets the id and the
+headers for browsers, and is sent in pieces, so that little of it waits for a slow reader.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from twofold.server.edge.refusals import Header, Refusals
 from twofold.server.edge.request_id import request_id_of
 
 PIECE: Final = 256 * KIB
-"""A response leaves in pieces of at most this length, so that no more than two of them wait for a slow reader."""
+"""Max bytes of a piece of a response; at most two pieces wait for a slow reader."""
 STATE_KEY: Final = "arrival"
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """What is known of a request before it is read."""
+    """A request before its body is read."""
 
     request_id: str
     caller: Caller
@@ -38,7 +38,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class EdgeMiddleware:
-    """Wraps ``app``. ``keys`` gives the keys as they are now."""
+    """Wraps ``app``. ``keys`` returns the current keys."""
 
     app: ASGIApp
     keys: Callable[[], KeyRing]
@@ -52,11 +52,11 @@ class EdgeMiddleware:
             return
         headers = Headers(scope=scope)
         request_id = request_id_of(_plain(headers.get("x-request-id")))
-        outward = _outward(send, self._always(request_id, headers.get("origin")))
+        outward = _outward(send, self._common_headers(request_id, headers.get("origin")))
         try:
             self.hosts.check(headers.get("host"))
             self.origins.check(headers.get("origin"), headers.get("host"))
-            if self._asks_first(scope, headers):
+            if self._is_preflight(scope, headers):
                 asked = _plain(headers.get("access-control-request-headers")) or b""
                 await self.origins.preflight(asked).send(outward)
                 return
@@ -72,25 +72,25 @@ class EdgeMiddleware:
             return Caller()
         return self.keys().caller(headers, datetime.now(UTC))
 
-    def _asks_first(self, scope: Scope, headers: Headers) -> bool:
+    def _is_preflight(self, scope: Scope, headers: Headers) -> bool:
         origin = headers.get("origin")
         asks = scope["method"] == "OPTIONS" and "access-control-request-method" in headers
         return asks and origin is not None and self.origins.allows(origin)
 
-    def _always(self, request_id: str, origin: str | None) -> tuple[Header, ...]:
+    def _common_headers(self, request_id: str, origin: str | None) -> tuple[Header, ...]:
         name = request_id.encode("ascii")
         return ((b"x-request-id", name), (b"request-id", name), *SECURITY_HEADERS, *self.origins.headers(origin))
 
 
 def arrival_of(scope: Scope) -> Arrival:
-    """What the door knows of a request that came through it."""
+    """The ``Arrival`` of a request that passed the middleware."""
     arrival = scope["state"][STATE_KEY]
     assert isinstance(arrival, Arrival)
     return arrival
 
 
 def check_exposure(host: str, keys: KeyRing) -> None:
-    """Raises UsageError where a server without keys would listen to other machines."""
+    """Raises UsageError for a server without keys that other machines can reach."""
     if not keys.required and not is_loopback(host):
         raise UsageError(
             f"Binding to {host} requires an API key; without one only loopback is allowed.",
@@ -103,7 +103,7 @@ def _plain(value: str | None) -> bytes | None:
 
 
 def _outward(send: Send, always: tuple[Header, ...]) -> Send:
-    """``send`` that adds headers which the response does not have, and splits long bodies."""
+    """``send`` that adds the headers which a response lacks, and splits long bodies."""
 
     async def outward(message: Message) -> None:
         if message["type"] == "http.response.start":

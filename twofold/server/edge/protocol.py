@@ -1,21 +1,21 @@
-"""uvicorn's h11 protocol with a time limit for every state that a connection can be in.
+"""uvicorn's h11 protocol with a time limit for every state of a connection.
 
-    state      it is                                                      too long → what happens
-    HEAD       fresh, or some of a request's head has come                head_s → 408, then LEAVING
-    BUSY       a request is being answered                                the endpoint's own limits
-    STUCK      answered, but the client reads none of it                  stall_s → reset
-    UNREAD     answered before all of the request had come                linger_s → closed
-    IDLE       kept for the next request                                  keep_alive_s → closed
-    LEAVING    to be closed: what still comes is thrown away              linger_s → closed
-    CLOSING    closed, but for what is still to be sent                   stall_s → reset
+    state      the connection is                                      after the limit
+    HEAD       new, or a part of a request's head has arrived         head_s: 408, then LEAVING
+    BUSY       waiting for a response                                 limits of the endpoint
+    STUCK      sending a response of which the client reads nothing   stall_s: reset
+    UNREAD     past its response, but not the rest of the request     linger_s: closed
+    IDLE       kept open for the next request                         keep_alive_s: closed
+    LEAVING    about to close; further bytes are dropped              linger_s: closed
+    CLOSING    closed, except for bytes that are still to be sent     stall_s: reset
 
-Once in a pulse a connection sees in which state it is; being in the same one for longer than its limit ends it.
-Refused bytes get an answer: 400 for what is no HTTP, 431 for too long a head, 408 for too slow a one, in the dialect of
-the path as far as that came through. After an answer to half a request the server goes on reading for a moment, because
-closing a socket on unread bytes would reset the connection and could take the answer with it (RFC 9112, section 9.6).
+A timer of each connection checks its state once in ``pulse_s``. Refused requests get a response in the API protocol of
+their path, if that is known: 400 for bytes that are not HTTP, 431 for a head that is too long, 408 for one that is too
+slow. After a response to an incomplete request the server reads on for a moment: closing a socket with unread bytes
+resets the connection, which could destroy the response (RFC 9112, section 9.6).
 
-A client that closes its side while it waits for an answer has left: its request is cancelled. It cannot be told from
-one that only closed half, so a half-closed request is told so in a 400 if nothing was sent yet.
+A client that closes its side before the response has disconnected: its request is cancelled. A client that only closed
+the sending half looks the same, so it gets a 400 if nothing was sent yet.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
 OPEN_PATHS: Final = frozenset({"/health", "/ready"})
-"""What is told to everybody, without a key and however full the server is."""
+"""Paths that need no key and are served beyond the connection limit."""
 PROGRESS_BYTES: Final = 4096
-"""A client reads as long as this much leaves the buffer within ``stall_s``."""
+"""A client that reads at least this within ``stall_s`` is not stuck."""
 YIELDING_S: Final = 1.0
-"""Idle connections of at least this age give way where there is no room."""
-LOOKED_AT: Final = 64
-"""So many connections are looked at for one that gives way: a flood of them shall not cost more than it brings."""
+"""Min idle time of a connection that may be closed for a new one."""
+MAX_CANDIDATES: Final = 64
+"""Connections that are considered to be closed for a new one, which bounds the cost of a new connection."""
 READS_PER_TURN: Final = 32
 """Reads and new connections in one turn of the event loop: a request takes some 0.3 ms to parse and start."""
 FULL_RETRY_S: Final = 2.0
 UNSENT_BYTES: Final = 32 << 10
-"""Most bytes that the kernel keeps unsent for a connection, and about as many in this process. By default the kernel
-would take megabytes of a stream that its client does not read, so the stream would keep its slot for minutes."""
+"""Max unsent bytes of a connection in the kernel, and about as many in this process. By default the kernel buffers
+megabytes of a stream that its client does not read, so the stream would keep its slot for minutes."""
 
 
 class ConnectionState(Enum):
-    """Where a connection stands; the table above."""
+    """The states of the table above."""
 
     HEAD = auto()
     BUSY = auto()
@@ -75,7 +75,7 @@ class ConnectionState(Enum):
 
 
 def protocol_class(limits: ConnectionLimits, refusals: Refusals) -> type[asyncio.Protocol]:
-    """The class that uvicorn makes of each connection: ``uvicorn.Config(http=protocol_class(…))``."""
+    """The class of connections for ``uvicorn.Config(http=…)``."""
 
     silent: dict[EdgeProtocol, None] = {}
     reads = ReadQueue()
@@ -97,7 +97,7 @@ def uvicorn_config(
     certificate: Path | None = None,
     private_key: Path | None = None,
 ) -> Config:
-    """How uvicorn serves ``app``. Nothing is taken from the environment, nor from what proxies say of clients."""
+    """uvicorn's configuration for ``app``. It ignores the environment and the forwarding headers of proxies."""
     return Config(
         app,
         host=host,
@@ -167,7 +167,7 @@ class ReadQueue:
 
 
 class EdgeProtocol(H11Protocol):
-    """One connection. ``silent`` are those of its server that have not sent a whole head yet, the oldest first."""
+    """One connection. ``silent`` has the server's connections without a whole head so far, the oldest first."""
 
     conn: BoundedConnection
     cycle: RequestResponseCycle | None  # type: ignore[assignment]  # it is None before the first request
@@ -191,7 +191,7 @@ class EdgeProtocol(H11Protocol):
         self._reads = reads
         self._waiting = b""
         self.conn = BoundedConnection(limits)
-        self.timeout_keep_alive = limits.keep_alive_s  # type: ignore[assignment]  # seconds, which may be parts of one
+        self.timeout_keep_alive = limits.keep_alive_s  # type: ignore[assignment]  # seconds, not only whole ones
         self._max_age = {
             ConnectionState.HEAD: limits.head_s,
             ConnectionState.STUCK: limits.stall_s,
@@ -219,7 +219,7 @@ class EdgeProtocol(H11Protocol):
         if len(self.connections) > self.limits.connections + self.limits.spare:
             self._socket.abort()
         self._since = self.loop.time()
-        self._pulse = self.loop.call_later(self.limits.pulse_s, self._look)
+        self._pulse = self.loop.call_later(self.limits.pulse_s, self._check_state)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._silent.pop(self, None)
@@ -254,17 +254,17 @@ class EdgeProtocol(H11Protocol):
                 self._silent.pop(self, None)
 
     def eof_received(self) -> None:
-        """Asyncio closes the transport after this; what was written goes out before."""
+        """Asyncio sends what was written and closes the transport after this."""
         self.parse_waiting()
         if self._leaving:
             return
         if self.conn.partial or self.conn.their_state is h11.SEND_BODY:
             self.refuse(UsageError("The connection was closed before the request was complete."))
-        elif self._waits_for_answer:
+        elif self._awaits_response:
             self.refuse(UsageError("The client disconnected before the response was sent."))
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's words, in place of the dialect's
-        """What uvicorn calls for every request that h11 refuses."""
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's text
+        """Called by uvicorn for every request that h11 refuses."""
         if self.conn.refused == HEADERS_TOO_LARGE:
             sizes = f"{self.limits.head_bytes // 1024} KiB in {self.limits.head_lines} lines"
             self.refuse(HeadError(f"The request head is longer than {sizes}."))
@@ -272,7 +272,7 @@ class EdgeProtocol(H11Protocol):
             self.refuse(UsageError("This is not a valid HTTP request."))
 
     def refuse(self, error: TwofoldError) -> None:
-        """Answers the request that is coming with ``error`` where nothing was answered yet, and lets the client go."""
+        """Sends ``error`` as the response if none has begun, and closes the connection."""
         request_id = new_request_id()
         answer = self.refusals.answer(error, self.conn.target, request_id)
         if self.cycle is not None:
@@ -291,7 +291,7 @@ class EdgeProtocol(H11Protocol):
         self._leave()
 
     def shutdown(self) -> None:
-        """The server ends: a request that is being answered may end too."""
+        """The server stops; a running request may finish."""
         if self._leaving or self.transport.is_closing():
             self.transport.close()
         else:
@@ -299,7 +299,7 @@ class EdgeProtocol(H11Protocol):
 
     @property
     def app(self) -> Any:
-        """The application that gets the next request; of uvicorn's own ASGI type."""
+        """The application for the next request, of uvicorn's own ASGI type."""
         return crowded(self._app, self.refusals) if self._beyond and self._full else self._app
 
     @app.setter
@@ -308,7 +308,7 @@ class EdgeProtocol(H11Protocol):
 
     @property
     def state(self) -> ConnectionState:
-        """Where the connection stands now."""
+        """The current state."""
         if self.transport.is_closing():
             return ConnectionState.CLOSING
         if self._leaving:
@@ -323,30 +323,31 @@ class EdgeProtocol(H11Protocol):
 
     @property
     def idle_s(self) -> float:
-        """How long nothing has come, where nothing is due; 0 otherwise."""
-        nothing = self.state is ConnectionState.IDLE or (self.state is ConnectionState.HEAD and not self.conn.partial)
-        return self.loop.time() - self._since if nothing else 0.0
+        """Seconds since the last bytes of a connection without a request; 0 for any other."""
+        state = self.state
+        idle = state is ConnectionState.IDLE or (state is ConnectionState.HEAD and not self.conn.partial)
+        return self.loop.time() - self._since if idle else 0.0
 
     @property
     def _full(self) -> bool:
         return len(self.connections) > self.limits.connections
 
     @property
-    def _waits_for_answer(self) -> bool:
+    def _awaits_response(self) -> bool:
         return self.cycle is not None and not self.cycle.response_started
 
-    def _look(self) -> None:
-        """The pulse: ends the connection if it was in the same state for too long."""
+    def _check_state(self) -> None:
+        """Ends the connection if it was in the same state for too long."""
         now = self.loop.time()
-        seen = (self.state, self._mark())
+        seen = (self.state, self._progress())
         if seen != self._seen:
             self._seen, self._since = seen, now
         elif now - self._since > self._max_age.get(seen[0], float("inf")):
             self._end(seen[0])
-        self._pulse = self.loop.call_later(self.limits.pulse_s, self._look)
+        self._pulse = self.loop.call_later(self.limits.pulse_s, self._check_state)
 
-    def _mark(self) -> int:
-        """Changes when the state is another one of the same name: another request, or some of an answer was read."""
+    def _progress(self) -> int:
+        """Changes with each request, and with the bytes that a client reads of a response."""
         if self.flow.write_paused:
             return self.transport.get_write_buffer_size() // PROGRESS_BYTES
         return self.conn.requests
@@ -360,14 +361,14 @@ class EdgeProtocol(H11Protocol):
             self._socket.close()
 
     def _close(self) -> None:
-        """What uvicorn gets for ``close``: a request of which not all has come is let go with care."""
+        """uvicorn's ``close``: reads on for a moment if the request is incomplete."""
         if self.conn.their_state is h11.SEND_BODY and not self._leaving:
             self._leave()
         else:
             self._socket.close()
 
     def _leave(self) -> None:
-        """Says good-bye, and reads on for a moment."""
+        """Closes the sending side, and reads on for a moment."""
         self._leaving = True
         self._unset_keepalive_if_required()
         self.flow.resume_reading()
@@ -375,8 +376,8 @@ class EdgeProtocol(H11Protocol):
             self.transport.write_eof()
 
     def _make_room(self) -> None:
-        """Closes the oldest connection that has sent no request yet, however young it is: who does send one does so at
-        once. Where there is none, the connection that has been idle for longest, of some."""
+        """Closes the oldest connection without a request, however young: clients send requests at once. Without one,
+        closes the connection that has been idle for longest, of MAX_CANDIDATES."""
         if self._silent:
             oldest_silent = next(iter(self._silent))
             del self._silent[oldest_silent]
@@ -384,17 +385,17 @@ class EdgeProtocol(H11Protocol):
             oldest_silent._socket.abort()
             return
         others = (other for other in self.connections if isinstance(other, EdgeProtocol) and other is not self)
-        oldest = max(islice(others, LOOKED_AT), key=lambda other: other.idle_s, default=None)
+        oldest = max(islice(others, MAX_CANDIDATES), key=lambda other: other.idle_s, default=None)
         if oldest is not None and oldest.idle_s >= YIELDING_S:
             self.connections.discard(oldest)
             oldest.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Upgrades are passed over, as RFC 9110, section 7.8, lets a server do; that needs no line in a log."""
+        """Upgrades are ignored, as RFC 9110, section 7.8, allows, without a line in the log."""
 
 
 class QuietLogger(logging.Logger):
-    """A logger that keeps faults of clients out of a server's log: whoever can connect could fill it."""
+    """A logger that keeps faults of clients out of the log, which any client could fill otherwise."""
 
     def __init__(self, parent: logging.Logger) -> None:
         super().__init__(parent.name, parent.getEffectiveLevel())
@@ -405,7 +406,7 @@ class QuietLogger(logging.Logger):
 
 
 class LingeringTransport:
-    """A transport that is closed in another way. What is called for each piece of an answer is called directly."""
+    """A transport with another ``close``. ``write``, which is called for each piece of a response, is direct."""
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
         self._transport = transport
@@ -417,7 +418,7 @@ class LingeringTransport:
 
 
 def crowded(app: ASGIApp, refusals: Refusals) -> ASGIApp:
-    """What a connection beyond the limit gets: a 503, but for the paths that tell whether the server lives."""
+    """The application for connections beyond the limit: a 503 except for OPEN_PATHS."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:

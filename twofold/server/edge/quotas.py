@@ -1,15 +1,15 @@
 """Quotas of keys: requests, tokens and bytes per minute, concurrent requests, KV tokens.
 
-Pure bookkeeping; ``now`` is an argument. Rates are token buckets that hold a minute's worth and fill evenly, so a
-burst up to the limit passes at once. A request goes through in this order:
+Pure bookkeeping; ``now`` is an argument. Rates are token buckets that hold a minute's worth and fill evenly, so a burst
+up to the limit passes at once. For each request:
 
-    visit = quotas.enter(name, quota, now, size)  takes one request and the bytes of its body, before that is read
-    visit.reserve(tokens, kv_tokens, now)         takes the most that it can use, before it runs
-    visit.leave(used_tokens, read_bytes, now)     gives back what it did not use; more than once does nothing
+    use = quotas.enter(name, quota, now, size)    takes one request and the bytes of its body, before that is read
+    use.reserve(tokens, kv_tokens, now)           takes the most that it can use, before it runs
+    use.leave(used_tokens, read_bytes, now)       returns what it did not use; further calls do nothing
 
-A body may be larger than a minute's worth: it is let in while nothing is owed, and the next one waits until it is paid.
-
-A key that is at rest with full buckets is forgotten, which is the same as never having been seen.
+A body may be larger than a minute's worth: it is admitted while the bucket is not below zero, and the next one waits
+until it is not.
+The account of a key that runs nothing and has full buckets is removed; a new one is equal.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from twofold.server.edge.refusals import Header
 
 MINUTE_S: Final = 60.0
 SLOT_RETRY_S: Final = 1.0
-"""When to come again for what comes back as other requests end, which nobody knows exactly."""
+"""Delay before a retry where a running request must end first; no one knows when."""
 SWEPT: Final = 2
-"""Keys that are looked at for being at rest with each request, so that there are never many."""
+"""Accounts that are checked for removal with each request, which bounds their number."""
+RATES: Final = {"requests": "requests_per_minute", "tokens": "tokens_per_minute", "bytes": "bytes_per_minute"}
+"""Buckets, and the fields of ``Quota`` that limit them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """Most of each that a key may use; None: no limit of its own.
+    """The limits of a key; None: unlimited.
 
     requests_per_minute  POST requests, and lines of batches
     tokens_per_minute    tokens that models read or generate
@@ -56,7 +58,7 @@ class Quota:
 
 
 class Bucket:
-    """A minute's worth of something, filling evenly. Levels may fall below zero by what is taken anyway."""
+    """A token bucket of one minute's worth. Its level may fall below zero."""
 
     def __init__(self, limit: int, now: float) -> None:
         self.limit = limit
@@ -64,54 +66,68 @@ class Bucket:
         self._at = now
 
     def level(self, now: float) -> float:
-        """What can be taken now."""
+        """The amount that can be taken now."""
         if now > self._at:
             self._level = min(self.limit, self._level + (now - self._at) * self.limit / MINUTE_S)
             self._at = now
         return self._level
 
     def take(self, amount: float, now: float) -> None:
-        """Takes an amount, or gives back a negative one; never above the limit."""
+        """Takes an amount; a negative one is returned, up to the limit."""
         self._level = min(self.limit, self.level(now) - amount)
 
     def wait_s(self, amount: float, now: float) -> float:
-        """Seconds until that much can be taken; 0 where it can be now."""
+        """Seconds until the amount can be taken; 0: now."""
         return max(0.0, (amount - self.level(now)) * MINUTE_S / self.limit)
 
 
 @dataclass(slots=True)
 class KeyQuota:
-    """What a key has left and has running."""
+    """The account of a key: its buckets by the names of ``RATES``, if limited, and what it runs."""
 
     name: str
     quota: Quota
-    requests: Bucket | None
-    tokens: Bucket | None
-    bytes: Bucket | None
+    buckets: dict[str, Bucket]
     running: int = 0
     kv_tokens: int = 0
 
     @classmethod
     def open(cls, name: str, quota: Quota, now: float) -> KeyQuota:
-        """An account that nothing was taken from."""
-        rates = (quota.requests_per_minute, quota.tokens_per_minute, quota.bytes_per_minute)
-        requests, tokens, data = (None if rate is None else Bucket(rate, now) for rate in rates)
-        return cls(name, quota, requests, tokens, data)
+        """A new account, with full buckets."""
+        limits = {rate: getattr(quota, field) for rate, field in RATES.items()}
+        return cls(name, quota, {rate: Bucket(limit, now) for rate, limit in limits.items() if limit is not None})
 
-    def rests(self, now: float) -> bool:
-        """Whether it is as if it had just been opened."""
-        buckets = (self.requests, self.tokens, self.bytes)
-        return not self.running and all(bucket is None or bucket.level(now) >= bucket.limit for bucket in buckets)
+    def unused(self, now: float) -> bool:
+        """Whether it equals a new one."""
+        return not self.running and all(bucket.level(now) >= bucket.limit for bucket in self.buckets.values())
+
+    def check(self, rate: str, amount: int, now: float) -> None:
+        """Raises QuotaError if the amount cannot be taken now."""
+        wait_s = self.buckets[rate].wait_s(amount, now) if rate in self.buckets else 0.0
+        if wait_s > 0:
+            raise _exceeded(f"{rate} a minute", self.buckets[rate].limit, wait_s)
+
+    def take(self, rate: str, amount: int, now: float) -> None:
+        """Takes an amount, if the rate is limited."""
+        if rate in self.buckets:
+            self.buckets[rate].take(amount, now)
 
     def headers(self, now: float) -> tuple[Header, ...]:
-        """The state of its rates, under the names that OpenAI gives them; what has no limit is left out."""
-        rates = ((b"requests", self.requests), (b"tokens", self.tokens), (b"bytes", self.bytes))
-        return tuple(header for what, bucket in rates for header in _rate_headers(what, bucket, now))
+        """The state of its limited rates, in OpenAI's headers."""
+        return tuple(
+            (f"x-ratelimit-{name}-{rate}".encode(), value)
+            for rate, bucket in self.buckets.items()
+            for name, value in (
+                ("limit", b"%d" % bucket.limit),
+                ("remaining", b"%d" % max(0, math.floor(bucket.level(now)))),
+                ("reset", b"%.3fs" % bucket.wait_s(bucket.limit, now)),
+            )
+        )
 
 
 @dataclass(slots=True)
 class QuotaUse:
-    """One request's share of its key's account. Made by ``Quotas.enter``."""
+    """What one request has taken from its key's account. Made by ``Quotas.enter``."""
 
     account: KeyQuota
     _bytes: int = 0
@@ -120,9 +136,9 @@ class QuotaUse:
     _left: bool = field(default=False)
 
     def reserve(self, tokens: int, kv_tokens: int, now: float) -> None:
-        """Takes the most tokens that the request can read and draw, and the most KV tokens that it can hold at once.
+        """Takes the most tokens that the request can read and generate, and the most KV tokens that it can hold.
 
-        Raises QuotaError where they are not there now, ParameterError where they never will be.
+        Raises QuotaError if they are not available now, ParameterError if they never will be.
         """
         account, quota = self.account, self.account.quota
         for name, amount, limit in (
@@ -137,32 +153,29 @@ class QuotaUse:
                 )
         if quota.kv_tokens is not None and account.kv_tokens + kv_tokens > quota.kv_tokens:
             raise _exceeded("KV tokens at a time", quota.kv_tokens, SLOT_RETRY_S)
-        if account.tokens is not None:
-            _check(account.tokens, "tokens a minute", tokens, now)
-            account.tokens.take(tokens, now)
+        account.check("tokens", tokens, now)
+        account.take("tokens", tokens, now)
         account.kv_tokens += kv_tokens
         self._tokens += tokens
         self._kv_tokens += kv_tokens
 
     def leave(self, used_tokens: int, read_bytes: int, now: float) -> None:
-        """Ends the request: what it held goes back, and of tokens and bytes those that it did not use."""
+        """Ends the request and returns its KV tokens, and the tokens and bytes that it did not use."""
         if self._left:
             return
         self._left = True
         self.account.running -= 1
         self.account.kv_tokens -= self._kv_tokens
-        if self.account.tokens is not None:
-            self.account.tokens.take(used_tokens - self._tokens, now)
-        if self.account.bytes is not None:
-            self.account.bytes.take(read_bytes - self._bytes, now)
+        self.account.take("tokens", used_tokens - self._tokens, now)
+        self.account.take("bytes", read_bytes - self._bytes, now)
 
     def headers(self, now: float) -> tuple[Header, ...]:
-        """x-ratelimit-* of its key, for the response."""
+        """``KeyQuota.headers``."""
         return self.account.headers(now)
 
 
 class Quotas:
-    """The accounts of all keys that are not at rest."""
+    """The accounts of all keys in use."""
 
     def __init__(self) -> None:
         self._accounts: dict[str, KeyQuota] = {}
@@ -171,57 +184,39 @@ class Quotas:
         return len(self._accounts)
 
     def enter(self, name: str, quota: Quota, now: float, size: int = 0) -> QuotaUse:
-        """Lets a request of the key ``name`` in, whose body has ``size`` bytes, 0 where that is not known yet.
-
-        Raises QuotaError where its share is used up.
-        """
+        """Admits a request of the key ``name`` with a body of ``size`` bytes, 0 if unknown. Raises QuotaError."""
         self._sweep(now)
         account = self._account(name, quota, now)
         if quota.concurrent is not None and account.running >= quota.concurrent:
             raise _exceeded("requests at a time", quota.concurrent, SLOT_RETRY_S)
-        if account.bytes is not None:
-            _check(account.bytes, "bytes a minute", min(size or 1, account.bytes.limit), now)
-        if account.requests is not None:
-            _check(account.requests, "requests a minute", 1, now)
-            account.requests.take(1, now)
-        if account.bytes is not None:
-            account.bytes.take(size, now)
+        account.check("bytes", min(size or 1, quota.bytes_per_minute or 1), now)
+        account.check("requests", 1, now)
+        account.take("requests", 1, now)
+        account.take("bytes", size, now)
         account.running += 1
         return QuotaUse(account, size)
 
     def headers(self, name: str, now: float) -> tuple[Header, ...]:
-        """x-ratelimit-* of a key, for a refusal; nothing where it is at rest."""
+        """``KeyQuota.headers`` of a key; none without an account."""
         account = self._accounts.get(name)
         return () if account is None else account.headers(now)
 
     def _account(self, name: str, quota: Quota, now: float) -> KeyQuota:
-        """The key's account; a changed quota opens a new one that goes on with what runs."""
+        """The key's account, with new buckets after a change of its quota."""
         account = self._accounts.pop(name, None)
         if account is None:
             account = KeyQuota.open(name, quota, now)
         elif account.quota != quota:
-            _change(account, quota, now)
+            account.quota, account.buckets = quota, KeyQuota.open(name, quota, now).buckets
         self._accounts[name] = account
         return account
 
     def _sweep(self, now: float) -> None:
-        """Forgets the accounts that were used longest ago, where they are at rest."""
+        """Removes the least recently used accounts if they are unused."""
         for name in list(islice(self._accounts, SWEPT)):
             account = self._accounts.pop(name)
-            if not account.rests(now):
-                self._accounts[name] = account  # at the end: others are looked at next time
-
-
-def _change(account: KeyQuota, quota: Quota, now: float) -> None:
-    fresh = KeyQuota.open(account.name, quota, now)
-    account.quota, account.requests, account.tokens, account.bytes = quota, fresh.requests, fresh.tokens, fresh.bytes
-
-
-def _check(bucket: Bucket, what: str, amount: int, now: float) -> None:
-    """Raises QuotaError where that much cannot be taken now."""
-    wait_s = bucket.wait_s(amount, now)
-    if wait_s > 0:
-        raise _exceeded(what, bucket.limit, wait_s)
+            if not account.unused(now):
+                self._accounts[name] = account  # at the end: others are checked next time
 
 
 def _exceeded(what: str, limit: int, retry_after_s: float) -> QuotaError:
@@ -229,14 +224,4 @@ def _exceeded(what: str, limit: int, retry_after_s: float) -> QuotaError:
         f"The key's limit of {limit:,} {what} is reached.",
         retry_after_s=retry_after_s,
         hint=f"Try again in {math.ceil(retry_after_s)} s.",
-    )
-
-
-def _rate_headers(what: bytes, bucket: Bucket | None, now: float) -> tuple[Header, ...]:
-    if bucket is None:
-        return ()
-    return (
-        (b"x-ratelimit-limit-" + what, b"%d" % bucket.limit),
-        (b"x-ratelimit-remaining-" + what, b"%d" % max(0, math.floor(bucket.level(now)))),
-        (b"x-ratelimit-reset-" + what, b"%.3fs" % bucket.wait_s(bucket.limit, now)),
     )

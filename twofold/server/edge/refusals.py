@@ -27,7 +27,7 @@ class RawResponse:
 
     @classmethod
     def of(cls, status: int, body: bytes, extra: Iterable[Header] = (), kind: bytes = b"application/json") -> Self:
-        """With the headers of its content, and ``extra`` ones."""
+        """A response with the headers of its content, and ``extra`` ones."""
         return cls(status, ((b"content-type", kind), (b"content-length", b"%d" % len(body)), *extra), body)
 
     async def send(self, send: Send) -> None:
@@ -37,7 +37,7 @@ class RawResponse:
 
 
 class HeadError(TwofoldError):
-    """The head of a request is longer than the server takes."""
+    """The head of a request is too long."""
 
     exit_code = 2
     status = 431
@@ -61,7 +61,7 @@ def error_response(dialect: Dialect, error: TwofoldError, request_id: str, extra
 
 
 def error_headers(error: TwofoldError) -> tuple[Header, ...]:
-    """What an error says in headers: when to come again, which methods there are, how to show a key."""
+    """Headers of an error: the delay before a retry, the allowed methods, or the authentication scheme."""
     if isinstance(error, QuotaError | BusyError):
         return retry_headers(error.retry_after_s)
     if isinstance(error, MethodError):
@@ -72,6 +72,6 @@ def error_headers(error: TwofoldError) -> tuple[Header, ...]:
 
 
 def retry_headers(seconds: float) -> tuple[Header, ...]:
-    """When to come again, in whole seconds from 1 to 120, and in milliseconds for OpenAI's clients."""
+    """The delay before a retry, in whole seconds from 1 to 120, and in milliseconds for OpenAI's clients."""
     bounded = min(max(seconds, 0.001), MAX_RETRY_AFTER_S)
     return ((b"retry-after", b"%d" % math.ceil(bounded)), (b"retry-after-ms", b"%d" % math.ceil(bounded * 1000)))
