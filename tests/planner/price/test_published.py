@@ -11,15 +11,15 @@ from typing import Any, Final
 import pytest
 
 from twofold.observe.accounting.bill import TokenUsage, token_lines, total_of
-from twofold.planner.price.catalog import MAKERS, Catalog, read_table
-from twofold.planner.price.rates import ApiModel, Tier
+from twofold.planner.price.catalog import Catalog, read_table
+from twofold.planner.price.rates import MAKERS, ApiModel, Tier
 
 genai_prices = pytest.importorskip("genai_prices", reason="needs genai-prices")
 
 from genai_prices.data import providers  # noqa: E402 - where it is installed
 
 from tests.planner.price.make_table import write  # noqa: E402
-from twofold.planner.price.published import read_published  # noqa: E402
+from twofold.planner.price.catalog import read_published  # noqa: E402
 
 USAGES: Final = (
     TokenUsage(fresh=1_000, output=100),

@@ -105,7 +105,7 @@ class Distributions:
         return metric
 
 
-class _Numbers:
+class _Single:
     """One number per series."""
 
     make: type[CounterMetricFamily | GaugeMetricFamily]
@@ -118,7 +118,7 @@ class _Numbers:
         return Values(self._family, list(self._series.items()), self.make)
 
 
-class Counter(_Numbers):
+class Counter(_Single):
     """A number that only grows."""
 
     make = CounterMetricFamily
@@ -128,7 +128,7 @@ class Counter(_Numbers):
         self._series[labels] = self._series.get(labels, 0.0) + amount
 
 
-class Gauge(_Numbers):
+class Gauge(_Single):
     """A number that is set."""
 
     make = GaugeMetricFamily

@@ -98,7 +98,7 @@ class RequestMetricsObserver:
 
     def __init__(self, instruments: Instruments, recent: Recent, objectives: Mapping[str, Objective]) -> None:
         self._http = _Http(instruments)
-        self._work = _Work(instruments)
+        self._work = _TokensAndTimes(instruments)
         self._tenants = _Tenants(instruments)
         self._goodput = GoodputMetrics(instruments, objectives)
         self._recent = recent
@@ -172,7 +172,7 @@ class _Http:
             self._cache.add(1, served.model, ENGINE, "hit" if served.cached_answer else "miss")
 
 
-class _Work:
+class _TokensAndTimes:
     """Tokens and latencies of a model's requests, and the least time they could have taken."""
 
     def __init__(self, instruments: Instruments) -> None:

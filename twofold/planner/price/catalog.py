@@ -23,10 +23,8 @@ from itertools import takewhile
 from typing import Any, Final
 
 from twofold.core.errors import ModelNotFoundError, closest_match
-from twofold.planner.price.rates import RATE_KINDS, ApiModel, PriceList, Rate, RateKind, Tier
+from twofold.planner.price.rates import MAKERS, RATE_KINDS, ApiModel, PriceList, Rate, RateKind, Tier
 
-MAKERS: Final = ("anthropic", "openai", "google")
-"""Providers that sell their own models come first where a name has no provider."""
 _DATE: Final = re.compile(r"-(latest|\d{8}|\d{4}-\d{2}-\d{2})$")
 
 
@@ -121,9 +119,14 @@ def known_catalog() -> Catalog:
     """Prices of genai-prices if it is installed (the extra ``plan``), else of the table."""
     if find_spec("genai_prices") is None:
         return read_table()
-    from twofold.planner.price.published import read_published  # noqa: PLC0415 - start-up time
-
     return read_published()
+
+
+def read_published() -> Catalog:
+    """Prices of genai-prices, which must be installed."""
+    from twofold.planner.price import published  # noqa: PLC0415 - start-up time
+
+    return catalog_of(published.published_models(), published.published_source(), None, published.published_key)
 
 
 def read_table() -> Catalog:

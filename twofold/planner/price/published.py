@@ -12,20 +12,24 @@ from typing import Any, Final
 from genai_prices.data import providers
 from genai_prices.data_snapshot import DataSnapshot
 
-from twofold.planner.price.catalog import MAKERS, Catalog, catalog_of
-from twofold.planner.price.rates import RATE_KINDS, TIERS, ApiModel, PriceList, Rate, RateKind, Tier
+from twofold.planner.price.rates import MAKERS, RATE_KINDS, TIERS, ApiModel, PriceList, Rate, RateKind, Tier
 
 _CONTEXTS: Final = ("processing", "service_tier", "speed")
 """Fields of a request that name its tier, in genai-prices."""
 
 
-def read_published() -> Catalog:
+def published_source() -> str:
+    """The name and version of the package."""
+    return f"genai-prices {version('genai-prices')}"
+
+
+def published_models() -> Iterator[ApiModel]:
     """Every model that genai-prices has text prices of."""
     models = (_model(provider.id, model) for provider in providers for model in provider.models)
-    return catalog_of((each for each in models if each.lists), f"genai-prices {version('genai-prices')}", None, _guess)
+    return (each for each in models if each.lists)
 
 
-def _guess(name: str) -> str | None:
+def published_key(name: str) -> str | None:
     """The key of a name by genai-prices' own rules, which know what providers call their models."""
     provider, _, rest = name.rpartition("/")
     snapshot = DataSnapshot(providers=providers, from_auto_update=False)

@@ -23,6 +23,8 @@ Tier = Literal["default", "batch", "flex", "priority", "fast"]
 
 RATE_KINDS: Final[tuple[RateKind, ...]] = get_args(RateKind)
 TIERS: Final[tuple[Tier, ...]] = get_args(Tier)
+MAKERS: Final = ("anthropic", "openai", "google")
+"""Providers that sell their own models come first where a name has no provider."""
 _WIDER: Final[Mapping[RateKind, RateKind]] = {
     "cache_write_5m": "cache_write",
     "cache_write_1h": "cache_write",
