@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol, TypeAlias
 
 from twofold.bench.load.base import Ask, PromptMessage
@@ -15,10 +15,8 @@ Reply: TypeAlias = tuple[int, Mapping[str, str], bytes]
 """Status, headers (names in lower case) and body."""
 
 
-class Exchange(Protocol):
-    """Sends one request outside of a load. Raises NetworkError without a response."""
-
-    def __call__(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], /) -> Reply: ...
+Exchange: TypeAlias = Callable[[str, str, bytes | None, Mapping[str, str]], Reply]
+"""Sends one request (method, path, body, headers) outside of a load. Raises NetworkError without a response."""
 
 
 class TokenCounter(Protocol):

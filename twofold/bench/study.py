@@ -23,8 +23,7 @@ from twofold.bench.record import RunRecord
 from twofold.bench.report.document import SCHEMA, Document, Run, Target
 from twofold.bench.report.gather import machine_of_this, public_url, run_of
 from twofold.bench.report.live import Goal
-from twofold.bench.search.rate import LoadRunner, SearchOptions, SearchResult, find_rate
-from twofold.bench.search.sweep import sweep
+from twofold.bench.search.rate import LoadRunner, SearchOptions, SearchResult, find_rate, sweep
 from twofold.bench.search.trial import Aim, Trial
 from twofold.bench.session import MakeLoad, Session, Setup, described
 from twofold.core.errors import ParameterError

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twofold.bench.load.base import Shared
-from twofold.bench.load.draws import BLOCK, Draws, RandomStream
-from twofold.bench.load.lengths import Fixed, Uniform
+from twofold.bench.load.lengths import BLOCK, Draws, Fixed, RandomStream, Uniform
 from twofold.bench.load.requests import RandomRequests, SharedPrefix
 from twofold.core.errors import ParameterError
 

@@ -1,4 +1,4 @@
-"""Distributions of lengths (tokens, whole numbers from 1) and of pauses (seconds from 0), and the texts that name them.
+"""Random lengths (tokens, whole numbers from 1) and pauses (seconds from 0): distributions, their texts, and seeds.
 
 Lengths:
 
@@ -13,21 +13,80 @@ Lengths:
 maximum, so their mean can differ a little from the given one.
 
 Pauses: ``2``, ``1-3`` (uniform), ``exp:2`` (exponential, by its mean), ``lognormal:2,0.5``.
+
+Values of a seed do not depend on the order of access: they are sampled in blocks, each with its own generator, seeded
+with the seed, the stream and the number of the block. So the length of request 5000 does not depend on earlier
+accesses, and two loads that differ only in their arrivals have the same lengths.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from enum import IntEnum
 from functools import partial
-from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, TypeVar
+from itertools import count
+from typing import Any, ClassVar, Final, Generic, Literal, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twofold.bench.load.checks import MAX_SECONDS, MAX_TOKENS, above_zero, number, whole
 from twofold.core.errors import ParameterError, closest_match, describe_name
+
+T = TypeVar("T", int, float)
+
+BLOCK: Final = 1024
+"""Values sampled at once."""
+
+_MAX_BLOCKS: Final = 4
+
+Draw: TypeAlias = Callable[[np.random.Generator, int], NDArray[Any]]
+"""Samples the given number of values."""
+
+
+class RandomStream(IntEnum):
+    """Purposes of random values. The numbers determine the values of a seed: they never change."""
+
+    ARRIVALS = 0
+    INPUT = 1
+    OUTPUT = 2
+    GROUPS = 3
+    TURNS = 4
+    SESSIONS = 5
+
+
+def generator(seed: int, stream: RandomStream, index: int) -> np.random.Generator:
+    """The generator of a block, or of a session, of a stream."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(stream, index)))
+
+
+class Draws(Generic[T]):
+    """The values of one stream; keeps the last blocks. Raises ParameterError for an invalid seed."""
+
+    def __init__(self, seed: int, stream: RandomStream, draw: Draw) -> None:
+        self._seed = whole("seed", seed, 0, 2**63 - 1)
+        self._stream = stream
+        self._draw = draw
+        self._blocks: dict[int, list[T]] = {}
+
+    def __getitem__(self, index: int) -> T:
+        return self._block(index // BLOCK)[index % BLOCK]
+
+    def __iter__(self) -> Iterator[T]:
+        for block in count():
+            yield from self._block(block)
+
+    def _block(self, number: int) -> list[T]:
+        found = self._blocks.get(number)
+        if found is None:
+            if len(self._blocks) == _MAX_BLOCKS:
+                del self._blocks[next(iter(self._blocks))]
+            drawn = self._draw(generator(self._seed, self._stream, number), BLOCK)
+            found = self._blocks[number] = cast("list[T]", drawn.tolist())
+        return found
+
 
 Parsed = TypeVar("Parsed")
 
@@ -229,10 +288,6 @@ def _parse(
         raise ParameterError(f"{param} {describe_name(text)} is not a valid {noun}.", param=param, hint=forms) from None
 
 
-def _simple(values: Sequence[str]) -> Lengths:
-    return Uniform(int(values[0]), int(values[1])) if len(values) > 1 else Fixed(int(values[0]))
-
-
 def _around(values: Sequence[str]) -> Lengths:
     middle, share = values
     half = number("the range ratio", float(share), 0, 1) * int(middle)
@@ -251,7 +306,7 @@ def _pauses(kind: PauseKind, values: Sequence[str]) -> Pauses:
 
 
 _LENGTHS: Final[Mapping[str, Callable[[Sequence[str]], Lengths]]] = {
-    "": _simple,
+    "": lambda values: Uniform(*map(int, values)) if len(values) > 1 else Fixed(int(values[0])),
     "uniform": _around,
     "normal": partial(_bell, Normal),
     "lognormal": partial(_bell, LogNormal),

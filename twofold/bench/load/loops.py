@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 from twofold.bench.load.base import FAILURES, Ask, EndedRequest
 from twofold.bench.load.checks import MAX_RATE, MAX_REQUESTS, MAX_SECONDS, above_zero, an_end, before, number, whole
-from twofold.bench.load.draws import Draws, RandomStream
+from twofold.bench.load.lengths import Draws, RandomStream
 from twofold.bench.load.requests import RandomRequests
 from twofold.core.errors import ParameterError, describe_name, did_you_mean
 

@@ -60,33 +60,25 @@ class LoadPlan:
 
         Raises ParameterError without a rate and a concurrency, and for invalid values.
         """
-        if self.rate is None and self.concurrency is None:
-            raise ParameterError(
-                "A load needs a rate or a concurrency.",
-                param="rate",
-                hint="Give --rate 2 (open loop), --concurrency 8 (closed loop) or --trace FILE.",
-            )
-        return self._sessions(prompt, seed) if self.multi_turn else self._single(seed)
-
-    def _single(self, seed: int) -> Load:
-        asks = RandomRequests(self.input_tokens, self.output_tokens, seed=seed, shared=self.shared, fields=self.fields)
+        end, fields, shared = self.until_s, self.fields, self.shared
         if self.rate is not None:
-            return OpenLoop(self._arrivals(self.rate), asks, self.until_s, self.requests, self.concurrency)
-        assert self.concurrency is not None
-        return ClosedLoop(self.concurrency, asks, duration_s=self.until_s, requests=self.requests, ramp_s=self.ramp_s)
-
-    def _sessions(self, prompt: Prompt, seed: int) -> Load:
-        shape = Shape(
-            self.turns, self.input_tokens, self.output_tokens, self.pauses, shared=self.shared, fields=self.fields
-        )
-        return Sessions(
-            Held(self.concurrency or 0, self.ramp_s) if self.rate is None else self._arrivals(self.rate),
-            Conversations(shape, seed=seed),
-            prompt,
-            duration_s=self.until_s,
-            sessions=self.requests,
-            max_open=self.concurrency,
-        )
-
-    def _arrivals(self, rate: float) -> Arrivals:
-        return Arrivals(rate, self.kind, self.burstiness)  # type: ignore[arg-type]
+            arrivals = Arrivals(self.rate, self.kind, self.burstiness)  # type: ignore[arg-type]
+        elif self.concurrency is None:
+            hint = "Give --rate 2 (open loop), --concurrency 8 (closed loop) or --trace FILE."
+            raise ParameterError("A load needs a rate or a concurrency.", param="rate", hint=hint)
+        clients = self.concurrency or 0
+        if self.multi_turn:
+            shape = Shape(self.turns, self.input_tokens, self.output_tokens, self.pauses, shared=shared, fields=fields)
+            opens = Held(clients, self.ramp_s) if self.rate is None else arrivals
+            return Sessions(
+                opens,
+                Conversations(shape, seed=seed),
+                prompt,
+                duration_s=end,
+                sessions=self.requests,
+                max_open=self.concurrency,
+            )
+        asks = RandomRequests(self.input_tokens, self.output_tokens, seed=seed, shared=shared, fields=fields)
+        if self.rate is None:
+            return ClosedLoop(clients, asks, duration_s=end, requests=self.requests, ramp_s=self.ramp_s)
+        return OpenLoop(arrivals, asks, end, self.requests, self.concurrency)

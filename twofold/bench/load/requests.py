@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from twofold.bench.load.base import Ask, Shared
 from twofold.bench.load.checks import MAX_TOKENS, number, whole
-from twofold.bench.load.draws import Draws, RandomStream
-from twofold.bench.load.lengths import Lengths
+from twofold.bench.load.lengths import Draws, Lengths, RandomStream
 from twofold.core.errors import ParameterError
 
 

@@ -24,8 +24,7 @@ from twofold.bench.load.base import (
     history_after,
 )
 from twofold.bench.load.checks import MAX_REQUESTS, MAX_SECONDS, an_end, before, number, whole
-from twofold.bench.load.draws import Draws, RandomStream, generator
-from twofold.bench.load.lengths import Lengths, Pauses
+from twofold.bench.load.lengths import Draws, Lengths, Pauses, RandomStream, generator
 from twofold.bench.load.loops import PAUSE_S, Arrivals
 from twofold.bench.load.requests import SharedPrefix
 from twofold.core.errors import ParameterError
@@ -70,11 +69,8 @@ class Shape:
 
     def __post_init__(self) -> None:
         if self.turns.most > MAX_TURNS:
-            raise ParameterError(
-                f"A session may have {MAX_TURNS} turns, but {self.turns.most} could be drawn.",
-                param="turns",
-                hint="Give a maximum as third number: lognormal:5,1,20.",
-            )
+            message = f"A session may have {MAX_TURNS} turns, but {self.turns.most} could be drawn."
+            raise ParameterError(message, param="turns", hint="Give a maximum as third number: lognormal:5,1,20.")
 
     def describe(self) -> Mapping[str, Any]:
         return {
@@ -109,7 +105,10 @@ class Conversations:
         pieces: tuple[Shared, ...] = ()
         if shape.shared is not None:
             pieces = shape.shared.pieces(int(shape.shared.draw(rng, 1)[0]), first)
-        return SessionPlan(session, self._index(session), (first, *new[1:]), tuple(output), (0.0, *pauses[1:]), pieces)
+        while len(self._first) <= session:
+            self._first.append(self._first[-1] + self._turns[len(self._first) - 1])
+        inputs, waits = (first, *new[1:]), (0.0, *pauses[1:])
+        return SessionPlan(session, self._first[session], inputs, tuple(output), waits, pieces)
 
     def ask(self, plan: SessionPlan, turn: int, due_s: float, history: tuple[PromptMessage, ...] = ()) -> Ask:
         """The request of a turn. Requests are numbered session after session."""
@@ -124,12 +123,6 @@ class Conversations:
             turn=turn,
             fields=self._shape.fields,
         )
-
-    def _index(self, session: int) -> int:
-        known = self._first
-        while len(known) <= session:
-            known.append(known[-1] + self._turns[len(known) - 1])
-        return known[session]
 
 
 @dataclass(frozen=True, slots=True)

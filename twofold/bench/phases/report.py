@@ -121,7 +121,8 @@ class MeasuredCase(Generic[OfCase]):
 
     def details(self) -> dict[str, Any]:
         """What only rows of this kind have, for JSON."""
-        return {}
+        own = {name: value for name, value in asdict(self).items() if name not in ("case", "seconds", "step")}
+        return {{"cached": "cached_tokens", "steps": "step_count"}.get(name, name): own[name] for name in own}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +130,6 @@ class PrefillRow(MeasuredCase[Prefill]):
     """``steps`` are those of one prompt."""
 
     steps: int
-
-    def details(self) -> dict[str, Any]:
-        return {"step_count": self.steps}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +139,6 @@ class PrefixRow(MeasuredCase[Prefix]):
     miss: Spread
     cached: int
 
-    def details(self) -> dict[str, Any]:
-        return {"miss": asdict(self.miss), "cached_tokens": self.cached}
-
 
 @dataclass(frozen=True, slots=True)
 class DecodeRow(MeasuredCase[Decode]):
@@ -151,9 +146,6 @@ class DecodeRow(MeasuredCase[Decode]):
 
     p99_s: float
     steps: int
-
-    def details(self) -> dict[str, Any]:
-        return {"p99_s": self.p99_s, "step_count": self.steps}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +168,7 @@ class MixedRow(MeasuredCase[Mixed]):
         return self.seconds.median / self.alone.median
 
     def details(self) -> dict[str, Any]:
-        spreads = {"alone": asdict(self.alone), "slower": self.slower, "ttft": asdict(self.ttft)}
-        return {**spreads, "step_count": self.steps}
+        return MeasuredCase.details(self) | {"slower": self.slower}
 
 
 Row: TypeAlias = PrefillRow | PrefixRow | DecodeRow | MixedRow

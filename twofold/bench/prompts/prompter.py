@@ -62,7 +62,7 @@ class Prompter:
         self._seed = seed & _MASK
         self._units = np.array(recipe.units.texts, dtype=object)
         self._places = np.random.default_rng((self._seed, 0)).permutation(len(self._units))
-        self._shared = lru_cache(_CACHED)(self._make_shared)
+        self._shared = lru_cache(_CACHED)(lambda key, count: "".join(self._drawn((self._seed, 1, key & _MASK), count)))
 
     def with_seed(self, seed: int) -> Prompter:
         """A prompter for another run, with other prompts."""
@@ -98,19 +98,13 @@ class Prompter:
             count = min(self._room(piece.tokens), room)
             parts.append(self._shared(piece.key, count))
             room -= count
-        parts.append(self._own(ask.index, room))
-        return (*ask.history, PromptMessage("user", "".join(parts)))
+        own = self._spelled(ask.index) + self._drawn((self._seed, 2, ask.index & _MASK), room)
+        return (*ask.history, PromptMessage("user", "".join(parts + own[:room])))
 
     def _room(self, tokens: int) -> int:
         """The number of units with that many tokens."""
         each = self.recipe.units.each
         return max(tokens if each == 1.0 else round(tokens / each), 0)
-
-    def _make_shared(self, key: int, count: int) -> str:
-        return "".join(self._drawn((self._seed, 1, key & _MASK), count))
-
-    def _own(self, index: int, count: int) -> str:
-        return "".join((self._spelled(index) + self._drawn((self._seed, 2, index & _MASK), count))[:count])
 
     def _spelled(self, index: int) -> list[str]:
         """The index in as many digits as ``INDEXES`` needs; the digits are units, permuted by the seed."""
@@ -140,9 +134,13 @@ def make_prompter(counter: TokenCounter | None, *, chat: bool, seed: int) -> Pro
         return Prompter(Recipe(units, 1, 1, chat, "not counted; one word is taken as one token", exact=False), seed)
     later = _later(counter, units) if chat else 0
     recipe = Recipe(units, units.start, units.start if later is None else later, chat, counter.source, units.exact)
-    if recipe.exact and not _is_exact(Prompter(recipe, seed), counter):
-        recipe = dataclasses.replace(recipe, exact=False)
-    return Prompter(recipe, seed)
+    prompter = Prompter(recipe, seed)
+    if recipe.exact:  # except for trial prompts that are too short for the template
+        asks = [ask for ask in TRIALS if ask.input_tokens >= prompter.enough_tokens]
+        counts = [(counter.count(prompter(ask)), ask.input_tokens) for ask in asks]
+        exact = [count == asked for count, asked in counts if count is not None]
+        prompter.recipe = dataclasses.replace(recipe, exact=bool(exact) and all(exact))
+    return prompter
 
 
 def _later(counter: TokenCounter, units: Units) -> int | None:
@@ -153,11 +151,3 @@ def _later(counter: TokenCounter, units: Units) -> int | None:
     if first is None or second is None:
         return None
     return max(second - first - 1 - round(16 * units.each), 0)
-
-
-def _is_exact(prompter: Prompter, counter: TokenCounter) -> bool:
-    """Whether trial prompts have exact lengths, except those that the server has no room for."""
-    asks = [ask for ask in TRIALS if ask.input_tokens >= prompter.enough_tokens]
-    counts = [(counter.count(prompter(ask)), ask.input_tokens) for ask in asks]
-    exact = [count == asked for count, asked in counts if count is not None]
-    return bool(exact) and all(exact)

@@ -1,7 +1,9 @@
-"""Makes parts of the document from records."""
+"""Makes parts of the document from records, and CSV from the document."""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import platform
 from collections.abc import Mapping, Sequence
@@ -12,13 +14,19 @@ import numpy as np
 
 from twofold.bench.metrics.requests import MeasurementRule, RequestFigures, request_figures
 from twofold.bench.record import UNKNOWN, RecordedResponse, RequestSample, RunRecord
-from twofold.bench.report.document import ClientMachine, Microseconds, Request, Run
+from twofold.bench.report.document import ClientMachine, Document, Microseconds, Request, Run
 from twofold.host.cpu import read_cpu
 from twofold.host.memory import read_memory
 
 _MAX_TEXT: Final = 500
 _DIGITS: Final = 6
 _DIGITS_OF_TPOT: Final = 9
+_EXCLUDED: Final = frozenset({"gaps_us", "chunk_tokens"})
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+
+REQUEST_COLUMNS: Final = tuple(name for name in Request.__struct_fields__ if name not in _EXCLUDED)
+COLUMNS: Final = ("run", *REQUEST_COLUMNS)
+"""``run`` counts from 0."""
 
 
 def run_of(record: RunRecord, rule: MeasurementRule, summary: Mapping[str, Any], *, chunks: bool = True) -> Run:
@@ -113,3 +121,30 @@ def _value(name: str, value: Any) -> Any:
     if isinstance(value, float):
         return round(value, _DIGITS_OF_TPOT if name == "tpot_s" else _DIGITS) if math.isfinite(value) else None
     return value[:_MAX_TEXT] if isinstance(value, str) else value
+
+
+def to_csv(document: Document) -> str:
+    """A head and a row for each request, without chunks.
+
+    Spreadsheets treat texts that begin with ``= + - @``, a tab or a carriage return as formulas, and messages of
+    servers may be such texts: they get an apostrophe in front (OWASP, "CSV Injection").
+    """
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for place, run in enumerate(document.runs):
+        for request in run.requests:
+            writer.writerow([place, *(_cell(getattr(request, name)) for name in REQUEST_COLUMNS)])
+    return file.getvalue()
+
+
+def _cell(value: object) -> object:
+    """Empty for null; 0 and 1 for booleans; lines of a text joined, since some readers fail on line ends."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, str):
+        line = " ".join(value.replace("\x00", " ").splitlines())
+        return f"'{line}" if value.lstrip("\x00 \n").startswith(_FORMULA) else line
+    return value

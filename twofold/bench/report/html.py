@@ -93,7 +93,7 @@ def _body(document: Document) -> Iterator[str]:
     if several:
         yield _table("Runs", figures.run_titles(step), words.run_rows(document.runs, step))
     for place, run in enumerate(document.runs):
-        body = _verdict(words.verdict(run)) + _notes(run) + "".join(_run(run))
+        body = _verdict(words.verdict(run)) + "".join(_run(run))
         name = text(words.run_name(run, place, step))
         yield f"<details class=run><summary>{name}</summary>{body}</details>" if several else body
     yield from _foot(document)
@@ -102,15 +102,9 @@ def _body(document: Document) -> Iterator[str]:
 def _head(document: Document) -> Iterator[str]:
     target = document.target
     yield f"<header><p class=kind>twofold bench {text(document.command)}</p><h1>{text(target.model)}</h1>"
-    server = f", {text(target.server)}" if target.server else ""
-    yield f"<p class=where>{text(target.url)}, {text(target.endpoint)}{server}{_when(document)}</p></header>"
-
-
-def _when(document: Document) -> str:
-    if not document.runs:
-        return ""
-    began = time.gmtime(document.runs[0].began_unix)
-    return time.strftime(", %Y-%m-%d %H:%M UTC", began)
+    began = [time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(run.began_unix)) for run in document.runs[:1]]
+    where = [target.url, target.endpoint, *([target.server] if target.server else []), *began]
+    yield f"<p class=where>{', '.join(map(text, where))}</p></header>"
 
 
 def _verdict(sentences: Iterable[str]) -> str:
@@ -118,16 +112,16 @@ def _verdict(sentences: Iterable[str]) -> str:
     return f"<section class=verdict>{found}</section>" if found else ""
 
 
-def _notes(run: Run) -> str:
-    found = "".join(f"<li>{text(note)}</li>" for note in words.notes(run))
-    return f"<ul class=notes>{found}</ul>" if found else ""
-
-
 def _run(run: Run) -> Iterator[str]:
+    notes = "".join(f"<li>{text(note)}</li>" for note in words.notes(run))
+    yield f"<ul class=notes>{notes}</ul>" if notes else ""
     yield _table("Latency", words.LATENCY, words.latency_rows(run))
     yield _table("Rates", words.THROUGHPUT, words.rate_rows(run))
     yield _gallery(charts_of(run))
-    yield _timeline(run)
+    chart = timeline(run)
+    if chart is not None and chart.y.high is not None:
+        height = 60 + max(60.0, _TIMELINE_ROW * chart.y.high)
+        yield f"<figure class=wide>{svg(chart, width=1000, height=height)}</figure>"
     yield _table(
         "Errors", words.ERRORS[::-1], (row[::-1] for row in islice(words.error_rows(run), _MAX_ERRORS)), kind="words"
     )
@@ -135,35 +129,19 @@ def _run(run: Run) -> Iterator[str]:
     yield _facts("Counts", _counts(run))
 
 
-def _timeline(run: Run) -> str:
-    chart = timeline(run)
-    if chart is None or chart.y.high is None:
-        return ""
-    height = 60 + max(60.0, _TIMELINE_ROW * chart.y.high)
-    return f"<figure class=wide>{svg(chart, width=1000, height=height)}</figure>"
-
-
 def _counts(run: Run) -> dict[str, Any]:
-    names = ("measured", "requests", "concurrency", "tokens", "client", "mlperf")
-    found = {name: figures.look(run.summary, name) for name in names}
-    requests = found.get("requests")
+    found = {name: figures.look(run.summary, name) for name in ("measured", "concurrency", "tokens", "client")}
+    requests, verdicts = figures.look(run.summary, "requests"), figures.look(run.summary, "mlperf")
     if isinstance(requests, Mapping):
         found["requests"] = {name: value for name, value in requests.items() if name != "errors"}
-    verdicts = found.pop("mlperf")
-    if isinstance(verdicts, list | tuple):
-        found["mlperf"] = dict(_mlperf(verdicts))
+    verdicts = [each for each in verdicts if isinstance(each, Mapping)] if isinstance(verdicts, list | tuple) else []
+    results = {figures.look(each, "scenario", "name"): "met" if each.get("met") else "not met" for each in verdicts}
+    found["mlperf"] = {name: result for name, result in results.items() if isinstance(name, str)}
     itl = figures.look(run.summary, "itl")
     shares = ("several_share", "assumed_share", "merged", "empty", "pings")
     found["chunks"] = {name: figures.look(itl, name) for name in shares} if isinstance(itl, Mapping) else None
     found["misses"] = figures.look(run.summary, "goodput", "misses")
     return found
-
-
-def _mlperf(verdicts: Iterable[Any]) -> Iterator[tuple[str, str]]:
-    for each in verdicts:
-        name = figures.look(each, "scenario", "name") if isinstance(each, Mapping) else None
-        if isinstance(name, str):
-            yield name, "met" if each.get("met") else "not met"
 
 
 def _foot(document: Document) -> Iterator[str]:

@@ -47,7 +47,7 @@ class Measuring:
     ) -> None:
         from twofold.bench.metrics.goodput import Objectives  # noqa: PLC0415 - start-up time
         from twofold.bench.metrics.requests import MeasurementRule  # noqa: PLC0415
-        from twofold.bench.search.sweep import parse_rates  # noqa: PLC0415
+        from twofold.bench.search.rate import parse_rates  # noqa: PLC0415
 
         self.request, self.load, self.trace, self.options, self.output = request, load, trace, measure, output
         self.ignore_eos = ignore_eos if request.ignore_eos is None else request.ignore_eos
@@ -216,7 +216,7 @@ class Measuring:
 
 def write_document(document: Any, path: Path) -> None:
     """As its suffix says. ResourceError where the disk does not take it."""
-    from twofold.bench.report.csv import to_csv  # noqa: PLC0415
+    from twofold.bench.report.gather import to_csv  # noqa: PLC0415
     from twofold.bench.report.html import html  # noqa: PLC0415
 
     try:

@@ -19,14 +19,13 @@ from twofold.bench.load.base import (
     Ask,
     EndedRequest,
     Prompt,
-    PromptMessage,
     Shared,
     continues,
     ended_s,
     history_after,
 )
 from twofold.bench.load.checks import MAX_RATE, MAX_REQUESTS, MAX_SECONDS, above_zero, number, whole
-from twofold.bench.load.traces.trace import Extra, Later, Trace
+from twofold.bench.load.traces.trace import Extra, Trace
 from twofold.core.errors import ParameterError
 
 
@@ -53,11 +52,8 @@ class Part:
         end = len(trace) if self.until_s is None else int(np.searchsorted(since, self.until_s))
         rows = range(begin, end)[: self.requests]
         if not rows:
-            raise ParameterError(
-                f"{trace.path.name} has no request in that part of its {since[-1]:g} s.",
-                param="from",
-                hint="Choose an earlier start or a later end.",
-            )
+            message = f"{trace.path.name} has no request in that part of its {since[-1]:g} s."
+            raise ParameterError(message, param="from", hint="Choose an earlier start or a later end.")
         return rows
 
 
@@ -104,11 +100,16 @@ class TraceReplay:
         self._rows = self._part.rows(trace)
         self._speed = self._speed_of(trace.at_s[self._rows[-1]] - trace.at_s[self._rows[0]])
         self._named_again = _named_again(trace, self._rows)
-        self._later = {session: trace.later[session] for session in self._sessions() if session in trace.later}
+        selected = [extra for row, extra in trace.extras.items() if row in self._rows]
+        sessions = [extra.session for extra in selected if extra.session is not None]
+        self._later = {session: trace.later[session] for session in sessions if session in trace.later}
         self._first_later = dict(
             zip(self._later, accumulate(map(len, self._later.values()), initial=len(self._rows)), strict=False)
         )
-        self._check_scaled()
+        selected += [turn.extra for turns in self._later.values() for turn in turns]
+        if self._scale.input != 1 and any(extra.messages is not None for extra in selected):
+            message = f"{trace.path.name} contains prompt texts, whose length cannot be scaled."
+            raise ParameterError(message, param="input scale", hint="Remove --input-scale.")
 
     @property
     def duration_s(self) -> float:
@@ -138,46 +139,28 @@ class TraceReplay:
         }
 
     def begin(self) -> Iterator[Ask]:
-        return (self._first(index, row) for index, row in enumerate(self._rows))
+        trace = self._trace
+        for index, row in enumerate(self._rows):
+            tokens, extra = (trace.input_tokens[row], trace.output_tokens[row]), trace.extras.get(row, Extra())
+            yield self._ask(index, self._due_s(row), tokens, extra, shared=self._pieces(row))
 
     def follow(self, ended: EndedRequest, now_s: float) -> Ask | None:
         """The next turn of the session, if the completion has a text."""
-        ask = ended.ask
-        turns = self._later.get(ask.session, []) if ask.session is not None else []
-        if ask.turn >= len(turns) or not continues(ended):
+        session, turn = ended.ask.session, ended.ask.turn
+        turns = self._later.get(session, []) if session is not None else []
+        if session is None or turn >= len(turns) or not continues(ended):
             return None
-        later = turns[ask.turn]
+        later, index = turns[turn], self._first_later[session] + turn
         due_s = ended_s(ended, now_s) + later.after_s / self._speed
-        return self._turn(later, due_s, history_after(ended, self._prompt))
+        tokens, history = (later.input_tokens, later.output_tokens), history_after(ended, self._prompt)
+        return self._ask(index, due_s, tokens, later.extra, history=history, turn=later.turn)
 
-    def _first(self, index: int, row: int) -> Ask:
-        trace = self._trace
-        extra = trace.extras.get(row, _NOTHING)
-        return Ask(
-            index,
-            self._due_s(row),
-            _scaled(trace.input_tokens[row], self._scale.input),
-            _scaled(trace.output_tokens[row], self._scale.output),
-            self._pieces(row),
-            extra.messages,
-            session=extra.session,
-            fields=extra.fields,
-        )
-
-    def _turn(self, later: Later, due_s: float, history: tuple[PromptMessage, ...]) -> Ask:
-        session = later.extra.session
-        assert session is not None
-        return Ask(
-            self._first_later[session] + later.turn - 1,
-            due_s,
-            _scaled(later.input_tokens, self._scale.input),
-            _scaled(later.output_tokens, self._scale.output),
-            messages=later.extra.messages,
-            history=history,
-            session=session,
-            turn=later.turn,
-            fields=later.extra.fields,
-        )
+    def _ask(self, index: int, due_s: float, tokens: tuple[int, int], extra: Extra, **rest: Any) -> Ask:
+        """A request with scaled numbers of input and output tokens."""
+        factors = (self._scale.input, self._scale.output)
+        inputs, outputs = (max(1, round(n * factor)) if n else 0 for n, factor in zip(tokens, factors, strict=True))
+        rest |= {"messages": extra.messages, "session": extra.session, "fields": extra.fields}
+        return Ask(index, due_s, inputs, outputs, **rest)
 
     def _due_s(self, row: int) -> float:
         return (self._trace.at_s[row] - self._trace.at_s[self._rows[0]]) / self._speed
@@ -204,38 +187,9 @@ class TraceReplay:
         if rate is None:
             return self._scale.speed
         if span_s <= 0:
-            raise ParameterError(
-                f"All selected requests of {self._trace.path.name} arrive at once, so there is no rate to scale.",
-                param="rate",
-                hint="Select a longer part, or remove --rate.",
-            )
+            message = f"All selected requests of {self._trace.path.name} arrive at once, so there is no rate to scale."
+            raise ParameterError(message, param="rate", hint="Select a longer part, or remove --rate.")
         return rate * span_s / (len(self._rows) - 1)
-
-    def _sessions(self) -> Iterator[int]:
-        rows = self._rows
-        for row, extra in self._trace.extras.items():
-            if row in rows and extra.session is not None:
-                yield extra.session
-
-    def _check_scaled(self) -> None:
-        """Raises ParameterError if the length of a given text would have to change."""
-        if self._scale.input == 1:
-            return
-        kept = [extra for row, extra in self._trace.extras.items() if row in self._rows]
-        later = [turn.extra for turns in self._later.values() for turn in turns]
-        if any(extra.messages is not None for extra in kept + later):
-            raise ParameterError(
-                f"{self._trace.path.name} contains prompt texts, whose length cannot be scaled.",
-                param="input scale",
-                hint="Remove --input-scale.",
-            )
-
-
-_NOTHING = Extra()
-
-
-def _scaled(tokens: int, factor: float) -> int:
-    return max(1, round(tokens * factor)) if tokens else 0
 
 
 def _named_again(trace: Trace, rows: range) -> NDArray[np.bool_]:
