@@ -45,7 +45,6 @@ from benchmarks.http import overhead, servers
 from benchmarks.setting import Setting
 from benchmarks.worker import WorkerError
 from twofold.backends.cpu.backend import CpuBackend
-from twofold.backends.cpu.machine import MachineProbe
 from twofold.bench.phases.table import machine_lines
 from twofold.core.errors import TwofoldError
 from twofold.core.limits import MachineLimits
@@ -77,7 +76,7 @@ EVERY_MODEL = ("compare", "prediction")
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))  # so that servers end with it
     options = _options()
-    limits = MachineProbe(CpuBackend(threads=options.threads)).now()
+    limits = CpuBackend(threads=options.threads).probe().now()
     report: dict[str, Any] = {"threads": limits.threads, "ceilings": _print_ceilings(limits)}
     for name in options.models:
         try:

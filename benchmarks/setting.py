@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from twofold.backends.cpu.backend import CpuBackend
-from twofold.backends.cpu.machine import MachineProbe
 from twofold.bench.phases.bench import PhaseBench
 from twofold.bench.phases.cases import Case, Decode
 from twofold.bench.phases.ceilings import Ceilings, read_ceilings
@@ -37,7 +36,7 @@ class Setting:
 
     def remeasured(self) -> Setting:
         """With the best of the ceilings that were known and of what the machine can do now."""
-        return replace(self, ceilings=self.ceilings.raised(MachineProbe(CpuBackend(threads=self.threads)).now()))
+        return replace(self, ceilings=self.ceilings.raised(CpuBackend(threads=self.threads).probe().now()))
 
     @property
     def threads(self) -> int:

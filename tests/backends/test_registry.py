@@ -27,12 +27,12 @@ from twofold.core.step import BlockMove
 from twofold.formats.base import ModelFile
 from twofold.models.bind import ModelWeights
 from twofold.models.decoder import forward
-from twofold.models.ops import Batch, SerialForward
+from twofold.models.ops import Batch, Forward
 
 Floats = NDArray[np.float32]
 
 
-class ToyForward(SerialForward):
+class ToyForward(Forward):
     """The decoder on NumPy arrays; it counts the rows that it computes."""
 
     def __init__(self, file: ModelFile, spec: ModelSpec, weights: ModelWeights, sizes: RunnerSizes) -> None:

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold.core.step import BlockMove, MoveKind
-from twofold.models.ops import Batch, SerialForward
+from twofold.models.ops import Batch, Forward
 
 MIX = np.uint64(0x9E3779B97F4A7C15)
 HIDDEN = 8
 """Width of the hidden states."""
 
 
-class MockForward(SerialForward):
+class MockForward(Forward):
     """Forward over ``vocab`` tokens. ``batches`` counts the steps, ``widest`` the most rows of one.
 
     ``store`` holds tokens by block, ``slots`` blocks that moved out to the host.
@@ -28,31 +28,12 @@ class MockForward(SerialForward):
     ) -> None:
         self.store = np.full((blocks, block_size), -1, np.int64)
         self.slots: dict[int, NDArray[np.int64]] = {}
-        self._hidden = np.zeros((0, HIDDEN), np.float32)
-        self._vocab, self._max_rows, self._max_logit_rows = vocab, max_rows, max_logit_rows
+        self.hidden = np.zeros((0, HIDDEN), np.float32)
+        self.vocab_size, self.hidden_size = vocab, HIDDEN
+        self.max_rows, self.max_logit_rows = max_rows, max_logit_rows
         self.batches = 0
         self.widest = 0
         self.failing = False
-
-    @property
-    def vocab_size(self) -> int:
-        return self._vocab
-
-    @property
-    def hidden_size(self) -> int:
-        return HIDDEN
-
-    @property
-    def max_rows(self) -> int:
-        return self._max_rows
-
-    @property
-    def max_logit_rows(self) -> int:
-        return self._max_logit_rows
-
-    @property
-    def hidden(self) -> NDArray[np.float32]:
-        return self._hidden
 
     def move(self, moves: Sequence[BlockMove]) -> None:
         for move in moves:
@@ -63,8 +44,8 @@ class MockForward(SerialForward):
                 self.store[move.target] = block
 
     def run(self, batch: Batch) -> NDArray[np.float32]:
-        assert len(batch.tokens) <= self._max_rows
-        assert len(batch.logit_rows) <= self._max_logit_rows
+        assert len(batch.tokens) <= self.max_rows
+        assert len(batch.logit_rows) <= self.max_logit_rows
         if self.failing:
             raise RuntimeError("the mock was told to fail")
         self.batches += 1
@@ -74,8 +55,8 @@ class MockForward(SerialForward):
         blocks = batch.block_tables[0, owner, batch.positions // size]
         self.store[blocks, batch.positions % size] = batch.tokens
         tables, lengths = batch.block_tables[0, owner], batch.positions + 1
-        self._hidden = self._after(tables[batch.hidden_rows], lengths[batch.hidden_rows], HIDDEN)
-        return self._after(tables[batch.logit_rows], lengths[batch.logit_rows], self._vocab)
+        self.hidden = self._after(tables[batch.hidden_rows], lengths[batch.hidden_rows], HIDDEN)
+        return self._after(tables[batch.logit_rows], lengths[batch.logit_rows], self.vocab_size)
 
     def _after(self, tables: NDArray[np.int32], lengths: NDArray[np.int32], width: int) -> NDArray[np.float32]:
         """For each row ``width`` random values, a function of the tokens that its table's blocks hold."""

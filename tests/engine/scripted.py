@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twofold.core.step import BlockMove
-from twofold.models.ops import Batch, SerialForward
+from twofold.models.ops import Batch, Forward
 
 
-class ScriptedForward(SerialForward):
+class ScriptedForward(Forward):
     """After a prompt of ``prompt`` tokens the answer is ``script``, for every sequence; then token 0 for ever."""
 
     hidden_size = 8

@@ -34,6 +34,7 @@ from twofold.core.step import (
     TokenConstraint,
 )
 from twofold.engine.engine import run_step
+from twofold.models.ops import Batch
 
 VOCAB = 300
 GREEDY = SamplingParams(temperature=0)
@@ -275,9 +276,10 @@ def test_last_is_the_last_row_of_each_step() -> None:
 
 def test_hidden_states_that_are_no_numbers_are_an_error_of_their_sequence() -> None:
     class Broken(MockForward):
-        @property
-        def hidden(self) -> Any:
-            return np.full_like(super().hidden, np.nan)
+        def run(self, batch: Batch) -> Any:
+            logits = super().run(batch)
+            self.hidden = np.full_like(self.hidden, np.nan)
+            return logits
 
     (outcome,) = run_step(make_runner(Broken(vocab=VOCAB)), StepPlan((step_of(pooling="mean", samples=0),))).sequences
     assert isinstance(outcome.error, ModelError)

@@ -51,6 +51,8 @@ class HostRunner:
     ) -> None:
         self.forward = forward
         self.sampler = sampler
+        self.vocab_size, self.hidden_size = forward.vocab_size, forward.hidden_size
+        self.max_rows, self.max_logit_rows = forward.max_rows, forward.max_logit_rows
         self.compile_s = compile_s
         self.close = close
         self.batches = BatchBuilder(
@@ -61,22 +63,6 @@ class HostRunner:
             blocks=sizes.blocks_per_sequence,
             groups=len(sizes.blocks),
         )
-
-    @property
-    def vocab_size(self) -> int:
-        return self.forward.vocab_size
-
-    @property
-    def hidden_size(self) -> int:
-        return self.forward.hidden_size
-
-    @property
-    def max_rows(self) -> int:
-        return self.forward.max_rows
-
-    @property
-    def max_logit_rows(self) -> int:
-        return self.forward.max_logit_rows
 
     def execute(self, step: StepInput, *, overlap: bool = False) -> HostStep:
         """``ModelRunner.execute``."""

@@ -11,7 +11,6 @@ from cyclopts import Parameter
 
 from twofold.backends.cpu.backend import CpuBackend
 from twofold.backends.cpu.kernels.isa import TABLES, Isa
-from twofold.backends.cpu.machine import MachineProbe
 from twofold.cli.console import Status, answer, print_json
 from twofold.cli.options import FLAG, Json
 from twofold.cli.progress import DownloadProgress, format_bytes
@@ -100,7 +99,7 @@ def diagnose(backend: CpuBackend) -> Diagnosis:
     folders, cpu, memory = CacheFolders.of().create(), read_cpu(), read_memory()
     isa = backend.table
     with Status("Measuring …"):
-        limits = MachineProbe(backend).best()
+        limits = backend.probe().best()
     parts = {"models": folders.models, "kernels": folders.kernels, "tokenizers": folders.tokenizers}
     models = tuple(model.name for model in sources.installed(folders.models))
     return Diagnosis(

@@ -196,11 +196,10 @@ def _scenario_here(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformSc
 
 def _measured(shape: ModelSpec) -> Machine:
     from twofold.backends.cpu.backend import CpuBackend  # noqa: PLC0415
-    from twofold.backends.cpu.machine import MachineProbe  # noqa: PLC0415
     from twofold.planner.count.memory import streamed_bytes  # noqa: PLC0415
     from twofold.planner.machines.machine import engine_setting, machine_of  # noqa: PLC0415
 
-    return machine_of(shape, MachineProbe(CpuBackend(), streamed_bytes(shape, engine_setting())).limits())
+    return machine_of(shape, CpuBackend().probe(streamed_bytes(shape, engine_setting())).limits())
 
 
 def _read(source: str, request: str | None, api_key: str | None, goal: Goal) -> Observed:

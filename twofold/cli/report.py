@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any, Self
 
 from twofold.backends.cpu.backend import CpuBackend
-from twofold.backends.cpu.machine import MachineProbe
 from twofold.cli.generate import Generator
 from twofold.cli.phases import PhaseShare, RooflineShares, decode_speed, prefill_speed
 from twofold.core.errors import TwofoldError
@@ -30,7 +29,7 @@ class Roofline:
         self._config = generator.llm.config
         with open_model(generator.path) as file:
             self._shape, _ = read_model(file)
-        self._probe = MachineProbe(CpuBackend(self._config.isa, self._config.threads), streamed_bytes(self._shape))
+        self._probe = CpuBackend(self._config.isa, self._config.threads).probe(streamed_bytes(self._shape))
         self._steps = self._with(self._probe.limits())
 
     @classmethod

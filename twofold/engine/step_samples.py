@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from twofold.backends.base import Backend
 from twofold.engine.scheduler.step_time import StepShape
+from twofold.host.paths import write_whole
 
 StepSample: TypeAlias = tuple[StepShape, float]
 """A step's shape, and the seconds that it took."""
@@ -48,11 +47,7 @@ def write_step_samples(lessons: Iterable[StepSample], path: Path, backend: Backe
     file = _file(path, backend, cache)
     steps = [[*shape, seconds] for shape, seconds in lessons]
     with contextlib.suppress(OSError):
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, draft = tempfile.mkstemp(dir=file.parent, prefix=".lessons-")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as written:
-            json.dump({"version": VERSION, "cpu": backend.device, "steps": steps}, written)
-        Path(draft).replace(file)
+        write_whole(file, json.dumps({"version": VERSION, "cpu": backend.device, "steps": steps}).encode())
 
 
 def _lesson(rows: int, logit_rows: int, attended: int, read: int, seconds: float) -> StepSample:

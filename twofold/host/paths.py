@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -70,3 +72,19 @@ def private_folder(path: Path) -> Path:
             f"The folder {path} cannot be created: {error.strerror}.", hint="Choose a writable folder."
         ) from error
     return path
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file, and the folders above it, for its owner alone. Readers see the old content or the new one.
+
+    Raises OSError, and leaves no part behind.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+    draft = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

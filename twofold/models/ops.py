@@ -119,58 +119,34 @@ class Ops(Protocol[T]):
         ...
 
 
-class Forward(Protocol):
-    """A model ready to run, on arrays of this process."""
+class Forward(ABC):
+    """A model that is ready to run, on arrays of this process.
 
-    @property
-    def vocab_size(self) -> int: ...
+    vocab_size, hidden_size   width of logits and of hidden states
+    max_rows                  most rows of a batch, all of which may ask for hidden states
+    max_logit_rows            most rows of a batch that ask for logits
+    hidden                    float32 [hidden_rows, hidden_size]: hidden states of the last batch, after the final norm;
+                              the next batch overwrites them
+    """
 
-    @property
-    def hidden_size(self) -> int: ...
-
-    @property
-    def max_rows(self) -> int:
-        """Most rows a batch may hold, and may ask the hidden states of."""
-        ...
-
-    @property
-    def max_logit_rows(self) -> int:
-        """Most rows whose logits one batch may ask for."""
-        ...
-
-    @property
-    def hidden(self) -> NDArray[np.float32]:
-        """Hidden states [hidden_rows, hidden_size] of the last ``run``, after the final norm; the next overwrites."""
-        ...
-
-    def run(self, batch: Batch) -> NDArray[np.float32]:
-        """Logits [logit_rows, vocab_size]; the array is overwritten by the next batch."""
-        ...
-
-    def begin(self, batch: Batch) -> None:
-        """Begins to compute the batch on other threads, where there are any; ``finish`` must follow."""
-        ...
-
-    def finish(self) -> NDArray[np.float32]:
-        """Computes the rest of the batch that was begun; logits as ``run``."""
-        ...
-
-    def move(self, moves: Sequence[BlockMove]) -> None:
-        """Moves blocks of K and V, one after another: within a KV group, out to its host slots, in from them."""
-        ...
-
-
-class SerialForward(ABC):
-    """``begin`` and ``finish`` of a Forward that has no other threads: all is computed when the result is needed."""
-
-    def begin(self, batch: Batch) -> None:
-        """``Forward.begin``."""
-        self._batch = batch
-
-    def finish(self) -> NDArray[np.float32]:
-        """``Forward.finish``."""
-        return self.run(self._batch)
+    vocab_size: int
+    hidden_size: int
+    max_rows: int
+    max_logit_rows: int
+    hidden: NDArray[np.float32]
 
     @abstractmethod
     def run(self, batch: Batch) -> NDArray[np.float32]:
-        """``Forward.run``."""
+        """Logits [logit_rows, vocab_size]; the next batch overwrites the array."""
+
+    def begin(self, batch: Batch) -> None:
+        """Begins to compute the batch on other threads, if there are any; ``finish`` must follow."""
+        self._batch = batch
+
+    def finish(self) -> NDArray[np.float32]:
+        """Computes the rest of the batch that was begun; logits as ``run``."""
+        return self.run(self._batch)
+
+    @abstractmethod
+    def move(self, moves: Sequence[BlockMove]) -> None:
+        """Moves blocks of K and V, one after another: within a KV group, out to its host slots, in from them."""

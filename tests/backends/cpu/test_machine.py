@@ -16,7 +16,7 @@ from twofold.backends.cpu.kernels import probe
 from twofold.backends.cpu.kernels.ir import Kernel
 from twofold.backends.cpu.kernels.isa import TABLES, Isa, choose
 from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, as_function, host_features
-from twofold.backends.cpu.machine import LONGEST_AGE, cached_limits, measure, remeasured
+from twofold.backends.cpu.machine import LONGEST_AGE, MachineProbe
 from twofold.core.limits import MachineLimits, ReadSpeed, best_of, probe_size
 from twofold.host.cpu import read_cpu
 
@@ -31,7 +31,7 @@ def compiler() -> Compiler:
 
 @pytest.fixture(scope="module")
 def limits(compiler: Compiler) -> MachineLimits:
-    return measure(compiler, 2, SMALL, runs=1)
+    return MachineProbe(compiler, 2).now(SMALL, runs=1)
 
 
 @pytest.mark.parametrize("isa", RUNNABLE, ids=lambda isa: isa.name)
@@ -89,10 +89,11 @@ def test_speed_is_that_of_the_working_set() -> None:
 
 def test_what_was_measured_is_kept_and_found(compiler: Compiler, tmp_path: Path) -> None:
     isa = compiler.target.isa
-    assert cached_limits(isa, 1, tmp_path) is None
-    first = remeasured(compiler, 1, tmp_path, SMALL[:1], runs=1)
-    assert cached_limits(isa, 1, tmp_path) == first
-    assert cached_limits(isa, 2, tmp_path) is None
+    one = MachineProbe(compiler, 1, cache=tmp_path)
+    assert one.known() is None
+    first = one.again(SMALL[:1], runs=1)
+    assert one.known() == first
+    assert MachineProbe(compiler, 2, cache=tmp_path).known() is None
     assert [path.name for path in tmp_path.iterdir()] == [f"machine-{isa.name}-1.json"]
 
 
@@ -116,16 +117,17 @@ def test_a_second_measurement_only_raises_the_limits() -> None:
     ],
 )
 def test_what_does_not_fit_is_measured_anew(change: dict[str, object], compiler: Compiler, tmp_path: Path) -> None:
-    remeasured(compiler, 1, tmp_path, SMALL[:1], runs=1)
+    one = MachineProbe(compiler, 1, cache=tmp_path)
+    one.again(SMALL[:1], runs=1)
     (path,) = tmp_path.iterdir()
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    assert cached_limits(compiler.target.isa, 1, tmp_path) is None
+    assert one.known() is None
 
 
 def test_a_folder_that_cannot_be_written_keeps_nothing(compiler: Compiler, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
-    assert remeasured(compiler, 1, blocked, SMALL[:1], runs=1).threads == 1
+    assert MachineProbe(compiler, 1, cache=blocked).again(SMALL[:1], runs=1).threads == 1
 
 
 def _run(isa: Isa, kernel: Kernel, turns: int, data: NDArray[Any], sums: NDArray[Any]) -> None:

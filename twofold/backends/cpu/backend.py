@@ -73,13 +73,17 @@ class CpuBackend:
     def limits(self, working_set: int) -> MachineLimits | None:
         """``Backend.limits``, measured within the last week or now."""
         try:
-            return MachineProbe(self, working_set).limits()
+            return self.probe(working_set).limits()
         except (TwofoldError, OSError, MemoryError):
             return None
 
     def free_memory(self) -> int:
         """``Backend.free_memory``."""
         return read_memory().available
+
+    def probe(self, working_set: int = 0) -> MachineProbe:
+        """Measures the machine with these options. Raises ResourceError where the cache folder cannot be used."""
+        return MachineProbe(self.compiler(), self.workers, working_set)
 
     def compiler(self) -> Compiler:
         """A compiler that keeps machine code in the cache folder."""

@@ -10,27 +10,23 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from twofold.backends.cpu.kernels import probe
 from twofold.backends.cpu.kernels.ir import Kernel
-from twofold.backends.cpu.kernels.isa import Isa
 from twofold.backends.cpu.kernels.jit import Compiler, as_function
 from twofold.backends.cpu.memory import aligned_zeros
 from twofold.core.limits import MachineLimits, ReadSpeed, best_of, probe_size
 from twofold.host.cpu import read_cpu
 from twofold.host.memory import read_memory
-from twofold.host.paths import CacheFolders
+from twofold.host.paths import CacheFolders, write_whole
 
-QUICK_SIZES: Final = (128 << 20,)
 QUICK_RUNS: Final = 3
 """Takes about 0.3 s."""
 FULL_SIZES: Final = (32 << 20, 128 << 20, 512 << 20)
@@ -45,93 +41,73 @@ MIN_RUN_S: Final = 0.004
 Probe = Callable[[int, int, int], None]
 
 
-class ProbedBackend(Protocol):
-    """The part of a CPU backend that a probe runs."""
-
-    @property
-    def workers(self) -> int: ...
-
-    def compiler(self) -> Compiler: ...
-
-
 @dataclass(frozen=True, slots=True)
 class MachineProbe:
-    """Measures this machine for a backend. ``working_set`` is how many bytes a model reads.
+    """Measures this machine with one instruction set and number of threads.
 
-    Raises ResourceError where the cache folder cannot be used.
+    ``working_set`` is how many bytes a model reads. ``cache`` is the folder of results; None: the cache folder.
     """
 
-    backend: ProbedBackend
+    compiler: Compiler
+    threads: int
     working_set: int = 0
+    cache: Path | None = None
 
     def limits(self) -> MachineLimits:
-        """What was measured within the week; measured now, in 0.3 s, where it is not known."""
-        return limits_for(self.backend.compiler(), self.backend.workers, CacheFolders.of().root, self.working_set)
+        """Results of this week with the read speed of the working set; otherwise measured now, in 0.3 s.
 
-    def again(self) -> MachineLimits:
-        """Measured now at the working set alone; the best of that and of what was known."""
-        sizes = (probe_size(self.working_set),)
-        return remeasured(self.backend.compiler(), self.backend.workers, CacheFolders.of().root, sizes)
+        A model that fits into the last cache is read faster than a larger one.
+        """
+        known = self.known()
+        return known if known is not None and known.measured_at(self.working_set) else self.again()
+
+    def again(self, sizes: Sequence[int] = (), runs: int = QUICK_RUNS) -> MachineLimits:
+        """Measured now at ``sizes``, or at the working set alone; the best of that and of this week's results."""
+        limits = self.now(sizes or (probe_size(self.working_set),), runs)
+        known = self.known()
+        limits = limits if known is None else best_of(known, limits)
+        with contextlib.suppress(OSError):  # a folder that cannot be written keeps nothing
+            write_whole(self._path, json.dumps(asdict(limits), indent=1).encode())
+        return limits
 
     def best(self) -> MachineLimits:
-        """Measured now, in about a second; the best of that and of what was known."""
-        return remeasured(self.backend.compiler(), self.backend.workers, CacheFolders.of().root, self._sizes, FULL_RUNS)
+        """Measured now, in about a second; the best of that and of this week's results."""
+        return self.again(self._sizes, FULL_RUNS)
 
-    def now(self) -> MachineLimits:
-        """What it can do at this moment."""
-        return measure(self.backend.compiler(), self.backend.workers, self._sizes, FULL_RUNS)
+    def now(self, sizes: Sequence[int] = (), runs: int = FULL_RUNS) -> MachineLimits:
+        """Measured now at ``sizes``, or at those of a full probe."""
+        compiler, threads, isa = self.compiler, self.threads, self.compiler.target.isa
+        return MachineLimits(
+            cpu=read_cpu().name,
+            isa=isa.name,
+            threads=threads,
+            reads=tuple(_read_speed(compiler, threads, size, runs) for size in _affordable(sizes or self._sizes)),
+            int8_macs_per_s=_peak(compiler, probe.int8_kernel(isa), probe.int8_macs(isa), threads, runs),
+            float_macs_per_s=_peak(compiler, probe.float_kernel(isa), probe.float_macs(isa), threads, runs),
+            measured=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    def known(self) -> MachineLimits | None:
+        """This week's results for this processor, or None."""
+        try:
+            fields = json.loads(self._path.read_text("utf-8"))
+            reads = tuple(ReadSpeed(int(read["size"]), float(read["bytes_per_s"])) for read in fields.pop("reads"))
+            limits = MachineLimits(reads=reads, **fields)
+            fresh = timedelta(0) <= limits.age < LONGEST_AGE
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        expected = (read_cpu().name, self.compiler.target.isa.name, self.threads)
+        return limits if (limits.cpu, limits.isa, limits.threads) == expected and fresh and limits.reads else None
+
+    @property
+    def _path(self) -> Path:
+        folder = self.cache or CacheFolders.of().root
+        return folder / f"machine-{self.compiler.target.isa.name}-{self.threads}.json"
 
     @property
     def _sizes(self) -> tuple[int, ...]:
         own = (probe_size(self.working_set),) if self.working_set else ()
         return tuple(sorted({*FULL_SIZES, *own}))
-
-
-def limits_for(compiler: Compiler, threads: int, cache: Path, working_set: int) -> MachineLimits:
-    """What was measured within the week, with the speed of reading that many bytes; measured now where it is not known.
-
-    A model that fits into the last cache is read faster than what lies behind it.
-    """
-    known = cached_limits(compiler.target.isa, threads, cache)
-    if known is not None and known.measured_at(working_set):
-        return known
-    return remeasured(compiler, threads, cache, (probe_size(working_set),))
-
-
-def remeasured(
-    compiler: Compiler, threads: int, cache: Path, sizes: Sequence[int] = QUICK_SIZES, runs: int = QUICK_RUNS
-) -> MachineLimits:
-    """Measures now, and keeps the best of that and of what was known."""
-    limits = measure(compiler, threads, sizes, runs)
-    known = cached_limits(compiler.target.isa, threads, cache)
-    limits = limits if known is None else best_of(known, limits)
-    _keep(_path(compiler.target.isa, threads, cache), limits)
-    return limits
-
-
-def cached_limits(isa: Isa, threads: int, cache: Path) -> MachineLimits | None:
-    """What was measured for this processor, or None: never, too long ago, or unreadable."""
-    try:
-        limits = _read(_path(isa, threads, cache))
-        fresh = timedelta(0) <= limits.age < LONGEST_AGE
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    same = (limits.cpu, limits.isa, limits.threads) == (read_cpu().name, isa.name, threads)
-    return limits if same and fresh and limits.reads else None
-
-
-def measure(compiler: Compiler, threads: int, sizes: Sequence[int], runs: int) -> MachineLimits:
-    """Runs the probes."""
-    isa = compiler.target.isa
-    return MachineLimits(
-        cpu=read_cpu().name,
-        isa=isa.name,
-        threads=threads,
-        reads=tuple(_read_speed(compiler, threads, size, runs) for size in _affordable(sizes)),
-        int8_macs_per_s=_peak(compiler, probe.int8_kernel(isa), probe.int8_macs(isa), threads, runs),
-        float_macs_per_s=_peak(compiler, probe.float_kernel(isa), probe.float_macs(isa), threads, runs),
-        measured=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
 
 
 def _affordable(sizes: Sequence[int]) -> list[int]:
@@ -182,23 +158,3 @@ def _together(run: Probe, calls: Sequence[tuple[int, int, int]]) -> float:
     for thread in others:
         thread.join()
     return time.perf_counter() - began
-
-
-def _path(isa: Isa, threads: int, cache: Path) -> Path:
-    return cache / f"machine-{isa.name}-{threads}.json"
-
-
-def _read(path: Path) -> MachineLimits:
-    fields = json.loads(path.read_text("utf-8"))
-    reads = tuple(ReadSpeed(int(read["size"]), float(read["bytes_per_s"])) for read in fields.pop("reads"))
-    return MachineLimits(reads=reads, **fields)
-
-
-def _keep(path: Path, limits: MachineLimits) -> None:
-    """Writes the file whole or not at all; a folder that cannot be written keeps nothing."""
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".machine-")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(asdict(limits), file, indent=1)
-        Path(draft).replace(path)

@@ -30,7 +30,7 @@ from twofold.core.kv_layout import KVType
 from twofold.core.model import ModelSpec
 from twofold.core.step import BlockMove
 from twofold.formats.base import ModelFile
-from twofold.models.ops import Batch
+from twofold.models.ops import Batch, Forward
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class CpuOptions:
     host_slots: tuple[int, ...] = ()
 
 
-class CpuModel:
+class CpuModel(Forward):
     """``Forward`` on CPU kernels. ``trace`` runs the model's decoder on a Recorder; not safe for several threads.
 
     Raises UnsupportedModelError for sizes that the kernels cannot do, ResourceError where memory does not suffice.
@@ -92,7 +92,8 @@ class CpuModel:
         self.program, logits, hidden = builder.build(nodes, logit_node, hidden_node, self._record.step, best)
         self._logits = _float_rows(logits, options.max_logit_rows)[:, : self.vocab_size]
         self._hidden = _float_rows(hidden, options.max_rows)[:, : self.hidden_size]
-        self._logit_rows = self._hidden_rows = 0
+        self.hidden = self._hidden[:0]
+        self._logit_rows = 0
         self._best = best
         self.rows = KernelRowOps(compiler)
         self._kept = builder.kept
@@ -119,17 +120,12 @@ class CpuModel:
         assert len(batch.logit_rows) <= self.max_logit_rows
         assert len(batch.block_tables) >= len(self.cache.groups), "every KV group has its tables"
         self._record.fill(batch)
-        self._logit_rows, self._hidden_rows = len(batch.logit_rows), len(batch.hidden_rows)
+        self._logit_rows, self.hidden = len(batch.logit_rows), self._hidden[: len(batch.hidden_rows)]
 
     def argmax(self, logits: NDArray[np.float32], at: Sequence[int]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """``sampling.Argmax`` of rows of the last step, found by its program already."""
         assert len(logits) <= self._logit_rows, "these are logits of another step"
         return self._best.of(at)
-
-    @property
-    def hidden(self) -> NDArray[np.float32]:
-        """Hidden states [hidden_rows, hidden_size] of the last run, overwritten by the next call."""
-        return self._hidden[: self._hidden_rows]
 
     def move(self, moves: Sequence[BlockMove]) -> None:
         """Moves blocks of the KV cache, one after another."""

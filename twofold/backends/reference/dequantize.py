@@ -62,30 +62,6 @@ def _affine(codes: NDArray[np.integer], scale: Floats, offset: Floats) -> Floats
     return (grouped * scale[:, :, None] + offset[:, :, None]).reshape(len(codes), -1)
 
 
-def _q4_0(b: Bytes) -> Floats:
-    return (nibbles(b[:, 2:]).astype(np.float32) - 8) * half(b, 0)
-
-
-def _q4_1(b: Bytes) -> Floats:
-    return nibbles(b[:, 4:]) * half(b, 0) + half(b, 2)
-
-
-def _q5_0(b: Bytes) -> Floats:
-    return ((nibbles(b[:, 6:]) | fifth_bits(b, 2)).astype(np.float32) - 16) * half(b, 0)
-
-
-def _q5_1(b: Bytes) -> Floats:
-    return (nibbles(b[:, 8:]) | fifth_bits(b, 4)) * half(b, 0) + half(b, 2)
-
-
-def _q8_0(b: Bytes) -> Floats:
-    return b[:, 2:].view(np.int8) * half(b, 0)
-
-
-def _iq4_nl(b: Bytes) -> Floats:
-    return np.asarray(IQ4_NL_VALUES, np.float32)[nibbles(b[:, 2:])] * half(b, 0)
-
-
 def _q2_k(b: Bytes) -> Floats:
     scales = b[:, :16]
     codes = planes(b[:, 16:80], width=32, bits=2, groups=4)
@@ -124,31 +100,19 @@ def _q6_k(b: Bytes) -> Floats:
     return _affine((low | high << 4).astype(np.int8) - 32, scales, np.zeros_like(scales))
 
 
-def _f32(b: Bytes) -> Floats:
-    return b.view("<f4").astype(np.float32)
-
-
-def _f16(b: Bytes) -> Floats:
-    return b.view("<f2").astype(np.float32)
-
-
-def _bf16(b: Bytes) -> Floats:
-    return (b.view("<u2").astype(np.uint32) << 16).view(np.float32)
-
-
 _DECODERS: Final[Mapping[str, Callable[[Bytes], Floats]]] = {
-    "F32": _f32,
-    "F16": _f16,
-    "BF16": _bf16,
-    "Q4_0": _q4_0,
-    "Q4_1": _q4_1,
-    "Q5_0": _q5_0,
-    "Q5_1": _q5_1,
-    "Q8_0": _q8_0,
+    "F32": lambda b: b.view("<f4").astype(np.float32),
+    "F16": lambda b: b.view("<f2").astype(np.float32),
+    "BF16": lambda b: (b.view("<u2").astype(np.uint32) << 16).view(np.float32),
+    "Q4_0": lambda b: (nibbles(b[:, 2:]).astype(np.float32) - 8) * half(b, 0),
+    "Q4_1": lambda b: nibbles(b[:, 4:]) * half(b, 0) + half(b, 2),
+    "Q5_0": lambda b: ((nibbles(b[:, 6:]) | fifth_bits(b, 2)).astype(np.float32) - 16) * half(b, 0),
+    "Q5_1": lambda b: (nibbles(b[:, 8:]) | fifth_bits(b, 4)) * half(b, 0) + half(b, 2),
+    "Q8_0": lambda b: b[:, 2:].view(np.int8) * half(b, 0),
     "Q2_K": _q2_k,
     "Q3_K": _q3_k,
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
-    "IQ4_NL": _iq4_nl,
+    "IQ4_NL": lambda b: np.asarray(IQ4_NL_VALUES, np.float32)[nibbles(b[:, 2:])] * half(b, 0),
 }

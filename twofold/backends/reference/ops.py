@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from twofold.core.model import Activation, GroupedAttention, KVGroup, RopeSpec
 from twofold.core.step import BlockMove, MoveKind
-from twofold.models.ops import Batch, SerialForward, TensorRef, Wanted
+from twofold.models.ops import Batch, Forward, TensorRef, Wanted
 from twofold.models.rope import rope_table
 
 Array: TypeAlias = NDArray[np.float32]
@@ -146,7 +146,7 @@ class NumpyOps:
         return np.repeat(rows.transpose(1, 0, 2), spec.heads // spec.kv_heads, axis=0)
 
 
-class ReferenceModel(SerialForward):
+class ReferenceModel(Forward):
     """A model on ``NumpyOps``, as the engine sees one. ``decode`` is the decoder with its weights bound."""
 
     def __init__(
@@ -161,32 +161,12 @@ class ReferenceModel(SerialForward):
         self._decode = decode
         self._weights = weights
         self._cache = cache
-        self._vocab_size = vocab_size
-        self._max_rows = max_rows
-        self._hidden = np.zeros((0, hidden_size), np.float32)
-
-    @property
-    def vocab_size(self) -> int:
-        return self._vocab_size
-
-    @property
-    def hidden_size(self) -> int:
-        return self._hidden.shape[1]
-
-    @property
-    def max_rows(self) -> int:
-        return self._max_rows
-
-    @property
-    def max_logit_rows(self) -> int:
-        return self._max_rows
-
-    @property
-    def hidden(self) -> Array:
-        return self._hidden
+        self.vocab_size, self.hidden_size = vocab_size, hidden_size
+        self.max_rows = self.max_logit_rows = max_rows
+        self.hidden = np.zeros((0, hidden_size), np.float32)
 
     def run(self, batch: Batch) -> Array:
-        logits, self._hidden = self._decode(NumpyOps(self._weights, self._cache, batch))
+        logits, self.hidden = self._decode(NumpyOps(self._weights, self._cache, batch))
         return logits
 
     def move(self, moves: Sequence[BlockMove]) -> None:

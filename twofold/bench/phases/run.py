@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from twofold.backends.cpu.backend import CpuBackend
-from twofold.backends.cpu.machine import MachineProbe
 from twofold.bench.phases.bench import PhaseBench
 from twofold.bench.phases.cases import Case, Sizes
 from twofold.bench.phases.ceilings import Ceilings, read_ceilings
@@ -67,7 +66,7 @@ def run(
     Context and sequences default to what the cases need. Raises ContextLengthError if no case fits, and the errors of
     loading a model.
     """
-    probe = MachineProbe(CpuBackend(options.isa, options.threads), subject.path.stat().st_size)
+    probe = CpuBackend(options.isa, options.threads).probe(subject.path.stat().st_size)
     ceilings = read_ceilings(subject.path, probe.best(), options.kv_type, options.max_num_batched_tokens)
     listener.opened(ceilings, subject.name)
     cases = tuple(sizes.cases(prefix_caching=options.enable_prefix_caching))

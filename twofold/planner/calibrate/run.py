@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 from twofold.backends.cpu.backend import CpuBackend
-from twofold.backends.cpu.machine import MachineProbe
 from twofold.core.model import ModelSpec
 from twofold.engine.llm import LLM
 from twofold.engine.step_samples import model_key, write_step_samples
@@ -51,7 +50,7 @@ def calibrate(
     shape = read_shape(path)
     read = streamed_bytes(shape, ENGINE)
     backend = CpuBackend(isa, subject.threads)
-    probe = MachineProbe(backend, read)
+    probe = backend.probe(read)
     probe.best()  # once before and once after: other programs can only slow a probe down, and the best counts
     points = measure(path, shape, isa, subject.threads, seconds, stop)
     machine = machine_of(shape, probe.best())

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from twofold.core.values import Arithmetic
+from twofold.host.paths import write_whole
 from twofold.planner.machines.machine import Cited, Machine, measured_machine
 from twofold.planner.predict.constants import SHARES, TIMES, Constants
 
@@ -62,11 +61,7 @@ def save(calibration: Calibration, cache: Path) -> Path | None:
     path = _path(calibration.subject, cache)
     document = {"version": VERSION, **asdict(calibration), "constants": write_constants(calibration.constants)}
     with contextlib.suppress(OSError):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".calibration-")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(document, file, indent=1)
-        Path(draft).replace(path)
+        write_whole(path, json.dumps(document, indent=1).encode())
         return path
     return None
 

@@ -19,13 +19,7 @@ from typing import Final, Literal
 from twofold.backends.cpu.kernels.ir import F16, F32, I32, I64, Kernel, Type, Value
 from twofold.backends.cpu.kernels.isa import Isa
 from twofold.backends.cpu.kernels.rows import float_bits, reciprocal_rms
-from twofold.backends.cpu.kernels.signature import (
-    KERNEL_PARAMETERS,
-    KernelArguments,
-    StepFields,
-    step_count,
-    step_pointer,
-)
+from twofold.backends.cpu.kernels.signature import KernelArguments, StepFields, kernel, step_count, step_pointer
 from twofold.core.kv_layout import KV_FORMATS, KVType, key_value_bytes
 from twofold.core.model import RopePairs
 
@@ -119,17 +113,15 @@ class RotateSpec:
 
 def rotate_kernel(spec: RotateSpec, isa: Isa) -> Kernel:
     """Units are rows. ``table`` is float32 [positions][2][rope_dims / 2]: cosines, then sines."""
-    k = Kernel(spec.name, KERNEL_PARAMETERS)
-    a = KernelArguments(k, CACHE_FIELDS, CACHE_POINTERS)
-    for row in k.range(k.args[2], k.args[3]):
-        position = k.load(I32, step_pointer(k, StepFields.POSITIONS) + row * 4).to(I64)
-        angles = a["table"] + position * (spec.rope_dims * 4)
-        for head in k.range(0, a["heads"]):
-            x = a["x"] + row * a["x_stride"] + head * (4 * spec.head_dim)
-            factor = _norm_factor(k, spec, a, x)
-            values = _rotated(k, spec, x, angles, factor, a["weight"])
-            _place(k, spec, isa, a, row, head, position, values)
-    k.ret()
+    with kernel(spec.name, CACHE_FIELDS, CACHE_POINTERS) as (k, a, units):
+        for row in units:
+            position = k.load(I32, step_pointer(k, StepFields.POSITIONS) + row * 4).to(I64)
+            angles = a["table"] + position * (spec.rope_dims * 4)
+            for head in k.range(0, a["heads"]):
+                x = a["x"] + row * a["x_stride"] + head * (4 * spec.head_dim)
+                factor = _norm_factor(k, spec, a, x)
+                values = _rotated(k, spec, x, angles, factor, a["weight"])
+                _place(k, spec, isa, a, row, head, position, values)
     return k
 
 
@@ -218,17 +210,15 @@ def _head_offset(k: Kernel, a: KernelArguments, row: Value, head: Value, positio
 
 def store_values_kernel(head_dim: int, dtype: KVType, isa: Isa) -> Kernel:
     """Writes the value rows into their blocks. Units are rows."""
-    k = Kernel(f"store_values_{head_dim}_{dtype}", KERNEL_PARAMETERS)
-    a = KernelArguments(k, CACHE_FIELDS, CACHE_POINTERS)
-    size, lanes = element_bytes(dtype), gcd(16, head_dim)
-    for row in k.range(k.args[2], k.args[3]):
-        position = k.load(I32, step_pointer(k, StepFields.POSITIONS) + row * 4).to(I64)
-        for head in k.range(0, a["heads"]):
-            x = a["x"] + row * a["x_stride"] + head * (4 * head_dim)
-            values = a["cache"] + _head_offset(k, a, row, head, position) + (a["head_bytes"] >> 1)
-            slot = values + position % a["block_size"] * (head_dim * size)
-            for at in range(0, head_dim, lanes):
-                v = k.load(F32.of(lanes), x + 4 * at)
-                k.store(to_element(k, isa, dtype, v), slot + at * size)
-    k.ret()
+    with kernel(f"store_values_{head_dim}_{dtype}", CACHE_FIELDS, CACHE_POINTERS) as (k, a, units):
+        size, lanes = element_bytes(dtype), gcd(16, head_dim)
+        for row in units:
+            position = k.load(I32, step_pointer(k, StepFields.POSITIONS) + row * 4).to(I64)
+            for head in k.range(0, a["heads"]):
+                x = a["x"] + row * a["x_stride"] + head * (4 * head_dim)
+                values = a["cache"] + _head_offset(k, a, row, head, position) + (a["head_bytes"] >> 1)
+                slot = values + position % a["block_size"] * (head_dim * size)
+                for at in range(0, head_dim, lanes):
+                    v = k.load(F32.of(lanes), x + 4 * at)
+                    k.store(to_element(k, isa, dtype, v), slot + at * size)
     return k

@@ -20,7 +20,7 @@ from twofold.backends.cpu.kernels.isa import Isa
 from twofold.backends.cpu.kernels.layout import CHUNK, PACKINGS, Packing
 from twofold.backends.cpu.kernels.raw import RAW, block_at
 from twofold.backends.cpu.kernels.rows import float_bits
-from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments, StepFields, step_pointer
+from twofold.backends.cpu.kernels.signature import StepFields, kernel, step_pointer
 from twofold.core.values import BY_NAME
 
 EMBED_FIELDS: Final = ("source", "row_bytes", "blocks", "out", "out_stride", "scale")
@@ -33,18 +33,16 @@ LANES: Final = 16
 
 def embed_kernel(isa: Isa, name: str) -> Kernel:
     """out[row] = scale · table[token of row] for rows ``begin … end``, from a table in format ``name``."""
-    k = Kernel(f"embed_{name}", KERNEL_PARAMETERS)
-    f = KernelArguments(k, EMBED_FIELDS, POINTERS)
-    tokens = step_pointer(k, StepFields.TOKENS)
-    scale = float_bits(f["scale"])
-    for row in k.range(k.args[2], k.args[3]):
-        token = k.load(I32, tokens + row * 4).to(I64)
-        source, out = f["source"] + token * f["row_bytes"], f["out"] + row * f["out_stride"]
-        if name in PACKINGS:
-            _integer_row(k, isa, PACKINGS[name], source, f["blocks"], out, scale)
-        else:
-            _float_row(k, isa, next(n for n in FLOAT_FORMATS if n == name), source, f["blocks"], out, scale)
-    k.ret()
+    with kernel(f"embed_{name}", EMBED_FIELDS, POINTERS) as (k, f, units):
+        tokens = step_pointer(k, StepFields.TOKENS)
+        scale = float_bits(f["scale"])
+        for row in units:
+            token = k.load(I32, tokens + row * 4).to(I64)
+            source, out = f["source"] + token * f["row_bytes"], f["out"] + row * f["out_stride"]
+            if name in PACKINGS:
+                _integer_row(k, isa, PACKINGS[name], source, f["blocks"], out, scale)
+            else:
+                _float_row(k, isa, next(n for n in FLOAT_FORMATS if n == name), source, f["blocks"], out, scale)
     return k
 
 

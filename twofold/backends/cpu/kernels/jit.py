@@ -15,7 +15,6 @@ import ctypes
 import hashlib
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ import llvmlite.binding as llvm
 from twofold.backends.cpu.kernels.ir import Kernel
 from twofold.backends.cpu.kernels.isa import Isa
 from twofold.core.errors import ResourceError
+from twofold.host.paths import write_whole
 
 PASSES = ("sroa", "instruction_combine", "simplify_cfg", "dead_code_elimination")
 """Only what turns stack slots into registers and folds constants: loops stay as the generator wrote them."""
@@ -195,18 +195,7 @@ def _read_entry(path: Path) -> bytes | None:
 def _write_entry(path: Path, code: bytes) -> None:
     """Keeps ``code``; readers and other writers see a whole entry or none. A disk that refuses is left alone."""
     with contextlib.suppress(OSError):
-        _write_atomically(path, hashlib.sha256(code).digest() + code)
-
-
-def _write_atomically(path: Path, data: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        write_whole(path, hashlib.sha256(code).digest() + code)
 
 
 def as_function(address: int, arguments: int) -> ctypes._CFunctionType:

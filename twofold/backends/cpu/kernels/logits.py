@@ -8,15 +8,14 @@ the row alone. Every kernel has the signature ``KERNEL_PARAMETERS``; its units a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from twofold.backends.cpu.kernels.ir import F32, F32X16, F64, I1, I16, I32, I32X16, I64, PTR, Kernel, Value, Var
 from twofold.backends.cpu.kernels.math import exp, log
-from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments
+from twofold.backends.cpu.kernels.signature import KernelArguments, kernel
 
 BLOCK: Final = 1024
 LANES: Final = 16
@@ -76,14 +75,6 @@ class LogitRow:
             body(whole, self.tail)
 
 
-@contextmanager
-def _kernel(name: str, fields: Sequence[str]) -> Iterator[tuple[Kernel, KernelArguments, Iterator[Value]]]:
-    """A kernel, its fields by name, and the loop over its units."""
-    k = Kernel(name, KERNEL_PARAMETERS)
-    yield k, KernelArguments(k, fields, POINTERS), k.range(k.args[2], k.args[3])
-    k.ret()
-
-
 def _pointer(k: Kernel, f: KernelArguments, unit: Value) -> Value:
     """The address of a unit's row."""
     return k.field(PTR, f["rows"] + unit * 8, 0)
@@ -91,7 +82,7 @@ def _pointer(k: Kernel, f: KernelArguments, unit: Value) -> Value:
 
 def argmax_kernel() -> Kernel:
     """The largest logit of each row and the lowest id that has it. A NaN is never chosen; of nothing but NaN, id 0."""
-    with _kernel("argmax", ARGMAX_FIELDS) as (k, f, units):
+    with kernel("argmax", ARGMAX_FIELDS, POINTERS) as (k, f, units):
         for unit in units:
             row = LogitRow.at(k, f["logits"] + unit * f["stride"], f["count"])
             value, block = _largest(k, row)
@@ -141,7 +132,7 @@ def _smallest(k: Kernel, lanes: Value) -> Value:
 
 def group_maxima_kernel() -> Kernel:
     """The maximum of each lane of each block."""
-    with _kernel("group_maxima", GROUP_MAXIMA_FIELDS) as (k, f, units):
+    with kernel("group_maxima", GROUP_MAXIMA_FIELDS, POINTERS) as (k, f, units):
         for unit in units:
             row = LogitRow.at(k, _pointer(k, f, unit), f["count"])
             for block in k.range(0, row.blocks):
@@ -152,7 +143,7 @@ def group_maxima_kernel() -> Kernel:
 
 def at_least_kernel() -> Kernel:
     """The ids whose logits reach a bound. Meant for bounds that few reach: a vector without any costs one test."""
-    with _kernel("at_least", AT_LEAST_FIELDS) as (k, f, units):
+    with kernel("at_least", AT_LEAST_FIELDS, POINTERS) as (k, f, units):
         for unit in units:
             bound = k.splat(F32X16, k.load(F32, f["bounds"] + unit * LANE_BYTES))
             row = LogitRow.at(k, _pointer(k, f, unit), f["count"], fill=math.nan)  # reaches no bound, not even −inf
@@ -194,7 +185,7 @@ class Weights:
 
 def log_sum_exp_kernel() -> Kernel:
     """ln Σ exp(logit) of each row in two numbers; the blocks' sums are added in float64, ascending."""
-    with _kernel("log_sum_exp", LOG_SUM_EXP_FIELDS) as (k, f, units):
+    with kernel("log_sum_exp", LOG_SUM_EXP_FIELDS, POINTERS) as (k, f, units):
         for unit in units:
             row = LogitRow.at(k, f["logits"] + unit * f["stride"], f["count"])
             maximum, _ = _largest(k, row)
@@ -209,7 +200,7 @@ def log_sum_exp_kernel() -> Kernel:
 
 def weight_sums_kernel() -> Kernel:
     """The sum of the weights of each block."""
-    with _kernel("weight_sums", WEIGHT_FIELDS) as (k, f, units):
+    with kernel("weight_sums", WEIGHT_FIELDS, POINTERS) as (k, f, units):
         for unit in units:
             row, weights, out = _weighed(k, f, unit)
             for block in k.range(0, row.blocks):
@@ -219,7 +210,7 @@ def weight_sums_kernel() -> Kernel:
 
 def weights_kernel() -> Kernel:
     """Every weight."""
-    with _kernel("weights", WEIGHT_FIELDS) as (k, f, units):
+    with kernel("weights", WEIGHT_FIELDS, POINTERS) as (k, f, units):
         for unit in units:
             row, weights, out = _weighed(k, f, unit)
             for block in k.range(0, row.blocks):
@@ -240,7 +231,7 @@ def _store_weights(weights: Weights, out: Value, at: Value, logits: Value) -> No
 
 def mask_kernel() -> Kernel:
     """Ids whose bit is 0 get −inf, the others keep their logit. The bits of a vector are 16 of one word."""
-    with _kernel("mask", MASK_FIELDS) as (k, f, units):
+    with kernel("mask", MASK_FIELDS, POINTERS) as (k, f, units):
         count, forbidden = f["count"], k.splat(F32X16, -math.inf)
         for unit in units:
             logits, words = _pointer(k, f, unit), f["words"] + unit * f["stride"]

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from twofold.backends.cpu.kernels.ir import F32, F32X16, I8X16, I32, I32X16, I64, Kernel, Value
 from twofold.backends.cpu.kernels.layout import CHUNK
 from twofold.backends.cpu.kernels.math import gelu_tanh, silu, tanh
-from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments, StepFields, step_pointer
+from twofold.backends.cpu.kernels.signature import KernelArguments, StepFields, kernel, step_pointer
 from twofold.core.model import Activation
 
 LANES: Final = 16
@@ -92,11 +92,9 @@ def _result_at(k: Kernel, a: KernelArguments, row: Value) -> Value:
 
 def quantise_kernel() -> Kernel:
     """acts = quantised x."""
-    k = Kernel("quantise", KERNEL_PARAMETERS)
-    a = KernelArguments(k, ROW_FIELDS, ROW_POINTERS)
-    for row in k.range(k.args[2], k.args[3]):
-        quantise_row(k, a["x"] + row * a["x_stride"], a["acts"] + row * a["act_stride"], a["width"])
-    k.ret()
+    with kernel("quantise", ROW_FIELDS, ROW_POINTERS) as (k, a, units):
+        for row in units:
+            quantise_row(k, a["x"] + row * a["x_stride"], a["acts"] + row * a["act_stride"], a["width"])
     return k
 
 
@@ -105,21 +103,19 @@ def quantise_kernel() -> Kernel:
 
 def norm_kernel() -> Kernel:
     """out = (y +) x / rms(x) · weight, as float32 and/or quantised."""
-    k = Kernel("rms_norm", KERNEL_PARAMETERS)
-    a = KernelArguments(k, ROW_FIELDS, ROW_POINTERS)
-    width, weight = a["width"], a["weight"]
-    for row in k.range(k.args[2], k.args[3]):
-        x, y = a["x"] + row * a["x_stride"], a["y"] + row * a["y_stride"]
-        out = _result_at(k, a, row)
-        factor = k.splat(F32X16, reciprocal_rms(k, x, width, float_bits(a["eps"])))
-        with k.when(k.is_set(a["y"]).equals(0)):
-            for i in k.range(0, width, LANES):
-                k.store(_normed(k, x, weight, factor, i), out + i * 4)
-        with k.when(k.is_set(a["y"])):
-            for i in k.range(0, width, LANES):
-                k.store(k.load(F32X16, y + i * 4) + _normed(k, x, weight, factor, i), out + i * 4)
-        _emit_row(k, a, row, width, out)
-    k.ret()
+    with kernel("rms_norm", ROW_FIELDS, ROW_POINTERS) as (k, a, units):
+        width, weight = a["width"], a["weight"]
+        for row in units:
+            x, y = a["x"] + row * a["x_stride"], a["y"] + row * a["y_stride"]
+            out = _result_at(k, a, row)
+            factor = k.splat(F32X16, reciprocal_rms(k, x, width, float_bits(a["eps"])))
+            with k.when(k.is_set(a["y"]).equals(0)):
+                for i in k.range(0, width, LANES):
+                    k.store(_normed(k, x, weight, factor, i), out + i * 4)
+            with k.when(k.is_set(a["y"])):
+                for i in k.range(0, width, LANES):
+                    k.store(k.load(F32X16, y + i * 4) + _normed(k, x, weight, factor, i), out + i * 4)
+            _emit_row(k, a, row, width, out)
     return k
 
 
@@ -129,53 +125,45 @@ def _normed(k: Kernel, x: Value, weight: Value, factor: Value, i: Value) -> Valu
 
 def gated_kernel(activation: Activation) -> Kernel:
     """out = activation(x) · y, as float32 and/or quantised."""
-    k = Kernel(f"gated_{activation}", KERNEL_PARAMETERS)
-    a = KernelArguments(k, ROW_FIELDS, ROW_POINTERS)
-    curve = {"silu": silu, "gelu_tanh": gelu_tanh}[activation]
-    for row in k.range(k.args[2], k.args[3]):
-        x, y = a["x"] + row * a["x_stride"], a["y"] + row * a["y_stride"]
-        out = _result_at(k, a, row)
-        for i in k.range(0, a["width"], LANES):
-            k.store(curve(k, k.load(F32X16, x + i * 4)) * k.load(F32X16, y + i * 4), out + i * 4)
-        _emit_row(k, a, row, a["width"], out)
-    k.ret()
+    with kernel(f"gated_{activation}", ROW_FIELDS, ROW_POINTERS) as (k, a, units):
+        curve = {"silu": silu, "gelu_tanh": gelu_tanh}[activation]
+        for row in units:
+            x, y = a["x"] + row * a["x_stride"], a["y"] + row * a["y_stride"]
+            out = _result_at(k, a, row)
+            for i in k.range(0, a["width"], LANES):
+                k.store(curve(k, k.load(F32X16, x + i * 4)) * k.load(F32X16, y + i * 4), out + i * 4)
+            _emit_row(k, a, row, a["width"], out)
     return k
 
 
 def add_kernel() -> Kernel:
     """out = x + y."""
-    k = Kernel("add", KERNEL_PARAMETERS)
-    a = KernelArguments(k, ROW_FIELDS, ROW_POINTERS)
-    for row in k.range(k.args[2], k.args[3]):
-        x, y, out = (a[n] + row * a[f"{n}_stride"] for n in ("x", "y", "out"))
-        for i in k.range(0, a["width"], LANES):
-            k.store(k.load(F32X16, x + i * 4) + k.load(F32X16, y + i * 4), out + i * 4)
-    k.ret()
+    with kernel("add", ROW_FIELDS, ROW_POINTERS) as (k, a, units):
+        for row in units:
+            x, y, out = (a[n] + row * a[f"{n}_stride"] for n in ("x", "y", "out"))
+            for i in k.range(0, a["width"], LANES):
+                k.store(k.load(F32X16, x + i * 4) + k.load(F32X16, y + i * 4), out + i * 4)
     return k
 
 
 def select_kernel(wanted: Literal[StepFields.LOGIT_LIST, StepFields.HIDDEN_LIST]) -> Kernel:
     """out[j] = x[wanted[j]]: the rows that one of the step's lists names."""
-    k = Kernel(f"select_by_{wanted.name.lower()}", KERNEL_PARAMETERS)
-    a = KernelArguments(k, ROW_FIELDS, ROW_POINTERS)
-    rows = step_pointer(k, wanted)
-    for j in k.range(k.args[2], k.args[3]):
-        row = k.load(I32, rows + j * 4).to(I64)
-        x, out = a["x"] + row * a["x_stride"], a["out"] + j * a["out_stride"]
-        for i in k.range(0, a["width"], LANES):
-            k.store(k.load(F32X16, x + i * 4), out + i * 4)
-    k.ret()
+    with kernel(f"select_by_{wanted.name.lower()}", ROW_FIELDS, ROW_POINTERS) as (k, a, units):
+        rows = step_pointer(k, wanted)
+        for j in units:
+            row = k.load(I32, rows + j * 4).to(I64)
+            x, out = a["x"] + row * a["x_stride"], a["out"] + j * a["out_stride"]
+            for i in k.range(0, a["width"], LANES):
+                k.store(k.load(F32X16, x + i * 4), out + i * 4)
     return k
 
 
 def softcap_kernel() -> Kernel:
     """out = cap · tanh(x / cap); ``eps`` holds the cap."""
-    k = Kernel("softcap", KERNEL_PARAMETERS)
-    a = KernelArguments(k, ROW_FIELDS, ROW_POINTERS)
-    cap = k.splat(F32X16, float_bits(a["eps"]))
-    for row in k.range(k.args[2], k.args[3]):
-        x, out = a["x"] + row * a["x_stride"], a["out"] + row * a["out_stride"]
-        for i in k.range(0, a["width"], LANES):
-            k.store(tanh(k, k.load(F32X16, x + i * 4) / cap) * cap, out + i * 4)
-    k.ret()
+    with kernel("softcap", ROW_FIELDS, ROW_POINTERS) as (k, a, units):
+        cap = k.splat(F32X16, float_bits(a["eps"]))
+        for row in units:
+            x, out = a["x"] + row * a["x_stride"], a["out"] + row * a["out_stride"]
+            for i in k.range(0, a["width"], LANES):
+                k.store(tanh(k, k.load(F32X16, x + i * 4) / cap) * cap, out + i * 4)
     return k

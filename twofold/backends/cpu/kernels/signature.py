@@ -9,7 +9,8 @@ the ragged batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 
 from twofold.backends.cpu.kernels.ir import I64, PTR, Kernel, Value
@@ -52,6 +53,16 @@ class KernelArguments:
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]
+
+
+@contextmanager
+def kernel(
+    name: str, fields: Sequence[str], pointers: frozenset[str]
+) -> Iterator[tuple[Kernel, KernelArguments, Iterator[Value]]]:
+    """A kernel, its arguments by field name, and the loop over its units."""
+    k = Kernel(name, KERNEL_PARAMETERS)
+    yield k, KernelArguments(k, fields, pointers), k.range(k.args[2], k.args[3])
+    k.ret()
 
 
 def step_pointer(k: Kernel, field: StepFields) -> Value:

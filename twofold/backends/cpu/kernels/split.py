@@ -14,7 +14,7 @@ from typing import Final
 
 from twofold.backends.cpu.kernels.ir import F32, F32X16, I32, I64, Kernel, Value
 from twofold.backends.cpu.kernels.math import exp
-from twofold.backends.cpu.kernels.signature import KERNEL_PARAMETERS, KernelArguments, StepFields, step_pointer
+from twofold.backends.cpu.kernels.signature import StepFields, kernel, step_pointer
 from twofold.core.kv_layout import KVType
 
 SPLIT: Final = 256
@@ -95,18 +95,16 @@ def store_result(k: Kernel, total: Value, out: Value, head_dim: int) -> None:
 
 def merge_kernel(spec: AttentionKernelSpec) -> Kernel:
     """Joins the partials of rows whose splits were done apart. A unit is a merge and a query head."""
-    k = Kernel(f"merge_d{spec.head_dim}_g{spec.group}", KERNEL_PARAMETERS)
-    a = KernelArguments(k, ATTENTION_FIELDS, ATTENTION_POINTERS)
-    heads = a["kv_heads"] * spec.group
-    total = QueryStates(k, k.args[4], spec.head_dim)
-    for unit in k.range(k.args[2], k.args[3]):
-        head = unit % heads
-        at = step_pointer(k, StepFields.MERGE_LIST) + unit // heads * (4 * MERGE_INTS)
-        row, first, count = (k.load(I32, at + 4 * i).to(I64) for i in range(3))
-        total.reset(0, spec.head_dim)
-        for index in k.range(first, first + count):
-            part = a["partials"] + (index * heads + head) * (4 * spec.partial_floats)
-            merge_state(k, total.at(0), part, spec.head_dim)
-        store_result(k, total.at(0), a["out"] + row * a["out_stride"] + head * (4 * spec.head_dim), spec.head_dim)
-    k.ret()
+    with kernel(f"merge_d{spec.head_dim}_g{spec.group}", ATTENTION_FIELDS, ATTENTION_POINTERS) as (k, a, units):
+        heads = a["kv_heads"] * spec.group
+        total = QueryStates(k, k.args[4], spec.head_dim)
+        for unit in units:
+            head = unit % heads
+            at = step_pointer(k, StepFields.MERGE_LIST) + unit // heads * (4 * MERGE_INTS)
+            row, first, count = (k.load(I32, at + 4 * i).to(I64) for i in range(3))
+            total.reset(0, spec.head_dim)
+            for index in k.range(first, first + count):
+                part = a["partials"] + (index * heads + head) * (4 * spec.partial_floats)
+                merge_state(k, total.at(0), part, spec.head_dim)
+            store_result(k, total.at(0), a["out"] + row * a["out_stride"] + head * (4 * spec.head_dim), spec.head_dim)
     return k
