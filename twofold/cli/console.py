@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from twofold.core.errors import TwofoldError
+from twofold.core.errors import ResourceError, TwofoldError
 from twofold.host.env import read_environment
 
 if TYPE_CHECKING:
@@ -67,6 +68,17 @@ def print_json(value: object) -> None:
 
 def print_lines(lines: Iterable[str]) -> None:
     answer("".join(f"{line}\n" for line in lines))
+
+
+def write_file(path: Path, text: str) -> None:
+    """Writes UTF-8 text and says so on standard error. Raises ResourceError."""
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise ResourceError(
+            f"{path} cannot be written: {error.strerror or error}.", hint="Choose another file."
+        ) from error
+    note(f"Wrote {path}.")
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:

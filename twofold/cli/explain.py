@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
-from twofold.cli.console import answer, note, print_json
+from twofold.cli.console import answer, print_json, print_lines, write_file
 from twofold.cli.options import Json
-from twofold.core.errors import AccessError, ModelNotFoundError, NotFoundError, ParameterError, TwofoldError
+from twofold.core.errors import AccessError, ModelNotFoundError, NotFoundError, ParameterError
 from twofold.core.values import find_format
 from twofold.planner.count.setting import PLAIN, Setting
 from twofold.planner.explain.levers.base import Assumptions
@@ -83,10 +83,6 @@ class WhatOptions:
             chunk=self.chunk if self.chunk is not None else base.chunk,
         )
 
-    def shape(self, name: str) -> ModelSpec:
-        found = resolve_shape(name)
-        return found if self.weights is None else found.stored_as(find_format(self.weights))
-
 
 @Parameter(name="*", group="Levers")
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +146,7 @@ def _explained(
                 param="model",
                 hint="Name a model: twofold explain --model llama-3-70b --hardware h100 --tp 4, or give a record.",
             )
-        scenario = _scenario(what.shape(what.model), what, what.case())
+        scenario = _scenario(resolve_shape(what.model, what.weights), what, what.case())
         return explain_hypothetical(scenario, levers.goal, levers.assumptions())
     seen = _read(source, request, api_key, levers.goal)
     shape = _shape_of(seen, what)
@@ -163,11 +159,11 @@ def _explained(
 def _shape_of(seen: Observed, what: WhatOptions) -> ModelSpec | None:
     """The model as it was named here; else as the request names it, where that is known and a machine was named."""
     if what.model is not None:
-        return what.shape(what.model)
+        return resolve_shape(what.model, what.weights)
     if what.hardware is None or seen.model is None:
         return None
     try:
-        return what.shape(seen.model)
+        return resolve_shape(seen.model, what.weights)
     except ModelNotFoundError as error:
         raise ModelNotFoundError(
             f"The request's model {seen.model!r:.80} is not a known model.",
@@ -262,11 +258,7 @@ def _draw(found: Explanation, path: Path) -> None:
             "A roofline needs a model and a machine.", param="svg", hint="Name them with --model and --hardware."
         )
     picture = roofline(found.scenario, found.waterfall, found.observed)
-    try:
-        path.write_text(svg(picture, height=SVG_HEIGHT, standalone=True) + "\n", "utf-8")
-    except OSError as error:
-        raise TwofoldError(f"{path} cannot be written: {error.strerror or error}.") from None
-    note(f"Drew {path}.")
+    write_file(path, svg(picture, height=SVG_HEIGHT, standalone=True) + "\n")
 
 
 def _print(found: Explanation, top: int) -> None:
@@ -275,7 +267,7 @@ def _print(found: Explanation, top: int) -> None:
     from twofold.planner.explain.report import lines  # noqa: PLC0415
 
     width = min(max(get_terminal_size().columns, MIN_WIDTH), MAX_WIDTH)
-    answer("\n".join(lines(found, levers=top, width=width)) + "\n")
+    print_lines(lines(found, levers=top, width=width))
     if found.scenario is not None:
         answer("\n" + plot(roofline(found.scenario, found.waterfall, found.observed), width=width) + "\n")
 

@@ -1,30 +1,28 @@
-"""``twofold plan`` and ``twofold plan fit``: how to serve some traffic within limits, and what fits in a memory."""
+"""``twofold plan`` and ``twofold plan fit``: how to serve traffic within an SLO, and what fits in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter
 
-from twofold.cli.bench.options import TraceOptions
-from twofold.cli.console import answer, note, print_json
+from twofold.cli.bench.options import InputTokens, LengthOptions, OutputTokens, TraceOptions
+from twofold.cli.console import print_json, print_lines, write_file
 from twofold.cli.options import LIST, Json
-from twofold.core.errors import ParameterError, ResourceError, closest_match, describe_name
+from twofold.core.errors import ParameterError, closest_match, describe_name
 
 if TYPE_CHECKING:
     from twofold.bench.load.base import Load
     from twofold.core.values import ValueFormat
     from twofold.planner.machines.machine import Machine
     from twofold.planner.plan.choices import Choices
-    from twofold.planner.plan.search import PlanStudy
     from twofold.planner.plan.tails import MakeLoad
     from twofold.planner.plan.traffic import Slo, Traffic
 
 SAMPLES: Final = 4096
-"""Requests that stand for a made-up load."""
+"""Requests that represent a synthetic load."""
 STORED: Final = "stored"
 MLPERF: Final = "mlperf:"
 P99: Final = 0.99
@@ -33,52 +31,42 @@ ATTAINMENT: Final = 0.9
 
 @Parameter(name="*", group="Traffic")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrafficOptions:
-    """What is asked. A --trace says it all but may be brought to another rate."""
+class TrafficOptions(LengthOptions):
+    """The requests to serve. A --trace replaces all of it but the rate, to which it is scaled."""
 
     rate: Annotated[float | None, Parameter(name=("--rate", "--request-rate"), help="Requests per second.")] = None
-    input_tokens: Annotated[
-        str, Parameter(help="Prompt tokens: 512, 256-1024, normal:512,64 or lognormal:512,0.8.")
-    ] = "1024"
-    output_tokens: Annotated[str, Parameter(help="Output tokens, in the same forms.")] = "256"
-    shared_prefix: Annotated[float, Parameter(help="Share of each prompt that is a common prefix.")] = 0.0
-    prefix_groups: Annotated[int, Parameter(help="Number of different prefixes.")] = 1
+    input_tokens: InputTokens = "1024"
+    output_tokens: OutputTokens = "256"
 
     def load(self, trace: TraceOptions) -> MakeLoad:
-        """The load at a rate of so many requests. ParameterError without a rate, and for what is impossible."""
+        """The load for a rate and a number of requests; of a trace, 0 keeps its own. Raises ParameterError."""
+        from twofold.bench.load.plan import LoadPlan  # noqa: PLC0415 - start-up time
+        from twofold.planner.simulate.jobs import said_nothing  # noqa: PLC0415
+
         if trace.trace is not None:
-            return _replay(trace)
+            replay, plain = trace.replay(), replace(trace, time_scale=1.0)
+
+            def make(rate: float, requests: int) -> Load:
+                scale = plain.scale(rate) if rate else trace.scale(None)
+                return replay(said_nothing, scale, requests or None, None)
+
+            return make
         if self.rate is None:
             raise ParameterError("A plan needs a rate.", param="rate", hint="Give --rate 10, or --trace FILE.")
-        from twofold.bench.load.lengths import parse_lengths  # noqa: PLC0415
-        from twofold.bench.load.plan import LoadPlan  # noqa: PLC0415
-        from twofold.bench.load.requests import SharedPrefix  # noqa: PLC0415
-        from twofold.planner.simulate.jobs import said_nothing  # noqa: PLC0415 - start-up time
-
-        shared = SharedPrefix(self.shared_prefix, groups=self.prefix_groups) if self.shared_prefix else None
-        prompts = parse_lengths(self.input_tokens, "input-tokens")
-        answers = parse_lengths(self.output_tokens, "output-tokens")
-
-        def make(rate: float, requests: int) -> Load:
-            plan = LoadPlan(rate=rate, requests=requests, input_tokens=prompts, output_tokens=answers, shared=shared)
-            return plan.load(said_nothing, 0)
-
-        return make
+        lengths = self.lengths()
+        return lambda rate, requests: LoadPlan(rate=rate, requests=requests, **lengths).load(said_nothing, 0)
 
     def traffic(self, trace: TraceOptions, make: MakeLoad) -> Traffic:
-        """Of the load, at its own rate if it is a trace that has no other."""
+        """The traffic of the load, at the trace's own rate unless another one is given."""
         from twofold.planner.plan.traffic import Traffic  # noqa: PLC0415 - start-up time
 
-        if trace.trace is not None:
-            return Traffic.of(make(self.rate or 0.0, 0), self.rate)
-        assert self.rate is not None, "a load was made without"
-        return Traffic.of(make(self.rate, SAMPLES), self.rate)
+        return Traffic.of(make(self.rate or 0.0, SAMPLES if trace.trace is None else 0), self.rate)
 
 
 @Parameter(name="*", group="Choices")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceOptions:
-    """What the planner may choose from; several with commas between them."""
+    """What the planner may choose from; several values are separated by commas."""
 
     tp: Annotated[str, Parameter(name=("--tp", "--tensor-parallel-size"), help="Tensor-parallel sizes to try.")] = (
         "1,2,4,8"
@@ -96,7 +84,7 @@ class ChoiceOptions:
     price: Annotated[list[str] | None, LIST, Parameter(help="NAME=DOLLARS per device and hour; repeatable.")] = None
 
     def choices(self, models: str, hardware: str) -> Choices:
-        """ParameterError and ModelNotFoundError for names that nobody knows."""
+        """Raises ParameterError and ModelNotFoundError for unknown names."""
         from twofold.core.values import find_format  # noqa: PLC0415
         from twofold.planner.machines.known import find_machine  # noqa: PLC0415 - start-up time
         from twofold.planner.plan.choices import Choices  # noqa: PLC0415
@@ -117,7 +105,7 @@ class ChoiceOptions:
         )
 
     def prices(self, machines: tuple[Machine, ...]) -> dict[str, float]:
-        """By the names of the machines. ParameterError for a machine that is not among them."""
+        """Dollars per device and hour by machine name. Raises ParameterError for one not in --hardware."""
         from twofold.planner.machines.known import find_machine  # noqa: PLC0415
 
         found = {}
@@ -133,7 +121,7 @@ class ChoiceOptions:
 @Parameter(name="*", group="Memory")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldOptions:
-    """How a model is held in memory."""
+    """How a model is stored in memory."""
 
     tp: Annotated[int, Parameter(name=("--tp", "--tensor-parallel-size"), help="Tensor-parallel size.")] = 1
     weights: Annotated[str, Parameter(help="Weight format, such as fp8 or int4; stored is the model's own.")] = STORED
@@ -179,7 +167,9 @@ def plan(
     svg
         Write the chart of TPOT against cost as SVG.
     """
-    from twofold.planner.plan.relief import nothing_found  # noqa: PLC0415 - start-up time
+    from twofold.bench.draw import svg as draw  # noqa: PLC0415 - start-up time
+    from twofold.planner.plan.relief import nothing_found  # noqa: PLC0415
+    from twofold.planner.plan.report import frontier_chart, study_document, study_lines  # noqa: PLC0415
     from twofold.planner.plan.search import Facts, search  # noqa: PLC0415
 
     limits = read_slo(slo, attainment)
@@ -195,8 +185,12 @@ def plan(
     if not study.plans:
         raise nothing_found(study, choices, asked, limits, facts)
     if svg is not None:
-        _write_svg(svg, study, limits)
-    _show(study, asked, limits, max(1, show), json=json)
+        chart = frontier_chart(study, limits, priced=study.plans[0].cost is not None)
+        write_file(svg, draw(chart, standalone=True))
+    if json:
+        print_json(study_document(study, asked, limits, max(1, show)))
+    else:
+        print_lines(study_lines(study, asked, limits, max(1, show)))
     return 0
 
 
@@ -244,12 +238,12 @@ def fit(
     if json:
         print_json(fit_document(found, others))
     else:
-        _print(fit_lines(found, others))
+        print_lines(fit_lines(found, others))
     return 0
 
 
 def read_slo(text: str, attainment: float | None) -> Slo:
-    """Limits from a text. ParameterError for what is no such list, and for a scenario that nobody knows."""
+    """The limits that ``text`` describes. Raises ParameterError for invalid text and unknown scenarios."""
     from twofold.bench.metrics.goodput import SCENARIOS, Objectives  # noqa: PLC0415 - start-up time
     from twofold.planner.plan.traffic import Slo  # noqa: PLC0415
 
@@ -266,53 +260,10 @@ def read_slo(text: str, attainment: float | None) -> Slo:
     limits = Objectives.parse(text)
     if limits.itl is not None:
         raise ParameterError(
-            "plan has no objective for the longest gap.", param="slo", hint="Limit tpot, or ttft and e2e."
+            "The longest gap between tokens is not predicted.", param="slo", hint="Limit ttft, tpot or e2e."
         )
     share = ATTAINMENT if attainment is None else attainment
     return Slo(ttft=limits.ttft, tpot=limits.tpot, e2e=limits.e2e, attainment=share)
-
-
-def _replay(flags: TraceOptions) -> MakeLoad:
-    """The trace; 0 leaves its rate, or the number of its requests, as it is."""
-    from twofold.bench.load.traces.read import read_trace  # noqa: PLC0415
-    from twofold.bench.load.traces.replay import Part, TraceReplay, TraceScale  # noqa: PLC0415
-    from twofold.planner.simulate.jobs import said_nothing  # noqa: PLC0415 - start-up time
-
-    assert flags.trace is not None
-    trace = read_trace(flags.trace, form=flags.trace_format, skip_bad=flags.skip_bad, block_tokens=flags.block_tokens)
-
-    def make(rate: float, requests: int) -> Load:
-        speed = 1.0 if rate else flags.time_scale
-        scale = TraceScale(speed, rate or None, flags.input_scale, flags.output_scale)
-        part = Part(flags.trace_from, flags.trace_until, requests or None)
-        return TraceReplay(trace, said_nothing, part=part, scale=scale)
-
-    return make
-
-
-def _show(study: PlanStudy, asked: Traffic, limits: Slo, shown: int, *, json: bool) -> None:
-    from twofold.planner.plan.report import study_document, study_lines  # noqa: PLC0415 - start-up time
-
-    if json:
-        print_json(study_document(study, asked, limits, shown))
-    else:
-        _print(study_lines(study, asked, limits, shown))
-
-
-def _write_svg(path: Path, study: PlanStudy, slo: Slo) -> None:
-    from twofold.bench.draw import svg  # noqa: PLC0415
-    from twofold.planner.plan.report import frontier_chart  # noqa: PLC0415 - start-up time
-
-    priced = study.plans[0].cost is not None
-    try:
-        path.write_text(svg(frontier_chart(study, slo, priced=priced), standalone=True), encoding="utf-8")
-    except OSError as error:
-        raise ResourceError(f"{path} could not be written: {error.strerror}.") from error
-    note(f"Wrote {path}.")
-
-
-def _print(lines: Iterator[str]) -> None:
-    answer("".join(f"{line}\n" for line in lines))
 
 
 def _parts(text: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from cyclopts import Parameter
 
-from twofold.cli.console import answer, print_json
+from twofold.cli.console import print_json, print_lines
 from twofold.cli.options import FLAG, Json
 from twofold.core.errors import ParameterError
 from twofold.core.request import TimeToLive
@@ -138,9 +138,7 @@ class OwnOptions:
         from twofold.planner.price.own import OwnMachines, hourly  # noqa: PLC0415
         from twofold.planner.shapes.known import resolve_shape  # noqa: PLC0415
 
-        machine, shape = find_machine(self.hardware), resolve_shape(self.own_model)
-        if self.weights is not None:
-            shape = shape.stored_as(find_format(self.weights))
+        machine, shape = find_machine(self.hardware), resolve_shape(self.own_model, self.weights)
         if not 0 < self.busy_share <= 1:
             raise ParameterError(
                 f"--busy-share must be above 0 and at most 1, not {self.busy_share:g}.", param="busy_share"
@@ -174,7 +172,7 @@ def price(
     if json:
         print_json(found.document())
     else:
-        answer("".join(f"{line}\n" for line in found.lines()))
+        print_lines(found.lines())
     return 0
 
 
@@ -192,13 +190,15 @@ class _Priced:
     @classmethod
     def of(cls, name: str, asked: WorkloadOptions, machines: OwnMachines | None) -> _Priced:
         from twofold.planner.price.catalog import known_catalog  # noqa: PLC0415 - start-up time
+        from twofold.planner.price.own import own_cost, step_seconds  # noqa: PLC0415
         from twofold.planner.price.workload import api_cost  # noqa: PLC0415
 
         at, model = datetime.now(UTC), known_catalog().find(name)
         traced = asked.traced(model, at)
         workload = asked.workload() if traced is None else traced.workload(asked.paid_tier)
         api = api_cost(model, workload, at)
-        return cls(api, at, machines, _owned(machines, workload), asked.compression(), traced)
+        own = None if machines is None else own_cost(machines, workload, step_seconds(machines))
+        return cls(api, at, machines, own, asked.compression(), traced)
 
     @property
     def api_request(self) -> float:
@@ -246,14 +246,6 @@ class _Priced:
             yield from own_lines(self.machines, self.own, self.api_request)
 
 
-def _owned(machines: OwnMachines | None, workload: Workload) -> OwnCost | None:
-    if machines is None:
-        return None
-    from twofold.planner.price.own import own_cost, step_seconds  # noqa: PLC0415 - start-up time
-
-    return own_cost(machines, workload, step_seconds(machines))
-
-
 def lifetime(
     *,
     parameters: float = 13e9,
@@ -275,7 +267,7 @@ def lifetime(
     if json:
         print_json(lifetime_document(given, best))
     else:
-        answer("".join(f"{line}\n" for line in lifetime_lines(given, best)))
+        print_lines(lifetime_lines(given, best))
     return 0
 
 
@@ -313,14 +305,12 @@ def crossover(
     from twofold.planner.machines.known import find_machine  # noqa: PLC0415
     from twofold.planner.shapes.known import resolve_shape  # noqa: PLC0415
 
-    shape = resolve_shape(model)
-    if weights is not None:
-        shape = shape.stored_as(find_format(weights))
+    shape = resolve_shape(model, weights)
     found = Crossovers.of(shape, find_machine(hardware), Setting(tp=tp, kv=find_format(kv)), cliff)
     if json:
         print_json(found.document())
     else:
-        answer("".join(f"{line}\n" for line in found.lines()))
+        print_lines(found.lines())
     return 0
 
 

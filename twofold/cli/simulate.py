@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 from cyclopts import Parameter
 
 from twofold.cli.bench.options import LoadOptions, TraceOptions
-from twofold.cli.console import answer, print_json
+from twofold.cli.console import print_json, print_lines
 from twofold.cli.options import BYTES, FLAG, Json
+from twofold.cli.plan import read_slo
 from twofold.core.errors import ParameterError
+from twofold.core.units import count
 
 if TYPE_CHECKING:
+    from twofold.bench.load.base import Load
     from twofold.engine.config import EngineKeywords
-    from twofold.planner.plan.traffic import Slo
-    from twofold.planner.simulate.check import MeasuredRun
-    from twofold.planner.simulate.fleet import Source
     from twofold.planner.simulate.scenario import Scenario, Split
-    from twofold.planner.simulate.setting import EngineSetting
 
 HERE: Final = "this"
 """The name of the machine that runs the command."""
@@ -92,30 +91,24 @@ def simulate(
     trace: TraceOptions = TraceOptions(),  # noqa: B008 - frozen
 ) -> int:
     """Runs the scheduler and the cache on a virtual clock, with predicted step times."""
-    limits = _slo(slo, attainment)
+    limits = None if slo is None else read_slo(slo, attainment)
     if check is not None:
         return _check(check, server, engine, json=json)
     from twofold.planner.simulate.figures import SCHEMA, figures, lines  # noqa: PLC0415 - start-up time
-
-    source, said = _source(trace, load, repeat)
-    scenario = _scenario(server, engine)
-    found = figures(scenario.run(source), scenario.setting.blocks, limits)
-    if json:
-        print_json({"schema": SCHEMA, **_described(scenario), "load": said, "figures": found.plain()})
-        return 0
-    for line in lines(found):
-        answer(line + "\n")
-    return 0
-
-
-def _source(trace: TraceOptions, load: LoadOptions, repeat: int) -> tuple[Source, dict[str, Any]]:
-    from twofold.cli.loads import load_of  # noqa: PLC0415
     from twofold.planner.simulate.jobs import Jobs, Repeated, said_nothing  # noqa: PLC0415
 
-    made = load_of(trace, load, said_nothing)
-    said = {**made.describe(), "repeat": repeat}
-    jobs = Jobs(made)
-    return (jobs if repeat == 1 else Repeated(jobs, repeat)), said
+    if trace.trace is None:
+        made: Load = load.plan().load(said_nothing, load.seed or 0)
+    else:
+        made = trace.replay()(said_nothing, trace.scale(load.rate), load.requests, load.concurrency)
+    jobs, scenario = Jobs(made), _scenario(server, engine)
+    found = figures(scenario.run(jobs if repeat == 1 else Repeated(jobs, repeat)), scenario.setting.blocks, limits)
+    if json:
+        described = {**_described(scenario), "load": {**made.describe(), "repeat": repeat}}
+        print_json({"schema": SCHEMA, **described, "figures": found.plain()})
+    else:
+        print_lines(lines(found))
+    return 0
 
 
 def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
@@ -133,11 +126,14 @@ def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
     from twofold.planner.machines.known import find_machine  # noqa: PLC0415
     from twofold.planner.shapes.known import resolve_shape  # noqa: PLC0415
     from twofold.planner.simulate.scenario import Scenario  # noqa: PLC0415
-    from twofold.planner.simulate.setting import DEFAULT_ROWS, DEFAULT_SEQUENCES, groups_for  # noqa: PLC0415
+    from twofold.planner.simulate.setting import (  # noqa: PLC0415
+        DEFAULT_ROWS,
+        DEFAULT_SEQUENCES,
+        EngineSetting,
+        groups_for,
+    )
 
-    shape, machine = resolve_shape(server.model), find_machine(server.hardware)
-    if server.weights is not None:
-        shape = shape.stored_as(find_format(server.weights))
+    shape, machine = resolve_shape(server.model, server.weights), find_machine(server.hardware)
     how = Setting(tp=server.tp, kv=find_format(server.kv))
     sequences = engine.max_num_seqs or DEFAULT_SEQUENCES
     rows = engine.max_num_batched_tokens or DEFAULT_ROWS
@@ -151,7 +147,15 @@ def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
         share=engine.memory_share,
         memory=engine.kv_cache_memory_bytes,
     )
-    setting = _setting(engine, groups, sequences, rows, shape.context_length, engine.tpot_target_ms)
+    setting = EngineSetting(
+        groups,
+        sequences=sequences,
+        rows=rows,
+        block_size=engine.block_size,
+        context=engine.max_model_len or shape.context_length,
+        prefix_caching=engine.enable_prefix_caching,
+        tpot_target_s=None if engine.tpot_target_ms is None else engine.tpot_target_ms / 1000,
+    )
     return Scenario(
         shape=shape,
         machine=machine,
@@ -172,34 +176,10 @@ def _here(server: ServerOptions, engine: EngineFlags) -> Scenario:
     from twofold.planner.simulate.here import this_machine  # noqa: PLC0415
 
     assert server.model is not None, "a model was named"
-    given = {
-        "max_num_seqs": engine.max_num_seqs,
-        "max_num_batched_tokens": engine.max_num_batched_tokens,
-        "max_model_len": engine.max_model_len,
-        "kv_cache_memory_bytes": engine.kv_cache_memory_bytes,
-        "tpot_target_ms": engine.tpot_target_ms,
-        "block_size": engine.block_size,
-        "enable_prefix_caching": engine.enable_prefix_caching,
-        "threads": engine.threads,
-    }
+    given = asdict(engine)
+    del given["memory_share"]
     keywords = cast("EngineKeywords", {name: value for name, value in given.items() if value is not None})
     return this_machine(locate(server.model, cache=CacheFolders.of().models).path, EngineOptions(**keywords))
-
-
-def _setting(
-    engine: EngineFlags, groups: Any, sequences: int, rows: int, longest: int, target_ms: float | None
-) -> EngineSetting:
-    from twofold.planner.simulate.setting import EngineSetting  # noqa: PLC0415
-
-    return EngineSetting(
-        groups,
-        sequences=sequences,
-        rows=rows,
-        block_size=engine.block_size,
-        context=engine.max_model_len or longest,
-        prefix_caching=engine.enable_prefix_caching,
-        tpot_target_s=None if target_ms is None else target_ms / 1000,
-    )
 
 
 def _split(server: ServerOptions) -> Split | None:
@@ -215,18 +195,6 @@ def _split(server: ServerOptions) -> Split | None:
             hint="Write 1:3, one replica that prefills for three that decode.",
         )
     return Split(int(prefill), int(decode), server.link_gbs * 1e9)
-
-
-def _slo(text: str | None, attainment: float) -> Slo | None:
-    if text is None:
-        return None
-    from twofold.bench.metrics.goodput import Objectives  # noqa: PLC0415
-    from twofold.planner.plan.traffic import Slo  # noqa: PLC0415
-
-    found = Objectives.parse(text)
-    if found.itl is not None:
-        raise ParameterError("A simulation has no gaps between chunks.", param="slo", hint="Use ttft, tpot and e2e.")
-    return Slo(ttft=found.ttft, tpot=found.tpot, e2e=found.e2e, attainment=attainment)
 
 
 def _described(scenario: Scenario) -> dict[str, Any]:
@@ -248,36 +216,25 @@ def _described(scenario: Scenario) -> dict[str, Any]:
 
 
 def _check(path: Path, server: ServerOptions, engine: EngineFlags, *, json: bool) -> int:
-    from dataclasses import asdict  # noqa: PLC0415
-
     from twofold.planner.simulate.check import check, compared_lines, read_bench  # noqa: PLC0415
     from twofold.planner.simulate.setting import PredictedSteps  # noqa: PLC0415
 
     document, runs = read_bench(path)
-    scenario = _scenario(_named(server, document), engine)
+    if server.model is None:
+        server = replace(server, model=document.inner("target").text("model"))
+    scenario = _scenario(server, engine)
     steps = PredictedSteps(scenario.shape, scenario.machine, scenario.constants, scenario.how)
-    told: list[dict[str, Any]] = []
+    compared: list[dict[str, Any]] = []
     for run in runs:
         if not run.jobs:
             continue
         found = check(run, scenario.made(steps, 1)[0], steps.first_s)
-        told.append({"requests": len(run.jobs), "compared": [asdict(each) | {"error": each.error} for each in found]})
+        compared.append(
+            {"requests": len(run.jobs), "compared": [asdict(each) | {"error": each.error} for each in found]}
+        )
         if not json:
-            answer(_head(run) + "\n")
-            for line in compared_lines(found):
-                answer(line + "\n")
+            omitted = f", {run.left_out} omitted" if run.left_out else ""
+            print_lines([f"{count(len(run.jobs), 'request')}{omitted}", *compared_lines(found)])
     if json:
-        print_json({"schema": "twofold.simulate-check/1", **_described(scenario), "runs": told})
+        print_json({"schema": "twofold.simulate-check/1", **_described(scenario), "runs": compared})
     return 0
-
-
-def _head(run: MeasuredRun) -> str:
-    left = f", {run.left_out} omitted" if run.left_out else ""
-    return f"{len(run.jobs)} requests{left}"
-
-
-def _named(server: ServerOptions, document: Any) -> ServerOptions:
-    """With the model of the document where none was named."""
-    from dataclasses import replace  # noqa: PLC0415
-
-    return server if server.model is not None else replace(server, model=document.inner("target").text("model"))

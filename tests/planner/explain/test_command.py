@@ -107,7 +107,7 @@ def test_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "roofline.svg"
     explain(what=H100, svg=path)
     assert path.read_text("utf-8").startswith("<svg ")
-    assert f"Drew {path}." in capsys.readouterr().err
+    assert f"Wrote {path}." in capsys.readouterr().err
     with pytest.raises(ParameterError, match="SVG"):
         explain(what=H100, svg=tmp_path / "roofline.png")
 

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 from twofold.cli.bench.applies import Mode, check_all_apply
 from twofold.cli.bench.options import BenchRequestOptions, LoadOptions, MeasureOptions, OutputOptions, TraceOptions
 from twofold.cli.console import answer, note, rich_console
-from twofold.cli.loads import load_plan, replay_of
 from twofold.core.errors import ParameterError, ResourceError
 
 if TYPE_CHECKING:
     from twofold.bench.base import TokenCounter, Watcher
     from twofold.bench.client.client import ServerTarget
+    from twofold.bench.load.base import Prompt
+    from twofold.bench.load.traces.replay import TraceReplay
     from twofold.bench.report.live import Goal
     from twofold.bench.search.trial import Trial
     from twofold.bench.session import MakeLoad, Setup
     from twofold.bench.study import Study
-    from twofold.cli.loads import MakeReplay
 
 INTERRUPTED: Final = 130
 SEED_BITS: Final = 48
@@ -55,9 +55,19 @@ class Measuring:
         self.objectives = None if measure.slo is None else Objectives.parse(measure.slo)
         self.rates = None if measure.rates is None else parse_rates(measure.rates)
         self.concurrencies = None if measure.concurrencies is None else _whole(parse_rates(measure.concurrencies))
-        self.plan = load_plan(load)
+        self.plan = load.plan()
         self._check()
-        self.replay = None if trace.trace is None else _seeded(replay_of(trace, load))
+        self.replay = None if trace.trace is None else self._replayed()
+
+    def _replayed(self) -> MakeLoad:
+        """The trace as a load, which is the same for any seed. Raises ParameterError for invalid values."""
+        make, load, scale = self.trace.replay(), self.load, self.trace.scale(self.load.rate)
+
+        def replay(prompt: Prompt, _seed: int) -> TraceReplay:
+            return make(prompt, scale, load.requests, load.concurrency)
+
+        replay(_nothing, 0)
+        return replay
 
     def setup(self, target: ServerTarget, model: str | None, api_key: str | None) -> Setup:
         from twofold.bench.client.client import ClientOptions  # noqa: PLC0415
@@ -228,12 +238,6 @@ def write_document(document: Any, path: Path) -> None:
         hint = "Choose another place with --output."
         raise ResourceError(f"{path} cannot be written: {error.strerror or error}.", hint=hint) from error
     note(f"Wrote {path}.")
-
-
-def _seeded(make: MakeReplay) -> MakeLoad:
-    """A trace asks the same, whatever the seed; what is impossible of it is told now."""
-    make(_nothing)
-    return lambda prompt, _seed: make(prompt)
 
 
 def _bound(lengths: Any) -> int:

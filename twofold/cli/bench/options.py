@@ -1,14 +1,23 @@
-"""Flags of ``twofold bench``: whom to ask, what and when, what to find out, and where to write it."""
+"""Flags of ``twofold bench``: requests, load, measurement and output."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from cyclopts import Parameter
 
 from twofold.cli.options import DURATION, FLAG, LIST
+from twofold.core.errors import ParameterError
+
+if TYPE_CHECKING:
+    from twofold.bench.load.base import Prompt
+    from twofold.bench.load.plan import LoadPlan
+    from twofold.bench.load.traces.replay import TraceReplay, TraceScale
+
+    MakeReplay: TypeAlias = Callable[[Prompt, TraceScale, int | None, int | None], TraceReplay]
 
 EndpointName: TypeAlias = Literal["chat", "completions", "messages"]
 ArrivalName: TypeAlias = Literal["poisson", "constant", "gamma"]
@@ -18,7 +27,7 @@ TraceFormat: TypeAlias = Literal["azure", "mooncake", "twofold"]
 @Parameter(name="*", group="Request")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchRequestOptions:
-    """What each request says."""
+    """Contents of each request."""
 
     endpoint: Annotated[
         EndpointName, Parameter(help="API endpoint: OpenAI chat or completions, or Anthropic messages.")
@@ -43,10 +52,45 @@ class BenchRequestOptions:
     ] = None
 
 
+InputTokens: TypeAlias = Annotated[
+    str,
+    Parameter(
+        name=("--input-tokens", "--random-input-len"),
+        help="Prompt tokens: 512, 256-1024, normal:512,64 or lognormal:512,0.8.",
+    ),
+]
+OutputTokens: TypeAlias = Annotated[
+    str, Parameter(name=("--output-tokens", "--random-output-len"), help="Max output tokens, as --input-tokens.")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthOptions:
+    """Lengths of synthetic requests, and what their prompts share."""
+
+    input_tokens: InputTokens = "512"
+    output_tokens: OutputTokens = "128"
+    shared_prefix: Annotated[float, Parameter(help="Fraction of each prompt that is a shared prefix.")] = 0.0
+    prefix_groups: Annotated[int, Parameter(help="Number of different shared prefixes.")] = 1
+
+    def lengths(self) -> dict[str, Any]:
+        """Fields of ``LoadPlan``. Raises ParameterError for invalid values."""
+        from twofold.bench.load.lengths import parse_lengths  # noqa: PLC0415 - start-up time
+        from twofold.bench.load.requests import SharedPrefix  # noqa: PLC0415
+
+        if not self.shared_prefix and self.prefix_groups != 1:
+            raise ParameterError("prefix-groups are for prompts with a --shared-prefix.", param="prefix-groups")
+        return {
+            "input_tokens": parse_lengths(self.input_tokens, "input-tokens"),
+            "output_tokens": parse_lengths(self.output_tokens, "output-tokens"),
+            "shared": SharedPrefix(self.shared_prefix, groups=self.prefix_groups) if self.shared_prefix else None,
+        }
+
+
 @Parameter(name="*", group="Load")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadOptions:
-    """Who asks when. A rate is an open loop; a concurrency alone is a closed one; both cap what is open."""
+class LoadOptions(LengthOptions):
+    """A synthetic load. A rate makes an open loop, a concurrency alone a closed loop; both limit open requests."""
 
     rate: Annotated[
         float | None, Parameter(name=("--rate", "--request-rate"), help="Request (or session) rate per second.")
@@ -63,17 +107,6 @@ class LoadOptions:
         float | None, Parameter(help="Burstiness of gamma arrivals: 1 is Poisson, below 1 bursty, above 1 even.")
     ] = None
     ramp: Annotated[float, DURATION, Parameter(help="Ramp-up time of a closed loop in seconds.")] = 0.0
-    input_tokens: Annotated[
-        str,
-        Parameter(
-            name=("--input-tokens", "--random-input-len"), help="512, 256-1024, normal:512,64, lognormal:512,0.8."
-        ),
-    ] = "512"
-    output_tokens: Annotated[
-        str, Parameter(name=("--output-tokens", "--random-output-len"), help="Max output tokens, as --input-tokens.")
-    ] = "128"
-    shared_prefix: Annotated[float, Parameter(help="Fraction of each prompt that is a shared prefix.")] = 0.0
-    prefix_groups: Annotated[int, Parameter(help="Number of different shared prefixes.")] = 1
     turns: Annotated[str, Parameter(help="Turns per session; each turn resends the conversation.")] = "1"
     think_time: Annotated[str, Parameter(help="Seconds between a reply and the next turn, as --input-tokens.")] = "0"
     seed: Annotated[
@@ -84,11 +117,29 @@ class LoadOptions:
         ),
     ] = None
 
+    def plan(self) -> LoadPlan:
+        """The load. Raises ParameterError for invalid values."""
+        from twofold.bench.load.lengths import parse_lengths, parse_pauses  # noqa: PLC0415 - start-up time
+        from twofold.bench.load.plan import LoadPlan  # noqa: PLC0415
+
+        return LoadPlan(
+            rate=self.rate,
+            concurrency=self.concurrency,
+            duration_s=self.duration,
+            requests=self.requests,
+            kind="gamma" if self.burstiness is not None and self.arrivals == "poisson" else self.arrivals,
+            burstiness=1.0 if self.burstiness is None else self.burstiness,
+            ramp_s=self.ramp,
+            turns=parse_lengths(self.turns, "turns"),
+            pauses=parse_pauses(self.think_time, "think-time"),
+            **self.lengths(),
+        )
+
 
 @Parameter(name="*", group="Trace")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions:
-    """Requests as they came to somebody: instead of the load."""
+    """Recorded requests, instead of a synthetic load."""
 
     trace: Annotated[
         Path | None, Parameter(help="Trace file: Azure CSV, Mooncake JSONL or Twofold JSONL; .gz too.")
@@ -104,11 +155,33 @@ class TraceOptions:
     block_tokens: Annotated[int, Parameter(help="Tokens per block in Mooncake's format.")] = 512
     skip_bad: Annotated[bool, FLAG, Parameter(help="Skip and count invalid lines of the trace.")] = False
 
+    def scale(self, rate: float | None) -> TraceScale:
+        """Scales the trace to a rate, or by its --time-scale if ``rate`` is None. Raises ParameterError."""
+        from twofold.bench.load.traces.replay import TraceScale  # noqa: PLC0415 - start-up time
+
+        return TraceScale(self.time_scale, rate, self.input_scale, self.output_scale)
+
+    def replay(self) -> MakeReplay:
+        """Reads the trace. The result takes a prompt function, a scale, the number of requests and max open ones.
+
+        Raises ParameterError for invalid lines and values."""
+        from twofold.bench.load.traces.read import read_trace  # noqa: PLC0415 - start-up time
+        from twofold.bench.load.traces.replay import Part, TraceReplay  # noqa: PLC0415
+
+        assert self.trace is not None, "there is a trace"
+        trace = read_trace(self.trace, form=self.trace_format, skip_bad=self.skip_bad, block_tokens=self.block_tokens)
+
+        def make(prompt: Prompt, scale: TraceScale, requests: int | None, max_open: int | None) -> TraceReplay:
+            part = Part(self.trace_from, self.trace_until, requests)
+            return TraceReplay(trace, prompt, part=part, scale=scale, max_open=max_open)
+
+        return make
+
 
 @Parameter(name="*", group="Measurement")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureOptions:
-    """What counts, and what to find out."""
+    """What is measured, and what is searched for."""
 
     slo: Annotated[
         str | None,
@@ -131,7 +204,7 @@ class MeasureOptions:
 @Parameter(name="*", group="Output")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputOptions:
-    """Where the result goes."""
+    """Output of the result."""
 
     json: Annotated[bool, FLAG, Parameter(help="Print the result as JSON, without individual requests.")] = False
     output: Annotated[

@@ -14,7 +14,7 @@ from typing import Final
 
 from twofold.core.errors import ModelNotFoundError, TwofoldError, closest_match
 from twofold.core.model import Formats, GatedFFN, GroupedAttention, LayerSpec, ModelSpec, PlainFFN
-from twofold.core.values import FP8_BLOCK, FP32, INT4, MXFP4, grouped
+from twofold.core.values import FP8_BLOCK, FP32, INT4, MXFP4, find_format, grouped
 from twofold.formats.fetch.names import ALIASES
 from twofold.models.config import read_config, read_config_file
 
@@ -235,12 +235,17 @@ def find_shape(name: str) -> ModelSpec:
     )
 
 
-def resolve_shape(name: str) -> ModelSpec:
+def resolve_shape(name: str, weights: str | None = None) -> ModelSpec:
     """The shape of a GGUF file, a config.json, the folder of one, an alias's file in the cache, or a known model.
 
-    A file's shape is named after the file or the alias. Raises ModelNotFoundError with the closest name,
-    FormatError for a damaged file.
+    A file's shape is named after the file or the alias. ``weights`` is another format for its matrices. Raises
+    ModelNotFoundError with the closest name, FormatError for a damaged file, ParameterError for an unknown format.
     """
+    shape = _stored_shape(name)
+    return shape if weights is None else shape.stored_as(find_format(weights))
+
+
+def _stored_shape(name: str) -> ModelSpec:
     path = Path(name).expanduser()
     file = model_file(name)
     if file is not None:
