@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command, Result
-from twofold.cli.chat.lines import is_open, message
+from twofold.cli.chat.loop import is_open, message
 from twofold.cli.chat.talk import Talk
 from twofold.core.errors import UsageError
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Command
-from twofold.cli.form import FormOptions
+from twofold.cli.options import FormOptions
 from twofold.core.errors import ParameterError
 from twofold.core.params import StructuredOutputsParams
 
@@ -53,7 +53,7 @@ def test_what_the_flags_become() -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--regex", "a", "--choice", "b"], "one form, not --regex and --choice"),
+        (["--regex", "a", "--choice", "b"], "--regex and --choice exclude each other"),
         (["--json-schema", '{"type": }'], "json_schema is not JSON: Expecting value at line 1, column 10"),
         (["--json-schema", "gone.json"], "gone.json cannot be read: No such file"),
         (["--json-schema", "{list}"], "json_schema must be an object, not [1]"),

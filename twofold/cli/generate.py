@@ -1,5 +1,4 @@
-"""What run and chat share: a loaded model, and one answer after the other, streamed and stopped by Ctrl-C; and what is
-kept about them."""
+"""A loaded model of ``run``, ``chat`` and ``batch``, and its completions, which Ctrl-C stops."""
 
 from __future__ import annotations
 
@@ -33,10 +32,9 @@ class Generator:
     def answer(
         self, prompt: TextOrTokens, params: SamplingParams, write: Callable[[str], None]
     ) -> tuple[RequestOutput, bool]:
-        """Streams one answer into ``write``; the whole, and whether Ctrl-C cut it short. Raises what ended it early.
+        """Streams a completion into ``write``. Returns it, and whether Ctrl-C stopped it. Raises errors of the engine.
 
-        The first Ctrl-C ends the answer between two steps, and what there is of it stays; a second one raises
-        KeyboardInterrupt.
+        The first Ctrl-C ends the completion between two steps, a second one raises KeyboardInterrupt.
         """
         request = self.llm.engine.request(prompt, params)
         with interrupts() as interrupted, closing(self.llm.client.stream(request, interrupted.is_set)) as deltas:
@@ -48,16 +46,13 @@ class Generator:
 
 
 def tracer(path: Path | None) -> AbstractContextManager[Tracer | None]:
-    """The trace file that was asked for, made before anything takes long; or none."""
+    """The trace file, created before the model is loaded; or none."""
     return nullcontext() if path is None else Tracer(path)
 
 
 @contextmanager
 def generator(options: ModelOptions, trace: Path | None = None) -> Iterator[Generator]:
-    """Fetches the model if need be and loads it, with a word on a terminal about what takes long.
-
-    ``trace`` is a file for a trace of all that it does.
-    """
+    """Downloads the model if needed, and loads it. ``trace`` is a file for a trace of all its steps."""
     options.check()
     with tracer(trace) as observer, _loaded(options) as loaded:
         if observer is not None:
@@ -65,15 +60,18 @@ def generator(options: ModelOptions, trace: Path | None = None) -> Iterator[Gene
         yield loaded
 
 
+def resolved_files(options: ModelOptions) -> tuple[sources.ResolvedModel, Path | None]:
+    """The model's file and another tokenizer's, if there is one; downloads them if needed."""
+    folder, progress = CacheFolders.of().create().models, DownloadProgress()
+    names = [options.model] if options.tokenizer is None else [options.model, options.tokenizer]
+    model, *others = (sources.resolve(name, cache=folder, progress=progress) for name in names)
+    return model, others[0].path if others else None
+
+
 @contextmanager
 def _loaded(options: ModelOptions) -> Iterator[Generator]:
-    folders = CacheFolders.of().create()
-    progress = DownloadProgress()
-    found = sources.resolve(options.model, cache=folders.models, progress=progress)
-    tokenizer = None
-    if options.tokenizer is not None:
-        tokenizer = sources.resolve(options.tokenizer, cache=folders.models, progress=progress).path
-    first = not any(folders.kernels.glob("*.o"))
+    found, tokenizer = resolved_files(options)
+    first = not any(CacheFolders.of().kernels.glob("*.o"))
     what = f"Loading {found.name}" + (" and compiling kernels for this processor, once" if first else "")
     if first and not is_terminal(sys.stderr):
         note(f"{what} …")

@@ -1,7 +1,7 @@
-"""The ``twofold`` command. Parses, calls, prints, and turns every error into one message and an exit code.
+"""The ``twofold`` command: parses arguments, calls the command, and turns an error into a message and an exit code.
 
-0 success · 1 internal error · 2 impossible request · 3 model · 4 this machine's resources · 5 network ·
-130 Ctrl-C · 141 nobody reads the output · 143 SIGTERM. ``TWOFOLD_DEBUG=1`` shows where an error came from.
+0 success · 1 internal error · 2 invalid request · 3 model · 4 this machine's resources · 5 network · 130 Ctrl-C ·
+141 the output was closed · 143 SIGTERM. ``TWOFOLD_DEBUG=1`` adds the traceback of an error.
 """
 
 from __future__ import annotations
@@ -74,16 +74,14 @@ GROUPS: Final[Mapping[str, Collection[str]]] = {"bench": BENCHES, "plan": ("fit"
 
 
 def app() -> App:
-    """The command line; commands are imported when they are used."""
-    from cyclopts import App  # noqa: PLC0415 - what fails before is still reported well
-
-    from twofold.cli.main import flags_from_environment  # noqa: PLC0415
+    """The command line. Commands are imported when they are used."""
+    from cyclopts import App  # noqa: PLC0415 - errors before this are still reported
 
     root = App(
         name="twofold",
         help="CPU LLM inference engine and server that measures prefill and decode separately.",
         version=_version,
-        config=flags_from_environment,
+        config=_flags_from_environment,
         result_action="return_value",
         exit_on_error=False,
         print_error=False,
@@ -98,10 +96,10 @@ def app() -> App:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command line; the exit code."""
+    """Runs a command line. Returns the exit code."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows a mark
+            stream.reconfigure(errors="replace")  # for terminals that cannot show a character
     try:
         with _terminable():
             return _run(sys.argv[1:] if arguments is None else arguments)
@@ -143,9 +141,9 @@ def _run(arguments: Sequence[str]) -> int:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM raises SystemExit meanwhile, so that child processes and temporary folders go with the command.
+    """Raises SystemExit on SIGTERM, so that child processes and temporary folders are removed with the command.
 
-    A background job may ignore SIGINT: SIGTERM is then the only polite way to end it.
+    Background jobs may ignore SIGINT; SIGTERM is then the only way to end them cleanly.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set signal handlers
@@ -162,11 +160,11 @@ def _terminate(number: int, _frame: FrameType | None) -> None:
 
 
 def _command(arguments: Sequence[str]) -> str:
-    """The command that was meant, with a space before each word."""
+    """The command in ``arguments``, with a space before each word."""
     if not arguments or arguments[0] not in (*COMMANDS, *GROUPS):
         return ""
-    named = 2 if len(arguments) > 1 and arguments[1] in GROUPS.get(arguments[0], ()) else 1
-    return "".join(f" {word}" for word in arguments[:named])
+    words = 2 if len(arguments) > 1 and arguments[1] in GROUPS.get(arguments[0], ()) else 1
+    return "".join(f" {word}" for word in arguments[:words])
 
 
 def _version() -> str:
@@ -176,26 +174,26 @@ def _version() -> str:
 
 
 def _traceback() -> None:
-    """Where the current error came from, if TWOFOLD_DEBUG asks for it."""
+    """Prints the traceback of the current error if TWOFOLD_DEBUG is set."""
     import traceback  # noqa: PLC0415
 
     try:
-        wanted = read_environment().settings.get("debug", "0") not in ("", "0")
+        is_debug = read_environment().settings.get("debug", "0") not in ("", "0")
     except TwofoldError:
         return
-    if wanted:
+    if is_debug:
         traceback.print_exc()
 
 
 def _forget_output() -> None:
-    """Points standard output to nowhere, so that closing it at exit cannot fail again."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    """Redirects standard output to the null device, so that closing it at exit cannot fail again."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
 
 
-def flags_from_environment(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """A configuration source for cyclopts: fills the flags that the command line left out."""
+def _flags_from_environment(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """A configuration source for cyclopts: sets flags that are missing on the command line."""
     from cyclopts import Token  # noqa: PLC0415 - start-up time
 
     settings = read_environment().settings

@@ -3,6 +3,7 @@
 Annotations are evaluated here: cyclopts would look up the names of postponed ones in the modules of derived classes.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -221,6 +222,41 @@ class SamplingOptions:
         return SamplingParams(**flags.over(defaults).given(), **given | {"logit_bias": biases}, structured_outputs=form)
 
 
+@Parameter(name="*", group="Structured output")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormOptions:
+    """Structured output: at most one of these."""
+
+    json_schema: Annotated[str | None, Parameter(help="JSON schema of the output: a file or the text.")] = None
+    regex: Annotated[str | None, Parameter(help="Regular expression that the whole output matches.")] = None
+    choice: Annotated[list[str], LIST, Parameter(help="Allowed output text; repeatable.")] = field(default_factory=list)
+    grammar: Annotated[
+        Path | None, Parameter(help="Context-free grammar file, in GBNF or llguidance's Lark syntax.")
+    ] = None
+
+    def params(self) -> StructuredOutputsParams | None:
+        """The structured output, read from its file. Raises ParameterError for several or invalid ones."""
+        given = {
+            "json_schema": self.json_schema,
+            "regex": self.regex,
+            "choice": self.choice or None,
+            "grammar": self.grammar,
+        }
+        names = ["--" + name.replace("_", "-") for name, value in given.items() if value is not None]
+        if not names:
+            return None
+        if len(names) > 1:
+            raise ParameterError(
+                f"{' and '.join(names)} exclude each other.", param=names[-1], hint="Give one of them."
+            )
+        return StructuredOutputsParams(
+            json=None if self.json_schema is None else _schema(self.json_schema),
+            regex=self.regex,
+            choice=self.choice or None,
+            grammar=None if self.grammar is None else read_text("grammar", self.grammar),
+        )
+
+
 @Parameter(name="*", group="Output")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisplayOptions:
@@ -309,3 +345,21 @@ def _bias(text: str) -> tuple[int, float]:
         raise ParameterError(
             f"logit_bias {text!r} is not TOKEN=BIAS.", param="logit_bias", hint="Write --logit-bias 198=-100."
         ) from None
+
+
+def _schema(given: str) -> dict[str, Any]:
+    """The schema in a file, or in the text itself if it begins with a brace."""
+    text = given if given.lstrip().startswith("{") else read_text("json_schema", Path(given))
+    try:
+        schema = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ParameterError(
+            f"json_schema is not JSON: {error.msg} at line {error.lineno}, column {error.colno}.", param="json_schema"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise ParameterError(f"json_schema cannot be read: {error}.", param="json_schema") from error
+    if not isinstance(schema, dict):
+        raise ParameterError(
+            f"json_schema must be an object, not {schema!r:.60}.", param="json_schema", hint='Like {"type": "object"}.'
+        )
+    return schema

@@ -1,4 +1,4 @@
-"""``twofold run``: one prompt, one answer."""
+"""``twofold run``: answers one prompt."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from twofold.cli.chat.base import ChatCompletion, ChatModel, Prompt, PromptRequest, cut_note
+from twofold.cli.chat.base import ChatModel, Prompt, PromptRequest, cut_note, open_chat_model
 from twofold.cli.console import fold, note, print_json
-from twofold.cli.form import FormOptions
-from twofold.cli.options import FLAG, DisplayOptions, ModelOptions, RemoteOptions, SamplingOptions
+from twofold.cli.options import FLAG, DisplayOptions, FormOptions, ModelOptions, RemoteOptions, SamplingOptions
 from twofold.cli.stdin import read_prompt
 from twofold.core.errors import ParameterError, UsageError
 
@@ -38,8 +37,8 @@ def run(
     Parameters
     ----------
     words
-        The prompt; several words are joined by spaces. Piped text follows it after an empty line; "-" puts the piped
-        text elsewhere, and without any words the piped text is the prompt.
+        The prompt; words are joined by spaces. Piped text is appended after an empty line, or replaces a "-"; without
+        words it is the prompt.
     prompt
         The prompt, before PROMPT.
     system
@@ -57,20 +56,20 @@ def run(
     sampling.params(structure)
     _check(raw, system, model)
     text = read_prompt((*(() if prompt is None else (prompt,)), *words))
-    # What follows brings in the engine; flags are checked before that.
-    from twofold.cli.chat.opened import opened  # noqa: PLC0415
     from twofold.cli.chat.screen import answer_writer  # noqa: PLC0415
-    from twofold.cli.run import prompt_for  # noqa: PLC0415
 
-    with opened(model, server, trace, limits=True) as loaded:
+    with open_chat_model(model, server, trace, limits=True) as loaded:
         given = prompt_for(loaded, text, system, raw=raw, quiet=output.quiet)
         markdown = output.markdown and structure is None and not isinstance(given, str)
-        with nullcontext(_silent) if json else answer_writer(markdown=markdown) as write:
+        with nullcontext(lambda _text: None) if json else answer_writer(markdown=markdown) as write:
             answer = loaded.answer(PromptRequest(given, sampling, structure), write)
         if json:
             print_json(loaded.as_json())
         elif not output.quiet:
-            _tell(loaded, answer, sampling.max_tokens, statistics=output.statistics)
+            cut = cut_note(answer, sampling.max_tokens, loaded.context, MORE_TOKENS)
+            for line in (cut, loaded.statistics() if output.statistics else None):
+                if line:
+                    note(fold(line))
         if output.verbose:
             note(loaded.loading())
         if timeline or output.verbose:
@@ -88,19 +87,8 @@ def _check(raw: bool, system: str | None, model: ModelOptions) -> None:
         )
 
 
-def _tell(model: ChatModel, answer: ChatCompletion, max_tokens: int, *, statistics: bool) -> None:
-    cut = cut_note(answer, max_tokens, model.context, MORE_TOKENS)
-    for line in (cut, model.statistics() if statistics else None):
-        if line:
-            note(fold(line))
-
-
-def _silent(_text: str) -> None:
-    return
-
-
 def prompt_for(model: ChatModel, text: str, system: str | None, *, raw: bool, quiet: bool = False) -> Prompt:
-    """The prompt of one question. A model without a chat template completes the text, and a note says so."""
+    """The prompt of one question. A model without a chat template completes the text, which a note says."""
     if raw:
         return text
     if not model.has_template:

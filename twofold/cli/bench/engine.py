@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from cyclopts import Parameter
 
 from twofold.bench.phases.cases import BATCHES, CONTEXTS, INPUT_TOKENS, OUTPUT_TOKENS, ROUNDS, Sizes, parse_sizes
 from twofold.cli.console import answer, print_json
 from twofold.cli.options import FLAG, ModelOptions
-from twofold.cli.progress import DownloadProgress
-
-if TYPE_CHECKING:
-    from twofold.bench.phases.run import MeasuredModel
 
 INTERRUPTED: Final = 130
 
@@ -52,14 +48,16 @@ def engine(
         rounds=rounds,
     )
     model.check()
-    # What follows brings in the engine; flags are checked before that.
-    from twofold.bench.phases.run import run  # noqa: PLC0415
+    # These imports load the engine, so flags are checked before.
+    from twofold.bench.phases.run import MeasuredModel, run  # noqa: PLC0415
     from twofold.bench.phases.table import TablePrinter  # noqa: PLC0415
+    from twofold.cli.generate import resolved_files  # noqa: PLC0415
     from twofold.cli.interrupts import interrupts  # noqa: PLC0415
     from twofold.engine.config import EngineOptions  # noqa: PLC0415
 
-    subject = _subject(model)
-    printer = TablePrinter(_silent if json else answer)
+    found, tokenizer = resolved_files(model)
+    subject = MeasuredModel(found.path, found.name, tokenizer)
+    printer = TablePrinter((lambda _text: None) if json else answer)
     with interrupts() as stop:
         try:
             report = run(subject, EngineOptions(**model.engine_keywords()), sizes, printer, stop.is_set)
@@ -68,21 +66,3 @@ def engine(
     if json:
         print_json(report.to_json())
     return INTERRUPTED if report.interrupted else 0
-
-
-def _subject(options: ModelOptions) -> MeasuredModel:
-    """The model and the tokenizer that are asked for, fetched if need be."""
-    from twofold.bench.phases.run import MeasuredModel  # noqa: PLC0415
-    from twofold.formats.fetch import sources  # noqa: PLC0415
-    from twofold.host.paths import CacheFolders  # noqa: PLC0415
-
-    folder, progress = CacheFolders.of().create().models, DownloadProgress()
-    found = sources.resolve(options.model, cache=folder, progress=progress)
-    tokenizer = None
-    if options.tokenizer is not None:
-        tokenizer = sources.resolve(options.tokenizer, cache=folder, progress=progress).path
-    return MeasuredModel(found.path, found.name, tokenizer)
-
-
-def _silent(_text: str) -> None:
-    return

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from twofold.cli.bench.applies import Mode, check_all_apply
 from twofold.cli.bench.options import BenchRequestOptions, LoadOptions, MeasureOptions, OutputOptions, TraceOptions
 from twofold.cli.console import answer, note, rich_console
 from twofold.core.errors import ParameterError, ResourceError
@@ -30,6 +29,27 @@ SEED_BITS: Final = 48
 MAX_ROUNDS: Final = 7
 """Times a --duration that a trial of a search may take: rounds of one, two and four."""
 KINDS: Final = (".json", ".csv", ".html", ".jsonl")
+
+Mode: TypeAlias = Literal["trace", "rates", "concurrencies", "search", "load"]
+
+SHAPE: Final = ("input_tokens", "output_tokens", "shared_prefix", "prefix_groups", "turns", "think_time")
+ARRIVALS: Final = ("arrivals", "burstiness")
+DECISIONS: Final = ("attainment", "confidence", "precision")
+WORDS: Final[Mapping[Mode, str]] = {
+    "trace": "a --trace says for itself",
+    "rates": "--rates do not use",
+    "concurrencies": "--concurrencies do not use",
+    "search": "a search for the highest rate does not use",
+    "load": "a single load does not use",
+}
+UNUSED: Final[Mapping[Mode, tuple[str, ...]]] = {
+    "trace": ("duration", "ramp", *ARRIVALS, *SHAPE, *DECISIONS),
+    "rates": ("rate", "requests", "ramp", *DECISIONS),
+    "concurrencies": ("rate", "concurrency", *ARRIVALS, *DECISIONS),
+    "search": ("requests", "ramp"),
+    "load": DECISIONS,
+}
+"""Flags that a mode does not use."""
 
 
 class Measuring:
@@ -219,7 +239,7 @@ class Measuring:
             raise ParameterError(
                 f"{' and '.join(chosen)} exclude each other.", param="rates", hint="Run them separately."
             )
-        check_all_apply(self._mode(), self.load, self.trace, self.options)
+        _check_all_apply(self._mode(), self.load, self.trace, self.options)
         if self._mode() == "load":
             self.plan.load(_nothing, 0)
 
@@ -286,3 +306,29 @@ def _extra(text: str | None) -> Mapping[str, Any]:
     if not isinstance(found, dict):
         raise ParameterError("extra-body must be a JSON object.", param="extra-body", hint="Such as '{\"top_k\": 1}'.")
     return found
+
+
+def _check_all_apply(mode: Mode, load: LoadOptions, trace: TraceOptions, measure: MeasureOptions) -> None:
+    """Raises ParameterError for a flag that ``mode`` does not use."""
+    given = {*_given(load), *_given(measure)}
+    for name in UNUSED[mode]:
+        if name in given:
+            raise _useless(name, WORDS[mode])
+    of_trace = set(_given(trace)) - {"trace"}
+    if mode != "trace" and of_trace:
+        raise _useless(min(of_trace), "it needs a --trace")
+    if mode != "trace" and "think_time" in given and "turns" not in given:
+        raise _useless("think_time", "it needs --turns")
+
+
+def _given(options: Any) -> Iterator[str]:
+    """Names of fields that differ from their defaults."""
+    for field in fields(options):
+        usual = field.default_factory() if field.default_factory is not MISSING else field.default
+        if getattr(options, field.name) != usual:
+            yield field.name
+
+
+def _useless(name: str, why: str) -> ParameterError:
+    flag = name.replace("_", "-")
+    return ParameterError(f"--{flag} has no effect: {why}.", param=flag, hint="Remove it.")

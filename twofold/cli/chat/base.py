@@ -1,25 +1,29 @@
-"""What ``run`` and ``chat`` ask of a model, whether it runs in this process or in a server."""
+"""The model of ``run`` and ``chat``, in this process or behind a server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from twofold.cli.options import SamplingOptions
+from twofold.cli.options import ModelOptions, RemoteOptions, SamplingOptions
+from twofold.core.errors import ParameterError
 from twofold.core.params import StructuredOutputsParams
 from twofold.core.sampling_defaults import SamplingDefaults
+from twofold.formats.fetch.names import DEFAULT_MODEL
 
 Message: TypeAlias = Mapping[str, str]
 """``role`` and ``content``."""
 Prompt: TypeAlias = Sequence[Message] | str
-"""A conversation, or a text that is completed as it stands."""
+"""A conversation, or a raw prompt."""
 Write: TypeAlias = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class PromptRequest:
-    """A prompt, and how it is answered. ``room`` is the least number of tokens that an answer must have left."""
+    """A prompt and its sampling parameters. ``room`` is the minimum number of tokens left for the completion."""
 
     prompt: Prompt
     sampling: SamplingOptions
@@ -29,9 +33,9 @@ class PromptRequest:
 
 @dataclass(frozen=True, slots=True)
 class ChatCompletion:
-    """A whole answer. ``finish`` is OpenAI's finish reason, None where Ctrl-C cut the answer short.
+    """A completion. ``finish`` is OpenAI's finish reason, or None after Ctrl-C.
 
-    ``output_tokens`` and ``prompt_tokens`` are None where a server does not report them.
+    ``output_tokens`` and ``prompt_tokens`` are None if a server does not report them.
     """
 
     text: str
@@ -45,12 +49,11 @@ class ChatCompletion:
 
 
 class ChatModel(Protocol):
-    """A model that answers one prompt after the other.
+    """A model that answers one prompt at a time.
 
-    name          what it is called
-    context       most tokens of a prompt with its answer; None where a server does not report it
-    has_template  whether it takes conversations
-    defaults      sampling parameters where a flag says nothing; empty where a server does not report them
+    context       max tokens of a prompt with its completion; None if a server does not report it
+    has_template  whether it accepts conversations
+    defaults      default sampling parameters; empty if a server does not report them
     """
 
     @property
@@ -63,33 +66,33 @@ class ChatModel(Protocol):
     def defaults(self) -> SamplingDefaults: ...
 
     def answer(self, request: PromptRequest, write: Write) -> ChatCompletion:
-        """Streams one answer into ``write``; the first Ctrl-C ends it.
+        """Streams a completion into ``write``, until the first Ctrl-C.
 
-        Raises ContextLengthError where the prompt leaves fewer than ``room`` tokens of the context, and the error that
-        ended the answer early.
+        Raises ContextLengthError if the prompt leaves fewer than ``room`` tokens of the context, and any error that
+        ends the completion.
         """
 
     def statistics(self) -> str:
-        """One line about the last answer; empty where nothing is known."""
+        """A line about the last completion; empty if there is none."""
 
     def explain(self) -> list[str]:
-        """Where the time of the last answer went, in lines."""
+        """Lines about where the time of the last completion went."""
 
     def loading(self) -> str:
-        """What was loaded, and how long that took."""
+        """What was loaded, and how long it took."""
 
     def as_json(self) -> dict[str, Any]:
-        """The last answer for programs."""
+        """The last completion as JSON."""
 
     def models(self) -> list[str]:
-        """Names that ``use`` takes."""
+        """Names that ``use`` accepts."""
 
     def use(self, name: str) -> None:
-        """Changes to another model. Raises ModelError, NotFoundError or what loading raises; this one then stays."""
+        """Changes the model. Raises ModelError, NotFoundError or errors of loading, and then keeps the current one."""
 
 
 def cut_note(answer: ChatCompletion, max_tokens: int, context: int | None, more: str) -> str | None:
-    """Says that an answer ended at a limit; ``more`` names what raises the limit of tokens."""
+    """A note that a completion ended at a limit; ``more`` says how to raise the limit of tokens."""
     if answer.finish == "deadline":
         return "Stopped: the time limit of the request was reached."
     if answer.finish != "length":
@@ -98,3 +101,25 @@ def cut_note(answer: ChatCompletion, max_tokens: int, context: int | None, more:
         return f"Stopped at {max_tokens:,} tokens; {more}."
     size = "" if context is None else f" of {context:,} tokens"
     return f"Stopped: the context{size} is full."
+
+
+@contextmanager
+def open_chat_model(
+    model: ModelOptions, server: RemoteOptions, trace: Path | None = None, *, limits: bool = False
+) -> Iterator[ChatModel]:
+    """Loads a model, or connects to the server of ``server``. ``trace`` and ``limits`` are those of ``LocalModel``.
+
+    Raises ParameterError for flags that do not apply.
+    """
+    server.check(model)
+    if server.url is None:
+        from twofold.cli.chat.local import LocalModel  # noqa: PLC0415 - imports the engine, after flags are checked
+
+        with LocalModel.opened(model, trace, limits=limits) as loaded:
+            yield loaded
+        return
+    if trace is not None:
+        raise ParameterError("--trace has no effect with --url.", param="trace", hint="The server runs the steps.")
+    from twofold.cli.chat.remote import RemoteModel  # noqa: PLC0415
+
+    yield RemoteModel(server, None if model.model == DEFAULT_MODEL else model.model)

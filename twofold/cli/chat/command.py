@@ -9,9 +9,8 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from twofold.cli.chat.lines import LineReader
-from twofold.cli.chat.loop import Chat, Reader
-from twofold.cli.chat.opened import opened
+from twofold.cli.chat.base import open_chat_model
+from twofold.cli.chat.loop import Chat, Reader, StandardInputReader
 from twofold.cli.chat.screen import quiet_keys
 from twofold.cli.chat.settings import ChatSettings
 from twofold.cli.chat.talk import Talk
@@ -55,7 +54,7 @@ def chat(
         talk.system = talk.system if system is None else system
     with ExitStack() as stack:
         with quiet_keys():
-            loaded = stack.enter_context(opened(model, server, trace))
+            loaded = stack.enter_context(open_chat_model(model, server, trace))
         if talk.system is not None and not loaded.has_template:
             raise UsageError(
                 "The model has no chat template, which a system message needs.",
@@ -75,10 +74,10 @@ def chat(
 def _reader(chat: Chat, history: bool) -> Reader:
     environment = read_environment()
     if not is_terminal(sys.stdin) or not (is_terminal(sys.stdout) or is_terminal(sys.stderr)):
-        return LineReader("", "")
+        return StandardInputReader("", "")
     if environment.dumb_terminal:
-        return LineReader("> ", "… ")
-    from twofold.cli.chat.terminal import TerminalReader  # noqa: PLC0415 - scripts do not pay for it
+        return StandardInputReader("> ", "… ")
+    from twofold.cli.chat.terminal import TerminalReader  # noqa: PLC0415 - start-up time
 
     path = state_folder(environment) / HISTORY_FILE if history else None
     return TerminalReader(path, chat.model.models, colour=not environment.no_color)

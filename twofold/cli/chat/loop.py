@@ -18,6 +18,7 @@ from twofold.cli.console import faint, fold, is_terminal, note, print_failure
 from twofold.core.errors import ContextLengthError, TwofoldError, UsageError, closest_match
 from twofold.core.units import count
 
+QUOTES: Final = '"""'
 MORE_TOKENS: Final = "/set max_tokens raises the limit"
 ROOM_SHARE: Final = 4
 """An answer has at least a quarter of the context, while there are turns that can be left out."""
@@ -40,6 +41,39 @@ class Reader(Protocol):
 
     def read(self) -> str:
         """The next message. Raises EOFError at the end, KeyboardInterrupt for Ctrl-C at an empty prompt."""
+
+
+def is_open(text: str) -> bool:
+    """Whether a message continues on the next line: it ends in a backslash, or its three quotes are not closed."""
+    stripped = text.strip()
+    if stripped.startswith(QUOTES):
+        return len(stripped) < 2 * len(QUOTES) or not stripped.endswith(QUOTES)
+    return text.endswith("\\")
+
+
+def message(text: str) -> str:
+    """The typed message, without the quotes around it or the backslashes at the ends of its lines."""
+    stripped = text.strip()
+    if stripped.startswith(QUOTES):
+        return stripped[len(QUOTES) :].removesuffix(QUOTES).strip("\n")
+    return text.replace("\\\n", "\n").strip()
+
+
+class StandardInputReader:
+    """``Reader`` of standard input, without line editing. Prompts appear on terminals only."""
+
+    def __init__(self, prompt: str, more: str) -> None:
+        self._prompt, self._more = (prompt, more) if is_terminal(sys.stdin) else ("", "")
+
+    def read(self) -> str:
+        """``Reader.read``. Text before the end of input is a message, even without a line end."""
+        lines = [input(self._prompt)]
+        while is_open("\n".join(lines)):
+            try:
+                lines.append(input(self._more))
+            except EOFError:
+                break
+        return message("\n".join(lines))
 
 
 @dataclass(slots=True)
