@@ -8,7 +8,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from twofold.cli.chat.base import ChatModel, Prompt, PromptRequest, cut_note, open_chat_model
+from twofold.cli.chat.base import ChatModel, Prompt, PromptRequest, cut_note
+from twofold.cli.chat.command import open_chat_model
 from twofold.cli.console import fold, note, print_json
 from twofold.cli.options import FLAG, DisplayOptions, FormOptions, ModelOptions, RemoteOptions, SamplingOptions
 from twofold.cli.stdin import read_prompt

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from twofold.cli.options import ModelOptions, RemoteOptions, SamplingOptions
-from twofold.core.errors import ParameterError
+from twofold.cli.options import SamplingOptions
 from twofold.core.params import StructuredOutputsParams
 from twofold.core.sampling_defaults import SamplingDefaults
-from twofold.formats.fetch.names import DEFAULT_MODEL
 
 Message: TypeAlias = Mapping[str, str]
 """``role`` and ``content``."""
@@ -101,25 +97,3 @@ def cut_note(answer: ChatCompletion, max_tokens: int, context: int | None, more:
         return f"Stopped at {max_tokens:,} tokens; {more}."
     size = "" if context is None else f" of {context:,} tokens"
     return f"Stopped: the context{size} is full."
-
-
-@contextmanager
-def open_chat_model(
-    model: ModelOptions, server: RemoteOptions, trace: Path | None = None, *, limits: bool = False
-) -> Iterator[ChatModel]:
-    """Loads a model, or connects to the server of ``server``. ``trace`` and ``limits`` are those of ``LocalModel``.
-
-    Raises ParameterError for flags that do not apply.
-    """
-    server.check(model)
-    if server.url is None:
-        from twofold.cli.chat.local import LocalModel  # noqa: PLC0415 - imports the engine, after flags are checked
-
-        with LocalModel.opened(model, trace, limits=limits) as loaded:
-            yield loaded
-        return
-    if trace is not None:
-        raise ParameterError("--trace has no effect with --url.", param="trace", hint="The server runs the steps.")
-    from twofold.cli.chat.remote import RemoteModel  # noqa: PLC0415
-
-    yield RemoteModel(server, None if model.model == DEFAULT_MODEL else model.model)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from twofold.cli.chat.base import open_chat_model
+from twofold.cli.chat.base import ChatModel
 from twofold.cli.chat.loop import Chat, Reader, StandardInputReader
 from twofold.cli.chat.screen import quiet_keys
 from twofold.cli.chat.settings import ChatSettings
 from twofold.cli.chat.talk import Talk
 from twofold.cli.console import is_terminal, note
 from twofold.cli.options import DisplayOptions, ModelOptions, RemoteOptions, SamplingOptions
-from twofold.core.errors import UsageError
+from twofold.core.errors import ParameterError, UsageError
+from twofold.formats.fetch.names import DEFAULT_MODEL
 from twofold.host.env import read_environment
 from twofold.host.paths import state_folder
 
@@ -81,3 +83,25 @@ def _reader(chat: Chat, history: bool) -> Reader:
 
     path = state_folder(environment) / HISTORY_FILE if history else None
     return TerminalReader(path, chat.model.models, colour=not environment.no_color)
+
+
+@contextmanager
+def open_chat_model(
+    model: ModelOptions, server: RemoteOptions, trace: Path | None = None, *, limits: bool = False
+) -> Iterator[ChatModel]:
+    """Loads a model, or connects to the server of ``server``. ``trace`` and ``limits`` are those of ``LocalModel``.
+
+    Raises ParameterError for flags that do not apply.
+    """
+    server.check(model)
+    if server.url is None:
+        from twofold.cli.chat.local import LocalModel  # noqa: PLC0415 - imports the engine, after flags are checked
+
+        with LocalModel.opened(model, trace, limits=limits) as loaded:
+            yield loaded
+        return
+    if trace is not None:
+        raise ParameterError("--trace has no effect with --url.", param="trace", hint="The server runs the steps.")
+    from twofold.cli.chat.remote import RemoteModel  # noqa: PLC0415
+
+    yield RemoteModel(server, None if model.model == DEFAULT_MODEL else model.model)
