@@ -53,8 +53,13 @@ def own_server(model: str, flags: Sequence[str] = ()) -> Iterator[OwnServer]:
                 )
             yield OwnServer(_Log(process).address(), process.pid)
         finally:
-            if process is not None:
-                _end(process)
+            if process is not None and process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(END_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
 
 
 @contextmanager
@@ -107,14 +112,3 @@ class _Log:
 
     def _end_of_log(self) -> str:
         return "End of its log: " + " ".join(self._last) if self._last else "Its log is empty."
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    if process.poll() is not None:
-        return
-    process.terminate()
-    try:
-        process.wait(END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

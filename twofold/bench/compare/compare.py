@@ -255,20 +255,15 @@ def _percentiles(
 def _row(
     measure: str, statistic: str, seen: tuple[float, float], drawn: tuple[Floats, Floats], confidence: float
 ) -> ComparedFigure:
-    found = ratio_interval(*drawn, confidence)
-    ratio = _ratio(*seen)
-    interval = None if found is None or ratio is None else Interval(*found)
-    return ComparedFigure(measure, statistic, *seen, ratio, interval, _verdict(measure, interval))
-
-
-def _verdict(measure: str, interval: Interval | None) -> Verdict:
     """Lower latency is better, and higher rates and shares."""
-    if interval is None:
-        return "unknown"
-    if interval.low <= 1 <= interval.high:
-        return "noise"
-    less = interval.high < 1
-    return "better" if less == (measure.endswith("_s") and not measure.endswith("per_s")) else "worse"
+    (a, b), found = seen, ratio_interval(*drawn, confidence)
+    ratio = 1.0 if math.isinf(a) and math.isinf(b) else b / a if a else None
+    interval = None if found is None or ratio is None else Interval(*found)
+    verdict: Verdict = "unknown"
+    if interval is not None:
+        latency, less = measure.endswith("_s") and not measure.endswith("per_s"), interval.high < 1
+        verdict = "noise" if interval.low <= 1 <= interval.high else "better" if less == latency else "worse"
+    return ComparedFigure(measure, statistic, a, b, ratio, interval, verdict)
 
 
 def _draws(side: Side, seed: int) -> BootstrapSamples:
@@ -277,12 +272,6 @@ def _draws(side: Side, seed: int) -> BootstrapSamples:
     values = np.full(side.n, np.median(ttft.values) if len(ttft.values) else 0.0)
     values[ttft.owner] = ttft.values
     return BootstrapSamples.of(values, seed)
-
-
-def _ratio(a: float, b: float) -> float | None:
-    if math.isinf(a) and math.isinf(b):
-        return 1.0
-    return b / a if a else None
 
 
 def _percent(ratio: float | None) -> str:

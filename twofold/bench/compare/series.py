@@ -76,7 +76,7 @@ def objectives_of(runs: Iterable[Run]) -> Objectives | None:
 
 def side_of(runs: Sequence[Run], objectives: Objectives | None = None) -> Side:
     """The side of runs with at least one measured request."""
-    parts = [_measured(run) for run in runs]
+    parts = [[request for request in run.requests if request.measured] for run in runs]
     requests = [request for part in parts for request in part]
     flows = [_flows(run, part) for run, part in zip(runs, parts, strict=True)]
     met = [_met(request, run, objectives) for run, part in zip(runs, parts, strict=True) for request in part]
@@ -103,10 +103,6 @@ def _met(request: Request, run: Run, objectives: Objectives | None) -> float | N
     return float(all((values[name] or 0.0) <= limit for name, limit in objectives.limits()))
 
 
-def _measured(run: Run) -> list[Request]:
-    return [request for request in run.requests if request.measured]
-
-
 def _series(values: Sequence[float | None]) -> Series:
     owner = np.array([at for at, value in enumerate(values) if value is not None], np.int64)
     return Series(np.array([value for value in values if value is not None], np.float64), owner)
@@ -122,25 +118,19 @@ def _gaps(requests: Sequence[Request]) -> Series | None:
 
 
 def _flows(run: Run, measured: Sequence[Request]) -> dict[str, Floats]:
-    """Ended responses in each time slice, and their tokens, spread evenly from the first to the last one."""
-    edges = np.linspace(*_window(run, measured), SLICES + 1)
+    """Ended responses in each time slice, and their tokens, spread evenly from the first to the last one.
+
+    The slices are of the window of steady rates; if it is empty, from the first due time to the last end.
+    """
+    start, end = (figures.figure(run.summary, "measured", name) for name in ("from_s", "until_s"))
+    if start is None or end is None or end <= start:
+        start = min(request.due_s for request in measured)
+        end = max(request.ended_s or request.due_s for request in measured)
+    edges = np.linspace(start, end, SLICES + 1)
     slice_s = max(edges[1] - edges[0], 1e-9)
     done = [request for request in run.requests if request.outcome == "ok"]
     ended = np.sort([request.ended_s for request in done if request.ended_s is not None])
     requests = np.diff(np.searchsorted(ended, edges).astype(np.float64))
-    return {"requests_per_s": requests / slice_s, "output_tokens_per_s": np.diff(_tokens(done, edges)) / slice_s}
-
-
-def _window(run: Run, measured: Sequence[Request]) -> tuple[float, float]:
-    """The window of steady rates; if it is empty, from the first due time to the last end."""
-    start, end = (figures.figure(run.summary, "measured", name) for name in ("from_s", "until_s"))
-    if start is not None and end is not None and end > start:
-        return start, end
-    return min(request.due_s for request in measured), max(request.ended_s or request.due_s for request in measured)
-
-
-def _tokens(done: Sequence[Request], edges: Floats) -> Floats:
-    """[edges]: tokens received until then."""
     rows = [
         (request.first_s, request.last_s, float(request.output_tokens or request.chunks))
         for request in done
@@ -148,4 +138,5 @@ def _tokens(done: Sequence[Request], edges: Floats) -> Floats:
     ]
     first, last, tokens = np.array(rows, np.float64).reshape(-1, 3).T
     length = np.maximum(last - first, 1e-9)
-    return np.array([float((np.clip((edge - first) / length, 0.0, 1.0) * tokens).sum()) for edge in edges])
+    received = [float((np.clip((edge - first) / length, 0.0, 1.0) * tokens).sum()) for edge in edges]
+    return {"requests_per_s": requests / slice_s, "output_tokens_per_s": np.diff(received) / slice_s}

@@ -105,12 +105,9 @@ def _fit_linear(values: list[float], low: float | None, high: float | None, tick
 
 
 def _fit_log(values: list[float], low: float | None, high: float | None) -> Logarithmic:
-    start = low if low is not None and low > 0 else _below(min(values, default=1.0))
+    least = min(values, default=1.0)
+    power = 10.0 ** math.floor(math.log10(least))
+    nice_low = max(step * power for step in _STEPS if step * power <= least * 1.000001)
+    start = low if low is not None and low > 0 else nice_low
     end = high if high is not None and high > 0 else nice_step(max(values, default=start * 10))
     return Logarithmic(start, end if end > start else start * 10)
-
-
-def _below(value: float) -> float:
-    """The greatest of 1, 2 or 5 times a power of ten that is at most ``value``."""
-    power = 10.0 ** math.floor(math.log10(value))
-    return max(step * power for step in _STEPS if step * power <= value * 1.000001)

@@ -64,7 +64,8 @@ def svg(chart: Chart, *, width: float = 640, height: float = 300, standalone: bo
     """The chart as a scalable ``<svg>`` element; ``standalone`` includes its style, for a file."""
     layout = lay_out(chart, width, height)
     style = f"<style>{STYLE}</style>" if standalone else ""
-    parts = [*_head(chart, layout), *_grid(chart, layout)]
+    notes = (_words(0, 34 + index * 18, line, "faint") for index, line in enumerate(layout.notes))
+    parts = [_words(0, 14, chart.title, "title"), *notes, *_grid(chart, layout)]
     for mark in chart.marks:
         parts += _mark(mark, layout)
     for words in labels(chart.marks, layout):
@@ -111,12 +112,6 @@ def _titled(element: str, title: str) -> str:
     return f"{element.removesuffix('/>')}><title>{text(title)}</title></{name}>"
 
 
-def _head(chart: Chart, layout: Layout) -> Iterator[str]:
-    yield _words(0, 14, chart.title, "title")
-    for index, line in enumerate(layout.notes):
-        yield _words(0, 34 + index * 18, line, "faint")
-
-
 def _grid(chart: Chart, layout: Layout) -> Iterator[str]:
     for value, word in layout.y_ticks:
         if (y := layout.at_y(value)) is not None:
@@ -142,7 +137,7 @@ def _mark(mark: Mark, layout: Layout) -> Iterable[str]:
         case Spans():
             return _spans(mark, layout)
         case Guide():
-            return _guide(mark, layout)
+            return () if (line := layout.guide(mark)) is None else (_path(line, "guide"),)
         case Label():
             return ()
 
@@ -172,11 +167,6 @@ def _spans(mark: Spans, layout: Layout) -> Iterator[str]:
             width, height = max(end[0] - start[0], 0.4), abs(end[1] - start[1])
             sides = f'x="{_n(start[0])}" y="{_n(min(start[1], end[1]))}" width="{width:.2f}" height="{height:.2f}"'
             yield _titled(f'<rect class="span f{mark.series % SERIES}" {sides}/>', span.title)
-
-
-def _guide(mark: Guide, layout: Layout) -> Iterator[str]:
-    if (line := layout.guide(mark)) is not None:
-        yield _path(line, "guide")
 
 
 def _entry(entry: Entry) -> Iterator[str]:

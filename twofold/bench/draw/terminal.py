@@ -6,7 +6,7 @@ legend.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
@@ -101,20 +101,14 @@ def _draw(canvas: _Canvas, mark: Line | Dots, x: Scale, y: Scale, sign: str) -> 
     for piece in pieces(mark.points, at):
         places = list(dict.fromkeys(piece))
         last = places[-1]
-        _join(canvas, places, mark)
+        for place in places:
+            canvas.dot(*place)
+        for start, end in pairwise(places) if isinstance(mark, Line) else ():
+            corner = (end[0], start[1]) if isinstance(mark, StepLine) else start
+            canvas.line(start, corner)
+            canvas.line(corner, end)
     if sign and last is not None:
         canvas.mark(last, sign)
-
-
-def _join(canvas: _Canvas, places: Sequence[_Place], mark: Line | Dots) -> None:
-    for place in places:
-        canvas.dot(*place)
-    if isinstance(mark, Dots):
-        return
-    for start, end in pairwise(places):
-        corner = (end[0], start[1]) if isinstance(mark, StepLine) else start
-        canvas.line(start, corner)
-        canvas.line(corner, end)
 
 
 def _guide(canvas: _Canvas, mark: Guide, x: Scale, y: Scale) -> None:

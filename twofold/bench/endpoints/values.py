@@ -29,19 +29,14 @@ def read_object(data: bytes) -> dict[str, Any]:
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:
-        value = _lenient(data)
+        try:  # NaN in log-probabilities is accepted, and lone surrogates, which become ``?``
+            text = json.dumps(json.loads(data), ensure_ascii=False)
+            value = json.loads(text.encode("utf-8", "replace"))
+        except (ValueError, RecursionError) as error:
+            raise ValueError("it is not valid JSON") from error
     if type(value) is not dict:
         raise ValueError("it is not a JSON object")
     return value
-
-
-def _lenient(data: bytes) -> object:
-    """Also accepts what Python's json does: NaN in log-probabilities, and lone surrogates, which become ``?``."""
-    try:
-        text = json.dumps(json.loads(data), ensure_ascii=False)
-        return json.loads(text.encode("utf-8", "replace"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError("it is not valid JSON") from error
 
 
 def text_at(fields: Mapping[str, Any], name: str) -> str:

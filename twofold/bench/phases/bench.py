@@ -251,17 +251,13 @@ class PhaseBench:
         driver = self._driver
         prompts = [driver.prompt(case.context, number) for number in range(case.batch)]
         if self.config.prefix_caching:
-            self._cache(prompts)
+            ids = [driver.add(prompt, 1, f"stream-{number}") for number, prompt in enumerate(prompts)]
+            for request_id in ids:
+                driver.finish(request_id)
         answer = case.answer(self._rows, self._rounds)
         for number, prompt in enumerate(prompts):
             driver.add(prompt, answer, f"stream-{number}")
         self._steps(case.batch, 1)
-
-    def _cache(self, prompts: Sequence[Sequence[int]]) -> None:
-        """Caches the prompts, so that all sequences then start together."""
-        ids = [self._driver.add(prompt, 1, f"stream-{number}") for number, prompt in enumerate(prompts)]
-        for request_id in ids:
-            self._driver.finish(request_id)
 
     def _steps(self, batch: int, wanted: int) -> list[StepTime]:
         """The next ``wanted`` steps in which every sequence decodes. Raises ResourceError if one ends before."""

@@ -48,12 +48,19 @@ class Ceilings:
             case Prefill(tokens):
                 return prefill_limit(self.steps, tokens, chunk=self.step_rows)
             case Prefix():
-                return self._prefix(case)
+                read = self.steps.cost.read_bytes([(1, SequenceRows(1, case.tokens - 1))])
+                passes = -(-case.new // self.step_rows)
+                rows = [(1, SequenceRows(case.new, case.cached))]
+                return spans_limit(self.steps, rows, passes=passes, kv_read=read)
             case Decode():
                 rows = [(case.batch, SequenceRows(1, case.context + (case.steps + 1) // 2 - 1))]
                 return spans_limit(self.steps, rows, kv_read=self.steps.cost.read_bytes(rows))
             case Mixed():
-                return self._mixed(case)
+                passes = case.prompt_steps(self.step_rows)
+                rows = [(passes * case.batch, SequenceRows(1, case.context - 1))]
+                read = self.steps.cost.read_bytes(rows)
+                whole = spans_limit(self.steps, [(1, SequenceRows(case.tokens)), *rows], passes=passes, kv_read=read)
+                return PhaseLimit(whole.seconds / passes, whole.bound)
 
     def raised(self, machine: MachineLimits) -> Ceilings:
         """The best of both measurements, since other programs can only slow one down."""
@@ -66,18 +73,6 @@ class Ceilings:
     def gain(self, machine: MachineLimits) -> float:
         """The greatest share of a ceiling in another measurement; above 1 the ceiling was too low."""
         return max(_ratios(machine, self.machine))
-
-    def _prefix(self, case: Prefix) -> PhaseLimit:
-        read = self.steps.cost.read_bytes([(1, SequenceRows(1, case.tokens - 1))])
-        passes = -(-case.new // self.step_rows)
-        return spans_limit(self.steps, [(1, SequenceRows(case.new, case.cached))], passes=passes, kv_read=read)
-
-    def _mixed(self, case: Mixed) -> PhaseLimit:
-        passes = case.prompt_steps(self.step_rows)
-        rows = [(passes * case.batch, SequenceRows(1, case.context - 1))]
-        read = self.steps.cost.read_bytes(rows)
-        whole = spans_limit(self.steps, [(1, SequenceRows(case.tokens)), *rows], passes=passes, kv_read=read)
-        return PhaseLimit(whole.seconds / passes, whole.bound)
 
 
 def read_ceilings(path: Path, machine: MachineLimits, kv_type: KVType, step_rows: int) -> Ceilings:

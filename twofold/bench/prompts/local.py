@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tokenizers import Tokenizer as HubTokenizer
 
@@ -89,29 +89,19 @@ def _hub_counter(path: Path, chat: bool) -> LocalCounter:
 
 def _template(folder: Path) -> tuple[ChatTemplate | None, Mapping[str, str]]:
     """The chat template beside a tokenizer, and the special tokens that it may use."""
-    config = _config(folder / "tokenizer_config.json")
+    path, config = folder / "tokenizer_config.json", {}
+    if path.is_file() and path.stat().st_size <= _MAX_BYTES:
+        try:
+            found = json.loads(path.read_text("utf-8"))
+        except ValueError as error:
+            hint = "Fetch the folder again."
+            raise UnsupportedModelError(f"{path.name} is not valid JSON: {error}", hint=hint) from error
+        config = found if isinstance(found, dict) else {}
     beside = folder / "chat_template.jinja"
     source = beside.read_text("utf-8") if beside.is_file() else config.get("chat_template")
     if isinstance(source, list):  # several by name, as {"name": …, "template": …}
         source = next((each.get("template") for each in source if each.get("name") == "default"), None)
-    tokens = {name: _text(value) for name, value in config.items() if name.endswith("_token")}
-    named = {name: text for name, text in tokens.items() if text is not None}
+    tokens = {name: value for name, value in config.items() if name.endswith("_token")}
+    texts = {name: token.get("content") if isinstance(token, dict) else token for name, token in tokens.items()}
+    named = {name: text for name, text in texts.items() if isinstance(text, str)}
     return (ChatTemplate(source) if isinstance(source, str) else None), named
-
-
-def _config(path: Path) -> dict[str, Any]:
-    if not path.is_file() or path.stat().st_size > _MAX_BYTES:
-        return {}
-    try:
-        config = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        hint = "Fetch the folder again."
-        raise UnsupportedModelError(f"{path.name} is not valid JSON: {error}", hint=hint) from error
-    return config if isinstance(config, dict) else {}
-
-
-def _text(value: object) -> str | None:
-    """A special token is a text, or an object with a text."""
-    if isinstance(value, dict):
-        value = value.get("content")
-    return value if isinstance(value, str) else None

@@ -13,8 +13,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import orjson
 
@@ -26,22 +25,27 @@ from twofold.bench.prompts.units import START, user_message
 from twofold.bench.record import RecordedResponse
 from twofold.core.errors import NetworkError
 
-Post: TypeAlias = Callable[[str, Mapping[str, Any]], Any]
-"""Posts JSON to a path and returns the JSON of the response; None if it is refused."""
-
-CountBy: TypeAlias = Callable[[Post, tuple[PromptMessage, ...]], int | None]
-
 
 @dataclass(frozen=True, slots=True)
 class ServerCounter:
     """Counts with an endpoint of the server, by calling ``by``."""
 
     source: str
-    post: Post
-    by: CountBy
+    by: Callable[[ServerCounter, tuple[PromptMessage, ...]], int | None]
+    exchange: Exchange
+    headers: Mapping[str, str]
+    model: str
+    chat: bool
 
     def count(self, messages: tuple[PromptMessage, ...]) -> int | None:
-        return self.by(self.post, messages)
+        return self.by(self, messages)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Posts JSON and returns the JSON of the response; None if it is refused."""
+        status, _, reply = self.exchange("POST", path, orjson.dumps(body), self.headers)
+        with suppress(ValueError):
+            return orjson.loads(reply) if status == 200 else None
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +63,9 @@ class UsageCounter:
         body = endpoint.body(Ask(0, 0.0, 1, 1, messages=messages))
         status, _, reply = self.exchange("POST", endpoint.path, body, endpoint.headers)
         answer = RecordedResponse()
-        if status != 200:
-            return None
-        try:
-            endpoint.reader(answer).whole(reply, 0.0)
-        except ValueError:
-            return None
+        with suppress(ValueError):
+            if status == 200:
+                endpoint.reader(answer).whole(reply, 0.0)
         return answer.prompt_tokens or None
 
 
@@ -83,51 +84,43 @@ def remote_counter(exchange: Exchange, endpoint: str, options: EndpointOptions) 
 def remote_counters(exchange: Exchange, endpoint: str, options: EndpointOptions) -> list[TokenCounter]:
     """All ways in which a server may count prompts for ``endpoint``, the cheapest first; the usage is the last."""
     plain = dataclasses.replace(options, ignore_eos=False, token_ids=False)
-    post = partial(_post, exchange, ApiEndpoint(endpoint, plain, no_prompt).headers)
-    model, chat = options.model, endpoint != "completions"
-    ways: dict[str, CountBy] = {
-        "the server's /tokenize": partial(_vllm, model, chat),
-        "the server's /tokenize (llama.cpp)": partial(_llama_cpp, chat),
-        "the server's /tokenize (TGI)": partial(_tgi, model, chat),
+    headers = ApiEndpoint(endpoint, plain, no_prompt).headers
+    ways = {
+        "the server's /v1/messages/count_tokens": _anthropic,
+        "the server's /tokenize": _vllm,
+        "the server's /tokenize (llama.cpp)": _llama_cpp,
+        "the server's /tokenize (TGI)": _tgi,
     }
-    if endpoint == "messages":
-        ways = {"the server's /v1/messages/count_tokens": partial(_anthropic, model), **ways}
-    found: list[TokenCounter] = [ServerCounter(source, post, by) for source, by in ways.items()]
+    found: list[TokenCounter] = [
+        ServerCounter(source, by, exchange, headers, options.model, endpoint != "completions")
+        for source, by in ways.items()
+        if endpoint == "messages" or by is not _anthropic
+    ]
     return [*found, UsageCounter(exchange, endpoint, options)]
 
 
-def _post(exchange: Exchange, headers: Mapping[str, str], path: str, body: Mapping[str, Any]) -> Any:
-    status, _, reply = exchange("POST", path, orjson.dumps(body), headers)
-    if status != 200:
-        return None
-    try:
-        return orjson.loads(reply)
-    except ValueError:
-        return None
+def _vllm(server: ServerCounter, messages: tuple[PromptMessage, ...]) -> int | None:
+    asked = {"messages": roles(messages)} if server.chat else {"prompt": joined(messages)}
+    return _counted(server.post("/tokenize", {"model": server.model, **asked}))
 
 
-def _vllm(model: str, chat: bool, post: Post, messages: tuple[PromptMessage, ...]) -> int | None:
-    asked = {"messages": roles(messages)} if chat else {"prompt": joined(messages)}
-    return _counted(post("/tokenize", {"model": model, **asked}))
-
-
-def _llama_cpp(chat: bool, post: Post, messages: tuple[PromptMessage, ...]) -> int | None:
+def _llama_cpp(server: ServerCounter, messages: tuple[PromptMessage, ...]) -> int | None:
     text = joined(messages)
-    if chat:
-        rendered = post("/apply-template", {"messages": roles(messages)})
+    if server.chat:
+        rendered = server.post("/apply-template", {"messages": roles(messages)})
         text = text_at(rendered, "prompt") if isinstance(rendered, dict) else ""
-    return _counted(post("/tokenize", {"content": text, "add_special": True})) if text else None
+    return _counted(server.post("/tokenize", {"content": text, "add_special": True})) if text else None
 
 
-def _tgi(model: str, chat: bool, post: Post, messages: tuple[PromptMessage, ...]) -> int | None:
-    if not chat:
-        return _length(post("/tokenize", {"inputs": joined(messages)}))
-    reply = post("/chat_tokenize", {"model": model, "messages": roles(messages)})
+def _tgi(server: ServerCounter, messages: tuple[PromptMessage, ...]) -> int | None:
+    if not server.chat:
+        return _length(server.post("/tokenize", {"inputs": joined(messages)}))
+    reply = server.post("/chat_tokenize", {"model": server.model, "messages": roles(messages)})
     return _length(reply.get("tokenize_response")) if isinstance(reply, dict) else None
 
 
-def _anthropic(model: str, post: Post, messages: tuple[PromptMessage, ...]) -> int | None:
-    reply = post("/v1/messages/count_tokens", {"model": model, "messages": roles(messages)})
+def _anthropic(server: ServerCounter, messages: tuple[PromptMessage, ...]) -> int | None:
+    reply = server.post("/v1/messages/count_tokens", {"model": server.model, "messages": roles(messages)})
     return count_at(reply, "input_tokens") or None if isinstance(reply, dict) else None
 
 

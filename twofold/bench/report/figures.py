@@ -92,18 +92,14 @@ def count(summary: Mapping[str, Any], *path: str) -> int:
     return int(figure(summary, *path) or 0)
 
 
-def distribution(summary: Mapping[str, Any], *path: str) -> MeasureDistribution:
-    """The distribution at ``path``; its null percentiles are infinite, unless it has no values."""
-    found = look(summary, *path)
+def of(run: Run, measure: Measure) -> MeasureDistribution:
+    """The distribution of a measure; its null percentiles are infinite, unless it has no values."""
+    found = look(run.summary, *measure.path)
     if not isinstance(found, Mapping) or not figure(found, "n"):
         return NOTHING
     values = {field.name: figure(found, field.name) for field in fields(MeasureDistribution)}
     bounds = {name: math.inf if value is None and name not in _FINITE else value for name, value in values.items()}
     return MeasureDistribution(**{**bounds, "n": count(found, "n"), "failed": count(found, "failed")})  # type: ignore[arg-type]
-
-
-def of(run: Run, measure: Measure) -> MeasureDistribution:
-    return distribution(run.summary, *measure.path)
 
 
 def objectives(run: Run) -> dict[str, float]:

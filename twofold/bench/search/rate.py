@@ -134,11 +134,6 @@ def find_rate(
     return _Search(run, aim, options or SearchOptions(), tell).result()
 
 
-def _calm(trial: Trial) -> bool:
-    """Whether to go on to a higher rate instead of another round."""
-    return trial.met == trial.judged and trial.independent >= CALM
-
-
 class _Search:
     """Invariant: rates up to ``_low`` count as passing, rates from ``_high`` on as failing, and _low < _high."""
 
@@ -197,7 +192,14 @@ class _Search:
             rounds.add(record, length, self._runs)
             self._runs += 1
             trial, left = rounds.trial(), options.max_seconds - rounds.seconds
-            if trial.sure or left < length or (self._high is None and _calm(trial)):
+            if (
+                trial.sure
+                or left < length
+                or (
+                    # before any rate failed, a higher rate tells more than another round
+                    self._high is None and trial.met == trial.judged and trial.independent >= CALM
+                )
+            ):
                 return trial
             length = min(left, 2 * length)
 

@@ -22,6 +22,9 @@ from twofold.bench.record import RunRecord, plain
 MIN_GROWTH: Final = 0.02
 """Growth of latency in seconds per second: that of a queue served at a rate lower than the arrivals by this share."""
 
+GROWING: Final = ("ttft", "e2e")
+"""Measures that grow with a queue."""
+
 FEWEST: Final = 10
 """Minimum number of values for a trend."""
 
@@ -97,7 +100,20 @@ class Rounds:
         self.seconds = 0.0
 
     def add(self, record: RunRecord, seconds: float, run: int) -> None:
-        self._rounds.append(_round(record, self._aim))
+        rule, objectives = self._aim.rule, self._aim.objectives
+        samples = sorted(rule.measured(record), key=lambda sample: sample.ask.due_s)
+        figures = figures_of(samples, record)
+        verdicts = [missed == () for missed in (misses(each, objectives) for each in figures) if missed is not None]
+        end = due_window(record, rule).until_s
+        ended = [sample.ended_s for sample in samples if sample.outcome == "ok" and sample.ended_s is not None]
+        times = [correlation_time(np.array(verdicts, np.float64))]  # the verdicts may all be equal
+        for name, limit in objectives.limits():
+            found = [measures(each)[name] for each in figures]
+            times.append(correlation_time(np.array([min(value, 2 * limit) for value in found if value is not None])))
+        trends = {name: trend(*_finite(figures, name)) for name in GROWING}
+        known = {name: line for name, line in trends.items() if line is not None}
+        independent, answered = len(verdicts) / max(times), sum(moment < end for moment in ended)
+        self._rounds.append(_Round(len(verdicts), sum(verdicts), independent, len(samples), answered, known))
         self._runs.append(run)
         self.seconds += seconds
 
@@ -105,10 +121,17 @@ class Rounds:
         """The result of the rounds so far."""
         judged, met = sum(each.judged for each in self._rounds), sum(each.met for each in self._rounds)
         independent = sum(each.independent for each in self._rounds)
-        attainment = met / judged if judged else 0.0
+        attainment, wanted = met / judged if judged else 0.0, self._aim.attainment
         interval = wilson(attainment * independent, independent, self._confidence)
-        growth = _growth(self._rounds, self._confidence)
-        passed, sure, why = _verdict(attainment, interval, growth, self._aim.attainment)
+        growth = self._growth()
+        why = (
+            f"{attainment:.1%} met the SLO (interval {interval.low:.1%} to {interval.high:.1%}); {wanted:.1%} required"
+        )
+        passed, sure = attainment >= wanted, interval.low >= wanted
+        if interval.high < wanted or growth is not None:
+            passed, sure = False, True
+            if interval.high >= wanted and growth is not None:
+                why = f"{growth[0].upper()} grows by {growth[1]:.3g} s per second; {why}"
         asked = sum(each.requests for each in self._rounds)
         answered = sum(each.answered for each in self._rounds)
         return Trial(
@@ -127,6 +150,15 @@ class Rounds:
             sure=sure,
             why=why,
         )
+
+    def _growth(self) -> tuple[str, float] | None:
+        """The first measure that certainly grows, and in each of several rounds, since one round may just end badly."""
+        for name in GROWING if len(self._rounds) > 1 else ():
+            lines = [each.trends[name] for each in self._rounds if name in each.trends]
+            line = joined(lines)
+            if line is not None and min(each.slope for each in lines) > MIN_GROWTH and line.rises(self._confidence):
+                return name, line.slope
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,59 +243,8 @@ def requests_to_be_sure(attainment: float, confidence: float) -> float:
     return deviations(confidence) ** 2 * attainment / (1 - attainment) if attainment < 1 else float("inf")
 
 
-def _verdict(
-    attainment: float, interval: Interval, growth: tuple[str, float] | None, wanted: float
-) -> tuple[bool, bool, str]:
-    """Whether it passed, whether that is certain, and the reason."""
-    seen = f"{attainment:.1%} met the SLO (interval {interval.low:.1%} to {interval.high:.1%}); {wanted:.1%} required"
-    if interval.high < wanted:
-        return False, True, seen
-    if growth is not None:
-        return False, True, f"{growth[0].upper()} grows by {growth[1]:.3g} s per second; {seen}"
-    return attainment >= wanted, interval.low >= wanted, seen
-
-
-def _round(record: RunRecord, aim: Aim) -> _Round:
-    samples = sorted(aim.rule.measured(record), key=lambda sample: sample.ask.due_s)
-    figures = figures_of(samples, record)
-    verdicts = [missed == () for missed in (misses(each, aim.objectives) for each in figures) if missed is not None]
-    judged = len(verdicts)
-    end = due_window(record, aim.rule).until_s
-    answered = sum(
-        1 for sample in samples if sample.outcome == "ok" and sample.ended_s is not None and sample.ended_s < end
-    )
-    shared = _correlation(figures, np.array(verdicts, np.float64), aim.objectives)
-    return _Round(judged, sum(verdicts), judged / shared, len(samples), answered, _trends(figures))
-
-
-def _correlation(figures: Sequence[RequestFigures], verdicts: Floats, objectives: Objectives) -> float:
-    """Requests that count as one independent request: the maximum over measures, since verdicts may all be equal."""
-    times = [correlation_time(verdicts)]
-    for name, limit in objectives.limits():
-        found = [measures(each)[name] for each in figures]
-        times.append(correlation_time(np.array([min(value, 2 * limit) for value in found if value is not None])))
-    return max(times)
-
-
-def _trends(figures: Sequence[RequestFigures]) -> dict[str, Trend]:
-    found = {name: trend(*_finite(figures, name)) for name in ("ttft", "e2e")}
-    return {name: line for name, line in found.items() if line is not None}
-
-
 def _finite(figures: Sequence[RequestFigures], name: str) -> tuple[Floats, Floats]:
     """Due times and finite values of a measure."""
     pairs = [(each.due_s, measures(each)[name]) for each in figures]
     known = np.array([pair for pair in pairs if pair[1] is not None and math.isfinite(pair[1])]).reshape(-1, 2)
     return known[:, 0], known[:, 1]
-
-
-def _growth(rounds: Sequence[_Round], confidence: float) -> tuple[str, float] | None:
-    """The first measure that certainly grows, and in each of several rounds, since one round may just end badly."""
-    if len(rounds) < 2:
-        return None
-    for name in ("ttft", "e2e"):
-        lines = [each.trends[name] for each in rounds if name in each.trends]
-        line = joined(lines)
-        if line is not None and min(each.slope for each in lines) > MIN_GROWTH and line.rises(confidence):
-            return name, line.slope
-    return None
