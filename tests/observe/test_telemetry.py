@@ -20,8 +20,8 @@ from opentelemetry.trace import NoOpTracerProvider, SpanKind, StatusCode
 from tests.observe.served import START, failed, report, served
 from twofold.core.errors import UsageError
 from twofold.core.record import Pause, SequenceRecord, WaitReason
-from twofold.observe.telemetry import setup
-from twofold.observe.telemetry.setup import RequestMeters, RequestSpans, Telemetry
+from twofold.observe import otel
+from twofold.observe.otel import RequestMeters, RequestSpans, Telemetry
 
 ARRIVED = 1_700_000_000.0
 OFFSET = ARRIVED + 0.01 - START
@@ -189,7 +189,7 @@ def test_an_extra_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     def missing(name: str) -> Any:
         raise ImportError(name)
 
-    monkeypatch.setattr(setup, "import_module", missing)
+    monkeypatch.setattr(otel, "import_module", missing)
     with pytest.raises(UsageError, match="not installed") as raised:
         Telemetry.to("http://localhost:4318")
     assert "pip install opentelemetry-sdk" in str(raised.value.hint)
@@ -210,7 +210,7 @@ def test_telemetry_goes_to_the_collector(monkeypatch: pytest.MonkeyPatch) -> Non
         return ConsoleMetricExporter(out=open_null)
 
     kept, endpoints = InMemorySpanExporter(), list[str]()
-    monkeypatch.setattr(setup, "import_module", fake)
+    monkeypatch.setattr(otel, "import_module", fake)
     with open("/dev/null", "w", encoding="utf-8") as open_null:
         telemetry = Telemetry.to("http://collector:4318/", service="mine", version="1")
         telemetry.on_served(served())

@@ -247,7 +247,7 @@ def _observed(settings: LogSettings) -> Iterator[list[ServedObserver]]:
     from twofold.host.env import read_environment  # noqa: PLC0415
     from twofold.host.versions import twofold_version  # noqa: PLC0415
     from twofold.observe.logs.server import ServerLog  # noqa: PLC0415
-    from twofold.observe.telemetry.setup import Telemetry  # noqa: PLC0415
+    from twofold.observe.otel import Telemetry  # noqa: PLC0415
 
     environment = read_environment()
     with ExitStack() as stack:

@@ -105,6 +105,32 @@ class ServedRequest:
     def output_tokens(self) -> int:
         return sum(report.output_tokens for report in self.reports)
 
+    @property
+    def ttft_s(self) -> float | None:
+        """To the first token: given to the connection for a stream, made by the engine otherwise."""
+        if self.stream or not self.reports:
+            return self.first_token_s
+        return min((ttft for report in self.reports if (ttft := report.ttft_s) is not None), default=None)
+
+    @property
+    def tpots_s(self) -> list[float]:
+        """The TPOT of each prompt that has one, as the engine made its tokens."""
+        return [tpot for report in self.reports if (tpot := report.tpot_s) is not None]
+
+    @property
+    def tpot_s(self) -> float | None:
+        """The longest of them."""
+        return max(self.tpots_s, default=None)
+
+    @property
+    def phases_s(self) -> dict[str, float]:
+        """Seconds of each phase, over all prompts, whose least possible time is known."""
+        took = {
+            "prefill": sum(report.prefill_s for report in self.reports),
+            "decode": sum(report.decode_s for report in self.reports),
+        }
+        return {phase: seconds for phase, seconds in took.items() if seconds > 0 and phase in self.limits_s}
+
 
 class ServedObserver(Protocol):
     """Is called for every request that ended, on the event loop: it must not raise and not take long."""

@@ -1,4 +1,4 @@
-"""The access log: one line for each request that ended, with sizes, times and names."""
+"""The access log: a line for each request that ended, with sizes, times and names."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import Any, Final, Literal
 
 from structlog.typing import FilteringBoundLogger
 
-from twofold.observe.metrics.timing import Timing
 from twofold.observe.served import ServedRequest
 
 Access = Literal["all", "errors", "off"]
-"""Which requests have a line: all, those whose status is 400 or more, or none."""
+"""Requests in the log: all, those with a status of 400 or more, or none."""
 TRACE_ID: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class RequestLines:
-    """``ServedObserver``: a request that the server failed is an error, one that it had no room for a warning."""
+    """``ServedObserver``: logs failures of the server as errors, refusals under overload as warnings."""
 
     def __init__(self, logger: FilteringBoundLogger, access: Access = "all") -> None:
         self._logger = logger
@@ -26,14 +25,14 @@ class RequestLines:
         if served.status < self._least:
             return
         if served.status < 500:
-            tell = self._logger.info
+            log = self._logger.info
         else:
-            tell = self._logger.warning if served.status in (503, 529) else self._logger.error
-        tell("request", **request_fields(served))
+            log = self._logger.warning if served.status in (503, 529) else self._logger.error
+        log("request", **request_fields(served))
 
 
 def request_fields(served: ServedRequest) -> dict[str, Any]:
-    """What a line says of a request, without what it does not have. Times are milliseconds."""
+    """The fields of a line; those without a value are omitted. Times are milliseconds."""
     known = {
         "request_id": served.request_id,
         "endpoint": served.endpoint,
@@ -56,13 +55,12 @@ def request_fields(served: ServedRequest) -> dict[str, Any]:
 
 
 def _work(served: ServedRequest) -> dict[str, Any]:
-    """What engines did for it."""
+    """The fields of the engine's work."""
     if not served.reports:
         return {}
-    timing = Timing.of(served)
     return {
-        "ttft_ms": None if timing.ttft_s is None else _ms(timing.ttft_s),
-        "tpot_ms": None if timing.tpot_s is None else _ms(timing.tpot_s),
+        "ttft_ms": _ms(served.ttft_s),
+        "tpot_ms": _ms(served.tpot_s),
         "queue_ms": _ms(max(report.queue_s for report in served.reports)),
         "prompt_tokens": served.prompt_tokens,
         "cached_tokens": served.cached_tokens,
@@ -77,5 +75,5 @@ def _trace_id(traceparent: str | None) -> str | None:
     return found[1] if found else None
 
 
-def _ms(seconds: float) -> float:
-    return round(seconds * 1e3, 2)
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e3, 2)

@@ -13,7 +13,6 @@ from typing import Final
 
 from twofold.core.errors import ParameterError
 from twofold.observe.metrics.instruments import Instruments
-from twofold.observe.metrics.timing import Timing
 from twofold.observe.served import ServedRequest
 
 TIERS: Final = ("default", "flex", "priority", "batch")
@@ -40,9 +39,9 @@ class Objective:
         limits = {"ttft": self.ttft_s, "tpot": self.tpot_s, "e2e": self.e2e_s}
         return {measure: limit for measure, limit in limits.items() if limit is not None}
 
-    def missed(self, timing: Timing) -> list[str]:
+    def missed(self, served: ServedRequest) -> list[str]:
         """The measures beyond their limits; a request without a measure does not miss it."""
-        taken = {"ttft": timing.ttft_s, "tpot": timing.tpot_s, "e2e": timing.e2e_s}
+        taken = {"ttft": served.ttft_s, "tpot": served.tpot_s, "e2e": served.duration_s}
         return [measure for measure, limit in self.limits.items() if (taken[measure] or 0.0) > limit]
 
 
@@ -78,12 +77,12 @@ class GoodputMetrics:
             for measure, limit in objectives.get(tier, Objective()).limits.items():
                 limits.set(limit, tier, measure)
 
-    def judge(self, served: ServedRequest, timing: Timing) -> None:
+    def judge(self, served: ServedRequest) -> None:
         completed = served.status < 400 and (served.reports or served.cached_answer)
         if not completed and served.status < 500:
             return
         tier = served.tier
-        missed = self._objectives.get(tier, Objective()).missed(timing) if completed else [FAILED]
+        missed = self._objectives.get(tier, Objective()).missed(served) if completed else [FAILED]
         (self._missed if missed else self._met).add(1, tier)
         for measure in missed:
             self._causes.add(1, tier, measure)

@@ -16,7 +16,6 @@ from prometheus_client.metrics_core import Metric
 from twofold.observe.metrics.engine import ENGINE, MODEL
 from twofold.observe.metrics.instruments import Instruments, Labels, MetricFamily, Snapshot, Values
 from twofold.observe.metrics.sliding import SlidingSeconds, SlidingSums, percentiles
-from twofold.observe.metrics.timing import Timing, phase_seconds, tpots
 from twofold.observe.served import ServedRequest
 
 QUANTILES: Final = {"0.5": 0.5, "0.9": 0.9, "0.95": 0.95, "0.99": 0.99, "0.999": 0.999}
@@ -64,12 +63,12 @@ class Recent:
             family = MetricFamily(f"twofold:{name}", text, (*MODEL, *labels))
             instruments.source(family.name, partial(snapshot, family))
 
-    def take(self, served: ServedRequest, timing: Timing) -> None:
+    def take(self, served: ServedRequest) -> None:
         now, model = self._now(), self._models.setdefault(served.model, _Model())
-        for measure, seconds in _measured(served, timing).items():
+        for measure, seconds in _measured(served).items():
             if seconds:
                 model.seconds[measure].add(seconds, now)
-        took = phase_seconds(served)
+        took = served.phases_s
         if took:
             sums = {2 * i: took[phase] for i, phase in enumerate(PHASES) if phase in took}
             limits = {2 * i + 1: served.limits_s[phase] for i, phase in enumerate(PHASES) if phase in took}
@@ -106,12 +105,12 @@ class Recent:
         return Values(family, series)
 
 
-def _measured(served: ServedRequest, timing: Timing) -> dict[str, Sequence[float]]:
+def _measured(served: ServedRequest) -> dict[str, Sequence[float]]:
     """Seconds by measure."""
     return {
-        "ttft": () if timing.ttft_s is None else (timing.ttft_s,),
-        "tpot": tpots(served),
+        "ttft": () if served.ttft_s is None else (served.ttft_s,),
+        "tpot": served.tpots_s,
         "itl": served.gaps_s,
-        "e2e": (timing.e2e_s,),
+        "e2e": (served.duration_s,),
         "queue": [report.queue_s for report in served.reports],
     }

@@ -24,7 +24,6 @@ from twofold.observe.metrics.instruments import (
     LabelValues,
 )
 from twofold.observe.metrics.recent import Recent
-from twofold.observe.metrics.timing import Timing, phase_seconds
 from twofold.observe.served import ServedRequest
 
 MAX_TENANTS: Final = 100
@@ -69,18 +68,18 @@ OF_REPORTS: Final[Mapping[str, tuple[str, Bounds, Callable[[RequestMetrics], flo
     ),
 }
 """Histograms of vLLM over the reports of a request, one for each prompt; None is not observed."""
-OF_REQUESTS: Final[Mapping[str, tuple[str, Bounds, Callable[[ServedRequest, Timing], float | None]]]] = {
-    "request_params_max_tokens": ("max_tokens of requests that set it.", TOKENS, lambda one, _: one.params.max_tokens),
-    "request_params_n": ("Requested completions.", COMPLETIONS, lambda one, _: one.params.n),
+OF_REQUESTS: Final[Mapping[str, tuple[str, Bounds, Callable[[ServedRequest], float | None]]]] = {
+    "request_params_max_tokens": ("max_tokens of requests that set it.", TOKENS, lambda one: one.params.max_tokens),
+    "request_params_n": ("Requested completions.", COMPLETIONS, lambda one: one.params.n),
     "time_to_first_token_seconds": (
         "Seconds to the first token.",
         FIRST_TOKEN_SECONDS,
-        lambda _, timing: timing.ttft_s,
+        lambda one: one.ttft_s,
     ),
     "e2e_request_latency_seconds": (
         "Seconds from the first byte of a request to the last byte of its reply.",
         REQUEST_SECONDS,
-        lambda _, timing: timing.e2e_s,
+        lambda one: one.duration_s,
     ),
 }
 """The same over requests."""
@@ -113,18 +112,17 @@ class RequestMetricsObserver:
             self._work.know(model)
 
     def on_served(self, served: ServedRequest) -> None:
-        timing = Timing.of(served)
         self._http.take(served)
         self._tenants.take(served)
-        self._goodput.judge(served, timing)
+        self._goodput.judge(served)
         if served.reports or served.cached_answer:
             self.know(served.model)
         if served.model not in self._models:
             return  # requests for unknown models must not create series
         self._http.end(served)
         if served.reports:
-            self._work.take(served, timing)
-            self._recent.take(served, timing)
+            self._work.take(served)
+            self._recent.take(served)
 
 
 class _Http:
@@ -200,14 +198,14 @@ class _TokensAndTimes:
         for counter, _ in self._totals:
             counter.add(0, model, ENGINE)
 
-    def take(self, served: ServedRequest, timing: Timing) -> None:
+    def take(self, served: ServedRequest) -> None:
         labels = (served.model, ENGINE)
         for counter, total in self._totals:
             counter.add(total(served), *labels)
         self._source.add(served.prompt_tokens - served.cached_tokens, *labels, "local_compute")
         self._source.add(served.cached_tokens, *labels, "local_cache_hit")
         for histogram, of_request in self._of_requests:
-            if (value := of_request(served, timing)) is not None:
+            if (value := of_request(served)) is not None:
                 histogram.observe(value, *labels)
         if served.gaps_s:
             self._gaps.observe_all(served.gaps_s, *labels)
@@ -217,7 +215,7 @@ class _TokensAndTimes:
                     histogram.observe(value, *labels)
             for cause, seconds in report.record.stalls.items():
                 self._stalls.add(seconds, *labels, STALLS[cause])
-        for phase, seconds in phase_seconds(served).items():
+        for phase, seconds in served.phases_s.items():
             self._took.add(seconds, *labels, phase)
             self._limit.add(served.limits_s[phase], *labels, phase)
 

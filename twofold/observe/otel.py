@@ -3,12 +3,15 @@
 The SDK and its exporter are an extra (``otel``), imported only when an endpoint is set. They send from their own
 threads; without a reachable collector telemetry is lost, and requests are not delayed. Providers belong to their
 ``Telemetry``, not to the process.
+
+Attributes follow the GenAI conventions (open-telemetry/semantic-conventions-genai): sizes, times and names, never
+content. ``gen_ai.usage.input_tokens`` includes cached tokens in every API protocol.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
@@ -21,10 +24,20 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from twofold.core.errors import UsageError
 from twofold.core.report import RequestMetrics
-from twofold.observe.metrics.timing import Timing
 from twofold.observe.served import ServedRequest
-from twofold.observe.telemetry.names import OPERATIONS, Attributes, common_attributes, span_attributes
 
+PROVIDER: Final = "twofold"
+OPERATIONS: Final = {
+    "/v1/chat/completions": "chat",
+    "/v1/responses": "chat",
+    "/v1/messages": "chat",
+    "/v1/completions": "text_completion",
+    "/v1/embeddings": "embeddings",
+}
+"""GenAI operations by route; other routes have none."""
+
+Value = str | int | float | bool | tuple[str, ...]
+Attributes = dict[str, Value]
 DURATION_S: Final = tuple(0.01 * 2**i for i in range(14))
 """0.01, 0.02, … 81.92"""
 FIRST_TOKEN_S: Final = (
@@ -37,6 +50,65 @@ MAX_STALLS: Final = 32
 LONGEST_TRACEPARENT: Final = 64
 FLUSH_MS: Final = 3_000
 """Time to send what is left when the server ends."""
+
+
+def common_attributes(served: ServedRequest, operation: str) -> Attributes:
+    """Attributes of spans and of metrics."""
+    found: Attributes = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": PROVIDER,
+        "gen_ai.request.model": served.model,
+        "gen_ai.response.model": served.model,
+    }
+    if served.status >= 400:
+        found["error.type"] = served.error or str(served.status)
+    return found
+
+
+def span_attributes(served: ServedRequest, operation: str) -> Attributes:
+    """Attributes of a span; those without a value are omitted."""
+    reasons = tuple(reason for report in served.reports for reason in report.finish_reasons)
+    known: dict[str, Value | None] = {
+        "gen_ai.response.id": served.request_id,
+        "gen_ai.response.finish_reasons": reasons or None,
+        "gen_ai.response.time_to_first_chunk": served.first_token_s if served.stream else None,
+        "http.route": served.endpoint,
+        "http.response.status_code": served.status,
+        "twofold.service_tier": served.tier,
+        "twofold.response_cache.hit": True if served.cached_answer else None,
+        "twofold.cost": served.cost,
+        "twofold.cost.currency": served.currency or None,
+    }
+    return common_attributes(served, operation) | _given(known | _asked(served) | _usage(served))
+
+
+def _asked(served: ServedRequest) -> dict[str, Value | None]:
+    params = served.params
+    return {
+        "gen_ai.request.max_tokens": params.max_tokens,
+        "gen_ai.request.temperature": params.temperature,
+        "gen_ai.request.top_p": params.top_p,
+        "gen_ai.request.top_k": params.top_k,
+        "gen_ai.request.seed": params.seed,
+        "gen_ai.request.choice.count": params.n if params.n != 1 else None,
+        "gen_ai.request.stream": served.stream,
+    }
+
+
+def _usage(served: ServedRequest) -> dict[str, Value | None]:
+    if not served.reports:
+        return {}
+    return {
+        "gen_ai.usage.input_tokens": served.prompt_tokens,
+        "gen_ai.usage.output_tokens": served.output_tokens,
+        "gen_ai.usage.cache_read.input_tokens": served.cached_tokens,
+        "gen_ai.usage.cache_creation.input_tokens": sum(served.written_tokens.values()),
+        "gen_ai.usage.reasoning.output_tokens": served.reasoning_tokens,
+    }
+
+
+def _given(attributes: Mapping[str, Value | None]) -> Attributes:
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
 class RequestMeters:
@@ -60,14 +132,14 @@ class RequestMeters:
         operation = OPERATIONS.get(served.endpoint)
         if operation is None:
             return
-        attributes, timing = common_attributes(served, operation), Timing.of(served)
-        self._duration.record(timing.e2e_s, attributes)
+        attributes = common_attributes(served, operation)
+        self._duration.record(served.duration_s, attributes)
         if served.status >= 400:
             return
-        if timing.ttft_s is not None:
-            self._first.record(timing.ttft_s, attributes)
-        if timing.tpot_s is not None:
-            self._each.record(timing.tpot_s, attributes)
+        if served.ttft_s is not None:
+            self._first.record(served.ttft_s, attributes)
+        if served.tpot_s is not None:
+            self._each.record(served.tpot_s, attributes)
 
 
 def wall_offset() -> float:
