@@ -210,7 +210,7 @@ def test_unknown_settings_are_refused_with_the_nearest() -> None:
 def test_who_logs_does_not_wait_for_a_stuck_reader(waits: bool) -> None:
     source, sink = os.pipe()
     os.set_blocking(sink, waits)
-    writer = LineWriter(sink, lambda count: f"lost {count}", most=1_000)
+    writer = LineWriter(sink, lambda count: f"lost {count}", max_lines=1_000)
     began = time.perf_counter()
     for i in range(5_000):
         writer.write(f"{i} " + "x" * 200)

@@ -58,7 +58,7 @@ WRONG = {
     "[default]": ("default.input", "is missing", "Give input and output, or per_hour."),
     "[default]\nbusy_share = 1": ("default.per_hour", "is missing", "Give input and output, or per_hour."),
     "[default]\nwatts = 1": ("default.per_kwh", "is missing", "Give both or neither."),
-    "[default]\ninput = 1\nper_hour = 1": ("default.per_hour", "exclude each other", "A model is paid for"),
+    "[default]\ninput = 1\nper_hour = 1": ("default.per_hour", "exclude each other", "A model has prices of tokens"),
     "[default]\nper_hour = 1\nbusy_share = 0": ("default.busy_share", "must be a number from 0.001", None),
     "[default]\ninput = -1\noutput = 1": ("default.input", "must be a number from 0 to", None),
     "[default]\ninput = 1\noutput = 0.0000001": ("default.output", "at most 6 decimal places", None),

@@ -15,7 +15,7 @@ from tests.server.response_cache.jobs import IDS, job, vector_job
 from twofold.core.errors import ModelNotFoundError
 from twofold.core.params import StructuredOutputsParams, ThinkingParams
 from twofold.core.request import EngineRequest, RequestOptions
-from twofold.server.response_cache.key import _digest, model_identity, replay_key
+from twofold.server.response_cache.key import _digest, cache_key, model_identity
 
 
 @pytest.mark.parametrize(
@@ -33,17 +33,17 @@ from twofold.server.response_cache.key import _digest, model_identity, replay_ke
     ],
 )
 def test_what_qualifies(params: dict[str, Any], asked: bool | None, seeded: bool, kept: bool) -> None:
-    assert (replay_key("t", "m", [job(**params)], asked=asked, seeded=seeded) is not None) is kept
+    assert (cache_key("t", "m", [job(**params)], asked=asked, seeded=seeded) is not None) is kept
 
 
 def test_all_jobs_must_qualify() -> None:
-    assert replay_key("t", "m", [job(), vector_job()]) is not None
-    assert replay_key("t", "m", [job(), job(temperature=1)]) is None
-    assert replay_key("t", "m", []) is None
+    assert cache_key("t", "m", [job(), vector_job()]) is not None
+    assert cache_key("t", "m", [job(), job(temperature=1)]) is None
+    assert cache_key("t", "m", []) is None
 
 
 def digest(*jobs: EngineRequest, tenant: str = "t", identity: str = "m") -> bytes:
-    key = replay_key(tenant, identity, jobs, asked=True)
+    key = cache_key(tenant, identity, jobs, asked=True)
     assert key is not None
     return key.digest
 

@@ -1,12 +1,12 @@
-"""What a request costs by a price sheet, line by line.
+"""The cost of a request by a price sheet, line by line.
 
     tokens     amount = tokens · price of a million / 10⁶ · factor               exact
     machine    amount = seconds · price of an hour / (3600 · busy share) · factor    to 10⁻¹² of the currency
 
-The factor is the tier's. A prompt token is paid for once: as read from the cache, as written to it for a time, or as
-fresh input. Only what was computed is paid for, so a request that was refused costs nothing, and one that was cut short
-in its prompt pays for the rows that ran. Machine seconds are the request's part of the steps it ran in, by rows
-(``PhaseWork.machine_s``): what all requests of a step pay adds up to the step.
+The factor is that of the tier. A prompt token is charged once: as read from the cache, as written to it with a time to
+live, or as fresh input. Only computed tokens are charged: a refused request costs nothing, and one that ends during
+prefill costs the rows that ran. Machine seconds are the request's share of its steps, by rows
+(``PhaseWork.machine_s``); the shares of all requests of a step add up to the step.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MILLION: Final = Decimal(1_000_000)
 HOUR_S: Final = 3600
 QUANTUM: Final = Decimal("1e-12")
 EXACT: Final = Context(prec=100, traps=[Inexact])
-"""Sums and products of prices, factors and counts have fewer digits than that."""
+"""Sums and products of prices, factors and counts have fewer digits."""
 ROUNDED: Final = Context(prec=100, rounding=ROUND_HALF_EVEN)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Tokens of a request by what they cost. The first five are the prompt's, each of its tokens in one of them."""
+    """Tokens of a request by price. The first five partition the prompt."""
 
     fresh: int = 0
     cached: int = 0
@@ -44,19 +44,19 @@ class TokenUsage:
 
     @classmethod
     def of(cls, reports: Iterable[RequestMetrics], written: Mapping[float, int]) -> TokenUsage:
-        """Those that were read or computed. ``written`` to the cache are counted by the seconds that they live."""
+        """The tokens that were read or computed. ``written``: those pinned in the cache, by time to live in seconds."""
         reports = tuple(reports)
         rest = sum(min(r.prompt_tokens - r.cached_tokens, r.record.prefill.rows) for r in reports)
-        kept = {}
+        pinned = {}
         for ttl, seconds in TTL_SECONDS.items():
-            kept[ttl] = min(written.get(seconds, 0), rest)
-            rest -= kept[ttl]
+            pinned[ttl] = min(written.get(seconds, 0), rest)
+            rest -= pinned[ttl]
         return cls(
             fresh=rest,
             cached=sum(report.cached_tokens for report in reports),
-            written_5m=kept["5m"],
-            written_30m=kept["30m"],
-            written_1h=kept["1h"],
+            written_5m=pinned["5m"],
+            written_30m=pinned["30m"],
+            written_1h=pinned["1h"],
             output=sum(report.output_tokens for report in reports),
         )
 
@@ -67,7 +67,7 @@ class TokenUsage:
 
 @dataclass(frozen=True, slots=True)
 class BillLine:
-    """So many tokens or machine seconds; ``price`` is of a million tokens or of an hour, with the tier's factor."""
+    """A quantity of tokens or machine seconds; ``price`` per million tokens or per hour, with the tier's factor."""
 
     kind: LineKind
     quantity: Decimal
@@ -78,7 +78,7 @@ class BillLine:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What a request of a ``tier`` pays, in ``currency``; the lines add up to the total."""
+    """The cost of a request in ``currency``; the lines add up to the total."""
 
     currency: str
     tier: str
@@ -101,9 +101,9 @@ def total_of(amounts: Iterable[Decimal]) -> Decimal:
 def make_bill(
     reports: Iterable[RequestMetrics], written: Mapping[float, int], sheet: PriceSheet, model: str, tier: str
 ) -> Bill | None:
-    """What the prompts with these ``reports`` cost together; None where the model, by its own name, has no price.
+    """The cost of the prompts with these ``reports``; None where the model has no price.
 
-    ``written`` tokens of the prompts were kept in the cache, by seconds to live.
+    ``written``: tokens of the prompts that were pinned in the cache, by time to live in seconds.
     """
     prices, factor = sheet.prices(model), sheet.factor(tier)
     reports = tuple(reports)
@@ -118,7 +118,7 @@ def make_bill(
 
 
 def token_lines(usage: TokenUsage, prices: TokenPrices, factor: Decimal) -> Iterator[BillLine]:
-    """What these tokens cost, a line for each kind that there is any of."""
+    """The cost of tokens, a line for each kind that occurs."""
     kinds: tuple[tuple[LineKind, int, Decimal], ...] = (
         ("input", usage.fresh, prices.input),
         ("cache_read", usage.cached, prices.cache_read),
@@ -129,9 +129,9 @@ def token_lines(usage: TokenUsage, prices: TokenPrices, factor: Decimal) -> Iter
     )
     for kind, tokens, price in kinds:
         if tokens:
-            paid = EXACT.multiply(price, factor)
-            amount = EXACT.divide(EXACT.multiply(Decimal(tokens), paid), MILLION)
-            yield BillLine(kind, Decimal(tokens), "token", paid, amount)
+            charged = EXACT.multiply(price, factor)
+            amount = EXACT.divide(EXACT.multiply(Decimal(tokens), charged), MILLION)
+            yield BillLine(kind, Decimal(tokens), "token", charged, amount)
 
 
 def _machine_lines(reports: tuple[RequestMetrics, ...], prices: MachinePrices, factor: Decimal) -> Iterator[BillLine]:

@@ -1,24 +1,24 @@
-"""What tokens or machine time cost: a price sheet, as TOML.
+"""A price sheet of tokens or machine time, as TOML.
 
-    currency = "EUR"                # USD if left out
+    currency = "EUR"                # default: USD
 
-    [default]                       # models that have no table of their own; without it those have no price
-    input = 1.00                    # of a million tokens
+    [default]                       # models without a table; without it they have no price
+    input = 1.00                    # per million tokens
     output = 5.00
     cache_read = 0.08               # a price, or
-    of_input = { cache_write_1h = 1.6 }     # a part of the price of input
+    of_input = { cache_write_1h = 1.6 }     # a multiple of the price of input
 
-    [models."my-model"]             # or own hardware, paid for by the hour
+    [models."my-model"]             # or own hardware, by the hour
     per_hour = 0.40
-    watts = 180                     # with electricity, where its price is known
+    watts = 180                     # with electricity, if its price is known
     per_kwh = 0.31
-    busy_share = 0.6                # the part of the hours in which requests run, and pay
+    busy_share = 0.6                # the share of the hours in which requests run
 
     [tiers]
-    flex = 0.4                      # of the price; priority = 2, flex = batch = 0.5 where left out
+    flex = 0.4                      # multiple of the price; defaults: priority 2, flex and batch 0.5
 
-Prices of the cache are parts of the price of input where nothing is said: 0.1 of it to read, 1.25 to write for 5 or 30
-minutes, 2 for an hour, as Anthropic and OpenAI have them (their price lists of November 2026).
+Default prices of the cache are multiples of the price of input: 0.1 to read, 1.25 to write for 5 or 30 minutes, 2 for
+an hour, as of Anthropic and OpenAI (price lists of November 2026).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from twofold.core.errors import ParameterError
 from twofold.host.settings import Table, read_toml
 
 PLACES: Final = 6
-"""Decimal places that a price or a factor may have; bills are exact because there is a limit."""
+"""Max decimal places of a price or a factor, so that bills are exact."""
 MAX_PRICE: Final = "1000000000"
 MAX_FACTOR: Final = "1000"
 MAX_CURRENCY_CHARS: Final = 8
@@ -55,7 +55,7 @@ _MACHINE_FIELDS: Final = ("per_hour", "watts", "per_kwh", "busy_share")
 
 @dataclass(frozen=True, slots=True)
 class TokenPrices:
-    """Of a million tokens each. ``input`` is for prompt tokens that no cache had and that were not kept in one."""
+    """Per million tokens. ``input`` is for prompt tokens that are neither read from the cache nor written to it."""
 
     input: Decimal
     cache_read: Decimal
@@ -67,7 +67,7 @@ class TokenPrices:
 
 @dataclass(frozen=True, slots=True)
 class MachinePrices:
-    """Of own hardware, ``per_hour`` with its electricity. Only ``busy_share`` of the hours is paid for by requests."""
+    """Of own hardware, electricity included. Requests pay for all hours in the ``busy_share`` in which they run."""
 
     per_hour: Decimal
     busy_share: Decimal = Decimal(1)
@@ -78,7 +78,7 @@ Prices = TokenPrices | MachinePrices
 
 @dataclass(frozen=True, slots=True)
 class PriceSheet:
-    """Prices by model, those of other models (None: they have none), and what part of them a tier pays."""
+    """Prices by model, of other models (None: no price), and the factor of each tier."""
 
     currency: str = "USD"
     default: Prices | None = None
@@ -87,12 +87,12 @@ class PriceSheet:
 
     @classmethod
     def read(cls, path: Path) -> PriceSheet:
-        """The sheet in a file. ParameterError for what is unknown or impossible, ResourceError without a file."""
+        """The sheet in a file. Raises ParameterError for an invalid sheet, UsageError for an unreadable file."""
         return cls.of(read_toml(path))
 
     @classmethod
     def of(cls, table: Table) -> PriceSheet:
-        """The sheet that a table holds."""
+        """The sheet in a table."""
         default, models, tiers = (table.inner(name) for name in ("default", "models", "tiers"))
         sheet = cls(
             currency=table.text("currency", MAX_CURRENCY_CHARS) or "USD",
@@ -104,11 +104,11 @@ class PriceSheet:
         return sheet
 
     def prices(self, model: str) -> Prices | None:
-        """Those of a model by its own name; None where it has none."""
+        """The prices of a model; None where it has none."""
         return self.models.get(model, self.default)
 
     def factor(self, tier: str) -> Decimal:
-        """What part of its price a tier pays."""
+        """The multiple of the price that a tier pays."""
         return self.tiers[tier]
 
 
@@ -120,7 +120,7 @@ def _prices(table: Table) -> Prices:
         raise ParameterError(
             f"{table.name('input')} and {table.name('per_hour')} exclude each other.",
             param=table.name("per_hour"),
-            hint="A model is paid for by its tokens or by the machine's time.",
+            hint="A model has prices of tokens or of machine time.",
         )
     return _machine_prices(table) if by_hour else _token_prices(table)
 

@@ -1,7 +1,6 @@
-"""What must not be in a log: content and secrets, by the names of fields and by what secrets look like.
+"""Removes content and secrets from log lines, by the names of fields and by the format of secrets.
 
-It is the second line of defence: who logs gives names and numbers, and no texts. Nothing here raises, whatever is
-logged.
+It is the second line of defence: callers log names and numbers only. Nothing here raises, whatever is logged.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ MAX_CHARS: Final = 1_000
 MAX_ITEMS: Final = 32
 MAX_DEPTH: Final = 4
 MAX_NUMBER: Final = 1 << 63
-"""Larger ones, infinity and NaN are no JSON that others can read."""
+"""Other JSON readers may not read larger numbers, infinity and NaN."""
 MAX_FRAMES: Final = 12
 SECRET_NAMES: Final = frozenset(
     {"api_key", "apikey", "authorization", "cookie", "password", "proxy_authorization", "secret", "set_cookie", "token"}
@@ -32,12 +31,12 @@ Event = MutableMapping[str, Any]
 
 
 def redact(_logger: object, _method: str, event: Event) -> Event:
-    """A processor of structlog: hides what must not be seen, and bounds the rest."""
+    """A structlog processor: hides content and secrets, and bounds the size of the rest."""
     return {name: _hidden(name) or _clean(value, MAX_DEPTH) for name, value in event.items()}
 
 
 def fault(error: BaseException) -> dict[str, Any]:
-    """An error as its kind and where it came from. Its words stay out: they may quote a request."""
+    """An error's type and traceback, without its message, which may quote a request."""
     return {"error": type(error).__qualname__, "at": _frames(error.__traceback__)}
 
 
@@ -58,7 +57,7 @@ def _clean(value: object, depth: int) -> object:
 
 
 def _scalar(value: object) -> object:
-    """Texts and numbers; of anything else its type alone."""
+    """Texts and numbers; anything else as its type."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -77,7 +76,7 @@ def _short(text: str) -> str:
 
 
 def _frames(trace: TracebackType | None) -> list[str]:
-    """Modules, functions and lines, the innermost last; no paths, for those tell of the machine."""
+    """Modules, functions and lines, the innermost last; no paths, which describe the machine."""
     frames: list[str] = []
     while trace is not None:
         code = trace.tb_frame.f_code

@@ -1,10 +1,10 @@
-"""The server's log: structured lines through one redacting pipeline, also for what libraries tell ``logging``.
+"""The server's log: structured lines through one redacting pipeline, including those of ``logging``.
 
     with ServerLog(sys.stderr.fileno(), LogSettings(level="info")) as log, log.capture():
         log.logger.info("listening", port=8000)
         observers = [log.requests, …]
 
-What is bound with ``structlog.contextvars.bind_contextvars(request_id=…)`` is in every line of that task.
+Fields bound with ``structlog.contextvars.bind_contextvars(request_id=…)`` are in every line of that task.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from twofold.observe.logs.requests import Access, RequestLines
 from twofold.observe.logs.writer import LineWriter
 
 PLAIN: Final = re.compile(r"[\w./:@+,-]+", re.ASCII)
-"""Values that need no quotes."""
+"""Values without quotes."""
 FIRST: Final = ("time", "level", "event")
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 FORMATS: Final = ("auto", "json", "text")
 ACCESS: Final = ("all", "errors", "off")
 OWN: Final = "twofold"
-"""The logger whose level is that of the settings; of others only warnings and worse are told."""
+"""The logger with the configured level; others log warnings and errors only."""
 
 
 def json_line(_logger: object, _method: str, event: Event) -> str:
@@ -45,15 +45,11 @@ def json_line(_logger: object, _method: str, event: Event) -> str:
 
 
 def text_line(_logger: object, _method: str, event: Event) -> str:
-    """An event in one line of words and key=value pairs; control characters and line ends are escaped."""
+    """An event as a message and key=value pairs in one line; control characters and line ends are escaped."""
     clock, level, name = (str(event.pop(field, "")) for field in FIRST)
     pairs = (f"{_text(field)}={_text(value)}" for field, value in event.items())
-    return " ".join((clock[11:19], f"{level:<8}", _line(name), *pairs))
-
-
-def _line(text: str) -> str:
-    """Words as they are, without what a terminal would obey."""
-    return "".join(c if c.isprintable() else "�" for c in text)
+    message = "".join(c if c.isprintable() else "�" for c in name)  # no control characters for the terminal
+    return " ".join((clock[11:19], f"{level:<8}", message, *pairs))
 
 
 def _text(value: object) -> str:
@@ -67,7 +63,7 @@ def _json(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """``level`` is the least that is told; ``format`` auto is text on a terminal and JSON elsewhere."""
+    """``level`` is the lowest that is logged; the format auto is text on a terminal and JSON elsewhere."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "json", "text"] = "auto"
@@ -79,12 +75,12 @@ class LogSettings:
             if value not in known:
                 close = closest_match(str(value), known)
                 hint = f"Did you mean {close!r}?" if close else None
-                words = f"{', '.join(known[:-1])} or {known[-1]}"
-                raise ParameterError(f"{name} must be {words}, not {value!r:.60}.", param=name, hint=hint)
+                choices = f"{', '.join(known[:-1])} or {known[-1]}"
+                raise ParameterError(f"{name} must be {choices}, not {value!r:.60}.", param=name, hint=hint)
 
 
 class ServerLog:
-    """Writes to a file descriptor, which it does not close. ``close`` ends its thread."""
+    """Writes to a file descriptor, which it leaves open. ``close`` ends its thread."""
 
     def __init__(self, file: int, settings: LogSettings) -> None:
         text = settings.format == "text" or (settings.format == "auto" and os.isatty(file))
@@ -94,7 +90,7 @@ class ServerLog:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
-            _tell_fault,
+            _add_fault,
             redact,
             text_line if text else json_line,
         ]
@@ -109,7 +105,7 @@ class ServerLog:
 
     @contextmanager
     def capture(self) -> Iterator[None]:
-        """Takes what is told to ``logging`` meanwhile, in place of whoever did before."""
+        """Replaces the handlers of ``logging`` meanwhile."""
         root, own = logging.getLogger(), logging.getLogger(OWN)
         before = (root.handlers[:], root.level, own.level)
         root.handlers[:] = [_Forward(self.logger)]
@@ -135,14 +131,14 @@ class ServerLog:
 
 
 class _Sink:
-    """What structlog hands rendered lines to, whatever their level."""
+    """structlog's logger for rendered lines of all levels."""
 
     def __init__(self, writer: LineWriter) -> None:
         self.debug = self.info = self.warning = self.error = self.critical = writer.write
 
 
 class _Forward(logging.Handler):
-    """Hands records of ``logging`` to the pipeline: their words, their logger's name, and the kind of an error."""
+    """Passes records of ``logging`` to the pipeline: message, logger name, and the type of an error."""
 
     def __init__(self, logger: FilteringBoundLogger) -> None:
         super().__init__()
@@ -150,24 +146,24 @@ class _Forward(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        self._logger.log(_level(record), _words(record), logger=record.name, exc_info=error)
+        self._logger.log(_level(record), _message(record), logger=record.name, exc_info=error)
 
 
 def _level(record: logging.LogRecord) -> int:
-    """The nearest level below that structlog knows."""
+    """The highest level of structlog that is not above the record's."""
     return max((level for level in LEVELS.values() if level <= record.levelno), default=logging.DEBUG)
 
 
-def _words(record: logging.LogRecord) -> str:
-    """A record's words without its arguments where they do not fit: whoever logs must not fail by it."""
+def _message(record: logging.LogRecord) -> str:
+    """A record's message; without its arguments where they do not fit its format, because logging must not raise."""
     try:
         return record.getMessage()
     except (TypeError, ValueError, KeyError):
         return str(record.msg)
 
 
-def _tell_fault(_logger: object, _method: str, event: Event) -> Event:
-    """Puts ``exc_info`` into words that quote nothing."""
+def _add_fault(_logger: object, _method: str, event: Event) -> Event:
+    """Replaces ``exc_info`` by fields that quote nothing."""
     error = event.pop("exc_info", None)
     if error is True:
         error = sys.exception()

@@ -1,7 +1,6 @@
-"""Lines for a file that may be slow: a thread writes them, and who logs never waits.
+"""Writes lines to a file that may block, on a thread, so that callers do not wait.
 
-When the file takes nothing for so long that ``most`` lines are waiting, further ones are dropped; how many is told as
-soon as there is room.
+While ``max_lines`` lines wait, further ones are dropped; their number is logged once the file accepts lines again.
 """
 
 from __future__ import annotations
@@ -15,32 +14,32 @@ from typing import Final
 
 MAX_LINES: Final = 10_000
 MAX_BYTES: Final = 1 << 16
-"""Lines that wait are written together, so many bytes at a time or a line more."""
+"""Waiting lines are written together, up to this size or one line beyond."""
 CLOSE_S: Final = 2.0
 RETRY_S: Final = 0.01
 
 
 class LineWriter:
-    """Writes lines in order to a file descriptor. ``lost(n)`` makes the line that says that n were dropped."""
+    """Writes lines in order to a file descriptor. ``lost(n)`` returns the line for n dropped lines."""
 
-    def __init__(self, file: int, lost: Callable[[int], str], most: int = MAX_LINES) -> None:
+    def __init__(self, file: int, lost: Callable[[int], str], max_lines: int = MAX_LINES) -> None:
         self._file = file
         self._lost = lost
-        self._most = most
+        self._max_lines = max_lines
         self._dropped = 0
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
         self._thread.start()
 
     def write(self, line: str) -> None:
-        """Takes a line without its end. Never waits, and may be called by any thread."""
-        if self._lines.qsize() >= self._most:
+        """Queues a line, without its line end. Does not block; any thread may call it."""
+        if self._lines.qsize() >= self._max_lines:
             self._dropped += 1
         else:
             self._lines.put(line)
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
-        """Writes what waits, as far as the file takes it in time. Lines that come later are not written."""
+        """Writes the waiting lines, as far as the file accepts them in time. Later lines are not written."""
         self._lines.put(None)
         self._thread.join(timeout_s)
 
@@ -54,7 +53,7 @@ class LineWriter:
                 broken = True
 
     def _waiting(self) -> tuple[bytes, bool]:
-        """The next line, when there is one, with those that wait behind it; and whether they were the last ones."""
+        """Waits for a line; returns the waiting lines as bytes, and whether they are the last."""
         text, line = bytearray(), self._lines.get()
         while line is not None:
             text += _encoded(line)
@@ -71,7 +70,7 @@ class LineWriter:
 
 
 def _write(file: int, text: bytes) -> None:
-    """Writes it whole. The file may be one that others made not to wait."""
+    """Writes all of it, also to a file that another process made non-blocking."""
     while text:
         try:
             text = text[os.write(file, text) :]

@@ -20,7 +20,7 @@ from twofold.server.storage.thread import SingleThread
 MIN_WAIT_S: Final = 0.1
 MAX_WAIT_S: Final = 60.0
 MAX_CRASHES: Final = 3
-"""A line fails when the model's process has ended so many times while it ran."""
+"""Crashes of the model's process after which a line fails."""
 
 RunBody = Callable[[LineCall], Awaitable[tuple[int, Mapping[str, Any]]]]
 """Runs a line: the HTTP status, and the body in the endpoint's API protocol, also of an error.

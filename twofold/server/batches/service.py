@@ -17,7 +17,7 @@ import logging
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Self
@@ -36,15 +36,13 @@ from twofold.server.batches.run import BatchDispatcher, RunBody, place_of
 from twofold.server.files.service import FileService
 from twofold.server.storage.batches import ID_PREFIX, BatchPaths, BatchStore
 from twofold.server.storage.files import new_file_id
-from twofold.server.storage.paging import PageQuery, page_of
+from twofold.server.storage.paging import PageQuery, Query, page_of, read_query
 from twofold.server.storage.thread import SingleThread
 
 DEFAULT_LIMITS: Final = BatchLimits()
 RETRY_S: Final = 10.0
 """Until a failed write is retried."""
 SWEEP_S: Final = 3600.0
-DEFAULT_LISTED: Final = 20
-MAX_LISTED: Final = 100
 UNDER_WAY: Final = ("validating", "in_progress")
 GIVEN_UP: Final = {
     "cancelled": LineError("batch_cancelled", "The batch was cancelled before this line ran."),
@@ -138,9 +136,9 @@ class BatchService:
         # A client that disconnects now has created its batch, or has not; nothing in between.
         return await asyncio.shield(self._admit(batch))
 
-    async def page(self, tenant: str, query: Mapping[str, str]) -> dict[str, Any]:
+    async def page(self, tenant: str, query: Query) -> dict[str, Any]:
         """GET /v1/batches with limit and after."""
-        asked = PageQuery.read(query, default=DEFAULT_LISTED, most=MAX_LISTED)
+        asked = read_query(PageQuery, query)
         batches, more = await self._thread.call(self._store.table.page, tenant, asked)
         return page_of([self._newest(batch).as_object() for batch in batches], more)
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Self
+from typing import Annotated, Any, BinaryIO, Final, Self
+
+from msgspec import Meta
 
 from twofold.core.errors import BusyError
 from twofold.server.files.form import UploadForm
 from twofold.server.storage.files import FileLimits, FileStore, StoredFile
-from twofold.server.storage.paging import PageQuery, page_of
+from twofold.server.storage.paging import OrderedQuery, Query, page_of, read_query
 from twofold.server.storage.thread import SingleThread
 
 MAX_LISTED: Final = 10_000
@@ -31,6 +33,13 @@ class FileContent:
 
     file: StoredFile
     pieces: AsyncGenerator[bytes, None]
+
+
+class FileQuery(OrderedQuery):
+    """Query of a list of files."""
+
+    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED)] = MAX_LISTED
+    purpose: str | None = None
 
 
 class FileService:
@@ -61,11 +70,11 @@ class FileService:
         finally:
             self._uploads -= 1
 
-    async def page(self, tenant: str, query: Mapping[str, str]) -> dict[str, Any]:
+    async def page(self, tenant: str, query: Query) -> dict[str, Any]:
         """GET /v1/files with limit, after, order and purpose."""
-        asked = PageQuery.read(query, default=MAX_LISTED, most=MAX_LISTED, others=("order", "purpose"))
+        asked = read_query(FileQuery, query)
         where = ":purpose IS NULL OR purpose = :purpose"
-        page = partial(self._store.table.page, tenant, asked, f"({where})", purpose=query.get("purpose"))
+        page = partial(self._store.table.page, tenant, asked, f"({where})", purpose=asked.purpose)
         files, more = await self._thread.call(page)
         return page_of([file.as_object() for file in files], more)
 

@@ -7,14 +7,13 @@ from typing import Final
 from twofold.api.body import kind_of
 from twofold.api.openai.responses.settings import Includable
 from twofold.server.accounting import PARTS
-from twofold.server.batches.service import MAX_LISTED as MAX_BATCHES
 from twofold.server.files.service import MAX_LISTED as MAX_FILES
 from twofold.server.openapi import rules
 from twofold.server.openapi.generating import VERSION
 from twofold.server.openapi.operation import JSON, ApiOperation, Body, OperationLink, replied
 from twofold.server.openapi.shapes import ANYTHING, OBJECT, listed, only, ref, text, word
 from twofold.server.openapi.stored_requests import ORDER, in_path, in_query, page, upload
-from twofold.server.responses.service import MAX_LISTED as MAX_ITEMS
+from twofold.server.storage.paging import MAX_LISTED
 
 MODEL: Final = in_path("model", text(1))
 FILE: Final = in_path("file_id", text(1))
@@ -142,13 +141,13 @@ OF_RESPONSES: Final = (
         "/v1/responses/{response_id}",
         "getResponse",
         "Responses",
-        "Tells a kept response again, never as a stream.",
+        "Returns a stored response, never as a stream.",
         replied("Response"),
         (404,),
         parameters=(
             RESPONSE,
             INCLUDE,
-            in_query("stream", only(False), "A kept response is never streamed."),
+            in_query("stream", only(False), "A stored response is never streamed."),
             in_query("include_obfuscation", only(False), "As for stream."),
         ),
         rules=(rules.INCLUDE,),
@@ -158,7 +157,7 @@ OF_RESPONSES: Final = (
         "/v1/responses/{response_id}",
         "deleteResponse",
         "Responses",
-        "Forgets a response.",
+        "Deletes a response.",
         replied("ResponseDeleted"),
         (404,),
         parameters=(RESPONSE,),
@@ -178,10 +177,10 @@ OF_RESPONSES: Final = (
         "/v1/responses/{response_id}/input_items",
         "listResponseItems",
         "Responses",
-        "The items that a response was made from.",
+        "The input items of a response.",
         replied("ResponseItems"),
         (404,),
-        parameters=(RESPONSE, INCLUDE, *page(MAX_ITEMS, ORDER)),
+        parameters=(RESPONSE, INCLUDE, *page(MAX_LISTED, ORDER)),
         rules=(rules.AFTER, rules.INCLUDE),
     ),
 )
@@ -193,7 +192,7 @@ FILES: Final = (
         "/v1/files",
         "uploadFile",
         "Files",
-        "Takes a file of requests in.",
+        "Uploads a file of requests.",
         replied("File"),
         body=Body(upload(), content_type="multipart/form-data"),
         rules=(rules.FORM, rules.LIFETIME),
@@ -219,7 +218,7 @@ FILES: Final = (
         "/v1/files/{file_id}",
         "getFile",
         "Files",
-        "Tells of one file.",
+        "The metadata of a file.",
         replied("File"),
         (404,),
         parameters=(FILE,),
@@ -257,7 +256,7 @@ BATCHES: Final = (
         "/v1/batches",
         "createBatch",
         "Batches",
-        "Begins to answer a file of requests.",
+        "Starts to run a file of requests.",
         replied("Batch"),
         (429,),
         Body(ref("BatchOrder")),
@@ -271,7 +270,7 @@ BATCHES: Final = (
         "Batches",
         "Lists the batches.",
         replied("BatchPage"),
-        parameters=page(MAX_BATCHES),
+        parameters=page(MAX_LISTED),
         rules=(rules.AFTER,),
     ),
     ApiOperation(
@@ -279,7 +278,7 @@ BATCHES: Final = (
         "/v1/batches/{batch_id}",
         "getBatch",
         "Batches",
-        "Tells how far a batch is.",
+        "The state of a batch.",
         replied("Batch"),
         (404,),
         parameters=(BATCH,),
@@ -290,7 +289,7 @@ BATCHES: Final = (
         "/v1/batches/{batch_id}/cancel",
         "cancelBatch",
         "Batches",
-        "Gives up what is not answered yet.",
+        "Cancels the lines that have no result yet.",
         replied("Batch"),
         (404, 409),
         parameters=(BATCH,),

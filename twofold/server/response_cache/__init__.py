@@ -1,1 +1,0 @@
-"""Answers that are kept, and given again where exactly the same is asked."""

@@ -22,7 +22,7 @@ from typing import Final
 from twofold.core.errors import ResourceError
 from twofold.core.request import EngineRequest
 from twofold.engine.outputs import RequestOutput
-from twofold.server.response_cache.key import ResponseCacheKey, replay_key
+from twofold.server.response_cache.key import ResponseCacheKey, cache_key
 from twofold.server.response_cache.outputs import pack, unpack
 from twofold.server.storage.database import Database
 from twofold.server.storage.shares import evict, shares_schema
@@ -95,8 +95,8 @@ class ResponseCache:
     def key(
         self, tenant: str, identity: str, jobs: Sequence[EngineRequest], asked: bool | None = None
     ) -> ResponseCacheKey | None:
-        """See ``replay_key``."""
-        return replay_key(tenant, identity, jobs, asked=asked, seeded=self._settings.seeded)
+        """See ``cache_key``."""
+        return cache_key(tenant, identity, jobs, asked=asked, seeded=self._settings.seeded)
 
     async def get(self, key: ResponseCacheKey, request_id: str) -> tuple[RequestOutput, ...] | None:
         """The outputs of the key's jobs, as outputs of the request ``request_id``; None on a miss."""

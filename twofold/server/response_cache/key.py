@@ -37,7 +37,7 @@ class ResponseCacheKey:
     jobs: tuple[EngineRequest, ...]
 
 
-def replay_key(
+def cache_key(
     tenant: str, identity: str, jobs: Sequence[EngineRequest], *, asked: bool | None = None, seeded: bool = False
 ) -> ResponseCacheKey | None:
     """The key of a request of ``jobs`` for the model with this ``identity``; None if it does not qualify.

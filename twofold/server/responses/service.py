@@ -1,17 +1,11 @@
-"""Stored responses of /v1/responses: the history of new responses, and reading and deleting stored ones.
-
-Query strings are pairs in order: OpenAI's client writes a list as ``include[]=a&include[]=b``, which means the same as
-``include=a&include=b``.
-"""
+"""Stored responses of /v1/responses: the history of new responses, and reading and deleting stored ones."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NoReturn, Protocol, Self, TypeVar
-
-from msgspec import Meta
+from typing import Any, Final, Literal, NoReturn, Protocol, Self, TypeVar
 
 from twofold.api.base import ReplyHead
 from twofold.api.body import RequestObject
@@ -19,16 +13,12 @@ from twofold.api.fields import FieldError
 from twofold.api.openai.responses.items import Item, owner_of, sealed
 from twofold.api.openai.responses.request import ResponsesRequest
 from twofold.api.openai.responses.settings import LOGPROBS, SEALED_REASONING, Includable
-from twofold.core.errors import MAX_QUOTED, ConflictError, NotFoundError, quoted, spelled
+from twofold.core.errors import ConflictError, NotFoundError, quoted
+from twofold.server.storage.paging import OrderedQuery, Query, page_of, read_query
 from twofold.server.storage.responses import Chain, ResponseTable, StoredResponse, StoreLimits
 from twofold.server.storage.thread import SingleThread
 
-Pairs = Sequence[tuple[str, str]]
-
 DEFAULT_LIMITS: Final = StoreLimits()
-MAX_LISTED: Final = 100
-USUALLY_LISTED: Final = 20
-WORDS: Final = {"true": True, "false": False}
 MAX_OWNERS: Final = 256
 """Responses that the item references of one request may refer to."""
 
@@ -84,11 +74,11 @@ class ResponseService:
             reply = {name: value for name, value in response.items() if name != "twofold"}
             await self._thread.call(self._table.put, tenant, StoredResponse(reply, request.new_items(head)))
 
-    async def get(self, tenant: str, identity: str, query: Pairs) -> dict[str, Any]:
+    async def get(self, tenant: str, identity: str, query: Query) -> dict[str, Any]:
         """A response as it was returned first."""
-        include = IncludeQuery.read(_fields(query)).include or ()
-        kept = await self._find(tenant, identity)
-        return {**kept.response, "output": [_shown(item, include) for item in kept.output]}
+        include = read_query(IncludeQuery, query).include or ()
+        stored = await self._find(tenant, identity)
+        return {**stored.response, "output": [_shown(item, include) for item in stored.output]}
 
     async def delete(self, tenant: str, identity: str) -> dict[str, Any]:
         """Deletes a response. Conversations that contain it cannot be continued."""
@@ -104,25 +94,24 @@ class ResponseService:
             hint="To stop a stream, close its connection.",
         )
 
-    async def input_items(self, tenant: str, identity: str, query: Pairs) -> dict[str, Any]:
+    async def input_items(self, tenant: str, identity: str, query: Query) -> dict[str, Any]:
         """A page of the input items of a response, including those of the conversation before it."""
-        asked = ItemsQuery.read(_fields(query))
+        asked = read_query(ItemsQuery, query)
         await self._find(tenant, identity)
         responses = (await self._thread.call(self._table.chain, tenant, identity)).responses
-        earlier = [item for kept in responses[:-1] for item in (*kept.items, *kept.output)]
+        earlier = [item for stored in responses[:-1] for item in (*stored.items, *stored.output)]
         page, more = asked.page([*earlier, *responses[-1].items] if responses else [])
         data = [_shown(item, asked.include or ()) for item in page]
-        ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": "", "last_id": ""}
-        return {"object": "list", "data": data, **ends, "has_more": more}
+        return page_of(data, more, absent="")
 
     async def close(self) -> None:
         await self._thread.end(self._table.close)
 
     async def _find(self, tenant: str, identity: str) -> StoredResponse:
-        kept = await self._thread.call(self._table.get, tenant, identity)
-        if kept is None:
+        stored = await self._thread.call(self._table.get, tenant, identity)
+        if stored is None:
             raise _absent(identity)
-        return kept
+        return stored
 
     async def _items(self, tenant: str, wanted: Sequence[str], history: Sequence[Item]) -> dict[str, Item]:
         """The items of these ids: from the history, or from the responses that their ids contain."""
@@ -131,8 +120,8 @@ class ResponseService:
         if len(owners) > MAX_OWNERS:
             raise FieldError(f"input refers to items of more than {MAX_OWNERS} responses.", param="input")
         for owner in owners:
-            kept = await self._thread.call(self._table.get, tenant, str(owner))
-            known |= {item["id"]: item for item in (*kept.items, *kept.output)} if kept else {}
+            stored = await self._thread.call(self._table.get, tenant, str(owner))
+            known |= {item["id"]: item for item in (*stored.items, *stored.output)} if stored else {}
         missing = next((identity for identity in wanted if identity not in known), None)
         if missing is not None:
             raise NotFoundError(
@@ -151,12 +140,9 @@ class IncludeQuery(RequestObject):
     starting_after: None = None
 
 
-class ItemsQuery(RequestObject):
-    """Query of a list of items: at most ``limit``, those ``after`` one, newest first by default."""
+class ItemsQuery(OrderedQuery):
+    """Query of a list of items."""
 
-    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED)] = USUALLY_LISTED
-    after: str | None = None
-    order: Literal["asc", "desc"] = "desc"
     include: list[Includable] | None = None
 
     def page(self, items: Sequence[Item]) -> tuple[list[Item], bool]:
@@ -175,27 +161,6 @@ class ItemsQuery(RequestObject):
         return ordered[start:end], end < len(ordered)
 
 
-def _fields(query: Pairs) -> dict[str, Any]:
-    """The fields with their values: numbers, true and false, and a list for ``include``."""
-    found: dict[str, Any] = {}
-    for given, text in query:
-        name = given.removesuffix("[]")
-        if name == "include":
-            found.setdefault(name, []).append(text)
-        elif name in found:
-            raise FieldError(f"{spelled(name)} is given twice.", param=name[:MAX_QUOTED])
-        else:
-            found[name] = _plain(name, text)
-    return found
-
-
-def _plain(name: str, text: str) -> Any:
-    if name in ("after", "order"):
-        return text
-    number = text.isascii() and text.isdigit() and len(text) < 10
-    return int(text) if number else WORDS.get(text, text)
-
-
 def _whole(chain: Chain, identity: str) -> list[Item]:
     """All items of a conversation, oldest first."""
     if chain.cut:
@@ -212,7 +177,7 @@ def _whole(chain: Chain, identity: str) -> list[Item]:
             f"{quoted(chain.missing)} was deleted or has expired.",
             hint="Send the items themselves.",
         )
-    return [item for kept in chain.responses for item in (*kept.items, *kept.output)]
+    return [item for stored in chain.responses for item in (*stored.items, *stored.output)]
 
 
 def _shown(item: Item, include: Collection[str]) -> Item:

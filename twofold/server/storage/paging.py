@@ -1,63 +1,68 @@
-"""Tables of objects that belong to tenants, and their lists page by page, as in OpenAI's API."""
+"""Tables of objects that belong to tenants, and their lists page by page, as in OpenAI's API.
+
+OpenAI's client writes a list in a query string as ``include[]=a&include[]=b``, which means the same as
+``include=a&include=b``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, Self, TypeVar, cast
+from typing import Annotated, Any, Final, Generic, Literal, TypeAlias, TypeVar
 
-from twofold.api.fields import UNKNOWN, FieldError, impossible
-from twofold.core.errors import MAX_QUOTED, NotFoundError, closest_match, quoted, spelled
+from msgspec import Meta
+
+from twofold.api.body import RequestObject, object_of
+from twofold.api.fields import FieldError
+from twofold.core.errors import MAX_QUOTED, NotFoundError, quoted, spelled
 from twofold.server.storage.database import Database, Value
 
 T = TypeVar("T")
-Order = Literal["asc", "desc"]
+Q = TypeVar("Q", bound=RequestObject)
+Query: TypeAlias = Mapping[str, str] | Sequence[tuple[str, str]]
+"""Names and values of a query string; in a sequence, names may repeat."""
+FLAGS: Final = {"true": True, "false": False}
+MAX_DIGITS: Final = 9
+MAX_LISTED: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
-class PageQuery:
-    """A part of a list in order of creation: at most ``limit`` entries, those ``after`` the one with this id."""
+class PageQuery(RequestObject):
+    """A part of a list, newest first: at most ``limit`` entries, those ``after`` the one with this id."""
 
-    limit: int
+    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED)] = 20
     after: str | None = None
-    order: Order = "desc"
-
-    @classmethod
-    def read(cls, query: Mapping[str, str], *, default: int, most: int, others: Sequence[str] = ()) -> Self:
-        """Reads the fields of a query string; ``others`` are fields that the caller reads. Raises FieldError."""
-        check_names(query, ("limit", "after", *others))
-        order = query.get("order", "desc")
-        if order not in ("asc", "desc"):
-            raise impossible("order", order, "asc or desc")
-        return cls(read_limit(query, default, most), query.get("after"), cast(Order, order))
 
 
-def check_names(query: Mapping[str, str], known: Sequence[str]) -> None:
-    """Raises FieldError for the first field of a query string that is not ``known``."""
-    for name in query:
-        if name not in known:
-            close = closest_match(name, known)
-            hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(known)}."
-            raise FieldError(
-                f"{spelled(name)} is not a known query field.", param=name[:MAX_QUOTED], code=UNKNOWN, hint=hint
-            )
+class OrderedQuery(PageQuery):
+    """The same in either order of creation."""
+
+    order: Literal["asc", "desc"] = "desc"
 
 
-def read_limit(query: Mapping[str, str], default: int, most: int) -> int:
-    """The most entries of a page. Raises FieldError."""
-    text = query.get("limit", str(default))
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
-        raise impossible("limit", text, f"a whole number from 1 to {most}")
-    return int(text)
+def read_query(kind: type[Q], query: Query) -> Q:
+    """Reads a query string as a body. Raises FieldError."""
+    kinds = object_of(kind).kinds
+    found: dict[str, Any] = {}
+    for given, text in query.items() if isinstance(query, Mapping) else query:
+        name = given.removesuffix("[]")
+        types = kinds[name].types if name in kinds else ()
+        if list in types:
+            found.setdefault(name, []).append(text)
+        elif name in found:
+            raise FieldError(f"{spelled(name)} is given twice.", param=name[:MAX_QUOTED])
+        elif int in types and text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS:
+            found[name] = int(text)
+        else:
+            found[name] = FLAGS.get(text, text) if bool in types else text
+    return kind.read(found)
 
 
-def page_of(objects: Sequence[Mapping[str, Any]], more: bool) -> dict[str, Any]:
-    """OpenAI's list object; ``more``: others follow."""
+def page_of(objects: Sequence[Mapping[str, Any]], more: bool, absent: str | None = None) -> dict[str, Any]:
+    """OpenAI's list object; ``more``: others follow; ``absent`` replaces the ids of an empty list."""
     return {
         "object": "list",
         "data": list(objects),
-        "first_id": objects[0]["id"] if objects else None,
-        "last_id": objects[-1]["id"] if objects else None,
+        "first_id": objects[0]["id"] if objects else absent,
+        "last_id": objects[-1]["id"] if objects else absent,
         "has_more": more,
     }
 
@@ -88,7 +93,8 @@ class TenantTable(Generic[T]):
 
     def page(self, tenant: str, query: PageQuery, where: str = "TRUE", **values: Value) -> tuple[list[T], bool]:
         """A page of a tenant's objects for which ``where`` holds, and whether more follow. Raises FieldError."""
-        order, sign, after = ("ASC", ">", 0) if query.order == "asc" else ("DESC", "<", 1 << 62)
+        ascending = isinstance(query, OrderedQuery) and query.order == "asc"
+        order, sign, after = ("ASC", ">", 0) if ascending else ("DESC", "<", 1 << 62)
         if query.after is not None:
             try:
                 after = self._row(tenant, query.after)[0]
