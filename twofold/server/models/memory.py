@@ -1,7 +1,7 @@
-"""How much memory a model takes, before it is loaded and while it is; and how models share a budget.
+"""Memory of a model before and after it is loaded, and how models share a budget.
 
-Models that fit into the budget together get equal parts of what their weights leave. Where that would be too little,
-each may take what there is, and models give way to each other.
+Models that fit into the budget together get equal parts of what their weights leave. If those parts are too small, each
+may take the whole budget, and models are unloaded for each other.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from twofold.core.model import ModelSpec
 from twofold.engine.config import EngineConfig, EngineOptions, resolve
 
 MIN_ROOM: Final = 512 << 20
-"""Bytes beside its weights below which a model is better loaded alone."""
+"""Least bytes beside the weights of a model that shares the budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes that a model will take: its weights, its KV cache, and host slots for preempted sequences."""
+    """Bytes of a model: weights, KV cache, and host slots of preempted sequences."""
 
     weights: int
     kv_cache: int
@@ -31,7 +31,7 @@ class MemoryPlan:
 
 
 def plan_of(config: EngineConfig, spec: ModelSpec, weights: int) -> MemoryPlan:
-    """What a model takes that runs with ``config``."""
+    """Memory of a model that runs with ``config``."""
     layout = config.kv_layout(spec)
     groups = list(zip(spec.kv_groups(config.context), config.kv_groups, strict=True))
     cache = sum(layout.block_bytes(group) * size.blocks for group, size in groups)
@@ -40,14 +40,11 @@ def plan_of(config: EngineConfig, spec: ModelSpec, weights: int) -> MemoryPlan:
 
 
 def plan(options: EngineOptions, spec: ModelSpec, weights: int, room: int) -> MemoryPlan:
-    """What a model would take that finds ``room`` bytes for its weights and all else.
-
-    Raises ResourceError where the KV cache of one sequence does not fit.
-    """
+    """Memory of a model that may take ``room`` bytes. Raises ResourceError if they hold no KV cache of one sequence."""
     return plan_of(resolve(options, spec, max(0, room - weights)), spec, weights)
 
 
 def room_for(own: int, others: Sequence[int], budget: int) -> int:
-    """Bytes that a model of ``own`` bytes of weights may plan with, beside other models' weights."""
+    """Bytes that a model with ``own`` bytes of weights may take beside models with ``others``."""
     beside = (budget - own - sum(others)) // (1 + len(others))
     return own + beside if beside >= MIN_ROOM else budget

@@ -1,4 +1,4 @@
-"""Which models a server offers, and under which names."""
+"""The models that a server offers, and their names."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ MAX_NAME_CHARS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class NamedModel:
-    """A model and what requests may call it; the first name is its own."""
+    """A model and its names in requests; replies use the first one."""
 
     names: tuple[str, ...]
     source: str
 
 
 def read_named_models(models: Sequence[str], served_names: Sequence[str] = ()) -> tuple[NamedModel, ...]:
-    """The models that a command line lists: each a name as ``formats.names`` knows it, or ALIAS=NAME.
+    """The models of a command line: each a name as ``formats.names`` has it, or ALIAS=NAME.
 
-    A file is called by its name without folder and ending. ``served_names`` replace the names of an only model. Raises
-    ParameterError for a name that means two models, and what ``parse_name`` raises.
+    The name of a file is its stem. ``served_names`` replace the names of a single model. Raises ParameterError for a
+    name of two models, and the errors of ``parse_name``.
     """
     offers: dict[str, tuple[str, ...]] = {}
     for spec in models:
@@ -46,7 +46,7 @@ def read_named_models(models: Sequence[str], served_names: Sequence[str] = ()) -
 
 
 def unknown_model(name: str, known: Iterable[str]) -> ModelNotFoundError:
-    """The error for a name under which nothing is served."""
+    """The error for a name that no model has."""
     names = list(known)
     close = closest_match(name, names)
     hint = f"Did you mean {close!r}?" if close else f"Served here: {', '.join(names)[:MAX_NAME_CHARS]}."

@@ -1,4 +1,4 @@
-"""What the server itself reads of a model file: enough to render and tokenise prompts, and to plan its memory."""
+"""The part of a model file that the server reads, to render and tokenise prompts and to plan memory."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from twofold.text.tokenizers.metadata import read_vocabulary
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 TOKENIZER: Final = "tokenizer."
-MAX_TOLD_CHARS: Final = 256
-"""Of texts in metadata that are kept; chat templates and licences are longer."""
+MAX_TEXT_CHARS: Final = 256
+"""Longest text of the metadata that is kept; chat templates and licences are longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class ModelReading:
     parameters     values of all tensors
     quantization   the format of most of its bytes
     metadata       single values of the file's metadata, without those of its tokenizer
-    sampling       for requests that leave it out
+    sampling       default sampling parameters
     """
 
     path: Path
@@ -46,11 +46,11 @@ class ModelReading:
     sampling: SamplingDefaults
 
     def is_of(self, path: Path) -> bool:
-        """Whether this is what reading ``path`` would give: the same file, not changed since."""
+        """Whether this was read from ``path``, and the file has not changed since."""
         return path == self.path and int(path.stat().st_mtime) == self.created
 
     def facts(self, context: int) -> ModelFacts:
-        """What dialects know of it, when it runs with this context."""
+        """The model as API protocols see it, with this context."""
         return ModelFacts(self.tokenizer, self.format, context, self.spec.hidden_size, self.sampling)
 
 
@@ -60,11 +60,11 @@ def read_file(
     chat_template: str | None = None,
     sampling: SamplingDefaults = NONE,
 ) -> ModelReading:
-    """Reads a model file; what is slow to derive is kept in the cache folder. It may take a second.
+    """Reads a model file, in up to a second; derived data are kept in the cache folder.
 
-    ``chat_template`` replaces the file's own, as in ``EngineOptions``; ``sampling`` goes before the file's.
+    ``chat_template`` replaces the file's own, as in ``EngineOptions``; ``sampling`` overrides the file's defaults.
 
-    Raises what opening it, reading the model and making the tokenizer raise.
+    Raises the errors of opening it, reading the model and making the tokenizer.
     """
     with open_model(path) as file:
         spec, _ = read_model(file)
@@ -93,10 +93,10 @@ def _quantization(file: ModelFile) -> str:
 
 
 def _single_values(metadata: Mapping[str, object]) -> dict[str, str | int | float | bool]:
-    """Without the tokenizer's keys, whose arrays take long to read."""
+    """Metadata without arrays, long texts, and the tokenizer's keys, whose arrays take long to read."""
     found: dict[str, str | int | float | bool] = {}
     for key in metadata:
         value = None if key.startswith(TOKENIZER) else metadata[key]
-        if isinstance(value, int | float) or (isinstance(value, str) and len(value) <= MAX_TOLD_CHARS):
+        if isinstance(value, int | float) or (isinstance(value, str) and len(value) <= MAX_TEXT_CHARS):
             found[key] = value
     return found

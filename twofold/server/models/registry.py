@@ -1,14 +1,13 @@
-"""All models of a server: loaded when first asked for, kept while there is memory, unloaded when others need it.
+"""All models of a server: loaded on demand, kept while there is memory, unloaded when others need it.
 
-    unloaded → loading → ready      a request leases the model; requests that come meanwhile wait for it together
-    loading  → failed               they get the error; RETRY_S later the next request tries again
-    ready    → unloaded             nobody leases it, and: it was idle for ``idle_unload_s``, or somebody asked for
-                                    that, or it was used longest ago and another model needs its memory
-    ready    → loading → ready      its process ended; ``WorkerModel`` sees to that
+    unloaded → loading → ready      a request leases the model; further requests wait for the same load
+    loading  → failed               they get the error; after RETRY_S the next request tries again
+    ready    → unloaded             no request leases it, and it was idle for ``idle_unload_s``, an operator unloaded
+                                    it, or another model needs its memory and it is the least recently used one
+    ready    → loading → ready      its process ended and is started again by ``WorkerModel``
 
-It belongs to the event loop. What takes long is done in threads: fetching a file, reading its vocabulary. Making a
-tokenizer of a large vocabulary stops all threads for up to half a second all the same, so files that are here are read
-before the server is ready; one that must be fetched first costs that pause once.
+It belongs to the event loop; files are fetched and read on threads. Making a tokenizer of a large vocabulary stops all
+threads for up to half a second nevertheless, so files in the cache are read before the server is ready.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ from twofold.server.workers.client import WorkerModel
 from twofold.server.workers.restart_policy import RestartPolicy
 
 RETRY_S: Final = 10.0
-"""After a failed load: so long requests get its error at once."""
+"""Time after a failed load in which requests get its error at once."""
 BUSY_RETRY_S: Final = 5.0
 LATEST: Final = ":latest"
 LONGEST_S: Final = 1e7
-"""Timers count no further; a third of a year is for ever here."""
+"""Longest time of a timer: a third of a year."""
 SHARE_OF_FREE: Final = 0.9
-"""Without a budget, models take this much of the memory that is free at the start."""
+"""Share of the memory that is free at the start, which models take without a budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +49,10 @@ class RegistrySettings:
     """How models are loaded.
 
     engine         ``EngineKeywords`` of each
-    memory_budget  bytes of all loaded models together; None: what is free
+    memory_budget  bytes of all loaded models together; None: a share of the free memory
     accept_any     requests for unknown names get the first model
-    sampling       sampling parameters of requests that leave them out, before those of a model's file
-    idle_unload_s  a model that nothing used for so long is unloaded; None: it stays
+    sampling       default sampling parameters, which override those of a model's file
+    idle_unload_s  idle time after which a model is unloaded; None: never
     """
 
     engine: Mapping[str, Any] = field(default_factory=dict)
@@ -64,13 +63,16 @@ class RegistrySettings:
     patience: RestartPolicy = field(default_factory=RestartPolicy)
 
 
-class _Place:
-    """One offered model: what is known of it, and its process where it is loaded.
+class _ModelSlot:
+    """A model that the server offers, and its process if it is loaded.
 
-    ``bytes`` are reserved while ``holds``; ``leases`` counts who uses it or waits for it. ``reading`` is kept when the
-    model is unloaded: making a tokenizer again would cost a second. ``keep_s`` is how long it stays without use, as its
-    last user asked; ``expiry`` is when to unload it; ``dismissed``: it is unloaded as soon as nobody leases it;
-    ``unloading`` runs until its process has ended.
+    bytes      are reserved while ``holds`` is set
+    leases     requests that use it or wait for it
+    reading    is kept when the model is unloaded: making a tokenizer again takes a second
+    keep_s     idle time after which it is unloaded, from its last request
+    expiry     timer that unloads it
+    dismissed  it is unloaded when its last lease ends
+    unloading  runs until its process has ended
     """
 
     def __init__(self, offer: NamedModel) -> None:
@@ -108,7 +110,7 @@ class _Place:
 
     @property
     def idle(self) -> bool:
-        """Whether it could be unloaded."""
+        """Whether it is loaded and not leased."""
         return self.model is not None and self.leases == 0
 
     def entry(self) -> ModelEntry:
@@ -135,7 +137,7 @@ class _Place:
             self.expiry = None
 
     def look(self, folders: CacheFolders) -> None:
-        """Learns what can be learned without fetching anything."""
+        """Finds its file in the cache, or its size in the table of aliases."""
         alias = ALIASES.get(self.offer.source)
         self.file_bytes = 0 if alias is None else alias.size
         try:
@@ -161,237 +163,212 @@ class WorkerRegistry:
         self._observers = observers
         self._progress = progress
         self._folders = CacheFolders.of()
-        self._places = [_Place(offer) for offer in offers]
-        self._by_name = {name: place for place in self._places for name in place.offer.names}
+        self._slots = [_ModelSlot(offer) for offer in offers]
+        self._by_name = {name: slot for slot in self._slots for name in slot.offer.names}
         self._budget = settings.memory_budget or int(read_memory().available * SHARE_OF_FREE)
         self._making_room = asyncio.Lock()
         self._clock = MonotonicClock()
         self._closed = False
 
-    @property
-    def memory_budget(self) -> int:
-        """Bytes that all loaded models may take together."""
-        return self._budget
-
     async def start(self) -> None:
-        """Loads the first model, and meanwhile reads the files of the others that are here. Raises what stands in the
-        way of the first."""
-        await asyncio.to_thread(self._look)
+        """Loads the first model and reads the files of the others that are in the cache. Raises errors of the first."""
+        self._folders.create()
+        for slot in self._slots:
+            slot.look(self._folders)
         reading = asyncio.create_task(asyncio.to_thread(self._read_ahead))
         async with self.lease(None):
             await reading
 
     def _read_ahead(self) -> None:
-        """Reads all files but the first; what is wrong with one is told to whoever asks for that model."""
-        for place in self._places[1:]:
-            if place.path is not None:
+        """Reads all files but the first; requests for an invalid one get its error later."""
+        for slot in self._slots[1:]:
+            if slot.path is not None:
                 with suppress(TwofoldError, OSError):
-                    self._read(place)
+                    self._read(slot)
 
     async def close(self) -> None:
         """Unloads all models. Closing twice is fine."""
         self._closed = True
-        loading = [place.loading for place in self._places if place.loading is not None]
+        loading = [slot.loading for slot in self._slots if slot.loading is not None]
         for task in loading:
             task.cancel()
         await asyncio.gather(*loading, return_exceptions=True)
-        for place in self._places:
-            place.stop_expiry()
-            place.loading = None  # one that was cancelled before it began could not say so
-        await asyncio.gather(*(self._unload(place) for place in self._places))
+        for slot in self._slots:
+            slot.stop_expiry()
+            slot.loading = None  # a task that was cancelled before it began has not
+        await asyncio.gather(*(self._unload(slot) for slot in self._slots))
 
     def entries(self) -> list[ModelEntry]:
         """``ModelRegistry.entries``."""
-        return [place.entry() for place in self._places]
+        return [slot.entry() for slot in self._slots]
 
     def uses(self) -> list[ModelUse]:
         """``ModelRegistry.uses``."""
         now = self._clock.now()
-        return [place.use(now) for place in self._places]
+        return [slot.use(now) for slot in self._slots]
 
     async def load(self, name: str) -> ModelUse:
         """``ModelRegistry.load``."""
-        place = self._exactly(name)
+        slot = self._find(name, exactly=True)
         async with self.lease(name):
             pass
-        return place.use(self._clock.now())
+        return slot.use(self._clock.now())
 
     async def unload(self, name: str) -> ModelUse:
         """``ModelRegistry.unload``."""
-        place = self._exactly(name)
-        if place.leases:
-            place.dismissed = True
+        slot = self._find(name, exactly=True)
+        if slot.leases:
+            slot.dismissed = True
         else:
-            await self._unload(place)
-        return place.use(self._clock.now())
-
-    def loaded(self) -> list[WorkerModel]:
-        """The models that have a process, or had one a moment ago."""
-        return [place.model for place in self._places if place.model is not None]
+            await self._unload(slot)
+        return slot.use(self._clock.now())
 
     @asynccontextmanager
     async def lease(self, name: str | None, *, keep_s: float | None = None) -> AsyncGenerator[WorkerModel, None]:
         """``ModelRegistry.lease``."""
-        place = self._find(name)
-        place.leases += 1
-        place.stop_expiry()
-        place.keep_s = self._settings.idle_unload_s if keep_s is None else keep_s if keep_s >= 0 else None
+        slot = self._find(name)
+        slot.leases += 1
+        slot.stop_expiry()
+        slot.keep_s = self._settings.idle_unload_s if keep_s is None else keep_s if keep_s >= 0 else None
         try:
-            yield await self._loaded(place)
+            yield await self._loaded(slot)
         finally:
-            place.leases -= 1
-            place.used_at = self._clock.now()
-            if not place.leases:
-                self._let_idle(place)
+            slot.leases -= 1
+            slot.used_at = self._clock.now()
+            if not slot.leases:
+                self._let_idle(slot)
 
-    def _let_idle(self, place: _Place) -> None:
-        """Nobody leases it any more: it is unloaded after its time, or now if somebody asked for that."""
-        if place.dismissed:
-            self._begin_unload(place)
-        elif place.keep_s is not None and place.idle and not self._closed:
+    def _let_idle(self, slot: _ModelSlot) -> None:
+        """Unloads a model without leases: now if it was dismissed, else after ``keep_s``."""
+        if slot.dismissed:
+            self._begin_unload(slot)
+        elif slot.keep_s is not None and slot.idle and not self._closed:
             loop = asyncio.get_running_loop()
-            place.expiry = loop.call_later(min(place.keep_s, LONGEST_S), self._begin_unload, place)
+            slot.expiry = loop.call_later(min(slot.keep_s, LONGEST_S), self._begin_unload, slot)
 
-    def _look(self) -> None:
-        self._folders.create()
-        for place in self._places:
-            place.look(self._folders)
+    def _find(self, name: str | None, *, exactly: bool = False) -> _ModelSlot:
+        """The model with this name; the first one for None, and, unless ``exactly``, for any name with ``accept_any``.
 
-    def _find(self, name: str | None) -> _Place:
-        place = self._places[0] if name is None else self._named(name)
-        if place is not None:
-            return place
-        if self._settings.accept_any:
-            return self._places[0]
-        raise unknown_model(name or "", self._by_name)
+        The tag "latest", which clients of Ollama add, may be omitted or added. Raises ModelNotFoundError.
+        """
+        if name is None:
+            return self._slots[0]
+        slot = self._by_name.get(name) or self._by_name.get(name.removesuffix(LATEST))
+        if slot is not None:
+            return slot
+        if self._settings.accept_any and not exactly:
+            return self._slots[0]
+        raise unknown_model(name, self._by_name)
 
-    def _exactly(self, name: str) -> _Place:
-        place = self._named(name)
-        if place is None:
-            raise unknown_model(name, self._by_name)
-        return place
-
-    def _named(self, name: str) -> _Place | None:
-        """The place of this name; a tag "latest", which Ollama's clients add, may be left out or added."""
-        return self._by_name.get(name) or self._by_name.get(name.removesuffix(LATEST))
-
-    async def _loaded(self, place: _Place) -> WorkerModel:
-        """The place's model, loaded by whoever comes first."""
+    async def _loaded(self, slot: _ModelSlot) -> WorkerModel:
+        """The model, loaded if need be. Further callers wait for the same load."""
         if self._closed:
             raise ResourceError("The server is closing.", hint="Retry when it is back.")
-        if place.unloading is not None:
-            await asyncio.wait([place.unloading])
-        if place.model is not None and place.model.state == "failed":
-            await self._give_up(place)
-        if place.model is None:
-            if place.loading is None:
-                self._refuse_early_retry(place)
-                place.loading = asyncio.create_task(self._load(place), name=f"load {place.name}")
-            await asyncio.wait([place.loading])  # whoever leaves does not stop it
-        if place.model is None:
-            raise (place.error or WorkerError(f"The model {place.name} was unloaded.")).with_traceback(None)
-        return place.model
+        if slot.unloading is not None:
+            await asyncio.wait([slot.unloading])
+        if slot.model is not None and slot.model.state == "failed":
+            slot.error, slot.failed_at = slot.model.error, slot.model.failed_at
+            await self._unload(slot)
+        if slot.model is None:
+            if slot.loading is None:
+                if slot.error is not None and self._clock.now() - slot.failed_at < RETRY_S:
+                    raise slot.error.with_traceback(None)
+                slot.loading = asyncio.create_task(self._load(slot), name=f"load {slot.name}")
+            await asyncio.wait([slot.loading])  # a caller that is cancelled does not stop it
+        if slot.model is None:
+            raise (slot.error or WorkerError(f"The model {slot.name} was unloaded.")).with_traceback(None)
+        return slot.model
 
-    def _refuse_early_retry(self, place: _Place) -> None:
-        if place.error is not None and self._clock.now() - place.failed_at < RETRY_S:
-            raise place.error.with_traceback(None)
-
-    async def _give_up(self, place: _Place) -> None:
-        """Its process ended too often: it counts as a load that failed."""
-        assert place.model is not None
-        place.error, place.failed_at = place.model.error, place.model.failed_at
-        await self._unload(place)
-
-    async def _load(self, place: _Place) -> None:
-        """Loads a model, or leaves the error with its place."""
-        place.error = None
+    async def _load(self, slot: _ModelSlot) -> None:
+        """Loads a model, or stores the error."""
+        slot.error = None
         try:
-            reading = await asyncio.to_thread(self._read, place)
-            planned = await self._reserve(place, reading)
-            place.model = await self._start(place, reading, planned)
+            reading = await asyncio.to_thread(self._read, slot)
+            planned = await self._reserve(slot, reading)
+            slot.model = await self._start(slot, reading, planned)
         except TwofoldError as error:
-            place.error, place.failed_at = error, self._clock.now()
+            slot.error, slot.failed_at = error, self._clock.now()
             if isinstance(error, BusyError):
-                place.failed_at -= RETRY_S  # there may be room any moment
+                slot.failed_at -= RETRY_S  # memory may become free at any moment
         finally:
-            place.loading = None
-            place.holds = place.model is not None
+            slot.loading = None
+            slot.holds = slot.model is not None
 
-    async def _start(self, place: _Place, reading: ModelReading, planned: MemoryPlan) -> WorkerModel:
+    async def _start(self, slot: _ModelSlot, reading: ModelReading, planned: MemoryPlan) -> WorkerModel:
         options = {**self._settings.engine, "kv_cache_memory_bytes": planned.kv_cache}
-        model = WorkerModel(place.name, reading, options, self._observers, self._settings.patience)
+        model = WorkerModel(slot.name, reading, options, self._observers, self._settings.patience)
         await model.start()
-        place.bytes, place.kv_bytes, place.context = model.ready.bytes, planned.kv_cache, model.ready.context
-        place.used_at = self._clock.now()
+        slot.bytes, slot.kv_bytes, slot.context = model.ready.bytes, planned.kv_cache, model.ready.context
+        slot.used_at = self._clock.now()
         return model
 
-    def _read(self, place: _Place) -> ModelReading:
-        """Fetches the file where need be, and reads it; in a thread."""
+    def _read(self, slot: _ModelSlot) -> ModelReading:
+        """Fetches the file if it is missing, and reads it; on a thread."""
         self._folders.create()
-        if place.path is None or not place.path.exists():
-            found = sources.resolve(place.offer.source, cache=self._folders.models, progress=self._progress)
-            place.path = found.path
-        reading = place.reading
-        if reading is None or not reading.is_of(place.path):
-            reading = place.reading = read_file(
-                place.path, self._folders, self._options.chat_template, self._settings.sampling
+        if slot.path is None or not slot.path.exists():
+            found = sources.resolve(slot.offer.source, cache=self._folders.models, progress=self._progress)
+            slot.path = found.path
+        reading = slot.reading
+        if reading is None or not reading.is_of(slot.path):
+            reading = slot.reading = read_file(
+                slot.path, self._folders, self._options.chat_template, self._settings.sampling
             )
         return reading
 
-    async def _reserve(self, place: _Place, reading: ModelReading) -> MemoryPlan:
-        """Memory for a model; what was used longest ago and is idle gives way."""
-        place.created, place.file_bytes = reading.created, reading.nbytes
+    async def _reserve(self, slot: _ModelSlot, reading: ModelReading) -> MemoryPlan:
+        """Reserves memory for a model; unloads idle ones, the least recently used first."""
+        slot.created, slot.file_bytes = reading.created, reading.nbytes
         async with self._making_room:
-            others = [other.file_bytes for other in self._places if other is not place]
+            others = [other.file_bytes for other in self._slots if other is not slot]
             room = room_for(reading.nbytes, others, self._budget)
             planned = plan(self._options, reading.spec, reading.nbytes, room)
             while self._held() + planned.bytes > self._budget:
-                leaving = [other.unloading for other in self._places if other.unloading is not None]
+                leaving = [other.unloading for other in self._slots if other.unloading is not None]
                 if leaving:
                     await asyncio.wait(leaving)
                     continue
-                self._check_fits(place, planned.bytes)
-                idle = [other for other in self._places if other.idle]
+                self._check_fits(slot, planned.bytes)
+                idle = [other for other in self._slots if other.idle]
                 await self._unload(min(idle, key=lambda other: other.used_at))
-            place.bytes, place.holds = planned.bytes, True
+            slot.bytes, slot.holds = planned.bytes, True
             return planned
 
     def _held(self) -> int:
-        return sum(place.bytes for place in self._places if place.holds)
+        return sum(slot.bytes for slot in self._slots if slot.holds)
 
-    def _check_fits(self, place: _Place, needed: int) -> None:
-        """Raises ResourceError for what never fits, BusyError for what does not fit beside the models in use."""
+    def _check_fits(self, slot: _ModelSlot, needed: int) -> None:
+        """Raises ResourceError for a model that never fits, BusyError for one that does not fit beside those in use."""
         if needed > self._budget:
             raise ResourceError(
-                f"The model {place.name} takes {needed:,} bytes of memory; {self._budget:,} may be used.",
+                f"The model {slot.name} takes {needed:,} bytes of memory; {self._budget:,} may be used.",
                 hint="Raise --memory-budget, or lower --max-model-len or --kv-cache-memory-bytes.",
             )
-        busy = sum(other.bytes for other in self._places if other.holds and not other.idle)
+        busy = sum(other.bytes for other in self._slots if other.holds and not other.idle)
         if busy + needed > self._budget:
             raise BusyError(
-                f"There is not enough memory to load {place.name} while other models are in use.",
+                f"There is not enough memory to load {slot.name} while other models are in use.",
                 retry_after_s=BUSY_RETRY_S,
                 hint="Retry later, or raise --memory-budget.",
             )
 
-    async def _unload(self, place: _Place) -> None:
-        """Ends a model's process and gives its memory back."""
-        self._begin_unload(place)
-        if place.unloading is not None:
-            await asyncio.wait([place.unloading])
+    async def _unload(self, slot: _ModelSlot) -> None:
+        """Ends a model's process and frees its memory."""
+        self._begin_unload(slot)
+        if slot.unloading is not None:
+            await asyncio.wait([slot.unloading])
 
-    def _begin_unload(self, place: _Place) -> None:
-        """From now on nobody can lease the loaded model; its process ends meanwhile."""
-        place.stop_expiry()
-        place.dismissed = False
-        model, place.model = place.model, None
+    def _begin_unload(self, slot: _ModelSlot) -> None:
+        """Begins to end its process; the loaded model cannot be leased any more."""
+        slot.stop_expiry()
+        slot.dismissed = False
+        model, slot.model = slot.model, None
         if model is not None:
-            place.unloading = asyncio.create_task(self._end(place, model), name=f"unload {place.name}")
+            slot.unloading = asyncio.create_task(self._end(slot, model), name=f"unload {slot.name}")
 
-    async def _end(self, place: _Place, model: WorkerModel) -> None:
+    async def _end(self, slot: _ModelSlot, model: WorkerModel) -> None:
         try:
             await model.close()
-            if place.reading is not None:
-                place.reading.tokenizer.stop_rendering()
+            if slot.reading is not None:
+                slot.reading.tokenizer.stop_rendering()
         finally:
-            place.holds, place.unloading = False, None
+            slot.holds, slot.unloading = False, None
