@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from twofold.engine.outputs import OutputDelta
-from twofold.server.workers.messages import StepOutputs, worker_codec
+from twofold.server.workers.messages import Codec, StepOutputs, ToWorker
 
 CHUNK: Final = b"d1\r\ndata: " + b"x" * 199 + b"\n\n\r\n"
 """About as long as the event of one token."""
@@ -35,7 +35,7 @@ def worker_message_s(streams: int) -> float:
     step = StepOutputs(
         [OutputDelta(f"req_{'a' * 24}-{stream}", 0, " token", (1234,)) for stream in range(streams)], [], None
     )
-    codec = worker_codec()
+    codec = Codec(ToWorker)
     with ExitStack() as stack:
         ours, theirs = (stack.enter_context(end) for end in socket.socketpair())
 

@@ -10,7 +10,7 @@ import pytest
 from twofold.engine.outputs import OutputDelta
 from twofold.server.workers import channel
 from twofold.server.workers.channel import Channel
-from twofold.server.workers.messages import Abort, Ping, Pong, StepOutputs, Unframer, server_codec
+from twofold.server.workers.messages import Abort, Codec, FromWorker, Ping, Pong, StepOutputs, Unframer
 
 
 def a_step(text: str) -> StepOutputs:
@@ -18,7 +18,7 @@ def a_step(text: str) -> StepOutputs:
 
 
 def read_texts(ours: socket.socket, count: int) -> list[str]:
-    codec, unframer = server_codec(), Unframer()
+    codec, unframer = Codec(FromWorker), Unframer()
     texts: list[str] = []
     while len(texts) < count:
         texts += [codec.message(payload).deltas[0].text for payload in unframer.feed(ours.recv(1 << 16))]
@@ -57,7 +57,7 @@ def test_a_server_that_reads_nothing_makes_senders_wait(monkeypatch: pytest.Monk
 def test_it_hears_until_the_server_is_gone_and_then_speaks_to_nobody() -> None:
     ours, theirs = socket.socketpair()
     end = Channel(theirs)
-    codec = server_codec()
+    codec = Codec(FromWorker)
     ours.sendall(codec.frame(Ping(1)) + codec.frame(Abort("r")) + codec.frame(Ping(2))[:7])
     ours.close()
     assert end.receive() == Ping(1)

@@ -22,7 +22,9 @@ from twofold.server.workers.messages import (
     Abort,
     Check,
     Checked,
+    Codec,
     Failed,
+    FromWorker,
     Gone,
     Hold,
     LoadModel,
@@ -30,11 +32,10 @@ from twofold.server.workers.messages import (
     Pong,
     Ready,
     StepOutputs,
+    ToWorker,
     Unframer,
     Unloadable,
     WorkerMessage,
-    server_codec,
-    worker_codec,
 )
 
 PARAMS = SamplingParams(
@@ -94,14 +95,14 @@ ANSWERS = (
 
 @pytest.mark.parametrize("message", COMMANDS, ids=lambda message: type(message).__name__)
 def test_commands_arrive_as_they_were(message: WorkerMessage) -> None:
-    (payload,) = Unframer().feed(bytes(server_codec().frame(message)))
-    assert worker_codec().message(payload) == message
+    (payload,) = Unframer().feed(bytes(Codec(FromWorker).frame(message)))
+    assert Codec(ToWorker).message(payload) == message
 
 
 @pytest.mark.parametrize("message", ANSWERS, ids=lambda message: type(message).__name__)
 def test_answers_arrive_as_they_were(message: WorkerMessage) -> None:
-    (payload,) = Unframer().feed(bytes(worker_codec().frame(message)))
-    assert server_codec().message(payload) == message
+    (payload,) = Unframer().feed(bytes(Codec(ToWorker).frame(message)))
+    assert Codec(FromWorker).message(payload) == message
 
 
 def an_error(kind: type[TwofoldError]) -> TwofoldError:
@@ -114,8 +115,8 @@ def an_error(kind: type[TwofoldError]) -> TwofoldError:
 @pytest.mark.parametrize("kind", ERRORS.values(), ids=lambda kind: kind.__name__)
 def test_every_error_arrives_with_all_it_carries(kind: type[TwofoldError]) -> None:
     error = an_error(kind)
-    (payload,) = Unframer().feed(bytes(worker_codec().frame(Failed("r", error))))
-    arrived = server_codec().message(payload).error
+    (payload,) = Unframer().feed(bytes(Codec(ToWorker).frame(Failed("r", error))))
+    arrived = Codec(FromWorker).message(payload).error
     assert type(arrived) is kind
     assert (str(arrived), vars(arrived)) == (str(error), vars(error))
 
@@ -124,8 +125,8 @@ def test_an_error_outside_of_the_tree_arrives_as_its_nearest_base() -> None:
     class OwnError(QuotaError):
         pass
 
-    (payload,) = Unframer().feed(bytes(worker_codec().frame(Unloadable(OwnError("No.", retry_after_s=1)))))
-    assert type(server_codec().message(payload).error) is errors.QuotaError
+    (payload,) = Unframer().feed(bytes(Codec(ToWorker).frame(Unloadable(OwnError("No.", retry_after_s=1)))))
+    assert type(Codec(FromWorker).message(payload).error) is errors.QuotaError
 
 
 @given(st.lists(st.binary(max_size=40), max_size=6), st.data())
@@ -148,7 +149,7 @@ def test_a_length_that_no_frame_has_is_refused() -> None:
 @settings(max_examples=150, deadline=None)
 def test_bytes_that_nobody_wrote_are_no_message(payload: bytes) -> None:
     with pytest.raises((msgspec.MsgspecError, ValueError)):
-        server_codec().message(payload + b"\xc1")
+        Codec(FromWorker).message(payload + b"\xc1")
 
 
 @pytest.mark.parametrize(
@@ -157,4 +158,4 @@ def test_bytes_that_nobody_wrote_are_no_message(payload: bytes) -> None:
 def test_only_errors_of_the_tree_are_built(error: list[object]) -> None:
     payload = msgspec.msgpack.encode(["failed", "r", error])
     with pytest.raises((KeyError, msgspec.MsgspecError)):
-        server_codec().message(payload)
+        Codec(FromWorker).message(payload)

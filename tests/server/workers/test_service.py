@@ -44,7 +44,7 @@ class Opened:
 
     def generate(self, request_id: str, params: SamplingParams = SHORT) -> None:
         request = named(job_of(len(request_id), params), request_id)
-        self.service.obey(replace(request, arrival=time.perf_counter()))
+        self.service.handle(replace(request, arrival=time.perf_counter()))
 
     def until(self, kind: type[FromWorker], count: int = 1) -> list[Any]:
         """Messages of a kind, once there are so many."""
@@ -70,7 +70,7 @@ def opened(make_loaded: MakeLoaded) -> Iterator[Opened]:
     """One that holds nothing at its end."""
     opened = Opened(make_loaded)
     yield opened
-    opened.service.obey(Check())
+    opened.service.handle(Check())
     assert opened.until(Checked)[-1].fault is None
 
 
@@ -107,15 +107,15 @@ def test_it_tells_how_it_stands_now_and_then_and_when_it_is_done(opened: Opened)
 def test_an_abort_frees_all_and_says_so(opened: Opened) -> None:
     opened.generate("one", LONG)
     opened.until(StepOutputs)
-    opened.service.obey(Abort("one"))
-    opened.service.obey(Abort("never seen"))
+    opened.service.handle(Abort("one"))
+    opened.service.handle(Abort("never seen"))
     assert [gone.request_id for gone in opened.until(Gone, 2)] == ["one", "never seen"]
 
 
 def test_who_leaves_while_a_grammar_is_compiled_is_not_heard_of_again(opened: Opened) -> None:
     for number in range(20):
         opened.generate(f"form-{number}", FORM)
-        opened.service.obey(Abort(f"form-{number}"))
+        opened.service.handle(Abort(f"form-{number}"))
     opened.generate("last", FORM)
     opened.ended("last")
     opened.until(Gone, 20)
@@ -124,17 +124,17 @@ def test_who_leaves_while_a_grammar_is_compiled_is_not_heard_of_again(opened: Op
 
 def test_a_request_that_is_held_goes_on_where_it_was(opened: Opened) -> None:
     opened.generate("one", SamplingParams(temperature=0, max_tokens=60, ignore_eos=True))
-    opened.service.obey(Hold("one", True))
-    opened.service.obey(Ping(1))
+    opened.service.handle(Hold("one", True))
+    opened.service.handle(Ping(1))
     pong = opened.until(Pong)[0]
     assert pong.snapshot.running == 0
-    opened.service.obey(Hold("one", False))
+    opened.service.handle(Hold("one", False))
     opened.ended("one")
 
 
 def test_an_impossible_request_fails_with_its_own_error(opened: Opened) -> None:
     opened.generate("form", SamplingParams(structured_outputs=StructuredOutputsParams(regex="((")))
-    opened.service.obey(EngineRequest((4000,), PoolingParams(), request_id="text"))
+    opened.service.handle(EngineRequest((4000,), PoolingParams(), request_id="text"))
     failed = {said.request_id: said.error for said in opened.until(Failed, 2)}
     assert {name: type(error) for name, error in failed.items()} == {"form": ParameterError, "text": ParameterError}
 

@@ -1,7 +1,7 @@
-"""The worker's end of the socket: blocking reads by one thread, and writes that do not stop the engine.
+"""The worker's end of the socket: blocking reads by one thread, and writes that do not block the engine.
 
-A frame goes out at once where the socket takes it; what it does not take is written by a thread of its own. Only a
-server that reads nothing for MAX_WAITING bytes makes senders wait.
+A frame is sent at once as far as the socket takes it; a thread writes the rest. Senders wait only for a server that
+leaves MAX_WAITING bytes unread.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from collections import deque
 from contextlib import suppress
 from typing import Final
 
-from twofold.server.workers.messages import LENGTH, FromWorker, ToWorker, worker_codec
+from twofold.server.workers.messages import LENGTH, Codec, FromWorker, ToWorker
 
 MAX_WAITING: Final = 64 << 20
 
 
 class Channel:
-    """Messages over a connected socket. Any thread may send; one reads."""
+    """Messages over a connected socket. Any thread may send; one thread receives."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(True)
         self._socket = connection
         self._file = connection.makefile("rb")
-        self._codec = worker_codec()
+        self._codec = Codec(ToWorker)
         self._waiting: deque[memoryview] = deque()
         self._bytes = 0
         self._changed = threading.Condition()
         threading.Thread(target=self._write, name="twofold-write", daemon=True).start()
 
     def receive(self) -> ToWorker | None:
-        """The next message; None when the server has closed its end."""
+        """The next message; None after the server has closed its end."""
         with suppress(ConnectionError):
             head = self._file.read(LENGTH.size)
             if len(head) == LENGTH.size:
@@ -43,7 +43,7 @@ class Channel:
         return None
 
     def send(self, message: FromWorker) -> None:
-        """Sends a message. One that the server is no longer there to read is lost."""
+        """Sends a message, which is lost if the server has closed its end."""
         frame = memoryview(self._codec.frame(message))
         with self._changed:
             while self._bytes > MAX_WAITING:
@@ -56,19 +56,19 @@ class Channel:
                 self._changed.notify_all()
 
     def drain(self) -> None:
-        """Waits until all is written."""
+        """Waits until everything is written."""
         with self._changed:
             while self._waiting:
                 self._changed.wait()
 
     def _sent(self, frame: memoryview) -> int:
-        """Bytes that the socket took now."""
+        """Sends what the socket takes now; returns the number of bytes."""
         try:
             return self._socket.send(frame, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return 0
         except OSError:
-            return len(frame)  # the reader learns of it, and ends the process
+            return len(frame)  # the reader notices it and ends the process
 
     def _write(self) -> None:
         while True:

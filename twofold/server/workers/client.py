@@ -1,14 +1,14 @@
-"""A model in a process of its own, and what happens when that process ends.
+"""A model in a process of its own, which is started again when it ends.
 
-    state      may become                     because
-    loading    ready, failed, closed          it is loaded; it cannot be, or ended too often
-    ready      loading, closed                its process ended
-    failed     closed                         —
+    state      may become                 when
+    loading    ready, failed, closed      it is loaded; it cannot be loaded, or its process ended too often
+    ready      loading, closed            its process ended
+    failed     closed                     —
     closed     —
 
-When a process ends, requests that gave something get a WorkerError, for nobody could tell the rest of them apart; the
-others go to the next process, MAX_TRIES times in all. Processes that end soon after each other are started again after
-a pause that doubles, and in the end not any more.
+When a process ends, requests with output get a WorkerError, because the rest of their output cannot be reproduced; the
+others are sent to the next process, MAX_TRIES times in all. If processes end in quick succession, the pause before the
+next start doubles, and finally the model fails.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, Literal
@@ -47,6 +47,7 @@ from twofold.server.workers.messages import (
     Pong,
     Ready,
     StepOutputs,
+    ToWorker,
     Unloadable,
 )
 from twofold.server.workers.restart_policy import RestartPolicy
@@ -56,15 +57,19 @@ WorkerState = Literal["loading", "ready", "failed", "closed"]
 
 log = logging.getLogger("twofold.serve")
 MAX_TRIES: Final = 3
-"""Processes that a request is given to, if they end before its first delta."""
+"""Processes that a request is sent to, if they end before its first delta."""
 
 
 class WorkerModel:
-    """``ServedModel``: a model file in a worker process, started again when it ends.
+    """``ServedModel``: a model file in a worker process.
 
-    name        what observers and callers call it
-    reading     what is known of the file
-    options     ``EngineKeywords`` to load it with
+    name       for observers and callers
+    identity   identifies its file and options, on which replies depend beside the request
+    reading    the model file without its weights
+    options    ``EngineKeywords`` to load it with
+    error      why it failed
+    ceilings   limits of this machine; None until they were measured
+    snapshot   the last one of its engine
     """
 
     def __init__(
@@ -75,10 +80,10 @@ class WorkerModel:
         observers: Sequence[EngineObserver] = (),
         patience: RestartPolicy | None = None,
     ) -> None:
-        self._name = name
+        self.name = name
         self._reading = reading
         self._load = LoadModel(str(reading.path), dict(options))
-        self._identity = model_identity(reading.path, {**options, "version": twofold_version()})
+        self.identity = model_identity(reading.path, {**options, "version": twofold_version()})
         self._observers = tuple(observers)
         self._patience = patience or RestartPolicy()
         self._clock = MonotonicClock()
@@ -86,38 +91,18 @@ class WorkerModel:
         self._leaving: dict[str, WorkerStream] = {}
         self._checks: deque[asyncio.Future[str | None]] = deque()
         self._ends: deque[float] = deque()
-        self._state: WorkerState = "loading"
+        self.state: WorkerState = "loading"
         self._changed = asyncio.Event()
         self._link: WorkerLink | None = None
         self._ready: Ready | None = None
         self._facts: ModelFacts | None = None
-        self._ceilings: StepPredictor | None = None
-        self._error: TwofoldError | None = None
+        self.ceilings: StepPredictor | None = None
+        self.error: TwofoldError | None = None
         self.failed_at = 0.0
-        self._snapshot: EngineSnapshot | None = None
+        self.snapshot: EngineSnapshot | None = None
         self._waiting = 0
         self._unanswered = 0
         self._life: asyncio.Task[None] | None = None
-
-    # -- what is known of it ------------------------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def identity(self) -> str:
-        """What its answers depend on beside the request: its file and how it is run."""
-        return self._identity
-
-    @property
-    def state(self) -> WorkerState:
-        return self._state
-
-    @property
-    def error(self) -> TwofoldError | None:
-        """Why it failed."""
-        return self._error
 
     @property
     def facts(self) -> ModelFacts:
@@ -126,23 +111,16 @@ class WorkerModel:
 
     @property
     def ready(self) -> Ready:
-        """What the process said when it had loaded the model."""
-        assert self._ready is not None, "a model was ready before it is asked"
+        """The process's message when it had loaded the model."""
+        assert self._ready is not None, "a model was ready before it is used"
         return self._ready
 
     @property
-    def ceilings(self) -> StepPredictor | None:
-        return self._ceilings
-
-    @property
-    def snapshot(self) -> EngineSnapshot | None:
-        """How its engine stood lately."""
-        return self._snapshot
-
-    @property
     def queued(self) -> int:
-        """At most this many: the sequences that waited before the last step, and the requests that came since. It
-        cannot be more than the requests that have given nothing yet."""
+        """An upper bound of waiting requests: sequences that waited before the last step and requests since then.
+
+        It is at most the number of requests without output.
+        """
         return min(self._waiting, sum(not stream.began for stream in self._streams.values()))
 
     @property
@@ -152,34 +130,32 @@ class WorkerModel:
 
     @property
     def pid(self) -> int | None:
-        """Of its process; None while there is none."""
+        """Process id; None while there is no process."""
         return None if self._link is None else self._link.pid
 
-    # -- its life -----------------------------------------------------------------------------------------------------
-
     async def start(self) -> None:
-        """Loads it. Raises what stands in the way of that; it is closed then."""
-        self._life = asyncio.create_task(self._live(), name=f"worker of {self._name}")
+        """Loads it. If that fails, closes it and raises the error."""
+        self._life = asyncio.create_task(self._live(), name=f"worker of {self.name}")
         try:
-            while self._state == "loading":
+            while self.state == "loading":
                 self._changed.clear()
                 await self._changed.wait()
         except asyncio.CancelledError:
             await self.close()
             raise
-        if self._error is not None:
+        if self.error is not None:
             await self.close()
-            raise self._error
+            raise self.error
 
     async def close(self) -> None:
-        """Ends its process and what is under way. Closing twice is fine."""
+        """Ends its process and its requests. Further calls do nothing."""
         self._become("closed")
         life, self._life = self._life, None
         if life is not None:
             life.cancel()
             with suppress(asyncio.CancelledError):
                 await life
-        self._break_off(ResourceError(f"The model {self._name} was unloaded.", hint="Retry."))
+        self._break_off(ResourceError(f"The model {self.name} was unloaded.", hint="Retry."))
 
     async def run(
         self, request: EngineRequest, passage: DispatchHandle | None = None
@@ -201,9 +177,9 @@ class WorkerModel:
                 self._leave(stream)
 
     async def check_idle(self) -> None:
-        """Asserts that an engine without work holds nothing. Raises WorkerError where there is no process."""
-        if self._link is None or self._state != "ready":
-            raise WorkerError(f"The model {self._name} is restarting.")
+        """Asserts that its engine, without work, holds nothing. Raises WorkerError while there is no process."""
+        if self._link is None or self.state != "ready":
+            raise WorkerError(f"The model {self.name} is restarting.")
         check: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self._checks.append(check)
         self._link.send(Check())
@@ -212,13 +188,13 @@ class WorkerModel:
 
     def _open(self, request: EngineRequest, passage: DispatchHandle) -> WorkerStream:
         request_id = request.request_id
-        if self._state in {"failed", "closed"}:
+        if self.state in {"failed", "closed"}:
             raise self._gone()
         if request_id in self._streams or request_id in self._leaving:
             raise ParameterError(f"The request id {request_id!r} is in use.", param="request_id")
         stream = WorkerStream(request, passage, lambda hold: self._send(Hold(request_id, hold)))
         self._streams[request_id] = stream
-        if self._state == "ready":
+        if self.state == "ready":
             self._give(stream)
         return stream
 
@@ -229,31 +205,31 @@ class WorkerModel:
         self._send(stream.request)
 
     def _leave(self, stream: WorkerStream) -> None:
-        """Nobody reads what it gives any more: what was computed of it is still to be told."""
+        """Aborts a request whose reader has left; its output so far is still due."""
         stream.leave()
-        if stream.over or self._state != "ready" or self._link is None:
+        if stream.over or self.state != "ready" or self._link is None:
             stream.settle()
             return
         request_id = stream.request.request_id
         self._leaving[request_id] = stream
         self._link.send(Abort(request_id))
 
-    def _send(self, message: EngineRequest | Hold) -> None:
+    def _send(self, message: ToWorker) -> None:
         if self._link is not None:
             self._link.send(message)
 
     async def _live(self) -> None:
-        """One process after the other."""
+        """Starts one process after the other."""
         try:
-            while self._state == "loading":
+            while self.state == "loading":
                 await self._pause()
                 await self._live_once()
         except TwofoldError as error:
             self._fail(error)
 
     async def _live_once(self) -> None:
-        """Starts a process and stays until it ends."""
-        link = await WorkerLink.open(self._hear)
+        """Starts a process and waits until it ends."""
+        link = await WorkerLink.open(self._on_message)
         self._link, self._unanswered = link, 0
         pinging = asyncio.create_task(self._ping(link))
         try:
@@ -266,30 +242,30 @@ class WorkerModel:
             self._lose(status)
 
     async def _pause(self) -> None:
-        """None before the first process and the second, then longer and longer while they end quickly."""
+        """Waits before the third process and further ones, longer each time while they end quickly."""
         recent = len(self._ends)
         if recent > 1:
             await asyncio.sleep(self._patience.pause_s * 2 ** (recent - 2))
 
     def _lose(self, status: int) -> None:
-        """Its process has ended, asked or not."""
+        """Handles the end of its process."""
         self._waiting = 0
         for stream in self._leaving.values():
             stream.settle()
         self._leaving.clear()
         for check in self._checks:
             if not check.done():
-                check.set_exception(WorkerError(f"The process of the model {self._name} exited."))
+                check.set_exception(WorkerError(f"The process of the model {self.name} exited."))
         self._checks.clear()
-        if self._state in {"failed", "closed"}:
+        if self.state in {"failed", "closed"}:
             return
-        served = self._state == "ready"
+        served = self.state == "ready"
         now = self._clock.now()
         self._ends.append(now)
         while now - self._ends[0] > self._patience.ends_within_s:
             self._ends.popleft()
         error = WorkerError(
-            f"The process of the model {self._name} exited ({_how(status)}).",
+            f"The process of the model {self.name} exited ({_how(status)}).",
             hint="Retry; the process is being restarted.",
         )
         self._break_off(error, lambda stream: stream.began or stream.tries >= MAX_TRIES)
@@ -297,44 +273,42 @@ class WorkerModel:
             self._fail(error)
             return
         self._become("loading")
-        log.warning("the process of the model %s exited (%s); it is restarted", self._name, _how(status))
+        log.warning("the process of the model %s exited (%s); it is restarted", self.name, _how(status))
         if served:
             for observer in self._observers:
-                observer.on_restart(self._name)
+                observer.on_restart(self.name)
 
     def _fail(self, error: TwofoldError) -> None:
-        """It cannot be used any more."""
-        self._error, self.failed_at = error, self._clock.now()
+        """Makes it unusable."""
+        self.error, self.failed_at = error, self._clock.now()
         self._become("failed")
         self._break_off(self._gone())
 
     def _gone(self) -> TwofoldError:
-        reason = "It was unloaded." if self._error is None else str(self._error)
-        return WorkerError(f"The model {self._name} is not available. {reason}", hint="Retry later.")
+        reason = "It was unloaded." if self.error is None else str(self.error)
+        return WorkerError(f"The model {self.name} is not available. {reason}", hint="Retry later.")
 
     def _become(self, state: WorkerState) -> None:
-        self._state = state
+        self.state = state
         self._changed.set()
 
-    def _break_off(self, error: TwofoldError, concerns: Any = None) -> None:
+    def _break_off(self, error: TwofoldError, concerns: Callable[[WorkerStream], bool] = lambda _: True) -> None:
         for stream in self._streams.values():
-            if concerns is None or concerns(stream):
+            if concerns(stream):
                 stream.break_off(error)
 
     async def _ping(self, link: WorkerLink) -> None:
-        """Asks again and again whether the process is there; ends one that is not."""
+        """Pings the process, and kills it if it does not respond."""
         patience = self._patience
         while True:
             await asyncio.sleep(patience.ping_s)
-            limit = patience.busy_s if self._streams or self._state == "loading" else patience.idle_s
+            limit = patience.busy_s if self._streams or self.state == "loading" else patience.idle_s
             if self._unanswered * patience.ping_s >= limit:
                 link.kill()
             self._unanswered += 1
             link.send(Ping(self._unanswered))
 
-    # -- what it says -------------------------------------------------------------------------------------------------
-
-    def _hear(self, message: FromWorker) -> None:
+    def _on_message(self, message: FromWorker) -> None:
         self._unanswered = 0
         match message:
             case StepOutputs():
@@ -348,7 +322,7 @@ class WorkerModel:
                 if leaving is not None:
                     leaving.settle(remains)
             case Pong(_, snapshot):
-                self._stands(snapshot)
+                self._note(snapshot)
             case Ready():
                 self._begin(message)
             case Checked(fault):
@@ -366,23 +340,23 @@ class WorkerModel:
             self._waiting = step.reports[-1].waiting
             for observer in self._observers:
                 for report in step.reports:
-                    observer.on_step(self._name, report)
-        self._stands(step.snapshot)
+                    observer.on_step(self.name, report)
+        self._note(step.snapshot)
 
-    def _stands(self, snapshot: EngineSnapshot | None) -> None:
+    def _note(self, snapshot: EngineSnapshot | None) -> None:
         if snapshot is None:
             return
-        self._snapshot = snapshot
+        self.snapshot = snapshot
         self._waiting = snapshot.waiting
         for observer in self._observers:
-            observer.on_snapshot(self._name, snapshot)
+            observer.on_snapshot(self.name, snapshot)
 
     def _begin(self, ready: Ready) -> None:
-        """The model is loaded: it gets what waited for it."""
+        """The model is loaded: sends the waiting requests to it."""
         self._ready = ready
         self._facts = self._facts or self._reading.facts(ready.context)
         if ready.machine is not None:
-            self._ceilings = local_steps(self._reading.spec, ready.machine, ready.kv_type)
+            self.ceilings = local_steps(self._reading.spec, ready.machine, ready.kv_type)
         self._become("ready")
         for stream in self._streams.values():
             self._give(stream)

@@ -1,6 +1,6 @@
-"""One worker process, as the event loop has it: started over a socketpair, spoken to in messages, noticed when it ends.
+"""A worker process and the event loop's connection to it, over a socketpair.
 
-The process ends when its socket does. Whoever made a link closes it.
+The process ends when its socket is closed. The creator of a link closes it.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from typing import Final, cast
 import msgspec
 
 from twofold.core.errors import ResourceError
-from twofold.server.workers.messages import FromWorker, ToWorker, Unframer, server_codec
+from twofold.server.workers.messages import Codec, FromWorker, ToWorker, Unframer
 
 ROOT: Final = Path(__file__).parents[3]
 """The folder in which the package lies."""
 END_S: Final = 2.0
-"""How long a process may take to end once its socket is closed."""
+"""Time that a process has to end after its socket was closed."""
 
 
 class WorkerLink(asyncio.Protocol):
-    """A connection to a worker process. ``hear`` is called with each message, until the connection ends."""
+    """A connection to a worker process. ``on_message`` is called with each message until the connection ends."""
 
-    def __init__(self, hear: Callable[[FromWorker], None]) -> None:
-        self._hear = hear
-        self._codec = server_codec()
+    def __init__(self, on_message: Callable[[FromWorker], None]) -> None:
+        self._on_message = on_message
+        self._codec = Codec(FromWorker)
         self._unframer = Unframer()
         self._transport: asyncio.Transport | None = None
         self._process: Process | None = None
         self.ended = asyncio.Event()
 
     @classmethod
-    async def open(cls, hear: Callable[[FromWorker], None]) -> WorkerLink:
-        """Starts a worker. Raises ResourceError where no process can be started."""
-        link = cls(hear)
+    async def open(cls, on_message: Callable[[FromWorker], None]) -> WorkerLink:
+        """Starts a worker. Raises ResourceError if that fails."""
+        link = cls(on_message)
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -58,18 +58,18 @@ class WorkerLink(asyncio.Protocol):
         return self._process.pid
 
     def send(self, message: ToWorker) -> None:
-        """Sends a message; nothing happens where the connection has ended."""
+        """Sends a message; does nothing after the end of the connection."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(self._codec.frame(message))
 
     def kill(self) -> None:
-        """Ends a process that does not listen."""
+        """Kills the process."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.kill()
 
     async def close(self) -> int:
-        """Closes the connection and sees the process end; its exit status."""
+        """Closes the connection, waits until the process ends, and returns its exit status."""
         assert self._process is not None
         if self._transport is not None:
             self._transport.abort()
@@ -81,25 +81,25 @@ class WorkerLink(asyncio.Protocol):
             return await self._process.wait()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one, but for its class
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's has another class
 
     def data_received(self, data: bytes) -> None:
         try:
             messages = [self._codec.message(payload) for payload in self._unframer.feed(data)]
         except (ValueError, KeyError, TypeError, msgspec.MsgspecError):
-            self.kill()  # no worker writes this
+            self.kill()  # not the bytes of a worker
             if self._transport is not None:
                 self._transport.abort()
             return
         for message in messages:
-            self._hear(message)
+            self._on_message(message)
 
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the process's end says more
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the exit status says more
         self.ended.set()
 
 
 async def _start(descriptor: int) -> Process:
-    """Python finds modules in the folder where it was started only if the package itself lies there."""
+    """Starts the process; modules of the current folder are found only if the package itself is there."""
     here = Path.cwd() == ROOT
     command = [sys.executable, *([] if here else ["-P"]), "-m", "twofold.server.workers", str(descriptor)]
     try:

@@ -1,13 +1,14 @@
-"""What the server and a worker process say to each other, and how it becomes bytes.
+"""Messages between the server and a worker process, and their bytes.
 
-    frame     length of the rest, 4 bytes, least byte first │ msgpack
-    msgpack   [tag, field, …]; requests and other records of the engine are maps, errors [class, message, hint, {more}]
+    frame     length of the payload (4 bytes, little endian) │ payload
+    payload   msgpack: [tag, field, …]; requests and other records of the engine are maps, errors [class, message, hint,
+              {more}]
 
-    server → worker   Load, once and first; requests, Abort, Hold, Ping, Check
-    worker → server   Ready or Unloadable, once and first; then a Step after each step that gave something, Failed,
-                      Gone, Pong, Checked
+    server → worker   LoadModel first; then requests, Abort, Hold, Ping, Check
+    worker → server   Ready or Unloadable first; then StepOutputs after each step with output, Failed, Gone, Pong,
+                      Checked
 
-Decoding builds the classes named here and nothing else, whatever the bytes say.
+Decoding creates only the classes listed here, whatever the bytes are.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from twofold.engine.outputs import OutputDelta, RequestOutput
 
 MAX_FRAME_BYTES: Final = 1 << 30
 PARAMS: Final = (SamplingParams, BeamSearchParams, PoolingParams, ScoringParams)
-"""What a request may ask for; each has fields that no other has."""
+"""Parameters of requests; each class has fields that no other has."""
 LENGTH: Final = struct.Struct("<I")
 
 
@@ -46,34 +47,34 @@ class LoadModel(WorkerMessage, tag="load"):
 
 
 class Abort(WorkerMessage, tag="abort"):
-    """End a request. What is told of it until Gone nobody reads."""
+    """End a request. Its deltas until Gone are ignored."""
 
     request_id: str
 
 
 class Hold(WorkerMessage, tag="hold"):
-    """Let a request rest, or go on."""
+    """Pause a request, or resume it."""
 
     request_id: str
     hold: bool
 
 
 class Ping(WorkerMessage, tag="ping"):
-    """Answer between two steps."""
+    """Respond between two steps."""
 
     number: int
 
 
 class Check(WorkerMessage, tag="check"):
-    """Say whether an engine without work holds nothing."""
+    """Check that an engine without work holds nothing."""
 
 
 class Ready(WorkerMessage, tag="ready"):
-    """The model is loaded and has answered a request of one token.
+    """The model is loaded and has generated a token.
 
     bytes       of its weights and its KV cache
-    load_s, compile_s   how long reading it and compiling its kernels took
-    machine     what this machine can do at most; None where it could not be measured
+    load_s, compile_s   seconds to read it and to compile its kernels
+    machine     limits of this machine; None if they were not measured
     kv_type     of a value in the KV cache
     """
 
@@ -93,7 +94,7 @@ class Unloadable(WorkerMessage, tag="unloadable"):
 
 
 class StepOutputs(WorkerMessage, tag="step"):
-    """What left the engine: deltas of all requests, reports of steps, how it stands."""
+    """Output of the engine: deltas of all requests, reports of steps, and a snapshot."""
 
     deltas: list[OutputDelta]
     reports: list[StepReport]
@@ -101,29 +102,29 @@ class StepOutputs(WorkerMessage, tag="step"):
 
 
 class Failed(WorkerMessage, tag="failed"):
-    """A request ended without an answer."""
+    """A request failed without output."""
 
     request_id: str
     error: TwofoldError
 
 
 class Gone(WorkerMessage, tag="gone"):
-    """An aborted request holds nothing any more, and its id is free. ``remains`` is what was computed of it, without
-    its prompt; None where it had ended before, or never came to the engine."""
+    """An aborted request is gone and its id is free. ``remains`` is its output without the prompt; None if it had ended
+    before, or never reached the engine."""
 
     request_id: str
     remains: RequestOutput | None
 
 
 class Pong(WorkerMessage, tag="pong"):
-    """The engine's loop turns."""
+    """The response to Ping: the engine's loop is alive."""
 
     number: int
     snapshot: EngineSnapshot | None
 
 
 class Checked(WorkerMessage, tag="checked"):
-    """``fault`` is what an engine without work still holds; None if it holds nothing."""
+    """``fault`` describes what the engine still holds; None if nothing."""
 
     fault: str | None
 
@@ -133,7 +134,7 @@ FromWorker = Ready | Unloadable | StepOutputs | Failed | Gone | Pong | Checked
 
 
 def _read(kind: type, value: Any) -> object:
-    """What msgspec cannot read by itself."""
+    """Reads types that msgspec does not know."""
     if kind is not RequestParams:
         return from_plain(kind, value)
     known = next(each for each in PARAMS if {field.name for field in fields(each)} == set(value))
@@ -141,7 +142,7 @@ def _read(kind: type, value: Any) -> object:
 
 
 class Codec:
-    """Writes messages, and reads those of one direction."""
+    """Writes messages, and reads those of the union ``reads``."""
 
     def __init__(self, reads: Any) -> None:
         self._encoder = msgspec.msgpack.Encoder(enc_hook=to_plain)
@@ -159,24 +160,14 @@ class Codec:
         return self._decoder.decode(payload)
 
 
-def server_codec() -> Codec:
-    """What the server reads and writes with."""
-    return Codec(FromWorker)
-
-
-def worker_codec() -> Codec:
-    """What a worker reads and writes with."""
-    return Codec(ToWorker)
-
-
 class Unframer:
-    """Cuts a stream of bytes into payloads."""
+    """Splits a stream of bytes into payloads."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The payloads that ``data`` completes. Raises ValueError for a length that no frame has."""
+        """The payloads that ``data`` completes. Raises ValueError for an invalid length."""
         self._buffer += data
         start, end = 0, len(self._buffer)
         while end - start >= LENGTH.size:

@@ -1,7 +1,7 @@
-"""The life of a worker process: it is told which model to load, loads it, tries it, and serves until the server's end
-of the socket is closed, for whatever reason. Interrupts are the server's business.
+"""A worker process: it receives the path of a model, loads and tests it, and serves until the server closes its end of
+the socket. It ignores interrupts; the server ends it.
 
-An exception that nothing caught, on any thread, ends the process: the server starts another one.
+An uncaught exception on any thread ends the process; the server starts another one.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from twofold.server.workers.messages import LoadModel, Ping, Pong, Ready, Unload
 from twofold.server.workers.service import Service
 
 CRASHED: Final = 70
-"""Exit code where an exception was not caught; sysexits.h calls it an internal software error."""
+"""Exit code after an uncaught exception: sysexits.h's internal software error."""
 
 
 def main(descriptor: int) -> None:
-    """Serves over the connected socket that has this file descriptor; returns never."""
+    """Serves over the connected socket with this file descriptor; never returns."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     threading.excepthook = _crash
@@ -39,11 +39,11 @@ def main(descriptor: int) -> None:
     first = channel.receive()
     if isinstance(first, LoadModel):
         _Worker(channel, first).serve()
-    os._exit(0)  # at once, whatever the engine's thread is at
+    os._exit(0)  # without waiting for the engine's thread
 
 
 class _Worker:
-    """Reads messages while another thread loads the model, so that the end of the server is noticed then too."""
+    """Receives messages while another thread loads the model, so that the server's end is noticed meanwhile."""
 
     def __init__(self, channel: Channel, load: LoadModel) -> None:
         self._channel = channel
@@ -51,10 +51,10 @@ class _Worker:
         threading.Thread(target=self._load, args=(load,), name="twofold-load", daemon=True).start()
 
     def serve(self) -> None:
-        """Until the server's end is closed."""
+        """Handles messages until the server closes its end."""
         while (message := self._channel.receive()) is not None:
             if self._service is not None:
-                self._service.obey(message)
+                self._service.handle(message)
             elif isinstance(message, Ping):
                 self._channel.send(Pong(message.number, None))
 
@@ -100,7 +100,7 @@ def _ready(loaded: LoadedModel, path: Path, machine: MachineLimits | None) -> Re
 
 
 def _crash(failure: threading.ExceptHookArgs) -> None:
-    """Tells where, without the message, which may quote what a caller wrote; then ends the process."""
+    """Prints the exception's traceback without its message, which may quote a request, and ends the process."""
     sys.stderr.write(
         f"twofold worker: {failure.exc_type.__name__}\n{''.join(traceback.format_tb(failure.exc_traceback))}"
     )

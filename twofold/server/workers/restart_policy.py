@@ -1,4 +1,4 @@
-"""How long a worker process may be silent, and how often it may end."""
+"""When a worker process counts as hung, and how often it is restarted."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """When a worker counts as hung, and how often it may end.
+    """Times are in seconds.
 
-    ping_s      between two questions whether it is there
-    idle_s      how long it may leave them unanswered when it has nothing to do
-    busy_s      … when it has requests: a step of a large model is long
-    ends        so many ends within ``ends_within_s`` and it is not started again
-    pause_s     before the second start in that time; it doubles with each further one
+    ping_s      interval of pings
+    idle_s      time without a response after which an idle process is killed
+    busy_s      the same for one with requests, because a step of a large model is long
+    ends        ends within ``ends_within_s`` after which the process is not restarted
+    pause_s     pause before the second restart in that time; it doubles with each further one
     """
 
     ping_s: float = 5.0

@@ -1,17 +1,17 @@
-"""An engine that is used from another process: messages in, messages out.
+"""An engine for the server's process: messages in, messages out.
 
-    reader thread    receives → check, submit, abort, hold     engine thread    step → one Step message
+    reader thread    receives → check, submit, abort, hold     engine thread    step → one StepOutputs
 
-A step's message carries the deltas of all requests, the reports of the steps since the last message, and four times a
-second how the engine stands; once more when nothing is left to do.
+StepOutputs has the deltas of all requests and the reports of steps since the last message; four times a second, and
+when no work is left, also a snapshot of the engine.
 """
 
 from __future__ import annotations
 
 import sys
-import threading
 import traceback
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Final
 
@@ -46,7 +46,7 @@ SELF_TEST: Final = EngineRequest(
 
 
 class Service:
-    """A loaded model's engine. ``post`` sends a message to the server; several threads call it."""
+    """A loaded model's engine. ``post`` sends a message to the server; any thread calls it."""
 
     def __init__(self, loaded: LoadedModel, post: Callable[[FromWorker], None]) -> None:
         self._engine = assemble(loaded, MonotonicClock())
@@ -57,14 +57,20 @@ class Service:
         self._thread = EngineThread(self._engine, self._flush)
 
     def test(self) -> None:
-        """Answers a request of one token. Raises what stands in the way of that."""
-        tester = _Tester()
-        self._thread.submit(SELF_TEST, tester)
-        tester.wait()
+        """Generates one token. Raises the error if that fails."""
+        test = _SelfTest()
+        self._thread.submit(SELF_TEST, test)
+        try:
+            test.result(SELF_TEST_S)
+        except TimeoutError:
+            hint = "Use a smaller model."
+            raise WorkerError(f"The model generated no token in {SELF_TEST_S:.0f} s.", hint=hint) from None
+        except Exception as error:
+            raise _for_server(error) from error
         self._thread.call(lambda engine: engine.observe(self)).result()
 
-    def obey(self, message: ToWorker) -> None:
-        """Does what a message asks for, or queues it for the engine's thread."""
+    def handle(self, message: ToWorker) -> None:
+        """Handles a message, or passes it to the engine's thread."""
         match message:
             case EngineRequest():
                 self._submit(message)
@@ -78,24 +84,24 @@ class Service:
             case Check():
                 self._thread.call(self._check)
             case _:
-                raise AssertionError(f"a {type(message).__name__} came late")
+                raise AssertionError(f"a {type(message).__name__} after the first message")
 
     def deliver(self, deltas: list[OutputDelta]) -> None:
         """Adds to the next message; on the engine's thread."""
         self._deltas += deltas
 
     def fail(self, request_id: str, error: Exception) -> None:
-        """Tells that a request ended without an answer."""
-        self._post(Failed(request_id, _told(error)))
+        """Sends the error of a request without output."""
+        self._post(Failed(request_id, _for_server(error)))
 
     def on_step(self, report: StepReport) -> None:
-        """``Observer``: reports wait for the next message, but not longer than a snapshot."""
+        """``Observer``: reports are sent with the next message, at the latest with the next snapshot."""
         self._reports.append(report)
         if report.ended - self._snapshot_at >= SNAPSHOT_S:
             self._send()
 
     def on_request(self, report: RequestMetrics) -> None:
-        """``Observer``: reports of requests travel in their last deltas."""
+        """``Observer``: a request's last delta has its report."""
 
     def _submit(self, request: EngineRequest) -> None:
         try:
@@ -140,7 +146,7 @@ class Service:
 
 
 def snapshot(engine: Engine) -> EngineSnapshot:
-    """How an engine stands; on its thread."""
+    """The state of an engine; on its thread."""
     scheduler = engine.scheduler
     manager, counters = scheduler.manager, scheduler.manager.counters
     return EngineSnapshot(
@@ -163,7 +169,7 @@ def snapshot(engine: Engine) -> EngineSnapshot:
 
 
 class _Outbox:
-    """Where the results of one request go: every delta of a stream, else the last one alone, which has all."""
+    """Passes on the deltas of a stream, or the last delta of another request, which has the whole output."""
 
     def __init__(self, service: Service, request: EngineRequest) -> None:
         self._stream = request.stream
@@ -182,32 +188,25 @@ class _Outbox:
         self._service.fail(self._request_id, error)
 
 
-class _Tester:
-    """The outbox of the self-test."""
-
-    def __init__(self) -> None:
-        self._ended = threading.Event()
-        self._error: Exception | None = None
+class _SelfTest(Future[None]):
+    """The outbox of the self-test; done when its request has ended."""
 
     def give(self, deltas: list[OutputDelta]) -> None:
-        if deltas[-1].request is not None:
-            self._error = deltas[-1].error
-            self._ended.set()
+        last = deltas[-1]
+        if last.request is None:
+            return
+        if last.error is None:
+            self.set_result(None)
+        else:
+            self.set_exception(last.error)
 
     def fail(self, error: Exception) -> None:
-        self._error = error
-        self._ended.set()
-
-    def wait(self) -> None:
-        if not self._ended.wait(SELF_TEST_S):
-            raise WorkerError(f"The model made no token in {SELF_TEST_S:.0f} s.", hint="Use a smaller model.")
-        if self._error is not None:
-            raise _told(self._error)
+        self.set_exception(error)
 
 
-def _told(error: Exception) -> TwofoldError:
-    """An error as the server hears of it. Of one that nobody foresaw it hears the kind; the place goes to stderr,
-    without the message, which may quote what a caller wrote."""
+def _for_server(error: Exception) -> TwofoldError:
+    """The error for the server. The traceback of an unexpected one is printed without its message, which may quote a
+    request."""
     if isinstance(error, TwofoldError):
         return error
     kind = type(error).__name__
