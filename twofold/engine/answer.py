@@ -1,4 +1,4 @@
-"""One answer while it grows: its tokens become text, its text may stop it."""
+"""A completion in progress: detokenisation and stop strings."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from twofold.text.tokenizers.tokenizer import Tokenizer
 
 
 class SequenceCompletion:
-    """The answer of one sequence. Text leaves it in whole characters, and never a stop string or the start of one."""
+    """The completion of one sequence. Its text is sent in whole characters, never with a stop string or its start."""
 
     def __init__(
         self, request_id: str, index: int, sequence: Sequence, tokenizer: Tokenizer, params: SamplingParams
     ) -> None:
-        """``params`` are the caller's; the sequence may be asked for more."""
+        """``params`` are the caller's; those of the sequence may ask for more."""
         self.index = index
         self.sequence = sequence
         self.times: list[float] = []
@@ -44,11 +44,11 @@ class SequenceCompletion:
 
     @property
     def mean_logprob(self) -> float:
-        """Mean log-probability of its tokens, where the sequence was asked for them."""
+        """Mean log-probability of its tokens, if the sequence reports them."""
         return self._cumulative / max(1, len(self._tokens))
 
     def take(self, event: TokenEvent, now: float) -> OutputDelta:
-        """Adds the event's tokens, those up to a stop string, and gives what may leave."""
+        """Adds the event's tokens up to a stop string; the delta to send."""
         taken, text = 0, ""
         for token in event.tokens:
             taken += 1
@@ -68,11 +68,11 @@ class SequenceCompletion:
         )
 
     def abort(self) -> None:
-        """Ends it where it stands; text that was held back leaves."""
+        """Ends it as aborted, with the text that was withheld."""
         self._text.append(self._end("abort", None))
 
     def output(self) -> CompletionOutput:
-        """The answer so far."""
+        """The completion so far."""
         return CompletionOutput(
             self.index,
             "".join(self._text),
@@ -84,7 +84,7 @@ class SequenceCompletion:
         )
 
     def _push(self, token: int, *, ends: bool) -> str:
-        """Text that may leave after this token. No stop string is looked for in the first ``min_tokens`` tokens."""
+        """Text to send after this token. The first ``min_tokens`` tokens are not searched for stop strings."""
         self._tokens.append(token)
         if not self._params.detokenize or (ends and not self._params.include_stop_str_in_output):
             return ""
@@ -94,7 +94,7 @@ class SequenceCompletion:
         return self._stops.push(text)[0]
 
     def _end(self, finish: FinishReason, stop_token: int | None) -> str:
-        """Settles how it ended; the text that was held back."""
+        """Sets the finish reason; the text that was withheld."""
         self._finish = finish
         if stop_token is not None and stop_token in self._params.stop_tokens:
             self._stop_reason = stop_token
@@ -118,7 +118,7 @@ def token_text(token: int, tokenizer: Tokenizer) -> str:
 
 
 def readable(position: PositionLogprobs, tokenizer: Tokenizer) -> Logprobs:
-    """One position as callers see it: the chosen token first, then the most likely ones."""
+    """One position of the output: the chosen token first, then the most likely ones."""
 
     def entry(token: TokenLogprob) -> Logprob:
         return Logprob(token.logprob, token.rank, token_text(token.token, tokenizer))

@@ -38,35 +38,35 @@ class _Delivery:
     """Carries the deltas of a step from the engine's thread to event loops, which are woken once for all streams."""
 
     def __init__(self) -> None:
-        self._bags: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
+        self._batches: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
 
     def post(self, loop: asyncio.AbstractEventLoop, deliver: Callable[[], None]) -> None:
-        self._bags.setdefault(loop, []).append(deliver)
+        self._batches.setdefault(loop, []).append(deliver)
 
     def flush(self) -> None:
-        bags, self._bags = self._bags, {}
-        for loop, bag in bags.items():
+        batches, self._batches = self._batches, {}
+        for loop, batch in batches.items():
             if not loop.is_closed():
-                loop.call_soon_threadsafe(_deliver_all, bag)
+                loop.call_soon_threadsafe(_deliver_all, batch)
 
 
-def _deliver_all(bag: list[Callable[[], None]]) -> None:
-    for deliver in bag:
+def _deliver_all(batch: list[Callable[[], None]]) -> None:
+    for deliver in batch:
         deliver()
 
 
 class _StreamOutbox:
-    """The outbox of one request: its stream, by mail."""
+    """The outbox of one request: its stream, in the stream's event loop."""
 
-    def __init__(self, mailman: _Delivery, loop: asyncio.AbstractEventLoop, stream: OutputStream) -> None:
-        self._mailman, self._loop, self._stream = mailman, loop, stream
+    def __init__(self, delivery: _Delivery, loop: asyncio.AbstractEventLoop, stream: OutputStream) -> None:
+        self._delivery, self._loop, self._stream = delivery, loop, stream
 
     def give(self, deltas: list[OutputDelta]) -> None:
         for delta in deltas:
-            self._mailman.post(self._loop, partial(self._stream.push, delta))
+            self._delivery.post(self._loop, partial(self._stream.push, delta))
 
     def fail(self, error: Exception) -> None:
-        self._mailman.post(self._loop, partial(self._stream.break_off, error))
+        self._delivery.post(self._loop, partial(self._stream.break_off, error))
 
 
 class AsyncLLM(OpenModel):
@@ -91,8 +91,8 @@ class AsyncLLM(OpenModel):
 
     def _start(self, loaded: LoadedModel, clock: Clock) -> None:
         super()._start(loaded, clock)
-        self._mailman = _Delivery()
-        self._thread = EngineThread(self._engine, self._mailman.flush)
+        self._delivery = _Delivery()
+        self._thread = EngineThread(self._engine, self._delivery.flush)
         self._numbers = count()
 
     @property
@@ -188,7 +188,7 @@ class AsyncLLM(OpenModel):
             self._thread.call(lambda engine: engine.hold(request_id, hold=hold))
 
         stream = OutputStream(tell)
-        self._thread.submit(request, _StreamOutbox(self._mailman, asyncio.get_running_loop(), stream))
+        self._thread.submit(request, _StreamOutbox(self._delivery, asyncio.get_running_loop(), stream))
         finished = False
         try:
             while not finished:

@@ -1,10 +1,10 @@
-"""Beam search: the most likely answers, found by growing the best few at once.
+"""Beam search: the most likely completions.
 
-Every live beam is a sequence whose draws give candidates instead of a token. When all have reported, the best
-continuations over all beams live on: the first of a beam's own in its sequence, others in forks that share its blocks.
-A continuation that ends the text is an answer. Answers are ranked by log-probability / length^penalty (Wu et al. 2016,
-with the plain power of length). It stops when no live beam can still beat the worst of ``beam_width`` answers: a sum of
-log-probabilities only falls.
+Every live beam is a sequence whose steps give candidates instead of a sample. When all have reported, the best
+continuations over all beams survive: the first of each beam in its own sequence, others in forks that share its blocks.
+A continuation that ends the text is a completion. Completions are ranked by log-probability / length^penalty (Wu et al.
+2016, with the plain power of length). The search stops when no live beam can beat the worst of ``beam_width``
+completions: a sum of log-probabilities only falls.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from twofold.engine.request import ActiveRequest, EngineState
 from twofold.engine.scheduler.sequence import Sequence
 
 MakeBeam = Callable[[tuple[int, ...]], Sequence]
-"""A new sequence of the request's prompt and these tokens of answer."""
+"""A new sequence of the request's prompt and these completion tokens."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class _Continuation:
 
 
 class BeamSearch(ActiveRequest):
-    """The ``beam_width`` most likely answers to a prompt. Nothing leaves before they are found."""
+    """The ``beam_width`` most likely completions of a prompt. Nothing is sent before they are found."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class BeamSearch(ActiveRequest):
         *,
         longest: int,
     ) -> None:
-        """``longest`` is the most tokens that an answer can have: ``max_tokens``, or less where the context ends."""
+        """``longest`` is the most tokens of a completion: ``max_tokens``, or fewer if the context ends before."""
         first = make_beam(())
         super().__init__(request, engine, [first])
         self._params = params
@@ -110,14 +110,14 @@ class BeamSearch(ActiveRequest):
         return (tuple(self._times),)
 
     def _give_up(self, reason: FinishReason) -> None:
-        """Live beams become answers as they stand."""
+        """Turns live beams into completions as they are."""
         for beam in self._live.values():
             self._answer(beam.tokens, beam.logprob, reason)
             self._cancel(beam.sequence)
         self._live = {}
 
     def _advance(self) -> None:
-        """One round: the best continuations live on, those that end the text are answers."""
+        """One round: the best continuations survive, those that end the text are completions."""
         width = self._params.beam_width
         survivors: list[_Continuation] = []
         for continuation in self._ranked()[: 2 * width]:
@@ -141,7 +141,7 @@ class BeamSearch(ActiveRequest):
         return sorted(everything, key=lambda c: -c.logprob)
 
     def _settled(self, survivors: list[_Continuation]) -> bool:
-        """Whether no survivor can become better than the worst of enough answers."""
+        """Whether there are enough completions, and no survivor can beat the worst."""
         if len(self._answers) < self._params.beam_width or not survivors:
             return not survivors
         best = survivors[0]
@@ -149,7 +149,7 @@ class BeamSearch(ActiveRequest):
         return max(self._score(best.logprob, length) for length in lengths) <= self._answers[-1].score
 
     def _grow(self, survivors: list[_Continuation]) -> None:
-        """Cancels the beams that end here, before others are forked into their places, and extends the rest."""
+        """Cancels the other beams first, so that forks find free slots; then forks and extends the survivors."""
         surviving = {continuation.beam.sequence.sequence_id for continuation in survivors}
         for beam in self._live.values():
             if beam.sequence.sequence_id not in surviving:

@@ -1,8 +1,7 @@
 """The engine: requests over one model, and one step of the loop.
 
     plan    = scheduler.plan(now)
-    outcome = run_step(runner, plan, meanwhile) meanwhile: the last step's tokens become text and are sent, and rows of
-                                                the next step are planned
+    outcome = run_step(runner, plan, overlap)   overlap: delivers the last step's outputs, and plans rows of the next
     events  = scheduler.commit(plan, outcome, now)
 
 A request that asks for structured output waits here until its grammar is compiled; then its sequences are queued.
@@ -38,7 +37,7 @@ from twofold.text.tokenizers.tokenizer import Tokenizer
 
 
 class StepReporter:
-    """Counts steps and knows when the last one ended."""
+    """Reports steps and requests to observers; counts steps."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.observers: list[Observer] = []
@@ -48,7 +47,7 @@ class StepReporter:
         self._ended: float | None = None
 
     def plan(self, plan: StepPlan) -> None:
-        """Hands a step on that is about to run."""
+        """Passes a step that is about to run to the listeners."""
         for listener in self.plan_listeners:
             listener(plan)
 
@@ -66,7 +65,7 @@ class StepReporter:
             observer.on_step(report)
 
     def idle(self) -> None:
-        """Nothing was left to do: the time until the next step is nobody's."""
+        """No work is left: the time until the next step is not the engine's."""
         self._ended = None
 
     def request(self, report: RequestMetrics) -> None:
@@ -215,19 +214,19 @@ class Engine:
         return self._scheduler
 
     def observe(self, observer: Observer) -> None:
-        """Tells ``observer``, beside those that listen already, of every step and every request from now on."""
+        """Adds an observer, which gets the report of every step and every request from now on."""
         self._reporter.observers.append(observer)
 
     def watch_plans(self, listener: Callable[[StepPlan], None]) -> None:
-        """From now on ``listener`` gets each step before it runs."""
+        """Adds a listener, which gets each step before it runs."""
         self._reporter.plan_listeners.append(listener)
 
     def deliver_to(self, outlet: Outlet) -> None:
-        """From now on ``outlet`` gets deltas at the moment they are made, and ``step`` returns nothing."""
+        """Delivers deltas to ``outlet`` as soon as they are made; ``step`` returns nothing from now on."""
         self._outlet = outlet
 
     def wake_with(self, wake: Callable[[], None]) -> None:
-        """From now on ``wake`` is called, on any thread, when a request need not wait for its grammar any more."""
+        """Calls ``wake``, on any thread, when the grammar of a request is ready or has failed."""
         self._wake = wake
 
     # -- requests -----------------------------------------------------------------------------------------------------
@@ -309,9 +308,9 @@ class Engine:
         self._idle = not plan
         if plan:
             overlaps = self._overlap and (self._arrived or plan.decode_rows)
-            meanwhile = partial(self._meanwhile, plan, left) if overlaps else None
+            overlap = partial(self._overlapped, plan, left) if overlaps else None
             self._reporter.plan(plan)
-            outcome = self._run(plan, meanwhile)
+            outcome = self._run(plan, overlap)
             ended = self._clock.now()
             self._arrive(self._steer(self._scheduler.commit(plan, outcome, ended), ended, left), ended)
             self._reporter.step(plan, outcome, now, ended)
@@ -322,7 +321,7 @@ class Engine:
         return left
 
     def hold(self, request_id: str, *, hold: bool) -> None:
-        """Lets a request rest, or go on. A resting one computes nothing and holds no block and no place."""
+        """Pauses a request, or resumes it. A paused one computes nothing and holds no block and no slot."""
         request = self._requests.get(request_id)
         if request is not None:
             change = self._scheduler.hold if hold else self._scheduler.resume
@@ -330,7 +329,7 @@ class Engine:
                 change(sequence.sequence_id, self._clock.now())
 
     def expire(self) -> None:
-        """Ends what has a time limit that is reached, such as cache pins, while no step does."""
+        """Ends sequences and cache pins whose time is up; called when no step runs."""
         now = self._clock.now()
         self._arrive(self._scheduler.expire(now), now)
 
@@ -347,9 +346,9 @@ class Engine:
         """Ends the compiler of grammars."""
         self._grammars.close()
 
-    def _run(self, plan: StepPlan, meanwhile: Callable[[], None] | None) -> StepOutcome:
+    def _run(self, plan: StepPlan, overlap: Callable[[], None] | None) -> StepOutcome:
         try:
-            return run_step(self._runner, plan, meanwhile)
+            return run_step(self._runner, plan, overlap)
         except BaseException:
             for request_id in [each for each in self._requests if each not in self._compiling]:
                 self.abort(request_id)
@@ -363,7 +362,7 @@ class Engine:
         return self._grammars.submit(params.structured_outputs, request.options.tenant)
 
     def _ready(self, waiting: _Compiling) -> None:
-        """A grammar was compiled, or could not be; on any thread."""
+        """Called on any thread when a grammar was compiled or has failed."""
         waiting.ended = self._clock.now()
         self._compiled.append(waiting)
         if self._wake is not None:
@@ -376,7 +375,7 @@ class Engine:
             waiting = self._compiled.popleft()
             active, request_id = waiting.active, waiting.active.request_id
             if self._compiling.get(request_id) is not waiting:
-                continue  # it was aborted meanwhile
+                continue  # it was aborted
             del self._compiling[request_id]
             try:
                 self._inputs.constrain(active, waiting.grammar.result())
@@ -384,12 +383,12 @@ class Engine:
                 active.enter()
             except Exception as error:
                 del self._requests[request_id]
-                told = error if isinstance(error, TwofoldError) else WorkerError(f"The grammar failed: {error!r}.")
-                refused.append(OutputDelta(request_id, 0, "", (), None, "abort", error=told))
+                reason = error if isinstance(error, TwofoldError) else WorkerError(f"The grammar failed: {error!r}.")
+                refused.append(OutputDelta(request_id, 0, "", (), None, "abort", error=reason))
         return refused
 
     def _steer(self, events: list[TokenEvent], now: float, left: list[OutputDelta]) -> list[TokenEvent]:
-        """Lets beam searches choose at once, or they would miss the next step; the other events."""
+        """Delivers candidates to beam searches at once, so that they join the next step; returns the other events."""
         for event in events:
             request = self._state.owners.get(event.sequence_id) if event.candidates else None
             if request is not None:
@@ -400,13 +399,13 @@ class Engine:
         if events:
             self._arrived.append((now, events))
 
-    def _meanwhile(self, plan: StepPlan, left: list[OutputDelta]) -> None:
-        """While a step is computed: what the step before gave leaves, and the next one is planned as far as it can."""
+    def _overlapped(self, plan: StepPlan, left: list[OutputDelta]) -> None:
+        """While ``plan`` is computed: delivers the results of the step before, and plans rows of the next one."""
         self._leave(left)
         self._scheduler.plan_ahead(plan)
 
     def _leave(self, left: list[OutputDelta]) -> None:
-        """Turns what arrived into what callers get: through the outlet, or appended to ``left``."""
+        """Delivers the events that have arrived: to the outlet, or appended to ``left``."""
         arrived, self._arrived = self._arrived, []
         deltas: list[OutputDelta] = []
         for now, events in arrived:
@@ -431,7 +430,7 @@ class Engine:
         return [*deltas[:-1], replace(deltas[-1], request=whole)]
 
     def _settle(self, request: ActiveRequest) -> None:
-        """Gives a request what arrived for it and has not left yet."""
+        """Applies events of a request that have not been delivered."""
         mine = {sequence.sequence_id for sequence in request.sequences}
         arrived, self._arrived = self._arrived, []
         for now, events in arrived:

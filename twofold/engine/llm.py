@@ -25,7 +25,7 @@ from twofold.text.tokenizers.tokenizer import Tokenizer
 
 
 class OpenModel:
-    """A loaded model and an engine over it. Whoever makes one calls ``_start``, once."""
+    """A loaded model and an engine over it: the base of ``LLM`` and ``AsyncLLM``. Constructors call ``_start``."""
 
     @classmethod
     def from_loaded(cls, loaded: LoadedModel, clock: Clock | None = None) -> Self:
@@ -185,7 +185,7 @@ class LLM(OpenModel):
         given: list[TextOrTokens] = []
         for chat in chats:
             ids = self.get_tokenizer().apply_chat_template(
-                chat,  # type: ignore[arg-type] # one conversation and several are told apart above, at run time
+                chat,  # type: ignore[arg-type] # checked above, at run time
                 add_generation_prompt=add_generation_prompt,
                 tools=tools,
                 chat_template_kwargs=chat_template_kwargs,

@@ -37,7 +37,7 @@ class LoadedModel:
     spec: ModelSpec
     config: EngineConfig
     load_s: float = 0.0
-    lessons: tuple[StepSample, ...] = ()
+    samples: tuple[StepSample, ...] = ()
     sampling: SamplingDefaults = NONE
 
     @property
@@ -81,9 +81,9 @@ def load_model(
         config = resolve(options, spec, max(0, backend.free_memory() - file.nbytes))
         runner = backend.load(file, spec, weights, runner_sizes(config))
         sampling = SamplingDefaults.of_model(path, file.model.values)
-    lessons = () if cache is None else read_step_samples(path, backend, cache)
+    samples = () if cache is None else read_step_samples(path, backend, cache)
     load_s = time.perf_counter() - start - runner.compile_s
-    return LoadedModel(runner, tokenizer, spec, config, load_s, lessons, sampling)
+    return LoadedModel(runner, tokenizer, spec, config, load_s, samples, sampling)
 
 
 def _other_tokenizer(path: Path, cache: Path | None, chat_template: str | None, spec: ModelSpec) -> Tokenizer:
@@ -108,7 +108,7 @@ def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
     )
     return Engine(
         runner,
-        _scheduler(config, limits, loaded.lessons),
+        _scheduler(config, limits, loaded.samples),
         loaded.tokenizer,
         clock,
         vocab_size=runner.vocab_size,
@@ -119,8 +119,8 @@ def assemble(loaded: LoadedModel, clock: Clock) -> Engine:
     )
 
 
-def _scheduler(config: EngineConfig, limits: StepLimits, lessons: Sequence[StepSample]) -> Scheduler:
-    step_time = StepTimeModel(lessons)
+def _scheduler(config: EngineConfig, limits: StepLimits, samples: Sequence[StepSample]) -> Scheduler:
+    step_time = StepTimeModel(samples)
     budget: Budget = FixedBudget(limits.rows)
     if config.token_budget == "live":
         budget = LiveBudget(step_time, config.tpot_target_s, config.itl_limit_s)

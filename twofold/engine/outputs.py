@@ -1,4 +1,4 @@
-"""What a caller gets back, shaped as vLLM's offline API shapes it."""
+"""The outputs of requests, in the shape of vLLM's offline API."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Logprob:
 
 
 Logprobs = dict[int, Logprob]
-"""One position: the token that stands there, and the most likely ones, by token id."""
+"""One position: its token and the most likely ones, by token id."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionOutput:
-    """One answer. ``stop_reason`` is the stop string or token id that ended it, None for end of sequence or length.
+    """One completion. ``stop_reason`` is the stop string or token id that ended it, None for end of sequence or length.
 
-    ``token_ids`` holds every drawn token, also those whose text a stop string cut off.
+    ``token_ids`` holds every sampled token, also those whose text a stop string cut off.
     """
 
     index: int
@@ -40,7 +40,7 @@ class CompletionOutput:
 
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
-    """A request with its answers. ``prompt`` is None when token ids were given.
+    """A request with its completions. ``prompt`` is None if token ids were given.
 
     ``prompt_logprobs`` has an entry for each prompt token; the first is None, for nothing comes before it.
     ``embedding`` is the vector of a request for one.
@@ -69,9 +69,9 @@ class RequestOutput:
 
 @dataclass(frozen=True, slots=True)
 class OutputDelta:
-    """What one step added to one answer. ``request`` is the whole, in the last delta of a request.
+    """What one step added to one completion. ``request`` is the whole output, in the last delta of a request.
 
-    ``error`` says why a request ended as aborted although nobody asked for that.
+    ``error`` is why the engine aborted a request by itself.
     """
 
     request_id: str

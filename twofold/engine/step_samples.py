@@ -37,20 +37,20 @@ def read_step_samples(path: Path, backend: Backend, cache: Path) -> tuple[StepSa
         document = json.loads(_file(path, backend, cache).read_text("utf-8"))
         if (document["version"], document["cpu"]) != (VERSION, backend.device):
             return ()
-        return tuple(_lesson(*entry) for entry in document["steps"][:MOST])
+        return tuple(_sample(*entry) for entry in document["steps"][:MOST])
     except (OSError, ValueError, TypeError, KeyError):
         return ()
 
 
-def write_step_samples(lessons: Iterable[StepSample], path: Path, backend: Backend, cache: Path) -> None:
+def write_step_samples(samples: Iterable[StepSample], path: Path, backend: Backend, cache: Path) -> None:
     """Writes the file whole or not at all; a folder that cannot be written keeps nothing."""
     file = _file(path, backend, cache)
-    steps = [[*shape, seconds] for shape, seconds in lessons]
+    steps = [[*shape, seconds] for shape, seconds in samples]
     with contextlib.suppress(OSError):
         write_whole(file, json.dumps({"version": VERSION, "cpu": backend.device, "steps": steps}).encode())
 
 
-def _lesson(rows: int, logit_rows: int, attended: int, read: int, seconds: float) -> StepSample:
+def _sample(rows: int, logit_rows: int, attended: int, read: int, seconds: float) -> StepSample:
     return StepShape(int(rows), int(logit_rows), int(attended), int(read)), float(seconds)
 
 

@@ -13,9 +13,9 @@ from twofold.engine.kv.tree import PrefixTree
 
 
 class BlockTableAllocator:
-    """The open block_tables over these pools; ``moves`` are those asked for, in order.
+    """The open block tables over these pools; ``moves`` are the recorded moves, in order.
 
-    Law: of the blocks that it published a holding has the last one, so that its place in the tree cannot go.
+    Law: a holding has the last block that it published, so that its path stays in the tree.
     """
 
     def __init__(
@@ -30,33 +30,33 @@ class BlockTableAllocator:
         self.moves: list[BlockMove] = []
 
     def begin(self, salt: str) -> BlockTables:
-        """A holding of nothing."""
+        """Empty block tables."""
         holding = BlockTables(salt, len(self._pools))
         self.open.add(holding)
         return holding
 
     def end(self, holding: BlockTables) -> None:
-        """Gives everything back, last block first."""
+        """Releases everything, the last block first."""
         self.open.remove(holding)
         for group, pool in enumerate(self._pools):
             pool.release(reversed(holding.own(group)))
         holding.tables, holding.tip = tuple(array("i") for _ in self._pools), None
 
     def measure(self, holding: BlockTables) -> None:
-        """Works out until when nothing has to be done for a holding."""
+        """Computes until when nothing has to be done for a holding."""
         holding.room = len(holding.tables[0]) * self._block_size
         holding.slides = min(r.passes(first) for r, first in zip(self._reaches, holding.first, strict=True))
         holding.due = (holding.published + 1) * self._block_size if self._caching else NEVER
 
     def needed(self, group: int, holding: BlockTables, start: int, end: int) -> int:
-        """New blocks for rows ``start`` … ``end`` − 1, less those that go back at ``start`` and are free for others."""
+        """New blocks for rows ``start`` … ``end`` − 1, less those that are released at ``start`` and become free."""
         pool, table = self._pools[group], holding.tables[group]
         passed = table[holding.first[group] : self._reaches[group].first(start, holding.published)]
         back = sum(pool.references(block) == 1 and not pool.pins(block) for block in passed)
         return max(0, blocks_for(end, self._block_size) - len(table) - back)
 
     def slide(self, holding: BlockTables, start: int) -> None:
-        """Gives back the blocks that no row from ``start`` on reads."""
+        """Releases the blocks that no row from ``start`` on reads."""
         for group, pool in enumerate(self._pools):
             old, new = holding.first[group], self._reaches[group].first(start, holding.published)
             if new > old:
@@ -64,19 +64,19 @@ class BlockTableAllocator:
                 holding.first[group] = new
 
     def extend(self, holding: BlockTables, end: int) -> None:
-        """Takes blocks until ``end`` positions have one; the caller has seen that there are enough."""
+        """Takes blocks until ``end`` positions have one; the caller has checked that there are enough."""
         for group, table in enumerate(holding.tables):
             table.extend(self.take(group, blocks_for(end, self._block_size) - len(table)))
 
     def take(self, group: int, count: int) -> array[int]:
-        """``count`` blocks, evicting what is idle; the caller has seen that there are enough."""
+        """``count`` blocks, evicting idle ones; the caller has checked that there are enough."""
         pool = self._pools[group]
         while pool.free < count:
             self._tree.evict(group)
         return pool.take(max(count, 0))
 
     def share(self, holding: BlockTables, group: int, blocks: array[int], first: int) -> None:
-        """Makes kept or held ``blocks`` a holding's first ones; those before ``first`` it does not hold."""
+        """Makes kept or held ``blocks`` the first ones of a holding, which does not hold those before ``first``."""
         blocks[:first] = array("i", bytes(blocks.itemsize * min(first, len(blocks))))
         holding.first[group] = first
         holding.tables[group].extend(blocks)
@@ -85,7 +85,7 @@ class BlockTableAllocator:
     def restore(
         self, holding: BlockTables, firsts: Sequence[int], found: Sequence[array[int]], slots: Sequence[array[int]]
     ) -> None:
-        """Brings blocks back from their ``slots``, except those that were ``found`` in the tree, which are shared."""
+        """Moves blocks in from their ``slots``; those that were ``found`` in the tree are shared instead."""
         for group, blocks in enumerate(found):
             first, count = firsts[group], len(slots[group])
             wanted = blocks[first : first + count]
@@ -113,7 +113,7 @@ class BlockTableAllocator:
                 self.move(MoveKind.COPY, group, [source], target)
 
     def offer(self, holding: BlockTables, at: int, whole: int) -> list[array[int]]:
-        """What a holding has for blocks ``at`` … ``whole`` − 1 of a path, ABSENT where a window passed one."""
+        """A holding's blocks ``at`` … ``whole`` − 1 of a path, ABSENT for those that a window has passed."""
         offered = []
         for group, table in enumerate(holding.tables):
             passed = min(max(holding.first[group] - at, 0), whole - at)
@@ -121,7 +121,7 @@ class BlockTableAllocator:
         return offered
 
     def adopt(self, holding: BlockTables, at: int, blocks: Sequence[array[int]]) -> None:
-        """Puts the tree's blocks from number ``at`` on in the place of a holding's own."""
+        """Replaces a holding's blocks from number ``at`` on by the tree's."""
         for group, (pool, theirs) in enumerate(zip(self._pools, blocks, strict=True)):
             table = holding.tables[group]
             first = max(at, holding.first[group])
@@ -137,6 +137,6 @@ class BlockTableAllocator:
                 holding.sent[group] = min(holding.sent[group], first)
 
     def move(self, kind: MoveKind, group: int, sources: Iterable[int], targets: Iterable[int]) -> None:
-        """Asks for contents to be moved."""
+        """Records moves of contents."""
         pairs = zip(sources, targets, strict=True)
         self.moves.extend(BlockMove(kind, group, source, target) for source, target in pairs)

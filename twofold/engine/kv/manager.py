@@ -1,17 +1,17 @@
-"""Which blocks each sequence has, which texts can be found again, and what has to move. Pure bookkeeping.
+"""Which blocks each sequence has, which prefixes are cached, and which blocks must move. Pure bookkeeping.
 
-A sequence's life: ``open`` finds its longest cached beginning, ``grow`` takes blocks for the rows of the next step,
-``publish`` makes computed blocks findable, ``close`` gives everything back. ``fork`` shares a sequence's blocks with
-another, ``swap_out`` and ``swap_in`` carry it through host memory, ``pin`` protects a beginning for a while.
+``open`` finds a sequence's longest cached prefix, ``grow`` takes blocks for the rows of the next step, ``publish`` adds
+computed blocks to the prefix tree, ``close`` releases everything. ``fork`` shares a sequence's blocks with another,
+``swap_out`` and ``swap_in`` move it to host memory and back, ``pin`` protects a prefix for a while.
 
-Contents follow by block moves. Each is asked for at the moment when its blocks change hands, and all are done in that
-order before the rows of the next step. So a block may be given on at once: what leaves it stands in the list before
-what enters it, and rows come last.
+Contents follow by block moves. A move is recorded when its blocks change owners, and all moves are done in that order
+before the rows of the next step. So a block may be reused at once: the move out of it precedes the move into it, and
+rows come last.
 
 Laws: those of ``pool`` (free + cached + held = all, for each group), ``tree`` and ``pins``, and for every holding:
     1. It holds its tables' blocks from ``first`` on; of the widest group without a window, all.
     2. Of its first ``published`` blocks it holds none but the tree's own.
-    3. A full block is never written again. Only the block behind the last full one is, and nobody shares it.
+    3. A full block is never written again. Only the block behind the last full one is, and it is not shared.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["BlockManager", "BlockTables", "CacheCounters", "GroupSize", "Swapped
 
 @dataclass(frozen=True, slots=True)
 class GroupSize:
-    """Layers that see ``window`` positions, None for all: their blocks, and their places in host memory."""
+    """Layers that see ``window`` positions, None for all: their blocks, and their slots in host memory."""
 
     window: int | None
     blocks: int
@@ -47,7 +47,7 @@ class BlockManager:
     """The blocks of a model's KV groups, the widest first; only that one may be without a window.
 
     ``pinned_share`` of each group's blocks may be pinned. Attention reads positions in pieces of ``chunk``. Every call
-    that is told the time first ends the pins whose time is up.
+    with a time first ends the pins that have expired.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class BlockManager:
 
     @property
     def free(self) -> tuple[int, ...]:
-        """Blocks of each group that nobody has."""
+        """Free blocks of each group."""
         return tuple(pool.free for pool in self._pools)
 
     @property

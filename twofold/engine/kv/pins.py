@@ -5,7 +5,7 @@ place in the tree. Several pins may lie on one path; a block is protected while 
 
 Laws:
     1. At most ``share`` of each pool's blocks are pinned.
-    2. Every live pin stands once in the heap, at or before the time when it ends.
+    2. Every live pin is in the heap once, at or before the time when it ends.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ class PinBoard:
         """Asserts the laws, and that the pools count the pins that there are."""
         standing = [pin for _, _, pin in self._heap]
         assert {pin.key: pin for pin in standing} == self._pins, "a pin is lost"
-        assert len(standing) == len(self._pins), "a pin stands twice"
-        assert all(time <= pin.expires for time, _, pin in self._heap), "a pin stands behind its end"
+        assert len(standing) == len(self._pins), "a pin is in the heap twice"
+        assert all(time <= pin.expires for time, _, pin in self._heap), "a pin is in the heap after its end"
         for group, (pool, most) in enumerate(zip(self._pools, self._most, strict=True)):
             assert pool.pinned <= most, f"{pool.pinned} blocks are pinned and at most {most} may be"
             counts = [0] * pool.blocks

@@ -1,14 +1,14 @@
 """Who owns which KV block. Pure bookkeeping: the arrays belong to the model.
 
 A block is in one of three states:
-    free      nobody has it
-    held      one or more holders have it, whether or not the prefix tree keeps it too
-    cached    only the tree keeps it: idle, so that it may go when blocks are short, or pinned
+    free      without an owner
+    held      one or more sequences hold it, whether or not the prefix tree keeps it, too
+    cached    only the tree keeps it: idle, so that it may be evicted, or pinned
 
 Laws, held after every call:
     1. A held block's reference count is the number of its holders; the count of other blocks is 0.
     2. free + cached + held = all.
-    3. A block is idle exactly when it is kept, not held and not pinned. Idle blocks stand in order of their last use.
+    3. A block is idle exactly when it is kept, not held and not pinned. Idle blocks are in the order of their last use.
     4. Only what is held or kept can be retained; only what is kept can be pinned.
 """
 
@@ -105,13 +105,13 @@ class BlockPool:
                 self._settle(block)
 
     def keep(self, block: int) -> None:
-        """Marks a held block: once nobody holds it, it is idle instead of free."""
+        """Marks a held block: after its last release it is idle instead of free."""
         self._held_count(block)
         assert not self._kept[block], f"block {block} is kept already"
         self._kept[block] = 1
 
     def forget(self, block: int) -> None:
-        """Takes the mark from a kept block without pins; it is free unless held."""
+        """Removes the mark of a kept block without pins; it is free unless held."""
         assert self._kept[block], f"block {block} is not kept"
         assert not self._pins[block], f"block {block} is pinned and cannot be forgotten"
         self._kept[block] = 0
@@ -181,7 +181,7 @@ class BlockPool:
         return {block: rank for rank, block in enumerate(self._idle)}
 
     def _settle(self, block: int) -> None:
-        """Puts a block that lost its last holder or pin where it belongs."""
+        """Makes a block without holders or pins free or idle."""
         if not self._kept[block]:
             self._free.append(block)
         elif not self._pins[block]:

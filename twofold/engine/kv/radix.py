@@ -1,9 +1,9 @@
-"""A radix tree over whole blocks of tokens: its nodes, and how a text is followed through them.
+"""A radix tree over whole blocks of tokens: its nodes, and the search for the longest cached prefix of a text.
 
-An edge is a run of whole blocks. It is compared in one piece, and where it differs the place is found by bisection, so
-following a prompt costs by the edges it crosses, not by its tokens. Children are found by the bytes of their first
-block; they also stand sorted, since of all strings the one that shares the longest beginning with a given one is a
-neighbour of its place in the order. So a node may have any number of children.
+An edge is a run of whole blocks. It is compared in one piece, and a difference is found by bisection, so the cost of a
+search is in the edges that it crosses, not in tokens. Children are found by the bytes of their first block. They are
+sorted, too: the string with the longest common prefix is a neighbour in the order. So a node may have any number of
+children.
 
 Laws:
     1. A node's key is the tokens of its run, and it has one block number for each block of the run and KV group.
@@ -21,7 +21,7 @@ from typing import Final
 
 TOKEN_BYTES: Final = array("i").itemsize
 ABSENT: Final = -1
-"""Stands for the block of a window's group that is no longer kept."""
+"""In place of a block of a window's group that is no longer kept."""
 
 
 class RadixNode:
@@ -51,13 +51,13 @@ class RadixNode:
         insort(self.order, name)
 
     def detach(self, name: bytes) -> None:
-        """Takes a child away. It still knows its parent, for who comes back through it to blocks before it."""
+        """Removes a child. It keeps its parent, through which its holders reach the blocks before it."""
         del self.children[name]
         del self.order[bisect_left(self.order, name)]
 
 
 class Root(RadixNode):
-    """Where all prompts of one salt begin."""
+    """The root of all prompts of one salt."""
 
     __slots__ = ("salt",)
 

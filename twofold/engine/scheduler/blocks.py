@@ -1,5 +1,5 @@
-"""The blocks of sequences: how they start with what is shared or cached, grow, are published, and go back; whether they
-will last; and which sequence is preempted when they run out.
+"""The blocks of sequences: sharing, growth, publication and release; whether they will last; and which sequence is
+preempted when they run out.
 
 ``SequenceBlocks`` is the only place of the scheduler that changes what the block manager holds.
 """
@@ -22,7 +22,7 @@ from twofold.engine.scheduler.sequence import Sequence, SequenceState
 from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 
 HORIZON: Final = 128
-"""Tokens that are looked ahead."""
+"""Most future tokens of a sequence that admission plans for."""
 MIN_AHEAD: Final = 16
 SHARE_DECAY: Final = 0.05
 BLOCK_SECONDS: Final = 5e-4
@@ -41,15 +41,15 @@ class SequenceBlocks:
         self._pins: dict[int, tuple[CachePin, ...]] = {}
 
     def shareable(self, sequence: Sequence) -> int:
-        """How many tokens of a waiting sequence are expected to need no new blocks of their own."""
+        """How many tokens of a waiting sequence are expected to need no new blocks."""
         if self._can_share(sequence):
             return sequence.prompt_length - 1
         found = self._manager.matched(sequence.tokens, sequence.options.cache_salt)
         return min(found, sequence.max_cached)
 
     def start(self, sequence: Sequence, now: float) -> bool:
-        """Makes a waiting or swapped sequence run, with all that can be shared of its tokens or comes back from the
-        host; False, and nothing changed, if there are too few blocks."""
+        """Makes a waiting or swapped sequence run, with shared blocks or those from the host; False, with nothing
+        changed, if there are too few blocks."""
         if sequence.state is SequenceState.SWAPPED:
             return self._swap_in(sequence, now)
         if not self._share(sequence, now):
@@ -70,12 +70,12 @@ class SequenceBlocks:
         return True
 
     def grow(self, sequence: Sequence, rows: int, now: float) -> bool:
-        """Blocks for its next ``rows`` rows; False, and nothing changed, if there are too few."""
+        """Takes blocks for its next ``rows`` rows; False, with nothing changed, if there are too few."""
         assert sequence.holding is not None, "only a running sequence grows"
         return self._manager.grow(sequence.holding, sequence.computed, sequence.computed + rows, now)
 
     def publish(self, sequence: Sequence, now: float) -> None:
-        """Makes what is computed findable, and pins what shall stay; to be called when ``computed`` moved."""
+        """Publishes computed blocks and sets requested pins; to be called after ``computed`` moved."""
         holding, computed = sequence.holding, sequence.computed
         assert holding is not None, "only a running sequence computes"
         if computed >= holding.due:
@@ -84,12 +84,12 @@ class SequenceBlocks:
             self._pin(sequence, holding, now)
 
     def preempt(self, sequence: Sequence, now: float) -> None:
-        """Gives the blocks of a running sequence back; it will compute its tokens again."""
+        """Releases the blocks of a running sequence; it will compute its tokens again."""
         self._close(sequence, now)
         sequence.preempt()
 
     def swap_out(self, sequence: Sequence) -> bool:
-        """Moves a running sequence's blocks to the host; False, and nothing changed, if there is no room."""
+        """Moves a running sequence's blocks to the host; False, with nothing changed, if there is no room."""
         assert sequence.holding is not None, "only a running sequence has blocks to swap"
         swapped = self._manager.swap_out(sequence.holding)
         if swapped is None:
@@ -99,7 +99,7 @@ class SequenceBlocks:
         return True
 
     def release(self, sequence: Sequence, now: float) -> None:
-        """Gives back all that a sequence has, here or on the host."""
+        """Releases all blocks of a sequence, in the cache or on the host."""
         if sequence.holding is not None:
             self._close(sequence, now)
         if sequence.swapped is not None:
@@ -107,7 +107,7 @@ class SequenceBlocks:
             sequence.swapped = None
 
     def _can_share(self, sequence: Sequence) -> bool:
-        """Whether its parent's blocks hold all of the prompt but the last row, and that row is all it misses."""
+        """Whether its parent's blocks hold all of the prompt but the last row, which it computes itself."""
         parent, computed = sequence.parent, sequence.prompt_length - 1
         return (
             parent is not None
@@ -152,7 +152,7 @@ class SequenceBlocks:
             self._pins.pop(sequence.sequence_id, None)
 
     def _has_all(self, holding: BlockTables, computed: int) -> bool:
-        """Whether no window has passed what a row at ``computed`` reads: its sequence may have gone on since."""
+        """Whether it still has all blocks that a row at ``computed`` reads: windows may have passed some."""
         return computed >= 1 and all(map(le, holding.first, (reach.first(computed) for reach in self._reaches)))
 
     def _close(self, sequence: Sequence, now: float) -> None:
@@ -163,12 +163,12 @@ class SequenceBlocks:
 
 
 class LookAhead:
-    """Whether blocks will last: a sequence that is admitted must not make those that run thrash.
+    """Whether blocks will last: an admitted sequence must not cause preemptions again and again.
 
-    A sequence is admitted when the blocks that can be had cover its tokens, and what it and all running sequences will
-    come to need over the next tokens: what they are expected to generate, by the share of their limits that earlier
-    ones used, and at most a horizon. Alone it is admitted as soon as its tokens and one more fit. A window's blocks go
-    back while a sequence advances: in such a group it never holds more than the window and one step.
+    A sequence is admitted if the obtainable blocks cover its tokens and the growth of all running sequences: the tokens
+    that they are expected to generate, by the share of their limits that earlier ones used, up to HORIZON. Alone it is
+    admitted as soon as its tokens and one more fit. In a group with a window a sequence never holds more than the
+    window and one step.
 
     ``reaches`` are the attention windows of the KV groups; ``rows`` is the most that a step computes. ``share`` is how
     much of their limits completions have used of late.
@@ -182,14 +182,14 @@ class LookAhead:
         self._most = [sys.maxsize if reach.window is None else reach.most() + step for reach in reaches]
 
     def learn(self, sequence: Sequence) -> None:
-        """How much of its limit a sequence used that came to its end."""
+        """Learns how much of its limit a sequence used that ended."""
         if sequence.draws:
             used = sequence.generated / (sequence.limit - sequence.prompt_length)
             self.share += SHARE_DECAY * (used - self.share)
 
     def lasts(self, sequence: Sequence, others: Collection[Sequence], found: int = 0) -> bool:
-        """Whether blocks last when ``sequence`` runs beside ``others``; if it has none yet, its first ``found`` tokens
-        are taken to need no new ones."""
+        """Whether blocks last if ``sequence`` runs beside ``others``. Without blocks so far, its first ``found`` tokens
+        need no new ones."""
         free = self._manager.obtainable()
         free = _minus(free, self._needed(sequence, self._expected(sequence, alone=not others), found))
         for other in others:
@@ -201,11 +201,11 @@ class LookAhead:
         return min(free) >= 0
 
     def refuse(self, sequence: Sequence) -> None:
-        """It did not fit as things are."""
+        """Notes that the sequence did not fit."""
         self._refused = sequence.sequence_id, self._manager.obtainable()
 
     def is_hopeless(self, sequence: Sequence) -> bool:
-        """Whether no block came free since this sequence was refused: a look that costs nothing."""
+        """Whether no block has become free since this sequence was refused; costs nothing."""
         if self._refused is None or self._refused[0] != sequence.sequence_id:
             return False
         before, free = self._refused[1], self._manager.obtainable()
@@ -213,7 +213,7 @@ class LookAhead:
         return all(map(le, free, before))
 
     def _expected(self, sequence: Sequence, *, alone: bool) -> int:
-        """Positions that it will come to need, as far as we look."""
+        """Positions that the sequence is expected to need."""
         if alone:
             return min(sequence.known + 1, sequence.positions_needed)
         answer = self.share * (sequence.limit - sequence.prompt_length)
@@ -242,7 +242,7 @@ class LookAheadAdmission:
         self._look_ahead = look_ahead
 
     def start(self, sequence: Sequence, running: Collection[Sequence], now: float) -> bool:
-        """Gives the sequence its blocks beside those that run; False, and nothing changed, if they would not last."""
+        """Gives the sequence its blocks; False, with nothing changed, if blocks would not last beside ``running``."""
         if running and self._look_ahead.is_hopeless(sequence):
             return False
         if not self._take_blocks(sequence, running, now):
@@ -251,7 +251,7 @@ class LookAheadAdmission:
         return True
 
     def _take_blocks(self, sequence: Sequence, running: Collection[Sequence], now: float) -> bool:
-        """Looks ahead before, and after, when it is known what cached blocks it took."""
+        """Looks ahead before, and again after, when the number of cached blocks is known."""
         swapped = sequence.state is SequenceState.SWAPPED
         if not self._look_ahead.lasts(sequence, running, self._blocks.shareable(sequence)):
             return False
@@ -264,12 +264,12 @@ class LookAheadAdmission:
 
 
 def least_urgent(running: Iterable[Sequence], urgency: Callable[[Sequence], float]) -> Sequence:
-    """The one that others can best do without: of the least urgent class, the latest."""
+    """The sequence to preempt: of the least urgent class, the latest."""
     return max(running, key=lambda sequence: (urgency(sequence), sequence.sequence_id))
 
 
 class PreemptionCost:
-    """What each way of preempting will cost, in seconds: blocks are kept on the host, or computed again.
+    """The cost of preemption in seconds, if blocks are swapped to the host or computed again.
 
     Swapping costs two moves for each block, at the seconds that moves were seen to take. Computing again costs what the
     step-time model says of the tokens that will not be found in the prefix cache on return; how much of what is there

@@ -1,7 +1,7 @@
-"""A step while it is planned: what it holds, what is left of its limits, and how many rows prompts may take in it.
+"""A step while it is planned: its rows, what is left of its limits, and how many rows prompts may take.
 
-Prompts always get some rows beside the sequences that generate, or they would starve: MIN_PREFILL_ROWS, or what is left
-of them. Without a sequence that generates no one is delayed, and prompts get all rows that a step has.
+Prompts always get MIN_PREFILL_ROWS rows of a step, or they would starve beside generating sequences. In a step without
+generating sequences no one is delayed, and prompts get all rows.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 
 MIN_PREFILL_ROWS: Final = 4
 STRAINED: Final = 0.8
-"""Share of its target that a step may take without prompts before the target is given up."""
+"""If a step without prompts takes more than this share of the target, the target cannot be met."""
 AIM: Final = 0.85
-"""Share of a target that is aimed at: predictions err, and a mean that is missed by little is missed."""
+"""Share of the target that is planned for, because predictions err."""
 LENT: Final = 0.8
-"""Share of what a sequence will gain on its schedule that is lent to prompts now."""
+"""Share of a sequence's future slack that prompts may use now."""
 MAX_AHEAD: Final = 64
-"""Tokens of an answer that are counted on to come."""
+"""Future tokens of a completion whose slack counts."""
 LONGEST_GAP: Final = 4
 """Targets that a single gap between two tokens may last."""
 UNLEARNED_ROWS: Final = 64
@@ -32,7 +32,7 @@ UNLEARNED_ROWS: Final = 64
 
 
 class Allowance(NamedTuple):
-    """Seconds that the next step may take for the sake of those that generate, and the tightest of their targets."""
+    """Seconds that the next step may take, and the tightest TPOT target of its generating sequences."""
 
     seconds: float
     target_s: float
@@ -45,18 +45,18 @@ class Budget(Protocol):
     """The policy. A step is planned with one ``allowance`` and a call of ``rows`` for each prompt in it."""
 
     def allowance(self, decoding: Iterable[Sequence], decode: StepShape, share: float, now: float) -> Allowance:
-        """What those that generate, in a step of shape ``decode``, allow the next step. Of what answers may be long,
-        ``share`` is what they usually are."""
+        """What the ``decoding`` sequences, in a step of shape ``decode``, allow the next step. The usual length of a
+        completion is ``share`` of its limit."""
         ...
 
     def rows(self, decode: StepShape, step: StepShape, allowance: Allowance, start: int, most: int) -> int:
-        """Rows, ``most`` at most, for a prompt computed up to ``start``, in a step that holds ``step`` so far, of
-        which ``decode`` is of sequences that generate."""
+        """At most ``most`` rows for a prompt computed up to ``start``, in a step of shape ``step`` so far, of which
+        ``decode`` is of generating sequences."""
         ...
 
 
 class FixedBudget:
-    """The same number of rows in every step that generates, whatever they cost."""
+    """The same number of rows in every step with generating sequences."""
 
     def __init__(self, rows: int) -> None:
         if rows < 1:
@@ -68,20 +68,20 @@ class FixedBudget:
         return UNBOUNDED
 
     def rows(self, decode: StepShape, step: StepShape, allowance: Allowance, start: int, most: int) -> int:  # noqa: ARG002
-        """What is left of the budget; without rows that generate, ``most``."""
+        """What is left of the budget; without generating sequences, ``most``."""
         if not decode.rows:
             return most
         return _at_least(self._rows - step.rows, decode, step, most)
 
 
 class LiveBudget:
-    """As many rows as every sequence that generates can spare by the predicted time of the step.
+    """As many prompt rows as the targets of all generating sequences allow, by the predicted time of the step.
 
-    A TPOT is a mean, so what a sequence can spare is what is left of its target over its whole answer: the time until
-    its next token is due by the schedule that AIM times the target (``tpot_target_s`` unless its request has its own)
-    makes from its first token, and LENT of what it will gain on that schedule once nobody delays it. But no single gap
-    may become longer than ``itl_limit_s``, or LONGEST_GAP targets. Where those that generate take nearly all of the
-    target alone, it cannot be kept anyway: prompts may then double the step, up to a limit that was given.
+    TPOT is a mean, so a sequence's slack is that of its whole completion: the time until its next token is due by a
+    schedule of AIM times the target (its request's, or ``tpot_target_s``) from its first token on, and LENT of what it
+    will gain on that schedule without delays. But no single gap may be longer than ``itl_limit_s``, or LONGEST_GAP
+    targets. If the generating sequences alone take nearly all of the target, it cannot be met: prompts may then double
+    the step, up to ``itl_limit_s``.
     """
 
     def __init__(self, model: StepTimeModel, tpot_target_s: float, itl_limit_s: float | None = None) -> None:
@@ -92,7 +92,7 @@ class LiveBudget:
         self._limit = itl_limit_s
 
     def allowance(self, decoding: Iterable[Sequence], decode: StepShape, share: float, now: float) -> Allowance:
-        """What the sequence with least to spare can spare."""
+        """The slack of the sequence with the least."""
         alone = self._model.predict(decode) or 0.0
         seconds = tightest = float("inf")
         for sequence in decoding:
@@ -150,9 +150,9 @@ class StepLimits:
 
 
 class StepBuilder:
-    """Sequences with their rows, in the order in which they came. ``rows`` and ``logit_rows`` are what is left.
+    """The sequences of a step with their rows, in order. ``rows`` and ``logit_rows`` are what is left of the limits.
 
-    ``decode_rows`` of those that are in compute generated tokens. ``constraints`` are those of sequences that sample.
+    ``decode_rows`` counts rows of generated tokens. ``constraints`` are those of sequences that sample.
     """
 
     def __init__(self, limits: StepLimits) -> None:
@@ -175,14 +175,14 @@ class StepBuilder:
         return StepShape(limits.rows - self.rows, limits.logit_rows - self.logit_rows, self._attended, self._read)
 
     def fit(self, sequence: Sequence, most: int) -> int:
-        """Rows of the sequence that still fit, ``most`` at most; reaching ``known`` takes logits for the draw."""
+        """Rows of the sequence that still fit, at most ``most``; the row of its last known token takes logits."""
         rows = min(sequence.longest_chunk, self.rows, most)
         if sequence.scores_prompt:
             return min(rows, self.logit_rows)
         return rows if sequence.logit_rows(rows) <= self.logit_rows else rows - 1
 
     def add(self, sequence: Sequence, step: SequenceStep) -> None:
-        """Puts the sequence's next rows into the step."""
+        """Adds the sequence's next rows to the step."""
         start, rows = step.start, len(step.tokens)
         self.rows -= rows
         self.logit_rows -= step.logit_rows
@@ -194,7 +194,7 @@ class StepBuilder:
             self.constraints[sequence.sequence_id] = sequence.constraint
 
     def drop(self, sequence: Sequence) -> None:
-        """Takes the sequence's rows out again, if it has any."""
+        """Removes the sequence's rows, if it has any."""
         step = self._steps.pop(sequence.sequence_id, None)
         self.constraints.pop(sequence.sequence_id, None)
         if step is not None:
@@ -212,14 +212,14 @@ def _generated(sequence: Sequence, step: SequenceStep) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StepPace:
-    """How far prompts may go in one step: its budget, its rows that generate, and what these allow."""
+    """The limit of prompts in one step: its budget, the shape of its generating rows, and what these allow."""
 
     budget: Budget
     decode: StepShape
     allowance: Allowance
 
     def rows(self, step: StepBuilder, sequence: Sequence) -> int:
-        """Rows that the sequence's prompt gets in the step as it is; 0 where nothing is left."""
+        """Rows that the sequence's prompt gets in the step so far; 0 if nothing is left."""
         most = step.fit(sequence, sequence.pending)
         if not most:
             return 0

@@ -3,14 +3,14 @@
     1. Classes: the lower ``priority`` goes first, and waiting makes a class more urgent: by one for every ``ageing_s``
        that its oldest sequence waits. So a class waits for one that is d classes more urgent no longer than until the
        oldest there has arrived d · ageing_s after its own, and none starves.
-    2. Within a class, who was preempted goes before who is new.
-    3. Among new ones the tenant that received the least service: the Virtual Token Counter of Sheng et al. 2024,
-       "Fairness in Serving Large Language Models". A tenant that comes to the line starts at no less than the least
-       counter there, so that nobody saves up service by staying away.
+    2. Within a class, preempted sequences go before new ones.
+    3. Among new ones, the tenant that received the least service goes first (the Virtual Token Counter of Sheng et al.
+       2024). A tenant that joins the queue starts at the least counter there or
+       above, so that no tenant saves up service while it is away.
     4. Within a tenant first come, first served.
 
 Every operation is O(log n), however many wait: urgency is compared as priority · ageing_s + arrival of the oldest,
-which does not change while time passes, and a counter that rose is looked at only when its tenant comes up.
+which does not change while time passes, and a counter that rose is compared only when its tenant is first.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ PROMPT_WEIGHT: Final = 1.0
 ANSWER_WEIGHT: Final = 2.0
 """Service that a token computed of a prompt counts, and one that is generated; as in the paper."""
 KEPT_ACCOUNTS: Final = 1024
-"""Tenants that are remembered at least, after they left."""
+"""Accounts that are kept at least, those of absent tenants included."""
 
 
 class Heap(Generic[T]):
-    """A priority queue whose items may leave from any place, or change their key; least key first.
+    """A priority queue whose items may be removed anywhere, or change their keys; the least key is first.
 
-    Keys of one heap must be comparable; equal keys need comparable items. An entry that no longer counts stays until it
-    surfaces, or until such entries outnumber the others, so every operation is O(log n) in the mean.
+    Keys of one heap must be comparable; equal keys need comparable items. A stale entry is removed when it is first, or
+    once stale entries outnumber the others, so every operation is O(log n) in the mean.
     """
 
     def __init__(self) -> None:
@@ -56,13 +56,13 @@ class Heap(Generic[T]):
         return self._keys[item]
 
     def put(self, item: T, key: Any) -> None:
-        """Adds an item, or gives one that is there another key."""
+        """Adds an item, or changes the key of one."""
         self._keys[item] = key
         heapq.heappush(self._entries, (key, item))
         self._compact()
 
     def drop(self, item: T) -> None:
-        """Takes an item out, wherever it stands; nothing happens where it is not there."""
+        """Removes an item, if it is in the heap."""
         if self._keys.pop(item, None) is not None:
             self._compact()
 
@@ -94,30 +94,30 @@ class TimeLimits:
         return len(self._deadlines) + len(self._patience)
 
     def enter(self, sequence: Sequence) -> None:
-        """A sequence lives from now on."""
+        """Watches the deadline of a new sequence."""
         deadline_s = sequence.options.deadline_s
         if deadline_s is not None:
             self._deadlines.put(sequence.sequence_id, sequence.arrival + deadline_s)
 
     def wait(self, sequence: Sequence) -> None:
-        """A sequence stands in the line that never ran. Where one of its prompt runs, so does its request."""
+        """Limits how long a new sequence waits. Siblings have no limit: their request runs with this one."""
         limit_s = sequence.options.queue_limit_s
         if limit_s is not None and sequence.parent is None:
             self._waiting[sequence.sequence_id] = sequence
             self._patience.put(sequence.sequence_id, sequence.arrival + limit_s)
 
     def admit(self, number: int) -> None:
-        """It runs."""
+        """The sequence runs: its wait has no limit any more."""
         if self._waiting.pop(number, None) is not None:
             self._patience.drop(number)
 
     def leave(self, number: int) -> None:
-        """It lives no more."""
+        """Forgets a sequence that ended."""
         self._deadlines.drop(number)
         self.admit(number)
 
     def reached(self, now: float) -> TokenEvent | None:
-        """What becomes of the next sequence whose time is up by now; None where there is none."""
+        """The event that ends the next sequence whose time is up; None without one."""
         number = self._deadlines.first()
         if number is not None and self._deadlines.key(number) <= now:
             return TokenEvent(number, (), (), finish="deadline")
@@ -129,7 +129,7 @@ class TimeLimits:
 
 def _refusal(sequence: Sequence) -> TokenEvent:
     limit_s = sequence.options.queue_limit_s
-    assert limit_s is not None, "only who has a limit reaches it"
+    assert limit_s is not None, "a sequence without a limit never reaches it"
     error = BusyError(
         f"The request waited {limit_s:g} s in the queue.",
         retry_after_s=min(limit_s, MAX_RETRY_S),
@@ -139,7 +139,7 @@ def _refusal(sequence: Sequence) -> TokenEvent:
 
 
 def is_coming(parent: Sequence) -> bool:
-    """Whether the prompt's blocks are on their way, so that it is worth waiting for them."""
+    """Whether the prompt's blocks will be computed soon, so that waiting for them is worth it."""
     if parent.state is SequenceState.RUNNING:
         return parent.computed < parent.prompt_length - 1
     return parent.state is SequenceState.WAITING and parent.admitted_at is None
@@ -155,15 +155,15 @@ class ParallelGroups:
         return sum(map(len, self._waiting.values()))
 
     def wait(self, sequence: Sequence, parent: Sequence) -> None:
-        """It waits until its parent is called for."""
+        """The sequence waits until ``call`` releases those of its parent."""
         self._waiting.setdefault(parent.sequence_id, []).append(sequence)
 
     def call(self, parent: Sequence) -> list[Sequence]:
-        """Those that waited for this parent; they wait for it no longer."""
+        """Releases the sequences that waited for this parent, and returns them."""
         return self._waiting.pop(parent.sequence_id, [])
 
     def leave(self, sequence: Sequence) -> None:
-        """It waits no longer, if it did."""
+        """The sequence no longer waits for its parent, if it did."""
         parent = sequence.parent
         if parent is None or sequence not in self._waiting.get(parent.sequence_id, ()):
             return
@@ -174,14 +174,14 @@ class ParallelGroups:
 
 @dataclass(slots=True)
 class TenantQueue:
-    """A tenant in one class: the service it received, in weighted tokens, and those of it that wait."""
+    """A tenant in one class: the service it received, in weighted tokens, and its waiting sequences."""
 
     service: float = 0.0
-    line: Heap[int] = field(default_factory=Heap)
+    queue: Heap[int] = field(default_factory=Heap)
 
 
 class _Class:
-    """The sequences of one priority that wait."""
+    """The waiting sequences of one priority."""
 
     def __init__(self) -> None:
         self.oldest: Heap[int] = Heap()
@@ -202,11 +202,11 @@ class _Class:
     def add(self, sequence: Sequence) -> None:
         tenant = sequence.options.tenant
         account = self.account(tenant)
-        if not account.line:
+        if not account.queue:
             self._next_tenant()  # brings the floor up to date
             account.service = max(account.service, self._floor)
             self._tenants.put(tenant, account.service)
-        account.line.put(sequence.sequence_id, (sequence.arrival, sequence.sequence_id))
+        account.queue.put(sequence.sequence_id, (sequence.arrival, sequence.sequence_id))
         self._note(sequence)
 
     def put_back(self, sequence: Sequence) -> None:
@@ -220,22 +220,22 @@ class _Class:
             self.returning.drop(number)
             return
         account = self._accounts[tenant]
-        account.line.drop(number)
-        if not account.line:
+        account.queue.drop(number)
+        if not account.queue:
             self._tenants.drop(tenant)
             if not self._tenants:
                 self._floor = max(self._floor, account.service)
 
     def first(self) -> int | None:
-        """Who is next here."""
+        """The next sequence of the class."""
         returning = self.returning.first()
         if returning is not None:
             return returning
         tenant = self._next_tenant()
-        return None if tenant is None else self._accounts[tenant].line.first()
+        return None if tenant is None else self._accounts[tenant].queue.first()
 
     def _next_tenant(self) -> str | None:
-        """The one with the least service; the floor rises to it."""
+        """The tenant with the least service; the floor rises to its counter."""
         while (tenant := self._tenants.first()) is not None:
             account = self._accounts[tenant]
             if self._tenants.key(tenant) == account.service:
@@ -248,13 +248,13 @@ class _Class:
         self.oldest.put(sequence.sequence_id, (sequence.arrival, sequence.sequence_id))
 
     def _forget_accounts(self) -> None:
-        """An idle account at or below the floor is worth no more than none."""
-        self._accounts = {t: a for t, a in self._accounts.items() if a.line or a.service > self._floor}
+        """Drops idle accounts at or below the floor: a new account starts at the floor, too."""
+        self._accounts = {t: a for t, a in self._accounts.items() if a.queue or a.service > self._floor}
         self._most_accounts = max(KEPT_ACCOUNTS, 2 * len(self._accounts))
 
 
 class WaitingQueue:
-    """Sequences that wait. ``head`` is the next one; any may be taken out."""
+    """The sequences that wait. ``head`` is the next one; any may be removed."""
 
     def __init__(self, ageing_s: float) -> None:
         self._ageing_s = ageing_s
@@ -269,49 +269,49 @@ class WaitingQueue:
         return sequence.sequence_id in self._sequences
 
     def account(self, sequence: Sequence) -> TenantQueue:
-        """What its tenant received in its class."""
+        """The account of the sequence's tenant in its class."""
         return self._class(sequence).account(sequence.options.tenant)
 
     def urgency(self, sequence: Sequence) -> float:
-        """The lower the more urgent; it orders sequences by their class as it is at any one time."""
+        """Lower is more urgent. It orders sequences by class at any given time."""
         return sequence.options.priority * self._ageing_s + sequence.arrival
 
     def add(self, sequence: Sequence) -> None:
-        """At the end of its tenant's line."""
+        """Appends the sequence to its tenant's queue."""
         self._class(sequence).add(sequence)
         self._enter(sequence)
 
     def put_back(self, sequence: Sequence) -> None:
-        """Before the new ones of its class."""
+        """Inserts a preempted sequence before the new ones of its class."""
         self._class(sequence).put_back(sequence)
         self._enter(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Out of the line, wherever it stands; it must be there."""
+        """Removes a sequence, which must be in the queue."""
         del self._sequences[sequence.sequence_id]
         self._class(sequence).remove(sequence)
         self._place(sequence.options.priority)
 
     def head(self) -> Sequence | None:
-        """The next one; None when nobody waits."""
+        """The next sequence; None if none waits."""
         priority = self._order.first()
         if priority is None:
             return None
         number = self._classes[priority].first()
-        assert number is not None, "a class in the line has nobody in it"
+        assert number is not None, "a class in the queue is empty"
         return self._sequences[number]
 
     def composition(self) -> dict[int, int]:
-        """How many wait in each class that has any."""
+        """How many sequences wait, by class."""
         return {priority: len(c.oldest) for priority, c in sorted(self._classes.items()) if c.oldest}
 
     def _enter(self, sequence: Sequence) -> None:
-        assert sequence not in self, "a sequence stands in the line once"
+        assert sequence not in self, "a sequence is in the queue once"
         self._sequences[sequence.sequence_id] = sequence
         self._place(sequence.options.priority)
 
     def _place(self, priority: int) -> None:
-        """Puts a class where its oldest belongs."""
+        """Updates the position of a class: the urgency of its oldest sequence."""
         oldest = self._classes[priority].oldest.first()
         if oldest is None:
             self._order.drop(priority)

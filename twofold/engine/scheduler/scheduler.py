@@ -1,20 +1,20 @@
 """Which sequences advance in the next step, and by how many tokens. Pure: no arrays, and time is an argument.
 
-    plan      1. Every running sequence with one token to compute gets its row: nobody who generates is left out, but
-                 those for which it is not known yet what they may draw.
-              2. The budget says how many rows prompts may take; running ones get them, urgent classes first.
-              3. Who waits is admitted, in the order of the line, while rows, places and blocks last. The first that
-                 does not fit holds back those behind it, so none starves.
-              4. Where it does not fit and its tenant runs at least two sequences fewer than another one, the least
-                 urgent of that one gives way, of the same class or a less urgent one. So places are shared evenly
-                 among tenants that want them, and a tenant alone has them all.
-    plan_ahead  What can be planned of the next step before the tokens of this one are known.
-    commit    Cursors move, tokens leave, full blocks become findable, the step-time model learns.
+    plan      1. Every running sequence with one token to compute gets its row, except those whose token mask is not
+                 ready.
+              2. The budget limits the rows of prompts; running prompts get them, urgent classes first.
+              3. Waiting sequences are admitted in the order of the queue, while rows, slots and blocks last. The first
+                 that does not fit blocks those behind it, so none starves.
+              4. If it does not fit and its tenant runs at least two sequences fewer than another tenant, the least
+                 urgent sequence of that tenant is preempted, unless its class is more urgent. So tenants that want
+                 slots share them evenly, and a single tenant gets all of them.
+    plan_ahead  Plans the rows of the next step that do not depend on the tokens of this one.
+    commit    Moves cursors, emits tokens, publishes full blocks, and teaches the step-time model.
     cancel    Ends a sequence at any moment; ``expire`` ends those whose time is up.
 
 Blocks are taken as rows need them. When they run out, the least urgent running sequence is preempted, until there are
-enough or it was the one that asked. The most urgent running sequence is thus never stopped, so a sequence that fits
-alone always comes to its end. Nobody is admitted in a plan that preempts.
+enough or it was the one that needed them. So the most urgent running sequence is never stopped, and a sequence that
+fits alone always ends. A plan that preempts admits no sequence.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class Scheduler:
 
     windows       of the KV groups, None for one that sees all
     max_waiting   most sequences that may wait
-    ageing_s      after so many seconds a waiting class is as urgent as the next one
+    ageing_s      seconds of waiting after which a class is as urgent as the next one
 
-    ``preemptions`` and ``swaps`` count what happened so far, a swap being one way to preempt.
+    ``preemptions`` counts all preemptions so far, ``swaps`` those that moved blocks to the host.
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class Scheduler:
         self._budget = budget
         self._model = step_time
         self._max_waiting = max_waiting
-        self._line = WaitingQueue(ageing_s)
+        self._queue = WaitingQueue(ageing_s)
         self._live: dict[int, Sequence] = {}
         self._running: dict[int, Sequence] = {}
         self._accounts: dict[int, TenantQueue] = {}
         self._parked: dict[int, Sequence] = {}
         self._ended: list[int] = []
         self._ahead: dict[int, SequenceStep] = {}
-        self._siblings = ParallelGroups()
+        self._groups = ParallelGroups()
         self._times = TimeLimits()
         self._windows = [window for window in windows if window is not None]
         reaches = [AttentionWindow(window, ATTENTION_CHUNK, manager.block_size) for window in windows]
@@ -95,23 +95,23 @@ class Scheduler:
         self._look_ahead = LookAhead(manager, reaches, limits.rows)
         self._admission = LookAheadAdmission(self._blocks, self._look_ahead)
         self._cost = PreemptionCost(manager, step_time)
-        self._stalls = WaitTimes()
+        self._waits = WaitTimes()
         self.preemptions = 0
         self.swaps = 0
 
     @property
     def manager(self) -> BlockManager:
-        """Who holds which KV block."""
+        """The owner of KV blocks."""
         return self._manager
 
     @property
     def step_time(self) -> StepTimeModel:
-        """What was learned of how long steps take, and how wrong that is."""
+        """The model that predicts how long steps take."""
         return self._model
 
     @property
     def waiting(self) -> int:
-        """Sequences without a place, preempted ones included."""
+        """Sequences without a slot, preempted ones included."""
         return len(self._live) - len(self._running)
 
     @property
@@ -120,7 +120,7 @@ class Scheduler:
 
     @property
     def defers(self) -> bool:
-        """Whether a running sequence waits to be told what it may draw."""
+        """Whether a running sequence waits for its token mask."""
         return any(sequence.deferred for sequence in self._running.values())
 
     @property
@@ -128,11 +128,11 @@ class Scheduler:
         return bool(self._live)
 
     def waiting_by_priority(self) -> dict[int, int]:
-        """How many stand in the line in each class, the most urgent first."""
-        return self._line.composition()
+        """How many sequences wait, by class, the most urgent first."""
+        return self._queue.composition()
 
     def add(self, sequence: Sequence, now: float) -> None:
-        """Puts a new sequence into the line; one with a parent that is not ready waits for it first.
+        """Queues a new sequence; one whose parent has not computed the prompt waits for the parent first.
 
         Raises ContextLengthError for one that could never run, ResourceError when too many wait.
         """
@@ -148,17 +148,17 @@ class Scheduler:
                 hint="Try again later, or raise max_waiting_seqs.",
             )
         self._enter(sequence)
-        self._stalls.enter_line(sequence, now)
+        self._waits.enter_queue(sequence, now)
         self._times.wait(sequence)
         parent = sequence.parent
         if parent is not None and parent.sequence_id in self._live and is_coming(parent):
-            self._siblings.wait(sequence, parent)
+            self._groups.wait(sequence, parent)
         else:
-            self._line.add(sequence)
+            self._queue.add(sequence)
 
     def fork(self, parent_id: int, child: Sequence, now: float) -> None:
-        """Adds a sequence that begins with its parent's computed tokens: it shares their blocks and runs at once, or
-        waits and computes them where there is no room or no parent any more."""
+        """Adds a sequence that begins with its parent's computed tokens. It shares their blocks and runs at once;
+        without a slot, blocks or a running parent it is queued and computes them."""
         self._enter(child)
         parent = self._running.get(parent_id)
         if parent is not None and len(self._running) < self._limits.sequences:
@@ -166,12 +166,12 @@ class Scheduler:
             if self._blocks.branch(child, parent, shared, now):
                 self._run(child, now)
                 return
-        self._stalls.enter_line(child, now)
-        self._line.put_back(child)
+        self._waits.enter_queue(child, now)
+        self._queue.put_back(child)
 
     def expire(self, now: float) -> list[TokenEvent]:
-        """Ends sequences whose deadline has passed, and those that waited longer than they would before they ran; to
-        be called in every turn of the loop, before ``plan``."""
+        """Ends sequences whose deadline has passed, or whose queue limit has before they ran. To be called in every
+        turn of the loop, before ``plan``."""
         self._manager.expire(now)
         events = []
         while (event := self._times.reached(now)) is not None:
@@ -188,15 +188,15 @@ class Scheduler:
         ]
         prompts = [runner for runner in self._running.values() if not runner.decodes]
         self._place_decodes(step, decoding, now)
-        heard, shape = decoding if prompts or self._line else (), step.shape
-        pace = StepPace(self._budget, shape, self._budget.allowance(heard, shape, self._look_ahead.share, now))
+        delayed, shape = decoding if prompts or self._queue else (), step.shape
+        pace = StepPace(self._budget, shape, self._budget.allowance(delayed, shape, self._look_ahead.share, now))
         for sequence in sorted(prompts, key=lambda sequence: sequence.options.priority):
             self._place_prompt(step, sequence, pace, now)
         if self.preemptions == before:
             if not self._admit(step, pace, now):
-                self._share_places(step, now)
+                self._share_slots(step, now)
         else:
-            self._stalls.set_blocked(True, now)
+            self._waits.set_blocked(True, now)
         if not step.steps:
             self._unblock(step, pace, now)
         predicted = self._model.predict(step.shape) if step.shape.rows else None
@@ -207,9 +207,9 @@ class Scheduler:
         return StepPlan(step.steps, moves, ended, predicted, step.decode_rows, step.constraints)
 
     def plan_ahead(self, plan: StepPlan) -> None:
-        """To be called while ``plan`` is computed: makes the next rows of sequences that generate, in which the runner
-        puts the tokens that it samples (``SAMPLED``). The next ``plan`` uses those whose sequences go on. It changes
-        nothing else: rows that need a new block are left to ``plan``.
+        """Plans the next rows of generating sequences while ``plan`` is computed; the runner puts the sampled tokens
+        into them (``SAMPLED``). The next ``plan`` uses the rows of sequences that continue. Nothing else changes: rows
+        that need a new block are left to ``plan``.
         """
         for step in plan.steps:
             sequence = self._running.get(step.sequence_id)
@@ -219,11 +219,11 @@ class Scheduler:
                 )
 
     def commit(self, plan: StepPlan, outcome: StepOutcome, now: float) -> list[TokenEvent]:
-        """Moves the cursors of the plan's sequences; those that ended meanwhile are passed over."""
+        """Moves the cursors of the plan's sequences; those that have ended since are skipped."""
         work = StepWork.measure(plan, outcome, self._model)
         self._model.observe(work.shape, work.seconds)
         self._cost.learn_moves(plan, outcome)
-        self._stalls.add_prefill(work.prefill_s)
+        self._waits.add_prefill(work.prefill_s)
         events = []
         for step, result in zip(plan.steps, outcome.sequences, strict=True):
             assert step.sequence_id == result.sequence_id, "an outcome belongs to another sequence"
@@ -239,47 +239,47 @@ class Scheduler:
         return events
 
     def cancel(self, sequence_id: int, now: float) -> bool:
-        """Ends a sequence as aborted and frees what it holds; False when there is no such sequence any more."""
+        """Ends a sequence as aborted and frees what it holds; False if it has ended already."""
         return self._end(sequence_id, "abort", now)
 
     def stop(self, sequence_id: int, now: float) -> bool:
-        """Ends a sequence as stopped, for reasons that tokens alone do not show: a stop string."""
+        """Ends a sequence as stopped, for a reason outside its tokens: a stop string."""
         return self._end(sequence_id, "stop", now)
 
     def hold(self, sequence_id: int, now: float) -> None:
-        """A sequence computes nothing until ``resume``, and gives up its place and its blocks."""
+        """Pauses a sequence until ``resume``: it gives up its slot and its blocks."""
         sequence = self._live.get(sequence_id)
         if sequence is None or sequence.held:
             return
         sequence.held = True
         if sequence.state is SequenceState.RUNNING:
             self._displace(sequence, now)
-        elif sequence in self._line:
-            self._line.remove(sequence)
-        self._siblings.leave(sequence)
-        self._stalls.leave_line(sequence, now)
-        self._stalls.enter_line(sequence, now, WaitReason.READER)
+        elif sequence in self._queue:
+            self._queue.remove(sequence)
+        self._groups.leave(sequence)
+        self._waits.leave_queue(sequence, now)
+        self._waits.enter_queue(sequence, now, WaitReason.READER)
         self._parked[sequence_id] = sequence
 
     def resume(self, sequence_id: int, now: float) -> None:
-        """A held sequence waits for its tenant's turn, ahead of those of its tenant that arrived later."""
+        """Queues a paused sequence again, ahead of sequences of its tenant that arrived later."""
         sequence = self._live.get(sequence_id)
         if sequence is not None and sequence.held:
             sequence.held = False
-            self._stalls.leave_line(sequence, now)
-            self._stalls.enter_line(sequence, now)
+            self._waits.leave_queue(sequence, now)
+            self._waits.enter_queue(sequence, now)
             if not sequence.resting:
                 del self._parked[sequence_id]
-                self._line.add(sequence)
+                self._queue.add(sequence)
 
     def check_idle(self) -> None:
         """Asserts that nothing is held when nothing waits or runs; otherwise only that the blocks are consistent."""
         self._manager.check()
         if not self.has_work:
             assert not any(self._manager.held), f"{self._manager.held} KV blocks leaked"
-            left = [len(self._ahead), len(self._line), len(self._parked), len(self._siblings), len(self._times)]
-            assert not any(left), "a sequence was forgotten"
-            assert self._stalls.idle(), "a stall was never settled"
+            left = [len(self._ahead), len(self._queue), len(self._parked), len(self._groups), len(self._times)]
+            assert not any(left), "a sequence was not removed"
+            assert self._waits.idle(), "a wait was not ended"
 
     def _place_decodes(self, step: StepBuilder, decoding: list[Sequence], now: float) -> None:
         for sequence in decoding:
@@ -300,58 +300,58 @@ class Scheduler:
             step.add(sequence, sequence.next_step(rows))
 
     def _admit(self, step: StepBuilder, pace: StepPace, now: float) -> bool:
-        """Starts who waits; whether none was left for want of a place or of blocks."""
+        """Admits waiting sequences; False if slots or blocks did not suffice for all."""
         blocked = False
-        while len(self._running) < self._limits.sequences and (head := self._line.head()) is not None:
+        while len(self._running) < self._limits.sequences and (head := self._queue.head()) is not None:
             if not pace.rows(step, head):
                 break
             blocked = not self._start(head, now)
             if blocked:
                 break
             self._place_prompt(step, head, pace, now)
-        self._stalls.set_blocked(blocked, now)
-        return not (blocked or (self._line and len(self._running) >= self._limits.sequences))
+        self._waits.set_blocked(blocked, now)
+        return not (blocked or (self._queue and len(self._running) >= self._limits.sequences))
 
-    def _share_places(self, step: StepBuilder, now: float) -> None:
-        """Lets one sequence of the tenant that runs most give way to the head of the line."""
-        head = self._line.head()
+    def _share_slots(self, step: StepBuilder, now: float) -> None:
+        """Preempts a sequence of the tenant that runs most, for the head of the queue."""
+        head = self._queue.head()
         if head is None:
             return
-        places = Counter(runner.options.tenant for runner in self._running.values())
-        greedy, most = places.most_common(1)[0] if places else ("", 0)
-        if most < places[head.options.tenant] + 2:
+        slots = Counter(runner.options.tenant for runner in self._running.values())
+        greedy, most = slots.most_common(1)[0] if slots else ("", 0)
+        if most < slots[head.options.tenant] + 2:
             return
         others = [runner for runner in self._running.values() if runner.options.tenant == greedy and not runner.resting]
         movable = [runner for runner in others if runner.options.priority >= head.options.priority]
         if movable:
-            self._preempt(step, least_urgent(movable, self._line.urgency), now, returns=False)
+            self._preempt(step, least_urgent(movable, self._queue.urgency), now, returns=False)
 
     def _unblock(self, step: StepBuilder, pace: StepPace, now: float) -> None:
-        """Nobody advances: so that somebody can, those that rest give way one by one, and in the end pins."""
-        while self._line and not step.steps:
+        """Preempts resting sequences one by one, and at last drops pins, until a sequence can advance."""
+        while self._queue and not step.steps:
             self._admit(step, pace, now)
             resting = [sequence for sequence in self._running.values() if sequence.resting]
             if resting and not step.steps:
-                self._preempt(step, least_urgent(resting, self._line.urgency), now)
+                self._preempt(step, least_urgent(resting, self._queue.urgency), now)
             elif any(self._manager.pinned) and not self._running:
                 self._manager.expire(math.inf)
             else:
                 return
 
     def _start(self, sequence: Sequence, now: float) -> bool:
-        """Makes the head of the line run if its blocks will last; False, and nothing changed, if not."""
+        """Runs the head of the queue if its blocks will last; otherwise False, with nothing changed."""
         if not self._admission.start(sequence, self._running.values(), now):
             return False
-        self._line.remove(sequence)
-        self._stalls.leave_line(sequence, now)
+        self._queue.remove(sequence)
+        self._waits.leave_queue(sequence, now)
         self._run(sequence, now)
         return True
 
     def _run(self, sequence: Sequence, now: float) -> None:
-        """Counts a sequence as running that has its blocks."""
+        """Counts a sequence that has its blocks as running."""
         self._running[sequence.sequence_id] = sequence
         record = sequence.record
-        account = self._accounts[sequence.sequence_id] = self._line.account(sequence)
+        account = self._accounts[sequence.sequence_id] = self._queue.account(sequence)
         if sequence.admitted_at is None:
             sequence.admitted_at = now
             self._times.admit(sequence.sequence_id)
@@ -360,45 +360,45 @@ class Scheduler:
             account.service += PROMPT_WEIGHT * record.fresh
         record.recomputed += self._cost.recover(sequence)
         if sequence.first_token_at is not None:
-            self._stalls.begin_decode(sequence)
+            self._waits.begin_decode(sequence)
 
     def _grow(self, step: StepBuilder, sequence: Sequence, rows: int, now: float) -> bool:
-        """Blocks for the rows of a running sequence, taken from less urgent ones if need be; False if it was itself
-        preempted."""
+        """Takes blocks for the rows of a running sequence, preempting less urgent ones if necessary; False if it was
+        preempted itself."""
         while not self._blocks.grow(sequence, rows, now):
-            victim = least_urgent(self._running.values(), self._line.urgency)
+            victim = least_urgent(self._running.values(), self._queue.urgency)
             self._preempt(step, victim, now)
             if victim is sequence:
                 return False
         return True
 
     def _preempt(self, step: StepBuilder, victim: Sequence, now: float, *, returns: bool = True) -> None:
-        """Takes a place; who ``returns`` goes before those that are new, else it waits for its tenant's turn."""
+        """Preempts a running sequence. It ``returns`` before new ones, or else waits for its tenant's turn."""
         step.drop(victim)
         self.preemptions += 1
         victim.record.preemptions += 1
         self._displace(victim, now)
-        self._stalls.enter_line(victim, now, WaitReason.PREEMPTED)
+        self._waits.enter_queue(victim, now, WaitReason.PREEMPTED)
         if victim.resting:
             self._parked[victim.sequence_id] = victim
         elif returns:
-            self._line.put_back(victim)
+            self._queue.put_back(victim)
         else:
-            self._line.add(victim)
+            self._queue.add(victim)
 
     def _displace(self, victim: Sequence, now: float) -> None:
-        """Takes the place and the blocks of a running sequence."""
+        """Frees the slot and the blocks of a running sequence."""
         del self._running[victim.sequence_id], self._accounts[victim.sequence_id]
         self._ended.append(victim.sequence_id)
         self._ahead.pop(victim.sequence_id, None)
-        self._stalls.end_decode(victim)
+        self._waits.end_decode(victim)
         if not self._swap_out(victim):
             self._cost.lose(victim)
             self._blocks.preempt(victim, now)
-        self._call_siblings(victim)
+        self._release_group(victim)
 
     def _swap_out(self, victim: Sequence) -> bool:
-        """Swaps the victim out if that is cheaper and the host has room."""
+        """Swaps the sequence out if that is cheaper and the host has room."""
         blocks = self._cost.blocks(victim)
         if not (self._cost.prefers_swap(victim) and self._blocks.swap_out(victim)):
             return False
@@ -407,33 +407,33 @@ class Scheduler:
         return True
 
     def _unpark(self) -> None:
-        """Preempted sequences come back into the line once they were extended and are not held."""
+        """Queues preempted beams again once they were extended, unless they are paused."""
         for sequence in [parked for parked in self._parked.values() if not (parked.resting or parked.held)]:
             del self._parked[sequence.sequence_id]
-            self._line.put_back(sequence)
+            self._queue.put_back(sequence)
 
     def _gain(
         self, sequence: Sequence, step: SequenceStep, result: SequenceOutcome, work: StepWork, now: float
     ) -> TokenEvent | None:
-        """Moves one sequence on; the event, if there is anything to tell."""
+        """Advances one sequence; its event, or None without a result."""
         record = sequence.record
         work.note(record.decode if step.start >= sequence.prompt_length else record.prefill, step, self._windows)
         sequence.advance(len(step.tokens), deferred=result.deferred)
         self._blocks.publish(sequence, now)
         if step.start < sequence.prompt_length and not is_coming(sequence):
-            self._call_siblings(sequence)
+            self._release_group(sequence)
         tokens = sequence.take(result)
         self._accounts[sequence.sequence_id].service += ANSWER_WEIGHT * len(tokens)
         if sequence.first_token_at is None and (tokens or result.candidates):
             sequence.first_token_at = now
-            self._stalls.begin_decode(sequence)
+            self._waits.begin_decode(sequence)
         if sequence.state is SequenceState.FINISHED:
             self._retire(sequence, now)
         return sequence.event(tokens, result)
 
     def _enter(self, sequence: Sequence) -> None:
         number = sequence.sequence_id
-        assert number not in self._live, f"sequence {number} is there already"
+        assert number not in self._live, f"sequence {number} exists already"
         self._live[number] = sequence
         self._times.enter(sequence)
 
@@ -446,7 +446,7 @@ class Scheduler:
         return True
 
     def _retire(self, sequence: Sequence, now: float) -> None:
-        """Forgets a finished sequence, wherever it stood, and frees what it held."""
+        """Removes a finished sequence and frees what it held."""
         number = sequence.sequence_id
         del self._live[number]
         if self._running.pop(number, None) is not None:
@@ -454,19 +454,19 @@ class Scheduler:
             self._ahead.pop(number, None)
         self._accounts.pop(number, None)
         self._parked.pop(number, None)
-        if sequence in self._line:
-            self._line.remove(sequence)
-        self._siblings.leave(sequence)
-        self._stalls.leave_line(sequence, now)
-        self._stalls.end_decode(sequence)
+        if sequence in self._queue:
+            self._queue.remove(sequence)
+        self._groups.leave(sequence)
+        self._waits.leave_queue(sequence, now)
+        self._waits.end_decode(sequence)
         self._cost.forget(sequence)
         self._times.leave(number)
         self._blocks.release(sequence, now)
         if sequence.finish_reason in {"stop", "length"}:
             self._look_ahead.learn(sequence)
-        self._call_siblings(sequence)
+        self._release_group(sequence)
 
-    def _call_siblings(self, parent: Sequence) -> None:
-        """Those that waited for this parent need not wait for it any longer."""
-        for sibling in self._siblings.call(parent):
-            self._line.add(sibling)
+    def _release_group(self, parent: Sequence) -> None:
+        """Queues the sequences that waited for this parent."""
+        for sibling in self._groups.call(parent):
+            self._queue.add(sibling)

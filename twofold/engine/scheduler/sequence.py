@@ -2,8 +2,8 @@
 
     cached     tokens whose keys and values came from a cache
     computed   tokens whose keys and values are in the sequence's blocks, or were when it was swapped out
-    known      tokens there are: the prompt and what was drawn
-    limit      most tokens there can be: the prompt with max_tokens, or the context
+    known      tokens of the prompt and sampled tokens
+    limit      most tokens: the prompt with max_tokens, or the context
 
     state      may become                     blocks             cursors
     WAITING    RUNNING, FINISHED              none               cached = computed = 0
@@ -13,15 +13,15 @@
 
 Laws, asserted where a cursor moves:
     1. cached ≤ computed ≤ known ≤ limit.
-    2. A step advances ``computed`` by at least 1 and never past ``known``. Only when it reaches ``known`` is there a
-       draw, and only a draw advances ``known``. So there is no prefill path and no decode path. Drafts are not known:
+    2. A step advances ``computed`` by at least 1 and never past ``known``. It samples only when it reaches ``known``,
+       and only sampling advances ``known``. So there is no prefill path and no decode path. Drafts are not known:
        those that are accepted become known and computed together.
-    3. Keys and values are never needed for the last possible token, if it is drawn: limit − 1 positions suffice.
+    3. Keys and values of the last possible token are never needed if it is sampled: limit − 1 positions suffice.
     4. A sequence has a finish reason exactly when it is FINISHED.
-    5. Preemption changes no result: what is computed again is told once only. RUNNING → WAITING keeps all known
-       tokens; rows whose log-probabilities or hidden states were given already are computed without them.
+    5. Preemption changes no result, and none is reported twice. RUNNING → WAITING keeps all known tokens; rows whose
+       log-probabilities or hidden states were reported are computed again without them.
 
-A draw of candidates (beam search) makes no token known: the sequence rests until ``extend`` brings one.
+Candidates (beam search) make no token known: the sequence rests until ``extend`` adds one.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ TRANSITIONS: Final = {
 
 
 class Sequence:
-    """One prompt and the answer that grows after it.
+    """One prompt and its completion.
 
     options         urgency, tenant, time and cache of its request, which arrived at ``arrival`` (seconds)
-    record          where its work and stalls are counted
+    record          counts its work and its waits
     end_ids         the model's end-of-sequence tokens
     scores_prompt   its steps also ask for the prompt's log-probabilities
-    draws           whether there is an answer; without one it finishes when its prompt is computed
-    constraint      what the answer may be; ``append`` advances it
+    draws           whether it samples; otherwise it finishes when its prompt is computed
+    constraint      restricts the completion; ``append`` advances it
     parent          a sequence of the same prompt, whose blocks it will share
-    pooling         its steps ask for hidden states instead of a draw
-    candidates      draws give that many candidates instead of a token
+    pooling         its steps ask for hidden states instead of samples
+    candidates      its steps ask for this many candidates instead of a sample
 
     ``decodes``: at most its newest token is not computed yet. Otherwise it computes its prompt, or computes again.
     """
@@ -147,7 +147,7 @@ class Sequence:
 
     @property
     def positions_needed(self) -> int:
-        """Positions whose keys and values it may come to store (law 3)."""
+        """Most positions whose keys and values it stores (law 3)."""
         return self.limit - 1 if self.draws else self.limit
 
     @property
@@ -157,24 +157,24 @@ class Sequence:
 
     @property
     def wants_draw(self) -> bool:
-        """Whether something is to be drawn once all known tokens are computed."""
+        """Whether it samples once all known tokens are computed."""
         return self.draws and not self.resting
 
     @property
     def waits(self) -> bool:
-        """Whether what may be drawn next is not known yet, so that computing its row again would be in vain."""
+        """Whether its token mask is not ready, so that its row need not be computed again yet."""
         return self.deferred and self.constraint is not None and not self.constraint.ready
 
     @property
     def max_cached(self) -> int:
-        """How many of its first tokens need no row now: of each row that tells something, the results are wanted."""
+        """How many of its first tokens may come from a cache: rows with results of their own are always computed."""
         if self._tells_rows:
             return min(self._reached, self.known - 1)
         return self.known - 1
 
     @property
     def longest_chunk(self) -> int:
-        """Most rows of its next step. Rows whose results were told before share no step with others (law 5)."""
+        """Most rows of its next step. Rows whose results were reported share no step with others (law 5)."""
         if self._tells_rows and self.computed < self._reached:
             return self._reached - self.computed
         return self.known - self.computed
@@ -190,7 +190,7 @@ class Sequence:
         return 1 if rows == self.pending and self.wants_draw else 0
 
     def admit(self, holding: BlockTables, computed: int) -> None:
-        """WAITING → RUNNING; the holding's blocks have the keys and values of its first ``computed`` tokens."""
+        """WAITING → RUNNING; the blocks have the keys and values of its first ``computed`` tokens."""
         self._become(SequenceState.RUNNING)
         self.holding = holding
         self.cached = self.computed = computed
@@ -203,7 +203,7 @@ class Sequence:
         self.holding, self.swapped = holding, None
 
     def preempt(self) -> None:
-        """RUNNING → WAITING: all will be computed again."""
+        """RUNNING → WAITING: all tokens will be computed again."""
         self._become(SequenceState.WAITING)
         self.holding = None
         self.cached = self.computed = 0
@@ -240,8 +240,8 @@ class Sequence:
         )
 
     def follows(self, step: SequenceStep) -> bool:
-        """Whether its next step can be made while ``step``, its last known token, is computed: it samples another token
-        whatever comes next, unless it ends, and has a block for it."""
+        """Whether its next step can be planned while ``step``, its last known token, is computed: unless it ends, it
+        samples another token whatever comes next, and has a block for it."""
         holding, end = self.holding, step.end
         return (
             self.constraint is None
@@ -254,7 +254,7 @@ class Sequence:
         )
 
     def prepared(self, step: SequenceStep) -> SequenceStep:
-        """A step that was made ahead, with what changed in the block tables since."""
+        """A step that was planned ahead, with the changes of the block tables since."""
         assert self.holding is not None, "a sequence without blocks cannot take a step"
         assert step.start == self.computed, "it was made for another row"
         assert self.pending == 1, "it was made for the newest token"
@@ -262,7 +262,7 @@ class Sequence:
         return replace(step, changes=changes) if changes else step
 
     def advance(self, rows: int, *, deferred: bool = False) -> None:
-        """``rows`` more tokens are computed; the last one will be again where its draw was ``deferred``."""
+        """``rows`` more tokens are computed; the last one must be computed again if its sample was ``deferred``."""
         assert rows >= 1, "a step computes at least one token"
         self.deferred = deferred
         rows -= deferred
@@ -272,8 +272,8 @@ class Sequence:
         self._check()
 
     def append(self, drawn: Iterable[int]) -> tuple[int, ...]:
-        """Makes drawn tokens known until one ends the sequence; returns those that were taken. All but the last are
-        drafts that were accepted: they are computed already."""
+        """Makes sampled tokens known until one ends the sequence; returns those that were taken. All but the last are
+        accepted drafts, which are computed already."""
         assert self.pending == 0, "a draw needs every known token computed"
         taken = []
         for token in drawn:
@@ -291,7 +291,7 @@ class Sequence:
         return tuple(taken)
 
     def take(self, result: SequenceOutcome) -> tuple[int, ...]:
-        """Goes on with what a step gave: the tokens that became known. It may rest, or come to its end."""
+        """Applies the outcome of a step; the tokens that became known. The sequence may rest or end."""
         if result.error is not None:
             self.finish("abort")
         elif result.complete:
@@ -305,7 +305,7 @@ class Sequence:
         return ()
 
     def event(self, tokens: tuple[int, ...], result: SequenceOutcome) -> TokenEvent | None:
-        """The event of a step in which it took ``tokens`` from its outcome; None if the step has no result."""
+        """The event of a step whose outcome gave ``tokens``; None without a result."""
         has_result = tokens or result.prompt_logprobs or result.candidates or result.hidden is not None
         if not has_result and self.state is not SequenceState.FINISHED:
             return None
@@ -322,24 +322,24 @@ class Sequence:
         )
 
     def rest(self) -> None:
-        """Candidates were given: nothing more happens until ``extend``."""
+        """Waits with candidates until ``extend``."""
         assert self.pending == 0, "a draw needs every known token computed"
         self.resting = True
 
     def extend(self, token: int) -> None:
-        """Makes a chosen candidate known; there must be room for another one after it."""
+        """Makes a chosen candidate known; there must be room for one more token."""
         assert self.resting, "only a sequence that gave candidates can be extended"
         assert self.known + 1 < self.limit, "nothing could follow this token"
         self.tokens.append(token)
         self.resting = False
 
     def finish(self, reason: FinishReason) -> None:
-        """→ FINISHED. Whoever holds blocks for it gives them back."""
+        """→ FINISHED. The caller releases its blocks."""
         self._become(SequenceState.FINISHED)
         self.finish_reason = reason
 
     def _ending(self, token: int) -> FinishReason | None:
-        """Why the sequence ends with this token; None if it goes on."""
+        """Why the sequence ends with this token; None if it continues."""
         if token in self._stops and self.generated > self.params.min_tokens:
             self.stop_token = token
         elif self.constraint is None or not self.constraint.finished:
@@ -348,7 +348,7 @@ class Sequence:
 
     @property
     def _formed(self) -> FinishReason:
-        """How an answer ended that its constraint completed."""
+        """The finish reason of a completion that its constraint ended."""
         return "length" if self.constraint is not None and self.constraint.shortened else "stop"
 
     def _pooled(self, last: bool) -> Pooling | None:

@@ -9,9 +9,9 @@ rows, and the rows of a step that does not fill many tiles cost more: hence the 
 and a position it sees, ``read`` the cached positions that are read once for all rows of a sequence.
 
 Weights are fitted by recursive least squares on relative errors, in the form of a Kalman filter (Kalman 1960) whose
-weights drift: all together with the speed of the machine, which every step tells of, and each alone a little, up to a
-bound. So it forgets what has changed, and thousands of steps of one kind do not wipe out what others taught. The pull
-of an outlier is limited (Huber 1964): the machine has other users.
+weights drift: all together with the speed of the machine, which every step measures, and each alone a little, up to a
+bound. So it adapts to changes, and thousands of steps of one kind do not erase what was learned from others. The weight
+of an outlier is limited (Huber 1964): other programs use the machine, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MIN_STEPS: Final = 6
 SPEED_DRIFT: Final = 0.01
 """Change of the machine's speed from step to step, as a share."""
 WEIGHT_DRIFT: Final = 1e-4
-"""Doubt that a weight gains from step to step, as a share of the most."""
+"""Uncertainty that a weight gains from step to step, as a share of its largest."""
 MIN_SECONDS: Final = 1e-6
 CLIP: Final = 2.5
 """An error pulls no more than this many times the usual error."""
@@ -64,11 +64,11 @@ class StepShape(NamedTuple):
 class StepTimeModel:
     """Predicts the seconds of a step. ``error`` is the usual |predicted − actual| / actual of late.
 
-    ``lessons`` are steps that were measured before, with their seconds: it begins with what they teach, and predicts
-    from its first step on. They are no part of ``error``.
+    ``samples`` are steps that were measured before, with their seconds: with them it predicts from the first step on.
+    They do not count in ``error``.
     """
 
-    def __init__(self, lessons: Iterable[tuple[StepShape, float]] = ()) -> None:
+    def __init__(self, samples: Iterable[tuple[StepShape, float]] = ()) -> None:
         self._weights: list[float] = list(PRIOR)
         self._covariance: list[list[float]] = []
         self._most_doubt: list[float] = []
@@ -76,7 +76,7 @@ class StepTimeModel:
         self._usual = 0.25
         self._errors: deque[float] = deque(maxlen=KEPT_ERRORS)
         self.error: float | None = None
-        for shape, seconds in lessons:
+        for shape, seconds in samples:
             self.observe(shape, seconds)
         self._errors.clear()
         self.error = None
@@ -127,7 +127,7 @@ class StepTimeModel:
         self.error = error if self.error is None else self.error + USUAL_DECAY * (error - self.error)
 
     def _learn(self, x: list[float]) -> None:
-        """One turn of the filter; ``x`` are the features divided by the seconds, so that the target is 1."""
+        """One update of the filter; ``x`` are the features divided by the seconds, so that the target is 1."""
         self._drift()
         error = 1.0 - sum(map(mul, self._weights, x))
         bound = max(CLIP * self._usual, CLIP_FLOOR)
@@ -143,7 +143,7 @@ class StepTimeModel:
             ]
 
     def _drift(self) -> None:
-        """What may have changed since the last step: the speed of the machine, and a little each weight."""
+        """Adds the uncertainty since the last step: of the machine's speed, and a little of each weight."""
         for i, (row, weight) in enumerate(zip(self._covariance, self._weights, strict=True)):
             speed = SPEED_DRIFT * SPEED_DRIFT * weight
             row[:] = [value + speed * other for value, other in zip(row, self._weights, strict=True)]

@@ -1,7 +1,7 @@
-"""What sequences do and what they wait for, counted so that waiting costs nothing.
+"""How long sequences waited, and for what, counted at no cost for each step.
 
-Seconds run on counters of the whole loop: how long the line was held up by blocks, and how much of the steps went to
-prompts. A sequence takes what the counters read when it begins to wait, and the difference when it ends.
+Two counters run for the whole loop: the seconds in which a lack of blocks blocked the queue, and the seconds of steps
+that went to prompts. A sequence notes the counters when its wait begins, and takes the difference when it ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from twofold.engine.scheduler.step_time import StepShape, StepTimeModel
 
 @dataclass(slots=True)
 class _Mark:
-    """When a sequence began to wait in the line, and what the counter of blocks read."""
+    """When a sequence began to wait in the queue, and the value of the blocks counter then."""
 
     since: float
     blocked_s: float
@@ -26,26 +26,26 @@ class _Mark:
 
 
 class WaitTimes:
-    """The counters. ``set_blocked`` says at each plan whether blocks hold up the line from now on."""
+    """The counters. Each plan calls ``set_blocked``: whether a lack of blocks blocks the queue from now on."""
 
     def __init__(self) -> None:
         self._blocked_s = 0.0
         self._blocked_since: float | None = None
         self._prefill_s = 0.0
-        self._lines: dict[int, _Mark] = {}
+        self._queued: dict[int, _Mark] = {}
         self._decoding: dict[int, float] = {}
 
     def set_blocked(self, blocked: bool, now: float) -> None:
         self._blocked_s = self._blocked(now)
         self._blocked_since = now if blocked else None
 
-    def enter_line(self, sequence: Sequence, now: float, cause: WaitReason | None = None) -> None:
-        """It waits from now on: for ``cause``, or for blocks and its turn."""
-        self._lines[sequence.sequence_id] = _Mark(now, self._blocked(now), cause)
+    def enter_queue(self, sequence: Sequence, now: float, cause: WaitReason | None = None) -> None:
+        """The sequence waits from now on: for ``cause``, or for blocks and its turn."""
+        self._queued[sequence.sequence_id] = _Mark(now, self._blocked(now), cause)
 
-    def leave_line(self, sequence: Sequence, now: float) -> None:
-        """It waits no longer, for whatever reason."""
-        mark = self._lines.pop(sequence.sequence_id, None)
+    def leave_queue(self, sequence: Sequence, now: float) -> None:
+        """The wait of a sequence ends, if it waited."""
+        mark = self._queued.pop(sequence.sequence_id, None)
         if mark is None:
             return
         waited = now - mark.since
@@ -57,22 +57,22 @@ class WaitTimes:
         sequence.record.stall(WaitReason.TURN, waited - blocked)
 
     def begin_decode(self, sequence: Sequence) -> None:
-        """It generates from now on, and prompt rows of others delay it."""
+        """The sequence generates from now on, and prompt rows of others delay it."""
         self._decoding[sequence.sequence_id] = self._prefill_s
 
     def end_decode(self, sequence: Sequence) -> None:
-        """It generates no longer, for whatever reason."""
+        """The sequence stops generating, if it did."""
         mark = self._decoding.pop(sequence.sequence_id, None)
         if mark is not None:
             sequence.record.stall(WaitReason.PREFILL, self._prefill_s - mark)
 
     def add_prefill(self, seconds: float) -> None:
-        """That much of a step went to prompt rows while others generated."""
+        """Counts seconds of a step that went to prompt rows while others generated."""
         self._prefill_s += seconds
 
     def idle(self) -> bool:
-        """Whether nobody is counted as waiting or generating."""
-        return not (self._lines or self._decoding)
+        """Whether no sequence is counted as waiting or generating."""
+        return not (self._queued or self._decoding)
 
     def _blocked(self, now: float) -> float:
         return self._blocked_s + (0.0 if self._blocked_since is None else now - self._blocked_since)
@@ -80,7 +80,7 @@ class WaitTimes:
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """A step that ran: its shape, its seconds, those predicted for it, and those that prompt rows cost others."""
+    """A step that ran: shape, seconds, predicted seconds, and those that prompt rows cost generating sequences."""
 
     shape: StepShape
     seconds: float
@@ -121,7 +121,7 @@ class StepWork:
 
 
 def _lost(shape: StepShape, decode: StepShape, outcome: StepOutcome, model: StepTimeModel) -> float:
-    """Seconds that those that generate lost to prompt rows: actual · (1 − predicted without them / predicted)."""
+    """Seconds that generating sequences lost to prompt rows: actual · (1 − predicted without them / predicted)."""
     if not decode.rows or decode.rows == shape.rows:
         return 0.0
     alone, together = model.predict(decode), model.predict(shape)
