@@ -23,8 +23,8 @@ from twofold.planner.shapes.known import model_file, resolve_shape
 if TYPE_CHECKING:
     from twofold.core.model import ModelSpec
     from twofold.planner.explain.explanation import Explanation
-    from twofold.planner.explain.observed import Observed
     from twofold.planner.explain.scenario import UniformScenario
+    from twofold.planner.explain.waterfall import Observed
     from twofold.planner.machines.machine import Machine
 
 HERE: Final = "this"
@@ -137,7 +137,7 @@ def explain(
 def _explained(
     source: str | None, request: str | None, api_key: str | None, what: WhatOptions, levers: LeverOptions
 ) -> Explanation:
-    from twofold.planner.explain.explanation import explain_hypothetical, explain_observed, like  # noqa: PLC0415
+    from twofold.planner.explain import explanation  # noqa: PLC0415
 
     if source is None:
         if what.model is None:
@@ -147,13 +147,13 @@ def _explained(
                 hint="Name a model: twofold explain --model llama-3-70b --hardware h100 --tp 4, or give a record.",
             )
         scenario = _scenario(resolve_shape(what.model, what.weights), what, what.case())
-        return explain_hypothetical(scenario, levers.goal, levers.assumptions())
+        return explanation.explain(scenario, None, levers.goal, levers.assumptions())
     seen = _read(source, request, api_key, levers.goal)
     shape = _shape_of(seen, what)
     if shape is None:
-        return explain_observed(seen, None, levers.goal)
-    scenario = _scenario(shape, what, what.case(like(seen)))
-    return explain_observed(seen, scenario, levers.goal, levers.assumptions())
+        return explanation.explain(None, seen, levers.goal)
+    scenario = _scenario(shape, what, what.case(explanation.like(seen)))
+    return explanation.explain(scenario, seen, levers.goal, levers.assumptions())
 
 
 def _shape_of(seen: Observed, what: WhatOptions) -> ModelSpec | None:
@@ -257,7 +257,7 @@ def _draw(found: Explanation, path: Path) -> None:
         raise ParameterError(
             "A roofline needs a model and a machine.", param="svg", hint="Name them with --model and --hardware."
         )
-    picture = roofline(found.scenario, found.waterfall, found.observed)
+    picture = roofline(found.scenario, found.waterfall)
     write_file(path, svg(picture, height=SVG_HEIGHT, standalone=True) + "\n")
 
 
@@ -269,7 +269,7 @@ def _print(found: Explanation, top: int) -> None:
     width = min(max(get_terminal_size().columns, MIN_WIDTH), MAX_WIDTH)
     print_lines(lines(found, levers=top, width=width))
     if found.scenario is not None:
-        answer("\n" + plot(roofline(found.scenario, found.waterfall, found.observed), width=width) + "\n")
+        answer("\n" + plot(roofline(found.scenario, found.waterfall), width=width) + "\n")
 
 
 def _given(value: int | None, default: int) -> int:

@@ -78,7 +78,7 @@ def test_what_a_lever_saves_by_phase_is_what_the_answer_gets_shorter() -> None:
     before = scenario.figures()
     for each in turn_all(scenario):
         if each.after is not None:
-            assert sum(each.saves.values()) == pytest.approx(before.e2e - each.after.e2e, abs=1e-9), each.lever
+            assert sum(each.saves_s.values()) == pytest.approx(before.e2e - each.after.e2e, abs=1e-9), each.lever
 
 
 @pytest.mark.parametrize(("name", "form"), [("weights INT8", INT8), ("weights INT4", INT4)])
@@ -207,7 +207,7 @@ def test_disaggregation_takes_prompts_out_of_the_way() -> None:
     now, found = scenario.prediction, lever("disaggregation", scenario, "tpot")
     assert found.after is not None
     assert found.after.tpot == pytest.approx(now.tpot - now.interference)
-    assert found.saves["stalls"] == pytest.approx(299 * now.interference)
+    assert found.saves_s["stalls"] == pytest.approx(299 * now.interference)
     assert found.after.ttft > now.ttft - now.prefill.seconds * scenario.predictor.constants.prompts_ahead(now.batch)
     alone = scene(case=replace(PLAIN, prompt=4000), by=scenario.predictor.constants.having({"ahead_c": 0.0}, "spread"))
     outcome = lever("disaggregation", alone, "tpot")

@@ -17,7 +17,7 @@ from twofold.bench.draw.chart import Dots, Label
 from twofold.bench.draw.svg import svg
 from twofold.bench.draw.terminal import plot
 from twofold.core.errors import ParameterError
-from twofold.planner.explain.explanation import explain_hypothetical, explain_observed, like
+from twofold.planner.explain.explanation import explain, like
 from twofold.planner.explain.levers.rank import all_levers
 from twofold.planner.explain.picture import places, roofline
 from twofold.planner.explain.report import data, lines
@@ -33,7 +33,7 @@ def starting(text: list[str], word: str) -> str:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_hypothetical_in_lines(width: int) -> None:
-    text = list(lines(explain_hypothetical(scene("llama-3-70b", tp=4, by=EFFICIENT)), width=width))
+    text = list(lines(explain(scene("llama-3-70b", tp=4, by=EFFICIENT)), width=width))
     assert text[0] == (
         "llama-3-70b (bf16, KV bf16) on 4 × h100: 2,000 prompt tokens, 300 output tokens, concurrency 16"
     )
@@ -49,13 +49,13 @@ def test_a_hypothetical_in_lines(width: int) -> None:
 
 
 def test_only_the_first_levers_are_told_in_full() -> None:
-    text = list(lines(explain_hypothetical(scene()), levers=2))
+    text = list(lines(explain(scene()), levers=2))
     assert sum(line.startswith(("  speculation", "  weights INT4", "  shorter output")) for line in text) == 2
     assert any(line.strip().startswith("Smaller gains: ") for line in text)
 
 
 def test_bars_follow_each_other() -> None:
-    text = list(lines(explain_hypothetical(scene(by=EFFICIENT))))
+    text = list(lines(explain(scene(by=EFFICIENT))))
     bars = [starting(text, name)[9:33] for name in ("queue", "prefill", "decode", "stalls")]
     filled = [[i for i, cell in enumerate(bar) if cell != " "] for bar in bars]
     assert all(filled)
@@ -68,11 +68,11 @@ def test_bars_follow_each_other() -> None:
 def test_measured_beside_predicted_in_lines() -> None:
     seen = read(RUN)
     scenario = scene(case=like(seen))
-    text = list(lines(explain_observed(seen, scenario)))
+    text = list(lines(explain(scenario, seen)))
     assert text[0] == "twofold run: 41 prompt tokens (3 cached), 38 output tokens"
     assert starting(text, "queue").split()[2:5] == ["100", "ms", "0"]
     assert any("Predicted for llama-3-8b" in line for line in text)
-    alone = list(lines(explain_observed(seen, None)))
+    alone = list(lines(explain(None, seen)))
     assert alone[-1] == "Name its model and its machine (--model, --hardware) for predictions and levers."
     assert "memory; 37 rows in 37 steps" in starting(alone, "decode")
 
@@ -86,7 +86,7 @@ def finite(value: Any) -> bool:
 
 
 def test_as_data() -> None:
-    found = explain_hypothetical(scene())
+    found = explain(scene())
     plain = data(found)
     assert json.loads(json.dumps(plain)) == plain
     assert finite(plain)
@@ -99,7 +99,7 @@ def test_as_data() -> None:
 
 
 def test_what_was_seen_as_data() -> None:
-    plain = data(explain_observed(read(RUN), None))
+    plain = data(explain(None, read(RUN)))
     assert plain["scenario"] is None
     assert plain["predicted_s"] is None
     assert plain["phases"][2]["actual_s"] == 0.75

@@ -15,9 +15,9 @@ from tests.server.accounts.requests import served
 from tests.support.metrics import request_metrics
 from twofold.core.errors import ParameterError
 from twofold.core.record import WaitReason
-from twofold.planner.explain.explanation import explain_observed, like
-from twofold.planner.explain.observed import Observed
+from twofold.planner.explain.explanation import explain, like
 from twofold.planner.explain.sources import read_observed
+from twofold.planner.explain.waterfall import Observed
 from twofold.server.accounting import record_data
 
 RUN: dict[str, Any] = {
@@ -207,6 +207,6 @@ def test_any_change_to_a_document_is_read_or_refused(data: st.DataObject) -> Non
     try:
         seen = read(value)
         like(seen)
-        explain_observed(seen, None)
+        explain(None, seen)
     except ParameterError:
         pass

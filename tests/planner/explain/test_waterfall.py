@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from tests.planner.explain.scenes import ALONE, PLAIN, scene
 from twofold.core.errors import ParameterError
-from twofold.planner.explain.observed import Observed, Spent
-from twofold.planner.explain.waterfall import NAMES, limit_of, waterfall
+from twofold.planner.explain.waterfall import NAMES, Observed, Phase, limit_of, waterfall
 from twofold.planner.machines.known import known_machines
 from twofold.planner.predict.constants import EFFICIENT
 from twofold.planner.predict.request import Case
@@ -86,7 +85,10 @@ def test_weights_and_cache_are_both_memory(parts: StepParts, limit: str) -> None
 def test_measured_beside_predicted() -> None:
     seen = Observed(
         "r", None, PLAIN.prompt, 0, PLAIN.output,
-        phases={"queue": Spent(0.5, why="queued for blocks"), "decode": Spent(8.0, floor=2.0, bound="memory")},
+        phases={
+            "queue": Phase("queue", 0.5, why="queued for blocks"),
+            "decode": Phase("decode", 8.0, floor=2.0, bound="memory"),
+        },
     )  # fmt: skip
     scenario = scene()
     alone, both = waterfall(scenario), waterfall(scenario, seen)
@@ -101,7 +103,7 @@ def test_measured_beside_predicted() -> None:
 
 
 def test_what_nobody_knows_is_none() -> None:
-    fall = waterfall(None, Observed("r", None, 10, 0, 10, phases={"decode": Spent(1.0)}))
+    fall = waterfall(None, Observed("r", None, 10, 0, 10, phases={"decode": Phase("decode", 1.0)}))
     assert fall.seconds == 1.0
     assert fall.predicted is None
     assert fall.named("decode").share is None

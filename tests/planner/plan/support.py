@@ -40,7 +40,7 @@ def model_of(configuration: Configuration, traffic: Traffic) -> Model:
 
 
 def candidate(configuration: Configuration, traffic: Traffic, slo: Slo) -> Candidate:
-    return Candidate.of(configuration, traffic, slo, *FACTS.of(configuration))
+    return Candidate(configuration, traffic, slo, *FACTS.of(configuration))
 
 
 def choices(model: str = "llama-3-8b", *machines: str, **others: object) -> Choices:

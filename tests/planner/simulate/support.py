@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from twofold.bench.load.base import Outcome, Shared
+from twofold.bench.load.base import Shared
 from twofold.planner.simulate.exact import ExactReplica
 from twofold.planner.simulate.fast.replica import FastReplica
 from twofold.planner.simulate.jobs import Done, SimulatedJob
@@ -29,22 +29,6 @@ def linear(size: StepSize) -> float:
 def bent(size: StepSize) -> float:
     """Bends in the positions that are read."""
     return 0.004 + max(2e-6 * sum(size.read), 0.003) + 1e-4 * size.rows
-
-
-class Listed:
-    """Jobs as a list."""
-
-    follows = False
-
-    def __init__(self, jobs: Sequence[SimulatedJob], max_open: int | None = None) -> None:
-        self._jobs, self.max_open = jobs, max_open
-
-    def begin(self) -> Iterator[SimulatedJob]:
-        return iter(self._jobs)
-
-    def ended(self, job: SimulatedJob, outcome: Outcome, ended_s: float) -> SimulatedJob | None:
-        del job, outcome, ended_s
-        return None
 
 
 def random_setting(rng: random.Random, context: int = 900) -> EngineSetting:

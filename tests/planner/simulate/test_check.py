@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.planner.simulate.support import Listed, linear, setting_with
+from tests.planner.simulate.support import linear, setting_with
 from twofold.core.errors import FormatError
 from twofold.planner.simulate.check import check, read_bench
 from twofold.planner.simulate.exact import ExactReplica
 from twofold.planner.simulate.fast.replica import FastReplica
 from twofold.planner.simulate.fleet import simulate
-from twofold.planner.simulate.jobs import SimulatedJob
+from twofold.planner.simulate.jobs import IndependentJobs, SimulatedJob
 from twofold.planner.simulate.route import RoundRobin
 
 SETTING = setting_with(sequences=8, rows=256, context=4000)
@@ -23,7 +23,7 @@ SETTING = setting_with(sequences=8, rows=256, context=4000)
 def measured(slower: float = 1.0) -> dict[str, Any]:
     """What a server that is the simulation itself would have been measured at."""
     jobs = [SimulatedJob(number, 0.05 * number, 100 + 7 * number % 90, 20, stream=number) for number in range(60)]
-    found = simulate(Listed(jobs), [ExactReplica(SETTING, linear)], RoundRobin()).jobs
+    found = simulate(IndependentJobs(jobs), [ExactReplica(SETTING, linear)], RoundRobin()).jobs
     requests = [
         {
             "index": number,

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tests.planner.simulate.support import Kind, Listed, linear, setting_with
+from tests.planner.simulate.support import Kind, linear, setting_with
 from twofold.bench.load.lengths import Fixed
 from twofold.bench.load.plan import LoadPlan
 from twofold.bench.load.requests import SharedPrefix
@@ -18,7 +18,7 @@ from twofold.planner.simulate.exact import ExactReplica
 from twofold.planner.simulate.fast.replica import FastReplica
 from twofold.planner.simulate.figures import figures
 from twofold.planner.simulate.fleet import Handover, Simulated, Source, simulate
-from twofold.planner.simulate.jobs import Jobs, Repeated, SimulatedJob, said_nothing
+from twofold.planner.simulate.jobs import IndependentJobs, Jobs, SimulatedJob, repeated, said_nothing
 from twofold.planner.simulate.route import make_router
 
 SETTING = setting_with(sequences=8, rows=256, context=4000)
@@ -46,14 +46,14 @@ def by_number(values: Sequence[float], found: Simulated) -> list[float]:
 
 def test_routers_that_hear_and_that_do_not_give_the_same_to_one_replica() -> None:
     jobs = equal_jobs(40, 0.02)
-    apart, together = run(Listed(jobs)), run(Listed(jobs), router="least-loaded")
+    apart, together = run(IndependentJobs(jobs)), run(IndependentJobs(jobs), router="least-loaded")
     for column in ("admitted_s", "first_s", "last_s"):
         one, other = (by_number(getattr(found.jobs, column), found) for found in (apart, together))
         assert one == pytest.approx(other, abs=1e-6)
 
 
 def test_round_robin_takes_turns() -> None:
-    found = run(Listed(equal_jobs(9)), 3)
+    found = run(IndependentJobs(equal_jobs(9)), 3)
     assert by_number(found.jobs.replica, found) == [0, 1, 2] * 3
 
 
@@ -61,7 +61,7 @@ def test_the_least_loaded_replica_is_chosen() -> None:
     """One replica has a long answer; the short ones that come later go past it."""
     long = SimulatedJob(0, 0.0, 64, 2000, stream=0)
     short = [SimulatedJob(number, float(number), 64, 2, stream=number) for number in range(1, 6)]
-    found = run(Listed([long, *short]), 2, "least-loaded")
+    found = run(IndependentJobs([long, *short]), 2, "least-loaded")
     assert by_number(found.jobs.replica, found) == [0, 1, 1, 1, 1, 1]
 
 
@@ -115,9 +115,9 @@ def test_phases_apart() -> None:
     decode = [FastReplica(SETTING, linear) for _ in range(2)]
     prefill = [FastReplica(SETTING, linear)]
     found = simulate(
-        Listed(jobs), prefill, make_router("round-robin", 1), Handover(decode, lambda tokens: tokens / 640)
+        IndependentJobs(jobs), prefill, make_router("round-robin", 1), Handover(decode, lambda tokens: tokens / 640)
     )
-    together = run(Listed(jobs))
+    together = run(IndependentJobs(jobs))
     assert found.prefill_replicas == 1
     assert len(found.jobs) == 20
     first, last = np.array(found.jobs.first_s), np.array(found.jobs.last_s)
@@ -133,26 +133,31 @@ def test_answers_of_one_token_do_not_travel() -> None:
     jobs = [SimulatedJob(0, 0.0, 64, 1)]
     decode = [FastReplica(SETTING, linear)]
     found = simulate(
-        Listed(jobs), [FastReplica(SETTING, linear)], make_router("round-robin", 1), Handover(decode, lambda _: 9.0)
+        IndependentJobs(jobs),
+        [FastReplica(SETTING, linear)],
+        make_router("round-robin", 1),
+        Handover(decode, lambda _: 9.0),
     )
     assert found.jobs.last_s[0] < 1
     assert decode[0].busy.steps == 0
 
 
 def test_a_job_gets_in_after_its_delay() -> None:
-    late = simulate(Listed(equal_jobs(3)), [FastReplica(SETTING, linear)], make_router("round-robin", 1), delay_s=0.5)
-    soon = run(Listed(equal_jobs(3)))
+    late = simulate(
+        IndependentJobs(equal_jobs(3)), [FastReplica(SETTING, linear)], make_router("round-robin", 1), delay_s=0.5
+    )
+    soon = run(IndependentJobs(equal_jobs(3)))
     assert [first - 0.5 for first in late.jobs.first_s] == pytest.approx(list(soon.jobs.first_s))
 
 
 def test_a_trace_is_repeated_with_prompts_of_its_own() -> None:
     jobs = plan(rate=10.0, requests=5)
-    asked = list(Repeated(jobs, 3).begin())
+    asked = list(repeated(jobs, 3).begin())
     assert [job.number for job in asked] == list(range(15))
     assert len({job.stream for job in asked}) == 15
     assert all(a.due_s < b.due_s for a, b in pairwise(asked))
     with pytest.raises(ParameterError, match="--repeat must be at least 1, and needs a load without conversations"):
-        Repeated(plan(concurrency=2, requests=5), 2)
+        repeated(plan(concurrency=2, requests=5), 2)
 
 
 def test_an_unknown_router_gets_the_nearest() -> None:
@@ -163,7 +168,7 @@ def test_an_unknown_router_gets_the_nearest() -> None:
 
 def test_figures_count_what_could_not_run_as_infinitely_slow() -> None:
     jobs = [*equal_jobs(3), SimulatedJob(3, 0.3, 5000, 10, stream=3)]
-    found = figures(run(Listed(jobs)), SETTING.blocks)
+    found = figures(run(IndependentJobs(jobs)), SETTING.blocks)
     assert (found.requests, found.refused) == (4, 1)
     assert found.ttft.p99 == math.inf
     assert found.plain()["ttft"]["p99"] is None

@@ -77,10 +77,9 @@ def load(subject: CalibrationSubject, cache: Path) -> Calibration | None:
 
 def write_constants(constants: Constants) -> dict[str, Any]:
     """Constants as JSON: each with its value and source."""
-    values = {name: {"value": float(value), "source": value.source} for name, value in constants.values().items()}
-    error = constants.error
-    told = None if error is None else {"value": float(error), "source": error.source}
-    return {**values, "overlap": constants.overlap, "error": told}
+    values = {name: value.document() for name, value in constants.values().items()}
+    error = None if constants.error is None else constants.error.document()
+    return {**values, "overlap": constants.overlap, "error": error}
 
 
 def read_constants(document: Mapping[str, Any]) -> Constants:

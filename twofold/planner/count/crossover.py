@@ -1,10 +1,10 @@
-"""Where one cost outgrows another: of attention, of keys and values, of computing.
+"""Where one cost outgrows another: of attention, of keys and values, of arithmetic; and what a price step implies.
 
 With P active parameters of the layers, W bytes of weights, kv bytes of K and V a token, ridge = peak / bandwidth:
 
     S*     P / (L · n_q · d)                        prompt whose attention costs as much as its matrices
-    n*     (η_c · peak) / (η_m · bandwidth) · b/2   rows from which a step of the matrices is bound by arithmetic
-    B·c    W / kv                                   tokens in the batch from which K and V outweigh the weights
+    n*     (η_c · peak) / (η_m · bandwidth) · b/2   rows above which arithmetic limits a step of the matrices
+    B·c    W / kv                                   tokens in the batch above which K and V outweigh the weights
     c*     2 · P / (ridge · kv)                     context whose reading takes as long as a row's matrices
 """
 
@@ -22,7 +22,7 @@ from twofold.planner.machines.machine import Machine
 
 
 def attention_crossover(shape: ModelSpec) -> float:
-    """S*: tokens of a prompt whose attention costs as many FLOPs as its matrices, if no window hid any."""
+    """S*: tokens of a prompt whose attention costs as many FLOPs as its matrices, without windows."""
     return parameters(shape).active / sum(count * _mean_width(layer.attention) for count, layer in shape.runs)
 
 
@@ -38,13 +38,13 @@ def _mean_width(attention: Attention) -> float:
 def knee_rows(
     machine: Machine, weights: ValueFormat, *, compute_efficiency: float = 1.0, memory_efficiency: float = 1.0
 ) -> float:
-    """n*: rows of a step from which its matrices are bound by arithmetic and no longer by reading the weights."""
+    """n*: rows of a step above which arithmetic limits its matrices, not reading the weights."""
     peak = compute_efficiency * machine.peak(weights.arithmetic)
     return peak / (memory_efficiency * machine.bandwidth) * weights.bytes_per_value / 2
 
 
 def batch_tokens_crossover(shape: ModelSpec, how: Setting = PLAIN) -> float:
-    """B·c: tokens in the batch from which keys and values are more bytes than the weights."""
+    """B·c: tokens in the batch above which keys and values are more bytes than the weights."""
     return weight_bytes(shape, how) / kv_bytes_per_token(shape, how)
 
 
@@ -55,40 +55,33 @@ def context_crossover(
     return 2 * parameters(shape).active / (machine.ridge(arithmetic) * kv_bytes_per_token(shape, how))
 
 
-@dataclass(frozen=True, slots=True)
-class ImpliedCache:
-    """Bytes of keys and values a token, by both readings."""
+def implied_kv(parameters: float, ridge: float, above: int) -> tuple[float, float]:
+    """Bytes of keys and values a token, low and high, that a price step at ``above`` tokens implies.
 
-    low: float
-    high: float
-
-
-def implied_kv(parameters: float, ridge: float, above: int) -> ImpliedCache:
-    """What a cliff at ``above`` tokens implies for so many active parameters on a machine with that ridge (FLOP/B).
-
-    If a provider puts its step at the context c where reading the cache takes as long as computing a token's matrices,
+    For so many active parameters P on a machine with that ridge (FLOP/B), if a provider puts its step at the context c
+    where reading the cache takes as long as computing a token's matrices,
 
         2 · P / peak = c · kv / bandwidth      and so kv = 2 · P / (ridge · c) bytes a token
-        P / peak     = c · kv / bandwidth          or kv = P / (ridge · c), if P counts multiply-adds as one operation
+        P / peak     = c · kv / bandwidth      or kv = P / (ridge · c), if P counts multiply-adds as one operation
 
-    Both readings are published, they differ by two, and a step may be set for other reasons altogether: P is a guess,
-    the machine is a guess, and a round number is suspect. The result is a range and no measurement.
+    Both readings are published, and a step may have other reasons: P and the machine are guesses, and a round number is
+    suspect. The result is a range, not a measurement.
     """
     if parameters <= 0 or ridge <= 0 or above <= 0:
         raise ParameterError(
             "Parameters, ridge and the cliff must be above 0.", param="above", hint="As 70e9, 295 and 200000."
         )
-    return ImpliedCache(parameters / (ridge * above), 2 * parameters / (ridge * above))
+    return parameters / (ridge * above), 2 * parameters / (ridge * above)
 
 
 @dataclass(frozen=True, slots=True)
 class Crossovers:
-    """Tokens from which one cost is above another; the names are those of ``cost.count.crossover``.
+    """Crossovers of a model on a machine, in tokens.
 
     attention   S*: of a prompt, attention above the matrices
     batch       B·c: in the batch, bytes of keys and values above those of the weights
     context     c*: of a sequence, reading it above computing a row's matrices
-    cliff       a price step, and the bytes of keys and values a token that would explain it
+    cliff       a price step, and the bytes of keys and values a token that it implies, low and high
     """
 
     model: str
@@ -98,7 +91,7 @@ class Crossovers:
     batch: float
     context: float
     cliff: int | None
-    implied: ImpliedCache | None
+    implied: tuple[float, float] | None
 
     @classmethod
     def of(cls, shape: ModelSpec, machine: Machine, how: Setting, cliff: int | None = None) -> Self:
@@ -117,7 +110,7 @@ class Crossovers:
         )
 
     def lines(self) -> list[str]:
-        """In words."""
+        """Lines for a terminal."""
         found = [
             f"{self.model} on {self.machine}: {self.kv_token:,} bytes of keys and values a token",
             f"  attention costs more than the matrices in prompts above {self.attention:,.0f} tokens",
@@ -125,7 +118,7 @@ class Crossovers:
             f"  reading them takes longer than computing a token above {self.context:,.0f} tokens of context",
         ]
         if self.implied is not None:
-            low, high = self.implied.low, self.implied.high
+            low, high = self.implied
             found += [
                 f"  a price step at {self.cliff:,} tokens would mean {low:,.0f} bytes a token, or {high:,.0f}: "
                 "a multiply-add is one operation or two,",
@@ -134,8 +127,7 @@ class Crossovers:
         return found
 
     def document(self) -> dict[str, Any]:
-        """As plain data."""
-        implied = self.implied
+        """Plain data for JSON."""
         return {
             "schema": "twofold.crossover/1",
             "model": self.model,
@@ -145,5 +137,5 @@ class Crossovers:
             "kv_above_weights_batch_tokens": self.batch,
             "kv_above_compute_context_tokens": self.context,
             "cliff": self.cliff,
-            "implied_kv_bytes_a_token": None if implied is None else [implied.low, implied.high],
+            "implied_kv_bytes_a_token": None if self.implied is None else list(self.implied),
         }

@@ -1,8 +1,7 @@
-"""The whole of an explanation: where the time goes, how near that is to the floor, and which lever gains what.
+"""The whole explanation: where the time goes, how near that is to the floor, and the gains of levers.
 
 hypothetical    a model, a machine and equal requests: everything is predicted
-observed        a request that ended: measured, and predicted beside it where its model and a machine are named
-"""
+measured        a request that ended, with predictions if its model and a machine are named"""
 
 from __future__ import annotations
 
@@ -14,9 +13,8 @@ from twofold.core.values import INT4, INT8
 from twofold.planner.count.setting import Setting
 from twofold.planner.explain.levers.base import Assumptions
 from twofold.planner.explain.levers.rank import Outcome, turn_all
-from twofold.planner.explain.observed import Observed
 from twofold.planner.explain.scenario import Goal, ScenarioFigures, UniformScenario
-from twofold.planner.explain.waterfall import Waterfall, waterfall
+from twofold.planner.explain.waterfall import Observed, Waterfall, waterfall
 from twofold.planner.explain.words import listed, size
 from twofold.planner.machines.machine import Machine
 from twofold.planner.predict.constants import Constants, constants_for
@@ -28,7 +26,7 @@ MAX_DEVICES = 64
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """``scenario`` and ``figures`` are None where a request is explained of which model or machine are unknown."""
+    """``scenario`` and ``figures`` are None for a request of unknown model or machine."""
 
     title: str
     goal: Goal
@@ -47,7 +45,7 @@ def scenario_of(
     how: Setting,
     constants: Constants | None = None,
 ) -> UniformScenario:
-    """A hypothetical. Raises ParameterError where the memory does not hold one request, and says what would fit."""
+    """A hypothetical. Raises ParameterError with ways that fit if the memory does not hold one request."""
     found = UniformScenario(Predictor(shape, machine, constants or constants_for(machine, shape), how), case)
     try:
         found.predictor.batch(case)
@@ -58,45 +56,42 @@ def scenario_of(
     return found
 
 
-def explain_hypothetical(
-    scenario: UniformScenario, goal: Goal = "e2e", assumptions: Assumptions | None = None
+def explain(
+    scenario: UniformScenario | None,
+    seen: Observed | None = None,
+    goal: Goal = "e2e",
+    assumptions: Assumptions | None = None,
 ) -> Explanation:
-    """Everything predicted."""
-    return Explanation(
-        describe(scenario),
-        goal,
-        waterfall(scenario),
-        scenario,
-        scenario.figures(),
-        turn_all(scenario, goal, assumptions),
-        notes=tuple(_doubts(scenario)),
-    )
-
-
-def explain_observed(
-    seen: Observed, scenario: UniformScenario | None, goal: Goal = "e2e", assumptions: Assumptions | None = None
-) -> Explanation:
-    """What was measured. With a ``scenario`` (as ``like`` makes it) predictions stand beside, and levers are ranked."""
-    title = f"{seen.title}: {seen.prompt:,} prompt tokens"
-    title += f" ({seen.cached:,} cached)" if seen.cached else ""
-    title += f", {seen.output:,} output tokens"
+    """What is predicted, measured, or both: a ``scenario`` (as ``like`` makes it) adds predictions and levers."""
+    notes = [] if seen is None else list(seen.notes)
     if scenario is None:
-        hint = "Name its model and its machine (--model, --hardware) for predictions and levers."
-        return Explanation(title, goal, waterfall(None, seen), None, None, (), seen, (*seen.notes, hint))
+        notes.append("Name its model and its machine (--model, --hardware) for predictions and levers.")
+        return Explanation(_title(scenario, seen), goal, waterfall(None, seen), None, None, (), seen, tuple(notes))
+    predictor = scenario.predictor
+    if seen is not None:
+        notes.append(f"Predicted for {describe(scenario)}.")
+    notes.append(error_words(errors_for(predictor.shape, predictor.machine, predictor.constants)))
     return Explanation(
-        title,
+        _title(scenario, seen),
         goal,
         waterfall(scenario, seen),
         scenario,
         scenario.figures(),
         turn_all(scenario, goal, assumptions),
         seen,
-        (*seen.notes, f"Predicted for {describe(scenario)}.", *_doubts(scenario)),
+        tuple(notes),
     )
 
 
+def _title(scenario: UniformScenario | None, seen: Observed | None) -> str:
+    if seen is None:
+        return "" if scenario is None else describe(scenario)
+    cached = f" ({seen.cached:,} cached)" if seen.cached else ""
+    return f"{seen.title}: {seen.prompt:,} prompt tokens{cached}, {seen.output:,} output tokens"
+
+
 def like(seen: Observed, chunk: int | None = None) -> Case:
-    """Equal requests of the sizes of one that was seen, as many at a time as ran beside it."""
+    """Equal requests of the sizes of a measured one, with its mean concurrency."""
     cached = min(seen.cached, seen.prompt - 1)
     return Case(
         prompt=max(1, seen.prompt),
@@ -118,13 +113,8 @@ def describe(scenario: UniformScenario) -> str:
     return f"{stored} on {devices}{scenario.predictor.machine.name}: {asked}{chunk}"
 
 
-def _doubts(scenario: UniformScenario) -> list[str]:
-    predictor = scenario.predictor
-    return [error_words(errors_for(predictor.shape, predictor.machine, predictor.constants))]
-
-
 def _ways_to_fit(scenario: UniformScenario) -> list[str]:
-    """What makes room, each alone."""
+    """Options that make room, each alone."""
     shape, how = scenario.shape, scenario.how
     tried: list[tuple[str, ModelSpec, Setting]] = [
         (f"--weights {form.name} ({size(scenario.having(shape=shape.stored_as(form)).weight_bytes)})",

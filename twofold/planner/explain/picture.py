@@ -1,7 +1,7 @@
-"""The roofline (Williams et al. 2009): FLOPs a second that a phase could make, and makes, by how many for each byte.
+"""The roofline (Williams et al. 2009): FLOPs a second that a phase could reach, and reaches, by FLOPs a byte.
 
-One roof for each arithmetic that the model's products are made in; the phases are dots, and a dashed line is the way of
-a decode step as the batch grows.
+One roof for each arithmetic of the model's products; the phases are dots, and a dashed line is a decode step by batch
+size.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from twofold.bench.draw.chart import Axis, Chart, Dots, Guide, Label, Line, Mark
 from twofold.bench.draw.form import number
 from twofold.core.values import Arithmetic
 from twofold.planner.count.step import SequenceRows, Work, step
-from twofold.planner.explain.observed import Observed
 from twofold.planner.explain.scenario import UniformScenario
 from twofold.planner.explain.waterfall import Waterfall
 from twofold.planner.explain.words import scaled
 
 MIN_SHARE: Final = 0.02
-"""An arithmetic that makes less of a phase's FLOPs has no roof."""
+"""Share of a phase's FLOPs below which an arithmetic has no roof."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +31,14 @@ class Place:
     speed: float
 
 
-def places(scenario: UniformScenario, fall: Waterfall, seen: Observed | None = None) -> tuple[Place, ...]:
-    """Where the phases stand, with measured seconds where they were."""
+def places(scenario: UniformScenario, fall: Waterfall) -> tuple[Place, ...]:
+    """The phases on the picture, as measured or else as predicted."""
     found = []
     for name, work in (("prefill", prefill_work(scenario)), ("decode", decode_work(scenario))):
         phase = fall.named("prefill" if name == "prefill" else "decode")
-        spent = None if seen is None else seen.phases.get(name)
         flops, moved = float(work.flops), float(work.memory_bytes)
-        if spent is not None and spent.flops and spent.nbytes:
-            flops, moved = spent.flops, spent.nbytes
+        if phase.flops and phase.nbytes:
+            flops, moved = phase.flops, phase.nbytes
         elif name == "decode":
             flops, moved = flops * scenario.further, moved * scenario.further
         if flops and moved and phase.seconds > 0:
@@ -62,15 +60,15 @@ def prefill_work(scenario: UniformScenario) -> Work:
 
 
 def decode_work(scenario: UniformScenario, batch: int | None = None) -> Work:
-    """One step on one device, halfway through the answers."""
+    """One step on one device, halfway through the completions."""
     running = batch or scenario.predictor.batch(scenario.case)
     return step(scenario.shape, [SequenceRows(1, scenario.halfway - 1)] * running, how=scenario.how)
 
 
-def roofline(scenario: UniformScenario, fall: Waterfall, seen: Observed | None = None) -> Chart:
-    """The picture; both axes are logarithmic."""
+def roofline(scenario: UniformScenario, fall: Waterfall) -> Chart:
+    """The chart; both axes are logarithmic."""
     machine = scenario.predictor.machine
-    dots = places(scenario, fall, seen)
+    dots = places(scenario, fall)
     way = tuple(_way(scenario))
     roofs = _arithmetics(scenario)
     low = min([0.5, *(each.intensity / 2 for each in dots)])
@@ -101,15 +99,15 @@ def roofline(scenario: UniformScenario, fall: Waterfall, seen: Observed | None =
 
 def _words(scenario: UniformScenario, dots: tuple[Place, ...]) -> str:
     machine = scenario.predictor.machine
-    said = []
+    reached = []
     for place in dots:
         roof = min(place.intensity * machine.bandwidth, machine.peak(_arithmetics(scenario)[0]))
-        said.append(f"{place.name} reaches {place.speed / roof:.0%} of its roof")
-    return "; ".join(said)
+        reached.append(f"{place.name} reaches {place.speed / roof:.0%} of its roof")
+    return "; ".join(reached)
 
 
 def _arithmetics(scenario: UniformScenario) -> tuple[Arithmetic, ...]:
-    """In which numbers the products are made, the most first; those that become the same here count once."""
+    """The arithmetics of the products as the machine computes them, the most frequent first."""
     machine = scenario.predictor.machine
     sums: dict[Arithmetic, float] = {}
     for work in (prefill_work(scenario), decode_work(scenario, 1)):
@@ -121,7 +119,7 @@ def _arithmetics(scenario: UniformScenario) -> tuple[Arithmetic, ...]:
 
 
 def _way(scenario: UniformScenario) -> Iterator[tuple[float, float]]:
-    """Decode steps of 1, 2, 4 … sequences, as far as memory holds them."""
+    """Decode steps of 1, 2, 4 … sequences, as many as fit in memory."""
     batch, most = 1, max(1, scenario.sequences)
     while batch <= most and batch <= 4096:
         work = decode_work(scenario, batch)

@@ -20,7 +20,7 @@ SCHEMA: Final = "twofold.explain/1"
 BAR: Final = 24
 NAME: Final = 20
 MIN_PART: Final = 0.03
-"""Parts of a phase below that share of it are not told."""
+"""Parts of a phase below that share of it are not shown."""
 STATUS_WORDS: Final[Mapping[Status, str]] = {
     "gains": "Gain",
     "felt": "Perceived latency",
@@ -35,7 +35,7 @@ EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 
 def lines(given: Explanation, *, levers: int | None = None, width: int = 100) -> Iterator[str]:
-    """For a terminal; of the levers that gain, the first ``levers``."""
+    """Lines for a terminal; of the levers that gain, the first ``levers``."""
     yield given.title
     yield ""
     yield from _waterfall(given.waterfall, measured=given.observed is not None, width=width)
@@ -50,8 +50,8 @@ def lines(given: Explanation, *, levers: int | None = None, width: int = 100) ->
 
 
 def data(given: Explanation) -> dict[str, Any]:
-    """For machines: seconds, bytes, factors (above 1 is better) and shares from 0 to 1; null is unknown."""
-    fall, scenario, seen = given.waterfall, given.scenario, given.observed
+    """Plain data: seconds, bytes, factors (above 1 is better) and shares from 0 to 1; null is unknown."""
+    fall, scenario = given.waterfall, given.scenario
     return {
         "schema": SCHEMA,
         "title": given.title,
@@ -62,7 +62,7 @@ def data(given: Explanation) -> dict[str, Any]:
         "floor_s": fall.floor,
         "phases": [_phase(phase) for phase in fall.phases],
         "figures": None if given.figures is None else asdict(given.figures),
-        "roofline": [asdict(each) for each in places(scenario, fall, seen)] if scenario else [],
+        "roofline": [asdict(each) for each in places(scenario, fall)] if scenario else [],
         "levers": [_lever(each) for each in given.levers],
         "notes": list(given.notes),
     }
@@ -114,7 +114,7 @@ def _groups(parts: StepParts) -> dict[str, float]:
 
 
 def _bar(begin: float, seconds: float, whole: float) -> str:
-    """A phase's place in the whole, to an eighth of a character; what took any time shows at least so much."""
+    """A phase's part of the whole, to an eighth of a character; any time shows as at least that."""
     if whole <= 0:
         return " " * BAR
     first, last = (round(8 * BAR * each / whole) for each in (begin, begin + seconds))
@@ -159,7 +159,7 @@ def _lever_lines(outcome: Outcome, width: int) -> Iterator[str]:
 
 
 def _held(outcome: Outcome, goal: Goal, width: int) -> Iterator[str]:
-    """In use, or of no help."""
+    """A lever that is in use, or does not help."""
     gain = outcome.gain(goal)
     given = f"Already gives {factor(gain)} {SHORT[goal]}. " if gain >= MIN_GAIN else ""
     yield from _hanging(f"  {outcome.lever:<{NAME}}", given + outcome.why, width)
@@ -195,9 +195,7 @@ def _scenario(given: Explanation) -> dict[str, Any]:
         "output_tokens": case.output,
         "batch": case.concurrency,
         "chunk": case.chunk,
-        "constants": {
-            name: {"value": float(value), "source": value.source} for name, value in constants.values().items()
-        },
+        "constants": {name: value.document() for name, value in constants.values().items()},
         "overlap": constants.overlap,
         "error": None if constants.error is None else float(constants.error),
     }
@@ -219,14 +217,4 @@ def _phase(phase: Phase) -> dict[str, Any]:
 
 
 def _lever(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "lever": outcome.lever,
-        "status": outcome.status,
-        "helps": list(outcome.helps),
-        "what": outcome.what or None,
-        "gains": dict(outcome.gains),
-        "saves_s": dict(outcome.saves),
-        "after": None if outcome.after is None else asdict(outcome.after),
-        "why": outcome.why,
-        "costs": outcome.costs,
-    }
+    return {**asdict(outcome), "helps": list(outcome.helps), "what": outcome.what or None}

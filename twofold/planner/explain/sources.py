@@ -23,8 +23,8 @@ from twofold.core.errors import ParameterError, TwofoldError, closest_match
 from twofold.core.record import WaitReason
 from twofold.core.typed_fields import TypedFields
 from twofold.core.units import count
-from twofold.planner.explain.observed import Observed, Spent
 from twofold.planner.explain.scenario import Goal
+from twofold.planner.explain.waterfall import Observed, Phase, PhaseName
 from twofold.planner.explain.words import EXACT, listed, verdict
 
 RECORD: Final = "twofold.request"
@@ -139,8 +139,7 @@ def _read_record(record: SourceFields, prompt: int) -> Observed:
             hint="Numbers start at 0. A refused request has none.",
         )
     own = prompts[prompt]
-    prefill, decode = own.inner("prefill"), own.inner("decode")
-    share = decode.number("rows_share", 1.0)
+    share = own.inner("decode").number("rows_share", 1.0)
     several = f", prompt {prompt} of {len(prompts)}" if len(prompts) > 1 else ""
     return Observed(
         title=f"{record.optional_text('id') or 'request'}{several}",
@@ -149,7 +148,7 @@ def _read_record(record: SourceFields, prompt: int) -> Observed:
         cached=own.count("cached_tokens"),
         output=own.count("output_tokens"),
         batch=1 / share if share > 0 else 1.0,
-        phases=_phases(own, own.numbers("stalls_s"), _recorded(prefill), _recorded(decode)),
+        phases=_phases(own, own.numbers("stalls_s"), _recorded("prefill", own), _recorded("decode", own)),
         notes=(*_unequal(share), *_engine_error(own)),
     )
 
@@ -159,7 +158,8 @@ def _read_run(run: SourceFields) -> Observed:
     usage, timing = run.inner("usage"), run.inner("timing")
     timing = replace(timing, defaults={"queue_s": 0.0, "prefill_s": 0.0, "decode_s": 0.0})
     details = usage.part("prompt_tokens_details")
-    prefill, decode = (_measured(name, timing.number(f"{name}_s"), run) for name in ("prefill", "decode"))
+    prefill = _measured("prefill", timing.number("prefill_s"), run)
+    decode = _measured("decode", timing.number("decode_s"), run)
     return Observed(
         title="twofold run",
         model=run.optional_text("model"),
@@ -170,7 +170,9 @@ def _read_run(run: SourceFields) -> Observed:
     )
 
 
-def _phases(times: SourceFields, stalls_s: Mapping[str, float], prefill: Spent, decode: Spent) -> dict[str, Spent]:
+def _phases(
+    times: SourceFields, stalls_s: Mapping[str, float], prefill: Phase, decode: Phase
+) -> dict[PhaseName, Phase]:
     """Stalls are subtracted from the phases in which they were, so that all four add up."""
     queue_s, prefill_s, decode_s = (times.number(f"{name}_s") for name in ("queue", "prefill", "decode"))
     stalls = {_reason(name): seconds for name, seconds in stalls_s.items()}
@@ -184,10 +186,10 @@ def _phases(times: SourceFields, stalls_s: Mapping[str, float], prefill: Spent, 
     if late > least:
         during.append(f"in its prompt {duration(late)}")
     return {
-        "queue": Spent(queue_s, why=listed([reason.value for reason, _ in noticeable if reason in BEFORE])),
-        "prefill": replace(prefill, seconds=prefill_s - late),
-        "decode": replace(decode, seconds=decode_s - lost),
-        "stalls": Spent(late + lost, why=listed(during)),
+        "queue": Phase("queue", queue_s, why=listed([reason.value for reason, _ in noticeable if reason in BEFORE])),
+        "prefill": replace(prefill, actual=prefill_s - late),
+        "decode": replace(decode, actual=decode_s - lost),
+        "stalls": Phase("stalls", late + lost, why=listed(during)),
     }
 
 
@@ -204,11 +206,13 @@ def _reason(name: str) -> WaitReason:
         ) from None
 
 
-def _recorded(phase: SourceFields) -> Spent:
+def _recorded(name: PhaseName, prompt: SourceFields) -> Phase:
     """A phase of a server's record."""
+    phase = prompt.inner(name)
     if "least_s" not in phase:
-        return Spent(why=_steps(phase))
-    return Spent(
+        return Phase(name, why=_steps(phase))
+    return Phase(
+        name,
         floor=phase.number("least_s"),
         bound=BOUNDS.get(phase.optional_text("bound") or ""),
         flops=phase.number("flops"),
@@ -217,14 +221,15 @@ def _recorded(phase: SourceFields) -> Spent:
     )
 
 
-def _measured(name: str, seconds: float, run: SourceFields) -> Spent:
+def _measured(name: PhaseName, seconds: float, run: SourceFields) -> Phase:
     """A phase of ``twofold run``."""
     work, limit = run.part("work"), run.part("limit")
     if work is None:
-        return Spent()
+        return Phase(name)
     own = work.inner(name)
     reached = None if limit is None else limit.part(name)
-    return Spent(
+    return Phase(
+        name,
         predicted=own.number("predicted_s", 0.0) or None,
         floor=reached.number("share") * seconds if reached else None,
         bound=BOUNDS.get(reached.optional_text("bound") or "") if reached else None,
@@ -334,10 +339,10 @@ def _inferred(request: SourceFields, all_requests: Sequence[SourceFields], model
         output=request.count("output_tokens"),
         batch=batch,
         phases={
-            "queue": Spent(late + waited, why=lateness),
-            "prefill": Spent(first - due - late - waited, why=unknown),
-            "decode": Spent(last - first - stalls),
-            "stalls": Spent(stalls, why="gaps of over 3 times the usual one" if stalls else ""),
+            "queue": Phase("queue", late + waited, why=lateness),
+            "prefill": Phase("prefill", first - due - late - waited, why=unknown),
+            "decode": Phase("decode", last - first - stalls),
+            "stalls": Phase("stalls", stalls, why="gaps of over 3 times the usual one" if stalls else ""),
         },
         notes=tuple(notes),
     )

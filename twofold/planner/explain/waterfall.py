@@ -1,22 +1,20 @@
-"""Where the time of a request goes, phase after phase: queue, prefill, decode, stalls.
+"""The phases of a request: queue, prefill, decode, stalls.
 
-    queue     until its prompt is computed: for a place among those that run, behind other prompts
-    prefill   its prompt's own steps, and what a request takes outside of steps
+    queue     until its prompt is computed: waits for a slot, and for other prompts
+    prefill   its prompt's own steps, and the seconds that a request spends outside of steps
     decode    the steps of its further tokens
-    stalls    what made these steps longer or kept it out of them: others' prompts, preemption, a slow reader
+    stalls    what made these steps longer or kept it out of them: other prompts, preemption, a slow reader
 
-Phases add up to the time of the whole answer. Each has beside its seconds those that the cost model predicts, and the
-least that the machine could have taken, where they are known: all bytes at the peak bandwidth or all products at the
-peak, whichever takes longer. ``parts`` say what the predicted seconds go to, and the largest part is the bound. The
-floor of a queue and of stalls is nothing.
-"""
+Phases add up to the time of the whole completion. Each has its measured and its predicted seconds, and its floor: all
+bytes at the peak bandwidth or all products at the peak, whichever takes longer. The largest of the predicted ``parts``
+is the bound. Queue and stalls have no floor."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from twofold.planner.explain.observed import Observed, Spent
 from twofold.planner.explain.scenario import UniformScenario
 from twofold.planner.predict.request import Prediction
 from twofold.planner.predict.steps import StepParts
@@ -29,9 +27,11 @@ NAMES: tuple[PhaseName, ...] = ("queue", "prefill", "decode", "stalls")
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A phase of a request. Seconds are None where they were not measured, not predicted, or have no floor.
+    """A phase of a request, in seconds: None if not measured, not predicted, or without a floor.
 
-    ``bound`` is what its predicted seconds go to most, or what its floor is set by. ``why`` says what is behind it.
+    bound           the largest part of its prediction, or the limit that sets its floor
+    flops, nbytes   measured work on one device
+    why             its cause in words
     """
 
     name: PhaseName
@@ -41,20 +41,22 @@ class Phase:
     bound: Limit | None = None
     parts: StepParts | None = None
     why: str = ""
+    flops: float | None = None
+    nbytes: float | None = None
 
     @property
     def seconds(self) -> float:
-        """Measured where it was, else predicted."""
+        """Measured, or else predicted."""
         return self.predicted or 0.0 if self.actual is None else self.actual
 
     @property
     def share(self) -> float | None:
-        """How near it came to its floor: 1 is the physical limit."""
+        """Share of its floor in its seconds: 1 is the physical limit."""
         return self.floor / self.seconds if self.floor and self.seconds > 0 else None
 
     @property
     def error(self) -> float | None:
-        """Of the prediction, as a share of what was measured; above 0 it was too long."""
+        """Error of the prediction, as a share of the measured seconds; above 0 it was too long."""
         return self.predicted / self.actual - 1 if self.predicted is not None and self.actual else None
 
 
@@ -73,24 +75,46 @@ class Waterfall:
 
     @property
     def predicted(self) -> float | None:
-        """All of it, or None where a phase with seconds has no prediction."""
+        """All phases together; None if one has no prediction."""
         known = [phase.predicted for phase in self.phases if phase.predicted is not None]
         return sum(known) if len(known) == len(self.phases) else None
 
     @property
     def floor(self) -> float:
-        """Seconds that nothing on this machine can go below."""
+        """Least seconds on this machine."""
         return sum(phase.floor or 0.0 for phase in self.phases)
 
 
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A request that ended, from a record, ``twofold run --json`` or a bench.
+
+    ``batch`` is the mean number of sequences in its decode steps. ``notes`` describe figures that were inferred.
+    """
+
+    title: str
+    model: str | None
+    prompt: int
+    cached: int
+    output: int
+    batch: float = 1.0
+    phases: Mapping[PhaseName, Phase] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        return sum(phase.actual or 0.0 for phase in self.phases.values())
+
+
 def waterfall(scenario: UniformScenario | None, seen: Observed | None = None) -> Waterfall:
-    """Predicted, measured, or both beside each other."""
+    """Predicted, measured, or both."""
     foreseen = {} if scenario is None else _foreseen(scenario, scenario.prediction)
-    return Waterfall(tuple(_joined(name, foreseen.get(name), seen) for name in NAMES))
+    measured = {} if seen is None else seen.phases
+    return Waterfall(tuple(_joined(foreseen.get(n, Phase(n)), measured.get(n, Phase(n))) for n in NAMES))
 
 
 def limit_of(parts: StepParts) -> Limit:
-    """What most of the seconds go to; weights and KV cache are both read from memory."""
+    """The largest part; weights and KV cache are both read from memory."""
     sums: dict[Limit, float] = {
         "memory": parts.weights + parts.kv,
         "arithmetic": parts.arithmetic,
@@ -101,13 +125,13 @@ def limit_of(parts: StepParts) -> Limit:
 
 
 def prefill_parts(scenario: UniformScenario, prediction: Prediction) -> StepParts:
-    """With what a request takes outside of its steps."""
+    """The parts of prefill, with the seconds outside of steps."""
     first = float(scenario.predictor.constants.t_first)
     return prediction.prefill._replace(overhead=prediction.prefill.overhead + first)
 
 
 def queue_of(scenario: UniformScenario, found: Prediction) -> float:
-    """Seconds to the first token beside those of its own prompt; rounding leaves none where nobody waits."""
+    """Seconds to the first token beside those of its own prompt; 0 below rounding errors."""
     seconds = found.ttft - prefill_parts(scenario, found).seconds
     return seconds if seconds > ROUNDING * found.ttft else 0.0
 
@@ -138,17 +162,13 @@ def _queue_words(scenario: UniformScenario, found: Prediction) -> str:
     return f"{ahead:.2g} other prompts first" if ahead else "end of the running step"
 
 
-def _joined(name: PhaseName, foreseen: Phase | None, seen: Observed | None) -> Phase:
-    """A phase as it was, with what was predicted for it."""
-    spent = Spent() if seen is None else seen.phases.get(name, Spent())
-    guess = foreseen or Phase(name)
-    known = spent.floor is not None
-    return Phase(
-        name,
-        actual=spent.seconds,
-        predicted=guess.predicted if guess.predicted is not None else spent.predicted,
-        floor=spent.floor if known else guess.floor,
-        bound=spent.bound if known else guess.bound,
-        parts=guess.parts,
-        why=spent.why or guess.why,
+def _joined(foreseen: Phase, seen: Phase) -> Phase:
+    """A phase as it was measured, with its prediction."""
+    return replace(
+        seen,
+        predicted=seen.predicted if foreseen.predicted is None else foreseen.predicted,
+        floor=foreseen.floor if seen.floor is None else seen.floor,
+        bound=foreseen.bound if seen.floor is None else seen.bound,
+        parts=foreseen.parts,
+        why=seen.why or foreseen.why,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from twofold.core.errors import ParameterError
 from twofold.core.kv_layout import KV_FORMATS, KVType
@@ -48,6 +48,10 @@ class Cited(float):
         cited = super().__new__(cls, value)
         cited.source = source
         return cited
+
+    def document(self) -> dict[str, Any]:
+        """As plain data, for JSON."""
+        return {"value": float(self), "source": self.source}
 
     def __getnewargs__(self) -> tuple[float, str]:  # type: ignore[override]
         return float(self), self.source

@@ -1,4 +1,4 @@
-"""What a planner may choose from, and one choice of each."""
+"""The choices of a planner, and one configuration of them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ from twofold.planner.count.setting import Setting
 from twofold.planner.machines.machine import Machine
 from twofold.planner.predict.speculation import tokens_a_turn
 
+TP: Final = (1, 2, 4, 8)
+WEIGHTS: Final[tuple[ValueFormat | None, ...]] = (None, FP8, INT4)
+KV: Final = (BF16, FP8)
+"""What is tried by default; None are the weights in the model's own format."""
 MIN_SAVED: Final = 0.98
-"""Of the bytes that a model comes with: a format that leaves more of them is none to choose."""
+"""Share of the stored bytes that a format must go below to be a choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """``drafts`` tokens are guessed for each step, each right with ``acceptance`` if those before it were.
+    """``drafts`` tokens are guessed for each step, each accepted with probability ``acceptance`` if those before were.
 
-    ``draft`` is the model that guesses; None where guessing costs nothing beside a step, as looking them up in the
-    prompt.
+    ``draft``: the draft model; None if drafts cost nothing, as from a lookup in the prompt.
     """
 
     drafts: int
@@ -43,19 +46,19 @@ class Speculation:
 
     @property
     def tokens(self) -> float:
-        """Tokens that a step gives, in the mean."""
+        """Mean tokens of a step."""
         return tokens_a_turn(self.acceptance, self.drafts)
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """One way to serve: everything but how many of it.
+    """A replica of a plan.
 
-    shape        with its weights in the format that they are served in
-    weights      the name of the format that most of them are in
-    stored       whether that is how the model comes
+    shape        with its weights in the format that is served
+    weights      name of the format of most of them
+    stored       whether that is the model's own format
     chunk        most rows of a step
-    split        prefill and decode on replicas of their own
+    split        prefill and decode on separate replicas
     """
 
     shape: ModelSpec
@@ -71,9 +74,14 @@ class Configuration:
     def tp(self) -> int:
         return self.how.tp
 
+    @property
+    def drafts(self) -> int:
+        """Draft tokens of each sequence in a step."""
+        return self.speculation.drafts if self.speculation else 0
+
     @cached_property
     def name(self) -> str:
-        """In a few words."""
+        """A short description."""
         parts = [self.shape.name, f"{self.tp}×{self.machine.name}", self.weights, f"kv {self.how.kv.name}"]
         parts.append("split" if self.split else f"chunk {self.chunk}")
         if self.speculation:
@@ -85,17 +93,17 @@ class Configuration:
 class Choices:
     """Every combination of these is tried.
 
-    weights   formats; None is as the model comes. One that makes it no smaller is left out
-    drafts    tokens to guess for each step, where ``acceptance`` says how often a guess is right
-    split     whether prefill and decode may be on replicas of their own
-    devices   most, of all replicas together
+    weights   formats; None is the model's own. A format that makes it no smaller is skipped
+    drafts    draft tokens of a step, with the ``acceptance`` rate of each; none are tried without a rate
+    split     whether prefill and decode may be on separate replicas
+    devices   most devices of all replicas together
     """
 
     models: tuple[ModelSpec, ...]
     machines: tuple[Machine, ...]
-    tp: tuple[int, ...] = (1, 2, 4, 8)
-    weights: tuple[ValueFormat | None, ...] = (None, FP8, INT4)
-    kv: tuple[ValueFormat, ...] = (BF16, FP8)
+    tp: tuple[int, ...] = TP
+    weights: tuple[ValueFormat | None, ...] = WEIGHTS
+    kv: tuple[ValueFormat, ...] = KV
     chunks: tuple[int, ...] = (512, 2048, 8192)
     split: bool = True
     acceptance: float | None = None
@@ -114,7 +122,7 @@ class Choices:
             raise ParameterError("A plan needs at least one device.", param="max-devices")
 
     def configurations(self) -> Iterator[Configuration]:
-        """Each way to serve, models and machines first. Split ones have no chunks to choose: prompts run whole."""
+        """All configurations, by model and machine. Split ones have no choice of chunks: prompts run whole."""
         for model, machine, tp in product(self.models, self.machines, self.tp):
             for shape, kv in product(stored_as(model, self.weights), self.kv):
                 how, name = Setting(tp=tp, kv=kv), main_format(shape).name
@@ -134,10 +142,7 @@ class Choices:
 
 
 def stored_as(model: ModelSpec, formats: Iterable[ValueFormat | None]) -> Iterator[ModelSpec]:
-    """The model in each format, None being its own; without those that it is in, or that make it no smaller.
-
-    Where all of them would be left out, the model as it comes.
-    """
+    """The model in each format, None being its own, without those that make it no smaller; itself if none is left."""
     own, most = main_format(model), MIN_SAVED * weight_bytes(model)
     found = []
     for form in formats:

@@ -1,4 +1,4 @@
-"""What becomes of traffic on so many replicas of a configuration: times, memory, reasons, or what forbids it."""
+"""A configuration under some traffic, with any number of replicas: times, memory, or the bound that it exceeds."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from twofold.planner.predict.request import ENTRY_STEPS
 from twofold.planner.simulate.scenario import Split
 
 ONE_EACH: Final = Split(1, 1)
-"""A split as the simulator has it, for how fast keys and values travel."""
+"""The simulator's link between prefill and decode replicas."""
 LOGIT_ROWS: Final = 256
 """Logits of a step that memory is set aside for."""
 ROOM_DEVIATIONS: Final = 2.0
-"""How far above the mean there must be room for, whatever share is asked for: who finds none waits very long."""
+"""Least deviations above the mean for which there must be room: without it requests wait very long."""
 MARGIN_DEVIATIONS: Final = 4.0
-"""How far above the mean the batch limit is, so that nearly nobody waits for a place."""
+"""Deviations above the mean at which the batch limit is, so that few requests wait for a slot."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A configuration for some traffic and limits."""
+    """A configuration for some traffic and limits. Raises ParameterError if its devices cannot share the model."""
 
     configuration: Configuration
     traffic: Traffic
@@ -40,21 +40,13 @@ class Candidate:
     constants: Constants
     errors: Errors
     price: float | None
-    model: Model
 
-    @classmethod
-    def of(
-        cls,
-        configuration: Configuration,
-        traffic: Traffic,
-        slo: Slo,
-        constants: Constants,
-        errors: Errors,
-        price: float | None,
-    ) -> Candidate:
-        """Raises ParameterError where its devices cannot share the model."""
-        model = Model.of(configuration, traffic, constants)
-        return cls(configuration, traffic, slo, constants, errors, price, model)
+    def __post_init__(self) -> None:
+        self.model  # noqa: B018 - raises for devices that cannot share the model
+
+    @cached_property
+    def model(self) -> Model:
+        return Model.of(self.configuration, self.traffic, self.constants)
 
     @cached_property
     def memory(self) -> ReplicaMemory:
@@ -64,18 +56,18 @@ class Candidate:
 
     @cached_property
     def sequences(self) -> int:
-        """Of mean length that fit into a replica."""
+        """Sequences of mean length that fit into a replica."""
         return self.memory.sequences(self.traffic.context)
 
     @cached_property
     def curve(self) -> Curve:
-        """Of a replica that does both, or only decodes."""
+        """Of a replica of both phases, or one that only decodes."""
         most = max(1, min(self.sequences, BATCHES[-1]))
         return (decoding if self.configuration.split else mixed)(self.model, most)
 
     @cached_property
     def slowest(self) -> Kind:
-        """The prompt that the asked share of the requests is not longer than."""
+        """The kind with the longest prompts within the attainment."""
         share = 0.0
         for kind in self.traffic.kinds:
             share += kind.share
@@ -84,16 +76,16 @@ class Candidate:
         return kind
 
     def refusal(self) -> PlanRefusal | None:
-        """What forbids it at any number of replicas: the hardest bound."""
+        """The hardest bound that it exceeds with any number of replicas, or None."""
         return self._below_floor() or self._no_room() or self._slow_alone()
 
     def state(self, count: Count) -> tuple[ReplicaState, Queue, tuple[float, ...]] | None:
-        """A decoding replica's state, the queue of prompts, and seconds of each kind's prompt once it is its turn.
+        """A decoding replica's state, the queue of prompts, and seconds of each kind's prompt without its wait.
 
-        None where it is too much for so many, or more sequences than there is room for.
+        None if so many replicas cannot sustain the load, or have no room for its sequences.
         """
         state = self.curve.at(self.traffic.rate / (count.decode or count.both))
-        if state is None or self.crowd(state, max(ROOM_DEVIATIONS, self.slo.deviations)) > self.sequences:
+        if state is None or self.busy_batch(state, max(ROOM_DEVIATIONS, self.slo.deviations)) > self.sequences:
             return None
         if not self.configuration.split:
             return state, state.queue, state.kind_s
@@ -101,7 +93,7 @@ class Candidate:
         return None if queue.busy >= 1 else (state, queue, self.prompt_s)
 
     def plan(self, count: Count) -> CapacityPlan | None:
-        """What so many replicas give; None where that is too few."""
+        """The plan with so many replicas; None if they are too few."""
         found = self.state(count)
         if found is None:
             return None
@@ -128,17 +120,17 @@ class Candidate:
         )
 
     def meets(self, plan: CapacityPlan) -> bool:
-        """Whether a plan keeps the limits, by its estimates."""
+        """Whether a plan meets the limits, by its estimates."""
         return all(plan.estimates()[name].at <= limit for name, limit in self.slo.limits())
 
     @staticmethod
-    def crowd(state: ReplicaState, deviations: float) -> float:
-        """Sequences that are there at a busy moment."""
+    def busy_batch(state: ReplicaState, deviations: float) -> float:
+        """Running sequences at a busy time."""
         return state.batch + deviations * math.sqrt(state.variance)
 
     def _batch_limit(self, state: ReplicaState, prompt_s: float) -> int:
-        """Room for a crowd, and for those whose prompts are computed, which take so many seconds."""
-        return min(self.sequences, 1 + math.ceil(self.crowd(state, MARGIN_DEVIATIONS) + state.rate * prompt_s))
+        """Slots for a busy time, and for prompts in prefill, which takes ``prompt_s``."""
+        return min(self.sequences, 1 + math.ceil(self.busy_batch(state, MARGIN_DEVIATIONS) + state.rate * prompt_s))
 
     def _ttft(self, state: ReplicaState, queue: Queue, prompts: tuple[float, ...]) -> Estimate:
         fixed, kinds = self._entry(state), self.traffic.kinds
@@ -148,14 +140,14 @@ class Candidate:
         return Estimate(mean, at, self.model.prompt_floor_s(self.slowest), self.errors.ttft)
 
     def _entry(self, state: ReplicaState) -> float:
-        """Seconds before a prompt may queue: outside of steps, and for the step that runs."""
+        """Seconds before a prompt queues: outside of steps, and for the running step."""
         if self.configuration.split:
             return float(self.constants.t_first)
         there = min(1.0, state.batch)
         return float(self.constants.t_first) + ENTRY_STEPS * there * state.step_s
 
     def _tpot(self, state: ReplicaState, queue: Queue) -> Estimate:
-        """Its spread is that of the number of sequences, and of the prompts that come during an answer."""
+        """Varies with the number of sequences, and with the prompts that arrive during a completion."""
         crowd = (state.slope_s * state.token_s / state.step_s) ** 2 * state.variance
         square = 0.0 if self.configuration.split else queue.square
         prompts = queue.rate * state.token_s * square * self.traffic.shortness
@@ -182,18 +174,18 @@ class Candidate:
 
     @cached_property
     def _moved_s(self) -> float:
-        """Mean seconds between the first token and the second in which keys and values go to another replica."""
+        """Mean seconds in which keys and values are sent to the decode replica, after the first token."""
         sent = self.traffic.mean(self.memory.sequence_bytes(kind.prompt) for kind in self.traffic.kinds)
         return ONE_EACH.latency_s + sent / ONE_EACH.link
 
     def _prefill_queue(self, replicas: int) -> Queue:
-        """Of one prefill replica, to which requests are sent by chance: what is routed better waits less."""
+        """Of one prefill replica with random routing; better routing waits less."""
         seconds = self.prompt_s
         mean, square = self.traffic.mean(seconds), self.traffic.mean(each**2 for each in seconds)
         return Queue(self.traffic.rate / replicas, mean, square)
 
     def sure(self, estimates: Mapping[str, Estimate]) -> bool | None:
-        """Whether limits are kept at the bad ends of the error bands too; None where an error is unknown."""
+        """Whether limits are met at the upper ends of the error bands; None if an error is unknown."""
         ends = [(estimates[name].band, limit) for name, limit in self.slo.limits()]
         if any(band is None for band, _ in ends):
             return None
@@ -237,7 +229,7 @@ class Candidate:
         return PlanRefusal(c, "memory", why)
 
     def _slow_alone(self) -> PlanRefusal | None:
-        """An idle replica is the fastest there is."""
+        """No replica is faster than an idle one."""
         c = self.configuration
         alone = {"tpot": self.model.decode_s(1), "ttft": self._alone_s()}
         if c.split:
@@ -250,7 +242,7 @@ class Candidate:
         return None
 
     def _alone_s(self) -> float:
-        """The first token of a prompt as long as the asked share has, with nobody else there."""
+        """TTFT of the longest prompt within the attainment, on an idle replica."""
         c = self.configuration
         if c.split:
             return float(self.constants.t_first) + self.prompt_s[self.traffic.kinds.index(self.slowest)]
@@ -263,9 +255,9 @@ def candidates(
     slo: Slo,
     facts: Callable[[Configuration], tuple[Constants, Errors, float | None]],
 ) -> Iterator[Candidate | PlanRefusal]:
-    """Those whose devices can share the model, and why others cannot."""
+    """A candidate for each configuration, or why its devices cannot share the model."""
     for configuration in configurations:
         try:
-            yield Candidate.of(configuration, traffic, slo, *facts(configuration))
+            yield Candidate(configuration, traffic, slo, *facts(configuration))
         except ParameterError as error:
             yield PlanRefusal(configuration, "shape", str(error))

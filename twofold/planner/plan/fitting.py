@@ -1,31 +1,26 @@
-"""What fits into the memory of some machines: at which context, and how many at once."""
+"""Whether a model fits in the memory of some machines: with which context, and how many sequences."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Final
 
 from twofold.core.errors import ParameterError
 from twofold.core.model import ModelSpec
 from twofold.core.tensors import main_format
-from twofold.core.values import BF16, FP8, INT4, ValueFormat
+from twofold.core.values import BF16, ValueFormat
 from twofold.planner.count.memory import DeviceMemory, ReplicaMemory
 from twofold.planner.count.setting import Setting
 from twofold.planner.machines.machine import Machine
-from twofold.planner.plan.choices import stored_as
-
-DEVICES: Final = (1, 2, 4, 8)
-FORMATS: Final[tuple[ValueFormat | None, ...]] = (None, FP8, INT4)
-KV_FORMATS: Final = (BF16, FP8)
+from twofold.planner.plan.choices import KV, TP, WEIGHTS, stored_as
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """``concurrency`` sequences of ``context`` tokens on ``tp`` machines; ``weights`` None are as the model comes.
+    """``concurrency`` sequences of ``context`` tokens on ``tp`` machines; ``weights`` None: in the model's own format.
 
-    ``rows`` is the most of a step, which activations are made for; ``share`` of the memory may be used.
+    ``rows``: most of a step, for activations; ``share`` of the memory may be used.
     """
 
     shape: ModelSpec
@@ -50,10 +45,9 @@ class Question:
 class FitResult:
     """Bytes are those of each device.
 
-    needed     of keys and values, for all that is asked for
-    sequences  of the asked context that there is room for
-    longest    context that as many sequences as asked can have; 0 where none fits. At most the model's own, or the
-               asked one where that is longer
+    needed     keys and values of all sequences of the question
+    sequences  of that context that fit
+    longest    context of that many sequences that fits; 0 if none does. At most the model's own or the given one
     """
 
     question: Question
@@ -69,12 +63,12 @@ class FitResult:
 
     @property
     def missing(self) -> int:
-        """Bytes that each device would need more."""
+        """Further bytes that each device would need."""
         return max(0, self.needed - self.room.kv)
 
 
 def answer(question: Question) -> FitResult:
-    """Counts it. ParameterError where the devices cannot share the model."""
+    """Raises ParameterError if the devices cannot share the model."""
     how = Setting(tp=question.tp, kv=question.kv)
     how.check(question.shape)
     shape = question.shape if question.weights is None else question.shape.stored_as(question.weights)
@@ -92,9 +86,9 @@ def answer(question: Question) -> FitResult:
 
 
 def ways(question: Question) -> Iterator[FitResult]:
-    """The same question with more devices, smaller weights, smaller keys and values: fewest devices first."""
-    shapes = tuple(stored_as(question.shape, FORMATS))
-    for tp, shape, kv in product(sorted({question.tp, *DEVICES}), shapes, KV_FORMATS):
+    """The question with other numbers of devices and formats of weights, keys and values: fewest devices first."""
+    shapes = tuple(stored_as(question.shape, WEIGHTS))
+    for tp, shape, kv in product(sorted({question.tp, *TP}), shapes, KV):
         changed = replace(question, shape=shape, tp=tp, weights=None, kv=kv)
         if tp == 1 or question.machine.link is not None:
             try:

@@ -1,4 +1,4 @@
-"""Where nothing keeps the limits: which bound forbids it, and what would do."""
+"""The error of a search without plans: which bound forbids the closest configuration, and what would do."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Final, get_args
 
 from twofold.core.errors import ParameterError
 from twofold.core.tensors import main_format
-from twofold.core.values import BF16, FP8, INT4
 from twofold.planner.machines.known import known_machines
-from twofold.planner.plan.choices import Choices, Configuration, stored_as
+from twofold.planner.plan.choices import KV, TP, WEIGHTS, Choices, Configuration, stored_as
 from twofold.planner.plan.evaluate import Candidate, candidates
 from twofold.planner.plan.plan import Bound, PlanRefusal
 from twofold.planner.plan.search import Facts, PlanStudy, least
@@ -19,7 +18,7 @@ from twofold.planner.plan.traffic import Slo, Traffic
 
 SHOWN: Final = 3
 MAX_DEVICES: Final = 1 << 20
-"""Where the search for enough devices ends."""
+"""Most devices that the search for enough devices tries."""
 WORDS: Final[dict[Bound, str]] = {
     "shape": "cannot be cut up so",
     "floor": "below what the machine can do at all",
@@ -30,12 +29,12 @@ WORDS: Final[dict[Bound, str]] = {
 
 
 def nothing_found(study: PlanStudy, choices: Choices, traffic: Traffic, slo: Slo, facts: Facts) -> ParameterError:
-    """The error to raise for a study without plans."""
+    """The error for a study without plans: the closest configuration, and what would do."""
     nearest = closest(study.refusals)
     counts = {bound: sum(each.bound == bound for each in study.refusals) for bound in WORDS}
-    told = ", ".join(f"{count} {WORDS[bound]}" for bound, count in counts.items() if count)
+    reasons = ", ".join(f"{count} {WORDS[bound]}" for bound, count in counts.items() if count)
     message = (
-        f"None of {study.tried} configurations keeps {slo} ({told}). The nearest, {nearest.configuration.name}: "
+        f"None of {study.tried} configurations keeps {slo} ({reasons}). The nearest, {nearest.configuration.name}: "
         f"{nearest.why}."
     )
     if nearest.bound == "devices":
@@ -48,29 +47,29 @@ def nothing_found(study: PlanStudy, choices: Choices, traffic: Traffic, slo: Slo
 
 
 def _enough(configuration: Configuration, traffic: Traffic, slo: Slo, facts: Facts) -> str:
-    """How many devices it would take."""
-    plan = least(Candidate.of(configuration, traffic, slo, *facts.of(configuration)), MAX_DEVICES)
+    """The number of devices that would do."""
+    plan = least(Candidate(configuration, traffic, slo, *facts.of(configuration)), MAX_DEVICES)
     if isinstance(plan, PlanRefusal):
         return f"Not even {MAX_DEVICES:,} devices would do: allow more time, or other configurations."
     return f"It would take {plan.devices:,} devices: raise --max-devices, or allow more time."
 
 
 def closest(refusals: Sequence[PlanRefusal]) -> PlanRefusal:
-    """The one with the softest bound, and of these the one that misses its limit by least."""
+    """The refusal with the softest bound, and of these the one nearest to its limit."""
     order = get_args(Bound)
     return min(refusals, key=lambda each: (-order.index(each.bound), each.value / each.limit if each.limit else 0.0))
 
 
 def would_do(choices: Choices, traffic: Traffic, slo: Slo, facts: Facts) -> Iterable[Configuration]:
-    """Configurations that nothing forbids at low load: first those most like what was asked for, then the cheapest."""
+    """Configurations that exceed no bound at low load: first those most like the choices, then the cheapest."""
     gpus = (machine for machine in known_machines().values() if machine.kind == "gpu")
     machines = {machine.name: machine for machine in (*choices.machines, *gpus)}
     wider = replace(
         choices,
         machines=tuple(machines.values()),
-        tp=tuple(sorted({*choices.tp, 1, 2, 4, 8})),
-        weights=tuple(dict.fromkeys((*choices.weights, None, FP8, INT4))),
-        kv=tuple(dict.fromkeys((*choices.kv, BF16, FP8))),
+        tp=tuple(sorted({*choices.tp, *TP})),
+        weights=tuple(dict.fromkeys((*choices.weights, *WEIGHTS))),
+        kv=tuple(dict.fromkeys((*choices.kv, *KV))),
         chunks=choices.chunks[-1:],
         split=False,
     )
@@ -87,7 +86,7 @@ def _short(configuration: Configuration, asked: Choices) -> str:
 
 
 def _changes(configuration: Configuration, asked: Choices) -> int:
-    """In how many ways a configuration is none of those that were asked for."""
+    """In how many ways a configuration differs from the choices."""
     names = {main_format(shape).name for model in asked.models for shape in stored_as(model, asked.weights)}
     return sum(
         (
@@ -105,7 +104,7 @@ def _price(configuration: Configuration, facts: Facts) -> float:
 
 
 def _unlike(configurations: Iterable[Configuration]) -> Iterable[Configuration]:
-    """Without those that differ from one before in the format of keys and values alone, or are more of the same."""
+    """The first configuration of each model, machine and weight format."""
     seen: set[tuple[str, str, str]] = set()
     for each in configurations:
         key = (each.shape.name, each.machine.name, each.weights)

@@ -1,16 +1,15 @@
-"""One replica under steady load: what it can take, and how fast it then is.
+"""One replica under steady load: the rate that it can sustain, and its times.
 
-With B sequences decoding at a mean context, t(B) seconds of such a step, X seconds that a prompt adds to the steps
-that its chunks ride in (a chunk's step less t(B)), O mean tokens of an answer after the first, λ requests a second:
+With B sequences decoding at a mean context, t(B) seconds of such a step, X seconds that a prompt adds to the steps of
+its chunks (a chunk's step less t(B)), O mean tokens of a completion after the first, λ requests a second:
 
-    TPOT = t(B) / (1 − λ·X)             a token waits for its step, and for the prompts that come meanwhile
+    TPOT = t(B) / (1 − λ·X)             a token waits for its step, and for the prompts that arrive during it
     B    = λ · O · TPOT                 Little's law
     λ(B) = B / (O · t(B) + B · X)       both together
 
-Prompts queue for the rows of steps, one after the other. Work of X seconds takes X · t_c / (t_c − t(B)) while answers
-go on beside it, t_c being the step of a full chunk: that is the service time of the queue. The step model is
-``predict``'s; the forms are those of SARATHI (Agrawal et al. 2023) in steady state.
-"""
+Prompts queue for the rows of steps, one after the other. Work of X seconds takes X · t_c / (t_c − t(B)) beside
+decoding, t_c being the step of a full chunk: that is the service time of the queue. The step model is that of
+``predict``; the forms are those of SARATHI (Agrawal et al. 2023) in steady state."""
 
 from __future__ import annotations
 
@@ -20,31 +19,31 @@ from dataclasses import dataclass
 from typing import Final
 
 from twofold.planner.count.step import SequenceRows
-from twofold.planner.plan.choices import Configuration, Speculation
+from twofold.planner.plan.choices import Configuration
 from twofold.planner.plan.traffic import Kind, Traffic
 from twofold.planner.predict.constants import Constants
 from twofold.planner.predict.queueing import Queue
 from twofold.planner.predict.steps import StepPredictor
 
 BATCHES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-"""At which points of its load a replica is looked at; between them everything is taken as a straight line."""
+"""Loads at which a replica is evaluated; values between them are interpolated."""
 FULL: Final = 0.97
-"""The share of the time that prompts may take at most: beyond it queues are endless."""
+"""Most of the time that prompts may take: beyond it queues are endless."""
 MIN_PULL: Final = 0.1
-"""Of what pulls the number of sequences back to its mean, at least: the batch limit does when nothing else."""
+"""Least pull of the number of sequences to its mean: that of the batch limit."""
 NOTHING: Final = 1e-9
-"""Seconds less than which no chunk takes."""
+"""Seconds that no chunk is below."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
     """A replica at ``rate`` requests a second.
 
-    step_s     of decoding alone
-    token_s    of a token, with prompts in between: TPOT in the mean
+    step_s     seconds of a step of decoding alone
+    token_s    mean TPOT, with prompts in between
     slope_s    what one more sequence adds to ``step_s``
     queue      of prompts
-    kind_s     of the own steps of each kind's prompt
+    kind_s     seconds of the own steps of each kind's prompt
     """
 
     batch: float
@@ -57,21 +56,21 @@ class ReplicaState:
 
     @property
     def prompt_share(self) -> float:
-        """Of the time that prompts take beside decoding."""
+        """Share of the time that prompts take beside decoding."""
         return 1 - self.step_s / self.token_s
 
     @property
     def variance(self) -> float:
         """Of the number of sequences, with Poisson arrivals.
 
-        Their mean, as where none is slowed by others, over what is left of a step without what grows with them: more
-        sequences make slower steps, and so stay (the linear noise approximation of a birth and death process).
+        Their mean over the share of a step that does not grow with them: more sequences make slower steps, and so stay
+        longer (linear noise approximation of a birth and death process).
         """
         grows = self.slope_s * self.batch / self.step_s
         return self.batch / max(MIN_PULL, 1 - grows)
 
     def toward(self, other: ReplicaState, rate: float) -> ReplicaState:
-        """On the straight line between two states."""
+        """Interpolates between two states."""
         part = (rate - self.rate) / (other.rate - self.rate)
 
         def between(low: float, high: float) -> float:
@@ -91,17 +90,17 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """States of a replica by rising rate, the first one idle."""
+    """States of a replica by ascending rate, the first one idle."""
 
     states: tuple[ReplicaState, ...]
 
     @property
     def most(self) -> float:
-        """The highest rate that it can take."""
+        """The highest rate that it can sustain."""
         return self.states[-1].rate
 
     def at(self, rate: float) -> ReplicaState | None:
-        """Its state at that rate; None where that is too much for it."""
+        """Its state at that rate; None if it cannot sustain it."""
         if rate > self.most:
             return None
         place = max(1, bisect_left(self.states, rate, key=lambda state: state.rate))
@@ -110,7 +109,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Model:
-    """The steps of one configuration, as a function of what is in them; ``draft`` where another model guesses."""
+    """Seconds of the steps of one configuration; ``draft``: steps of the draft model, if there is one."""
 
     configuration: Configuration
     traffic: Traffic
@@ -133,21 +132,25 @@ class Model:
         return self.steps.demand(spans).seconds(self.constants)
 
     def decode_s(self, batch: int) -> float:
-        """Seconds that a token of everybody takes: a step, or with guessing its part of one."""
+        """Seconds in which each sequence gets a token: a step, or with speculation its share of one."""
         return self._decoded(self.step_s((batch, self._row())), batch) / self._tokens
 
+    def slope_s(self, batch: int, step_s: float) -> float:
+        """Seconds that one more sequence adds to ``step_s``, that of ``batch`` sequences."""
+        return self.decode_s(batch + 1) - step_s if batch else 0.0
+
     def floor_s(self) -> float:
-        """Seconds a token that nothing on this machine can go below: the bytes of one sequence's step."""
+        """Least seconds of a token on this machine: the bytes of one sequence's step."""
         return self.steps.demand([(1, self._row())]).floor / self._tokens
 
     def prompt_floor_s(self, kind: Kind) -> float:
-        """Seconds below which no first token can come."""
+        """Least seconds of a first token."""
         return self.steps.prefill(kind.new, kind.cached).floor
 
     def chunks(self, kind: Kind, rows: int) -> Iterator[tuple[float, SequenceRows]]:
-        """The steps of a prompt in chunks of ``rows``: how many there are of each.
+        """The steps of a prompt in chunks of ``rows``, with their numbers.
 
-        The work of full chunks grows evenly with what they see, so the first and the last stand for all.
+        The work of full chunks is linear in the positions that they see, so the first and the last represent all.
         """
         full, rest = divmod(kind.new, rows)
         if not rest:
@@ -159,7 +162,7 @@ class Model:
         yield 1, SequenceRows(rest, kind.cached + full * rows, 1)
 
     def prompt_s(self, kind: Kind, rows: int, beside: int = 0) -> tuple[float, float]:
-        """Steps and seconds of a prompt's own steps, in which ``beside`` sequences decode."""
+        """Number and seconds of a prompt's own steps, in which ``beside`` sequences decode."""
         others = [(beside, self._row())] if beside else []
         count = seconds = 0.0
         for times, span in self.chunks(kind, rows):
@@ -180,26 +183,22 @@ class Model:
         return speculation.tokens if speculation else 1.0
 
     def _row(self) -> SequenceRows:
-        """What a decoding sequence has in a step: one row, or one for each guess too."""
-        new = 1 + (self.configuration.speculation.drafts if self.configuration.speculation else 0)
+        """The rows of a decoding sequence in a step: one, and one for each draft token."""
+        new = 1 + self.configuration.drafts
         return SequenceRows(new, max(0, self.traffic.context - 1), new)
 
     def _decoded(self, step_s: float, batch: int) -> float:
-        """A step with the guesses before it."""
+        """A step with the drafts before it."""
         if self.draft is None:
             return step_s
         guess = self.draft.decode(batch, self.traffic.context).seconds(self.constants)
-        return step_s + _drafts(self.configuration.speculation) * guess
-
-
-def _drafts(speculation: Speculation | None) -> int:
-    return speculation.drafts if speculation else 0
+        return step_s + self.configuration.drafts * guess
 
 
 def mixed(model: Model, max_batch: int) -> Curve:
-    """The curve of a replica that does both phases, up to ``max_batch`` sequences."""
+    """The curve of a replica of both phases, up to ``max_batch`` sequences."""
     states: list[ReplicaState] = []
-    for batch in (0, *_batches(max_batch)):
+    for batch in _batches(max_batch):
         state = _mixed_state(model, batch)
         if state is not None:
             states.append(state)
@@ -210,22 +209,15 @@ def mixed(model: Model, max_batch: int) -> Curve:
 
 def decoding(model: Model, max_batch: int) -> Curve:
     """The curve of a replica that only decodes."""
-    states = []
-    for batch in (0, *_batches(max_batch)):
-        step_s = model.decode_s(max(1, batch))
-        rate = batch / (model.traffic.decoded * step_s)
-        slope = model.decode_s(batch + 1) - step_s if batch else 0.0
-        states.append(ReplicaState(batch, rate, step_s, step_s, slope, Queue(rate, 0.0, 0.0), ()))
-    return Curve(_rising(states))
+    return Curve(_rising([_decoding_state(model, batch) for batch in _batches(max_batch)]))
 
 
-def _batches(most: int) -> Iterator[int]:
-    yield from (batch for batch in BATCHES if batch < most)
-    yield most
+def _batches(most: int) -> tuple[int, ...]:
+    return (0, *(batch for batch in BATCHES if batch < most), most)
 
 
 def _rising(states: list[ReplicaState]) -> tuple[ReplicaState, ...]:
-    """Without states that more sequences bring to a lower rate: nobody would let so many in."""
+    """States up to the highest rate; more sequences would only lower it."""
     kept = states[:1]
     for state in states[1:]:
         if state.rate <= kept[-1].rate:
@@ -234,13 +226,16 @@ def _rising(states: list[ReplicaState]) -> tuple[ReplicaState, ...]:
     return tuple(kept)
 
 
-def _mixed_state(model: Model, batch: int) -> ReplicaState | None:
-    """With so many sequences, or with those of the highest rate at which prompts do not queue without end.
+def _decoding_state(model: Model, batch: int) -> ReplicaState:
+    step_s = model.decode_s(max(1, batch))
+    rate = batch / (model.traffic.decoded * step_s)
+    return ReplicaState(batch, rate, step_s, step_s, model.slope_s(batch, step_s), Queue(rate, 0.0, 0.0), ())
 
-    None where so many leave no rows for prompts.
-    """
+
+def _mixed_state(model: Model, batch: int) -> ReplicaState | None:
+    """With so many sequences, or fewer if prompts would queue without end. None if they leave no rows for prompts."""
     configuration, traffic = model.configuration, model.traffic
-    rows = configuration.chunk - batch * (1 + _drafts(configuration.speculation))
+    rows = configuration.chunk - batch * (1 + configuration.drafts)
     if rows < 1:
         return None
     alone_s = model.step_s((batch, model._row())) if batch else 0.0
@@ -252,7 +247,7 @@ def _mixed_state(model: Model, batch: int) -> ReplicaState | None:
     stretch = full_s / max(full_s - alone_s, NOTHING)
     rate = min(batch / (traffic.decoded * step_s + batch * mean), FULL / (mean * stretch))
     queue = Queue(rate, mean * stretch, traffic.mean(each**2 for each in added) * stretch**2)
-    slope = model.decode_s(batch + 1) - step_s if batch else 0.0
     token_s = step_s / (1 - rate * mean)
     there = min(batch, rate * traffic.decoded * token_s)
-    return ReplicaState(there, rate, step_s, token_s, slope, queue, tuple(seconds for _, seconds in own))
+    slope_s = model.slope_s(batch, step_s)
+    return ReplicaState(there, rate, step_s, token_s, slope_s, queue, tuple(seconds for _, seconds in own))

@@ -88,7 +88,7 @@ def simulated(
         if plan is None:
             break
         waiting.remove(plan)
-        candidate = Candidate.of(plan.configuration, traffic, slo, *facts.of(plan.configuration))
+        candidate = Candidate(plan.configuration, traffic, slo, *facts.of(plan.configuration))
         looked += _settled(candidate, plan, make, choices.devices)
     return replace(study, plans=tuple(by_cost([*looked, *waiting])))
 

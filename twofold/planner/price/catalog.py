@@ -107,13 +107,6 @@ def plain_name(name: str) -> str:
     return re.sub(r"[\s_.]+", "-", name.strip().lower())
 
 
-def catalog_of(
-    models: Iterable[ApiModel], source: str, checked: date | None, guess: Callable[[str], str | None] | None = None
-) -> Catalog:
-    """A catalog of these models, by name."""
-    return Catalog({model.name: model for model in models}, source, checked, guess)
-
-
 @lru_cache(maxsize=1)
 def known_catalog() -> Catalog:
     """Prices of genai-prices if it is installed (the extra ``plan``), else of the table."""
@@ -126,7 +119,8 @@ def read_published() -> Catalog:
     """Prices of genai-prices, which must be installed."""
     from twofold.planner.price import published  # noqa: PLC0415 - start-up time
 
-    return catalog_of(published.published_models(), published.published_source(), None, published.published_key)
+    models = {model.name: model for model in published.published_models()}
+    return Catalog(models, published.published_source(), None, published.published_key)
 
 
 def read_table() -> Catalog:
@@ -140,7 +134,7 @@ def parse_table(text: str) -> Catalog:
     checked: date = table.pop("checked")
     source: str = table.pop("source")
     models = (_model(provider, id, lists) for provider, found in table.items() for id, lists in found.items())
-    return catalog_of(models, f"{source}, checked on {checked}", checked)
+    return Catalog({model.name: model for model in models}, f"{source}, checked on {checked}", checked)
 
 
 def _model(provider: str, id: str, given: list[dict[str, Any]]) -> ApiModel:

@@ -13,12 +13,12 @@ from typing import Final
 
 import numpy as np
 
-from twofold.bench.load.base import Outcome, Shared
+from twofold.bench.load.base import Shared
 from twofold.core.errors import FormatError, unreadable
 from twofold.planner.explain.sources import DocumentFields
 from twofold.planner.simulate.figures import NAMES, Floats, Quantiles, per_token, time_words
 from twofold.planner.simulate.fleet import simulate
-from twofold.planner.simulate.jobs import Replica, SimulatedJob
+from twofold.planner.simulate.jobs import IndependentJobs, Replica, SimulatedJob
 from twofold.planner.simulate.route import RoundRobin
 
 BENCH_SCHEMA: Final = "twofold.bench/1"
@@ -69,7 +69,8 @@ def read_bench(path: Path) -> tuple[DocumentFields, tuple[MeasuredRun, ...]]:
 
 def check(measured: MeasuredRun, replica: Replica, delay_s: float = 0.0) -> tuple[PercentileError, ...]:
     """Simulates a run and compares P50 and P99 of TTFT and TPOT. ``delay_s``: from due to arrival at the replica."""
-    found = simulate(_Again(measured), [replica], RoundRobin(), delay_s=delay_s).jobs
+    jobs = IndependentJobs(measured.jobs, measured.max_open)
+    found = simulate(jobs, [replica], RoundRobin(), delay_s=delay_s).jobs
     return (
         *_compared("ttft", measured.ttft, np.array(found.first_s) - np.array(found.due_s)),
         *_compared("tpot", measured.tpot, per_token(found)),
@@ -90,23 +91,6 @@ def compared_lines(found: tuple[PercentileError, ...]) -> Iterator[str]:
     for each in found:
         label = f"{NAMES[each.measure]} {each.percentile.upper()}"
         yield f"{label:10}{time_words(each.measured):>12}{time_words(each.simulated):>12}{each.error:>+9.1%}"
-
-
-class _Again:
-    """The jobs of a run, due as they were."""
-
-    follows = False
-
-    def __init__(self, measured: MeasuredRun) -> None:
-        self._jobs = measured.jobs
-        self.max_open = measured.max_open
-
-    def begin(self) -> Iterator[SimulatedJob]:
-        return iter(self._jobs)
-
-    def ended(self, job: SimulatedJob, outcome: Outcome, ended_s: float) -> SimulatedJob | None:  # noqa: ARG002 - the seam
-        """None: no request of the document depends on another."""
-        return None
 
 
 def _measured(run: DocumentFields) -> MeasuredRun:

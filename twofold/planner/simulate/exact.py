@@ -1,14 +1,12 @@
-"""The real scheduler and the real cache on a virtual clock: every step is planned and committed as in the engine.
+"""The engine's scheduler and cache on a virtual clock: every step is planned and committed, but not computed.
 
-Only computing is left out. A prompt's tokens are numbers made of its pieces' names and its stream, so that prompts
-share just what their jobs say, inside of blocks too; a draw gives the next token of the stream.
-"""
+A prompt's tokens are numbers made of its pieces' names and its stream, so that prompts share what their jobs say that
+they share, also inside of blocks; a sampled token is the next one of the stream."""
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,7 +22,7 @@ from twofold.engine.scheduler.scheduler import Scheduler
 from twofold.engine.scheduler.sequence import Sequence
 from twofold.engine.scheduler.step_time import StepTimeModel
 from twofold.planner.count.step import SequenceRows
-from twofold.planner.simulate.jobs import Busy, Done, SimulatedJob, spans
+from twofold.planner.simulate.jobs import Done, Replica, SimulatedJob, spans
 from twofold.planner.simulate.setting import EngineSetting, StepSeconds, StepSize
 
 MAX_TOKEN: Final = (1 << 30) - 1
@@ -34,25 +32,21 @@ OPTIONS: Final = RequestOptions()
 
 @dataclass(slots=True)
 class _RunningJob:
-    """A job, its sequence, and where its stream begins: token at position p is ``base`` + p."""
+    """A job and its sequence; the token at position p of its stream is ``base`` + p."""
 
     job: SimulatedJob
     sequence: Sequence
     base: int
 
 
-class ExactReplica:
+class ExactReplica(Replica):
     """One replica. ``windows`` are those of the steps' function."""
 
     def __init__(self, setting: EngineSetting, seconds: StepSeconds, windows: tuple[int | None, ...] = (None,)) -> None:
-        self.done: list[Done] = []
-        self.busy = Busy()
-        self.open_jobs = 0
+        super().__init__()
         self._setting, self._seconds, self._windows = setting, seconds, windows
         self._scheduler = _scheduler(setting)
-        self._now = 0.0
         self._jobs: dict[int, _RunningJob] = {}
-        self._inbox: deque[tuple[float, SimulatedJob]] = deque()
 
     @property
     def next_s(self) -> float:
@@ -62,12 +56,8 @@ class ExactReplica:
 
     @property
     def step_time(self) -> StepTimeModel:
-        """What the scheduler learned of the steps."""
+        """The scheduler's step-time model."""
         return self._scheduler.step_time
-
-    def submit(self, job: SimulatedJob, at_s: float) -> None:
-        self.open_jobs += 1
-        self._inbox.append((at_s, job))
 
     def advance(self, until_s: float) -> None:
         while True:
@@ -87,7 +77,7 @@ class ExactReplica:
         return self._scheduler.manager.matched(tokens, "")
 
     def check_idle(self) -> None:
-        """Asserts that nothing is held when nothing waits or runs."""
+        """Asserts that an idle replica holds no blocks."""
         self._scheduler.check_idle()
 
     def _arrive(self, at_s: float, job: SimulatedJob) -> None:
@@ -112,7 +102,6 @@ class ExactReplica:
         seconds = self._seconds(self._size(plan))
         self._note(plan, seconds)
         self._now += seconds
-        self.busy.until_s = self._now
         for event in self._scheduler.commit(plan, StepOutcome(self._outcomes(plan), seconds), self._now):
             if event.finish is not None:
                 self._finish(self._jobs.pop(event.sequence_id))
@@ -141,24 +130,12 @@ class ExactReplica:
     def _finish(self, running: _RunningJob) -> None:
         sequence = running.sequence
         record = sequence.record
-        self._end(
-            Done(
-                running.job,
-                sequence.admitted_at,
-                sequence.first_token_at,
-                self._now,
-                record.cached,
-                record.preemptions,
-            )
-        )
-
-    def _end(self, done: Done) -> None:
-        self.open_jobs -= 1
-        self.done.append(done)
+        times = (sequence.admitted_at, sequence.first_token_at, self._now)
+        self._end(Done(running.job, *times, record.cached, record.preemptions))
 
 
 def tokens_of(job: SimulatedJob) -> tuple[array[int], int]:
-    """The prompt's tokens, and what to add to a position to get the stream's token there."""
+    """The prompt's tokens, and the base of the stream: its token at position p is ``base`` + p."""
     tokens, base = array("i"), 0
     for name, start, end in spans(job):
         base = hash((name, 0x5EED)) & MAX_TOKEN

@@ -1,11 +1,10 @@
-"""Many replicas on one virtual clock: jobs are routed to them, and what follows from their ends comes back.
+"""Many replicas on one virtual clock: jobs are routed to them, and jobs that follow from their ends are sent.
 
-Where nobody must hear of ends (an open load, and a router that goes by jobs alone) replicas run apart. Else they run
-together, each no further than to its next end: ``Replica.next_s``.
+If no end matters to what follows (an open load, and a router that looks at jobs alone) replicas run independently. Else
+they run together, each no further than to its next end: ``Replica.next_s``.
 
-With disaggregation (Splitwise, Patel et al. 2024; DistServe, Zhong et al. 2024) a job has its prompt computed by one of
-the prefill replicas, which gives the first token; then its keys and values travel, and a decode replica goes on.
-"""
+With disaggregation (Splitwise, Patel et al. 2024; DistServe, Zhong et al. 2024) a prefill replica computes the prompt
+and the first token; then keys and values are sent to a decode replica, which continues."""
 
 from __future__ import annotations
 
@@ -22,12 +21,12 @@ from twofold.planner.simulate.jobs import Busy, Columns, Done, Replica, Simulate
 from twofold.planner.simulate.route import LeastLoaded, Router
 
 ROUND: Final = 4096
-"""Jobs that are submitted before replicas that run apart are told to go on."""
+"""Jobs that are submitted before independent replicas advance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """Decode replicas, and how many seconds the keys and values of so many tokens take to get there."""
+    """Decode replicas, and the seconds in which the keys and values of so many tokens reach them."""
 
     replicas: Sequence[Replica]
     seconds: Callable[[int], float]
@@ -35,7 +34,7 @@ class Handover:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """Jobs that ended, and what each replica did: those that prefill first, where others decode."""
+    """Jobs that ended, and what each replica did; with disaggregation prefill replicas come first."""
 
     jobs: Columns
     busy: tuple[Busy, ...]
@@ -43,22 +42,22 @@ class Simulated:
 
 
 class Source(Protocol):
-    """Where jobs come from: ``Jobs`` of a load, or others."""
+    """A source of jobs: ``Jobs`` of a load, or ``IndependentJobs``."""
 
     @property
     def follows(self) -> bool:
-        """Whether jobs can come of the ends of others."""
+        """Whether jobs can follow from the ends of others."""
         ...
 
     @property
     def max_open(self) -> int | None: ...
 
     def begin(self) -> Iterator[SimulatedJob]:
-        """The jobs that wait for no other, ascending in time."""
+        """The jobs that depend on no other, ascending in time."""
         ...
 
     def ended(self, job: SimulatedJob, outcome: Outcome, ended_s: float) -> SimulatedJob | None:
-        """What the end of a job calls for."""
+        """The job that follows from the end of another, or None."""
         ...
 
 
@@ -70,15 +69,15 @@ def simulate(
     *,
     delay_s: float = 0.0,
 ) -> Simulated:
-    """Runs all jobs to their ends. A job gets to its replica ``delay_s`` after it was sent."""
+    """Runs all jobs to their ends. A job reaches its replica ``delay_s`` after it was sent."""
     columns = Columns()
     apart = not (router.watches or jobs.follows or jobs.max_open is not None or handover)
     if apart:
         _run_apart(jobs.begin(), replicas, router, columns, delay_s)
     else:
         _Together(jobs, replicas, router, handover, columns, delay_s).run()
-    everybody = [*replicas, *(handover.replicas if handover else ())]
-    return Simulated(columns, tuple(each.busy for each in everybody), len(replicas))
+    every = [*replicas, *(handover.replicas if handover else ())]
+    return Simulated(columns, tuple(each.busy for each in every), len(replicas))
 
 
 def _run_apart(
@@ -100,11 +99,11 @@ def _collect(replicas: Sequence[Replica], columns: Columns, until_s: float) -> N
 
 
 class _Pool:
-    """Replicas that a router chooses from. ``due`` are the times to look at each again."""
+    """Replicas that a router chooses from, with a heap of the times at which each is to advance."""
 
     def __init__(self, replicas: Sequence[Replica], router: Router) -> None:
         self.replicas, self._router = replicas, router
-        self._loads = [0] * len(replicas)
+        self.loads = [0] * len(replicas)
         self._due: list[tuple[float, int]] = []
         self._next = [math.inf] * len(replicas)
 
@@ -115,23 +114,19 @@ class _Pool:
         return self._due[0][0] if self._due else math.inf
 
     def submit(self, job: SimulatedJob, at_s: float) -> Iterator[tuple[Done, int]]:
-        """Gives a job to a replica; what ended there so far."""
-        number = self._router.choose(job, self._loads, self.replicas)
+        """Submits a job to a replica. Returns the jobs that ended there so far."""
+        number = self._router.choose(job, self.loads, self.replicas)
         replica = self.replicas[number]
         replica.advance(at_s)
         replica.submit(job, at_s)
-        self._loads[number] += 1
+        self.loads[number] += 1
         return self._drain(number)
 
     def advance(self) -> Iterator[tuple[Done, int]]:
-        """Lets the replica go on whose time is next; what ended there."""
+        """Advances the replica whose time is next. Returns the jobs that ended there."""
         time, number = heappop(self._due)
         self.replicas[number].advance(time)
         return self._drain(number)
-
-    def heard_of(self, number: int) -> None:
-        """A job of that replica has ended."""
-        self._loads[number] -= 1
 
     def _drain(self, number: int) -> Iterator[tuple[Done, int]]:
         replica = self.replicas[number]
@@ -143,7 +138,7 @@ class _Pool:
 
 
 class _Together:
-    """One run in which ends are heard of in their order."""
+    """A run that handles ends in the order of their times."""
 
     def __init__(
         self,
@@ -179,7 +174,7 @@ class _Together:
                 return
 
     def _ask_next(self) -> None:
-        """The next job of those that wait for no other."""
+        """Schedules the next job that depends on no other."""
         job = next(self._asked, None)
         if job is not None:
             self._at(job.due_s, lambda _: self._arrive_and_ask(job))
@@ -213,7 +208,7 @@ class _Together:
             self._at(time, lambda time, done=done, number=number: self._end(pool, done, number, time))  # type: ignore[misc]
 
     def _end(self, pool: _Pool, done: Done, number: int, time: float) -> None:
-        pool.heard_of(number)
+        pool.loads[number] -= 1
         before = self._halfway.pop(done.job.number, None)
         if before is None:
             self._ended(done, number, time)

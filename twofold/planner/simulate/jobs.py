@@ -1,16 +1,17 @@
-"""What is asked of a simulated server: loads, told as jobs.
+"""Jobs of a simulated server, made of loads, and records of what happened to them and to replicas.
 
-A job's prompt begins with the pieces that its ask shares with others and goes on with tokens of a ``stream``: its own,
-or its session's. Of a session every turn repeats all before it, so each prompt is the beginning of one stream into
-which the answers fall where they were given.
-"""
+A job's prompt begins with the pieces that its ask shares with others and continues with tokens of a ``stream``: its
+own, or its session's. Each turn of a session repeats all before it, so its prompts are prefixes of one stream, with the
+completions where they were generated."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from twofold.bench.load.base import Ask, Load, Outcome, PromptMessage, Shared
 from twofold.core.errors import ParameterError
@@ -19,8 +20,8 @@ from twofold.core.errors import ParameterError
 class SimulatedJob(NamedTuple):
     """A request of ``prompt`` and ``output`` tokens, due at ``due_s`` seconds.
 
-    stream  of the tokens after the ``pieces``; below 0: of a session
-    given   tokens of the prompt whose keys and values come with it, the first token of the answer too: a job that was
+    stream  name of the tokens after the ``pieces``; below 0: of a session
+    given   prompt tokens whose keys and values come with it, as does the first token of the completion: a job that was
             prefilled elsewhere
     """
 
@@ -34,12 +35,12 @@ class SimulatedJob(NamedTuple):
 
     @property
     def shares(self) -> bool:
-        """Whether another job's prompt may begin alike."""
+        """Whether another job's prompt may have a common prefix."""
         return bool(self.pieces) or self.stream < 0
 
 
 def spans(job: SimulatedJob) -> Iterator[tuple[int | tuple[int], int, int]]:
-    """Name, start and end of each part of a prompt; the last one, the stream, goes on as long as the answer does."""
+    """Name, start and end of each part of a prompt; the last one, the stream, includes the completion."""
     start = 0
     for piece in job.pieces:
         yield piece.key, start, start + piece.tokens
@@ -49,7 +50,7 @@ def spans(job: SimulatedJob) -> Iterator[tuple[int | tuple[int], int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """A request that ended, as loads want to hear of it."""
+    """A request that ended, as loads take it."""
 
     ask: Ask
     outcome: Outcome
@@ -58,16 +59,13 @@ class EndedJob:
 
 
 class Jobs:
-    """The jobs of a load, and those that come of the end of others.
-
-    ``follows`` says whether there can be any of these.
-    """
+    """The jobs of a load, and those that follow from the end of others; ``follows``: whether there can be any."""
 
     def __init__(self, load: Load) -> None:
-        said = load.describe()
+        described = load.describe()
         self._load = load
         self.max_open = load.max_open
-        self.follows = said["kind"] != "open" and bool(said.get("later_turns", True))
+        self.follows = described["kind"] != "open" and bool(described.get("later_turns", True))
         self._asks: dict[int, Ask] = {}
         self._history: dict[int, tuple[int, tuple[Shared, ...]]] = {}
 
@@ -76,7 +74,7 @@ class Jobs:
         return map(self._job, self._load.begin())
 
     def ended(self, job: SimulatedJob, outcome: Outcome, ended_s: float) -> SimulatedJob | None:
-        """What the end of a job calls for."""
+        """The job that follows from the end of another, or None."""
         ask = self._asks.pop(job.number, None)
         if ask is None:
             return None
@@ -106,54 +104,56 @@ def _tokens(ask: Ask) -> int:
 
 
 def said_nothing(ask: Ask) -> tuple[PromptMessage, ...]:
-    """The messages of a request, for loads that go on from them: a simulation has no texts."""
+    """The messages of a request, which loads continue: a simulation has no texts."""
     return ask.history
 
 
-class Repeated:
-    """The jobs of an open load again and again. A round begins where the one before ended, one mean gap later.
-
-    Pieces are shared between the rounds as they are within one; streams are not. ParameterError for loads in which
-    jobs follow from others.
-    """
+class IndependentJobs:
+    """Jobs that depend on no other, ascending in time; at most ``max_open`` of them run at once."""
 
     follows = False
 
-    def __init__(self, jobs: Jobs, times: int) -> None:
-        if times < 1 or jobs.follows:
-            raise ParameterError(
-                "--repeat must be at least 1, and needs a load without conversations.",
-                param="repeat",
-                hint="Remove --repeat, or use a trace without later turns.",
-            )
-        self._jobs, self._times = jobs, times
-        self.max_open = jobs.max_open
+    def __init__(self, jobs: Iterable[SimulatedJob], max_open: int | None = None) -> None:
+        self._jobs, self.max_open = jobs, max_open
 
     def begin(self) -> Iterator[SimulatedJob]:
-        """All rounds; the jobs of one are kept."""
-        kept, began = list(self._jobs.begin()), 0.0
-        if not kept:
-            return
-        last_s = kept[-1].due_s
-        gap_s = last_s / max(1, len(kept) - 1)
-        for turn in range(self._times):
-            for job in kept:
-                number = turn * len(kept) + job.number
-                yield SimulatedJob(number, began + job.due_s, job.prompt, job.output, job.pieces, number)
-            began += last_s + gap_s
+        return iter(self._jobs)
 
-    def ended(self, job: SimulatedJob, outcome: Outcome, ended_s: float) -> SimulatedJob | None:
-        """Nothing."""
-        del job, outcome, ended_s
-        return None
+    def ended(self, job: SimulatedJob, outcome: Outcome, ended_s: float) -> None:
+        """No job follows from the end of another."""
+
+
+def repeated(jobs: Jobs, times: int) -> IndependentJobs:
+    """The jobs of an open load several times. A round begins where the one before ended, one mean gap later.
+
+    Pieces are shared between the rounds as they are within one; streams are not. Raises ParameterError for loads in
+    which jobs follow from others.
+    """
+    if times < 1 or jobs.follows:
+        raise ParameterError(
+            "--repeat must be at least 1, and needs a load without conversations.",
+            param="repeat",
+            hint="Remove --repeat, or use a trace without later turns.",
+        )
+    return IndependentJobs(_rounds(list(jobs.begin()), times), jobs.max_open)
+
+
+def _rounds(jobs: list[SimulatedJob], times: int) -> Iterator[SimulatedJob]:
+    last_s = jobs[-1].due_s if jobs else 0.0
+    began_s = 0.0
+    for turn in range(times):
+        for job in jobs:
+            number = turn * len(jobs) + job.number
+            yield SimulatedJob(number, began_s + job.due_s, job.prompt, job.output, job.pieces, number)
+        began_s += last_s + last_s / max(1, len(jobs) - 1)
 
 
 class Done(NamedTuple):
-    """A job that ended. Moments are seconds of the simulation.
+    """A job that ended. Times are seconds of the simulation.
 
-    admitted_s, first_s, last_s  when it began to run, and when its first and last token came; None where it was
-                                 refused, because it never could run
-    cached                       tokens of its prompt that needed no computing
+    admitted_s, first_s, last_s  when it was admitted, and when its first and last token came; None if it was refused,
+                                 because it never could run
+    cached                       cached tokens of its prompt
     """
 
     job: SimulatedJob
@@ -166,12 +166,11 @@ class Done(NamedTuple):
 
 @dataclass(slots=True)
 class Busy:
-    """What a replica did: seconds by kind of step, steps, tokens, and KV blocks held over time.
+    """What a replica did: seconds by kind of step, steps, tokens, and KV blocks in use.
 
-    prefill_s, decode_s, mixed_s   of steps of prompts alone, of answers alone, of both
-    block_s                        Σ blocks held · seconds
-    max_blocks                    held at once
-    until_s                        when its last step ended
+    prefill_s, decode_s, mixed_s   seconds of steps of prompts alone, of decoding alone, of both
+    block_s                        Σ blocks in use · seconds
+    max_blocks                     most blocks in use at once
     """
 
     prefill_s: float = 0.0
@@ -182,14 +181,13 @@ class Busy:
     decode_rows: int = 0
     block_s: float = 0.0
     max_blocks: int = 0
-    until_s: float = 0.0
 
     @property
     def seconds(self) -> float:
         return self.prefill_s + self.decode_s + self.mixed_s
 
     def add(self, seconds: float, prefill_rows: int, decode_rows: int, blocks: float, steps: int = 1) -> None:
-        """Counts steps of one kind that took so long together, ``decode_rows`` rows in each."""
+        """Counts steps of one kind, ``seconds`` together, with ``decode_rows`` rows in each."""
         if not prefill_rows:
             self.decode_s += seconds
         elif decode_rows:
@@ -204,37 +202,42 @@ class Busy:
             self.max_blocks = int(blocks)
 
 
-class Replica(Protocol):
-    """One engine on a virtual clock.
+class Replica(ABC):
+    """One engine on a virtual clock. ``open_jobs`` were submitted and are not in ``done`` yet."""
 
-    ``open_jobs`` counts those that were submitted and are not among ``done`` yet.
-    """
-
-    done: list[Done]
-    busy: Busy
-    open_jobs: int
+    def __init__(self) -> None:
+        self.done: list[Done] = []
+        self.busy = Busy()
+        self.open_jobs = 0
+        self._now = 0.0
+        self._inbox: deque[tuple[float, SimulatedJob]] = deque()
 
     @property
+    @abstractmethod
     def next_s(self) -> float:
-        """A time to advance to, so that nothing that ends there or before is heard of late; infinite when idle."""
-        ...
+        """The time to advance to, so that no end is noticed late; infinite when idle."""
+
+    @abstractmethod
+    def advance(self, until_s: float) -> None:
+        """Runs every step that begins before ``until_s``; jobs that end are appended to ``done``."""
+
+    @abstractmethod
+    def matched(self, job: SimulatedJob) -> int:
+        """Tokens of the job's prompt that are in this replica's cache now."""
 
     def submit(self, job: SimulatedJob, at_s: float) -> None:
         """Adds a job that arrives at ``at_s``, no sooner than any before it."""
-        ...
+        self.open_jobs += 1
+        self._inbox.append((at_s, job))
 
-    def advance(self, until_s: float) -> None:
-        """Runs every step that begins before ``until_s``; what ends is put into ``done``."""
-        ...
-
-    def matched(self, job: SimulatedJob) -> int:
-        """Tokens of the job's prompt that this replica has in its cache now."""
-        ...
+    def _end(self, done: Done) -> None:
+        self.open_jobs -= 1
+        self.done.append(done)
 
 
 @dataclass(slots=True)
 class Columns:
-    """Jobs that ended, in columns: a million in some 80 MB. Moments that never came are infinite."""
+    """Jobs that ended, in columns: a million in some 80 MB. Times that a job never reached are infinite."""
 
     index: array[int] = field(default_factory=lambda: array("q"))
     due_s: array[float] = field(default_factory=lambda: array("d"))

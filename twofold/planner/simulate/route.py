@@ -1,32 +1,29 @@
-"""Which replica a job goes to.
+"""Routing of jobs to replicas.
 
-A router knows how many jobs are open at each replica, as far as it has heard of their ends, and nothing else of how
-they fare; ``LongestMatch`` also knows what is in their caches.
-"""
+A router knows how many jobs are open at each replica, as far as their ends were reported, and nothing else of their
+state; ``LongestMatch`` also knows their caches."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
-from typing import ClassVar, Final, Literal, Protocol, TypeAlias, get_args
+from typing import ClassVar, Final, Protocol
 
 from twofold.core.errors import ParameterError, closest_match
 from twofold.planner.simulate.jobs import Replica, SimulatedJob
 
-RouterName: TypeAlias = Literal["round-robin", "least-loaded", "affinity", "longest-match"]
-
 BOUND: Final = 1.25
-"""Of the mean number of open jobs: a replica that has more gets no job for the sake of its cache."""
+"""Multiple of the mean number of open jobs above which a replica gets no job for its cache."""
 POINTS: Final = 64
-"""Places of each replica on the ring."""
+"""Points of each replica on the hash ring."""
 PREFIX_TOKENS: Final = 1024
-"""Prompts that begin alike for so long belong together."""
+"""Length of the prefix that routes a prompt."""
 
 
 class Router(Protocol):
-    """``watches`` says whether it must hear of jobs that ended."""
+    """``watches``: whether it must be told of jobs that ended."""
 
     watches: ClassVar[bool]
 
@@ -36,7 +33,7 @@ class Router(Protocol):
 
 
 class RoundRobin:
-    """One after the other."""
+    """Replicas in turn."""
 
     watches: ClassVar[bool] = False
 
@@ -50,7 +47,7 @@ class RoundRobin:
 
 
 class LeastLoaded:
-    """Fewest open jobs; of these the one after the last that was chosen."""
+    """The replica with the fewest open jobs; of several the one after the last choice."""
 
     watches: ClassVar[bool] = True
 
@@ -64,9 +61,9 @@ class LeastLoaded:
 
 
 class PrefixAffinity:
-    """Prompts that begin alike go to one replica: consistent hashing with bounded loads (Mirrokni et al. 2018).
+    """Prompts with a common prefix go to one replica: consistent hashing with bounded loads (Mirrokni et al. 2018).
 
-    Who shares nothing goes to the least loaded.
+    Other prompts go to the least loaded.
     """
 
     watches: ClassVar[bool] = True
@@ -81,16 +78,16 @@ class PrefixAffinity:
         if not job.shares:
             return self._others.choose(job, loads, replicas)
         most = _most(loads)
-        at = bisect_right(self._places, _hash(_beginning(job)))
+        at = bisect_right(self._places, _hash(_prefix(job)))
         for step in range(len(self._owners)):
             owner = self._owners[(at + step) % len(self._owners)]
             if loads[owner] < most:
                 return owner
-        raise AssertionError("somebody has no more than the mean")
+        raise AssertionError("some replica has no more than the mean")
 
 
 class LongestMatch:
-    """Whose cache has most of the prompt, unless it has too many open jobs; of equals the least loaded."""
+    """The replica with the longest cached prefix, unless it has too many open jobs; of several the least loaded."""
 
     watches: ClassVar[bool] = True
 
@@ -101,31 +98,29 @@ class LongestMatch:
 
 
 def make_router(name: str, replicas: int) -> Router:
-    """The router of that name. ParameterError with the nearest for any other."""
-    match name:
-        case "round-robin":
-            return RoundRobin()
-        case "least-loaded":
-            return LeastLoaded()
-        case "affinity":
-            return PrefixAffinity(replicas)
-        case "longest-match":
-            return LongestMatch()
-    known = get_args(RouterName)
-    close = closest_match(name, known)
+    """The router of that name. Raises ParameterError with the closest name for any other."""
+    makers: Mapping[str, Callable[[], Router]] = {
+        "round-robin": RoundRobin,
+        "least-loaded": LeastLoaded,
+        "affinity": lambda: PrefixAffinity(replicas),
+        "longest-match": LongestMatch,
+    }
+    if name in makers:
+        return makers[name]()
+    close = closest_match(name, makers)
     raise ParameterError(
         f"There is no router {name!r:.40}.",
         param="router",
-        hint=f"Did you mean {close!r}?" if close else f"Known: {', '.join(known)}.",
+        hint=f"Did you mean {close!r}?" if close else f"Known: {', '.join(makers)}.",
     )
 
 
 def _most(loads: Sequence[int]) -> int:
-    """Open jobs from which a replica gets no more for the sake of its cache, at least one above the mean."""
+    """Open jobs from which a replica gets no more for its cache; at least one above the mean."""
     return math.ceil(BOUND * (sum(loads) + 1) / len(loads))
 
 
-def _beginning(job: SimulatedJob) -> str:
+def _prefix(job: SimulatedJob) -> str:
     names, start = [], 0
     for piece in job.pieces:
         if start >= PREFIX_TOKENS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -24,23 +24,6 @@ WINDOWED: Final = 6
 """Gemma 3's: of six layers five see so many positions."""
 LARGEST_SHARE: Final = 0.6
 _SIZE: Final = re.compile(r"[-_ ]\d+(\.\d+)?[bm]\b.*$", re.IGNORECASE)
-
-
-def model_levers() -> Iterator[Lever]:
-    """Those that need another model."""
-    yield Lever(
-        "GQA",
-        ("decode", "queue"),
-        "a model trained with it (converting one takes 5% of its training), and a little quality",
-        _group,
-    )
-    yield Lever(
-        "window",
-        ("decode", "prefill", "queue"),
-        "a model trained with it, and recall of distant context",
-        _window,
-    )
-    yield Lever("smaller model", ("prefill", "decode", "stalls"), "quality", _smaller)
 
 
 def _attending(shape: ModelSpec, change: Callable[[int, Attention], Attention]) -> ModelSpec:
@@ -136,25 +119,6 @@ ENOUGH: Final = 0.97
 """What stays larger than that share of what it was is as small already."""
 
 
-def storage_levers() -> Iterator[Lever]:
-    """Weights of 8 and 4 bits, products of 8 bits, keys and values of 8 and 4 bits."""
-    yield Lever("weights INT8", ("decode",), "almost no quality; the weights must be converted", _weights(INT8, "q8_0"))
-    yield Lever(
-        "weights INT4",
-        ("decode",),
-        "some quality, more in small models",
-        _weights(INT4, "q4_0"),
-    )
-    yield Lever(
-        "8-bit arithmetic",
-        ("prefill", "decode", "stalls"),
-        "a little quality, since activations are quantized too; needs calibrated scales",
-        _narrow_arithmetic,
-    )
-    yield Lever("KV INT8", ("decode", "queue"), "almost no quality", _kv(INT8))
-    yield Lever("KV INT4", ("decode", "queue"), "quality of long contexts", _kv(INT4))
-
-
 def _weights(wide: ValueFormat, packed: str) -> Turn:
     """Multiplied as wide numbers, as GPUs do; or in GGUF's ``packed`` format, whose codes processors multiply."""
 
@@ -211,3 +175,41 @@ def _kv(form: ValueFormat) -> Turn:
         )
 
     return turn
+
+
+MODELS: Final = (
+    Lever(
+        "GQA",
+        ("decode", "queue"),
+        "a model trained with it (converting one takes 5% of its training), and a little quality",
+        _group,
+    ),
+    Lever(
+        "window",
+        ("decode", "prefill", "queue"),
+        "a model trained with it, and recall of distant context",
+        _window,
+    ),
+    Lever("smaller model", ("prefill", "decode", "stalls"), "quality", _smaller),
+)
+"""They need another model."""
+
+
+STORAGE: Final = (
+    Lever("weights INT8", ("decode",), "almost no quality; the weights must be converted", _weights(INT8, "q8_0")),
+    Lever(
+        "weights INT4",
+        ("decode",),
+        "some quality, more in small models",
+        _weights(INT4, "q4_0"),
+    ),
+    Lever(
+        "8-bit arithmetic",
+        ("prefill", "decode", "stalls"),
+        "a little quality, since activations are quantized too; needs calibrated scales",
+        _narrow_arithmetic,
+    ),
+    Lever("KV INT8", ("decode", "queue"), "almost no quality", _kv(INT8)),
+    Lever("KV INT4", ("decode", "queue"), "quality of long contexts", _kv(INT4)),
+)
+"""Formats of weights, products, keys and values."""

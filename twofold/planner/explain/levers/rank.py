@@ -1,71 +1,73 @@
-"""All levers, turned one at a time, the one that gains most first."""
+"""All levers, applied one at a time, the largest gain first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from twofold.bench.draw.form import duration
 from twofold.planner.explain.levers.base import Assumptions, Lever, LeverRefusal
-from twofold.planner.explain.levers.model import model_levers, storage_levers
-from twofold.planner.explain.levers.serving import prompt_levers, serving_levers
+from twofold.planner.explain.levers.model import MODELS, STORAGE
+from twofold.planner.explain.levers.serving import PROMPTS, SERVING
 from twofold.planner.explain.scenario import GOALS, Goal, ScenarioFigures, UniformScenario
-from twofold.planner.explain.waterfall import PhaseName, prefill_parts, queue_of
+from twofold.planner.explain.waterfall import NAMES, PhaseName, prefill_parts, queue_of
 from twofold.planner.predict.request import Prediction
 
 Status = Literal["gains", "felt", "no gain", "in use", "cannot"]
-"""felt: the machine does the same, but who reads along waits less."""
+"""felt: the machine does the same work, but a reader of the stream waits less."""
 ORDER: Final[tuple[Status, ...]] = ("gains", "felt", "no gain", "in use", "cannot")
 MIN_GAIN: Final = 1.01
-"""What gains less is told as no gain: predictions are not that good."""
+"""Smaller factors count as no gain: predictions are not that accurate."""
 NOTICEABLE: Final = 0.005
-"""Of the whole answer: changes of a phase below it are not told."""
+"""Share of the whole completion below which changes of a phase are not shown."""
+PHASE_PARTS: Final[Mapping[str, str]] = {
+    "weights": "reading weights",
+    "arithmetic": "arithmetic",
+    "kv": "reading keys and values",
+    "links": "communication",
+    "overhead": "overhead",
+}
 PART_WORDS: Final[Mapping[str, str]] = {
     "queue": "queueing",
     "stalls": "prefill of other requests in the same steps",
-    "prefill weights": "reading weights in prefill",
-    "prefill arithmetic": "arithmetic in prefill",
-    "prefill kv": "reading keys and values in prefill",
-    "prefill links": "communication in prefill",
-    "prefill overhead": "overhead in prefill",
-    "decode weights": "reading weights in decode",
-    "decode arithmetic": "arithmetic in decode",
-    "decode kv": "reading keys and values in decode",
-    "decode links": "communication in decode",
-    "decode overhead": "overhead in decode",
+    **{
+        f"{phase} {part}": f"{words} in {phase}"
+        for phase in ("prefill", "decode")
+        for part, words in PHASE_PARTS.items()
+    },
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a lever does here. ``gains`` by goal are factors, above 1 better; of one in use, what it gives already.
+    """Effect of a lever. ``gains`` are factors by goal, above 1 better; of a lever in use, those that it gives already.
 
-    saves     seconds of the whole answer by phase; negative where a phase gets longer
+    saves_s   seconds of the whole answer by phase; negative where a phase gets longer
     """
 
     lever: str
-    helps: tuple[PhaseName, ...]
     status: Status
+    helps: tuple[PhaseName, ...]
     what: str
+    gains: Mapping[Goal, float]
+    saves_s: Mapping[PhaseName, float]
+    after: ScenarioFigures | None
     why: str
     costs: str
-    gains: Mapping[Goal, float] = field(default_factory=dict)
-    saves: Mapping[PhaseName, float] = field(default_factory=dict)
-    after: ScenarioFigures | None = None
 
     def gain(self, goal: Goal) -> float:
         return self.gains.get(goal, 1.0)
 
 
 def all_levers() -> tuple[Lever, ...]:
-    return (*serving_levers(), *storage_levers(), *prompt_levers(), *model_levers())
+    return (*SERVING, *STORAGE, *PROMPTS, *MODELS)
 
 
 def turn_all(
     scenario: UniformScenario, goal: Goal = "e2e", assumptions: Assumptions | None = None
 ) -> tuple[Outcome, ...]:
-    """Each lever's outcome: those that gain for the goal by how much, then those that do not."""
+    """Outcomes of all levers: those that gain for the goal first, by their gain."""
     now = scenario.prediction
     before = scenario.figures(now)
     found = [_turned(lever, scenario, now, before, goal, assumptions or Assumptions()) for lever in all_levers()]
@@ -73,7 +75,7 @@ def turn_all(
 
 
 def _rank(outcome: Outcome, goal: Goal) -> tuple[float, float]:
-    """By the goal; where that is nothing, by whatever else gains most."""
+    """By the goal's gain; without one, by the largest other gain."""
     gain = outcome.gain(goal)
     return (-gain if outcome.status == "gains" else 0.0, -max(outcome.gains.values(), default=0.0))
 
@@ -84,7 +86,7 @@ def _turned(
     result = lever.turn(scenario, now, given)
     if isinstance(result, LeverRefusal):
         gains = {} if result.without is None else _gains(result.without.figures(), before)
-        return Outcome(lever.name, lever.helps, result.status, "", result.why, lever.costs, gains)
+        return Outcome(lever.name, result.status, lever.helps, "", gains, {}, None, result.why, lever.costs)
     after = result.figures()
     gains = _gains(before, after)
     status: Status = "gains" if gains[goal] >= MIN_GAIN else "felt" if result.felt else "no gain"
@@ -92,7 +94,7 @@ def _turned(
     reasons = (_reason(*parts, now.e2e, status == "gains"), result.why)
     saves = _saves(*parts)
     why = " ".join(filter(None, reasons if status != "felt" else reasons[1:]))
-    return Outcome(lever.name, lever.helps, status, result.what, why, lever.costs, gains, saves, after)
+    return Outcome(lever.name, status, lever.helps, result.what, gains, saves, after, why, lever.costs)
 
 
 def _gains(before: ScenarioFigures, after: ScenarioFigures) -> dict[Goal, float]:
@@ -100,7 +102,7 @@ def _gains(before: ScenarioFigures, after: ScenarioFigures) -> dict[Goal, float]
 
 
 def _parts(scenario: UniformScenario, found: Prediction) -> dict[str, float]:
-    """Seconds of the whole answer by what they go to. What came to a phase beside its parts is its overhead."""
+    """Seconds of the whole completion by part; a phase's parts are scaled to its seconds."""
     first, rest = prefill_parts(scenario, found), found.decode.times(scenario.further)
     decode = scenario.further * (found.tpot - found.interference)
     parts = {"queue": queue_of(scenario, found), "stalls": scenario.further * found.interference}
@@ -112,20 +114,19 @@ def _parts(scenario: UniformScenario, found: Prediction) -> dict[str, float]:
 
 
 def _saves(before: Mapping[str, float], after: Mapping[str, float]) -> dict[PhaseName, float]:
-    phases: tuple[PhaseName, ...] = ("queue", "prefill", "decode", "stalls")
     return {
         phase: sum(before[part] - after[part] for part in before if part.split(" ", maxsplit=1)[0] == phase)
-        for phase in phases
+        for phase in NAMES
     }
 
 
 def _reason(before: Mapping[str, float], after: Mapping[str, float], whole: float, gains: bool) -> str:
-    """The part of the answer that changes most for the better; and the one for the worse where that is not little."""
-    told = list(_changes(before, after, NOTICEABLE * whole))
+    """The parts that change most for the better and for the worse, if noticeable."""
+    changes = list(_changes(before, after, NOTICEABLE * whole))
     if gains:
-        return _sentence("; ".join(told))
+        return _sentence("; ".join(changes))
     largest = max(before, key=lambda part: before[part])
-    return _sentence("; ".join([f"{before[largest] / whole:.0%} of the time is {PART_WORDS[largest]}", *told]))
+    return _sentence("; ".join([f"{before[largest] / whole:.0%} of the time is {PART_WORDS[largest]}", *changes]))
 
 
 def _sentence(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -20,25 +19,6 @@ from twofold.planner.predict.speculation import check_ratio, min_acceptance, spe
 
 CHUNK: Final = 512
 """Rows of a step: what engines take if not told otherwise."""
-
-
-def serving_levers() -> Iterator[Lever]:
-    """Those that need no other weights."""
-    yield Lever("batch", ("queue",), "a higher TPOT, and KV-cache memory for each sequence", _batch)
-    yield Lever("smaller batch", ("decode", "stalls"), "throughput, thus money", _smaller_batch)
-    yield Lever(
-        "chunked prefill",
-        ("stalls",),
-        "a slightly higher TTFT of the prompt itself; mean TPOT does not change",
-        _chunks,
-    )
-    yield Lever(
-        "speculation", ("decode",), "memory for a draft model or a lookup, and compute for rejected tokens", _draft
-    )
-    yield Lever(
-        "tensor parallelism", ("prefill", "decode"), "twice the devices, and communication in each layer", _split
-    )
-    yield Lever("disaggregation", ("stalls",), "machines for prefill, and transfers of the KV cache", _disaggregate)
 
 
 def _batch(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> Effect | LeverRefusal:
@@ -152,23 +132,6 @@ SCORE_PASSES: Final = 4
 """Scores are written, read by the softmax, written as probabilities and read again (Dao et al. 2022, algorithm 0)."""
 
 
-def prompt_levers() -> Iterator[Lever]:
-    """Those that change what is asked and answered, or how a prompt is computed."""
-    yield Lever(
-        "prefix cache", ("prefill", "stalls"), "memory for the cached blocks; prompts must share a prefix", _cache
-    )
-    yield Lever("offload", ("prefill", "stalls"), "host memory, and a transfer at each hit", _offload)
-    yield Lever(
-        "prompt compression",
-        ("prefill", "stalls"),
-        "quality, the compressor's time, and prefix-cache hits",
-        _squeeze,
-    )
-    yield Lever("flash attention", ("prefill",), "nothing", _flash)
-    yield Lever("shorter output", ("decode", "stalls"), "content of the answer", _shorter)
-    yield Lever("streaming", ("decode",), "nothing; a proxy in between must not buffer", _stream)
-
-
 def _cached(scenario: UniformScenario, given: Assumptions) -> tuple[int, UniformScenario]:
     more = int(scenario.fresh * given.shared)
     case = replace(scenario.case, cached=scenario.case.cached + more)
@@ -266,3 +229,35 @@ def _stream(scenario: UniformScenario, now: Prediction, _given: Assumptions) -> 
         return LeverRefusal("cannot", "The output has one token.")
     why = f"Text appears after {duration(now.ttft)} instead of {duration(now.e2e)}."
     return Effect("tokens are sent as they are generated", scenario, why, felt=now.e2e / now.ttft)
+
+
+SERVING: Final = (
+    Lever("batch", ("queue",), "a higher TPOT, and KV-cache memory for each sequence", _batch),
+    Lever("smaller batch", ("decode", "stalls"), "throughput, thus money", _smaller_batch),
+    Lever(
+        "chunked prefill",
+        ("stalls",),
+        "a slightly higher TTFT of the prompt itself; mean TPOT does not change",
+        _chunks,
+    ),
+    Lever("speculation", ("decode",), "memory for a draft model or a lookup, and compute for rejected tokens", _draft),
+    Lever("tensor parallelism", ("prefill", "decode"), "twice the devices, and communication in each layer", _split),
+    Lever("disaggregation", ("stalls",), "machines for prefill, and transfers of the KV cache", _disaggregate),
+)
+"""They need no other weights."""
+
+
+PROMPTS: Final = (
+    Lever("prefix cache", ("prefill", "stalls"), "memory for the cached blocks; prompts must share a prefix", _cache),
+    Lever("offload", ("prefill", "stalls"), "host memory, and a transfer at each hit", _offload),
+    Lever(
+        "prompt compression",
+        ("prefill", "stalls"),
+        "quality, the compressor's time, and prefix-cache hits",
+        _squeeze,
+    ),
+    Lever("flash attention", ("prefill",), "nothing", _flash),
+    Lever("shorter output", ("decode", "stalls"), "content of the answer", _shorter),
+    Lever("streaming", ("decode",), "nothing; a proxy in between must not buffer", _stream),
+)
+"""They change prompts and completions, or how a prompt is computed."""

@@ -1,16 +1,15 @@
 """The prefix cache by runs of blocks instead of block by block: counts only, O(parts of a prompt) a job.
 
 A node is a run of whole blocks that some prompts have in common: ``first`` … ``upto`` − 1 of them are in the cache. It
-is cut where prompts part, at a block's edge, as ``kv.tree`` cuts its edges; so who uses a node uses it to its end.
+is split where prompts part, at a block's edge, as ``engine.kv.tree`` splits its edges; so a job uses a node to its end.
 The block in which one part of a prompt (a shared piece, or a stream) ends and the next begins belongs to the later
 one; a node without blocks stands for the rest of the earlier one before it. A node in use is held as a whole; others
-stand in order of their last use, the end of a prompt before its beginning, and give up their last blocks first.
+are ordered by last use, the end of a prompt before its start, and lose their last blocks first.
 
 Laws:
-    1. held + idle + free = all; ``held`` counts blocks of nodes in use and what jobs have of their own.
-    2. Who uses a node uses its parent.
-    3. What a job has of its own is behind what it published.
-"""
+    1. held + idle + free = all; ``held`` counts blocks of nodes in use and the jobs' own blocks.
+    2. A user of a node uses its parent.
+    3. A job's own blocks follow those that it published."""
 
 from __future__ import annotations
 
@@ -22,11 +21,11 @@ from twofold.planner.simulate.jobs import SimulatedJob, spans
 
 Name: TypeAlias = "int | tuple[int]"
 Key: TypeAlias = "tuple[int, Name, int]"
-"""Where a node begins, its part's name, and where it ends if it has no whole block, else 0."""
+"""Start of a node, name of its part, and its end if it has no whole block, else 0."""
 
 
 class PrefixNode:
-    """Tokens up to ``end`` of prompts that begin alike; its blocks begin with ``first``. ``users`` run now."""
+    """Tokens up to ``end`` that prompts have in common; its blocks start at ``first``. ``users`` run now."""
 
     __slots__ = ("children", "end", "first", "key", "latest", "parent", "upto", "users")
 
@@ -42,7 +41,7 @@ class PrefixNode:
         return self.upto - self.first
 
     def has(self, block: int) -> bool:
-        """Whether that block is in the cache, of this node or of who goes on from it."""
+        """Whether that block of this node, or of a node that continues it, is in the cache."""
         node: PrefixNode | None = self
         while node is not None and node.upto <= block and node.first <= block:
             node = node.latest
@@ -50,8 +49,10 @@ class PrefixNode:
 
 
 class JobBlocks:
-    """What one running job has: ``path``, its nodes; of its blocks the first ``published`` are the nodes', and ``own``
-    more are its own. The nodes before ``at`` are complete."""
+    """Blocks of a running job: the first ``published`` belong to the nodes of its ``path``, ``own`` more to it alone.
+
+    The nodes before ``at`` are complete.
+    """
 
     __slots__ = ("at", "own", "path", "published")
 
@@ -84,15 +85,15 @@ class CountedCache:
         return self.total - self.held
 
     def find(self, job: SimulatedJob, most: int) -> tuple[int, int]:
-        """Of the job's first ``most`` tokens those in the cache, and how many blocks among them nobody holds."""
+        """How many of the job's first ``most`` tokens are cached, and how many blocks of these are idle."""
         if not self._keeps:
             return 0, 0
         return self._walk(job, most)
 
     def open(self, job: SimulatedJob, most: int, *, shares: bool = True) -> tuple[JobBlocks, int]:
-        """Uses what is cached of the job's first ``most`` tokens, and how many these are.
+        """Shares the cached part of the job's first ``most`` tokens. Returns its blocks, and how many are cached.
 
-        Without ``shares`` nothing is looked for, and its blocks are all its own.
+        Without ``shares`` the cache is not searched, and all its blocks are its own.
         """
         if not (self._keeps and shares):
             return JobBlocks([], 0), 0
@@ -102,19 +103,19 @@ class CountedCache:
         return holding, found
 
     def take(self, holding: JobBlocks, count: int) -> None:
-        """``count`` more blocks for a job; the caller has seen that they can be had."""
+        """Takes ``count`` more blocks for a job; the caller has checked that they are obtainable."""
         holding.own += count
         self.take_many(count)
 
     def take_many(self, count: int) -> None:
-        """``count`` blocks for whoever; their block_tables are told later."""
+        """Takes ``count`` blocks; their jobs are settled later."""
         self.held += count
         lacking = self.held + self._idle - self.total
         if lacking > 0:
             self._evict(lacking)
 
     def publish(self, holding: JobBlocks, computed: int) -> None:
-        """Makes the whole blocks of a job's first ``computed`` tokens findable; what others published is shared."""
+        """Publishes the whole blocks of a job's first ``computed`` tokens; those that others published are shared."""
         while holding.at < len(holding.path):
             node = holding.path[holding.at]
             reach = min(node.end, computed) // self.block_size
@@ -132,7 +133,7 @@ class CountedCache:
             holding.at += 1
 
     def close(self, holding: JobBlocks, computed: int, returning: SimulatedJob | None = None) -> None:
-        """Publishes what a job computed and gives everything back. One that will be ``returning`` shall find it."""
+        """Publishes what a job computed and releases its blocks. A job that is ``returning`` will find them."""
         if returning is not None and self._keeps and not holding.path:
             self._use(holding, returning)
         self.publish(holding, computed)
@@ -145,12 +146,12 @@ class CountedCache:
                 self._rest(node)
 
     def check(self) -> None:
-        """Asserts law 1 of a cache that nobody uses."""
+        """Asserts law 1 of an unused cache."""
         assert self.held == 0, f"{self.held} blocks leaked"
         assert self._idle == sum(node.blocks for node in self._age) <= self.total, "idle blocks are counted wrongly"
 
     def _walk(self, job: SimulatedJob, most: int) -> tuple[int, int]:
-        """Of the job's first ``most`` tokens those in the cache, and idle blocks among them."""
+        """How many of the job's first ``most`` tokens are cached, and the idle blocks of these."""
         size, node, whole, edge, idle = self.block_size, self._root, 0, 0, 0
         found = 0
         for key, end in self._runs(job):
@@ -177,8 +178,8 @@ class CountedCache:
         return max(found, whole * size), idle
 
     def _beside(self, node: PrefixNode, name: Name, edge: int, most: int) -> int:
-        """Tokens found, up to ``most``, where others go on from a block's edge with that part and leave it sooner or
-        later: their block can be copied."""
+        """Tokens found, up to ``most``, where other prompts continue from a block's edge with that part and leave it
+        inside the block, which can be copied."""
         found = 0
         for key in ((edge, name, 0), *((edge, name, edge + more) for more in range(1, self.block_size))):
             child = node.children.get(key)
@@ -187,7 +188,7 @@ class CountedCache:
         return found
 
     def _runs(self, job: SimulatedJob) -> Iterator[tuple[Key, int]]:
-        """Of each part of a prompt its whole blocks, then the rest: keys of their nodes, and their ends."""
+        """Nodes of a prompt: for each part its whole blocks, then the rest, as keys and ends."""
         size = self.block_size
         for name, start, end in spans(job):
             whole = end - end % size
@@ -197,7 +198,7 @@ class CountedCache:
                 yield (max(start, whole), name, end), end
 
     def _use(self, holding: JobBlocks, job: SimulatedJob) -> None:
-        """Uses the whole way of a job, with new nodes where there were none."""
+        """Uses all nodes of a job, and creates those that do not exist."""
         node, at = self._root, 0
         for key, end in self._runs(job):
             while at < end:
@@ -221,7 +222,7 @@ class CountedCache:
         return node
 
     def _cut(self, node: PrefixNode, end: int) -> PrefixNode:
-        """The part of a node before ``end``, a block's edge; the rest stays the same object. Somebody will use it."""
+        """Splits a node at ``end``, a block's edge. Returns the part before; the rest stays the same object."""
         parent, edge = node.parent, end // self.block_size
         assert parent is not None, "the root has no tokens"
         head = PrefixNode(parent, node.key, end, node.first)
@@ -241,7 +242,7 @@ class CountedCache:
         return head
 
     def _lead_through(self, head: PrefixNode, node: PrefixNode) -> None:
-        """Whoever runs and uses a node uses what was cut from its beginning."""
+        """Adds the first part of a split node to the paths of the running jobs that use it."""
         for holding in self._running:
             if node in holding.path:
                 at = holding.path.index(node)
@@ -249,7 +250,7 @@ class CountedCache:
                 holding.at += holding.at > at
 
     def _rest(self, node: PrefixNode) -> None:
-        """Nobody uses the node any more."""
+        """Makes the blocks of a node without users idle."""
         count = node.blocks
         if count > 0:
             self.held -= count
@@ -259,7 +260,7 @@ class CountedCache:
             self._detach(node)
 
     def _evict(self, count: int) -> None:
-        """Forgets the ``count`` idle blocks that were used longest ago."""
+        """Evicts the ``count`` least recently used idle blocks."""
         while count > 0:
             node = next(iter(self._age))
             gone = min(count, node.blocks)
@@ -271,7 +272,7 @@ class CountedCache:
                 self._detach(node)
 
     def _detach(self, node: PrefixNode) -> None:
-        """Takes out a node that nobody uses and that holds nothing, and its parents if they are such."""
+        """Removes a node without users, children and blocks, and its parents if they are such."""
         while node.parent is not None and not (node.users or node.children or node.blocks):
             parent = node.parent
             del parent.children[node.key]

@@ -16,13 +16,13 @@ from twofold.planner.simulate.jobs import SimulatedJob
 from twofold.planner.simulate.setting import StepSeconds, StepSize
 
 STRAIGHT: Final = 1e-6
-"""A step's seconds may be off the line by this share."""
+"""Relative deviation of a step's seconds that still counts as linear."""
 
 
 def stretch(seconds: StepSeconds, size: Callable[[int], StepSize], steps: int) -> tuple[float, float, int]:
-    """Seconds of the first step, what each later one takes more, and for how many steps that holds.
+    """Seconds of the first step, the increase with each later one, and for how many steps that holds.
 
-    The first, the last and the middle one are looked at: enough where the seconds are convex or concave.
+    The first, the last and the middle step are evaluated: enough for convex or concave seconds.
     """
     first = seconds(size(0))
     while steps > 1:
@@ -36,9 +36,9 @@ def stretch(seconds: StepSeconds, size: Callable[[int], StepSize], steps: int) -
 
 
 class Lines:
-    """Seconds of steps in which each of ``count`` sequences generates, where they are a line in the positions seen.
+    """Seconds of steps in which ``count`` sequences decode, where they are linear in the positions seen.
 
-    Looked at once for each count, at some places between none and ``most`` positions.
+    Evaluated once for each count, at some points between none and ``most`` positions.
     """
 
     def __init__(self, seconds: StepSeconds, most: int) -> None:
@@ -46,7 +46,7 @@ class Lines:
         self._found: dict[int, tuple[float, float] | None] = {}
 
     def of(self, count: int) -> tuple[float, float] | None:
-        """Seconds without any position, and what one position adds; None where these are no line."""
+        """Seconds without any position, and the increase with each; None if not linear."""
         if count not in self._found:
             self._found[count] = self._look(count)
         return self._found[count]
@@ -64,7 +64,7 @@ class Lines:
 
 
 def steps_begun(time_s: float, first: float, slope: float, most: int) -> int:
-    """How many of ``most`` steps begin before ``time_s`` is over; at least one.
+    """How many of ``most`` steps begin before ``time_s``; at least one.
 
     The k-th begins at k · first + slope · k · (k − 1) / 2.
     """
@@ -86,8 +86,10 @@ def steps_begun(time_s: float, first: float, slope: float, most: int) -> int:
 
 
 class Running:
-    """Cursors as of ``sched.sequence``: computed < known ≤ limit. Of one that generates, ``since`` is the step at which
-    it entered and the cursors are as they were then; else it is −1."""
+    """A running sequence with the scheduler's cursors: computed < known ≤ limit.
+
+    While it decodes, ``since`` is the step at which it entered, with the cursors of that time; else −1.
+    """
 
     __slots__ = (
         "admitted_s",
@@ -120,12 +122,12 @@ class Running:
 
     @property
     def key(self) -> tuple[float, int]:
-        """Its place in every order: first come, first served."""
+        """Order of admission: first come, first served."""
         return self.arrival_s, self.job.number
 
 
 class Decodes:
-    """``count`` sequences at step ``steps``; ``known`` is the sum of their tokens."""
+    """``count`` decoding sequences at step ``steps``; ``known`` is the sum of their tokens."""
 
     def __init__(self, block_size: int, windows: tuple[int | None, ...]) -> None:
         self.steps = 0
@@ -142,7 +144,7 @@ class Decodes:
         self._crossings: list[tuple[int, int, int]] = []
 
     def enter(self, sequence: Running) -> None:
-        """A sequence generates from the next step on; all it knows but the last token is computed."""
+        """Adds a sequence, which decodes from the next step on; all its known tokens but the last are computed."""
         number = sequence.job.number
         sequence.since = self.steps
         self.count += 1
@@ -154,7 +156,7 @@ class Decodes:
             self._watch(sequence)
 
     def leave(self, sequence: Running) -> None:
-        """A sequence generates no longer; its cursors say how far it came."""
+        """Removes a sequence and updates its cursors."""
         number = sequence.job.number
         del self.members[number]
         if self._narrow:
@@ -167,23 +169,23 @@ class Decodes:
         self._takes_at[(sequence.known - 1 - self.steps) % self._block_size] -= 1
 
     def known_of(self, sequence: Running) -> int:
-        """Tokens that a member knows now."""
+        """Known tokens of a member now."""
         return sequence.known + self.steps - sequence.since
 
     def advance(self, steps: int) -> None:
-        """Each member has so many tokens more."""
+        """Adds a token to each member in each of so many steps."""
         self.steps += steps
         self.known += steps * self.count
         while self._crossings and self._crossings[0][0] <= self.steps:
             _, number, at = heappop(self._crossings)
             member = self.members.get(number)
             window = self._windows[at]
-            assert window is not None, "nobody leaves what has no window"
+            assert window is not None, "only a window has crossings"
             if member is not None and self.known_of(member) >= window and not member.past[at]:
                 self._pass(member, at)
 
     def ended(self) -> list[Running]:
-        """Members that have all their tokens, in order of entering; they have left."""
+        """Removes and returns the members that have all their tokens, in order of entering."""
         found = []
         while self._ends and self._ends[0][0] <= self.steps:
             step, number = heappop(self._ends)
@@ -194,8 +196,8 @@ class Decodes:
         return found
 
     def alike(self) -> int:
-        """Steps after which somebody ends or leaves a window."""
-        while self._ends and not self._stands(*self._ends[0]):
+        """Steps until a member ends or leaves a window."""
+        while self._ends and not self._is_due(*self._ends[0]):
             heappop(self._ends)
         left = self._ends[0][0] - self.steps
         if self._crossings:
@@ -217,7 +219,7 @@ class Decodes:
         return taken
 
     def max_steps(self, blocks: int, steps: int) -> int:
-        """The most of the next ``steps`` steps that ``blocks`` new blocks suffice for."""
+        """How many of the next ``steps`` steps ``blocks`` new blocks suffice for."""
         size = self._block_size
         if blocks >= (steps // size + 1) * self.count:
             return steps
@@ -228,7 +230,7 @@ class Decodes:
         return low
 
     def seen(self, steps: int = 0) -> tuple[int, ...]:
-        """Positions that a row of each sees, summed, by window, so many steps from now."""
+        """Positions that the members' rows see together, by window, so many steps from now."""
         if not self._narrow:
             return (self.known + steps * self.count,) * len(self._windows)
         return tuple(
@@ -238,7 +240,7 @@ class Decodes:
             for at, window in enumerate(self._windows)
         )
 
-    def _stands(self, step: int, number: int) -> bool:
+    def _is_due(self, step: int, number: int) -> bool:
         member = self.members.get(number)
         return member is not None and self._end_of(member) == step
 
@@ -246,7 +248,7 @@ class Decodes:
         return member.since + member.limit - member.known
 
     def _hidden_at(self, at: int) -> int:
-        """Tokens known to those past a window."""
+        """Known tokens of the members past a window."""
         return self._hidden[at] + self._passed[at] * self.steps
 
     def _watch(self, sequence: Running) -> None:

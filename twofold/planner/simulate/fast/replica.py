@@ -1,14 +1,13 @@
-"""The scheduler's rules without its steps: between two events all steps that only generate are taken at once.
+"""The scheduler's rules without its steps: between two events all steps that only decode are taken at once.
 
-An event is whatever can change who runs: a job arrives, is admitted, has its prompt computed, ends, or blocks run out.
-Steps with prompts are planned one by one, as ``sched.scheduler`` plans them: those that generate first, then running
-prompts, then the head of the line while rows, places and blocks last. Between events each sequence has one token more
-in each step, so the seconds of the steps are a line in their number wherever the step-time function is one in the
-positions read; that is looked at, and where it is not the stretch is cut.
+An event is whatever can change which sequences run: a job arrives, is admitted, has its prompt computed, ends, or
+blocks run out. Steps with prompts are planned one by one, as the engine's scheduler plans them: decoding sequences
+first, then running prompts, then the head of the waiting queue while rows, slots and blocks last. Between events each
+sequence has one token more in each step, so the seconds of the steps are linear in their number wherever the step-time
+function is linear in the positions read; where it is not, fewer steps are taken at once.
 
-The same rules, with these bounds: the budget is the fixed one, nothing is swapped to the host, and of models with
-several windows only the blocks of the widest group are counted.
-"""
+Limits: the budget is the fixed one, nothing is swapped to the host, and of models with several windows only the blocks
+of the widest group are counted."""
 
 from __future__ import annotations
 
@@ -22,27 +21,23 @@ from twofold.engine.scheduler.blocks import HORIZON, MIN_AHEAD
 from twofold.planner.count.step import SequenceRows
 from twofold.planner.simulate.fast.cache import CountedCache
 from twofold.planner.simulate.fast.decodes import Decodes, Lines, Running, steps_begun, stretch
-from twofold.planner.simulate.jobs import Busy, Done, SimulatedJob
+from twofold.planner.simulate.jobs import Done, Replica, SimulatedJob
 from twofold.planner.simulate.setting import EngineSetting, StepSeconds, StepSize
 
 NEVER: Final = math.inf
 
 
-class FastReplica:
-    """One replica. ``windows`` are those of the steps' function."""
+class FastReplica(Replica):
+    """One replica. ``windows`` are those of ``seconds``."""
 
     def __init__(self, setting: EngineSetting, seconds: StepSeconds, windows: tuple[int | None, ...] = (None,)) -> None:
-        self.done: list[Done] = []
-        self.busy = Busy()
-        self.open_jobs = 0
+        super().__init__()
         self._setting, self._seconds, self._windows = setting, seconds, windows
-        self._now = 0.0
         self._size = setting.block_size
         self._cache = CountedCache(setting.blocks, setting.block_size, keeps=setting.prefix_caching)
         self._decodes = Decodes(setting.block_size, windows)
         self._lines = None if len(windows) > 1 or windows[0] else Lines(seconds, setting.blocks * setting.block_size)
-        self._inbox: deque[tuple[float, SimulatedJob]] = deque()
-        self._line: deque[Running] = deque()
+        self._waiting: deque[Running] = deque()
         self._returning: list[tuple[tuple[float, int], Running]] = []
         self._prompts: dict[int, Running] = {}
         self._chunks: dict[int, tuple[Running, int]] = {}
@@ -63,14 +58,10 @@ class FastReplica:
             return self._now + steps * first + slope * (steps * (steps - 1) / 2)
         return math.nextafter(max(self._now, self._inbox[0][0]), NEVER) if self._inbox else NEVER
 
-    def submit(self, job: SimulatedJob, at_s: float) -> None:
-        self.open_jobs += 1
-        self._inbox.append((at_s, job))
-
     def advance(self, until_s: float) -> None:
         inbox, decodes = self._inbox, self._decodes
         while True:
-            if not (decodes.count or self._prompts or self._line or self._returning):
+            if not (decodes.count or self._prompts or self._waiting or self._returning):
                 if not inbox or inbox[0][0] >= until_s:
                     return
                 self._now = max(self._now, inbox[0][0])
@@ -87,32 +78,32 @@ class FastReplica:
         return self._cache.find(job, job.prompt - 1)[0]
 
     def check_idle(self) -> None:
-        """Asserts that nothing is held when nothing waits or runs."""
-        assert not self.open_jobs, f"{self.open_jobs} jobs were forgotten"
+        """Asserts that an idle replica holds no blocks."""
+        assert not self.open_jobs, f"{self.open_jobs} jobs did not end"
         self._cache.check()
 
-    # -- the line -----------------------------------------------------------------------------------------------------
+    # -- the waiting queue ---------------------------------------------------------------------------------------------
 
     def _arrive(self, at_s: float, job: SimulatedJob) -> None:
         limit = job.prompt + job.output
         if limit > self._setting.context or limit - 1 > self._cache.total * self._size:
             self._end(Done(job, None, None, None))
         else:
-            self._line.append(Running(job, at_s))
+            self._waiting.append(Running(job, at_s))
 
     def _admits(self) -> bool:
-        """Whether the head of the line is to be looked at."""
-        if self._stuck or not (self._line or self._returning):
+        """Whether the head of the waiting queue may be admitted."""
+        if self._stuck or not (self._waiting or self._returning):
             return False
         running = self._decodes.count + len(self._prompts)
         return running < self._setting.sequences and self._decodes.count < self._setting.rows
 
     def _head(self) -> Running:
-        return self._returning[0][1] if self._returning else self._line[0]
+        return self._returning[0][1] if self._returning else self._waiting[0]
 
     def _admit(self, rows: int) -> None:
-        """Admits from the line while rows, places and blocks last."""
-        while rows and (self._line or self._returning):
+        """Admits from the waiting queue while rows, slots and blocks last."""
+        while rows and (self._waiting or self._returning):
             if self._decodes.count + len(self._prompts) >= self._setting.sequences:
                 return
             sequence = self._head()
@@ -122,11 +113,11 @@ class FastReplica:
             if self._returning:
                 heappop(self._returning)
             else:
-                self._line.popleft()
+                self._waiting.popleft()
             rows -= self._place(sequence, rows)
 
     def _start(self, sequence: Running) -> bool:
-        """Makes the head run if its blocks will last; False, and nothing changed, if not."""
+        """Starts the head if its blocks will last; else returns False and changes nothing."""
         number, free = sequence.job.number, self._cache.obtainable
         alone = not (self._decodes.count or self._prompts)
         if not alone and self._refused is not None and self._refused[0] == number and free <= self._refused[1]:
@@ -149,7 +140,7 @@ class FastReplica:
         return True
 
     def _lasts(self, sequence: Running, free: int, *, alone: bool) -> bool:
-        """The rule of ``sched.look_ahead``: blocks for what it and all that run will come to need."""
+        """The rule of ``engine.scheduler.blocks``: blocks for what it and all running sequences will need."""
         found = idle = 0
         if self._shares or sequence.job.shares or sequence.preemptions:
             found, idle = self._cache.find(sequence.job, sequence.job.given or sequence.known - 1)
@@ -167,7 +158,7 @@ class FastReplica:
             known = decodes.known_of(member)
             free -= self._lacks(self._expected(member, known), known)
         for each in self._prompts.values():
-            assert each.holding is not None, "who runs has blocks"
+            assert each.holding is not None, "running sequences have blocks"
             positions = self._expected(each, each.known)
             free -= max(0, -(-positions // self._size) - each.holding.blocks)
         return free >= 0
@@ -203,9 +194,9 @@ class FastReplica:
         return self._setting.rows - self._decodes.count - taken
 
     def _place(self, sequence: Running, rows: int) -> int:
-        """Puts as many of a prompt's rows into the step as fit, and returns how many."""
+        """Adds as many of a prompt's rows to the step as fit, and returns how many."""
         holding = sequence.holding
-        assert holding is not None, "who runs has blocks"
+        assert holding is not None, "running sequences have blocks"
         rows = min(rows, sequence.known - sequence.computed)
         while rows > 1 and self._lacking(sequence, rows) > self._cache.obtainable:
             rows //= 2
@@ -219,7 +210,7 @@ class FastReplica:
         return rows
 
     def _lacking(self, sequence: Running, rows: int) -> int:
-        assert sequence.holding is not None, "who runs has blocks"
+        assert sequence.holding is not None, "running sequences have blocks"
         return max(0, -(-(sequence.computed + rows) // self._size) - sequence.holding.blocks)
 
     def _run(self) -> None:
@@ -230,7 +221,6 @@ class FastReplica:
         size = self._step_size(chunks)
         seconds = self._seconds(size)
         self._now += seconds
-        self.busy.until_s = self._now
         prefill = sum(rows for sequence, rows in chunks if sequence.computed < sequence.job.prompt)
         self.busy.add(seconds, prefill, size.rows - prefill, self._cache.held)
         decodes.advance(1)
@@ -241,9 +231,9 @@ class FastReplica:
             self._gain(sequence)
 
     def _gain(self, sequence: Running) -> None:
-        """After a chunk: its blocks become findable, and at the end of the prompt there is a token."""
+        """After a chunk: publishes its blocks, and at the end of the prompt adds a token."""
         holding = sequence.holding
-        assert holding is not None, "who runs has blocks"
+        assert holding is not None, "running sequences have blocks"
         if sequence.job.shares:
             self._cache.publish(holding, sequence.computed)
         if sequence.computed < sequence.known:
@@ -274,10 +264,10 @@ class FastReplica:
         prompts = tuple((1, SequenceRows(chunk, sequence.computed)) for sequence, chunk in chunks if chunk > 1)
         return StepSize(count + rows, count + logit_rows, count + len(chunks), tuple(pairs), tuple(positions), prompts)
 
-    # -- steps that only generate -------------------------------------------------------------------------------------
+    # -- steps that only decode ----------------------------------------------------------------------------------------
 
     def _quiet(self, until_s: float) -> None:
-        """Steps until something can change, at least one, as long as they begin before ``until_s``."""
+        """Takes steps until something can change, at least one, while they begin before ``until_s``."""
         decodes = self._decodes
         steps = self._quiet_steps()
         if not steps:
@@ -285,7 +275,7 @@ class FastReplica:
             return
         first, slope, steps = self._stretch(steps)
         stop = until_s
-        if self._inbox and not (self._line or self._returning) and decodes.count < self._setting.sequences:
+        if self._inbox and not (self._waiting or self._returning) and decodes.count < self._setting.sequences:
             stop = min(stop, self._inbox[0][0])
         steps = steps_begun(stop - self._now, first, slope, steps)
         seconds = steps * first + slope * (steps * (steps - 1) / 2)
@@ -294,7 +284,6 @@ class FastReplica:
         cache.take_many(decodes.takes(steps))
         held = cache.held
         self._now += seconds
-        busy.until_s = self._now
         busy.add(seconds, 0, decodes.count, (before + held) / 2, steps)
         busy.max_blocks = max(busy.max_blocks, held)
         decodes.advance(steps)
@@ -320,19 +309,19 @@ class FastReplica:
         return StepSize(count, count, count, seen, seen)
 
     def _note_refusal(self) -> None:
-        """The scheduler looks at the head in every step; this is what it saw last."""
+        """The free blocks at the last step in which the scheduler refused the head."""
         if self._refused is not None:
             self._refused = self._refused[0], self._cache.obtainable
 
     # -- blocks -------------------------------------------------------------------------------------------------------
 
     def _least_urgent(self) -> Running:
-        return max((*self._decodes.members.values(), *self._prompts.values()), key=_key)
+        return max((*self._decodes.members.values(), *self._prompts.values()), key=lambda running: running.key)
 
     def _preempt(self, victim: Running, *, grown: bool) -> None:
-        """Back into the line; ``grown`` where those that generate have the blocks of the step that is planned."""
+        """Returns a sequence to the waiting queue; ``grown``: those that decode have the blocks of the planned step."""
         holding = victim.holding
-        assert holding is not None, "who runs has blocks"
+        assert holding is not None, "running sequences have blocks"
         if victim.since >= 0:
             self._decodes.leave(victim)
             self._settle(victim, victim.known if grown else victim.computed)
@@ -348,32 +337,16 @@ class FastReplica:
         self._stuck = False
 
     def _settle(self, sequence: Running, positions: int) -> None:
-        """Tells a holding what its sequence took while it generated."""
-        assert sequence.holding is not None, "who runs has blocks"
+        """Counts the blocks that a sequence took while it decoded."""
+        assert sequence.holding is not None, "running sequences have blocks"
         sequence.holding.own = -(-positions // self._size) - sequence.holding.published
 
     def _finish(self, sequence: Running) -> None:
         holding = sequence.holding
-        assert holding is not None, "who runs has blocks"
+        assert holding is not None, "running sequences have blocks"
         computed = sequence.known - 1
         self._settle(sequence, computed)
         self._cache.close(holding, computed)
         self._stuck = False
-        self._end(
-            Done(
-                sequence.job,
-                sequence.admitted_s,
-                sequence.first_s,
-                self._now,
-                sequence.cached,
-                sequence.preemptions,
-            )
-        )
-
-    def _end(self, done: Done) -> None:
-        self.open_jobs -= 1
-        self.done.append(done)
-
-
-def _key(sequence: Running) -> tuple[float, int]:
-    return sequence.key
+        times = (sequence.admitted_s, sequence.first_s, self._now)
+        self._end(Done(sequence.job, *times, sequence.cached, sequence.preemptions))
