@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
@@ -57,20 +57,16 @@ class Session:
     def __init__(self, setup: Setup, client: LoadClient, facts: ServerFacts, prompter: Prompter) -> None:
         self._setup = setup
         self._client = client
-        self._prompter = prompter
+        self.prompter = prompter
         self._runs = 1  # run 0 is the first request
         self.facts = facts
-
-    @property
-    def prompter(self) -> Prompter:
-        return self._prompter
 
     def run(self, make: MakeLoad, watcher: Watcher | None = None, *, seed: int | None = None) -> RunRecord:
         """Sends a load with prompts of its own. The first Ctrl-C ends it early.
 
         ``seed`` is added to the seed of the load; without it, all runs have equal arrivals and lengths.
         """
-        self._prompter = self._prompter.with_seed(self._setup.prompts + SEEDS_APART * self._runs)
+        self.prompter = self.prompter.with_seed(self._setup.prompts + SEEDS_APART * self._runs)
         self._runs += 1
         load = make(self.prompt, self._setup.seed if seed is None else self._setup.seed + seed)
         with stopped_by_signals(self._client.stop):
@@ -78,7 +74,7 @@ class Session:
 
     def prompt(self, ask: Ask) -> tuple[PromptMessage, ...]:
         """All messages of a request of the current run."""
-        return self._prompter(ask)
+        return self.prompter(ask)
 
 
 @contextmanager
@@ -135,8 +131,3 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         restore()
-
-
-def described(session: Session) -> Mapping[str, Any]:
-    """Properties of the server and of the prompts, for the report."""
-    return {"context": session.facts.context, "prompts": session.prompter.describe()}

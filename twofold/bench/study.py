@@ -25,7 +25,7 @@ from twofold.bench.report.gather import machine_of_this, public_url, run_of
 from twofold.bench.report.live import Goal
 from twofold.bench.search.rate import LoadRunner, SearchOptions, SearchResult, find_rate, sweep
 from twofold.bench.search.trial import Aim, Trial
-from twofold.bench.session import MakeLoad, Session, Setup, described
+from twofold.bench.session import MakeLoad, Session, Setup
 from twofold.core.errors import ParameterError
 
 SWEEP_S: Final = 30.0
@@ -137,7 +137,7 @@ class Study:
             endpoint=self.setup.endpoint,
             model=facts.model,
             server=facts.server,
-            details=described(self.session),
+            details={"context": facts.context, "prompts": self.session.prompter.describe()},
         )
         return Document(
             schema=SCHEMA,

@@ -167,7 +167,7 @@ def plan(
     svg
         Write the chart of TPOT against cost as SVG.
     """
-    from twofold.bench.draw import svg as draw  # noqa: PLC0415 - start-up time
+    from twofold.bench.draw.svg import svg as draw  # noqa: PLC0415 - start-up time
     from twofold.planner.plan.relief import nothing_found  # noqa: PLC0415
     from twofold.planner.plan.report import frontier_chart, study_document, study_lines  # noqa: PLC0415
     from twofold.planner.plan.search import Facts, search  # noqa: PLC0415

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from twofold.bench.draw import Axis, Chart, Dots, Guide, Label, Line, Mark
+from twofold.bench.draw.chart import Axis, Chart, Dots, Guide, Label, Line, Mark
 from twofold.bench.draw.layout import PlacedText, labels, lay_out
 
 

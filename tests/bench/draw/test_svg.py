@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twofold.bench.draw import Axis, Chart, Dots, Guide, Line, Mark, Span, Spans, StepLine, duration, svg
+from twofold.bench.draw.chart import Axis, Chart, Dots, Guide, Line, Mark, Span, Spans, StepLine
+from twofold.bench.draw.form import duration
 from twofold.bench.draw.scale import Kind
+from twofold.bench.draw.svg import svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 POINTS = [(0.0, 1.0), (1.0, 3.0), (2.0, 2.0)]

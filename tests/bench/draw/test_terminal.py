@@ -5,7 +5,8 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twofold.bench.draw import Axis, Chart, Dots, Guide, Line, StepLine, plot
+from twofold.bench.draw.chart import Axis, Chart, Dots, Guide, Line, StepLine
+from twofold.bench.draw.terminal import plot
 
 points = st.lists(st.tuples(st.floats(), st.floats()), max_size=8)
 BLANK = "\u2800"

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.bench.report.runs import HOSTILE, answered, document, failed, mixed, record
-from twofold.bench.draw import Dots, Guide, Spans, StepLine
+from twofold.bench.draw.chart import Dots, Guide, Spans, StepLine
 from twofold.bench.report.charts import MAX_ROWS, cdf, charts_of, curves_of, front, open_requests, over_time, timeline
 from twofold.bench.report.document import Document
 from twofold.bench.report.html import html

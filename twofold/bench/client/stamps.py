@@ -44,7 +44,9 @@ class Stamps:
 
     def align(self) -> None:
         """Measures the difference between the wall clock and the run's: the most precise of three measurements."""
-        self._thin()
+        if len(self._lags) > MAX_LAGS:  # from then on one of every 2, 4, 8 … reads is stored
+            self._lags = self._lags[::2]
+            self._passed_over = 2 * self._passed_over + 1
         widths = []
         for _ in range(3):
             before = time.perf_counter()
@@ -97,9 +99,3 @@ class Stamps:
     def lag(self, share: float) -> float:
         """Percentile (nearest rank) of the lag; 0 without reads."""
         return nearest_rank(sorted(self._lags), share) if self._lags else 0.0
-
-    def _thin(self) -> None:
-        """Halves the stored lags when there are too many; from then on one of every 2, 4, 8 … reads is stored."""
-        if len(self._lags) > MAX_LAGS:
-            self._lags = self._lags[::2]
-            self._passed_over = 2 * self._passed_over + 1

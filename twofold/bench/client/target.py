@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, TypeAlias
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from twofold.core.errors import NetworkError, ParameterError
 
@@ -45,8 +45,11 @@ class ServerTarget:
 
         Raises ParameterError.
         """
-        parts, port = _split(url if "://" in url else f"http://{url}")
-        host = parts.hostname
+        try:
+            parts = urlsplit(url if "://" in url else f"http://{url}")
+            host, port = parts.hostname, parts.port
+        except ValueError as error:
+            raise _wrong("is not the URL of an HTTP server") from error
         if parts.scheme not in PORTS or not host:
             raise _wrong("is not the URL of an HTTP server")
         if parts.username is not None or parts.password is not None:
@@ -113,14 +116,6 @@ def head(target: ServerTarget, method: str, path: str, headers: Mapping[str, str
 def lowered(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers with names in lower case."""
     return {name.lower(): value for name, value in headers.items()}
-
-
-def _split(url: str) -> tuple[SplitResult, int | None]:
-    try:
-        parts = urlsplit(url)
-        return parts, parts.port
-    except ValueError as error:
-        raise _wrong("is not the URL of an HTTP server") from error
 
 
 def _wrong(why: str, hint: str = "A URL looks like http://127.0.0.1:8000 or https://host/path/v1.") -> ParameterError:

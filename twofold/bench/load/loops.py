@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, count, islice
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -113,53 +113,48 @@ class OpenLoop:
         return None
 
 
+@dataclass(slots=True)
 class ClosedLoop:
-    """``concurrency`` clients, each of which sends its next request when the one before has ended.
+    """``max_open`` clients, each of which sends its next request when the one before has ended.
 
     They start evenly spread over ``ramp_s`` seconds, and stop after ``duration_s`` seconds or ``requests`` requests.
     Raises ParameterError for invalid values.
     """
 
-    def __init__(
-        self,
-        concurrency: int,
-        asks: RandomRequests,
-        *,
-        duration_s: float | None = None,
-        requests: int | None = None,
-        ramp_s: float = 0.0,
-    ) -> None:
-        an_end(duration_s, requests, "A closed loop")
-        self.max_open = whole("concurrency", concurrency, 1, MAX_REQUESTS)
-        self._ramp_s = number("ramp", ramp_s, 0, MAX_SECONDS)
-        if not before(ramp_s, duration_s):
-            message = f"A ramp of {ramp_s:g} s must be shorter than the run of {duration_s:g} s."
+    max_open: int
+    asks: RandomRequests
+    duration_s: float | None = None
+    requests: int | None = None
+    ramp_s: float = 0.0
+    _next: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        an_end(self.duration_s, self.requests, "A closed loop")
+        whole("concurrency", self.max_open, 1, MAX_REQUESTS)
+        number("ramp", self.ramp_s, 0, MAX_SECONDS)
+        if not before(self.ramp_s, self.duration_s):
+            message = f"A ramp of {self.ramp_s:g} s must be shorter than the run of {self.duration_s:g} s."
             raise ParameterError(message, param="ramp", hint="Make it shorter than --duration.")
-        self._asks = asks
-        self._most = MAX_REQUESTS if requests is None else requests
-        self.duration_s, self.requests = duration_s, requests
-        self._next = 0
 
     def describe(self) -> Mapping[str, Any]:
         return {
             "kind": "closed",
             "concurrency": self.max_open,
-            "ramp_s": self._ramp_s,
+            "ramp_s": self.ramp_s,
             "pause_after_failure_s": PAUSE_S,
             "duration_s": self.duration_s,
             "requests": self.requests,
-            **self._asks.describe(),
+            **self.asks.describe(),
         }
 
     def begin(self) -> Iterator[Ask]:
-        first = min(self.max_open, self._most)
-        self._next = first
-        return (self._asks.ask(index, index * self._ramp_s / self.max_open) for index in range(first))
+        self._next = min(self.max_open, self.requests or MAX_REQUESTS)
+        return (self.asks.ask(index, index * self.ramp_s / self.max_open) for index in range(self._next))
 
     def follow(self, ended: EndedRequest, now_s: float) -> Ask | None:
         """The next request of the client whose request ended."""
         due_s = max(now_s, ended.ask.due_s + PAUSE_S) if ended.outcome in FAILURES else now_s
-        if self._next >= self._most or not before(due_s, self.duration_s):
+        if self._next >= (self.requests or MAX_REQUESTS) or not before(due_s, self.duration_s):
             return None
         self._next += 1
-        return self._asks.ask(self._next - 1, due_s)
+        return self.asks.ask(self._next - 1, due_s)

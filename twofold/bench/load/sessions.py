@@ -140,6 +140,7 @@ class Held:
         return {"concurrency": self.sessions, "ramp_s": self.ramp_s, "pause_after_failure_s": PAUSE_S}
 
 
+@dataclass(slots=True)
 class Sessions:
     """Sessions of ``talks``, opened by ``opens`` for ``duration_s`` seconds or until ``sessions`` were opened.
 
@@ -147,42 +148,37 @@ class Sessions:
     most ``max_open`` requests are open at once. Raises ParameterError for invalid values.
     """
 
-    def __init__(
-        self,
-        opens: Arrivals | Held,
-        talks: Conversations,
-        prompt: Prompt,
-        *,
-        duration_s: float | None = None,
-        sessions: int | None = None,
-        max_open: int | None = None,
-    ) -> None:
-        an_end(duration_s, sessions, "A load of sessions", "sessions")
-        if isinstance(opens, Arrivals) and opens.rate == float("inf") and sessions is None:
+    opens: Arrivals | Held
+    talks: Conversations
+    prompt: Prompt
+    duration_s: float | None = None
+    sessions: int | None = None
+    max_open: int | None = None
+    _next: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        an_end(self.duration_s, self.sessions, "A load of sessions", "sessions")
+        if isinstance(self.opens, Arrivals) and self.opens.rate == float("inf") and self.sessions is None:
             raise ParameterError("An infinite rate needs a number of sessions.", param="sessions")
-        if max_open is not None:
-            whole("concurrency", max_open, 1, MAX_REQUESTS)
-        self._opens, self._talks, self._prompt = opens, talks, prompt
-        self._most = MAX_REQUESTS if sessions is None else sessions
-        self.max_open, self.duration_s, self.sessions = max_open, duration_s, sessions
-        self._next = 0
+        if self.max_open is not None:
+            whole("concurrency", self.max_open, 1, MAX_REQUESTS)
 
     def describe(self) -> Mapping[str, Any]:
-        opens = self._opens
+        opens = self.opens
         return {
             "kind": "sessions",
             **({"arrivals": opens.describe()} if isinstance(opens, Arrivals) else opens.describe()),
             "most_open": self.max_open,
             "duration_s": self.duration_s,
             "sessions": self.sessions,
-            **self._talks.describe(),
+            **self.talks.describe(),
         }
 
     def begin(self) -> Iterator[Ask]:
-        opens = self._opens
+        opens = self.opens
         if isinstance(opens, Arrivals):
-            return self._opened(islice(opens.moments(self._talks.seed), self._most))
-        first = self._next = min(opens.sessions, self._most)
+            return self._opened(islice(opens.moments(self.talks.seed), self.sessions or MAX_REQUESTS))
+        first = self._next = min(opens.sessions, self.sessions or MAX_REQUESTS)
         return self._opened(session * opens.ramp_s / opens.sessions for session in range(first))
 
     def follow(self, ended: EndedRequest, now_s: float) -> Ask | None:
@@ -190,21 +186,25 @@ class Sessions:
         ask, over_s = ended.ask, ended_s(ended, now_s)
         assert ask.session is not None
         if continues(ended):
-            plan = self._talks.plan(ask.session)
+            plan = self.talks.plan(ask.session)
             turn = ask.turn + 1
             if turn < plan.turns:
                 due_s = over_s + plan.pauses_s[turn]
                 if not before(due_s, self.duration_s):
                     return None
-                return self._talks.ask(plan, turn, due_s, history_after(ended, self._prompt))
+                return self.talks.ask(plan, turn, due_s, history_after(ended, self.prompt))
         due_s = max(over_s, ask.due_s + PAUSE_S) if ended.outcome in FAILURES else over_s
-        if not isinstance(self._opens, Held) or self._next >= self._most or not before(due_s, self.duration_s):
+        if (
+            not isinstance(self.opens, Held)
+            or self._next >= (self.sessions or MAX_REQUESTS)
+            or not before(due_s, self.duration_s)
+        ):
             return None
         self._next += 1
-        return self._talks.ask(self._talks.plan(self._next - 1), 0, due_s)
+        return self.talks.ask(self.talks.plan(self._next - 1), 0, due_s)
 
     def _opened(self, moments: Iterator[float]) -> Iterator[Ask]:
         for session, due_s in enumerate(moments):
             if not before(due_s, self.duration_s):
                 return
-            yield self._talks.ask(self._talks.plan(session), 0, due_s)
+            yield self.talks.ask(self.talks.plan(session), 0, due_s)

@@ -202,48 +202,41 @@ class PhaseReport:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data. Cases that were not measured are missing from their lists."""
+        spec, cost, config, machine = self.ceilings.spec, self.ceilings.steps.cost, self.config, self.ceilings.machine
         rows: dict[str, list[dict[str, Any]]] = {phase: [] for phase in get_args(Phase)}
         for row in self.rows:
             rows[row.case.phase].append(self._row(row))
         return {
             "schema": SCHEMA,
             "version": twofold_version(),
-            "model": self._model(),
-            "machine": asdict(self.ceilings.machine),
-            "engine": self._engine(),
+            "model": {
+                "name": self.name,
+                "architecture": spec.architecture,
+                "layers": len(spec.layers),
+                "context": spec.context_length,
+                "weight_bytes": cost.weight_bytes(),
+                "layer_macs": cost.row_flops // 2,
+                "head_macs": cost.logit_row_flops // 2,
+                "kv_bytes_per_token": cost.kv_bytes(dict.fromkeys(cost.windows, 1)),
+            },
+            "machine": asdict(machine),
+            "engine": {
+                "context": config.context,
+                "step_rows": config.limits.rows,
+                "sequences": config.limits.sequences,
+                "block_size": config.block_size,
+                "kv_type": config.kv_type,
+                "kv_blocks": config.kv_blocks,
+                "prefix_caching": config.prefix_caching,
+                "threads": machine.threads,
+                "isa": machine.isa,
+            },
             "rounds": self.rounds,
             "start": None if self.start is None else asdict(self.start),
             **rows,
             "pace": self.pace,
             "skipped": [{"phase": s.case.phase, **asdict(s.case), "why": s.why} for s in self.skipped],
             "interrupted": self.interrupted,
-        }
-
-    def _model(self) -> dict[str, Any]:
-        spec, cost = self.ceilings.spec, self.ceilings.steps.cost
-        return {
-            "name": self.name,
-            "architecture": spec.architecture,
-            "layers": len(spec.layers),
-            "context": spec.context_length,
-            "weight_bytes": cost.weight_bytes(),
-            "layer_macs": cost.row_flops // 2,
-            "head_macs": cost.logit_row_flops // 2,
-            "kv_bytes_per_token": cost.kv_bytes(dict.fromkeys(cost.windows, 1)),
-        }
-
-    def _engine(self) -> dict[str, Any]:
-        config = self.config
-        return {
-            "context": config.context,
-            "step_rows": config.limits.rows,
-            "sequences": config.limits.sequences,
-            "block_size": config.block_size,
-            "kv_type": config.kv_type,
-            "kv_blocks": config.kv_blocks,
-            "prefix_caching": config.prefix_caching,
-            "threads": self.ceilings.machine.threads,
-            "isa": self.ceilings.machine.isa,
         }
 
     def _row(self, row: Row) -> dict[str, Any]:

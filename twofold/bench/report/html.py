@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from twofold.bench.draw import STYLE, Chart, number, svg
-from twofold.bench.draw.svg import text
+from twofold.bench.draw.chart import Chart
+from twofold.bench.draw.form import number
+from twofold.bench.draw.svg import STYLE, svg, text
 from twofold.bench.report import figures, words
 from twofold.bench.report.charts import charts_of, curves_of, timeline
 from twofold.bench.report.document import Document, Run

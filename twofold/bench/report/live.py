@@ -11,7 +11,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Protocol
 
 from rich.console import Console
@@ -197,15 +196,26 @@ class _Clock:
         return used
 
 
-class LiveTable:
+class _Progress:
+    def __init__(self, console: Console, goal: Goal) -> None:
+        self._console = console
+        self._goal = goal
+        self._tally = ProgressTally()
+        self._client = _Clock()
+
+    def _latencies(self) -> Iterator[tuple[str, str, str]]:
+        """Name, P50 and P99 of each measure."""
+        for name, values in (("TTFT", self._tally.ttft), ("TPOT", self._tally.tpot), ("ITL", self._tally.itl)):
+            middle, slow = values.percentiles(0.5, 0.99)
+            yield name, duration(middle), duration(slow)
+
+
+class LiveTable(_Progress):
     """Is redrawn in place, and erased at the end of the run."""
 
     def __init__(self, console: Console, goal: Goal, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._console = console
-        self._goal = goal
+        super().__init__(console, goal)
         self._clock = clock
-        self._tally = ProgressTally()
-        self._client = _Clock()
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._drawn = -1.0
 
@@ -215,9 +225,7 @@ class LiveTable:
         self._live.update(self._drawing(0.0, 0), refresh=True)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def look(self, now_s: float, samples: list[RequestSample], open_requests: int) -> None:
@@ -237,29 +245,22 @@ class LiveTable:
             f"{number(tally.started.rate(now_s))} sent/s{asked}, {number(tally.answered.rate(now_s))} answered/s",
             f"{number(tally.output.rate(now_s))} chunks/s, client {share(self._client.share())} of a core",
             f"{f'last {WINDOW_S} s':<10}{'P50':>10}{'P99':>10}",
-            *(f"{name:<10}{middle:>10}{slow:>10}" for name, (middle, slow) in _latencies(tally)),
+            *(f"{name:<10}{middle:>10}{slow:>10}" for name, middle, slow in self._latencies()),
         )
         return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
 
 
-class LiveLines:
+class LiveLines(_Progress):
     """For logs and pipes."""
 
-    def __init__(self, console: Console, goal: Goal) -> None:
-        self._console = console
-        self._goal = goal
-        self._tally = ProgressTally()
-        self._client = _Clock()
-        self._step = 0
+    _step = 0
 
     def __enter__(self) -> LiveLines:
         self._line(0.0, None, 0)
         self._console.print(end="")  # the first print is slower
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         return
 
     def look(self, now_s: float, samples: list[RequestSample], open_requests: int) -> None:
@@ -276,7 +277,7 @@ class LiveLines:
     def _line(self, now_s: float, reached: float | None, open_requests: int) -> str:
         tally = self._tally
         far = duration(now_s) if reached is None else f"{int(reached * _PARTS + 1e-9) * 100 // _PARTS}%"
-        latencies = (f"{name} {middle}/{slow}" for name, (middle, slow) in _latencies(tally))
+        latencies = (f"{name} {middle}/{slow}" for name, middle, slow in self._latencies())
         return (
             f"{self._goal.title}: {far}, {tally.done:,} answered, {open_requests:,} open, {tally.failed:,} failed, "
             f"{number(tally.answered.rate(now_s))}/s, P50/P99 {', '.join(latencies)}, "
@@ -288,10 +289,3 @@ def _bar(reached: float | None, width: int) -> str:
     """A progress bar; empty if the end is unknown."""
     full = round((reached or 0.0) * width)
     return "" if reached is None else "━" * full + "╌" * (width - full)
-
-
-def _latencies(tally: ProgressTally) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Name, and P50 and P99 of each measure."""
-    for name, values in (("TTFT", tally.ttft), ("TPOT", tally.tpot), ("ITL", tally.itl)):
-        middle, slow = values.percentiles(0.5, 0.99)
-        yield name, (duration(middle), duration(slow))

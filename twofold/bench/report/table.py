@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from twofold.bench.draw import plot
+from twofold.bench.draw.terminal import plot
 from twofold.bench.report import figures, words
 from twofold.bench.report.charts import curves_of
 from twofold.bench.report.document import Document, Run

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from twofold.bench.metrics.goodput import Objectives
@@ -134,18 +134,18 @@ def find_rate(
     return _Search(run, aim, options or SearchOptions(), tell).result()
 
 
+@dataclass(slots=True)
 class _Search:
     """Invariant: rates up to ``_low`` count as passing, rates from ``_high`` on as failing, and _low < _high."""
 
-    def __init__(self, run: LoadRunner, aim: Aim, options: SearchOptions, tell: Callable[[Trial], None] | None) -> None:
-        self._run = run
-        self._aim = aim
-        self._options = options
-        self._tell = tell
-        self._trials: list[Trial] = []
-        self._runs = 0
-        self._low: float | None = None
-        self._high: float | None = None
+    _run: LoadRunner
+    _aim: Aim
+    _options: SearchOptions
+    _tell: Callable[[Trial], None] | None
+    _trials: list[Trial] = field(default_factory=list)
+    _runs: int = 0
+    _low: float | None = None
+    _high: float | None = None
 
     def result(self) -> SearchResult:
         while (rate := self._next()) is not None:
@@ -184,7 +184,10 @@ class _Search:
         options = self._options
         confidence = options.look_confidence()
         rounds = Rounds(rate, self._aim, confidence)
-        length = self._round_seconds(rate, confidence)
+        # with this length one round is enough if all requests pass
+        wanted = 1.3 * requests_to_be_sure(self._aim.attainment, confidence) / rate
+        wanted += self._aim.rule.warmup_s + self._aim.rule.cooldown_s
+        length = min(max(wanted, options.seconds), options.max_seconds)
         while True:
             record = self._run(rate, length, self._runs)
             if record.interrupted:
@@ -192,23 +195,10 @@ class _Search:
             rounds.add(record, length, self._runs)
             self._runs += 1
             trial, left = rounds.trial(), options.max_seconds - rounds.seconds
-            if (
-                trial.sure
-                or left < length
-                or (
-                    # before any rate failed, a higher rate tells more than another round
-                    self._high is None and trial.met == trial.judged and trial.independent >= CALM
-                )
-            ):
+            calm = self._high is None and trial.met == trial.judged and trial.independent >= CALM
+            if trial.sure or left < length or calm:
                 return trial
             length = min(left, 2 * length)
-
-    def _round_seconds(self, rate: float, confidence: float) -> float:
-        """A length with which one round is enough if all requests pass."""
-        aim, options = self._aim, self._options
-        requests = 1.3 * requests_to_be_sure(aim.attainment, confidence)
-        wanted = aim.rule.warmup_s + aim.rule.cooldown_s + requests / rate
-        return min(max(wanted, options.seconds), options.max_seconds)
 
     def _found(self, *, interrupted: bool) -> SearchResult:
         sure = [trial for trial in self._trials if trial.sure]

@@ -88,19 +88,19 @@ class _Round:
     trends: dict[str, Trend]
 
 
+@dataclass(slots=True)
 class Rounds:
     """The rounds of one rate."""
 
-    def __init__(self, rate: float, aim: Aim, confidence: float) -> None:
-        self._rate = rate
-        self._aim = aim
-        self._confidence = confidence
-        self._rounds: list[_Round] = []
-        self._runs: list[int] = []
-        self.seconds = 0.0
+    rate: float
+    aim: Aim
+    confidence: float
+    seconds: float = 0.0
+    _rounds: list[_Round] = field(default_factory=list)
+    _runs: list[int] = field(default_factory=list)
 
     def add(self, record: RunRecord, seconds: float, run: int) -> None:
-        rule, objectives = self._aim.rule, self._aim.objectives
+        rule, objectives = self.aim.rule, self.aim.objectives
         samples = sorted(rule.measured(record), key=lambda sample: sample.ask.due_s)
         figures = figures_of(samples, record)
         verdicts = [missed == () for missed in (misses(each, objectives) for each in figures) if missed is not None]
@@ -121,8 +121,8 @@ class Rounds:
         """The result of the rounds so far."""
         judged, met = sum(each.judged for each in self._rounds), sum(each.met for each in self._rounds)
         independent = sum(each.independent for each in self._rounds)
-        attainment, wanted = met / judged if judged else 0.0, self._aim.attainment
-        interval = wilson(attainment * independent, independent, self._confidence)
+        attainment, wanted = met / judged if judged else 0.0, self.aim.attainment
+        interval = wilson(attainment * independent, independent, self.confidence)
         growth = self._growth()
         why = (
             f"{attainment:.1%} met the SLO (interval {interval.low:.1%} to {interval.high:.1%}); {wanted:.1%} required"
@@ -135,7 +135,7 @@ class Rounds:
         asked = sum(each.requests for each in self._rounds)
         answered = sum(each.answered for each in self._rounds)
         return Trial(
-            rate=self._rate,
+            rate=self.rate,
             seconds=self.seconds,
             runs=tuple(self._runs),
             requests=asked,
@@ -156,7 +156,7 @@ class Rounds:
         for name in GROWING if len(self._rounds) > 1 else ():
             lines = [each.trends[name] for each in self._rounds if name in each.trends]
             line = joined(lines)
-            if line is not None and min(each.slope for each in lines) > MIN_GROWTH and line.rises(self._confidence):
+            if line is not None and min(each.slope for each in lines) > MIN_GROWTH and line.rises(self.confidence):
                 return name, line.slope
         return None
 

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from twofold.bench.draw import Axis, Chart, Dots, Guide, Label, Mark, StepLine, duration, number, plot, share
+from twofold.bench.draw.chart import Axis, Chart, Dots, Guide, Label, Mark, StepLine
+from twofold.bench.draw.form import duration, number, share
+from twofold.bench.draw.terminal import plot
 from twofold.core.units import count
 from twofold.planner.count.memory import DeviceMemory
 from twofold.planner.plan.choices import Configuration
