@@ -144,11 +144,10 @@ def test_replies_of_many_jobs_are_made_on_another_thread(output: SimpleNamespace
         pool = WorkPool()
         unused: Any = None
         run: Any = SimpleNamespace(
-            model="m",
+            model=SimpleNamespace(name="m", facts=SimpleNamespace(format=SimpleNamespace(thinking=None))),
             head=None,
             outputs=[output] * jobs,
-            exchange=SimpleNamespace(source="a"),
-            facts=SimpleNamespace(format=SimpleNamespace(thinking=None)),
+            context=SimpleNamespace(source="a"),
             request=SimpleNamespace(reply=lambda *_: {"thread": threading.get_ident()}),
         )
         try:
