@@ -130,7 +130,7 @@ class PreparationGuard:
 
 
 @dataclass(order=True, slots=True)
-class _Work:
+class QueuedWork:
     """Ordered by ``tag``, the virtual time at which it may begin, then by arrival."""
 
     tag: float
@@ -146,7 +146,7 @@ class _Lane:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=f"pool-{name}")
         self._idle = threads
         self.shares = ByteBudget(waiting)
-        self._heap: list[_Work] = []
+        self._heap: list[QueuedWork] = []
         self._numbers = count()
         self._now = 0.0
         self._next: dict[str, float] = {}
@@ -157,7 +157,7 @@ class _Lane:
             tag = max(self._now, self._next.get(caller, 0.0))
             self._next[caller] = tag + size
             done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-            heappush(self._heap, _Work(tag, next(self._numbers), work, done))
+            heappush(self._heap, QueuedWork(tag, next(self._numbers), work, done))
             self._start()
             return await done
         finally:
@@ -176,7 +176,7 @@ class _Lane:
         if not self._heap:
             self._next = {caller: tag for caller, tag in self._next.items() if tag > self._now}
 
-    def _end(self, work: _Work, ended: asyncio.Future[Any]) -> None:
+    def _end(self, work: QueuedWork, ended: asyncio.Future[Any]) -> None:
         self._idle += 1
         if ended.cancelled():
             work.done.cancel()
