@@ -18,7 +18,7 @@ from twofold.observe.served import ServedRequest
 from twofold.planner.predict.steps import StepPredictor
 from twofold.server.edge.body import MAX_DIGITS
 from twofold.server.edge.keys import Caller
-from twofold.server.edge.quotas import Quotas, QuotaUse
+from twofold.server.edge.quotas import UNLIMITED, Quotas, QuotaUse
 from twofold.server.edge.refusals import Header, RawResponse, error_response
 from twofold.server.pool import ByteBudget
 from twofold.server.response_cache.cache import HIT_HEADER
@@ -37,7 +37,7 @@ class RequestContext:
     store         what its caller asked of the response cache: True stores a sampled completion, False skips the cache
     keep_alive_s  how long its model stays loaded afterwards, where its caller may say so
     omitted       what of its body was ignored, for a header
-    quota         its share of its key's quota
+    quota         its share of its key's quota; None if that has no limits
     held          bytes of budgets that callers share
     task          sends the reply; ``cut`` is the error that ends it early
     steps         predicts steps of its model on this machine; None until that was measured
@@ -90,8 +90,10 @@ class RequestContext:
     def enter(self, quotas: Quotas, headers: Headers, receive: Receive) -> Receive:
         """Takes one request, and the bytes that its body announces, of its key's quota. Raises QuotaError.
 
-        Returns a ``receive`` that counts the bytes of the body.
+        Returns a ``receive`` that counts the bytes of the body, if the key has a quota.
         """
+        if self.caller.quota == UNLIMITED:
+            return receive
         announced = headers.get("content-length", "0")
         size = int(announced) if announced.isdecimal() and len(announced) <= MAX_DIGITS else 0
         self.quota = quotas.enter(self.caller.key_id, self.caller.quota, time.monotonic(), size)

@@ -46,6 +46,11 @@ def _hidden(name: str) -> str | None:
 
 
 def _clean(value: object, depth: int) -> object:
+    """Texts, numbers, and lists and mappings of them; of any other value only its type."""
+    if isinstance(value, str):
+        return _short(SECRETS.sub(HIDDEN, value[: 2 * MAX_CHARS]))
+    if value is None or (isinstance(value, int | float) and -MAX_NUMBER < value < MAX_NUMBER):
+        return value
     if isinstance(value, BaseException):
         return fault(value)
     if depth and isinstance(value, Mapping):
@@ -53,17 +58,6 @@ def _clean(value: object, depth: int) -> object:
         return {_name(name): _hidden(_name(name)) or _clean(item, depth - 1) for name, item in items}
     if depth and isinstance(value, list | tuple):
         return [_clean(item, depth - 1) for item in value[:MAX_ITEMS]]
-    return _scalar(value)
-
-
-def _scalar(value: object) -> object:
-    """Texts and numbers; anything else as its type."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return _short(SECRETS.sub(HIDDEN, value[: 2 * MAX_CHARS]))
-    if isinstance(value, int | float) and -MAX_NUMBER < value < MAX_NUMBER:
-        return value
     return f"<{type(value).__name__}>"
 
 

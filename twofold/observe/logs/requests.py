@@ -33,6 +33,20 @@ class RequestLines:
 
 def request_fields(served: ServedRequest) -> dict[str, Any]:
     """The fields of a line; those without a value are omitted. Times are milliseconds."""
+    trace = TRACE_ID.fullmatch(served.traceparent or "")
+    work: dict[str, Any] = {}
+    if served.reports:
+        reasons = {reason for report in served.reports for reason in report.finish_reasons}
+        work = {
+            "ttft_ms": _ms(served.ttft_s),
+            "tpot_ms": _ms(served.tpot_s),
+            "queue_ms": _ms(max(report.queue_s for report in served.reports)),
+            "prompt_tokens": served.prompt_tokens,
+            "cached_tokens": served.cached_tokens,
+            "output_tokens": served.output_tokens,
+            "preemptions": sum(report.record.preemptions for report in served.reports) or None,
+            "finish": ",".join(sorted(reasons)) or None,
+        }
     known = {
         "request_id": served.request_id,
         "endpoint": served.endpoint,
@@ -45,34 +59,13 @@ def request_fields(served: ServedRequest) -> dict[str, Any]:
         "tier": served.tier,
         "stream": served.stream,
         "ms": _ms(served.duration_s),
-        **_work(served),
+        **work,
         "cache": "hit" if served.cached_answer else None,
         "cost": served.cost,
         "currency": served.currency or None,
-        "trace_id": _trace_id(served.traceparent),
+        "trace_id": trace and trace[1],
     }
     return {name: value for name, value in known.items() if value is not None}
-
-
-def _work(served: ServedRequest) -> dict[str, Any]:
-    """The fields of the engine's work."""
-    if not served.reports:
-        return {}
-    return {
-        "ttft_ms": _ms(served.ttft_s),
-        "tpot_ms": _ms(served.tpot_s),
-        "queue_ms": _ms(max(report.queue_s for report in served.reports)),
-        "prompt_tokens": served.prompt_tokens,
-        "cached_tokens": served.cached_tokens,
-        "output_tokens": served.output_tokens,
-        "preemptions": sum(report.record.preemptions for report in served.reports) or None,
-        "finish": ",".join(sorted({reason for report in served.reports for reason in report.finish_reasons})) or None,
-    }
-
-
-def _trace_id(traceparent: str | None) -> str | None:
-    found = TRACE_ID.fullmatch(traceparent or "")
-    return found[1] if found else None
 
 
 def _ms(seconds: float | None) -> float | None:

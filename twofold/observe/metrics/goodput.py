@@ -45,12 +45,13 @@ class Objective:
         return [measure for measure, limit in self.limits.items() if (taken[measure] or 0.0) > limit]
 
 
+NO_OBJECTIVE: Final = Objective()
 DEFAULT_OBJECTIVES: Final[Mapping[str, Objective]] = MappingProxyType(
     {
         "default": Objective(ttft_s=2.0, tpot_s=0.2),
         "flex": Objective(ttft_s=30.0, tpot_s=1.0),
         "priority": Objective(ttft_s=1.0, tpot_s=0.1),
-        "batch": Objective(),
+        "batch": NO_OBJECTIVE,
     }
 )
 """For models of a size that a CPU runs. Batches have no limits."""
@@ -74,7 +75,7 @@ class GoodputMetrics:
         for tier in TIERS:
             self._met.add(0, tier)
             self._missed.add(0, tier)
-            for measure, limit in objectives.get(tier, Objective()).limits.items():
+            for measure, limit in objectives.get(tier, NO_OBJECTIVE).limits.items():
                 limits.set(limit, tier, measure)
 
     def judge(self, served: ServedRequest) -> None:
@@ -82,7 +83,7 @@ class GoodputMetrics:
         if not completed and served.status < 500:
             return
         tier = served.tier
-        missed = self._objectives.get(tier, Objective()).missed(served) if completed else [FAILED]
+        missed = self._objectives.get(tier, NO_OBJECTIVE).missed(served) if completed else [FAILED]
         (self._missed if missed else self._met).add(1, tier)
         for measure in missed:
             self._causes.add(1, tier, measure)

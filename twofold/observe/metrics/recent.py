@@ -64,7 +64,10 @@ class Recent:
             instruments.source(family.name, partial(snapshot, family))
 
     def take(self, served: ServedRequest) -> None:
-        now, model = self._now(), self._models.setdefault(served.model, _Model())
+        now = self._now()
+        if served.model not in self._models:
+            self._models[served.model] = _Model()
+        model = self._models[served.model]
         for measure, seconds in _measured(served).items():
             if seconds:
                 model.seconds[measure].add(seconds, now)

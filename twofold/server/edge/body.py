@@ -38,27 +38,23 @@ async def read_body(
     announced = headers.get("content-length", "")
     if announced.isdecimal() and (len(announced) > MAX_DIGITS or int(announced) > limits.bytes):
         raise _too_large(limits)
+    body, held, more = bytearray(), FREE_BYTES, True
     try:
         async with asyncio.timeout(limits.seconds):
-            return await _read(receive, limits, hold)
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGoneError
+                body += message.get("body", b"")
+                if len(body) > limits.bytes:
+                    raise _too_large(limits)
+                if len(body) > held:
+                    hold(len(body) - held)
+                    held = len(body)
+                more = message.get("more_body", False)
     except TimeoutError:
         raise SlowClientError(f"The request body did not arrive within {limits.seconds:g} s.") from None
-
-
-async def _read(receive: Receive, limits: BodyLimits, hold: Callable[[int], None]) -> bytes:
-    body, held = bytearray(), FREE_BYTES
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGoneError
-        body += message.get("body", b"")
-        if len(body) > limits.bytes:
-            raise _too_large(limits)
-        if len(body) > held:
-            hold(len(body) - held)
-            held = len(body)
-        if not message.get("more_body", False):
-            return bytes(body)
+    return bytes(body)
 
 
 def check_json_type(headers: Headers, *, any_type: bool = False) -> None:

@@ -85,6 +85,10 @@ class Caller:
         return cls(key.id, key.tenant, key.tiers, key.quota, key.cache_salt, key.metrics, key.admin)
 
 
+ANYONE: Final = Caller(admin=True)
+"""The caller of every request to a server without keys."""
+
+
 class KeyRing:
     """The keys of a server. With neither ``required`` nor keys, requests need no key."""
 
@@ -102,7 +106,7 @@ class KeyRing:
     def caller(self, headers: Headers, now: datetime) -> Caller:
         """The caller of a request with these headers. ``now`` is in UTC. Raises AccessError."""
         if not self.required:
-            return Caller(admin=True)
+            return ANYONE
         return Caller.of(self.find(presented_key(headers), now))
 
     def named(self, tenant: str, key_id: str, now: datetime) -> Caller:

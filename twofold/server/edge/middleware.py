@@ -51,35 +51,29 @@ class EdgeMiddleware:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        request_id = request_id_of(_plain(headers.get("x-request-id")))
-        outward = _outward(send, self._common_headers(request_id, headers.get("origin")))
+        origin, host = headers.get("origin"), headers.get("host")
+        request_id = request_id_of(headers.get("x-request-id", "").encode("latin-1"))
+        name = request_id.encode("ascii")
+        common = ((b"x-request-id", name), (b"request-id", name), *SECURITY_HEADERS, *self.origins.headers(origin))
+        outward = _outward(send, common)
         try:
-            self.hosts.check(headers.get("host"))
-            self.origins.check(headers.get("origin"), headers.get("host"))
-            if self._is_preflight(scope, headers):
-                asked = _plain(headers.get("access-control-request-headers")) or b""
+            self.hosts.check(host)
+            self.origins.check(origin, host)
+            if scope["method"] == "OPTIONS" and self._is_preflight(headers):
+                asked = headers.get("access-control-request-headers", "").encode("latin-1")
                 await self.origins.preflight(asked).send(outward)
                 return
-            arrival = Arrival(request_id, self._caller(scope, headers))
+            is_open = scope["path"] in OPEN_PATHS
+            arrival = Arrival(request_id, Caller() if is_open else self.keys().caller(headers, datetime.now(UTC)))
         except TwofoldError as error:
             await self.refusals.answer(error, scope["path"], request_id).send(outward)
             return
         scope.setdefault("state", {})[STATE_KEY] = arrival
         await self.app(scope, receive, outward)
 
-    def _caller(self, scope: Scope, headers: Headers) -> Caller:
-        if scope["path"] in OPEN_PATHS:
-            return Caller()
-        return self.keys().caller(headers, datetime.now(UTC))
-
-    def _is_preflight(self, scope: Scope, headers: Headers) -> bool:
+    def _is_preflight(self, headers: Headers) -> bool:
         origin = headers.get("origin")
-        asks = scope["method"] == "OPTIONS" and "access-control-request-method" in headers
-        return asks and origin is not None and self.origins.allows(origin)
-
-    def _common_headers(self, request_id: str, origin: str | None) -> tuple[Header, ...]:
-        name = request_id.encode("ascii")
-        return ((b"x-request-id", name), (b"request-id", name), *SECURITY_HEADERS, *self.origins.headers(origin))
+        return "access-control-request-method" in headers and origin is not None and self.origins.allows(origin)
 
 
 def arrival_of(scope: Scope) -> Arrival:
@@ -96,10 +90,6 @@ def check_exposure(host: str, keys: KeyRing) -> None:
             f"Binding to {host} requires an API key; without one only loopback is allowed.",
             hint="Give --api-key or --api-keys FILE (`twofold keys add` makes one), or omit --host.",
         )
-
-
-def _plain(value: str | None) -> bytes | None:
-    return None if value is None else value.encode("latin-1")
 
 
 def _outward(send: Send, always: tuple[Header, ...]) -> Send:

@@ -57,6 +57,9 @@ class Quota:
                 )
 
 
+UNLIMITED: Final = Quota()
+
+
 class Bucket:
     """A token bucket of one minute's worth. Its level may fall below zero."""
 

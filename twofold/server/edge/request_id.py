@@ -11,7 +11,7 @@ PLAIN: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 def new_request_id() -> str:
     """A unique id: ``req_`` and 96 random bits."""
-    return f"req_{new_reply_id()}"
+    return f"req_{secrets.token_hex(12)}"
 
 
 def new_reply_id() -> str:
