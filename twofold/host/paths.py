@@ -74,10 +74,10 @@ def private_folder(path: Path) -> Path:
     return path
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes, *, sync: bool = False) -> None:
     """Writes a file, and the folders above it, for its owner alone. Readers see the old content or the new one.
 
-    Raises OSError, and leaves no part behind.
+    ``sync`` waits until the disk has it. Raises OSError, and leaves no part behind.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
@@ -85,6 +85,9 @@ def write_whole(path: Path, content: bytes) -> None:
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
+            if sync:
+                file.flush()
+                os.fsync(descriptor)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

@@ -21,7 +21,6 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-import uvicorn
 from starlette.types import ASGIApp
 
 from twofold.core.errors import BusyError, UsageError
@@ -39,7 +38,7 @@ from twofold.server.edge.hosts import Hosts, Origins
 from twofold.server.edge.keyfile import KeyFile
 from twofold.server.edge.keys import Caller, KeyRing, single_keys
 from twofold.server.edge.middleware import EdgeMiddleware, check_exposure
-from twofold.server.edge.protocol import EdgeServer, uvicorn_config
+from twofold.server.edge.protocol import EdgeServer
 from twofold.server.edge.quotas import Quotas
 from twofold.server.edge.refusals import Refusals
 from twofold.server.http.admin import AdminEndpoint
@@ -131,7 +130,14 @@ class Server:
                 tolerant = self._config.tolerant
                 lines = LineRunner(self._runner, self._caller_of, self._quotas, self._pool, tolerant=tolerant)
                 stores = await stack.enter_async_context(open_stores(self._folder.path, lines))
-                web = EdgeServer(self._web_config(self._app(stores)), self._config.connections.connections)
+                config = self._config
+                web = EdgeServer(
+                    self._app(stores),
+                    config.connections,
+                    self._refusals,
+                    certificate=config.certificate,
+                    private_key=config.private_key,
+                )
                 stack.enter_context(self._signalled())
                 writing = asyncio.create_task(self._usage.run())
                 stack.callback(writing.cancel)
@@ -194,18 +200,6 @@ class Server:
     def _caller_of(self, tenant: str, key_id: str) -> Caller:
         """The caller that created a batch, by its key as it is now."""
         return self._keys().named(tenant, key_id, datetime.now(UTC))
-
-    def _web_config(self, app: ASGIApp) -> uvicorn.Config:
-        config = self._config
-        return uvicorn_config(
-            app,
-            config.host,
-            config.port,
-            config.connections,
-            self._refusals,
-            certificate=config.certificate,
-            private_key=config.private_key,
-        )
 
     def _app(self, stores: Stores) -> ASGIApp:
         config = self._config

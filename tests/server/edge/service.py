@@ -23,7 +23,7 @@ from twofold.server.edge.body import ClientGoneError, check_json_type, decode_js
 from twofold.server.edge.keys import KeyRing
 from twofold.server.edge.limits import BodyLimits, ConnectionLimits
 from twofold.server.edge.middleware import EdgeMiddleware, arrival_of
-from twofold.server.edge.protocol import EdgeServer, uvicorn_config
+from twofold.server.edge.protocol import EdgeServer
 from twofold.server.edge.refusals import RawResponse, Refusals
 
 PATIENCE_S = 10.0
@@ -144,7 +144,7 @@ def running(
     service = Service(**rest)
     door = EdgeMiddleware(service, keys, REFUSALS)
     listener = socket.create_server(("127.0.0.1", 0))
-    server = EdgeServer(uvicorn_config(door, "127.0.0.1", 0, limits, REFUSALS), limits.connections)
+    server = EdgeServer(door, limits, REFUSALS)
     thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
     thread.start()
     wait_for(lambda: server.started)

@@ -17,8 +17,7 @@ from twofold.core.request import EngineRequest, PoolingParams, RequestOptions
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.host.paths import CacheFolders
 from twofold.server.models.reading import ModelReading, read_file
-from twofold.server.workers.client import WorkerModel
-from twofold.server.workers.restart_policy import RestartPolicy
+from twofold.server.workers.client import RestartPolicy, WorkerModel
 
 ENGINE: dict[str, Any] = {"max_num_seqs": 4, "kv_cache_memory_bytes": 1 << 23, "swap_space_bytes": 0, "threads": 1}
 LONG = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)

@@ -24,9 +24,7 @@ warning: a typing error must neither lock everyone out nor admit anyone.
 from __future__ import annotations
 
 import fcntl
-import os
 import re
-import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -49,6 +47,7 @@ from twofold.core.errors import (
     unreadable,
 )
 from twofold.core.request import MAX_NAME_CHARS
+from twofold.host.paths import private_folder, write_whole
 from twofold.server.edge.keys import TIERS, ApiKey, KeyRing, MetricsView, hash_key, new_key
 from twofold.server.edge.quotas import Quota
 
@@ -238,28 +237,14 @@ def _value(value: object) -> str:
 def _edited(path: Path) -> Iterator[list[ApiKey]]:
     """The keys in a file, to be changed by the block and then written. Editors wait for each other."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_folder(path.parent)
         with path.with_name(f".{path.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             keys = list(read_keys(path)) if path.exists() else []
             yield keys
-            _replace(path, _text(keys))
+            write_whole(path, _text(keys).encode(), sync=True)
     except OSError as error:
         raise ResourceError(f"The key file {path} cannot be written: {error.strerror}.") from None
-
-
-def _replace(path: Path, text: str) -> None:
-    """Replaces a file as a whole; only the owner may read files that mkstemp makes."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _version(path: Path) -> tuple[int, int, int] | None:

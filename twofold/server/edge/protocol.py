@@ -27,6 +27,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -74,56 +75,40 @@ class ConnectionState(Enum):
     CLOSING = auto()
 
 
-def protocol_class(limits: ConnectionLimits, refusals: Refusals) -> type[asyncio.Protocol]:
-    """The class of connections for ``uvicorn.Config(http=…)``."""
-
-    silent: dict[EdgeProtocol, None] = {}
-    reads = ReadQueue()
-
-    class LimitedProtocol(EdgeProtocol):
-        def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any], **rest: Any) -> None:
-            super().__init__(limits, refusals, silent, reads, config, server_state, app_state, **rest)
-
-    return LimitedProtocol
-
-
-def uvicorn_config(
-    app: ASGIApp,
-    host: str,
-    port: int,
-    limits: ConnectionLimits,
-    refusals: Refusals,
-    *,
-    certificate: Path | None = None,
-    private_key: Path | None = None,
-) -> Config:
-    """uvicorn's configuration for ``app``. It ignores the environment and the forwarding headers of proxies."""
-    return Config(
-        app,
-        host=host,
-        port=port,
-        http=protocol_class(limits, refusals),
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        workers=1,
-        backlog=READS_PER_TURN,  # which asyncio takes as the number of connections to accept in a turn, too
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        forwarded_allow_ips="",
-        ssl_certfile=certificate,
-        ssl_keyfile=private_key,
-    )
-
-
 class EdgeServer(Server):
-    """uvicorn's server, without its signal handlers, and with ``backlog`` connections that wait to be accepted."""
+    """uvicorn's server for ``app``, without its signal handlers, on sockets that ``serve`` gets.
 
-    def __init__(self, config: Config, backlog: int) -> None:
+    It ignores the environment and the forwarding headers of proxies.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        limits: ConnectionLimits,
+        refusals: Refusals,
+        *,
+        certificate: Path | None = None,
+        private_key: Path | None = None,
+    ) -> None:
+        connection = partial(EdgeProtocol, limits, refusals, {}, ReadQueue())
+        config = Config(
+            app,
+            http=cast(type[asyncio.Protocol], connection),
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            workers=1,
+            backlog=READS_PER_TURN,  # which asyncio takes as the number of connections to accept in a turn, too
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            forwarded_allow_ips="",
+            ssl_certfile=certificate,
+            ssl_keyfile=private_key,
+        )
         super().__init__(config)
-        self._backlog = backlog
+        self._backlog = limits.connections
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)

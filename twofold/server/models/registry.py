@@ -31,8 +31,7 @@ from twofold.server.base import EngineObserver, ModelEntry, ModelState, ModelUse
 from twofold.server.models.memory import MemoryPlan, plan, room_for
 from twofold.server.models.named_models import NamedModel, unknown_model
 from twofold.server.models.reading import ModelReading, read_file
-from twofold.server.workers.client import WorkerModel
-from twofold.server.workers.restart_policy import RestartPolicy
+from twofold.server.workers.client import RestartPolicy, WorkerModel
 
 RETRY_S: Final = 10.0
 """Time after a failed load in which requests get its error at once."""

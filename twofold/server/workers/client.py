@@ -18,7 +18,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from twofold.api.base import ModelFacts
@@ -50,7 +50,6 @@ from twofold.server.workers.messages import (
     ToWorker,
     Unloadable,
 )
-from twofold.server.workers.restart_policy import RestartPolicy
 from twofold.server.workers.streams import WorkerStream
 
 WorkerState = Literal["loading", "ready", "failed", "closed"]
@@ -58,6 +57,25 @@ WorkerState = Literal["loading", "ready", "failed", "closed"]
 log = logging.getLogger("twofold.serve")
 MAX_TRIES: Final = 3
 """Processes that a request is sent to, if they end before its first delta."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """When a worker process counts as hung, and how often it is restarted. Times are in seconds.
+
+    ping_s      interval of pings
+    idle_s      time without a response after which an idle process is killed
+    busy_s      the same for one with requests, because a step of a large model is long
+    ends        ends within ``ends_within_s`` after which the process is not restarted
+    pause_s     pause before the second restart in that time; it doubles with each further one
+    """
+
+    ping_s: float = 5.0
+    idle_s: float = 30.0
+    busy_s: float = 300.0
+    ends: int = 5
+    ends_within_s: float = 60.0
+    pause_s: float = 0.25
 
 
 class WorkerModel:
