@@ -16,7 +16,7 @@ from twofold.cli.options import FLAG, LIST, CrowdOptions
 from twofold.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from twofold.api.batch.files import BatchFiles, BatchProgress
+    from twofold.api.batch.run import BatchProgress, BatchRun
 
 INTERRUPTED: Final = 130
 LONG: Final = 4
@@ -69,11 +69,12 @@ def batch(
     model.check()
     _check_trace(trace, input, output)
     # What follows brings in the engine; flags are checked before that.
-    from twofold.api.batch.files import open_batch  # noqa: PLC0415
+    from twofold.api.batch.endpoints import ENDPOINTS  # noqa: PLC0415
+    from twofold.api.batch.run import open_batch  # noqa: PLC0415
     from twofold.core.clock import MonotonicClock  # noqa: PLC0415
 
-    with open_batch(input, output, MonotonicClock(), overwrite=overwrite) as files:
-        progress = files.progress if files.progress.finished else _answered(files, model, trace)
+    with open_batch(input, output, MonotonicClock(), ENDPOINTS, overwrite=overwrite) as run:
+        progress = run.progress if run.progress.finished else _completed(run, model, trace)
     print_json(_as_json(progress)) if json else note(_summary(progress, output))
     if progress.failed:
         note("Failed lines are not retried. To retry them, remove them from the output and run the command again.")
@@ -89,17 +90,17 @@ def _check_trace(trace: Path | None, *others: Path) -> None:
         raise UsageError("The trace is the batch's input or output.", hint="Name another file for the trace.")
 
 
-def _answered(files: BatchFiles, options: BatchOptions, trace: Path | None) -> BatchProgress:
+def _completed(batch: BatchRun, options: BatchOptions, trace: Path | None) -> BatchProgress:
     """Loads the model and runs the batch, until it is done or Ctrl-C ends it between two steps."""
     from twofold.api.batch.runner import BatchRunner  # noqa: PLC0415
     from twofold.cli.generate import generator  # noqa: PLC0415
     from twofold.cli.interrupts import interrupts  # noqa: PLC0415
     from twofold.core.clock import MonotonicClock  # noqa: PLC0415
 
-    with generator(options, trace) as loaded, interrupts() as interrupted, _shown(files.progress) as watch:
+    with generator(options, trace) as loaded, interrupts() as interrupted, _shown(batch.progress) as watch:
         runner = BatchRunner(
             loaded.llm,
-            files,
+            batch,
             names=options.served_model_name or [loaded.name, options.model],
             any_model=options.accept_any_model,
             clock=MonotonicClock(),

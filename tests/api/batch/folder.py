@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from twofold.api.batch.files import BatchProgress, open_batch
+from twofold.api.batch.endpoints import ENDPOINTS
+from twofold.api.batch.run import BatchProgress, open_batch
 from twofold.api.batch.runner import BatchRunner
 from twofold.core.clock import VirtualClock
 from twofold.engine.llm import LLM
@@ -38,8 +39,8 @@ class Folder:
         self, llm: LLM, *, overwrite: bool = False, names: tuple[str, ...] = ("mock",), **more: Any
     ) -> BatchProgress:
         clock = VirtualClock()
-        with open_batch(self.source, self.target, clock, overwrite=overwrite) as files:
-            return BatchRunner(llm, files, names=names, clock=clock, wall=lambda: 7.0, **more).run()
+        with open_batch(self.source, self.target, clock, ENDPOINTS, overwrite=overwrite) as batch:
+            return BatchRunner(llm, batch, names=names, clock=clock, wall=lambda: 7.0, **more).run()
 
     @property
     def written(self) -> list[dict[str, Any]]:

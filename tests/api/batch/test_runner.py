@@ -17,7 +17,7 @@ from tests.api.batch.folder import CHAT, EMBEDDINGS, Folder, line, prompts
 from tests.engine.conftest import VOCAB, MakeLLM
 from tests.engine.mock import MockForward
 from twofold.api.batch import runner as runners
-from twofold.api.batch.files import BatchProgress
+from twofold.api.batch.run import BatchProgress
 from twofold.core.errors import ResourceError, UsageError
 from twofold.core.params import SamplingParams
 from twofold.core.request import EngineRequest

@@ -10,9 +10,9 @@ Invariants
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -175,18 +175,10 @@ def _opened(path: Path) -> BinaryIO:
 def _lock(file: BinaryIO, path: Path) -> None:
     """Locks an open file, until it is closed, or raises UsageError."""
     try:
-        if sys.platform == "win32":
-            import msvcrt  # noqa: PLC0415 - exists only there
-
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl  # noqa: PLC0415 - does not exist on Windows
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise UsageError(
-            f"Another process is writing {path}.", hint="Wait for it, or name another output file."
-        ) from error
+        hint = "Wait for it, or name another output file."
+        raise UsageError(f"Another process is writing {path}.", hint=hint) from error
 
 
 def read_results(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:

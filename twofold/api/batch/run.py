@@ -1,8 +1,8 @@
 """The lines of a batch that have no result yet, and their results.
 
-    run = BatchRun(source, journal, BatchReader(ENDPOINTS))
-    for call in run.calls():
-        run.write(call, 200, body)
+    with open_batch(source, target, clock, ENDPOINTS) as run:
+        for call in run.calls():
+            run.write(call, 200, body)
 
 The callers differ in how they run a line: ``runner`` in an engine of this process, a server through the path of its
 HTTP requests.
@@ -10,8 +10,9 @@ HTTP requests.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,52 @@ from twofold.api.batch.journal import Journal
 from twofold.api.batch.lines import BatchReader, InputLine, LineCall, next_chunk, read_lines
 from twofold.api.fields import FieldError
 from twofold.api.openai.errors import error_code, error_message
+from twofold.core.clock import Clock
+from twofold.core.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """``found`` of the ``done`` lines were finished by earlier runs; ``failed`` counts lines of all runs.
+
+    Tokens and seconds are those of this run, tokens of unfinished lines included.
+    """
+
+    lines: int
+    found: int
+    done: int
+    failed: int
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    seconds: float = 0.0
+
+    @property
+    def finished(self) -> bool:
+        return self.done == self.lines
+
+    @property
+    def prompt_tok_s(self) -> float:
+        return self.prompt_tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def completion_tok_s(self) -> float:
+        return self.completion_tokens / self.seconds if self.seconds else 0.0
 
 
 class BatchRun:
-    """One run over the input at ``source``; ``close`` closes the journal, too."""
+    """One run over the ``lines`` of the input at ``source``; ``close`` closes the journal, too."""
 
-    def __init__(self, source: Path, journal: Journal, reader: BatchReader) -> None:
+    def __init__(self, source: Path, journal: Journal, reader: BatchReader, lines: int) -> None:
         self.journal = journal
+        self._count = lines
         self._reader = reader
         self._lines = read_lines(source, reader.max_bytes)
+
+    @property
+    def progress(self) -> BatchProgress:
+        """Finished lines; without tokens and seconds."""
+        tally = self.journal.tally
+        return BatchProgress(self._count, len(self.journal.finished), tally.finished, tally.failed)
 
     def calls(self) -> Iterator[LineCall]:
         """The lines without a result. A line that is no valid call gets its error as its result."""
@@ -59,6 +97,31 @@ class BatchRun:
                 self.journal.write(line.key, refusal(self._reader.custom_id(line), error_code(error), message))
             return None
         return None if finished else call
+
+
+@contextmanager
+def open_batch(
+    source: Path, target: Path, clock: Clock, endpoints: Collection[str], *, overwrite: bool = False
+) -> Iterator[BatchRun]:
+    """Opens both files. Raises UsageError unless the output is new or belongs to the input, ResourceError where it
+    cannot be written."""
+    _check_source(source)
+    if target.exists() and source.samefile(target):
+        raise UsageError("Input and output are the same file.", hint="Name another output file.")
+    with Journal(target, clock, overwrite=overwrite) as journal:
+        count = journal.check(line.key for line in read_lines(source))
+        yield BatchRun(source, journal, BatchReader(endpoints), count)
+
+
+def _check_source(source: Path) -> None:
+    """Checks that the input can be read, before the output is opened."""
+    if not source.is_file():
+        what = "is no regular file" if source.exists() else "does not exist"
+        raise UsageError(f"{source} {what}.", hint="The input is a file of requests, one JSON object per line.")
+    try:
+        source.open("rb").close()
+    except OSError as error:
+        raise UsageError(f"{source} cannot be read: {error.strerror}.") from error
 
 
 def refusal(custom_id: str | None, code: str, message: str) -> dict[str, Any]:

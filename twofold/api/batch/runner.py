@@ -1,7 +1,7 @@
 """Runs a batch file in an engine of this process: enough lines at once to keep it full, in constant memory.
 
-    with open_batch(source, target, MonotonicClock()) as files:
-        progress = BatchRunner(llm, files, names=["smollm2-135m"]).run()
+    with open_batch(source, target, clock, ENDPOINTS) as batch:
+        progress = BatchRunner(llm, batch, names=["smollm2-135m"], clock=clock).run()
 
 The runner owns the lines between reading and writing, the engine their requests, the journal the results. A line that
 cannot be completed gets an error as its result; other lines are not affected.
@@ -19,10 +19,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from twofold.api.base import DialectRequest, ModelFacts, ReplyHead
-from twofold.api.batch.endpoints import ENDPOINTS, read_body
-from twofold.api.batch.files import BatchFiles, BatchProgress
-from twofold.api.batch.lines import BatchReader, LineCall, digest_of
-from twofold.api.batch.run import BatchRun
+from twofold.api.batch.endpoints import read_body
+from twofold.api.batch.lines import LineCall, digest_of
+from twofold.api.batch.run import BatchProgress, BatchRun
 from twofold.api.fields import unsupported
 from twofold.api.openai.errors import error_reply
 from twofold.backends.sampling.philox import derive_seed
@@ -80,7 +79,7 @@ class BatchRunner:
     def __init__(
         self,
         llm: LLM,
-        files: BatchFiles,
+        batch: BatchRun,
         *,
         names: Sequence[str],
         clock: Clock,
@@ -89,16 +88,15 @@ class BatchRunner:
         stopped: Callable[[], bool] = never,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        files.journal.check_model(names[0])
-        self._llm, self._files, self._names, self._any_model = llm, files, tuple(names), any_model
+        batch.journal.check_model(names[0])
+        self._llm, self._batch, self._names, self._any_model = llm, batch, tuple(names), any_model
         self._clock, self._watch, self._stopped, self._wall = clock, watch, stopped, wall
         self._facts = _facts(llm)
         self._window = WINDOW_PER_SLOT * llm.config.limits.sequences
         self._waiting: deque[_RunningRequest] = deque()
         self._running: dict[str, _RunningRequest] = {}
-        self._run = BatchRun(files.source, files.journal, BatchReader(ENDPOINTS))
-        self._calls = self._run.calls()
-        self._progress = files.progress
+        self._calls = batch.calls()
+        self._progress = batch.progress
         self._began = clock.now()
 
     def run(self) -> BatchProgress:
@@ -186,7 +184,7 @@ class BatchRunner:
         self._refuse(line.call, error)
 
     def _refuse(self, call: LineCall, error: TwofoldError) -> None:
-        self._run.write(call, error.status, error_reply(error))
+        self._batch.write(call, error.status, error_reply(error))
         self._tell()
 
     def _take(self, delta: OutputDelta) -> None:
@@ -210,12 +208,12 @@ class BatchRunner:
             outputs = [output for output in line.outputs if output is not None]
             if len(outputs) == len(line.jobs):
                 head = ReplyHead(line.call.line_key, int(self._wall()), self._names[0])
-                self._run.write(line.call, 200, line.request.reply(head, outputs, self._facts))
+                self._batch.write(line.call, 200, line.request.reply(head, outputs, self._facts))
                 self._tell()
 
     def _tell(self) -> BatchProgress:
         """Reports the progress to ``watch``."""
-        tally, seconds = self._files.journal.tally, self._clock.now() - self._began
+        tally, seconds = self._batch.journal.tally, self._clock.now() - self._began
         self._progress = replace(self._progress, done=tally.finished, failed=tally.failed, seconds=seconds)
         self._watch(self._progress)
         return self._progress

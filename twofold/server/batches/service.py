@@ -243,7 +243,7 @@ class BatchService:
         paths = await self._thread.call(self._store.paths, batch.id)
         reader = BatchReader((batch.endpoint,), self._limits.line_bytes, tenant=batch.tenant, key=batch.key)
         dispatcher = BatchDispatcher(
-            lambda: BatchRun(paths.source, Journal(paths.journal, clock), reader),
+            lambda: BatchRun(paths.source, Journal(paths.journal, clock), reader, batch.lines),
             self._run_body,
             self._thread,
             self._slots,
