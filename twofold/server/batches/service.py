@@ -139,7 +139,7 @@ class BatchService:
     async def page(self, tenant: str, query: Query) -> dict[str, Any]:
         """GET /v1/batches with limit and after."""
         asked = read_query(PageQuery, query)
-        batches, more = await self._thread.call(self._store.table.page, tenant, asked)
+        batches, more = await self._thread.call(self._store.page, tenant, asked)
         return page_of([self._newest(batch).as_object() for batch in batches], more)
 
     async def get(self, tenant: str, id: str) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class BatchService:
         return batch.as_object()
 
     async def _find(self, tenant: str, id: str) -> BatchRecord:
-        return self._newest(await self._thread.call(self._store.table.get, tenant, id))
+        return self._newest(await self._thread.call(self._store.get, tenant, id))
 
     def _newest(self, batch: BatchRecord) -> BatchRecord:
         live = self._live.get(batch.id)

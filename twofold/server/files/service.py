@@ -74,13 +74,13 @@ class FileService:
         """GET /v1/files with limit, after, order and purpose."""
         asked = read_query(FileQuery, query)
         where = ":purpose IS NULL OR purpose = :purpose"
-        page = partial(self._store.table.page, tenant, asked, f"({where})", purpose=asked.purpose)
+        page = partial(self._store.page, tenant, asked, f"({where})", purpose=asked.purpose)
         files, more = await self._thread.call(page)
         return page_of([file.as_object() for file in files], more)
 
     async def get(self, tenant: str, id: str) -> dict[str, Any]:
         """GET /v1/files/{id}."""
-        return (await self._thread.call(self._store.table.get, tenant, id)).as_object()
+        return (await self._thread.call(self._store.get, tenant, id)).as_object()
 
     async def delete(self, tenant: str, id: str) -> dict[str, Any]:
         """DELETE /v1/files/{id}."""

@@ -4,7 +4,6 @@ Invariants
 - A file belongs to one tenant; for others it does not exist.
 - A file is present whole or not at all: it gets its bytes before its row, and loses its row before its bytes.
 - Names on disk are ids generated here, never text of a caller.
-- Not thread-safe; one server uses the folder.
 """
 
 from __future__ import annotations
@@ -13,21 +12,17 @@ import os
 import re
 import secrets
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from twofold.core.errors import TooLargeError
 from twofold.server.files.form import UploadedForm
-from twofold.server.storage.database import Database
-from twofold.server.storage.folder import DataFolder
-from twofold.server.storage.paging import TenantTable
+from twofold.server.storage.paging import TenantStore
 
 ID_PREFIX: Final = "file-"
 _TEMPORARY: Final = "upload-"
 _OURS: Final = re.compile(f"({ID_PREFIX}|{_TEMPORARY})[0-9a-f]{{24}}")
-_VERSION: Final = 1
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS files (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -77,32 +72,18 @@ def new_file_id() -> str:
     return ID_PREFIX + secrets.token_hex(12)
 
 
-class FileStore:
-    """The files in ``folder``; ``wall`` returns seconds since 1970. Unfinished files of an earlier server are removed.
-
-    Raises UsageError where another server uses the folder, ResourceError where it cannot be used.
-    """
+class FileStore(TenantStore[StoredFile]):
+    """The files in ``folder``; ``wall`` returns seconds since 1970."""
 
     def __init__(self, folder: Path, limits: FileLimits, wall: Callable[[], float]) -> None:
-        self.limits, self._wall = limits, wall
-        with ExitStack() as opened:
-            self.folder = opened.enter_context(DataFolder(folder))
-            self._contents = self.folder.inner("contents")
-            self._base = Database(folder / "files.sqlite3", _SCHEMA, _VERSION, durable=True)
-            opened.callback(self._base.close)
-            present = "(expires_at IS NULL OR expires_at > :now)"
-            self.table: Final = TenantTable(self._base, "files", _COLUMNS, StoredFile, wall, present)
-            self._mend()
-            self.sweep()
-            self._opened = opened.pop_all()
-
-    def close(self) -> None:
-        self._opened.close()
+        self.limits = limits
+        present = "(expires_at IS NULL OR expires_at > :now)"
+        super().__init__(folder, "contents", "files", _SCHEMA, _COLUMNS, StoredFile, wall, present)
 
     def begin(self, tenant: str) -> tuple[Path, BinaryIO]:
         """A new empty file for an upload, which ``add`` or ``drop`` ends. Raises TooLargeError at a tenant's limit."""
         self._check_room(tenant, 0)
-        path = self._contents / (_TEMPORARY + secrets.token_hex(12))
+        path = self._inner / (_TEMPORARY + secrets.token_hex(12))
         with self.folder.guarded():
             return path, os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb")
 
@@ -110,11 +91,11 @@ class FileStore:
         """Stores an upload, whose bytes are at ``path``."""
         self.sweep()
         self._check_room(tenant, form.bytes)
-        return self._keep(new_file_id(), tenant, path, form.filename, form.purpose, form.lifetime_s)
+        return self._put(new_file_id(), tenant, path, form.filename, form.purpose, form.lifetime_s)
 
     def adopt(self, id: str, tenant: str, path: Path, filename: str, lifetime_s: int | None) -> StoredFile:
         """Stores a file of a batch under the ``id`` that was reserved for it. Idempotent."""
-        return self._keep(id, tenant, path, filename, "batch_output", lifetime_s)
+        return self._put(id, tenant, path, filename, "batch_output", lifetime_s)
 
     def drop(self, path: Path) -> None:
         """Removes an unfinished upload."""
@@ -122,8 +103,8 @@ class FileStore:
 
     def content(self, tenant: str, id: str) -> tuple[StoredFile, Path]:
         """The file and the path of its bytes. Raises NotFoundError."""
-        file = self.table.get(tenant, id)
-        return file, self._contents / file.id
+        file = self.get(tenant, id)
+        return file, self._inner / file.id
 
     def link(self, tenant: str, id: str, target: Path) -> StoredFile:
         """Gives a file's bytes a second name, which outlives the file."""
@@ -134,28 +115,26 @@ class FileStore:
 
     def delete(self, tenant: str, id: str) -> None:
         """Raises NotFoundError."""
-        self.table.get(tenant, id)
+        self.get(tenant, id)
         self._remove(id)
 
     def sweep(self) -> None:
         """Removes expired files."""
-        for (id,) in self._base.rows("SELECT id FROM files WHERE expires_at <= ?", self._wall()):
+        for (id,) in self._base.rows("SELECT id FROM files WHERE expires_at <= ?", self._now()):
             self._remove(id)
 
-    def _keep(
-        self, id: str, tenant: str, path: Path, filename: str, purpose: str, lifetime_s: int | None
-    ) -> StoredFile:
-        now = int(self._wall())
+    def _put(self, id: str, tenant: str, path: Path, filename: str, purpose: str, lifetime_s: int | None) -> StoredFile:
+        now = int(self._now())
         with self.folder.guarded():
             size = path.stat().st_size
-            os.replace(path, self._contents / id)
+            os.replace(path, self._inner / id)
         file = StoredFile(id, tenant, filename, purpose, size, now, None if lifetime_s is None else now + lifetime_s)
-        values = [getattr(file, field.name) for field in fields(file)]
+        values = astuple(file)
         places = ", ".join("?" * len(values))
         try:
             self._base.write(f"INSERT OR REPLACE INTO files ({_COLUMNS}) VALUES ({places})", *values)
         except BaseException:  # a full disk: the caller gets the bytes back, to drop them or to retry
-            os.replace(self._contents / id, path)
+            os.replace(self._inner / id, path)
             raise
         return file
 
@@ -164,21 +143,19 @@ class FileStore:
         if count >= self.limits.tenant_files:
             raise TooLargeError(f"The limit of {count} files is reached.", hint="Delete some.")
         if used + more > self.limits.tenant_bytes:
-            raise TooLargeError(
-                f"All files together are limited to {self.limits.tenant_bytes >> 20} MiB.", hint="Delete some."
-            )
+            most = self.limits.tenant_bytes >> 20
+            raise TooLargeError(f"All files together are limited to {most} MiB.", hint="Delete some.")
 
     def _remove(self, id: str) -> None:
         self._base.write("DELETE FROM files WHERE id = ?", id)
-        (self._contents / id).unlink(missing_ok=True)
+        (self._inner / id).unlink(missing_ok=True)
 
     def _mend(self) -> None:
-        """Removes bytes without a row, which a killed server left, and rows without bytes; only files with names of
-        ours."""
         with self.folder.guarded():
-            there = set(os.listdir(self._contents))
+            there = set(os.listdir(self._inner))
         known = {id for (id,) in self._base.rows("SELECT id FROM files")}
         for id in known - there:
             self._remove(id)
         for name in filter(_OURS.fullmatch, there - known):
-            (self._contents / name).unlink(missing_ok=True)
+            (self._inner / name).unlink(missing_ok=True)
+        self.sweep()

@@ -1,4 +1,4 @@
-"""Tables of objects that belong to tenants, and their lists page by page, as in OpenAI's API.
+"""Stores of objects that belong to tenants, and lists of them page by page, as in OpenAI's API.
 
 OpenAI's client writes a list in a query string as ``include[]=a&include[]=b``, which means the same as
 ``include=a&include=b``.
@@ -6,7 +6,10 @@ OpenAI's client writes a list in a query string as ``include[]=a&include[]=b``, 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Annotated, Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 from msgspec import Meta
@@ -15,6 +18,7 @@ from twofold.api.body import RequestObject, object_of
 from twofold.api.fields import FieldError
 from twofold.core.errors import MAX_QUOTED, NotFoundError, quoted, spelled
 from twofold.server.storage.database import Database, Value
+from twofold.server.storage.folder import DataFolder
 
 T = TypeVar("T")
 Q = TypeVar("Q", bound=RequestObject)
@@ -23,6 +27,7 @@ Query: TypeAlias = Mapping[str, str] | Sequence[tuple[str, str]]
 FLAGS: Final = {"true": True, "false": False}
 MAX_DIGITS: Final = 9
 MAX_LISTED: Final = 100
+VERSION: Final = 1
 
 
 class PageQuery(RequestObject):
@@ -67,25 +72,41 @@ def page_of(objects: Sequence[Mapping[str, Any]], more: bool, absent: str | None
     }
 
 
-class TenantTable(Generic[T]):
-    """Rows of a table with the columns number, id and tenant: an object each, which exists for its tenant alone.
+class TenantStore(ABC, Generic[T]):
+    """Objects that exist for their tenants alone: rows with number, id and tenant in SQLite, and files in a folder.
 
+    folder    of the store, which one server uses; the files are in its folder ``inner``
     columns   what ``read`` takes
     present   condition of rows that exist; ``:now`` is the time
+
+    Not thread-safe. Raises UsageError where another server uses the folder, ResourceError where it cannot be used.
     """
 
     def __init__(
         self,
-        base: Database,
+        folder: Path,
+        inner: str,
         name: Literal["batches", "files"],
+        schema: str,
         columns: str,
         read: Callable[..., T],
         now: Callable[[], float],
         present: str = "TRUE",
     ) -> None:
-        self._base, self._name, self._columns, self._read, self._now = base, name, columns, read, now
+        self._name, self._columns, self._read, self._now = name, columns, read, now
         self._where = f"FROM {name} WHERE tenant = :tenant AND {present}"
         self._noun: Final = {"batches": "batch", "files": "file"}[name]
+        with ExitStack() as opened:
+            self.folder: Final = opened.enter_context(DataFolder(folder))
+            self._inner = self.folder.inner(inner)
+            self._base = Database(folder / f"{name}.sqlite3", schema, VERSION, durable=True)
+            opened.callback(self._base.close)
+            self._mend()
+            self.close = opened.pop_all().close
+
+    @abstractmethod
+    def _mend(self) -> None:
+        """Removes what a killed server left; only files with names of ours."""
 
     def get(self, tenant: str, id: str) -> T:
         """Raises NotFoundError."""
