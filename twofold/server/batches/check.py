@@ -44,7 +44,7 @@ class CheckedInput:
     errors: tuple[LineError, ...]
 
 
-def check_input(path: Path, endpoint: str, limits: BatchLimits) -> Generator[None, None, CheckedInput]:
+def check_input(path: Path, endpoint: str, limits: BatchLimits) -> Generator[CheckedInput | None, None, None]:
     """Reads the whole input, a few lines per step. Bodies are read when their lines run."""
     reader = BatchReader((endpoint,), limits.line_bytes)
     count, models, errors = 0, set[str | None](), list[LineError]()
@@ -61,10 +61,10 @@ def check_input(path: Path, endpoint: str, limits: BatchLimits) -> Generator[Non
                 errors.append(LineError(error.code, error_message(error), error.param, line.number))
         if count > limits.lines or len(errors) >= MAX_ERRORS:
             break
-        yield
+        yield None
     if not count:
         errors.append(LineError("empty_file", "The input file has no lines."))
     if count > limits.lines:
         message = f"The input file has more than {limits.lines} lines. Split it into several batches."
         errors.append(LineError("too_many_requests", message))
-    return CheckedInput(count, models.pop() if len(models) == 1 else None, tuple(errors[:MAX_ERRORS]))
+    yield CheckedInput(count, models.pop() if len(models) == 1 else None, tuple(errors[:MAX_ERRORS]))

@@ -26,7 +26,7 @@ class Results:
         return self.tally.finished + self.left
 
 
-def write_results(paths: BatchPaths, line_bytes: int, reason: LineError) -> Generator[None, None, Results]:
+def write_results(paths: BatchPaths, line_bytes: int, reason: LineError) -> Generator[Results | None, None, None]:
     """Divides the journal into ``paths.output`` and ``paths.errors``, a few lines per step.
 
     Every line of the input without a result gets ``reason`` as its error. Raises OSError.
@@ -41,7 +41,7 @@ def write_results(paths: BatchPaths, line_bytes: int, reason: LineError) -> Gene
             finished.add(result["id"])
             tally = tally.plus(result)
             if number % CHUNK_LINES == 0:
-                yield
+                yield None
         with closing(read_lines(paths.source, line_bytes)) as lines:
             for chunk in chunked(lines):
                 for line in chunk:
@@ -49,8 +49,8 @@ def write_results(paths: BatchPaths, line_bytes: int, reason: LineError) -> Gene
                         left += 1
                         record = refusal(reader.custom_id(line), reason.code, reason.message)
                         errors.write(encode_result(line.key, record))
-                yield
+                yield None
         for file in (output, errors):
             file.flush()
             os.fsync(file.fileno())
-    return Results(tally, left)
+    yield Results(tally, left)

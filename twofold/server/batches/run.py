@@ -53,9 +53,11 @@ class BatchDispatcher:
         self._slots, self._width, self._tell = slots, width, tell
         self._run: BatchRun | None = None
         self._calls: deque[LineCall] = deque()
-        self._reading, self._turn = asyncio.Lock(), asyncio.Lock()
+        self._ended = False
+        self._turn = asyncio.Lock()
         self._limited = 0
-        self._flowing = asyncio.Event()
+        self._read, self._flowing = asyncio.Event(), asyncio.Event()
+        self._read.set()
         self._flowing.set()
         self._crashes: Counter[str] = Counter()
 
@@ -102,14 +104,19 @@ class BatchDispatcher:
             call = None
 
     async def _next(self, run: BatchRun) -> LineCall | None:
-        """The next line without a result; None at the end."""
-        async with self._reading:
-            while not self._calls:
+        """The next line without a result; None at the end. One worker reads, the others wait for it."""
+        while not self._calls and not self._ended:
+            if not self._read.is_set():
+                await self._read.wait()
+                continue
+            self._read.clear()
+            try:
                 calls = await self._thread.call(run.next_calls)
-                if calls is None:
-                    return None
-                self._calls.extend(calls)
-            return self._calls.popleft()
+            finally:
+                self._read.set()
+            self._ended = calls is None
+            self._calls.extend(calls or ())
+        return self._calls.popleft() if self._calls else None
 
     async def _result(self, call: LineCall) -> tuple[int, Mapping[str, Any]]:
         """Tries until the line has a result. Raises QuotaError."""

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, Self
+from typing import Annotated, Any, Final, Self
 
 from msgspec import Meta
 
@@ -66,7 +66,7 @@ class FileService:
             raise BusyError(f"{UPLOADS_AT_ONCE} files are already being uploaded.", retry_after_s=1.0)
         self._uploads += 1
         try:
-            return (await self._upload(_Upload(self._store, tenant, content_type), body)).as_object()
+            return (await self._upload(_uploading(self._store, tenant, content_type), body)).as_object()
         finally:
             self._uploads -= 1
 
@@ -104,56 +104,43 @@ class FileService:
         """Removes expired files."""
         await self._thread.call(self._store.sweep)
 
-    async def _upload(self, upload: _Upload, body: AsyncIterable[bytes]) -> StoredFile:
+    async def _upload(
+        self, upload: Generator[StoredFile | None, bytes | None, None], body: AsyncIterable[bytes]
+    ) -> StoredFile:
         """Writes a body to disk as it arrives."""
         try:
-            await self._thread.call(upload.begin)
+            await self._thread.call(next, upload)
             gathered = bytearray()
             async for piece in body:
                 gathered += piece
                 if len(gathered) >= PIECE_BYTES:
-                    await self._thread.call(upload.feed, bytes(gathered))
+                    await self._thread.call(upload.send, bytes(gathered))
                     gathered.clear()
-            return await self._thread.call(upload.finish, bytes(gathered))
+            await self._thread.call(upload.send, bytes(gathered))
+            stored = await self._thread.call(upload.send, None)
+            assert stored is not None
+            return stored
         finally:
-            await self._thread.surely(upload.end)
+            await self._thread.surely(upload.close)
 
 
-class _Upload:
-    """An upload in progress. All methods are called on the store's thread, ``end`` in any case."""
-
-    def __init__(self, store: FileStore, tenant: str, content_type: str | None) -> None:
-        self._store, self._tenant, self._content_type = store, tenant, content_type
-        self._path: Path | None = None
-        self._file: BinaryIO | None = None
-        self._form: UploadForm | None = None
-
-    def begin(self) -> None:
-        self._path, self._file = self._store.begin(self._tenant)
-        self._form = UploadForm(self._content_type, self._file, self._store.limits.file_bytes)
-
-    def feed(self, data: bytes) -> None:
-        assert self._form is not None
-        with self._store.folder.guarded():
-            self._form.feed(data)
-
-    def finish(self, rest: bytes) -> StoredFile:
-        self.feed(rest)
-        assert self._path is not None
-        assert self._file is not None
-        assert self._form is not None
-        with self._store.folder.guarded():
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        return self._store.add(self._tenant, self._path, self._form.finish())
-
-    def end(self) -> None:
-        """Closes the file, and removes it unless it was stored."""
-        if self._path is None or self._file is None:
-            return
+def _uploading(
+    store: FileStore, tenant: str, content_type: str | None
+) -> Generator[StoredFile | None, bytes | None, None]:
+    """Takes the pieces of a body and then None, for which it yields the stored file. Runs on the store's thread."""
+    path, file = store.begin(tenant)
+    try:
+        form = UploadForm(content_type, file, store.limits.file_bytes)
+        with store.folder.guarded():
+            while (piece := (yield None)) is not None:
+                form.feed(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        yield store.add(tenant, path, form.finish())
+    finally:
         with contextlib.suppress(OSError):  # a full disk, which was reported before
-            self._file.close()
-        self._store.drop(self._path)
+            file.close()
+        store.drop(path)
 
 
 def _pieces(path: Path) -> Generator[bytes, None, None]:

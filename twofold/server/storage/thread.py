@@ -40,17 +40,6 @@ class SingleThread:
         """As ``call``, but the call is made even if the coroutine is cancelled before it starts."""
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._pool, partial(do, *args, **more)))
 
-    async def drive(self, work: Generator[None, None, T]) -> T:
-        """Runs long work step by step, with other calls in between. Returns or raises what the work does."""
-        try:
-            while True:
-                done, result = await self.call(_step, work)
-                if done:
-                    assert result is not None
-                    return result[0]
-        finally:
-            await self.surely(work.close)
-
     async def each(self, items: Generator[T, None, None]) -> AsyncGenerator[T, None]:
         """The items, each made by a call."""
         try:
@@ -58,6 +47,12 @@ class SingleThread:
                 yield found[0]
         finally:
             await self.surely(items.close)
+
+    async def drive(self, work: Generator[T | None, None, None]) -> T:
+        """The last item of long work, which yields None between its steps; other calls are made in between."""
+        *_, result = [item async for item in self.each(work)]
+        assert result is not None
+        return result
 
     async def end(self, do: Callable[[], None]) -> None:
         """Makes a last call and ends the thread."""
@@ -67,12 +62,3 @@ class SingleThread:
     def close(self) -> None:
         """Waits for calls that have started. No call may follow."""
         self._pool.shutdown(wait=True)
-
-
-def _step(work: Generator[None, None, T]) -> tuple[bool, tuple[T] | None]:
-    """Whether the work ended, and its result; a future cannot carry StopIteration."""
-    try:
-        next(work)
-    except StopIteration as stop:
-        return True, (stop.value,)
-    return False, None
