@@ -69,10 +69,6 @@ class Endpoint(Protocol):
 
     def reader(self, answer: RecordedResponse) -> BodyReader: ...
 
-    def error(self, body: bytes) -> str:
-        """The error message in a body of any bytes, in one sentence."""
-        ...
-
 
 class Watcher(Protocol):
     """Is called about ten times a second while a load is sent; must be quick."""

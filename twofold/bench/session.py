@@ -99,11 +99,7 @@ def opened(setup: Setup, local: TokenCounter | None = None, lengths: tuple[int, 
             facts = find_server(client.exchange, as_given.headers, facts.model)
             check_lengths(facts, *lengths)
     session: list[Session] = []
-
-    def prompt(ask: Ask) -> tuple[PromptMessage, ...]:
-        return session[0].prompt(ask)
-
-    endpoint = ApiEndpoint(setup.endpoint, options, prompt)
+    endpoint = ApiEndpoint(setup.endpoint, options, lambda ask: session[0].prompt(ask))  # noqa: PLW0108 - made below
     with LoadClient(setup.target, endpoint, setup.client) as client:
         session.append(Session(setup, client, facts, prompter))
         yield session[0]

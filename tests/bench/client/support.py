@@ -71,9 +71,6 @@ class PlainEndpoint:
     def reader(self, answer: RecordedResponse) -> BodyReader:
         return PlainReader(answer)
 
-    def error(self, body: bytes) -> str:
-        return body.decode("latin-1")
-
 
 @dataclass
 class PlainLoad:

@@ -77,7 +77,7 @@ class LoadClient:
         limits = [each for each in (load.max_open, self._options.max_connections) if each is not None]
         max_open = room_for_connections(min(limits) if limits else None)
         address = single.reachable(self._target)
-        with no_collection():
+        with _no_collection():
             loop = Loop(self._target, address, self._endpoint, load, self._options, max_open, watcher)
             cpu = time.process_time()
             try:
@@ -110,7 +110,7 @@ class LoadClient:
 
 
 @contextlib.contextmanager
-def no_collection() -> Iterator[None]:
+def _no_collection() -> Iterator[None]:
     """Disables the garbage collector, whose pauses would delay requests."""
     enabled = gc.isenabled()
     gc.disable()

@@ -165,7 +165,7 @@ def _sent(
     tls = target.tls  # unusable certificates are reported before any connection
     address = reachable(target)
     try:
-        with _secured(_connect(address), tls, target.host) as sock:
+        with _connect(address, tls, target.host) as sock:
             sock.settimeout(timeout_s)
             sock.sendall(request + (body or b""))
             yield sock
@@ -173,23 +173,13 @@ def _sent(
         raise network_error(error, target) from error
 
 
-def _connect(address: Address) -> socket.socket:
+def _connect(address: Address, tls: ssl.SSLContext | None = None, host: str = "") -> socket.socket:
     family, where = address
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.settimeout(CONNECT_S)
         sock.connect(where)
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
-def _secured(sock: socket.socket, tls: ssl.SSLContext | None, host: str) -> socket.socket:
-    if tls is None:
-        return sock
-    try:
-        return tls.wrap_socket(sock, server_hostname=host)
+        return sock if tls is None else tls.wrap_socket(sock, server_hostname=host)
     except OSError:
         sock.close()
         raise

@@ -7,6 +7,7 @@ from typing import Final
 from twofold.bench.base import REFUSALS, Endpoint
 from twofold.bench.client.exchange import MAX_BODY
 from twofold.bench.client.response import EventReader, ProtocolError, ResponseReader
+from twofold.bench.endpoints.values import sentence
 from twofold.bench.load.base import Outcome
 from twofold.bench.record import RequestSample
 
@@ -26,7 +27,6 @@ class Flight:
         self.file: int | None = None
         self.resent = False
         self.response = ResponseReader()
-        self._endpoint = endpoint
         self._reader = endpoint.reader(sample.answer)
         self._events: EventReader | None = None
         self._body: list[bytes] = []
@@ -139,8 +139,8 @@ class Flight:
         assert status is not None
         if status >= 400:
             sample.outcome = "refused" if status in REFUSALS else "failed"
-            message = self._endpoint.error(b"".join(self._body)[:MAX_ERROR]).strip()
-            sample.error = message or f"The server responded with status {status}."
+            body = b"".join(self._body)[:MAX_ERROR].strip()
+            sample.error = sentence(body) if body else f"The server responded with status {status}."
         elif status >= 300:
             sample.outcome, sample.error = "failed", f"The server redirects the request (status {status})."
         elif answer.error is not None:

@@ -166,10 +166,7 @@ def _settings(document: Document, run: Run) -> dict[str, Any]:
         "command": document.command,
         "target": msgspec.structs.asdict(target),
         "client": {
-            "processor": machine.processor,
-            "usable_threads": machine.usable_threads,
-            "system": machine.system,
-            "python": machine.python,
+            **{name: getattr(machine, name) for name in ("processor", "usable_threads", "system", "python")},
             "stamps": run.client.stamps,
         },
         "settings": document.settings,

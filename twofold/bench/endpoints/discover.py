@@ -153,7 +153,7 @@ def first_answer(exchange: Exchange, endpoint: Endpoint, ask: Ask) -> RecordedRe
 
 def _refusal(status: int, body: bytes, endpoint: Endpoint) -> Exception:
     """The error for a response with an error status."""
-    message = endpoint.error(body)
+    message = sentence(body)
     try:
         _check_access(status, body)
     except AccessError as error:

@@ -11,7 +11,6 @@ import orjson
 
 from twofold.bench.base import BodyReader
 from twofold.bench.endpoints.readers import MessagesReader, OpenAIReader
-from twofold.bench.endpoints.values import sentence
 from twofold.bench.load.base import Ask, Prompt, PromptMessage
 from twofold.bench.record import RecordedResponse
 from twofold.core.errors import ParameterError, closest_match, describe_name
@@ -79,9 +78,6 @@ class ApiEndpoint:
 
     def reader(self, answer: RecordedResponse) -> BodyReader:
         return self._kind.reader(answer)
-
-    def error(self, body: bytes) -> str:
-        return sentence(body)
 
 
 def no_prompt(ask: Ask) -> tuple[PromptMessage, ...]:

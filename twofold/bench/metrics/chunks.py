@@ -42,8 +42,9 @@ class Chunks:
     def of(cls, samples: Sequence[RequestSample]) -> Chunks:
         lengths = np.fromiter((len(sample.answer.moments) for sample in samples), np.int64, len(samples))
         owner = np.repeat(np.arange(len(samples), dtype=np.int64), lengths)
-        moments = _joined([np.frombuffer(sample.answer.moments, np.float64) for sample in samples if _has(sample)])
-        said = _joined([np.frombuffer(sample.answer.tokens, np.int32) for sample in samples if _has(sample)])
+        answers, nothing = [sample.answer for sample in samples if _has(sample)], np.empty(0)
+        moments = np.concatenate([nothing, *(np.frombuffer(answer.moments, np.float64) for answer in answers)])
+        said = np.concatenate([nothing, *(np.frombuffer(answer.tokens, np.int32) for answer in answers)])
         told = said != UNKNOWN
         parts, even = _parts(samples, owner, said, told)
         return cls(owner, moments, np.where(told, said, parts[owner]), told | even[owner])
@@ -106,10 +107,6 @@ class InterTokenLatency:
 
 def _has(sample: RequestSample) -> bool:
     return len(sample.answer.moments) > 0
-
-
-def _joined(parts: list[npt.NDArray[np.float64]] | list[npt.NDArray[np.int32]]) -> npt.NDArray[np.float64]:
-    return np.concatenate([*parts, np.empty(0)])
 
 
 def _parts(samples: Sequence[RequestSample], owner: _Rows, said: Floats, told: _Mask) -> tuple[Floats, _Mask]:

@@ -18,7 +18,7 @@ MAX_ERRORS: Final = 50
 class ErrorCount:
     outcome: Outcome
     status: int | None
-    error: str
+    error: str | None
     requests: int
 
 
@@ -46,12 +46,14 @@ class RequestCounts:
     def of(cls, samples: Sequence[RequestSample], measured: Sequence[RequestSample]) -> RequestCounts:
         outcomes = Counter(sample.outcome for sample in measured)
         done = [sample for sample in measured if sample.outcome == "ok"]
+        failed = [sample for sample in measured if sample.outcome != "ok"]
+        failures = Counter((each.outcome, each.status, each.error) for each in failed if each.error is not None)
         return cls(
             sent=sum(1 for sample in samples if sample.started_s is not None),
             measured=len(measured),
             outcomes={outcome: outcomes[outcome] for outcome in get_args(Outcome)},
             statuses=_by_frequency(sample.status for sample in measured),
-            errors=_errors(measured),
+            errors=tuple(ErrorCount(*failure, count) for failure, count in failures.most_common(MAX_ERRORS)),
             finishes=_by_frequency(sample.answer.finish for sample in done),
             whole=sum(1 for sample in done if not sample.answer.streamed),
             empty=sum(1 for sample in done if not sample.answer.moments),
@@ -131,16 +133,3 @@ class Tokens:
 def _by_frequency(values: Iterable[object | None]) -> Mapping[str, int]:
     """Counts of values, the most frequent first."""
     return dict(Counter(str(value) for value in values if value is not None).most_common())
-
-
-def _errors(measured: Iterable[RequestSample]) -> tuple[ErrorCount, ...]:
-    found = Counter(
-        (sample.outcome, sample.status, sample.error)
-        for sample in measured
-        if sample.outcome != "ok" and sample.error is not None
-    )
-    return tuple(
-        ErrorCount(outcome, status, error, count)
-        for (outcome, status, error), count in found.most_common(MAX_ERRORS)
-        if error is not None
-    )

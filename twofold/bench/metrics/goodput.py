@@ -7,6 +7,7 @@ limits of a scenario. Failures miss every objective.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -187,20 +188,11 @@ def misses(figures: RequestFigures, objectives: Objectives) -> tuple[str, ...] |
 
 def measures(figures: RequestFigures) -> dict[str, float | None]:
     """The measures that objectives limit."""
-    return {
-        "ttft": figures.ttft_s,
-        "tpot": figures.tpot_s,
-        "itl": figures.longest_gap_s,
-        "e2e": figures.e2e_s,
-    }
+    slowest = figures.longest_gap_s
+    return {"ttft": figures.ttft_s, "tpot": figures.tpot_s, "itl": slowest, "e2e": figures.e2e_s}
 
 
 def mlperf(ttft: MeasureDistribution, tpot: MeasureDistribution) -> tuple[Verdict, ...]:
     """All scenarios; a run without TTFT or TPOT meets none."""
-    return tuple(
-        Verdict(each, _below(ttft.p99, each.ttft_p99_s) and _below(tpot.p99, each.tpot_p99_s)) for each in SCENARIOS
-    )
-
-
-def _below(value: float | None, limit: float) -> bool:
-    return value is not None and value <= limit
+    slow = (math.inf if ttft.p99 is None else ttft.p99, math.inf if tpot.p99 is None else tpot.p99)
+    return tuple(Verdict(each, slow[0] <= each.ttft_p99_s and slow[1] <= each.tpot_p99_s) for each in SCENARIOS)

@@ -59,7 +59,7 @@ class Driver:
         self._tokens = range(min(FIRST_TOKEN, vocabulary // 3), min(vocabulary, MAX_TOKEN))
         self._stop = stop
         self._salts = count()
-        self._open: set[str] = set()
+        self.open: set[str] = set()
         self._last: StepTime | None = None
         self._reports: dict[str, RequestMetrics] = {}
         self._engine.observe(self)
@@ -70,7 +70,7 @@ class Driver:
 
     def on_request(self, report: RequestMetrics) -> None:
         """Called at the end of a request."""
-        self._open.discard(report.request_id)
+        self.open.discard(report.request_id)
         self._reports[report.request_id] = report
 
     def prompt(self, tokens: int, seed: int) -> list[int]:
@@ -85,12 +85,8 @@ class Driver:
         """Queues a request for ``tokens`` output tokens and returns its id."""
         params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
         request_id = self._engine.add(self._engine.request(tuple(prompt), params, RequestOptions(cache_salt=salt)))
-        self._open.add(request_id)
+        self.open.add(request_id)
         return request_id
-
-    @property
-    def open_requests(self) -> int:
-        return len(self._open)
 
     def turn(self) -> StepTime | None:
         """Runs the engine's loop once; its step, if any. Raises StopError, and errors of requests."""
@@ -106,7 +102,7 @@ class Driver:
     def finish(self, request_id: str) -> tuple[RequestMetrics, list[StepTime]]:
         """Runs until the request has ended; its report and the steps until then."""
         steps = []
-        while request_id in self._open:
+        while request_id in self.open:
             step = self.turn()
             if step is not None:
                 steps.append(step)
@@ -118,7 +114,7 @@ class Driver:
 
     def abort(self) -> None:
         """Aborts all requests."""
-        for request_id in list(self._open):
+        for request_id in list(self.open):
             self._engine.abort(request_id)
         self._reports.clear()
 
@@ -263,7 +259,7 @@ class PhaseBench:
         """The next ``wanted`` steps in which every sequence decodes. Raises ResourceError if one ends before."""
         steps: list[StepTime] = []
         while len(steps) < wanted:
-            if self._driver.open_requests < batch:
+            if len(self._driver.open) < batch:
                 self._driver.abort()
                 raise ResourceError(f"{batch} sequences did not run at once.", hint="Raise --kv-cache-memory-bytes.")
             step = self._driver.turn()

@@ -128,10 +128,15 @@ class Sizes:
             sizes = getattr(self, name)
             if not 1 <= len(sizes) <= MAX_SIZES:
                 raise ParameterError(f"{name} must be from 1 to {MAX_SIZES} numbers, not {len(sizes)}.", param=name)
-            for size in sizes:
-                _check(name, size)
-        _check("output_tokens", self.output_tokens)
-        _check("rounds", self.rounds)
+            self._check(name, *sizes)
+        self._check("output_tokens", self.output_tokens)
+        self._check("rounds", self.rounds)
+
+    @staticmethod
+    def _check(name: str, *sizes: int) -> None:
+        for size in sizes:
+            if not 1 <= size <= MAX_SIZE:
+                raise ParameterError(f"{name} must be from 1 to {MAX_SIZE:,}, not {size}.", param=name)
 
     def cases(self, *, prefix_caching: bool = True) -> Iterator[Case]:
         """All cases in the order of measurement. Mixed cases have the middle batch and the least context."""
@@ -155,8 +160,3 @@ def parse_sizes(name: str, text: str) -> tuple[int, ...]:
 def _filling(batch: int, context: int, step_rows: int) -> int:
     """Maximum of steps until every prompt is computed in the rows that decoding leaves."""
     return -(-batch * context // max(1, step_rows - batch)) + 1
-
-
-def _check(name: str, size: int) -> None:
-    if not 1 <= size <= MAX_SIZE:
-        raise ParameterError(f"{name} must be from 1 to {MAX_SIZE:,}, not {size}.", param=name)

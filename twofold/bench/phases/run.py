@@ -24,29 +24,21 @@ SLOW: Final = 0.85
 
 
 class Listener(Protocol):
-    """Is notified of results as they are known."""
+    """Is notified of results as they are known.
 
-    def opened(self, ceilings: Ceilings, name: str) -> None:
-        """The ceilings are known; the model is not loaded yet."""
-        ...
+    opened    the ceilings, before the model is loaded
+    expected  the next case and its limit
+    raised    higher ceilings: the machine is faster than measured before, so reported shares are too high
+    busy      the share of its ceilings that the machine reached at the end
+    """
 
+    def opened(self, ceilings: Ceilings, name: str) -> None: ...
     def started(self, start: StartTimes) -> None: ...
-
-    def expected(self, case: Case, limit: PhaseLimit) -> None:
-        """This case is measured next."""
-        ...
-
+    def expected(self, case: Case, limit: PhaseLimit) -> None: ...
     def found(self, row: Row, limit: PhaseLimit) -> None: ...
-
     def skipped(self, skipped: SkippedCase) -> None: ...
-
-    def raised(self, ceilings: Ceilings) -> None:
-        """The machine is faster than measured before, so reported shares are too high."""
-        ...
-
-    def busy(self, pace: float) -> None:
-        """At the end the machine reached only this share of its ceilings."""
-        ...
+    def raised(self, ceilings: Ceilings) -> None: ...
+    def busy(self, pace: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

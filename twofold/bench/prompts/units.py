@@ -79,7 +79,8 @@ def find_units(counter: TokenCounter | None) -> Units:
     good = tuple(word for group in _groups(words, BATCH) for word in probe.good(group))
     if len(good) >= MIN_WORDS:
         return Units(good, 1.0, start, exact=True)
-    if all(_Probe(counter, start).excess(_drawn(CHARACTERS, seed)) == 0 for seed in range(2)):
+    drawn = [np.random.default_rng(seed).choice(CHARACTERS, BATCH).tolist() for seed in range(2)]
+    if all(_Probe(counter, start).excess(tuple(texts)) == 0 for texts in drawn):
         return Units(CHARACTERS, 1.0, start, exact=True)
     excess = _Probe(counter, start).excess(words)
     return Units(words, 1.0 if excess is None else 1.0 + excess / len(words), start, exact=False)
@@ -118,8 +119,3 @@ class _Probe:
 def _groups(texts: tuple[str, ...], size: int) -> Iterator[tuple[str, ...]]:
     for at in range(0, len(texts), size):
         yield texts[at : at + size]
-
-
-def _drawn(texts: tuple[str, ...], seed: int) -> tuple[str, ...]:
-    drawn = np.random.default_rng(seed).integers(len(texts), size=BATCH)
-    return tuple(texts[index] for index in drawn)

@@ -22,19 +22,7 @@ Twofold's traces are JSON lines, one request in each:
     {"at_s": 2.0, "session": 3, "input_tokens": 300, "output_tokens": 50}
     {"after_s": 4.0, "session": 3, "turn": 1, "input_tokens": 40, "output_tokens": 50}
 
-    at_s            arrival time in seconds; ascending
-    input_tokens    of the prompt; in a later turn, of the new message
-    output_tokens   of the completion
-    shared          shared prefix of the prompt, as pairs of a key and a number of tokens: prompts with equal keys at
-                    the same position have equal tokens there
-    messages        messages to send, [{"role": "user", "content": "…"}, …], or
-    prompt          the text of one message of the user. Either replaces the synthetic prompt, and ``input_tokens`` is
-                    then optional
-    session, turn   number of a conversation, and of its turn from 0, in ascending order
-    after_s         of a later turn, instead of ``at_s``: seconds after the completion before it
-    fields          additional fields of the request body
-
-Other fields are errors.
+docs/bench.md describes the fields; other fields are errors.
 """
 
 from __future__ import annotations
