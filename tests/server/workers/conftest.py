@@ -86,10 +86,10 @@ def reading(tiny_gguf: Callable[[TinyOptions], TinyModel]) -> ModelReading:
 
 @asynccontextmanager
 async def started(
-    reading: ModelReading, listener: Listener | None = None, patience: RestartPolicy = QUICK, **engine: Any
+    reading: ModelReading, listener: Listener | None = None, policy: RestartPolicy = QUICK, **engine: Any
 ) -> AsyncIterator[WorkerModel]:
     """A worker of its own."""
-    model = WorkerModel("tiny", reading, ENGINE | engine, [listener] if listener else [], patience)
+    model = WorkerModel("tiny", reading, ENGINE | engine, [listener] if listener else [], policy)
     await model.start()
     try:
         yield model

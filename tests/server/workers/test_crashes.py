@@ -86,15 +86,15 @@ class Doomed(WorkerModel):
 
     gave = 0
 
-    def _give(self, stream: WorkerStream) -> None:
+    def _submit(self, stream: WorkerStream) -> None:
         os.kill(pid_of(self), signal.SIGKILL)  # first, or it may be done before the signal arrives
-        super()._give(stream)
+        super()._submit(stream)
         self.gave += 1
 
 
 def test_a_request_is_given_to_three_processes_and_no_more(reading: ModelReading) -> None:
     async def crash() -> int:
-        model = Doomed("tiny", reading, ENGINE, patience=QUICK)
+        model = Doomed("tiny", reading, ENGINE, policy=QUICK)
         await model.start()
         with pytest.raises(WorkerError, match="signal 9"):
             await whole(model, job_of(2), "poison")
@@ -106,7 +106,7 @@ def test_a_request_is_given_to_three_processes_and_no_more(reading: ModelReading
 
 def test_processes_that_end_again_and_again_are_given_up(reading: ModelReading) -> None:
     async def crash() -> None:
-        async with started(reading, patience=replace(QUICK, ends=2)) as model:
+        async with started(reading, policy=replace(QUICK, ends=2)) as model:
             os.kill(pid_of(model), signal.SIGKILL)
             await until(lambda: model.state == "loading")
             await until(lambda: model.pid is not None, 10)
@@ -160,7 +160,7 @@ def test_closing_ends_the_process_and_what_is_under_way(reading: ModelReading) -
 
 def test_a_model_that_cannot_be_loaded_says_why(reading: ModelReading, tmp_path: Path) -> None:
     async def load(path: Path, **engine: object) -> None:
-        await WorkerModel("broken", replace(reading, path=path), ENGINE | engine, patience=QUICK).start()
+        await WorkerModel("broken", replace(reading, path=path), ENGINE | engine, policy=QUICK).start()
 
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(reading.path.read_bytes()[:5000])
@@ -202,7 +202,7 @@ def test_a_worker_does_not_outlive_its_server(reading: ModelReading) -> None:
 
 def test_a_process_that_dies_while_it_loads_is_not_started_again(reading: ModelReading) -> None:
     async def kill() -> None:
-        model = WorkerModel("tiny", reading, ENGINE, patience=QUICK)
+        model = WorkerModel("tiny", reading, ENGINE, policy=QUICK)
         starting = asyncio.create_task(model.start())
         await until(lambda: model.pid is not None)
         os.kill(pid_of(model), signal.SIGKILL)
@@ -214,7 +214,7 @@ def test_a_process_that_dies_while_it_loads_is_not_started_again(reading: ModelR
 
 def test_who_gives_up_waiting_for_a_load_leaves_no_process(reading: ModelReading) -> None:
     async def leave() -> int:
-        model = WorkerModel("tiny", reading, ENGINE, patience=QUICK)
+        model = WorkerModel("tiny", reading, ENGINE, policy=QUICK)
         starting = asyncio.create_task(model.start())
         await until(lambda: model.pid is not None)
         pid = pid_of(model)

@@ -59,7 +59,7 @@ class RegistrySettings:
     accept_any: bool = False
     idle_unload_s: float | None = None
     sampling: SamplingDefaults = NONE
-    patience: RestartPolicy = field(default_factory=RestartPolicy)
+    restart_policy: RestartPolicy = field(default_factory=RestartPolicy)
 
 
 class _ModelSlot:
@@ -295,7 +295,7 @@ class WorkerRegistry:
 
     async def _start(self, slot: _ModelSlot, reading: ModelReading, planned: MemoryPlan) -> WorkerModel:
         options = {**self._settings.engine, "kv_cache_memory_bytes": planned.kv_cache}
-        model = WorkerModel(slot.name, reading, options, self._observers, self._settings.patience)
+        model = WorkerModel(slot.name, reading, options, self._observers, self._settings.restart_policy)
         await model.start()
         slot.bytes, slot.kv_bytes, slot.context = model.ready.bytes, planned.kv_cache, model.ready.context
         slot.used_at = self._clock.now()

@@ -96,19 +96,19 @@ class WorkerModel:
         reading: ModelReading,
         options: Mapping[str, Any],
         observers: Sequence[EngineObserver] = (),
-        patience: RestartPolicy | None = None,
+        policy: RestartPolicy | None = None,
     ) -> None:
         self.name = name
         self._reading = reading
         self._load = LoadModel(str(reading.path), dict(options))
         self.identity = model_identity(reading.path, {**options, "version": twofold_version()})
         self._observers = tuple(observers)
-        self._patience = patience or RestartPolicy()
+        self._policy = policy or RestartPolicy()
         self._clock = MonotonicClock()
         self._streams: dict[str, WorkerStream] = {}
         self._leaving: dict[str, WorkerStream] = {}
         self._checks: deque[asyncio.Future[str | None]] = deque()
-        self._ends: deque[float] = deque()
+        self._exits: deque[float] = deque()
         self.state: WorkerState = "loading"
         self._changed = asyncio.Event()
         self._link: WorkerLink | None = None
@@ -120,7 +120,7 @@ class WorkerModel:
         self.snapshot: EngineSnapshot | None = None
         self._waiting = 0
         self._unanswered = 0
-        self._life: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     @property
     def facts(self) -> ModelFacts:
@@ -153,7 +153,7 @@ class WorkerModel:
 
     async def start(self) -> None:
         """Loads it. If that fails, closes it and raises the error."""
-        self._life = asyncio.create_task(self._live(), name=f"worker of {self.name}")
+        self._task = asyncio.create_task(self._run_processes(), name=f"worker of {self.name}")
         try:
             while self.state == "loading":
                 self._changed.clear()
@@ -167,8 +167,8 @@ class WorkerModel:
 
     async def close(self) -> None:
         """Ends its process and its requests. Further calls do nothing."""
-        self._become("closed")
-        life, self._life = self._life, None
+        self._set_state("closed")
+        life, self._task = self._task, None
         if life is not None:
             life.cancel()
             with suppress(asyncio.CancelledError):
@@ -207,16 +207,16 @@ class WorkerModel:
     def _open(self, request: EngineRequest, passage: DispatchHandle) -> WorkerStream:
         request_id = request.request_id
         if self.state in {"failed", "closed"}:
-            raise self._gone()
+            raise self._unavailable()
         if request_id in self._streams or request_id in self._leaving:
             raise ParameterError(f"The request id {request_id!r} is in use.", param="request_id")
         stream = WorkerStream(request, passage, lambda hold: self._send(Hold(request_id, hold)))
         self._streams[request_id] = stream
         if self.state == "ready":
-            self._give(stream)
+            self._submit(stream)
         return stream
 
-    def _give(self, stream: WorkerStream) -> None:
+    def _submit(self, stream: WorkerStream) -> None:
         stream.tries += 1
         stream.passage.retries = stream.tries - 1
         self._waiting += 1
@@ -236,16 +236,18 @@ class WorkerModel:
         if self._link is not None:
             self._link.send(message)
 
-    async def _live(self) -> None:
-        """Starts one process after the other."""
+    async def _run_processes(self) -> None:
+        """Starts one process after the other; waits before the third and further ones, while they end quickly."""
         try:
             while self.state == "loading":
-                await self._pause()
-                await self._live_once()
+                recent = len(self._exits)
+                if recent > 1:
+                    await asyncio.sleep(self._policy.pause_s * 2 ** (recent - 2))
+                await self._run_process()
         except TwofoldError as error:
             self._fail(error)
 
-    async def _live_once(self) -> None:
+    async def _run_process(self) -> None:
         """Starts a process and waits until it ends."""
         link = await WorkerLink.open(self._on_message)
         self._link, self._unanswered = link, 0
@@ -257,15 +259,9 @@ class WorkerModel:
             pinging.cancel()
             self._link = None
             status = await asyncio.shield(asyncio.ensure_future(link.close()))
-            self._lose(status)
+            self._on_exit(status)
 
-    async def _pause(self) -> None:
-        """Waits before the third process and further ones, longer each time while they end quickly."""
-        recent = len(self._ends)
-        if recent > 1:
-            await asyncio.sleep(self._patience.pause_s * 2 ** (recent - 2))
-
-    def _lose(self, status: int) -> None:
+    def _on_exit(self, status: int) -> None:
         """Handles the end of its process."""
         self._waiting = 0
         for stream in self._leaving.values():
@@ -279,19 +275,19 @@ class WorkerModel:
             return
         served = self.state == "ready"
         now = self._clock.now()
-        self._ends.append(now)
-        while now - self._ends[0] > self._patience.ends_within_s:
-            self._ends.popleft()
+        self._exits.append(now)
+        while now - self._exits[0] > self._policy.ends_within_s:
+            self._exits.popleft()
         error = WorkerError(
-            f"The process of the model {self.name} exited ({_how(status)}).",
+            f"The process of the model {self.name} exited ({_cause(status)}).",
             hint="Retry; the process is being restarted.",
         )
         self._break_off(error, lambda stream: stream.began or stream.tries >= MAX_TRIES)
-        if self._ready is None or len(self._ends) >= self._patience.ends:
+        if self._ready is None or len(self._exits) >= self._policy.ends:
             self._fail(error)
             return
-        self._become("loading")
-        log.warning("the process of the model %s exited (%s); it is restarted", self.name, _how(status))
+        self._set_state("loading")
+        log.warning("the process of the model %s exited (%s); it is restarted", self.name, _cause(status))
         if served:
             for observer in self._observers:
                 observer.on_restart(self.name)
@@ -299,14 +295,14 @@ class WorkerModel:
     def _fail(self, error: TwofoldError) -> None:
         """Makes it unusable."""
         self.error, self.failed_at = error, self._clock.now()
-        self._become("failed")
-        self._break_off(self._gone())
+        self._set_state("failed")
+        self._break_off(self._unavailable())
 
-    def _gone(self) -> TwofoldError:
+    def _unavailable(self) -> TwofoldError:
         reason = "It was unloaded." if self.error is None else str(self.error)
         return WorkerError(f"The model {self.name} is not available. {reason}", hint="Retry later.")
 
-    def _become(self, state: WorkerState) -> None:
+    def _set_state(self, state: WorkerState) -> None:
         self.state = state
         self._changed.set()
 
@@ -317,11 +313,11 @@ class WorkerModel:
 
     async def _ping(self, link: WorkerLink) -> None:
         """Pings the process, and kills it if it does not respond."""
-        patience = self._patience
+        policy = self._policy
         while True:
-            await asyncio.sleep(patience.ping_s)
-            limit = patience.busy_s if self._streams or self.state == "loading" else patience.idle_s
-            if self._unanswered * patience.ping_s >= limit:
+            await asyncio.sleep(policy.ping_s)
+            limit = policy.busy_s if self._streams or self.state == "loading" else policy.idle_s
+            if self._unanswered * policy.ping_s >= limit:
                 link.kill()
             self._unanswered += 1
             link.send(Ping(self._unanswered))
@@ -330,7 +326,7 @@ class WorkerModel:
         self._unanswered = 0
         match message:
             case StepOutputs():
-                self._step(message)
+                self._on_outputs(message)
             case Failed(request_id, error):
                 stream = self._streams.get(request_id)
                 if stream is not None:
@@ -340,15 +336,15 @@ class WorkerModel:
                 if leaving is not None:
                     leaving.settle(remains)
             case Pong(_, snapshot):
-                self._note(snapshot)
+                self._on_snapshot(snapshot)
             case Ready():
-                self._begin(message)
+                self._on_ready(message)
             case Checked(fault):
                 self._checks.popleft().set_result(fault)
             case Unloadable(error):
                 self._fail(error)
 
-    def _step(self, step: StepOutputs) -> None:
+    def _on_outputs(self, step: StepOutputs) -> None:
         streams, leaving = self._streams, self._leaving
         for delta in step.deltas:
             stream = streams.get(delta.request_id) or leaving.get(delta.request_id)
@@ -359,9 +355,9 @@ class WorkerModel:
             for observer in self._observers:
                 for report in step.reports:
                     observer.on_step(self.name, report)
-        self._note(step.snapshot)
+        self._on_snapshot(step.snapshot)
 
-    def _note(self, snapshot: EngineSnapshot | None) -> None:
+    def _on_snapshot(self, snapshot: EngineSnapshot | None) -> None:
         if snapshot is None:
             return
         self.snapshot = snapshot
@@ -369,16 +365,16 @@ class WorkerModel:
         for observer in self._observers:
             observer.on_snapshot(self.name, snapshot)
 
-    def _begin(self, ready: Ready) -> None:
+    def _on_ready(self, ready: Ready) -> None:
         """The model is loaded: sends the waiting requests to it."""
         self._ready = ready
         self._facts = self._facts or self._reading.facts(ready.context)
         if ready.machine is not None:
             self.ceilings = local_steps(self._reading.spec, ready.machine, ready.kv_type)
-        self._become("ready")
+        self._set_state("ready")
         for stream in self._streams.values():
-            self._give(stream)
+            self._submit(stream)
 
 
-def _how(status: int) -> str:
+def _cause(status: int) -> str:
     return f"signal {-status}" if status < 0 else f"exit status {status}"
