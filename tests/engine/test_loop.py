@@ -16,7 +16,7 @@ from twofold.core.record import WaitReason
 from twofold.core.request import EngineRequest
 from twofold.engine.engine import Engine
 from twofold.engine.grammar.compile import GrammarCompiler
-from twofold.engine.grammar.source import AnswerForm
+from twofold.engine.grammar.source import OutputGrammar
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 FORM = SamplingParams(temperature=0, max_tokens=9, structured_outputs=StructuredOutputsParams(choice=["the", "hello"]))
@@ -27,10 +27,10 @@ class SlowCompiler:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._asked: list[tuple[Any, ...]] = []
-        self.future: Future[AnswerForm] = Future()
+        self.future: Future[OutputGrammar] = Future()
         self._submit = GrammarCompiler.submit
 
-        def submit(*asked: Any) -> Future[AnswerForm]:
+        def submit(*asked: Any) -> Future[OutputGrammar]:
             self._asked.append(asked)
             return self.future
 

@@ -15,7 +15,7 @@ from tests.engine.conftest import VOCAB, MakeLLM
 from twofold.core.errors import ParameterError
 from twofold.core.params import SamplingParams, StructuredOutputsParams, ThinkingParams
 from twofold.engine.grammar.compile import GrammarCompiler
-from twofold.engine.grammar.source import AnswerForm
+from twofold.engine.grammar.source import OutputGrammar
 from twofold.engine.grammar.thinking import ThinkingConstraint, answer_constraint
 from twofold.engine.llm import LLM
 from twofold.engine.prompts import TokensPrompt
@@ -27,7 +27,7 @@ FORM = StructuredOutputsParams(regex="[ab]{2,4}x")
 
 
 @pytest.fixture(scope="module")
-def grammar(tokenizer: Tokenizer) -> Iterator[AnswerForm]:
+def grammar(tokenizer: Tokenizer) -> Iterator[OutputGrammar]:
     compiler = GrammarCompiler(tokenizer, tokenizer.eos_ids, VOCAB, seconds=5)
     yield compiler.submit(FORM).result()
     compiler.close()
@@ -42,7 +42,7 @@ def thinking(tokenizer: Tokenizer, *, budget: int | None = None, opened: bool = 
 
 
 def constraint(
-    tokenizer: Tokenizer, grammar: AnswerForm | None, *, room: int = 40, **options: Any
+    tokenizer: Tokenizer, grammar: OutputGrammar | None, *, room: int = 40, **options: Any
 ) -> ThinkingConstraint:
     return ThinkingConstraint(
         thinking(tokenizer, **options),
@@ -123,7 +123,7 @@ def test_the_form_fits_even_where_thinking_would_take_all(make_llm: MakeLLM, tok
 
 
 def test_an_answer_that_does_not_open_the_section_has_the_form_at_once(
-    tokenizer: Tokenizer, grammar: AnswerForm
+    tokenizer: Tokenizer, grammar: OutputGrammar
 ) -> None:
     rules = constraint(tokenizer, grammar, opened=False)
     assert ids(tokenizer, "<")[0] in allowed(rules)
@@ -134,7 +134,7 @@ def test_an_answer_that_does_not_open_the_section_has_the_form_at_once(
     assert not rules.shortened
 
 
-def test_a_mark_that_was_begun_is_completed(tokenizer: Tokenizer, grammar: AnswerForm) -> None:
+def test_a_mark_that_was_begun_is_completed(tokenizer: Tokenizer, grammar: OutputGrammar) -> None:
     rules = constraint(tokenizer, grammar, opened=False)
     start = ids(tokenizer, START)
     rules.advance(start[0])
@@ -160,7 +160,7 @@ def test_marks_are_found_however_they_are_cut(tokenizer: Tokenizer) -> None:
 
 @pytest.mark.parametrize("opened", [True, False])
 @pytest.mark.parametrize("formed", [True, False])
-def test_any_walk_keeps_the_laws(tokenizer: Tokenizer, grammar: AnswerForm, opened: bool, formed: bool) -> None:
+def test_any_walk_keeps_the_laws(tokenizer: Tokenizer, grammar: OutputGrammar, opened: bool, formed: bool) -> None:
     """Random allowed tokens, often those of the marks: the budget holds, and the form where one was asked for."""
     likely = ids(tokenizer, START + END + "abx")
     for seed in range(150):
@@ -186,7 +186,7 @@ def test_any_walk_keeps_the_laws(tokenizer: Tokenizer, grammar: AnswerForm, open
             assert re.fullmatch(b"[ab]{2,4}x", answer), (seed, data)
 
 
-def test_without_room_for_mark_and_form_it_is_refused(tokenizer: Tokenizer, grammar: AnswerForm) -> None:
+def test_without_room_for_mark_and_form_it_is_refused(tokenizer: Tokenizer, grammar: OutputGrammar) -> None:
     least = len(ids(tokenizer, END)) + grammar.enough_tokens
     constraint(tokenizer, grammar, room=least)
     with pytest.raises(ParameterError, match="max_tokens") as caught:

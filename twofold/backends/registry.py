@@ -8,24 +8,14 @@ from importlib import import_module
 from typing import Any, Final
 
 from twofold.backends.base import Backend
-from twofold.core.errors import ParameterError, closest_match
+from twofold.core.errors import ParameterError
+from twofold.core.params import check_choice
 
-BACKENDS: Final[Mapping[str, str]] = {
+BACKENDS: Final = {
     "cpu": "twofold.backends.cpu.backend:CpuBackend",
     "reference": "twofold.backends.reference.backend:ReferenceBackend",
 }
 """Module and class of each backend."""
-
-
-def check_backend(name: object) -> None:
-    """Raises ParameterError for an unknown backend."""
-    if name not in BACKENDS:
-        close = closest_match(str(name), BACKENDS)
-        raise ParameterError(
-            f"backend must be {' or '.join(BACKENDS)}, not {name!r:.40}.",
-            param="backend",
-            hint=f"Did you mean {close!r}?" if close else None,
-        )
 
 
 def open_backend(name: str, options: Mapping[str, Any]) -> Backend:
@@ -33,7 +23,7 @@ def open_backend(name: str, options: Mapping[str, Any]) -> Backend:
 
     Raises ParameterError for an unknown backend and for an option that it does not have.
     """
-    check_backend(name)
+    check_choice("backend", name, tuple(BACKENDS))
     module, class_name = BACKENDS[name].split(":")
     kind = getattr(import_module(module), class_name)
     given = {option: value for option, value in options.items() if value is not None}

@@ -11,7 +11,7 @@ from numbers import Real
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
-from twofold.core.errors import MAX_QUOTED, ParameterError, closest_match, describe, quoted
+from twofold.core.errors import MAX_QUOTED, ParameterError, closest_match, describe, did_you_mean, quoted
 
 C = TypeVar("C", bound=type[Any])
 
@@ -52,9 +52,19 @@ def check_keywords(owner: str, given: Iterable[str], known: Sequence[str]) -> No
     """Raises ParameterError for the first keyword that ``owner`` does not know, with the nearest one that it does."""
     for name in given:
         if name not in known:
-            close = closest_match(name, known)
-            hint = f"Did you mean {close!r}?" if close else f"Known: {', '.join(sorted(known))}."
+            hint = did_you_mean(name, sorted(known))
             raise ParameterError(f"{owner} has no parameter {quoted(name)}.", param=name[:MAX_QUOTED], hint=hint)
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Raises ParameterError unless ``value`` is one of the ``choices`` of the parameter ``name``."""
+    if value not in choices:
+        close = closest_match(str(value), choices)
+        raise ParameterError(
+            f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, not {value!r:.40}.",
+            param=name,
+            hint=f"Did you mean {close!r}?" if close else None,
+        )
 
 
 @known_keywords

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal, TypeAlias, get_args
 
-from twofold.core.errors import ParameterError, closest_match, describe
-from twofold.core.params import MAX_LOGPROBS, RequestParams, SamplingParams, known_keywords, whole_number
+from twofold.core.errors import ParameterError, describe
+from twofold.core.params import MAX_LOGPROBS, RequestParams, SamplingParams, check_choice, known_keywords, whole_number
 from twofold.core.step import Pooling
 
 TimeToLive = Literal["5m", "30m", "1h"]
@@ -28,13 +28,7 @@ class CachePin:
     def __post_init__(self) -> None:
         if not isinstance(self.tokens, int) or isinstance(self.tokens, bool) or self.tokens < 1:
             raise ParameterError(f"tokens must be a whole number above 0, not {self.tokens!r:.60}.", param="tokens")
-        if self.ttl not in TTL_SECONDS:
-            close = closest_match(str(self.ttl), TTL_SECONDS)
-            raise ParameterError(
-                f"ttl must be 5m, 30m or 1h, not {self.ttl!r:.60}.",
-                param="ttl",
-                hint=f"Did you mean {close!r}?" if close else None,
-            )
+        check_choice("ttl", self.ttl, tuple(TTL_SECONDS))
 
     @property
     def seconds(self) -> float:
@@ -97,13 +91,7 @@ class PoolingParams(RequestParams):
     normalize: bool = True
 
     def __post_init__(self) -> None:
-        if self.pooling not in get_args(Pooling):
-            close = closest_match(str(self.pooling), get_args(Pooling))
-            raise ParameterError(
-                f"pooling must be mean or last, not {self.pooling!r:.40}.",
-                param="pooling",
-                hint=f"Did you mean {close!r}?" if close else None,
-            )
+        check_choice("pooling", self.pooling, get_args(Pooling))
 
     def check(self, hidden_size: int) -> None:
         """Raises ParameterError where the model's vectors are of another length."""

@@ -1,4 +1,4 @@
-"""The records of the loop: what one step shall do, what came of it, and what that means for a sequence.
+"""The records of the loop: the plan of a step, its outcome, and the events of sequences.
 
 plan    = scheduler.plan(now)                   StepPlan     which sequences advance, by which tokens
 handle  = runner.execute(plan)                  StepInput    the part of a plan that a model runner needs
@@ -57,20 +57,20 @@ ROLLBACK: Final = 64
 
 
 class TokenConstraint(Protocol):
-    """What may come next in a constrained answer. It belongs to one sequence and knows the tokens that are known."""
+    """The tokens allowed next in a completion. It belongs to one sequence and follows its tokens."""
 
     def mask(self) -> memoryview | None:
-        """The tokens that may be drawn now: 32-bit words, bit t % 32 of word t // 32 for token t; valid until
-        ``advance``. None where nothing is ruled out. Calling it again costs nothing."""
+        """The tokens that may be sampled now: 32-bit words, bit t % 32 of word t // 32 for token t; valid until
+        ``advance``. None if all are allowed. Calling it again costs nothing."""
         ...
 
     def prepare(self) -> None:
-        """Makes the next mask, or lets others begin with it; raises nothing."""
+        """Computes the next mask, or requests it from another process; raises nothing."""
         ...
 
     @property
     def ready(self) -> bool:
-        """Whether ``mask`` and ``finished`` need not be waited for: others may make them."""
+        """Whether ``mask`` and ``finished`` return without waiting for another process."""
         ...
 
     def wait(self) -> bool:
@@ -78,11 +78,11 @@ class TokenConstraint(Protocol):
         ...
 
     def advance(self, token: int) -> None:
-        """Takes a drawn token, one that the mask allowed."""
+        """Takes a sampled token, which the mask allowed."""
         ...
 
     def fork(self) -> TokenConstraint:
-        """Another one that knows the same tokens: what either takes from now on, the other does not know."""
+        """A copy with the same tokens, independent from now on."""
         ...
 
     def rollback(self, tokens: int) -> None:
@@ -91,12 +91,12 @@ class TokenConstraint(Protocol):
 
     @property
     def finished(self) -> bool:
-        """Nothing can follow: the answer is complete. Where it is not ``ready``, False may become True later."""
+        """Whether the output is complete and no token can follow. False may become True if it is not ``ready``."""
         ...
 
     @property
     def shortened(self) -> bool:
-        """Whether tokens were ruled out so that the answer is complete before its limit."""
+        """Whether tokens were not allowed so that the output is complete within its limit."""
         ...
 
 
@@ -151,12 +151,12 @@ class SequenceStep:
 
     begin         the sequence starts: nothing of it was in a step before, or it ended there
     changes       to its block tables; entries that a window has passed are never read
-    samples       after so many of the last rows a token is sampled: the last row, and one more for each draft
-    drafts        so many of the last tokens are proposals: each is accepted if it is the token that is sampled there
-    candidates    that many most likely tokens are wanted instead of a sample, for beam search
-    scored        the log-probabilities of these given tokens are wanted, the ones that follow the first rows, with
-                  ``alternatives`` most likely others
-    pooling       the hidden states are wanted: the sum of all rows (mean) or the last row (last)
+    samples       number of last rows after which a token is sampled: the last row, and one more for each draft
+    drafts        number of last tokens that are proposals: each is accepted if it equals the token sampled there
+    candidates    for beam search: the number of most likely tokens to return instead of a sample
+    scored        return the log-probabilities of these tokens, which follow the first rows, with ``alternatives`` most
+                  likely others
+    pooling       return hidden states: the sum of all rows (mean) or the last row (last)
     decode        whether it generates, or computes its prompt
     """
 
@@ -249,10 +249,9 @@ class SequenceOutcome:
 
     Of several sampled tokens all but the last are accepted drafts.
 
-    ``candidates`` are the most likely tokens, descending, where a draw asked for them. ``error`` says why a draw could
-    not be made: this sequence cannot go on, the others are not touched. ``deferred`` says that what may be drawn is not
-    known yet: the last row has to be computed again for the draw. ``complete`` says that nothing can follow the tokens
-    so far, which was not known when the last one was drawn.
+    ``candidates`` are the most likely tokens, descending, if they were requested. ``error`` ends this sequence; others
+    are not affected. ``deferred``: the token mask was not ready, so the last row must be computed again. ``complete``:
+    no token can follow those so far, which was not known when the last one was sampled.
 
     ``hidden`` is of float64. For ``last`` it is the step's last row. For ``mean`` it is the sum of its rows in units of
     1 / HIDDEN_SCALE, each rounded to whole units: sums of whole numbers are exact, so the sum over a text is the same

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypedDict, cast, get_args
+from typing import Final, Literal, TypedDict, cast, get_args
 
 from twofold.backends.base import Backend, RunnerSizes
-from twofold.backends.registry import check_backend, open_backend
-from twofold.core.errors import ParameterError, ResourceError, closest_match
+from twofold.backends.registry import BACKENDS, open_backend
+from twofold.core.errors import ParameterError, ResourceError
 from twofold.core.kv_layout import KV_FORMATS, KVLayout, KVType
 from twofold.core.model import ModelSpec
-from twofold.core.params import known_keywords
+from twofold.core.params import check_choice, known_keywords
 from twofold.engine.kv.manager import GroupSize
 from twofold.engine.kv.memory import KVDemand, largest_context, share_out
 from twofold.engine.scheduler.budget import StepLimits
@@ -115,9 +115,9 @@ class EngineOptions:
         if self.swap_space_bytes is not None:
             _whole("swap_space_bytes", self.swap_space_bytes, 0, 1 << 62)
         _whole("seed", self.seed, 0, (1 << 64) - 1)
-        check_backend(self.backend)
-        _one_of("kv_cache_dtype", self.kv_cache_dtype, ("auto", *get_args(KVType)))
-        _one_of("token_budget", self.token_budget, get_args(TokenBudget))
+        check_choice("backend", self.backend, tuple(BACKENDS))
+        check_choice("kv_cache_dtype", self.kv_cache_dtype, ("auto", *get_args(KVType)))
+        check_choice("token_budget", self.token_budget, get_args(TokenBudget))
         for name in ("enable_prefix_caching", "overlap"):
             if not isinstance(getattr(self, name), bool):
                 raise ParameterError(f"{name} must be true or false, not {getattr(self, name)!r:.40}.", param=name)
@@ -256,13 +256,3 @@ def _positive(name: str, value: object, most: int) -> None:
 def _whole(name: str, value: object, least: int, most: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise ParameterError(f"{name} must be a whole number from {least} to {most}, not {value!r:.40}.", param=name)
-
-
-def _one_of(name: str, value: object, known: tuple[Any, ...]) -> None:
-    if value not in known:
-        close = closest_match(str(value), known)
-        raise ParameterError(
-            f"{name} must be {', '.join(known[:-1])} or {known[-1]}, not {value!r:.40}.",
-            param=name,
-            hint=f"Did you mean {close!r}?" if close else None,
-        )

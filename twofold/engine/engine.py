@@ -28,7 +28,7 @@ from twofold.core.report import BlockCounts, Observer, RequestMetrics, StepRepor
 from twofold.core.request import DEFAULT_OPTIONS, EngineRequest, RequestOptions, TextOrTokens
 from twofold.core.step import SequenceOutcome, StepMasks, StepOutcome, StepPlan, TokenConstraint, TokenEvent
 from twofold.engine.grammar.compile import GrammarCompiler
-from twofold.engine.grammar.source import AnswerForm
+from twofold.engine.grammar.source import OutputGrammar
 from twofold.engine.inputs import InputProcessor
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.engine.request import ActiveRequest, EngineState
@@ -151,7 +151,7 @@ class _Compiling:
     """A request that waits for its grammar since ``began``. ``ended`` is when the grammar was ready, or had failed."""
 
     active: ActiveRequest
-    grammar: Future[AnswerForm]
+    grammar: Future[OutputGrammar]
     began: float
     ended: float = 0.0
 
@@ -354,7 +354,7 @@ class Engine:
                 self.abort(request_id)
             raise
 
-    def _compile(self, request: EngineRequest) -> Future[AnswerForm] | None:
+    def _compile(self, request: EngineRequest) -> Future[OutputGrammar] | None:
         """Starts compiling the grammar that a request asks for."""
         params = request.params
         if not isinstance(params, SamplingParams) or params.structured_outputs is None:

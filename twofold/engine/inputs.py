@@ -13,7 +13,7 @@ from twofold.core.params import BeamSearchParams, RequestParams, SamplingParams
 from twofold.core.record import SequenceRecord
 from twofold.core.request import EngineRequest, PoolingParams, RequestOptions, ScoringParams, TextOrTokens
 from twofold.engine.beams import BeamSearch
-from twofold.engine.grammar.source import AnswerForm
+from twofold.engine.grammar.source import OutputGrammar
 from twofold.engine.grammar.thinking import answer_constraint
 from twofold.engine.request import ActiveRequest, Embedding, EngineState, Generation
 from twofold.engine.scheduler.sequence import Sequence
@@ -76,7 +76,7 @@ class InputProcessor:
             case other:
                 raise AssertionError(f"a request of {type(other).__name__}")
 
-    def constrain(self, active: ActiveRequest, grammar: AnswerForm | None) -> None:
+    def constrain(self, active: ActiveRequest, grammar: OutputGrammar | None) -> None:
         """Gives sequences their token constraints. Raises ParameterError where the grammar needs more tokens than the
         limit."""
         params = active.request.params

@@ -12,8 +12,8 @@ from twofold.core.errors import (
     ModelNotFoundError,
     ResourceError,
     UnsupportedModelError,
-    closest_match,
     describe_name,
+    did_you_mean,
 )
 from twofold.core.model import (
     Attention,
@@ -110,10 +110,9 @@ def _architecture(values: Mapping[str, object], label: str) -> Architecture:
         raise FormatError(f"{label} lacks the field 'model_type'.", hint="Use the config.json of a language model.")
     architecture = BY_KIND.get(kind) if isinstance(kind, str) else None
     if architecture is None:
-        close = closest_match(str(kind), BY_KIND)
         raise UnsupportedModelError(
             f"{label}: the model type {describe_name(kind)} is not supported (field 'model_type').",
-            hint=(f"The nearest known one is {close!r}. " if close else "") + f"Known: {', '.join(BY_KIND)}.",
+            hint=did_you_mean(str(kind), BY_KIND),
         )
     return architecture
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Final
 
-from twofold.core.errors import UnsupportedModelError, closest_match, describe_name
+from twofold.core.errors import UnsupportedModelError, describe_name, did_you_mean
 from twofold.core.model import Formats
 from twofold.core.typed_fields import TypedFields
 from twofold.core.values import (
@@ -106,10 +106,9 @@ def _format(part: TypedFields) -> ValueFormat:
         case "compressed-tensors":
             return _compressed(part)
     known = ("fp8", "gptq", "awq", "mxfp4", "bitsandbytes", "modelopt", "compressed-tensors")
-    close = closest_match(method, known)
     raise UnsupportedModelError(
         f"{part.label}: the quantization {describe_name(method)} is not supported (field 'quant_method').",
-        hint=(f"The nearest known one is {close!r}. " if close else "") + f"Known: {', '.join(known)}.",
+        hint=did_you_mean(method, known),
     )
 
 

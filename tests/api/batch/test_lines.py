@@ -12,7 +12,7 @@ from tests.api.batch.folder import COMPLETIONS, EMBEDDINGS, Folder, line, prompt
 from tests.engine.conftest import MakeLLM
 from twofold.core.errors import ParameterError, ResourceError, TwofoldError
 from twofold.engine.grammar.compile import GrammarCompiler
-from twofold.engine.grammar.source import AnswerForm
+from twofold.engine.grammar.source import OutputGrammar
 from twofold.engine.outputs import OutputDelta
 
 
@@ -116,10 +116,10 @@ def test_others_run_while_a_form_is_compiled(
     folder.give([*prompts(3), line("form", prompt="a", max_tokens=9, **form), *prompts(9)[3:]])
     llm = make_llm(seqs=2)
     submit, step = GrammarCompiler.submit, llm.engine.step
-    slow: Future[AnswerForm] = Future()
+    slow: Future[OutputGrammar] = Future()
     waiting: list[tuple[Any, ...]] = []
 
-    def submitting(*asked: Any) -> Future[AnswerForm]:
+    def submitting(*asked: Any) -> Future[OutputGrammar]:
         waiting.append(asked)
         return slow
 

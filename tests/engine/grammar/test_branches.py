@@ -12,7 +12,7 @@ from tests.engine.grammar.walks import FORMS, allowed
 from twofold.core.params import ThinkingParams
 from twofold.core.step import TokenConstraint
 from twofold.engine.grammar.compile import GrammarCompiler
-from twofold.engine.grammar.source import AnswerForm
+from twofold.engine.grammar.source import OutputGrammar
 from twofold.engine.grammar.thinking import ThinkingConstraint
 
 Make = Callable[[], TokenConstraint]
@@ -85,7 +85,7 @@ def test_in_a_process_of_its_own(compiler: GrammarCompiler, name: str) -> None:
 def test_around_thinking(local: LocalCompiler, form: str | None, opened: bool) -> None:
     tokenizer = byte_level()
     start, end = (tuple(local.vocabulary.encode(mark)) for mark in (b"<t>", b"</t>"))
-    inner: AnswerForm | None = None if form is None else local.compile(FORMS[form].params)
+    inner: OutputGrammar | None = None if form is None else local.compile(FORMS[form].params)
     least = 0 if inner is None else inner.enough_tokens
     thinking = ThinkingParams(start=() if opened else start, end=end, budget=5)
 

@@ -19,7 +19,7 @@ from twofold.core.step import TokenConstraint
 from twofold.engine.grammar import compile as compile_module
 from twofold.engine.grammar import hosted
 from twofold.engine.grammar.compile import GrammarCompiler
-from twofold.engine.grammar.source import AnswerForm
+from twofold.engine.grammar.source import OutputGrammar
 from twofold.engine.grammar.wire import Advanced, Drop, FromHost, Mask, Pipe
 
 P = StructuredOutputsParams
@@ -57,7 +57,7 @@ def follow(constraint: TokenConstraint, tokens: int, seed: int) -> int:
     return tokens
 
 
-def follow_many(grammar: AnswerForm) -> None:
+def follow_many(grammar: OutputGrammar) -> None:
     for seed in range(50):
         follow(grammar.start(40), 40, seed)
 

@@ -1,8 +1,8 @@
-"""Compiles what callers ask for, off their threads and within a budget, and keeps what it compiled.
+"""Compiles grammars in the background, within a budget of processor time, and caches them.
 
-A form lives in a process of its own (``host``), which ends when it takes more than it may. So the only thing that a
-hostile one costs others is a place in the line: callers take turns there, one form of each is compiled at a time, and
-where the line is full the caller that has most in it is refused.
+Each grammar has its own process (``host``), which is ended when it exceeds its limits. So a hostile grammar costs
+others only a place in the queue: callers take turns, one grammar of each is compiled at a time, and when the queue is
+full the caller with most entries is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 from twofold.core.errors import ResourceError
 from twofold.core.params import StructuredOutputsParams
 from twofold.engine.grammar.hosted import ForkServer, GrammarHost, HostedGrammar, Inbox
-from twofold.engine.grammar.source import AnswerForm, form_of, impossible, portable
+from twofold.engine.grammar.source import OutputGrammar, form_of, impossible, portable
 from twofold.engine.grammar.wire import Compile, described
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
@@ -28,44 +28,45 @@ COMPILE_S: Final = 0.25
 STEP_S: Final = 1.0
 CACHED_GRAMMARS: Final = 64
 IDLE_HOSTS: Final = 8
-"""Hosts without an answer that are kept for the next one; a form whose host was let go is compiled again."""
+"""Idle hosts that are kept. A grammar whose host was closed is compiled again when it is used."""
 MAX_WAITING: Final = 256
 COMPILING: Final = 2
 
 
 class Turns(Generic[T]):
-    """Items by caller: callers take turns, however many items each has, and its own are in order. Not thread-safe."""
+    """A queue in which callers take turns, however many items each has. Items of a caller stay in order. Not
+    thread-safe."""
 
     def __init__(self) -> None:
-        self._lines: OrderedDict[str, deque[T]] = OrderedDict()
+        self._queues: OrderedDict[str, deque[T]] = OrderedDict()
 
     def __len__(self) -> int:
-        return sum(map(len, self._lines.values()))
+        return sum(map(len, self._queues.values()))
 
     def add(self, caller: str, item: T) -> None:
-        """Puts an item behind those of its caller."""
-        self._lines.setdefault(caller, deque()).append(item)
+        """Appends an item to those of its caller."""
+        self._queues.setdefault(caller, deque()).append(item)
 
     def next(self, besides: Container[str]) -> T | None:
-        """Takes the next item of a caller that is not one of ``besides``; None where there is none."""
-        caller = next((caller for caller in self._lines if caller not in besides), None)
+        """Removes the next item of a caller that is not in ``besides``; None without one."""
+        caller = next((caller for caller in self._queues if caller not in besides), None)
         if caller is None:
             return None
-        line = self._lines.pop(caller)
-        item = line.popleft()
-        if line:
-            self._lines[caller] = line
+        queue = self._queues.pop(caller)
+        item = queue.popleft()
+        if queue:
+            self._queues[caller] = queue
         return item
 
     def surplus(self, most: int) -> T | None:
-        """Takes the last item of the caller with the most where there are more than ``most``."""
+        """Removes the last item of the caller with most items if there are more than ``most`` in all."""
         if len(self) <= most:
             return None
-        caller = max(reversed(self._lines), key=lambda caller: len(self._lines[caller]))
-        line = self._lines[caller]
-        item = line.pop()
-        if not line:
-            del self._lines[caller]
+        caller = max(reversed(self._queues), key=lambda caller: len(self._queues[caller]))
+        queue = self._queues[caller]
+        item = queue.pop()
+        if not queue:
+            del self._queues[caller]
         return item
 
 
@@ -74,16 +75,16 @@ class _CompileJob:
     caller: str
     key: bytes
     params: StructuredOutputsParams
-    future: Future[AnswerForm] = field(default_factory=Future)
+    future: Future[OutputGrammar] = field(default_factory=Future)
 
 
 class GrammarCompiler:
-    """Compiles for one model. Made cheaply: processes are started with the first grammar. Thread-safe.
+    """Compiles grammars for one model. Processes are started with the first grammar. Thread-safe.
 
-    end_ids     every token that may end an answer
-    vocab_size  how many logits a row has
-    seconds     processor time of a compilation
-    step_s      processor time of a token or of the mask after it; both decide what is refused, never an answer
+    end_ids     every token that may end a completion
+    vocab_size  logits of a row
+    seconds     most processor time of a compilation
+    step_s      most processor time of a token or of the mask after it; neither limit changes a completion
     """
 
     def __init__(
@@ -101,26 +102,26 @@ class GrammarCompiler:
         self._lock = threading.RLock()
         self._turns: Turns[_CompileJob] = Turns()
         self._compiling: set[str] = set()
-        self._known: OrderedDict[bytes, AnswerForm] = OrderedDict()
+        self._known: OrderedDict[bytes, OutputGrammar] = OrderedDict()
         self._hosts: OrderedDict[bytes, GrammarHost] = OrderedDict()
         self._workers = ThreadPoolExecutor(COMPILING, thread_name_prefix="twofold-grammar")
 
-    def submit(self, params: StructuredOutputsParams, caller: str = "") -> Future[AnswerForm]:
-        """Compiles in the background. The future raises ParameterError for a form that is impossible, and
-        ResourceError where too many wait already; callers share nothing but that line."""
+    def submit(self, params: StructuredOutputsParams, caller: str = "") -> Future[OutputGrammar]:
+        """Compiles in the background. The future raises ParameterError for an impossible grammar, ResourceError if too
+        many wait already. Callers share only that queue."""
         params = portable(params)
         key = msgspec.msgpack.encode((caller, params))
         with self._lock:
             known = self._known.get(key)
             if known is not None:
                 self._known.move_to_end(key)
-                done: Future[AnswerForm] = Future()
+                done: Future[OutputGrammar] = Future()
                 done.set_result(known)
                 return done
             job = _CompileJob(caller, key, params)
             self._turns.add(caller, job)
             surplus = self._turns.surplus(MAX_WAITING)
-            self._go_on()
+            self._start_jobs()
         if surplus is not None:
             surplus.future.set_exception(
                 ResourceError(
@@ -130,7 +131,7 @@ class GrammarCompiler:
         return job.future
 
     def close(self) -> None:
-        """Drops what waits, ends what runs, and lets the other processes go."""
+        """Cancels waiting jobs, and ends all processes."""
         with self._lock:
             while (job := self._turns.next(())) is not None:
                 job.future.cancel()
@@ -141,13 +142,13 @@ class GrammarCompiler:
         self._server.close()
 
     def begin(self, grammar: HostedGrammar, max_tokens: int) -> tuple[GrammarHost, int, Inbox]:
-        """A new answer of a form: its process, its number there, and what is said of it."""
+        """A new completion under a grammar: its process, its number there, and its inbox."""
         with self._lock:
             host = self._host_of(grammar)
             return host, *host.start(max_tokens)
 
     def _host_of(self, grammar: HostedGrammar) -> GrammarHost:
-        """The process of a form that is in use; hosts that nobody uses are let go, the least recently used first."""
+        """The process of a grammar in use. Idle hosts are closed, the least recently used first."""
         with self._lock:
             host = self._hosts.get(grammar.key)
             if host is None or host.error is not None:
@@ -159,8 +160,8 @@ class GrammarCompiler:
                 self._hosts.pop(key).close()
             return host
 
-    def _go_on(self) -> None:
-        """Gives idle workers the next jobs of callers that none of them works for."""
+    def _start_jobs(self) -> None:
+        """Starts the next jobs, of callers without a running one, on idle workers."""
         while len(self._compiling) < COMPILING and (job := self._turns.next(self._compiling)) is not None:
             if job.future.set_running_or_notify_cancel():
                 self._compiling.add(job.caller)
@@ -174,9 +175,9 @@ class GrammarCompiler:
         finally:
             with self._lock:
                 self._compiling.discard(job.caller)
-                self._go_on()
+                self._start_jobs()
 
-    def _compiled(self, job: _CompileJob) -> AnswerForm:
+    def _compiled(self, job: _CompileJob) -> OutputGrammar:
         with self._lock:
             known = self._known.get(job.key)
         if known is not None:

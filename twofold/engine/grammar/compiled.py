@@ -1,6 +1,6 @@
-"""Compiles a form in this process, which may take long or crash on a hostile one: ``host`` is made to be ended.
+"""Compiles a grammar in this process, which a hostile one may block or crash: ``host`` processes exist for that.
 
-The result is a matcher before its first token, which each answer gets a copy of.
+The result is a matcher before its first token; each completion gets a copy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from twofold.engine.grammar.source import GrammarSource, impossible
 from twofold.engine.grammar.vocabulary import TokenVocabulary
 
 COMPILE_WORK: Final = 800_000
-"""Of the search for a shortest answer (``completion``): about a second."""
+"""Limit of the search for a shortest output (``completion``): about a second."""
 MIN_HEADROOM: Final = 8
 BRACKET_TOKENS: Final = 4
 """What closing a bracket of a caller's own grammar takes: ``+1)`` and a little more."""
@@ -33,9 +33,9 @@ _HINTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class CompiledGrammar:
-    """A form that answers may have, ready for any number of them. Safe to share among threads.
+    """A compiled grammar, for any number of completions. Thread-safe.
 
-    ``enough_tokens`` is how many tokens are known to be enough for an answer.
+    ``enough_tokens``: a valid output of this many tokens is known.
     """
 
     form: str
@@ -51,9 +51,9 @@ class CompiledGrammar:
         return len(self.path)
 
     def start(self, max_tokens: int) -> GrammarConstraint:
-        """The constraint of one answer of at most ``max_tokens`` tokens, valid wherever it ends.
+        """The constraint of one completion of at most ``max_tokens`` tokens, which is valid whenever it ends.
 
-        Raises ParameterError if the form needs more tokens than that.
+        Raises ParameterError if the grammar needs more tokens than that.
         """
         check_room(self.enough_tokens, max_tokens)
         return GrammarConstraint(
@@ -67,7 +67,7 @@ class CompiledGrammar:
 
 
 def check_room(enough_tokens: int, max_tokens: int) -> None:
-    """Raises ParameterError where the shortest answer is longer than an answer may be."""
+    """Raises ParameterError if the shortest known output is longer than ``max_tokens``."""
     if max_tokens < enough_tokens:
         raise ParameterError(
             f"The structured output needs at least {enough_tokens} tokens; max_tokens is {max_tokens}.",
@@ -77,7 +77,7 @@ def check_room(enough_tokens: int, max_tokens: int) -> None:
 
 
 def matched(source: GrammarSource, vocabulary: TokenVocabulary) -> LLMatcher:
-    """A matcher before its first token, whose first mask was tried. Raises ParameterError for an impossible form."""
+    """A matcher whose first mask was computed. Raises ParameterError for an impossible grammar."""
     limits = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)  # a state takes 1 to 2 KB
     matcher = LLMatcher(vocabulary.matchable, source.grammar, log_level=0, limits=limits)
     if not matcher.is_error():
@@ -89,7 +89,7 @@ def matched(source: GrammarSource, vocabulary: TokenVocabulary) -> LLMatcher:
 
 
 def completed(source: GrammarSource, matcher: LLMatcher, vocabulary: TokenVocabulary) -> CompiledGrammar:
-    """The form with its shortest answer that was found. Raises ParameterError where none was."""
+    """The grammar with the shortest output that was found. Raises ParameterError if none was."""
     spelled = tuple(tuple(vocabulary.spell(text.encode())) for text in literals(source))
     search = CompletionSearch(vocabulary, source.texts, spelled)
     path = search.find(matcher, LONGEST, b"", COMPILE_WORK)
@@ -101,19 +101,19 @@ def completed(source: GrammarSource, matcher: LLMatcher, vocabulary: TokenVocabu
 
 
 def unending(form: str, why: str) -> ParameterError:
-    """The error for a form without a shortest answer."""
+    """The error for a grammar without a known output."""
     return impossible(form, why, "Give recursive parts an alternative that ends; lower least counts.")
 
 
 def too_much(form: str, why: str) -> ParameterError:
-    """The error for a form that costs more than it may."""
+    """The error for a grammar that exceeds a limit."""
     return impossible(form, why, "Make it smaller: fewer alternatives, properties, repetitions or levels.")
 
 
 def _headroom(source: GrammarSource, vocabulary: TokenVocabulary) -> int:
-    """How many tokens a single token can add to the shortest completion: what it opens, if it opens several.
+    """How many tokens a single token can add to the shortest rest: the brackets that it opens.
 
-    A byte counts as a token, which it takes where a vocabulary knows no longer piece (emoji, digits).
+    A byte counts as a token, which it needs if the vocabulary has no longer piece (emoji, digits).
     """
     if source.texts:
         return max(len(vocabulary.spell(text)) for text in source.texts)
@@ -126,7 +126,7 @@ def _refused(form: str, fault: str) -> ParameterError:
 
 
 def _one_line(fault: str) -> str:
-    """The telling line of llguidance's message, without places in a grammar that the caller never saw."""
+    """The important line of llguidance's message, without positions in a grammar that the caller never saw."""
     lines = [line.strip() for line in fault.splitlines() if line.strip()]
     if lines and lines[0].startswith("NoExtension"):
         return "no answer can have this form"

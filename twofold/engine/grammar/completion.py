@@ -1,14 +1,14 @@
-"""The shortest way we find to complete an answer: an upper bound of the tokens it still takes.
+"""Searches for the shortest rest of a structured output: an upper bound of the tokens that it still needs.
 
-Greedy walks first: take what the grammar forces, else the token that tends to close what is open. Where none arrives
-(a regex such as ``[a-z]+x`` never ends on its own), a search by layers, which tries the literals of the grammar's
-text and then every character: states with equal masks count as one, the one that a literal led to comes first, at
-most ``WIDTH`` are kept in a layer. Every path that is found is a real one, so its length is a true bound; it need not
-be the least, and a path that exists may be missed.
+Greedy walks come first: they take what the grammar forces, else the token that usually closes what is open. If none
+ends (a regex such as ``[a-z]+x`` never ends by itself), a search by layers follows, which tries the literals of the
+grammar's text and then every character: states with equal masks count as one, states after a literal come first, and
+a layer keeps at most ``WIDTH``. Every path found is valid, so its length is a true bound; it may not be the shortest,
+and an existing path may be missed.
 
-A search is bounded by its work, not by a clock, so what it finds depends on the grammar, the vocabulary and the tokens
-so far alone. The unit is one token tried or taken, about a microsecond; the weights below are what the other steps
-take, measured for a vocabulary of 50,000.
+A search is bounded by its work, not by a clock, so its result depends on the grammar, the vocabulary and the tokens so
+far alone. The unit is one token tried or taken, about a microsecond; the weights below are those of other operations,
+measured for a vocabulary of 50,000.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from twofold.engine.grammar.vocabulary import I32, TokenVocabulary, allowed_ids,
 Path: TypeAlias = tuple[int, ...]
 
 LONGEST: Final = 8_192
-"""No path is longer: grammars whose shortest answer takes more tokens are refused."""
+"""Most tokens of a path: grammars whose shortest output needs more are refused."""
 WIDTH: Final = 8
 TEXTS: Final = 64
 SOME: Final = 16
 SAME: Final = 512
-"""A walk that takes the same token so often in a row leads nowhere."""
+"""A walk is given up after this many equal tokens in a row."""
 SHORT: Final = 8
 MAX_FORCED_BYTES: Final = 65_536
 PROBES: Final = 8
-"""So many of the preferred tokens are tried one by one before a mask, which costs more, tells about all."""
+"""Preferred tokens that are tried one by one before a mask, which costs more, is computed for all."""
 MASK_WORK: Final = 20
 COPY_WORK: Final = 10
 STEP_WORK: Final = 3

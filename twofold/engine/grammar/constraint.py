@@ -1,17 +1,17 @@
-"""One answer under a grammar: the mask of each draw, and the promise that the answer is complete within its limit.
+"""One completion under a grammar: the mask of each sample, and a guarantee that the output ends within its limit.
 
 Laws
-    A path is a list of tokens known to complete the answer from here; ``room`` is how many tokens may still come.
-    room − len(path) > headroom     free: every token that the grammar allows may be drawn
+    A path is a list of tokens known to complete the output from here; ``room`` is how many tokens may still follow.
+    room − len(path) > headroom     free: every token that the grammar allows may be sampled
     else                            near: only tokens from which a path of at most room − 1 tokens is proven
-    So once near, always in time: each proof becomes the path of the next state. While free, the path is looked for
-    again before the answer could have come near, if no token lengthens it by more than the headroom. Where one did,
-    and the shortest path found is longer than the room, only the tokens with the shortest path may be drawn: the
-    answer closes at once, and is in time again as soon as a path fits.
+    Once near, the output always ends in time: each proof becomes the path of the next state. While free, the path is
+    searched again before the output could be near, assuming that no token lengthens it by more than the headroom. If
+    one did, and the shortest path found is longer than the room, only the tokens with the shortest path may be
+    sampled: the output closes at once, and is in time again as soon as a path fits.
     A mask depends on the grammar, the vocabulary, the limit and the tokens so far alone: searches are bounded by
-    counts, never by a clock, and a state is the same whether or not its mask was asked for.
+    counts, never by a clock, and a state is the same whether or not its mask was requested.
 
-The end of an answer needs no token of its own: an answer that is complete when its limit is reached is valid.
+The end of an output needs no token: an output that is complete when its limit is reached is valid.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from twofold.engine.grammar.completion import LONGEST, CompletionSearch, Path, c
 from twofold.engine.grammar.vocabulary import TokenVocabulary, allowed_ids, has_bits, set_bits
 
 PROVEN: Final = 192
-"""Near the limit a mask of more tokens than these is cut down to the vocabulary's most common ones."""
+"""Near the limit a mask of more tokens than this is reduced to the vocabulary's most common ones."""
 SEARCHES: Final = 4
-"""Of the tokens tried, for so many a path is searched where the known one does not fit."""
+"""Of the tokens tried, a path is searched for at most this many if the known one does not fit."""
 SEARCH_WORK: Final = 40_000
-"""Of a search (``completion``) while an answer is generated; in the rare state that no rest of a path completes."""
+"""Limit of a search (``completion``) during generation, in the rare state that no rest of a path completes."""
 LOST_CHECKS: Final = 32
-"""Where no path is found the next search waits for this part of the room: searches that fail are the slow ones."""
+"""After a failed search the next one waits for this fraction of the room: failing searches are the slow ones."""
 PROOF_WORK: Final = 8_000
-"""Of the search for one such path; a token without one is only left out."""
+"""Limit of the search for one such path; a token without one is not allowed."""
 CUTS: Final = 4
-"""How many tokens of a known path may already have been said by the token that was drawn instead."""
+"""Most tokens of a known path that the sampled token may have spelled already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +127,13 @@ class GrammarConstraint:
         return True
 
     def advance(self, token: int) -> None:
-        """Takes a drawn token, one that the mask allowed."""
+        """Takes a sampled token, which the mask allowed."""
         self.take(token)
         self.follow(token)
 
     def take(self, token: int) -> None:
-        """The cheap half of ``advance``: whether the answer is finished is known after it."""
-        assert not self._finished, "nothing can follow a finished answer"
+        """The cheap half of ``advance``, after which ``finished`` is known."""
+        assert not self._finished, "no token can follow a finished output"
         self.mask()  # its proofs are part of the state
         self._past.append(self._state())
         self._fresh = False
@@ -148,7 +148,7 @@ class GrammarConstraint:
         self._finished = self._matcher.is_stopped()
 
     def follow(self, token: int) -> None:
-        """The other half: keeps a path from the new state, or the plan of when to look for one."""
+        """The other half: updates the path for the new state, or when to search for one."""
         if self._finished:
             return
         if self._unchecked > 0:
@@ -204,7 +204,7 @@ class GrammarConstraint:
         )
 
     def _use_words(self, words: NDArray[np.uint32]) -> None:
-        """Masks are filled in here from now on."""
+        """Sets the buffer of masks."""
         self._words, self._address, self._view = words, words.ctypes.data, words.data
 
     def _fill(self) -> None:

@@ -1,12 +1,12 @@
-"""The processes that hold grammars. Nothing in llguidance can be stopped from inside, so each form that a caller asks
-for lives in a process of its own, which the kernel ends when it takes more than it may: nobody else notices.
+"""The processes that run grammars. llguidance cannot be interrupted, so each grammar has its own process, which the
+operating system ends when it exceeds a limit, without any effect on others.
 
-    fork server   ``main``: has the vocabulary, and forks a host whenever it is asked to
-    host          one form: compiles it, and keeps its answers
+    fork server   ``main``: has the vocabulary, and forks hosts on request
+    host          compiles one grammar, and makes the masks of its completions
 
-What a host may take is counted in its own processor time, by a timer whose signal ends it. Messages to the fork server
-are nine bytes: FORK and the socket of the new host, answered by its process id; STATUS and an id, answered by how that
-process ended (``os.waitpid``). Either ends when the other side of its socket is closed.
+The limits are in the host's processor time, enforced by a timer whose signal ends it. Messages to the fork server have
+nine bytes: FORK with the socket of the new host, whose reply is the process id; STATUS with an id, whose reply is the
+exit status (``os.waitpid``). Both processes end when the other side of their socket is closed.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from twofold.engine.grammar.wire import Pipe, vocabulary_of
 MEMORY: Final = 256 << 20
 """Of a host, beside what the fork server has."""
 SEARCHING: Final = 4
-"""To find a shortest answer may take so many times as long as to compile."""
+"""The search for a shortest output may take this many times the time of compiling."""
 BANK_S: Final = 4.0
 TOKEN_S: Final = 0.1
-"""An answer begins with BANK_S of processor time, and every token adds TOKEN_S, up to BANK_S again."""
+"""A completion starts with BANK_S of processor time, and every token adds TOKEN_S, up to BANK_S."""
 COMPILE_NICENESS: Final = 5
 SLOW_STEP_S: Final = 0.02
 SLOW_NICENESS: Final = 19
-"""The engine goes before hosts that compile, and before those that once took more processor time than SLOW_STEP_S for a
-token or a mask. Other masks are made at the engine's own priority: it waits for them."""
+"""Hosts that compile, and hosts that once took more processor time than SLOW_STEP_S for a token or a mask, have a lower
+priority than the engine. Others have its priority: the engine waits for their masks."""
 FORK: Final = b"F"
 STATUS: Final = b"S"
 NUMBER: Final = 8
@@ -56,7 +56,7 @@ class _HostedAnswer:
 
 
 class Host:
-    """One form and its answers, over a socket. Tokens are taken as they come, before masks are made."""
+    """One grammar and its completions, over a socket. Tokens are taken on arrival, before masks are made."""
 
     def __init__(self, pipe: Pipe, vocabulary: TokenVocabulary) -> None:
         self._pipe = pipe
@@ -67,7 +67,7 @@ class Host:
         self._wanted: dict[int, None] = {}
 
     def run(self) -> None:
-        """Until the other side is closed."""
+        """Serves messages until the other side is closed."""
         with suppress(EOFError, OSError):
             while True:
                 message = self._pipe.receive(block=not self._wanted)
@@ -79,7 +79,7 @@ class Host:
     def _handle(self, message: wire.ToHost) -> None:
         match message:
             case wire.Compile():
-                compiling = Thread(target=self._compile, args=[message])  # a priority once lowered stays so
+                compiling = Thread(target=self._compile, args=[message])  # a lowered priority cannot be raised again
                 compiling.start()
                 compiling.join()
             case wire.Start(number, max_tokens) if self._grammar is not None:
@@ -102,7 +102,7 @@ class Host:
                 self._wanted.pop(number, None)
 
     def _compile(self, message: wire.Compile) -> None:
-        """Runs on a thread of its own, whose priority it lowers."""
+        """Runs on a separate thread, whose priority it lowers."""
         os.setpriority(os.PRIO_PROCESS, 0, COMPILE_NICENESS)
         try:
             with ended_after(message.compile_s):

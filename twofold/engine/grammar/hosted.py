@@ -1,6 +1,7 @@
-"""The engine's side of grammars: forms and answers that are kept in other processes (``host``).
+"""The engine's side of grammars, which run in other processes (``host``).
 
-A host that exceeds its limits is ended. Its answers end with an error, and the next answer of its form gets a new host.
+A host that exceeds its limits is ended. Its completions end with an error, and the next one of its grammar gets a new
+host.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from twofold.host.env import quiet_child
 START_S: Final = 60.0
 PATIENCE_S: Final = 0.01
 PATIENCE_GAIN: Final = 1.1
-"""How long a step of the engine waits for a message of the host: half as long after each mask that took more processor
-time than PATIENCE_S, longer by PATIENCE_GAIN after each other mask. Elapsed time does not count: a busy machine delays
-cheap masks too, and computing a row again costs more than waiting for them."""
+"""How long a step waits for a message of the host. It is halved after each mask that took more processor time than
+PATIENCE_S, and multiplied by PATIENCE_GAIN after each other mask. Elapsed time does not count: a busy machine delays
+cheap masks, too, and computing a row again costs more than waiting for them."""
 
 
 class ForkServer:
-    """The process that has the vocabulary, started with the first question. Thread-safe."""
+    """The process that has the vocabulary and forks hosts; started when it is first needed. Thread-safe."""
 
     def __init__(self, describe: Callable[[], wire.Describe]) -> None:
         self._describe = describe
@@ -49,14 +50,14 @@ class ForkServer:
             return ours, self._ask(FORK, 0, [theirs.fileno()])
 
     def status(self, process: int) -> int:
-        """How a host that ended did so, as ``os.waitpid`` tells it; 0 where that is not known any more."""
+        """The exit status of a host, as from ``os.waitpid``; 0 if it is no longer known."""
         try:
             return self._ask(STATUS, process, [])
         except ResourceError:
             return 0
 
     def close(self) -> None:
-        """Ends the process; hosts end by themselves."""
+        """Ends the process. Hosts end by themselves."""
         with self._lock:
             self._end()
 
@@ -110,7 +111,7 @@ def _read(control: socket.socket) -> bytes:
 
 
 class Inbox:
-    """What a host said of one answer. So many ``Advanced`` are ``awaited``."""
+    """The state of one completion by the host's messages. ``awaited`` counts the ``Advanced`` still to come."""
 
     def __init__(self) -> None:
         self.finished = False
@@ -121,8 +122,8 @@ class Inbox:
 
 
 class GrammarHost:
-    """A process that compiles one form and keeps its answers. Thread-safe: the thread
-    that waits reads the messages for all answers."""
+    """A process that compiles one grammar and makes masks for its completions. Thread-safe: a waiting thread reads the
+    messages of all completions."""
 
     def __init__(self, server: ForkServer, form: str, wanted: wire.Compile) -> None:
         connection, self._process = server.fork()
@@ -141,11 +142,11 @@ class GrammarHost:
 
     @property
     def idle(self) -> bool:
-        """Whether it is compiled, and keeps no answer."""
+        """Whether it is compiled and has no completion."""
         return not self._inboxes and self.enough_tokens is not None
 
     def start(self, max_tokens: int) -> tuple[int, Inbox]:
-        """A new answer: its number, and where to look for what is said of it."""
+        """A new completion: its number and its inbox."""
         with self._lock:
             number, inbox = next(self._numbers), Inbox()
             inbox.error = self.error
@@ -154,7 +155,7 @@ class GrammarHost:
             return number, inbox
 
     def fork(self, number: int) -> tuple[int, Inbox]:
-        """Another answer with the tokens of this one, as ``start``."""
+        """A copy of a completion, as ``start``."""
         with self._lock:
             other, inbox = next(self._numbers), Inbox()
             inbox.error = self.error
@@ -163,20 +164,20 @@ class GrammarHost:
             return other, inbox
 
     def drop(self, number: int) -> None:
-        """Forgets an answer."""
+        """Removes a completion."""
         with self._lock:
             self._inboxes.pop(number, None)
             self.send(wire.Drop(number))
 
     def send(self, message: wire.ToHost) -> None:
-        """Sends a message; where the host has ended nothing happens, and the next ``read`` notices."""
+        """Sends a message. If the host has ended nothing happens, and the next ``read`` notices it."""
         with self._lock, suppress(OSError):
             if self.error is None:
                 self._pipe.send(message)
 
     def read(self, seconds: float | None) -> bool:
-        """Takes one message, or the end of the host; whether there was one within ``seconds``."""
-        if seconds != 0.0:  # without the lock, so that others can ask meanwhile
+        """Reads one message, or the end of the host; whether there was one within ``seconds``."""
+        if seconds != 0.0:  # without the lock, so that other threads can use the host
             with suppress(OSError):
                 self._pipe.wait(seconds)
         with self._lock:
@@ -192,21 +193,21 @@ class GrammarHost:
             return message is not None
 
     def look(self, arrived: Callable[[], bool]) -> bool:
-        """Reads what is there; whether that, or an end of the host, is what is looked for."""
+        """Reads all available messages; whether ``arrived`` holds now, or the host has ended."""
         while not arrived() and self.error is None:
             if not self.read(0.0):
                 return False
         return True
 
     def wait_for(self, arrived: Callable[[], bool]) -> bool:
-        """As ``look``, but waits for at most PATIENCE_S, less where masks of this form are slow."""
+        """As ``look``, but waits for at most PATIENCE_S, or less if masks of this grammar are slow."""
         while not self.look(arrived):
             if not self.read(self._patience):
                 return False
         return True
 
     def read_until(self, arrived: Callable[[], bool]) -> None:
-        """Waits until it is there, or the host has ended."""
+        """Waits until ``arrived`` holds, or the host has ended."""
         while not self.look(arrived):
             self.read(None)
 
@@ -247,7 +248,7 @@ class GrammarHost:
             inbox.error = inbox.error or error
 
     def _fault(self) -> ParameterError:
-        """Why the process ended by itself."""
+        """The error for a process that ended by itself."""
         if self.enough_tokens is not None:  # on the engine's thread, which waits for no fork server
             what = "takes too much processor time or memory"
             return too_much(self._form, f"is too complex: finding which tokens may follow {what}")
@@ -260,15 +261,15 @@ class GrammarHost:
 
 
 class _Hosts(Protocol):
-    """Keeps the hosts of a model's forms."""
+    """The hosts of a model's grammars."""
 
     def begin(self, grammar: HostedGrammar, max_tokens: int) -> tuple[GrammarHost, int, Inbox]: ...
 
 
 class HostedGrammar:
-    """A form that answers may have, ready for any number of them. Safe to share among threads.
+    """A compiled grammar in another process, for any number of completions. Thread-safe.
 
-    ``enough_tokens`` is how many tokens are known to be enough for an answer.
+    ``enough_tokens``: a valid output of this many tokens is known.
     """
 
     def __init__(self, hosts: _Hosts, key: bytes, params: StructuredOutputsParams, form: str) -> None:
@@ -279,23 +280,23 @@ class HostedGrammar:
         self.enough_tokens = 0
 
     def begin(self, max_tokens: int) -> tuple[GrammarHost, int, Inbox]:
-        """A new answer, in the process that holds the form; started again where it was let go meanwhile."""
+        """A new completion, in the process of the grammar, which is started again if it was closed."""
         return self._hosts.begin(self, max_tokens)
 
     def start(self, max_tokens: int) -> HostedConstraint:
-        """The constraint of one answer of at most ``max_tokens`` tokens, valid wherever it ends.
+        """The constraint of one completion of at most ``max_tokens`` tokens, which is valid whenever it ends.
 
-        Raises ParameterError if the form needs more tokens than that.
+        Raises ParameterError if the grammar needs more tokens than that.
         """
         check_room(self.enough_tokens, max_tokens)
         return HostedConstraint(self, max_tokens)
 
 
 class HostedConstraint:
-    """A ``TokenConstraint`` whose masks are made in another process while this one goes on; not thread-safe.
+    """A ``TokenConstraint`` whose masks are made in another process in parallel. Not thread-safe.
 
-    ``mask`` waits for the next one, and raises ParameterError where the form turned out to cost more than it may.
-    Nothing is asked of the other process before any of them is wanted.
+    ``mask`` waits for the next mask, and raises ParameterError if the grammar exceeds a limit. The process is not used
+    before the first mask or token.
     """
 
     def __init__(self, grammar: HostedGrammar, max_tokens: int) -> None:
@@ -307,7 +308,7 @@ class HostedConstraint:
         self._prepared = False
 
     def prepare(self) -> None:
-        """``TokenConstraint.prepare``: the host is asked for the next mask, once."""
+        """``TokenConstraint.prepare``: requests the next mask, once."""
         if not self._prepared:
             self._prepared = True
             self._begin()
@@ -324,7 +325,7 @@ class HostedConstraint:
             self._keep(host, self._number, self._inbox)
 
     def _keep(self, host: GrammarHost, number: int, inbox: Inbox) -> None:
-        """The answer that this is, in its host."""
+        """Joins the constraint and its completion in the host."""
         self._host, self._number, self._inbox = host, number, inbox
         weakref.finalize(self, host.drop, number).atexit = False
 
@@ -355,9 +356,9 @@ class HostedConstraint:
         return self._inbox.mask
 
     def advance(self, token: int) -> None:
-        """``TokenConstraint.advance``. The host makes no mask before ``prepare``: the answer to the next ``advance``
-        of the same form would wait for it."""
-        assert not self._inbox.finished, "nothing can follow a finished answer"
+        """``TokenConstraint.advance``. The host makes no mask before ``prepare``: it would delay the reply to the next
+        ``advance`` of the same grammar."""
+        assert not self._inbox.finished, "no token can follow a finished output"
         self._begin()
         self._tell(wire.Advance(self._number, token))
 
@@ -377,20 +378,20 @@ class HostedConstraint:
             self._tell(wire.Rollback(self._number, tokens))
 
     def _settle(self) -> None:
-        """Waits for the mask that was asked for: later it would be taken for that of another state."""
+        """Waits for a requested mask, which would be mistaken for the mask of a later state."""
         self._begin()
         if self._prepared:
             self._known_after(GrammarHost.read_until)
 
     def _tell(self, message: wire.Advance | wire.Rollback) -> None:
-        """Sends what changes the state: the mask is not that of the answer any more."""
+        """Sends a change of state, which makes the mask invalid."""
         self._inbox.mask, self._prepared = None, False
         if self._host is not None:
             self._inbox.awaited += 1
             self._host.send(message)
 
     def _known_after(self, read: Callable[[GrammarHost, Callable[[], bool]], object]) -> bool:
-        """Whether the mask or an error is there after the host's messages were read."""
+        """Whether the mask or an error has arrived, after reading the host's messages by ``read``."""
         self.prepare()
         if not self._answered() and self._host is not None:
             read(self._host, self._answered)

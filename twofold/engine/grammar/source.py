@@ -134,27 +134,27 @@ def _unanchored(regex: str) -> str:
     return body[:-1] if body.endswith("$") and escapes % 2 == 0 else body
 
 
-class FormConstraint(TokenConstraint, Protocol):
-    """The constraint of an answer that has a form: there is always a mask."""
+class OutputConstraint(TokenConstraint, Protocol):
+    """The constraint of a structured output: there is always a mask."""
 
     def mask(self) -> memoryview:
         """``TokenConstraint.mask``."""
         ...
 
-    def fork(self) -> FormConstraint:
+    def fork(self) -> OutputConstraint:
         """``TokenConstraint.fork``."""
         ...
 
 
-class AnswerForm(Protocol):
-    """A form, compiled. ``enough_tokens`` is how many tokens are known to be enough for an answer."""
+class OutputGrammar(Protocol):
+    """A compiled grammar. ``enough_tokens``: a valid output of this many tokens is known."""
 
     @property
     def enough_tokens(self) -> int: ...
 
-    def start(self, max_tokens: int) -> FormConstraint:
-        """The constraint of one answer of at most ``max_tokens`` tokens, valid wherever it ends.
+    def start(self, max_tokens: int) -> OutputConstraint:
+        """The constraint of one completion of at most ``max_tokens`` tokens, which is valid whenever it ends.
 
-        Raises ParameterError if the form needs more tokens than that.
+        Raises ParameterError if the grammar needs more tokens than that.
         """
         ...

@@ -1,13 +1,13 @@
-"""The section in which a model thinks, kept within a budget, and the form of the answer that follows it.
+"""The reasoning section of a completion, within a budget, and the grammar of what follows it.
 
-    OPENING   the first tokens may spell the start mark; where a form is asked for, they keep to it or to the mark
-    INSIDE    tokens are counted; nothing is ruled out, but an end of sequence where a form still has to follow
-    CLOSING   the budget is spent: the tokens of the end mark are all that can be drawn, one by one
-    AFTER     the form, if one was asked for, rules what follows
+    OPENING   the first tokens may spell the start mark; with a grammar, only the mark or the grammar is allowed
+    INSIDE    tokens are counted; all are allowed, except an end of sequence if a grammar has to follow
+    CLOSING   the budget is spent: only the tokens of the end mark are allowed, one by one
+    AFTER     the grammar, if there is one, decides
 
 Laws
     A state is a function of the tokens so far. Marks are found by their bytes, however they are cut into tokens.
-    Where a form follows, the section is closed while there is still room for the end mark and the shortest answer.
+    If a grammar follows, the section is closed while there is room for the end mark and the shortest output.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 from twofold.core.errors import ParameterError
 from twofold.core.params import ThinkingParams
 from twofold.core.step import ROLLBACK, TokenConstraint
-from twofold.engine.grammar.source import AnswerForm, FormConstraint
+from twofold.engine.grammar.source import OutputConstraint, OutputGrammar
 
 WORD_BITS: Final = 32
 
@@ -33,26 +33,27 @@ class _Stage(Enum):
     AFTER = 3
 
 
-_Before: TypeAlias = tuple[_Stage, int, bytes, int, int, bool, FormConstraint | None, int]
-"""A state before a token was taken: stage, room, what was read, tokens of a mark and between marks, whether it was cut,
-the form's constraint, and how many tokens forms have taken."""
+_Before: TypeAlias = tuple[_Stage, int, bytes, int, int, bool, OutputConstraint | None, int]
+"""A state before a token was taken: stage, room, bytes read, tokens of a mark and between marks, whether it was cut,
+the grammar's constraint, and how many tokens grammars have taken."""
 
 
 class ThinkingConstraint:
-    """A ``TokenConstraint`` for an answer of at most ``max_tokens`` tokens that may think first.
+    """A ``TokenConstraint`` for a completion of at most ``max_tokens`` tokens that may begin with reasoning.
 
-    grammar     the form of what follows the section; None for any text
+    grammar     the grammar of what follows the section; None for any text
     spell       the bytes of a token
-    end_ids     tokens that would end the answer, ruled out inside the section where a form follows
-    vocab_size  how many logits a row has
+    end_ids     tokens that end the completion, not allowed inside the section if a grammar follows
+    vocab_size  logits of a row
 
-    Raises ParameterError if the form, after the section that the prompt opened, needs more than ``max_tokens``.
+    Raises ParameterError if the prompt has opened the section, and its end and the grammar need more than
+    ``max_tokens``.
     """
 
     def __init__(
         self,
         thinking: ThinkingParams,
-        grammar: AnswerForm | None,
+        grammar: OutputGrammar | None,
         *,
         max_tokens: int,
         spell: Callable[[int], bytes],
@@ -67,7 +68,7 @@ class ThinkingConstraint:
         self._room = max_tokens
         self._words = -(-vocab_size // WORD_BITS)
         self._unended = self._mask_without(end_ids) if grammar else None
-        self._inner: FormConstraint | None = None
+        self._inner: OutputConstraint | None = None
         self._read = b""
         self._told = 0
         self._between = 0
@@ -175,7 +176,7 @@ class ThinkingConstraint:
             )
         self._enter()
 
-    def _form(self) -> FormConstraint | None:
+    def _form(self) -> OutputConstraint | None:
         return None if self._grammar is None else self._grammar.start(self._room)
 
     def _open(self, token: int, *, marked: bool) -> None:
@@ -268,7 +269,7 @@ def _allows(mask: memoryview, token: int) -> bool:
 
 def answer_constraint(
     thinking: ThinkingParams | None,
-    grammar: AnswerForm | None,
+    grammar: OutputGrammar | None,
     *,
     max_tokens: int,
     spell: Callable[[int], bytes],

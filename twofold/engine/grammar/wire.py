@@ -139,7 +139,7 @@ class Pipe:
         self._read = bytearray()
 
     def send(self, message: ToHost | FromHost) -> None:
-        """Raises OSError where nobody is there to read it."""
+        """Raises OSError if the other side has ended."""
         data = _encode(message)
         self._socket.sendall(len(data).to_bytes(LENGTH, "little") + data)
 
@@ -169,12 +169,12 @@ class Pipe:
             raise ConnectionResetError("the pipe is closed") from error
 
     def close(self) -> None:
-        """Lets the other side see the end."""
+        """Closes the socket, which the other side sees as the end."""
         self._socket.close()
 
 
 def described(tokenizer: Tokenizer, end_ids: tuple[int, ...], size: int) -> Describe:
-    """A vocabulary as it travels."""
+    """A vocabulary as a message."""
     return Describe(
         tuple(tokenizer.token_bytes(token) for token in range(min(size, tokenizer.vocab_size))),
         tokenizer.special_ids,

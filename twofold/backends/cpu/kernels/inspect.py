@@ -24,7 +24,7 @@ from twofold.backends.cpu.kernels.jit import CodegenTarget, Compiler, host_featu
 from twofold.backends.cpu.kernels.layout import PACKINGS
 from twofold.backends.cpu.kernels.linear import LinearKernel
 from twofold.backends.cpu.kernels.pack import pack_kernel
-from twofold.core.errors import ParameterError, TwofoldError, closest_match
+from twofold.core.errors import ParameterError, TwofoldError, did_you_mean
 
 LABEL: Final = re.compile(r"^(\.?L\w+):")
 INSTRUCTION: Final = re.compile(r"^\t([a-z][a-z0-9.]*)(?:\t|$)")
@@ -150,9 +150,7 @@ def _known(name: str, param: str, known: Mapping[str, object] | tuple[str, ...])
     if name in known:
         return name
     names = [*known, *PLAIN_KERNELS] if param == "kernel" else [*known]
-    close = closest_match(name, names)
-    hint = f"Did you mean {close}?" if close else f"Known: {', '.join(names)}."
-    raise ParameterError(f"There is no {param} named {name!r}.", param=param, hint=hint)
+    raise ParameterError(f"There is no {param} named {name!r}.", param=param, hint=did_you_mean(name, names))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from twofold.backends.cpu.kernels.ir import F16, F32, I8, I16, I32, VOID, Kernel, Type, Value
-from twofold.core.errors import ParameterError, closest_match
+from twofold.core.errors import ParameterError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +192,7 @@ def choose(features: frozenset[str], forced: str | None = None) -> Isa:
     isa = next((isa for isa in TABLES if isa.name == forced), None)
     if isa is None:
         names = [isa.name for isa in TABLES]
-        close = closest_match(forced, names)
-        hint = f"Did you mean {close}?" if close else f"Known: {', '.join(names)}."
+        hint = did_you_mean(forced, names)
         raise ParameterError(f"There is no instruction set named {forced!r}.", param="isa", hint=hint)
     missing = sorted(isa.needs - features)
     if missing:

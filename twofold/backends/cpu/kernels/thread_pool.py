@@ -1,26 +1,26 @@
 """A persistent thread pool that runs programs of kernels: one call from Python a step.
 
 A **program** is a list of operations; each names a kernel, its arguments, and where its number of units comes from.
-Every worker of the pool walks the same list. Of each operation a worker runs a first share that is always its own, then
-claims more from a shared counter until none are left; where the next operation needs all of it, the members meet at a
-barrier, where they spin and then sleep. Claims decide only who computes, never what.
+Every worker of the pool walks the same list. Of each operation a worker runs a fixed first share, then claims more from
+a shared counter until none is left; if the next operation needs all of it, the workers meet at a barrier, where they
+spin and then sleep. Claims decide only which worker computes, never what.
 
     op  →  run own share, claim, run …  →  (barrier)  →  next op
 
-Members other than the caller are Python threads inside machine code that holds no interpreter lock. Between steps they
+Workers other than the caller are Python threads inside machine code that holds no interpreter lock. Between steps they
 spin for a moment on the generation counter, then park on a Python event.
 
-**Joining late.** The caller is the last member, and may come after the others have begun: meanwhile it has something to
-do in Python. Why nothing goes wrong:
+**Joining late.** The caller is the last worker, and may join after the others have begun, because it has work to do in
+Python first. Why this is correct:
 
-- ``PRESENT`` is how many members take part: 0 … PRESENT − 1. While a program runs, only the last to arrive at a barrier
-  changes it, while all others wait there, so between two barriers all of them share, and count themselves, alike.
-- The caller asks by ``JOINING`` and waits for ``RESUME``, the operation it begins with. The last to arrive at a barrier
-  answers once: at the first barrier where it sees the question, or at the last barrier, asked or not. No answer can
-  be missed, and a program that ends first is simply found finished.
-- The answer is given after the barrier has opened: a newcomer that already ran to the next barrier must not take the
-  generation before for the one it waits in. The next barrier cannot open before the newcomer is there.
-- Only the caller clears the counters, once it is past the last barrier; after that barrier nobody claims, and only
+- ``PRESENT`` is the number of participating workers: 0 … PRESENT − 1. While a program runs, only the last worker to
+  arrive at a barrier changes it, while all others wait there, so between two barriers all workers see the same number.
+- The caller sets ``JOINING`` and waits for ``RESUME``, the operation that it begins with. The last worker to arrive at
+  a barrier sets it once: at the first barrier where it sees ``JOINING``, or at the last barrier in any case. So the
+  caller never waits in vain; if the program has ended, it finds it finished.
+- ``RESUME`` is set after the barrier has opened: a caller that already ran to the next barrier must not mistake the
+  generation before for the one that it waits in. The next barrier cannot open before the caller arrives.
+- Only the caller clears the counters, once it is past the last barrier; after that barrier no worker claims, and only
   the caller starts another program.
 """
 
@@ -107,9 +107,9 @@ def _system_call(k: Kernel, gate: Value, operation: int, number: Value, timeout:
 
 LINE: Final = 64
 SPIN_LIMIT: Final = 20_000
-"""Pauses a member spins between steps before it parks: about a millisecond."""
+"""Pauses that a worker spins between steps before it parks: about a millisecond."""
 NOT_YET: Final = 0
-"""``RESUME`` while the caller has no answer: nobody who is absent at the first operation can begin with it."""
+"""``RESUME`` before it is set: a worker that was absent at operation 0 cannot begin with it."""
 
 OP_FIELDS: Final = ("kernel", "args", "source", "multiplier", "quantum", "parts", "barrier")
 OP_BYTES: Final = 8 * len(OP_FIELDS)
@@ -142,8 +142,8 @@ class Control(IntEnum):
 class KernelCall:
     """One kernel call of a program.
 
-    Units are ``step[source] · multiplier``; members claim at least ``quantum`` of them, and about 1/``parts`` of a
-    member's share, the first of them fixed. ``barrier``: whether the next operation must wait for all of it.
+    Units are ``step[source] · multiplier``; workers claim at least ``quantum`` of them, and about 1/``parts`` of a
+    worker's share; the first claim is fixed. ``barrier``: whether the next operation must wait for all of it.
     """
 
     kernel: int
@@ -177,7 +177,7 @@ class Program:
 
 
 def run_kernel(isa: Isa) -> Kernel:
-    """Walks the pool's program from operation ``first`` on, as member ``worker``."""
+    """Walks the pool's program from operation ``first`` on, as worker number ``worker``."""
     k = Kernel("run_program", [("control", PTR), ("worker", I64), ("first", I64)])
     control, worker, first = k.args
     ops, step, counters, scratch = (
@@ -211,7 +211,7 @@ def _pointer(op: Value, name: str) -> Value:
 def _claim_and_run(
     k: Kernel, op: Value, step: Value, counter: Value, worker: Value, present: Value, scratch: Value
 ) -> None:
-    """Runs the member's first claim, which is fixed, then what it can get of the rest."""
+    """Runs the worker's first claim, which is fixed, then what it can claim of the rest."""
     kernel, args = _pointer(op, "kernel"), _pointer(op, "args")
     units = k.load(I64, step + _field(op, "source") * 8) * _field(op, "multiplier")
     share, quantum = units // (present * _field(op, "parts")), _field(op, "quantum")
@@ -246,7 +246,7 @@ def _barrier(k: Kernel, isa: Isa, control: Value, following: Value, present: Val
 
 
 def start_kernel() -> Kernel:
-    """Opens the next generation, and runs the caller's share unless somebody must be woken first."""
+    """Opens the next generation, and runs the caller's share unless a worker must be woken first."""
     k = Kernel("start", [("control", PTR), ("run", PTR)])
     control, run = k.args
     awake = _open(k, control)
@@ -281,7 +281,7 @@ def _open(k: Kernel, control: Value) -> Value:
 
 
 def await_members_kernel() -> Kernel:
-    """Waits until no member is parked: they need the interpreter for a moment, so it must be let go.
+    """Waits until no worker is parked: they need the interpreter for a moment, so its lock must be released.
 
     Where the program is done before this is seen, they may be parked again.
     """
