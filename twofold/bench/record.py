@@ -119,14 +119,14 @@ class RequestSample:
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the client itself did, to tell whether it was the bottleneck."""
+    """Resources and lag of the client, to recognise it as a bottleneck."""
 
     wall_s: float
     cpu_s: Annotated[float, Meta(description="processor seconds of the client's process in wall_s")]
-    lag_p50_s: Annotated[float, Meta(description="how long bytes lay in the kernel before the client read them")]
+    lag_p50_s: Annotated[float, Meta(description="time from the arrival of bytes in the kernel to their read")]
     lag_p99_s: float
-    stamps: Annotated[Literal["kernel", "client"], Meta(description="whose moments of arrival these are")]
-    events: Annotated[Count, Meta(description="events of all kinds that were read")]
+    stamps: Annotated[Literal["kernel", "client"], Meta(description="source of arrival times")]
+    events: Annotated[Count, Meta(description="events of all kinds")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class Session:
         self.facts = facts
 
     def run(self, make: MakeLoad, watcher: Watcher | None = None, *, seed: int | None = None) -> RunRecord:
-        """Sends a load with prompts of its own. The first Ctrl-C ends it early.
+        """Sends a load with new prompts. The first Ctrl-C ends it early.
 
         ``seed`` is added to the seed of the load; without it, all runs have equal arrivals and lengths.
         """

@@ -71,7 +71,7 @@ def test_chunks_that_do_not_tell_their_tokens_share_what_usage_has_left() -> Non
     silent = sample(0.0, [1.0, 2.0], tokens=[UNKNOWN] * 2)
     chunks = Chunks.of([known, silent])
     assert chunks.tokens.tolist() == [2.0, 2.5, 2.5, 1.0, 1.0]
-    assert chunks.told.tolist() == [True, False, False, False, False]
+    assert chunks.known.tolist() == [True, False, False, False, False]
     assert InterTokenLatency.of([known, silent], chunks).assumed_share == 0.8
 
 

@@ -102,7 +102,7 @@ def _system_apart(messages: tuple[PromptMessage, ...]) -> dict[str, Any]:
 
 
 class EndpointKind(NamedTuple):
-    """How requests of an endpoint are sent and read. Only Anthropic's has headers of its own."""
+    """How requests of an endpoint are sent and read. Only Anthropic's has its own headers."""
 
     path: str
     prompt: Callable[[tuple[PromptMessage, ...]], dict[str, Any]]

@@ -1,4 +1,4 @@
-"""What a load is: requests, and what the end of one calls for. All times are seconds after the start of the run."""
+"""Loads and their requests. All times are seconds after the start of the run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Ask:
     input_tokens   of the whole prompt, as the server counts them; in a later turn, of the new message
     output_tokens  of the completion
     shared         prefix of the prompt that other prompts share, in order; at most ``input_tokens`` in all
-    messages       texts of a trace, sent unchanged; ``input_tokens`` is then what the trace says
+    messages       texts of a trace, sent unchanged; ``input_tokens`` is then that of the trace
     history        messages of the turns before
     session, turn  of a conversation; turns count from 0
     fields         additional fields of the request body

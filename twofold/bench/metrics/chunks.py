@@ -30,13 +30,13 @@ class Chunks:
     owner    index of the sample
     moments  arrival time
     tokens   number of tokens; not whole if it is an equal part
-    told     whether the number is known, from the chunk or from a usage of one token per chunk
+    known    whether the number is known, from the chunk or from a usage of one token per chunk
     """
 
     owner: _Rows
     moments: Floats
     tokens: Floats
-    told: _Mask
+    known: _Mask
 
     @classmethod
     def of(cls, samples: Sequence[RequestSample]) -> Chunks:
@@ -44,10 +44,10 @@ class Chunks:
         owner = np.repeat(np.arange(len(samples), dtype=np.int64), lengths)
         answers, nothing = [sample.answer for sample in samples if _has(sample)], np.empty(0)
         moments = np.concatenate([nothing, *(np.frombuffer(answer.moments, np.float64) for answer in answers)])
-        said = np.concatenate([nothing, *(np.frombuffer(answer.tokens, np.int32) for answer in answers)])
-        told = said != UNKNOWN
-        parts, even = _parts(samples, owner, said, told)
-        return cls(owner, moments, np.where(told, said, parts[owner]), told | even[owner])
+        counts = np.concatenate([nothing, *(np.frombuffer(answer.tokens, np.int32) for answer in answers)])
+        known = counts != UNKNOWN
+        parts, even = _parts(samples, owner, counts, known)
+        return cls(owner, moments, np.where(known, counts, parts[owner]), known | even[owner])
 
     def gaps(self, among: _Mask | None = None) -> tuple[Floats, Floats]:
         """Seconds from each chunk to the next of its response, and tokens of the later one; of chunks ``among``."""
@@ -98,7 +98,7 @@ class InterTokenLatency:
             token_s=MeasureDistribution.weighted(token_gaps / tokens, tokens),
             chunk_tokens=MeasureDistribution.of(chunks.tokens),
             several_share=float((chunks.tokens > 1).sum()) / count if count else None,
-            assumed_share=float((~chunks.told).sum()) / count if count else None,
+            assumed_share=float((~chunks.known).sum()) / count if count else None,
             merged=sum(sample.merged for sample in samples),
             empty=sum(sample.answer.empty for sample in samples),
             pings=sum(sample.answer.pings for sample in samples),
@@ -109,12 +109,12 @@ def _has(sample: RequestSample) -> bool:
     return len(sample.answer.moments) > 0
 
 
-def _parts(samples: Sequence[RequestSample], owner: _Rows, said: Floats, told: _Mask) -> tuple[Floats, _Mask]:
+def _parts(samples: Sequence[RequestSample], owner: _Rows, counts: Floats, known: _Mask) -> tuple[Floats, _Mask]:
     """[samples] each: tokens of a chunk with an unknown number, and whether the usage has exactly one for each."""
     n = len(samples)
     usages = (sample.answer.completion_tokens for sample in samples)
     usage = np.fromiter((np.nan if tokens is None else tokens for tokens in usages), np.float64, n)
-    known = np.bincount(owner[told], weights=said[told], minlength=n)
-    silent = np.bincount(owner[~told], minlength=n)
-    left = np.maximum(usage - known, 0.0)
+    reported = np.bincount(owner[known], weights=counts[known], minlength=n)
+    silent = np.bincount(owner[~known], minlength=n)
+    left = np.maximum(usage - reported, 0.0)
     return np.where(np.isnan(usage), 1.0, left / np.maximum(silent, 1)), left == silent

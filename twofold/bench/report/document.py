@@ -49,53 +49,53 @@ class Microseconds(Integers):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One request: what was asked, its moments, what came."""
+    """One request: its parameters, times, tokens and outcome."""
 
-    index: Annotated[Count, Meta(description="counts the requests of a run, as they became due")]
-    session: Annotated[int | None, Meta(description="the conversation it belongs to")] = None
-    turn: Annotated[Count, Meta(description="of its conversation, from 0")] = 0
+    index: Annotated[Count, Meta(description="number of the request in its run")]
+    session: Annotated[int | None, Meta(description="number of its conversation")] = None
+    turn: Annotated[Count, Meta(description="turn of its conversation, from 0")] = 0
     outcome: Annotated[Outcome, Meta(description="ok; refused, failed, broken and late count as infinitely slow")]
-    measured: Annotated[bool, Meta(description="whether the summary counts it: neither warm-up nor cool-down")]
-    status: Annotated[int | None, Meta(description="of the HTTP response")]
-    error: Annotated[str | None, Meta(description="one sentence where the outcome is not ok")]
-    request_id: Annotated[str | None, Meta(description="as the server calls it")]
+    measured: Annotated[bool, Meta(description="whether the summary includes it: not in warm-up or cool-down")]
+    status: Annotated[int | None, Meta(description="status of the HTTP response")]
+    error: Annotated[str | None, Meta(description="one sentence if the outcome is not ok")]
+    request_id: Annotated[str | None, Meta(description="the server's id of the request")]
 
-    due_s: Annotated[float, Meta(description="when the load says that it leaves")]
-    started_s: Annotated[float | None, Meta(description="when the client turned to it")]
-    connect_s: Annotated[float | None, Meta(description="what a new connection took; null where one was open")]
+    due_s: Annotated[float, Meta(description="when the load schedules it")]
+    started_s: Annotated[float | None, Meta(description="when the client opened or took a connection for it")]
+    connect_s: Annotated[float | None, Meta(description="time to open a connection; null if an open one was used")]
     sent_s: Annotated[float | None, Meta(description="when its last byte was handed to the kernel")]
-    first_s: Annotated[float | None, Meta(description="when its first output came")]
-    last_s: Annotated[float | None, Meta(description="when its last output came")]
-    ended_s: Annotated[float | None, Meta(description="when the last byte of the response came")]
-    lag_s: Annotated[float, Meta(description="longest that bytes of it lay in the kernel before the client read them")]
+    first_s: Annotated[float | None, Meta(description="when its first output arrived")]
+    last_s: Annotated[float | None, Meta(description="when its last output arrived")]
+    ended_s: Annotated[float | None, Meta(description="when the last byte of the response arrived")]
+    lag_s: Annotated[float, Meta(description="longest time from the arrival of bytes in the kernel to their read")]
 
     ttft_s: Annotated[float | None, Meta(description="first_s - due_s")]
     ttft_sent_s: Annotated[float | None, Meta(description="first_s - started_s")]
     tpot_s: Annotated[float | None, Meta(description="(last_s - first_s) / (output_tokens - 1)")]
     e2e_s: Annotated[float | None, Meta(description="last_s - due_s")]
-    queue_s: Annotated[float | None, Meta(description="how much of ttft_sent_s it is thought to have waited")]
+    queue_s: Annotated[float | None, Meta(description="estimated wait before prefill, part of ttft_sent_s")]
 
-    asked_input_tokens: Annotated[Count, Meta(description="as the load says; in a later turn, of what is new in it")]
+    asked_input_tokens: Annotated[Count, Meta(description="requested by the load; in a later turn, of the new message")]
     asked_output_tokens: Count
-    shared_tokens: Annotated[Count, Meta(description="how many of them other prompts begin with, too")]
-    prompt_tokens: Annotated[int | None, Meta(description="as the server counts them")]
-    cached_tokens: Annotated[int | None, Meta(description="those of the prompt that it had cached")]
-    output_tokens: Annotated[int | None, Meta(description="as the server counts them")]
+    shared_tokens: Annotated[Count, Meta(description="those in a prefix shared with other prompts")]
+    prompt_tokens: Annotated[int | None, Meta(description="counted by the server")]
+    cached_tokens: Annotated[int | None, Meta(description="those that the server had cached")]
+    output_tokens: Annotated[int | None, Meta(description="counted by the server")]
     reasoning_tokens: int | None
-    finish: Annotated[str | None, Meta(description="the server's reason for the end")]
+    finish: Annotated[str | None, Meta(description="finish reason of the server")]
 
-    streamed: Annotated[bool, Meta(description="false: the whole answer came as one chunk")]
-    chunks: Annotated[Count, Meta(description="events that hold output")]
-    empty: Annotated[Count, Meta(description="events that hold none")]
+    streamed: Annotated[bool, Meta(description="false: the whole completion is one chunk")]
+    chunks: Annotated[Count, Meta(description="events with output")]
+    empty: Annotated[Count, Meta(description="events that could have had output and did not")]
     pings: Count
-    merged: Annotated[Count, Meta(description="chunks that were read together with the one after them")]
+    merged: Annotated[Count, Meta(description="chunks read together with the next one")]
     gaps_us: Annotated[
         Microseconds | None,
-        Meta(description="microseconds between chunks: one less than there are; null if not recorded"),
+        Meta(description="microseconds between chunks, one fewer than chunks; null if not recorded"),
     ] = None
     chunk_tokens: Annotated[
         int | list[int] | None,
-        Meta(description="tokens of each chunk; one number if all hold as many; or null"),
+        Meta(description="tokens of each chunk; one number if all are equal; null if unknown"),
     ] = None
 
     def unbounded(self, value: float | None, *, interrupted: bool) -> float | None:
@@ -110,14 +110,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One load that was sent, whole or until someone stopped it."""
+    """One load that was sent, possibly interrupted."""
 
-    load: Annotated[Plain, Meta(description="what was asked, in words and numbers")]
-    began_unix: Annotated[float, Meta(description="wall-clock time at second 0 of its clock")]
-    duration_s: Annotated[float, Meta(description="for which requests became due")]
+    load: Annotated[Plain, Meta(description="description of the load")]
+    began_unix: Annotated[float, Meta(description="wall-clock time at second 0 of the run")]
+    duration_s: Annotated[float, Meta(description="time in which requests became due")]
     interrupted: bool
     client: Client
-    summary: Annotated[Plain, Meta(description="the figures: rule, window, distributions, rates, goodput, warnings")]
+    summary: Annotated[Plain, Meta(description="figures: rule, window, distributions, rates, goodput, warnings")]
     requests: list[Request]
 
     def figures(self, name: Literal["ttft_s", "ttft_sent_s", "tpot_s", "e2e_s"]) -> list[float | None]:
@@ -130,17 +130,17 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was measured."""
+    """The server that was measured."""
 
     url: Annotated[str, Meta(description="without user, password, query")]
     endpoint: Annotated[str, Meta(description="chat, completions or messages")]
     model: str
-    server: Annotated[str | None, Meta(description="what it says it is")] = None
-    details: Annotated[Plain, Meta(description="what else is known of it")] = {}
+    server: Annotated[str | None, Meta(description="its Server header")] = None
+    details: Annotated[Plain, Meta(description="other properties of the server and the prompts")] = {}
 
 
 class ClientMachine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the client ran."""
+    """The machine of the client."""
 
     processor: str
     cores: int
@@ -151,17 +151,17 @@ class ClientMachine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything of a bench. ``schema`` is ``SCHEMA``."""
+    """A result of ``twofold bench serve`` or ``twofold bench run``. ``schema`` is ``SCHEMA``."""
 
     schema: Literal["twofold.bench/1"]
-    version: Annotated[str, Meta(description="Twofold's")]
-    command: Annotated[str, Meta(description="which bench this was: serve or run")]
-    settings: Annotated[Plain, Meta(description="its options; without secrets")]
+    version: Annotated[str, Meta(description="version of Twofold")]
+    command: Annotated[str, Meta(description="the command: serve or run")]
+    settings: Annotated[Plain, Meta(description="options without secrets")]
     target: Target
     machine: ClientMachine
-    runs: Annotated[list[Run], Meta(description="one; or of a sweep or a search each, in the order in which they ran")]
-    search: Annotated[Plain | None, Meta(description="the highest sustainable rate and how it was found")] = None
-    sweep: Annotated[Plain | None, Meta(description="the rates that were asked")] = None
+    runs: Annotated[list[Run], Meta(description="in order; several of a sweep or a search")]
+    search: Annotated[Plain | None, Meta(description="the highest sustainable rate and the trials")] = None
+    sweep: Annotated[Plain | None, Meta(description="the rates or concurrencies, and the points of a curve")] = None
 
     def to_json(self) -> bytes:
         """One line of UTF-8; lone surrogates become question marks."""

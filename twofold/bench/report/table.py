@@ -85,14 +85,14 @@ def runs_table(document: Document, width: int) -> Table:
     )
 
 
-def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], kept: Sequence[int]) -> Table:
-    """The kept columns without lines, which are noise in a file."""
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], columns: Sequence[int]) -> Table:
+    """The selected columns, without lines, which are noise in a file."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column(titles[kept[0]], style="bold", overflow="fold")
-    for place in kept[1:]:
+    table.add_column(titles[columns[0]], style="bold", overflow="fold")
+    for place in columns[1:]:
         table.add_column(titles[place], justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*(Text(row[place]) for place in kept))
+        table.add_row(*(Text(row[place]) for place in columns))
     return table
 
 

@@ -113,7 +113,7 @@ def summary(document: Document) -> Iterator[str]:
 
 
 def _sweep(runs: Sequence[Run]) -> Iterator[str]:
-    """The highest throughput and goodput, and where they were reached."""
+    """The highest throughput and goodput, and their rates or concurrencies."""
     step = figures.step_of(runs)
     fastest = max(runs, key=lambda run: figures.achieved(run, "output_tokens_per_s") or 0.0)
     got, tokens = (number(figures.achieved(fastest, name)) for name in ("requests_per_s", "output_tokens_per_s"))
