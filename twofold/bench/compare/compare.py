@@ -108,9 +108,9 @@ class Pair:
     def words(self) -> str:
         """The significant differences in a sentence."""
         where = " and ".join(f"{name} {value:g}" for name, value in self.point)
-        sure = [row for row in self.rows if row.verdict in ("better", "worse") and row.ratio]
-        changes = ", ".join(f"{row.name} {_percent(row.ratio)}" for row in sure)
-        what = f"beyond chance: {changes}" if sure else "all differences may be chance"
+        sure = [(row.name, row.ratio) for row in self.rows if row.verdict in ("better", "worse")]
+        changes = ", ".join(f"{name} {_percent(ratio)}" for name, ratio in sure if ratio)
+        what = f"beyond chance: {changes}" if changes else "all differences may be chance"
         return f"At {where}, {what}." if where else f"{what[0].upper()}{what[1:]}."
 
 
@@ -271,7 +271,5 @@ def _draws(side: Side, seed: int) -> BootstrapSamples:
     return BootstrapSamples.of(values, seed)
 
 
-def _percent(ratio: float | None) -> str:
-    if ratio is None:
-        return "unknown"
+def _percent(ratio: float) -> str:
     return "∞" if math.isinf(ratio) else f"{100 * (ratio - 1):+.3g}%"

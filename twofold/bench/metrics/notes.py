@@ -78,11 +78,8 @@ def client_notes(client: Client) -> Iterator[Note]:
         yield Note("client_busy", f"the client used {busy:.0%} of a core and may have been the bottleneck")
     if client.lag_p99_s > MAX_LAG_S:
         lag = f"{client.lag_p99_s * 1e3:.1f} ms"
-        late = (
-            "schedule delay shows how late requests were sent"
-            if client.stamps == "kernel"
-            else "timestamps may be late"
-        )
+        sent = "schedule delay shows how late requests were sent"
+        late = sent if client.stamps == "kernel" else "timestamps may be late"
         yield Note("client_lag", f"client lag up to {lag} (P99): {late}")
 
 
@@ -97,10 +94,8 @@ def measure_notes(
             f"requests waited in the client for up to {delay:.3g} s (P99) before they were sent; TTFT includes that",
         )
     if itl.chunk_tokens.n and itl.merged > MAX_MERGED * itl.chunk_tokens.n:
-        part = itl.merged / itl.chunk_tokens.n
-        yield Note(
-            "merged", f"{part:.0%} of chunks arrived together with the next one; the gaps between them count as 0"
-        )
+        part = f"{itl.merged / itl.chunk_tokens.n:.0%} of chunks"
+        yield Note("merged", f"{part} arrived together with the next one; the gaps between them count as 0")
     if itl.assumed_share:
         yield Note(
             "assumed_tokens",

@@ -178,7 +178,7 @@ def latency_by_step(runs: Sequence[Run], measure: Measure, found_rate: float | N
     infinite = any(each.p99 == float("inf") for _, each in found)
     note = "A percentile that failures make infinite is not shown." if infinite else ""
     x, y = Axis(step.axis, low=0.0, tight=True), Axis(measure.name, form=duration, low=0.0)
-    return Chart(f"{measure.name} against {step.word}", (*lines, *guides), x, y, note)
+    return Chart(f"{measure.name} against {step.title}", (*lines, *guides), x, y, note)
 
 
 def throughput_by_step(runs: Sequence[Run], *, joined: bool) -> Chart | None:
@@ -194,7 +194,7 @@ def throughput_by_step(runs: Sequence[Run], *, joined: bool) -> Chart | None:
         end = points[-1][0]
         marks.insert(0, Line([(0.0, 0.0), (end, end)], "requested", _ORANGE, dashed=True))
     x = Axis(step.axis, low=0.0, tight=True)
-    return Chart(f"Throughput against {step.word}", tuple(marks), x, Axis("requests/s", low=0.0))
+    return Chart(f"Throughput against {step.title}", tuple(marks), x, Axis("requests/s", low=0.0))
 
 
 def pareto(runs: Sequence[Run]) -> Chart | None:

@@ -141,7 +141,6 @@ class SweepParameter:
 
     title: str
     axis: str
-    word: str
     of: Callable[[Run], float | None]
     unit: str
 
@@ -155,8 +154,8 @@ def clients(run: Run) -> float | None:
     return figure(run.load, "concurrency") if look(run.load, "kind") == "closed" else None
 
 
-RATE: Final = SweepParameter("rate", "requested rate (requests/s)", "rate", offered_rate, "requests/s requested")
-CLIENTS: Final = SweepParameter("concurrency", "concurrency", "concurrency", clients, "concurrent requests")
+RATE: Final = SweepParameter("rate", "requested rate (requests/s)", offered_rate, "requests/s requested")
+CLIENTS: Final = SweepParameter("concurrency", "concurrency", clients, "concurrent requests")
 
 
 def step_of(runs: Sequence[Run]) -> SweepParameter:

@@ -238,9 +238,11 @@ class LiveTable(_Progress):
         tally, goal = self._tally, self._goal
         far = duration(now_s) + (f" of {duration(goal.duration_s)}" if goal.duration_s else "")
         asked = "" if goal.rate is None else f" of {number(goal.rate)} requested"
+        reached, width = goal.reached(now_s, sum(tally.outcomes.values())), min(_BAR, self._console.width)
+        full = round((reached or 0.0) * width)
         lines = (
             f"{goal.title}  {far}",
-            _bar(goal.reached(now_s, sum(tally.outcomes.values())), min(_BAR, self._console.width)),
+            "" if reached is None else "━" * full + "╌" * (width - full),
             f"{tally.done:,} answered, {open_requests:,} open, {tally.failed:,} failed",
             f"{number(tally.started.rate(now_s))} sent/s{asked}, {number(tally.answered.rate(now_s))} answered/s",
             f"{number(tally.output.rate(now_s))} chunks/s, client {share(self._client.share())} of a core",
@@ -283,9 +285,3 @@ class LiveLines(_Progress):
             f"{number(tally.answered.rate(now_s))}/s, P50/P99 {', '.join(latencies)}, "
             f"client {share(self._client.share())} of a core"
         )
-
-
-def _bar(reached: float | None, width: int) -> str:
-    """A progress bar; empty if the end is unknown."""
-    full = round((reached or 0.0) * width)
-    return "" if reached is None else "━" * full + "╌" * (width - full)

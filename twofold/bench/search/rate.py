@@ -107,16 +107,12 @@ class SearchResult:
             least = f", not even at {min(trial.rate for trial in self.trials):.4g} requests/s" if self.trials else ""
             return f"No rate found at which {wanted}{least}."
         end = "" if self.bounded else " Higher rates were not tried."
-        return f"At {self.rate:.4g} requests/s, {wanted}. {self._bounds()}{end}"
-
-    def _bounds(self) -> str:
-        """The bounds of the true rate at the required confidence."""
-        at = f"At {self.options.confidence:.0%} confidence"
-        passed = None if self.sure_pass is None else f"{self.sure_pass:.4g} requests/s passes"
-        failed = None if self.sure_fail is None else f"{self.sure_fail:.4g} requests/s fails"
-        if passed is None and failed is None:
-            return "No confidence bounds: every trial was inconclusive; longer trials (--duration) narrow it."
-        return f"{at}, {' and '.join(filter(None, (passed, failed)))}."
+        passed = [] if self.sure_pass is None else [f"{self.sure_pass:.4g} requests/s passes"]
+        failed = [] if self.sure_fail is None else [f"{self.sure_fail:.4g} requests/s fails"]
+        bounds = f"At {self.options.confidence:.0%} confidence, {' and '.join(passed + failed)}."
+        if not passed + failed:
+            bounds = "No confidence bounds: every trial was inconclusive; longer trials (--duration) narrow it."
+        return f"At {self.rate:.4g} requests/s, {wanted}. {bounds}{end}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain data under the names of the fields, and the sentence."""

@@ -27,6 +27,7 @@ docs/bench.md describes the fields; other fields are errors.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import chain, repeat
@@ -46,7 +47,6 @@ from twofold.bench.load.traces.trace import (
     Later,
     Trace,
     TraceLineError,
-    digest,
     first_line,
     read_lines,
     seconds,
@@ -90,7 +90,8 @@ def read_trace(
         skipped = trace.skipped
         why = f": lines skipped {skipped.count}, the first one {skipped.first}" if skipped.count else ""
         raise ParameterError(f"{path.name} holds no request{why}.", param="trace", hint="Give a trace with requests.")
-    trace.sha256 = digest(path)
+    with path.open("rb") as file:
+        trace.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     return trace
 
 

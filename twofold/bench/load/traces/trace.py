@@ -6,7 +6,6 @@ A trace is read whole before the first request is sent, so that an invalid line 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -150,12 +149,6 @@ def first_line(path: Path) -> bytes:
     """The first line that is not blank; empty if there is none."""
     with _opened(path) as file:
         return next((line for _, line in _numbered(file)), b"")
-
-
-def digest(path: Path) -> str:
-    """The SHA-256 of a file in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def whole(field: str, value: object, low: int, high: int = MAX_TOKENS) -> int:
