@@ -8,77 +8,31 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
+from twofold.text.parsers.arguments import argument_rules, properties_of, text_choices
 from twofold.text.parsers.base import SectionParser
 from twofold.text.parsers.calls import CallParser, CallSyntax
 from twofold.text.parsers.family import Call, Term, Tool, dumped, name_of, one_of
-from twofold.text.parsers.literals import NotLiteralError, quoted, read_value
+from twofold.text.parsers.literal_calls import LiteralCallReader, LiteralSyntax, MarkedSpan
+from twofold.text.parsers.literals import quoted, read_value
 from twofold.text.parsers.pieces import PieceWriter
-from twofold.text.parsers.pythonic import MAX_CALL, MAX_NAME, argument_rules, properties_of, text_choices
-from twofold.text.parsers.span import MarkedSpan
 
 _HEAD: Final = re.compile(r"[^{<\n]*+")
 _CALL: Final = re.compile(r"call:\s*+([^\s:{]++)\s*+")
 
 
-class GemmaCallReader:
-    """A ``CallReader``; texts stand between two ``quote``. The call leaves when it is whole."""
-
-    def __init__(self, out: PieceWriter, quote: str) -> None:
-        self._out = out
-        self._quote = quote
-        self._span: MarkedSpan | None = None
-        self._head = ""
-        self._read: list[str] = []
-        self._length = 0
-        self.done = self.broken = self.left = False
-
-    def read(self, text: str, at: int) -> int:
-        """``CallReader.read``."""
-        if self._span is None:
-            at = self._name(text, at)
-        if self._span is None or self.broken:
-            return at
-        end = self._span.read(text, at)
-        self._read.append(text[at:end])
-        self._length += end - at
-        if self._span.done:
-            self._tell()
-        self.broken = self.broken or self._length > MAX_CALL
-        return end
-
-    def end(self) -> None:
-        """``CallReader.end``: half a call is none."""
-
-    def _name(self, text: str, at: int) -> int:
-        end = _HEAD.match(text, at).end()  # type: ignore[union-attr]
-        self._head += text[at:end][: MAX_NAME + 1]
-        if len(self._head) > MAX_NAME:
-            self.broken = True
-        elif end < len(text):
-            self.broken = text[end] != "{" or not _CALL.fullmatch(self._head)
-            self._span = MarkedSpan(self._quote)
-        return end
-
-    def _tell(self) -> None:
-        name = _CALL.fullmatch(self._head)
-        assert name is not None, "the head was matched before"
-        try:
-            arguments, _ = read_value(quoted(self._quote), "".join(self._read), 0)
-        except NotLiteralError:
-            self.broken = True
-            return
-        self._out.call(name[1])
-        self._out.arguments(dumped(arguments))
-        self.done = self.left = True
+def _name(head: str) -> str | None:
+    found = _CALL.fullmatch(head)
+    return None if found is None else found[1]
 
 
 @dataclass(frozen=True, slots=True)
 class GemmaFamily:
-    """``ToolFamily`` of Gemma models with control tokens: ``opens`` and ``closes`` a call, ``quote`` around texts.
+    """``ToolFamily`` of Gemma models with control tokens: ``opens`` and ``closes`` a call, ``quote`` around strings.
 
-    ``responds`` would begin a result: the model goes on with it where nothing stops it.
+    ``responds`` begins a tool result, which the model would generate itself if it were not a stop token.
     """
 
     name: str
@@ -100,14 +54,19 @@ class GemmaFamily:
     def parser(self, tools: Sequence[Tool], *, parallel: bool) -> SectionParser:
         """``ToolFamily.parser``."""
 
-        def reader(out: PieceWriter, _: frozenset[str] | None) -> GemmaCallReader:
-            return GemmaCallReader(out, self.quote)
+        notation = quoted(self.quote)
+        literal = LiteralSyntax(
+            _HEAD, "{", _name, partial(MarkedSpan, self.quote), lambda text: read_value(notation, text, 0)[0]
+        )
+
+        def reader(out: PieceWriter, _: frozenset[str] | None) -> LiteralCallReader:
+            return LiteralCallReader(literal, out, None)
 
         syntax = CallSyntax({self.opens: self.closes}, re.compile("c"), "", reader)
         return CallParser(syntax, map(name_of, tools), parallel=parallel)
 
     def rules(self, tools: Sequence[Tool], term: Term, *, parallel: bool) -> str:
-        """``ToolFamily.rules``. Schemas hold as far as types, enumerations and required properties go."""
+        """``ToolFamily.rules``. Of schemas, types, enumerations and required properties are enforced."""
         more = "+" if parallel else ""
         quote = term(self.quote)
         rules = [

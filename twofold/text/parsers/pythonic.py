@@ -1,4 +1,4 @@
-"""Calls written as Python: ``[weather(city="Paris", days=3), time()]``. Nothing of it is ever run.
+"""Calls written as Python: ``[weather(city="Paris", days=3), time()]``. They are never executed.
 
 Sources: Llama 4's chat template, and "Function calling with Gemma" in Google's documentation of Gemma 3, which shows
 such lists, and calls in ``tool_code`` fences.
@@ -7,77 +7,24 @@ such lists, and calls in ``tool_code`` fences.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
+from twofold.text.parsers.arguments import argument_rules, properties_of
 from twofold.text.parsers.base import SectionParser
 from twofold.text.parsers.calls import CallParser, CallSyntax
-from twofold.text.parsers.family import Call, Term, Tool, arguments_of, dumped, name_of, one_of, schema_of, spaced
+from twofold.text.parsers.family import Call, Term, Tool, dumped, name_of, one_of, spaced
+from twofold.text.parsers.literal_calls import LiteralCallReader, LiteralSyntax, PythonSpan
 from twofold.text.parsers.literals import PYTHON, NotLiteralError, read_value, skip
-from twofold.text.parsers.pieces import PieceWriter
-from twofold.text.parsers.span import PythonSpan
 
-MAX_NAME: Final = 128
-MAX_CALL: Final = 1 << 20
 MARKS: Final = {"<|python_start|>": "<|python_end|>", "```tool_code": "```"}
-_NAME: Final = re.compile(r"[A-Za-z0-9_.]*+")
 _KEY: Final = re.compile(r"([^\s=(),\"']++)\s*+=")
 
 
-class PythonCallReader:
-    """A ``CallReader``. The call leaves when it is whole: only then its arguments can be read."""
-
-    def __init__(self, out: PieceWriter, known: frozenset[str] | None) -> None:
-        self._out = out
-        self._known = known
-        self._name = ""
-        self._span: PythonSpan | None = None
-        self._read: list[str] = []
-        self._length = 0
-        self.done = self.broken = self.left = False
-
-    def read(self, text: str, at: int) -> int:
-        """``CallReader.read``."""
-        at = self._head(text, at)
-        if self._span is None or self.broken:
-            return at
-        end = self._span.read(text, at)
-        self._read.append(text[at:end])
-        self._length += end - at
-        if self._span.done:
-            self._tell("".join(self._read))
-        self.broken = self.broken or self._length > MAX_CALL
-        return end
-
-    def end(self) -> None:
-        """``CallReader.end``: half a call is none."""
-
-    def _head(self, text: str, at: int) -> int:
-        """The name, up to the bracket."""
-        if self._span is not None:
-            return at
-        end = _NAME.match(text, at).end()  # type: ignore[union-attr]
-        self._name += text[at:end][: MAX_NAME + 1]
-        known = self._known is None or self._name in self._known
-        if len(self._name) > MAX_NAME or (end < len(text) and (text[end] != "(" or not known)):
-            self.broken = True
-        elif end < len(text):
-            self._span = PythonSpan()
-        return end
-
-    def _tell(self, text: str) -> None:
-        try:
-            arguments = _arguments(text[1:-1])
-        except NotLiteralError:
-            self.broken = True
-            return
-        self._out.call(self._name)
-        self._out.arguments(dumped(arguments))
-        self.done = self.left = True
-
-
 def _arguments(text: str) -> dict[str, Any]:
-    """Keyword arguments. Raises NotLiteralError for anything else."""
+    """Keyword arguments in brackets. Raises NotLiteralError for anything else."""
+    text = text[1:-1]
     found: dict[str, Any] = {}
     at = skip(text, 0)
     while at < len(text):
@@ -93,6 +40,9 @@ def _arguments(text: str) -> dict[str, Any]:
     return found
 
 
+_SYNTAX: Final = LiteralSyntax(re.compile(r"[A-Za-z0-9_.]*+"), "(", lambda head: head, PythonSpan, _arguments)
+
+
 class PythonicFamily:
     """``ToolFamily`` of models that call as Python does."""
 
@@ -102,7 +52,7 @@ class PythonicFamily:
 
     def parser(self, tools: Sequence[Tool], *, parallel: bool) -> SectionParser:
         """``ToolFamily.parser``."""
-        syntax = CallSyntax(MARKS, re.compile("[A-Za-z_]"), "[", PythonCallReader)
+        syntax = CallSyntax(MARKS, re.compile("[A-Za-z_]"), "[", partial(LiteralCallReader, _SYNTAX))
         return CallParser(syntax, map(name_of, tools), parallel=parallel)
 
     def rules(self, tools: Sequence[Tool], term: Term, *, parallel: bool) -> str:
@@ -129,57 +79,6 @@ class PythonicFamily:
             "What they return is told to you between <tool_response> and </tool_response>. "
             "Where no function is needed, answer in plain words."
         )
-
-
-def text_choices(schema: Mapping[str, Any]) -> list[str]:
-    """The ``enum`` of a schema where it is a list of texts; else nothing."""
-    choices = schema.get("enum")
-    return (
-        list(choices)
-        if isinstance(choices, list | tuple) and all(isinstance(choice, str) for choice in choices)
-        else []
-    )
-
-
-def properties_of(tool: Tool) -> dict[str, dict[str, Any]]:
-    """The schema of each argument, required ones first, each with the definitions that it may refer to."""
-    schema, arguments, required = schema_of(tool), arguments_of(tool), required_of(tool)
-    shared: dict[str, Any] = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
-    order = [*required, *(name for name in arguments if name not in required)]
-    return {name: {**shared, **arguments[name]} for name in order}
-
-
-def required_of(tool: Tool) -> list[str]:
-    """The names of arguments that a call must have."""
-    required, arguments = schema_of(tool).get("required"), arguments_of(tool)
-    names = required if isinstance(required, list | tuple) else ()
-    return list(dict.fromkeys(name for name in names if isinstance(name, str) and name in arguments))
-
-
-def argument_rules(
-    index: int, tool: Tool, values: Mapping[str, str], term: Term, *, head: Callable[[str], str], comma: str
-) -> list[str]:
-    """Lark rules for the arguments of a call: required ones in order, then any of the others, each at most once.
-
-    ``values`` are rules of the values, by name; ``head`` gives what stands before one.
-    """
-    names, needed = list(values), len(required_of(tool))
-    rules = [
-        f"argument_{index}_{place}: {term(head(name))} value_{index}_{place}\nvalue_{index}_{place}: {values[name]}"
-        for place, name in enumerate(names)
-    ]
-    rules += [
-        f"rest_{index}_{place}: ({term(comma)} argument_{index}_{place})? rest_{index}_{place + 1}"
-        for place in range(needed, len(names))
-    ]
-    rules.append(f'rest_{index}_{len(names)}: ""')
-    if needed:
-        first = f" {term(comma)} ".join(f"argument_{index}_{place}" for place in range(needed))
-        rules.append(f"arguments_{index}: {first} rest_{index}_{needed}")
-    else:
-        begins = [f"argument_{index}_{place} rest_{index}_{place + 1}" for place in range(len(names))]
-        rules.append(f"arguments_{index}: " + one_of([*begins, '""']))
-    return rules
 
 
 def _written(call: Call) -> str:

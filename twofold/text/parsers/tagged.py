@@ -10,12 +10,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from twofold.text.parsers.arguments import argument_rules, properties_of, text_choices
 from twofold.text.parsers.base import SectionParser
 from twofold.text.parsers.calls import CallParser, CallReader, CallSyntax
 from twofold.text.parsers.family import Call, Term, Tool, arguments_of, dumped, name_of, one_of, spaced
 from twofold.text.parsers.marks import MarkFinder
 from twofold.text.parsers.pieces import PieceWriter, State
-from twofold.text.parsers.pythonic import argument_rules, properties_of, text_choices
 
 MAX_TAG: Final = 256
 END: Final = "</parameter>"
