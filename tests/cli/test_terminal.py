@@ -89,7 +89,7 @@ def test_a_folder_that_cannot_be_written_costs_only_the_history(
 ) -> None:
     (tmp_path / "file").write_text("")
     assert typed("one\r", tmp_path / "file" / "history") == ["one"]
-    assert "The history is not kept" in capsys.readouterr().err
+    assert "The history is not saved" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

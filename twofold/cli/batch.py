@@ -1,4 +1,4 @@
-"""``twofold batch``: answers a file of requests, in OpenAI's batch format."""
+"""``twofold batch``: runs a file of requests in OpenAI's batch format."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 INTERRUPTED: Final = 130
 LONG: Final = 4
-"""Lines to do from which on a log gets one in the middle."""
+"""Open lines of a batch from which on a log gets a line at half of them."""
 
 
 @Parameter(name="*", group="Model")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions(CrowdOptions):
-    """Which model runs, and how many sequences at once: many, for nobody waits for a single one."""
+    """The model and its concurrency, which is high because throughput counts, not latency."""
 
     max_num_seqs: Annotated[
         int, Parameter(name=("--max-num-seqs", "--parallel", "-np"), help="Max concurrent sequences.")
@@ -68,7 +68,7 @@ def batch(
     """
     model.check()
     _check_trace(trace, input, output)
-    # What follows brings in the engine; flags are checked before that.
+    # These imports load the engine, so flags are checked before.
     from twofold.api.batch.endpoints import ENDPOINTS  # noqa: PLC0415
     from twofold.api.batch.run import open_batch  # noqa: PLC0415
     from twofold.core.clock import MonotonicClock  # noqa: PLC0415
@@ -85,13 +85,13 @@ def batch(
 
 
 def _check_trace(trace: Path | None, *others: Path) -> None:
-    """Raises UsageError for a trace that would be written over a file of the batch."""
+    """Raises UsageError for a trace that would overwrite a file of the batch."""
     if trace is not None and trace.resolve() in [other.resolve() for other in others]:
         raise UsageError("The trace is the batch's input or output.", hint="Name another file for the trace.")
 
 
 def _completed(batch: BatchRun, options: BatchOptions, trace: Path | None) -> BatchProgress:
-    """Loads the model and runs the batch, until it is done or Ctrl-C ends it between two steps."""
+    """Loads the model and runs the batch to its end, or until Ctrl-C stops it between two steps."""
     from twofold.api.batch.runner import BatchRunner  # noqa: PLC0415
     from twofold.cli.generate import generator  # noqa: PLC0415
     from twofold.cli.interrupts import interrupts  # noqa: PLC0415
@@ -112,14 +112,14 @@ def _completed(batch: BatchRun, options: BatchOptions, trace: Path | None) -> Ba
 
 @contextmanager
 def _shown(before: BatchProgress) -> Iterator[Callable[[BatchProgress], None]]:
-    """Draws the progress on standard error: a bar on a terminal, two lines elsewhere; the summary is the third."""
+    """Shows progress on standard error: a bar on a terminal, two lines elsewhere, before the summary."""
     terminal = is_terminal(sys.stderr)
     if before.found:
         note(f"{before.found} of {before.lines} lines were finished before.")
     elif not terminal:
         note(f"{before.lines} lines")
     if not terminal:
-        yield HalfLine(before)
+        yield HalfwayNote(before)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
     from rich.progress import Progress as Bars  # noqa: PLC0415
@@ -134,8 +134,8 @@ def _shown(before: BatchProgress) -> Iterator[Callable[[BatchProgress], None]]:
         yield draw
 
 
-class HalfLine:
-    """For logs: a line when half of the lines that were left are done."""
+class HalfwayNote:
+    """For logs: a line when half of the open lines are done."""
 
     def __init__(self, before: BatchProgress) -> None:
         self._half = before.done + (before.lines - before.done) // 2
@@ -165,6 +165,6 @@ def _summary(progress: BatchProgress, output: Path) -> str:
 
 
 def _as_json(progress: BatchProgress) -> dict[str, Any]:
-    """The progress for machines; tokens and seconds are of this run."""
+    """The progress as JSON; tokens and seconds are those of this run."""
     speeds = {"prompt_tok_s": progress.prompt_tok_s, "completion_tok_s": progress.completion_tok_s}
     return asdict(progress) | speeds | {"finished": progress.finished}

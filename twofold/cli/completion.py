@@ -18,7 +18,7 @@ def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="
 
     fish: twofold completion fish > ~/.config/fish/completions/twofold.fish
     """
-    from twofold.cli.main import app  # noqa: PLC0415 - the whole command line, to be described
+    from twofold.cli.main import app  # noqa: PLC0415 - import cycle
 
     answer(app().generate_completion(shell=shell).rstrip("\n") + "\n")
     return 0

@@ -1,4 +1,4 @@
-"""Where the command line writes: answers to standard output, everything about them to standard error."""
+"""Output of the command line: results go to standard output, everything else to standard error."""
 
 from __future__ import annotations
 
@@ -15,26 +15,23 @@ if TYPE_CHECKING:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether somebody watches; a closed stream is nobody."""
+    """Whether an open stream is a terminal."""
     return stream is not None and not stream.closed and stream.isatty()
 
 
 def answer(text: str) -> None:
-    """A piece of the answer, shown at once."""
+    """Writes a piece of the result at once."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
 def note(text: str) -> None:
-    """A line about the work."""
+    """Writes a line to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def fold(text: str, indent: int = 0) -> str:
-    """The lines of a note, broken between words where a terminal would break them anywhere.
-
-    ``indent`` spaces stand before what follows a break.
-    """
+    """Wraps the lines of a note between words on a terminal; ``indent`` is that of continuation lines."""
     if not is_terminal(sys.stderr):
         return text
     import shutil  # noqa: PLC0415 - start-up time
@@ -47,14 +44,14 @@ def fold(text: str, indent: int = 0) -> str:
 
 
 def faint(text: str) -> str:
-    """The text of a note that matters less: dimmed on a terminal."""
+    """Text of lower importance: dimmed on a terminal."""
     if not is_terminal(sys.stderr) or read_environment().dumb_terminal:
         return text
     return f"\x1b[2m{text}\x1b[0m"
 
 
 def rich_console(*, stderr: bool = False) -> Console:
-    """Brings in rich: only for commands that do not hurry."""
+    """Imports rich, which takes time: only for slow commands."""
     from rich.console import Console  # noqa: PLC0415 - start-up time
 
     return Console(stderr=stderr, no_color=read_environment().no_color or None)
@@ -88,7 +85,7 @@ def print_table(rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_error(message: str, hint: str | None = None) -> None:
-    """An error and the way out: coloured on a terminal, plain elsewhere."""
+    """An error and a hint: coloured on a terminal, plain elsewhere."""
     if is_terminal(sys.stderr):
         console = rich_console(stderr=True)
         console.print("error:", style="bold red", end=" ")
@@ -107,7 +104,7 @@ def print_failure(error: TwofoldError) -> None:
 
 
 class Status:
-    """One line on a terminal that goes away when the work is done; nothing elsewhere."""
+    """A line on a terminal that is removed when the work is done; elsewhere nothing."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -1,4 +1,4 @@
-"""``twofold doctor``: what this machine is, what it can do at most, and what stands in the way."""
+"""``twofold doctor``: this machine, its limits, and problems."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SMALL_MEMORY = 2 << 30
 LARGE_ERROR: Final = 0.15
-"""Calibrations that err more are not worth much."""
+"""Errors above this are reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All that doctor tells. ``features`` are those of the processor that the kernels use, in LLVM's names."""
+    """The result of doctor. ``features`` are those of the processor that the kernels use, in LLVM's names."""
 
     versions: dict[str, str]
     cpu: CPU
@@ -71,7 +71,7 @@ def doctor(
     model: Annotated[str | None, Parameter(name=("--model", "-m"))] = None,
     json: Json = False,
 ) -> int:
-    """Measures this machine and says what is missing.
+    """Measure this machine and report problems.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def doctor(
 
 
 def diagnose(backend: CpuBackend) -> Diagnosis:
-    """Looks at the machine and measures it anew. ResourceError where the cache folder cannot be used."""
+    """Inspects and measures the machine. Raises ResourceError if the cache folder cannot be used."""
     folders, cpu, memory = CacheFolders.of().create(), read_cpu(), read_memory()
     isa = backend.table
     with Status("Measuring …"):
@@ -123,7 +123,7 @@ def _folder(path: Path) -> Folder:
 
 def _problems(isa: Isa, memory: Memory, models: Sequence[str]) -> Iterator[Problem]:
     if not models:
-        yield Problem("No model is here yet.", f"twofold pull {sources.DEFAULT_MODEL}")
+        yield Problem("No model has been downloaded.", f"twofold pull {sources.DEFAULT_MODEL}")
     if isa.name == TABLES[-1].name:
         yield Problem("The kernels use no vector instructions of this processor.", "A processor with AVX2 is faster.")
     if memory.available < SMALL_MEMORY:
@@ -143,7 +143,7 @@ def _lines(found: Diagnosis) -> Iterator[str]:
         ("models", ", ".join(found.models) or "none"),
     ]
     yield from (f"{label:<20}{text}" for label, text in rows)
-    yield from ("", "Nothing is missing.") if not found.problems else ("",)
+    yield from ("", "No problems found.") if not found.problems else ("",)
     yield from (f"{problem.message} → {problem.hint}" for problem in found.problems)
 
 
@@ -152,7 +152,7 @@ def _folder_text(folder: Folder) -> str:
 
 
 def _calibrate(model: str, isa: str | None, threads: int | None, *, json: bool) -> int:
-    """Measures a model's steps and prints the constants, with how wrong they were where they were not fitted."""
+    """Measures a model's steps, and prints the fitted constants with their error on held-out probes."""
     from twofold.cli.interrupts import interrupts  # noqa: PLC0415 - brings in the engine
     from twofold.planner.calibrate.run import calibrate  # noqa: PLC0415
     from twofold.planner.calibrate.store import write_constants  # noqa: PLC0415

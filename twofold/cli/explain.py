@@ -1,4 +1,4 @@
-"""``twofold explain``: where a request's time goes, how near that is to the floor, and which lever would help."""
+"""``twofold explain``: where a request's time goes, compared with its floor, and which levers help."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MIN_WIDTH, MAX_WIDTH = 80, 120
 @Parameter(name="*", group="What is explained")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatOptions:
-    """A model on a machine; with a source the request's own sizes stand in for those left out."""
+    """A model on a machine. With a source, sizes default to those of the request."""
 
     model: Annotated[
         str | None,
@@ -68,12 +68,12 @@ class WhatOptions:
     ] = None
 
     def how(self, base: Setting = PLAIN) -> Setting:
-        """As ``base`` but for what is given."""
+        """``base`` with the given options."""
         kv = base.kv if self.kv is None else find_format(self.kv)
         return replace(base, tp=self.tp, kv=kv)
 
     def case(self, like: Case | None = None) -> Case:
-        """Of these sizes, and where they were left out of those of ``like``."""
+        """The given sizes; the others are those of ``like``."""
         base = like or Case(prompt=512, output=128)
         return Case(
             prompt=_given(self.input_tokens, base.prompt),
@@ -87,7 +87,7 @@ class WhatOptions:
 @Parameter(name="*", group="Levers")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeverOptions:
-    """What is wanted, and what must be assumed."""
+    """The goal of levers, and assumptions about them."""
 
     goal: Annotated[
         Goal,
@@ -157,7 +157,7 @@ def _explained(
 
 
 def _shape_of(seen: Observed, what: WhatOptions) -> ModelSpec | None:
-    """The model as it was named here; else as the request names it, where that is known and a machine was named."""
+    """The shape of --model, or else of the request's model if a machine is given; otherwise None."""
     if what.model is not None:
         return resolve_shape(what.model, what.weights)
     if what.hardware is None or seen.model is None:
@@ -180,7 +180,7 @@ def _scenario(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformScenari
 
 
 def _scenario_here(shape: ModelSpec, what: WhatOptions, case: Case) -> UniformScenario:
-    """On this machine as it was calibrated for the model's file; else as it was measured, now if never before."""
+    """On this machine, as calibrated for the model's file or else as measured (now, if never before)."""
     from twofold.planner.calibrate.run import ENGINE, calibrated  # noqa: PLC0415 - brings in the engine
     from twofold.planner.explain.explanation import scenario_of  # noqa: PLC0415
 
@@ -219,12 +219,12 @@ def _read(source: str, request: str | None, api_key: str | None, goal: Goal) -> 
 
 
 def _fetched(url: str, request: str | None, api_key: str | None) -> bytes:
-    """The record of a request that a server keeps: the URL's own, or that of ``request``."""
+    """A server's record of the request in the URL, or else of ``request``."""
     from twofold.bench.client.exchange import exchange  # noqa: PLC0415
     from twofold.bench.client.target import ServerTarget  # noqa: PLC0415
 
-    base, _, named = url.partition(RECORDS)
-    found = named.strip("/") or request
+    base, _, request_id = url.partition(RECORDS)
+    found = request_id.strip("/") or request
     if not found:
         raise ParameterError(
             "The URL names no request.", param="request", hint="Add --request ID: replies carry it as x-request-id."

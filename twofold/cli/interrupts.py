@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextmanager
 def interrupts() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets, instead of breaking into the middle of a step."""
+    """An event that the first Ctrl-C sets, so that a step is not interrupted; a second one raises KeyboardInterrupt."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event

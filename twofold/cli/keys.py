@@ -1,4 +1,4 @@
-"""``twofold keys``: the file of API keys that a server reads."""
+"""``twofold keys``: the file of API keys of a server."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ QUOTA_UNITS: Final = {
     "concurrent": " at a time",
     "kv_tokens": " KV tokens",
 }
-"""Quotas as the list tells them."""
+"""Quotas and their units in the list."""
 
 
 @Parameter(name="*", group="A new key")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyOptions:
-    """What a new key may do."""
+    """Permissions and quotas of a new key."""
 
     tenant: Annotated[
         str | None,
@@ -61,7 +61,7 @@ class KeyOptions:
     ] = None
 
     def fields(self, now: datetime) -> dict[str, Any]:
-        """Those of ``ApiKey``, for a key that is made now."""
+        """Fields of ``ApiKey`` for a key created now."""
         from twofold.server.edge.quotas import Quota  # noqa: PLC0415 - start-up time
 
         quota = Quota(
@@ -95,7 +95,7 @@ def keys(
     json: Json = False,
     options: KeyOptions = KeyOptions(),
 ) -> int:
-    """Makes, lists and removes API keys, which are kept as hashes. Servers notice within a second."""
+    """Create, list and remove API keys, which are stored as hashes. Servers notice changes within a second."""
     from twofold.host.paths import data_folder  # noqa: PLC0415
     from twofold.server.edge import keyfile  # noqa: PLC0415
 
@@ -115,7 +115,7 @@ def keys(
         print_json({"id": key.id, "tenant": key.tenant, "key": text})
     else:
         answer(f"{text}\n")
-    note(f"Kept as a hash in {path}; the key itself is shown only now. Serve with --api-keys {path}.")
+    note(f"Stored as a hash in {path}; the key is shown only now. Serve with --api-keys {path}.")
     return 0
 
 
@@ -130,7 +130,7 @@ def _list(found: tuple[ApiKey, ...], json: bool) -> None:
 
 
 def _row(key: ApiKey) -> tuple[str, ...]:
-    """What the list says of a key."""
+    """A key's row of the list."""
     expires = "never" if key.expires is None else key.expires.date().isoformat()
     limits = [(getattr(key.quota, name), unit) for name, unit in QUOTA_UNITS.items()]
     quotas = ", ".join(f"{limit:,}{unit}" for limit, unit in limits if limit is not None)

@@ -1,4 +1,4 @@
-"""Flags that several commands share, and what they become: keywords of ``LLM``, and ``SamplingParams``.
+"""Flags of several commands, and their conversion to keywords of ``LLM`` and to ``SamplingParams``.
 
 Annotations are evaluated here: cyclopts would look up the names of postponed ones in the modules of derived classes.
 """
@@ -52,7 +52,7 @@ DURATION = Parameter(converter=_seconds)
 @Parameter(name="*", group="Model")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """Which model runs, and how much of the machine it takes."""
+    """The model, and how much of the machine it uses."""
 
     model: Annotated[
         str,
@@ -85,16 +85,16 @@ class ModelOptions:
     ] = None
 
     def check(self) -> None:
-        """Raises ParameterError for an impossible value: before anything is fetched. Prints warnings of the backend."""
+        """Raises ParameterError for an invalid value, before a download. Prints warnings of the backend."""
         from twofold.engine.config import EngineOptions  # noqa: PLC0415 - start-up time
 
         for warning in EngineOptions(**self.engine_keywords()).open_backend().warnings():
             note(f"warning: {warning}")
 
     def engine_keywords(self) -> dict[str, Any]:
-        """Keywords of ``LLM``, but for the model and the tokenizer.
+        """Keywords of ``LLM`` except the model and the tokenizer.
 
-        One sequence runs at a time, and a token is shown the moment that it is there.
+        One sequence runs at a time, without overlap, so that each token is shown at once.
         """
         return {
             "max_model_len": self.max_model_len,
@@ -118,7 +118,7 @@ class ModelOptions:
 @Parameter(name="*", group="Model")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrowdOptions(ModelOptions):
-    """Which model runs, and how many sequences share it."""
+    """The model, and how many sequences share it."""
 
     max_num_seqs: Annotated[
         int, Parameter(name=("--max-num-seqs", "--parallel", "-np"), help="Max concurrent sequences.")
@@ -143,7 +143,7 @@ class CrowdOptions(ModelOptions):
     max_waiting_seqs: Annotated[int, Parameter(help="Max sequences in the waiting queue.")] = 100_000
 
     def engine_keywords(self) -> dict[str, Any]:
-        """Keywords of ``LLM``, but for the model and the tokenizer."""
+        """Keywords of ``LLM`` except the model and the tokenizer."""
         return ModelOptions.engine_keywords(self) | {
             "max_num_seqs": self.max_num_seqs,
             "swap_space_bytes": None if self.swap_space is None else _bytes("swap_space", self.swap_space),
@@ -158,7 +158,7 @@ class CrowdOptions(ModelOptions):
 @Parameter(name="*", group="Sampling")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
-    """Sampling parameters and stop conditions. With --url, the server's defaults hold."""
+    """Sampling parameters and stop conditions. With --url, defaults are the server's."""
 
     max_tokens: Annotated[int, Parameter(name=("--max-tokens", "--n-predict", "-n"), help="Max output tokens.")] = (
         DEFAULT_MAX_TOKENS
@@ -212,9 +212,9 @@ class SamplingOptions:
     def params(
         self, form: StructuredOutputsParams | None = None, defaults: SamplingDefaults = FALLBACK
     ) -> SamplingParams:
-        """The parameters of an answer that has this form, or any; ``defaults`` are the model's.
+        """Sampling parameters with this structured output; ``defaults`` are the model's.
 
-        Raises ParameterError for an impossible value.
+        Raises ParameterError for an invalid value.
         """
         flags = SamplingDefaults(**{name: getattr(self, name) for name in NAMES})
         given = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in NAMES}
@@ -260,7 +260,7 @@ class FormOptions:
 @Parameter(name="*", group="Output")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisplayOptions:
-    """What is printed beside the answer, and how the answer looks on a terminal."""
+    """Display of completions and statistics."""
 
     stats: Annotated[bool, Parameter(help="Print a line of statistics after each answer.")] = True
     quiet: Annotated[bool, FLAG, Parameter(name=("--quiet", "-q"), help="Print only answers and errors.")] = False
@@ -283,7 +283,7 @@ class DisplayOptions:
 @Parameter(name="*", group="Server")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteOptions:
-    """A running server that answers instead of a model in this process."""
+    """A running server, used instead of a model in this process."""
 
     url: Annotated[
         str | None,
@@ -321,7 +321,7 @@ def read_chat_template(given: str) -> str:
 
 
 def read_text(name: str, path: Path) -> str:
-    """The text of a file that the flag ``name`` names. Raises ParameterError."""
+    """The text of the file given by the flag ``name``. Raises ParameterError."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:

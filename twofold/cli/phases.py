@@ -1,4 +1,4 @@
-"""The line of statistics about an answer. Speeds are tokens a second, shares are of a limit of the machine."""
+"""The line of statistics about a completion: speeds in tokens per second, and shares of the machine's limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from twofold.core.units import count
 
 @dataclass(frozen=True, slots=True)
 class PhaseShare:
-    """How much of the machine's limit a phase reached, and which limit that was."""
+    """The share of a limit of the machine that a phase reached, and the kind of limit."""
 
     share: float
     bound: Literal["memory", "arithmetic"]
@@ -19,7 +19,7 @@ class PhaseShare:
 
 @dataclass(frozen=True, slots=True)
 class RooflineShares:
-    """Both phases; None for one that did not happen."""
+    """Both phases; None for one that did not run."""
 
     prefill: PhaseShare | None
     decode: PhaseShare | None
@@ -48,12 +48,12 @@ def phase_line(metrics: RequestMetrics, shares: RooflineShares | None) -> str:
 
 
 def prefill_speed(metrics: RequestMetrics) -> float | None:
-    """Prompt tokens computed a second; None before the first token."""
+    """Computed prompt tokens per second; None before the first token."""
     return metrics.fresh_tokens / metrics.prefill_s if metrics.first_token is not None and metrics.prefill_s else None
 
 
 def decode_speed(metrics: RequestMetrics) -> float | None:
-    """Tokens after the first a second; None where there are none."""
+    """Tokens after the first per second; None without any."""
     return (metrics.output_tokens - 1) / metrics.decode_s if metrics.decode_s else None
 
 

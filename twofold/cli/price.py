@@ -1,4 +1,4 @@
-"""``twofold price``, ``twofold lifetime`` and ``twofold crossover``: what tokens cost, and what decides it."""
+"""``twofold price``, ``twofold lifetime`` and ``twofold crossover``: the cost of tokens."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TierName = Literal["default", "batch", "flex", "priority", "fast"]
 @Parameter(name="*", group="Workload")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadOptions:
-    """What is asked, how often, and what is done to make it cheaper."""
+    """The requests, their rate, and ways to make them cheaper."""
 
     input_tokens: Annotated[
         int | None, Parameter(help="Prompt tokens per request, including cached ones (default: 1,000).")
@@ -60,7 +60,7 @@ class WorkloadOptions:
         return "batch" if self.batch else self.tier
 
     def given(self) -> dict[str, Any]:
-        """What was said of the requests, by the fields of ``Workload``."""
+        """The given fields of ``Workload``."""
         said = {
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
@@ -83,7 +83,7 @@ class WorkloadOptions:
         return Workload(**said, ttl=self.ttl, tier=self.paid_tier)
 
     def traced(self, model: ApiModel, at: datetime) -> TracedCost | None:
-        """What the trace costs; None where there is none. Raises ParameterError where flags describe requests too."""
+        """The cost of the trace, or None without one. Raises ParameterError if flags describe requests, too."""
         if self.trace is None:
             return None
         from twofold.bench.load.traces.read import read_trace  # noqa: PLC0415
@@ -106,7 +106,7 @@ class WorkloadOptions:
 @Parameter(name="*", group="Your own hardware")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnOptions:
-    """The same workload on machines of one's own."""
+    """The same workload on your own hardware."""
 
     hardware: Annotated[str | None, Parameter(help="Hardware to compare with, such as h100.")] = None
     own_model: Annotated[str, Parameter(help="Model to run there: known name, GGUF file or config.json.")] = (
@@ -128,7 +128,7 @@ class OwnOptions:
     busy_share: Annotated[float, Parameter(help="Utilization: share of hours that serve requests.")] = 1.0
 
     def machines(self) -> OwnMachines | None:
-        """The machines; None where no hardware is named. Raises ParameterError for what is unknown or impossible."""
+        """The machines, or None without --hardware. Raises ParameterError for unknown names and invalid values."""
         if self.hardware is None:
             return None
         from twofold.core.values import find_format  # noqa: PLC0415
@@ -178,7 +178,7 @@ def price(
 
 @dataclass(frozen=True, slots=True)
 class _Priced:
-    """A workload with its price at an API, and on own machines where there are any; of a trace, the mean request."""
+    """A workload with its price at an API and on own machines; of a trace, that of the mean request."""
 
     api: ApiCost
     at: datetime
@@ -202,7 +202,7 @@ class _Priced:
 
     @property
     def api_request(self) -> float:
-        """What the API takes for the mean request."""
+        """The API's price of the mean request."""
         return float(self.api.per_request) if self.traced is None else self.traced.per_request
 
     def document(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 def ps(*, url: Url = DEFAULT_URL, api_key: Key = None, json: Json = False) -> int:
     """List the models of a running server: loaded or not, in use or idle."""
-    models = _asked(url, api_key, "GET", MODELS)["data"]
+    models = _request(url, api_key, "GET", MODELS)["data"]
     if json:
         print_json(models)
         return 0
@@ -37,7 +37,7 @@ def ps(*, url: Url = DEFAULT_URL, api_key: Key = None, json: Json = False) -> in
 
 def load(model: Model, /, *, url: Url = DEFAULT_URL, api_key: Key = None, json: Json = False) -> int:
     """Load a model of a running server, and wait until it is loaded."""
-    found = _asked(url, api_key, "POST", f"{MODELS}/{quote(model)}/load", LOAD_S)
+    found = _request(url, api_key, "POST", f"{MODELS}/{quote(model)}/load", LOAD_S)
     print_json(found) if json else note(f"Loaded {found['id']}.")
     return 0
 
@@ -52,7 +52,7 @@ def unload(
     json: Json = False,
 ) -> int:
     """Unload a model of a running server, once its running requests have finished. Later requests load it again."""
-    found = _asked(url, api_key, "POST", f"{MODELS}/{quote(model)}/unload")
+    found = _request(url, api_key, "POST", f"{MODELS}/{quote(model)}/unload")
     until = time.monotonic() + timeout
     if found["state"] == "ready" and not json:
         note(f"Waiting for {found['running'] + found['waiting']} requests of {found['id']}.")
@@ -63,7 +63,7 @@ def unload(
                 hint="It is unloaded when its last request ends; raise --timeout to wait longer.",
             )
         time.sleep(LOOK_S)
-        found = next(each for each in _asked(url, api_key, "GET", MODELS)["data"] if each["id"] == found["id"])
+        found = next(each for each in _request(url, api_key, "GET", MODELS)["data"] if each["id"] == found["id"])
     print_json(found) if json else note(f"Unloaded {found['id']}.")
     return 0
 
@@ -82,13 +82,13 @@ def stop(
         raise UsageError("stop needs a model or --server.", hint="twofold ps lists the models.")
     if model is not None:
         return unload(model, timeout=timeout, url=url, api_key=api_key)
-    _asked(url, api_key, "POST", "/v1/twofold/shutdown")
+    _request(url, api_key, "POST", "/v1/twofold/shutdown")
     note(f"The server at {url} is stopping; running requests may finish.")
     return 0
 
 
-def _asked(url: str, api_key: str | None, method: str, path: str, limit_s: float = ANSWER_S) -> Any:
-    """The JSON of a server's answer. Raises what its error says."""
+def _request(url: str, api_key: str | None, method: str, path: str, limit_s: float = ANSWER_S) -> Any:
+    """The JSON of a server's reply. Raises the error in it."""
     import orjson  # noqa: PLC0415 - start-up time
 
     from twofold.bench.client.exchange import exchange  # noqa: PLC0415

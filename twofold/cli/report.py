@@ -1,4 +1,4 @@
-"""What is reported about an answer of the engine here: shares of this machine's limits, and JSON."""
+"""Reports about a completion of the local engine: shares of this machine's limits, and JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from twofold.planner.predict.steps import StepPredictor
 
 
 class Roofline:
-    """The limits of a model on this machine. Made after the first answer: measuring must not delay it."""
+    """The limits of a model on this machine. Made after the first completion, which measuring must not delay."""
 
     def __init__(self, generator: Generator) -> None:
         self._config = generator.llm.config
@@ -34,7 +34,7 @@ class Roofline:
 
     @classmethod
     def measured(cls, generator: Generator) -> Self | None:
-        """The limits, or None where the machine does not let itself be measured."""
+        """The limits, or None if they cannot be measured."""
         try:
             return cls(generator)
         except (TwofoldError, OSError):
@@ -49,7 +49,7 @@ class Roofline:
         return PhaseCost.of(work, self._steps.cost)
 
     def shares(self, metrics: RequestMetrics) -> RooflineShares:
-        """Shares of the limits. More than all of one shows that it was measured on a busy machine: it is done again."""
+        """Shares of the limits. A share above 1 shows that the limit was measured on a busy machine: repeat it."""
         shares = self._shares(metrics)
         if shares.highest > 1:
             with suppress(TwofoldError, OSError):
@@ -76,7 +76,7 @@ def _reached(limit: PhaseLimit, measured_s: float) -> PhaseShare | None:
 def as_json(
     generator: Generator, output: RequestOutput, report: RequestMetrics, roofline: Roofline | None
 ) -> dict[str, Any]:
-    """The answer for machines. Times are seconds; what did not happen is null."""
+    """The completion as JSON. Times are seconds; phases that did not run are null."""
     answer, metrics, loaded = output.outputs[0], output.metrics, generator.llm.loaded
     return {
         "model": generator.name,
@@ -106,7 +106,7 @@ def as_json(
 
 
 def _work(report: RequestMetrics, roofline: Roofline) -> dict[str, Any]:
-    """What each phase took, and was expected to take; bytes are its part of what its steps moved."""
+    """Measured and predicted cost of each phase; bytes are the request's part of those of its steps."""
     phases = (("prefill", report.record.prefill), ("decode", report.record.decode))
     return {
         name: {

@@ -34,7 +34,7 @@ NEVER = "never"
 @Parameter(name="*", group="Server")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """Where the server listens, who may use it, and how much of it."""
+    """Address, access and limits of the server."""
 
     host: Annotated[str, Parameter(help="Address to bind; anything but loopback requires an API key.")] = "127.0.0.1"
     port: Annotated[int, Parameter(help="Port to bind; 0: any free port.")] = 8000
@@ -106,7 +106,7 @@ class ServeOptions:
     def config(
         self, models: tuple[str, ...], engine: Mapping[str, Any], sampling: SamplingDefaults = NONE
     ) -> ServerConfig:
-        """The server's configuration. Raises ParameterError for what is impossible."""
+        """The server's configuration. Raises ParameterError for invalid values."""
         from twofold.host.paths import data_folder  # noqa: PLC0415
         from twofold.observe.accounting.prices import PriceSheet  # noqa: PLC0415 - start-up time
         from twofold.server.admission import QueueLimits  # noqa: PLC0415
@@ -150,7 +150,7 @@ class ServeOptions:
         )
 
     def log_settings(self) -> LogSettings:
-        """Raises ParameterError for a word that is none."""
+        """Raises ParameterError for an unknown word."""
         from twofold.observe.logs.server import LogSettings  # noqa: PLC0415
 
         return LogSettings(level=self.log_level, format=self.log_format, access=self.access_log)  # type: ignore[arg-type]
@@ -180,7 +180,7 @@ class ServeOptions:
 @Parameter(name="*", group="Model")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedEngineOptions(CrowdOptions):
-    """How each model runs; every model has its own tokenizer."""
+    """Engine options of every model; each has its own tokenizer."""
 
     tokenizer: Annotated[str | None, Parameter(parse=False, show=False)] = None
 
@@ -191,9 +191,9 @@ ENGINE = ServedEngineOptions()
 @Parameter(name="*", group="Sampling defaults")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSampling:
-    """Sampling parameters of requests that leave them out.
+    """Default sampling parameters of requests.
 
-    Without a flag: the model file's, else temperature 0.2 and top_p 0.9.
+    Without a flag: those of the model file, else temperature 0.2 and top_p 0.9.
     """
 
     temperature: Annotated[
@@ -208,7 +208,7 @@ class ServeSampling:
     ] = None
 
     def defaults(self) -> SamplingDefaults:
-        """Raises ParameterError for an impossible value."""
+        """Raises ParameterError for an invalid value."""
         return SamplingDefaults(**asdict(self))
 
 
@@ -223,7 +223,7 @@ def serve(
 ) -> int:
     """Serve models over HTTP with OpenAI-, Anthropic- and Ollama-compatible APIs. Models are loaded on first use.
 
-    The first model is loaded at once; --model names it where no other name is given.
+    The first model is loaded at once; without names it is --model.
     """
     engine.check()
     config = options.config(models or (engine.model,), engine.engine_keywords(), sampling.defaults())
@@ -233,7 +233,7 @@ def serve(
             param="chat_template",
             hint="Serve that model by itself.",
         )
-    from twofold.server.server import Server  # noqa: PLC0415 - flags are checked before this is brought in
+    from twofold.server.server import Server  # noqa: PLC0415 - after flags are checked
 
     with _observed(options.log_settings()) as observers:
         server = Server(config, observers=observers, say=note, progress=DownloadProgress())
@@ -243,7 +243,7 @@ def serve(
 
 @contextmanager
 def _observed(settings: LogSettings) -> Iterator[list[ServedObserver]]:
-    """Who hears of requests beside the metrics: the log, and a collector of traces where the environment names one."""
+    """Observers of requests beside the metrics: the log, and OpenTelemetry if the environment configures it."""
     from twofold.host.env import read_environment  # noqa: PLC0415
     from twofold.host.versions import twofold_version  # noqa: PLC0415
     from twofold.observe.logs.server import ServerLog  # noqa: PLC0415
@@ -265,7 +265,7 @@ def _observed(settings: LogSettings) -> Iterator[list[ServedObserver]]:
 
 
 def _announce(config: ServerConfig, models: Sequence[ModelEntry], url: str) -> None:
-    """What runs, and what to paste into a shell so that clients find it."""
+    """Prints the models, and the variables by which clients find the server."""
     from twofold.host.cpu import read_cpu  # noqa: PLC0415 - start-up time
     from twofold.server.edge.hosts import outward_address  # noqa: PLC0415
 
@@ -300,7 +300,7 @@ def _positive(name: str, value: float) -> float:
 
 
 def _objective(text: str) -> tuple[str, Objective]:
-    """priority:ttft=0.5,tpot=0.05; without a tier it is that of the default one."""
+    """Parses priority:ttft=0.5,tpot=0.05; without a tier it is for the default one."""
     from twofold.observe.metrics.goodput import TIERS, Objective  # noqa: PLC0415
 
     tier, colon, limits = text.partition(":")

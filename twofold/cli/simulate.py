@@ -1,4 +1,4 @@
-"""``twofold simulate``: the scheduler and the cache on a virtual clock, on any machine, under any load."""
+"""``twofold simulate``: the scheduler and the KV cache on a virtual clock, on any machine, under any load."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def simulate(
     load: LoadOptions = LoadOptions(),  # noqa: B008 - frozen
     trace: TraceOptions = TraceOptions(),  # noqa: B008 - frozen
 ) -> int:
-    """Runs the scheduler and the cache on a virtual clock, with predicted step times."""
+    """Simulate traffic through the scheduler and KV cache on a virtual clock, with predicted step times."""
     limits = None if slo is None else read_slo(slo, attainment)
     if check is not None:
         return _check(check, server, engine, json=json)
@@ -112,7 +112,7 @@ def simulate(
 
 
 def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
-    """Of the flags; ParameterError for what is impossible."""
+    """The scenario of the flags. Raises ParameterError."""
     if server.model is None:
         raise ParameterError(
             "There is no model to simulate.",
@@ -169,7 +169,7 @@ def _scenario(server: ServerOptions, engine: EngineFlags) -> Scenario:
 
 
 def _here(server: ServerOptions, engine: EngineFlags) -> Scenario:
-    """This machine and our own engine, as it was calibrated."""
+    """This machine with the local engine, as calibrated."""
     from twofold.engine.config import EngineOptions  # noqa: PLC0415
     from twofold.formats.fetch.sources import locate  # noqa: PLC0415
     from twofold.host.paths import CacheFolders  # noqa: PLC0415

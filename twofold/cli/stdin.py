@@ -23,7 +23,7 @@ _HINT: Final = 'Give one: twofold run "Why is the sky blue?", or: twofold chat'
 def read_prompt(words: Sequence[str]) -> str:
     """The words joined by spaces; a "-" among them is the text on standard input.
 
-    Piped text that no "-" asks for follows the words after an empty line. Raises UsageError where there is no text.
+    Without a "-", piped text follows the words after an empty line. Raises UsageError if there is no text.
     """
     parts = list(words)
     if STANDARD_INPUT in parts:
@@ -45,7 +45,7 @@ def read_prompt(words: Sequence[str]) -> str:
 
 
 def _is_piped() -> bool:
-    """Whether standard input is a pipe or a file: what somebody redirected on purpose."""
+    """Whether standard input is a pipe or a file, so it was redirected on purpose."""
     if sys.stdin is None or sys.stdin.closed:
         return False
     try:
@@ -56,7 +56,7 @@ def _is_piped() -> bool:
 
 
 def _read() -> str | None:
-    """All of standard input; None where nobody can have put anything there. Raises UsageError for text not in UTF-8."""
+    """All of standard input; None if it is closed or a terminal. Raises UsageError for text not in UTF-8."""
     if sys.stdin is None or sys.stdin.closed or is_terminal(sys.stdin):
         return None
     _mention_silence()
@@ -69,7 +69,7 @@ def _read() -> str | None:
 
 
 def _mention_silence() -> None:
-    """Says so where nothing comes for a while, instead of seeming to hang."""
+    """Prints a note if there is no input for a while."""
     try:
         ready, _, _ = select.select([sys.stdin], [], [], WAIT_S)
     except (OSError, ValueError, io.UnsupportedOperation):

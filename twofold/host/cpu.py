@@ -1,4 +1,4 @@
-"""Which processor this is, what it can do, and how many of its cores this process may use."""
+"""The processor, its features, and the cores that this process may use."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Thread:
 
 
 def read_cpu(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> CPU:
-    """The processor of this machine, as far as the operating system tells."""
+    """The processor of this machine, as reported by the operating system."""
     records = list(_records(proc / "cpuinfo"))
     first = records[0] if records else {}
     threads = [_thread(record, index) for index, record in enumerate(records)]
@@ -59,7 +59,7 @@ def read_cpu(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) 
 
 
 def _affinity() -> set[int]:
-    """The logical processors this process may run on; empty where the system does not say."""
+    """The logical processors this process may run on; empty if unknown."""
     try:
         return os.sched_getaffinity(0)
     except (AttributeError, OSError):

@@ -18,7 +18,7 @@ _FALSE: Final = frozenset({"", "0", "off", "false", "no"})
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What Twofold honours of its environment.
+    """Settings from the environment.
 
     ``settings`` holds every ``TWOFOLD_<FLAG>`` by its flag, so ``TWOFOLD_MAX_MODEL_LEN`` is ``max-model-len``.
     """
@@ -43,7 +43,7 @@ class Environment:
 
 
 def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
-    """The environment of this process, or ``variables`` in its place. ParameterError for an impossible value."""
+    """The environment of this process, or ``variables``. Raises ParameterError for an invalid value."""
     source = os.environ if variables is None else variables
     return Environment(
         home=_path(source, "HOME") or Path.home(),
@@ -64,7 +64,7 @@ def read_environment(variables: Mapping[str, str] | None = None) -> Environment:
 
 
 def quiet_child() -> dict[str, str]:
-    """The environment for a process that forks: libraries must have no threads of their own there."""
+    """The environment for a process that forks: libraries must not start threads there."""
     return {**os.environ, **dict.fromkeys(_THREADS, "1"), "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -78,7 +78,7 @@ def _path(source: Mapping[str, str], name: str) -> Path | None:
 
 
 def _absolute(source: Mapping[str, str], name: str) -> Path | None:
-    """The XDG base directory specification says to ignore relative paths."""
+    """An absolute path; the XDG base directory specification ignores relative ones."""
     path = _path(source, name)
     return path if path is not None and path.is_absolute() else None
 

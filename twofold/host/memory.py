@@ -1,4 +1,4 @@
-"""How much memory there is, how much of it is free, and how much this process takes. All in bytes."""
+"""Memory of the machine: total, available and limit. All in bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from twofold.host.cgroup import memory_limit, memory_used
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory of this machine; ``limit`` is what a cgroup (container) allows, None where nothing does."""
+    """Memory of this machine; ``limit`` is that of a cgroup (container), or None."""
 
     total: int
     available: int
@@ -19,12 +19,12 @@ class Memory:
 
     @property
     def usable(self) -> int:
-        """What may be allocated in all: the machine's memory, or the container's share."""
+        """Memory that may be allocated in total: that of the machine or of the container."""
         return self.total if self.limit is None else min(self.total, self.limit)
 
 
 def read_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> Memory:
-    """What this machine has now; a container's limit lowers what is available."""
+    """The current memory of this machine; a container's limit lowers what is available."""
     fields = _fields(proc / "meminfo")
     total = fields.get("MemTotal") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     available = fields.get("MemAvailable", total)
@@ -36,7 +36,7 @@ def read_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup"
 
 def return_freed_memory() -> None:
     """Gives memory that was freed back to the system, where the C library can (glibc's malloc_trim)."""
-    import ctypes  # noqa: PLC0415 - few need it
+    import ctypes  # noqa: PLC0415 - start-up time
 
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -44,7 +44,7 @@ def return_freed_memory() -> None:
 
 
 def _fields(path: Path) -> dict[str, int]:
-    """The ``Name:  123 kB`` lines of a /proc file, in bytes; empty where there is no such file."""
+    """The ``Name:  123 kB`` lines of a /proc file, in bytes; empty if it does not exist."""
     try:
         lines = path.read_text("ascii", errors="replace").splitlines()
     except OSError:

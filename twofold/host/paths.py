@@ -1,4 +1,4 @@
-"""Where Twofold keeps things: what it can make or fetch again in a cache folder, what it cannot in a data folder."""
+"""Folders of Twofold: the cache for what can be made or downloaded again, the data folder for everything else."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CacheFolders:
         return self.root / "tokenizers"
 
     def create(self) -> Self:
-        """Makes the folders, readable by their owner only. ResourceError where that is impossible."""
+        """Makes the folders, readable by their owner only. Raises ResourceError."""
         for folder in (self.root, self.models, self.kernels, self.tokenizers):
             try:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -58,13 +58,13 @@ def data_folder(environment: Environment | None = None) -> Path:
 
 
 def state_folder(environment: Environment | None = None) -> Path:
-    """XDG_STATE_HOME/twofold, else ~/.local/state/twofold: what is kept between runs and may be lost, as histories."""
+    """XDG_STATE_HOME/twofold, else ~/.local/state/twofold: data that may be lost, such as histories."""
     env = environment or read_environment()
     return (env.xdg_state_home or env.home / ".local" / "state") / "twofold"
 
 
 def private_folder(path: Path) -> Path:
-    """The folder, made where there is none, readable by its owner only. ResourceError where that is impossible."""
+    """Creates the folder if needed, readable by its owner only. Raises ResourceError."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Which versions run."""
+"""Versions of Twofold and of the packages it uses."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ PACKAGES: Final = ("numpy", "llvmlite", "tokenizers", "llguidance", "jinja2", "h
 
 
 def twofold_version() -> str:
-    """Twofold's own; a checkout that is not installed has none."""
+    """The version of Twofold, if it is installed."""
     return _version("twofold") or "not installed"
 
 
 def versions() -> dict[str, str]:
-    """Python, Twofold and what it computes with; a package that is missing is left out."""
+    """Versions of Python, Twofold and the installed packages among ``PACKAGES``."""
     found = {name: text for name in PACKAGES if (text := _version(name)) is not None}
     return {"twofold": twofold_version(), "python": platform.python_version(), **found}
 

@@ -17,7 +17,7 @@ class StreamDetokenizer:
     """Turns one sequence's ids into text, step by step.
 
     All pushes and the flush together are ``tokenizer.decode`` of all ids with the same options. At most three bytes
-    are held back.
+    are withheld.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True, continuation: bool = False) -> None:
@@ -33,7 +33,7 @@ class StreamDetokenizer:
         return self._shown(self._decoder.decode(self._tokenizer.token_bytes(token)))
 
     def flush(self) -> str:
-        """What was held back, at the end of the sequence: U+FFFD for a character that never became whole."""
+        """The withheld text at the end of the sequence: U+FFFD for an incomplete character."""
         return self._shown(self._decoder.decode(b"", final=True))
 
     def _shown(self, text: str) -> str:
@@ -49,7 +49,7 @@ class StopStrings:
     One automaton for each string, by the failure function of Knuth, Morris & Pratt 1977.
 
     Of several that the same character completes, the longest counts. ``include`` leaves the stop string in the text.
-    While the stream has not stopped, no more is held back than the longest start of a stop string it ends with.
+    Only the longest prefix of a stop string at the end of the stream is withheld.
     Raises ParameterError for an empty string, too many, or too long ones.
     """
 
@@ -61,7 +61,7 @@ class StopStrings:
         """The stop string that ended the stream."""
 
     def push(self, text: str) -> tuple[str, bool]:
-        """Text that may leave now, and whether the stream has stopped; after that nothing leaves any more."""
+        """The text to emit, and whether the stream has stopped; after that nothing is emitted."""
         if self.stopped is not None:
             return "", True
         if not self._matchers:
@@ -76,7 +76,7 @@ class StopStrings:
         return pending[:cut], False
 
     def _advance(self, character: str) -> str | None:
-        """Feeds all matchers; the longest of the strings that end here."""
+        """Advances all matchers. Returns the longest string that ends here."""
         ended = [matcher.stop for matcher in self._matchers if matcher.advance(character)]
         return max(ended, key=len, default=None)
 
@@ -85,7 +85,7 @@ class StopStrings:
         return pending[: end if self._include else end - len(found)]
 
     def flush(self) -> str:
-        """What was held back, when the stream ends without a stop string."""
+        """The withheld text, if the stream ends without a stop string."""
         held, self._held = self._held, ""
         return held
 

@@ -1,8 +1,7 @@
-"""Filling in the middle: the tokens that mark what stands before a gap and behind it, in the order prefix, suffix,
-middle (Bavarian et al. 2022).
+"""Tokens for fill-in-the-middle, in the order prefix, suffix, middle (Bavarian et al. 2022).
 
-A GGUF file names them by ``tokenizer.ggml.fim_*_token_id`` or, older, ``prefix_token_id`` and the like; where it does
-not, they are known by how they are written, in the vocabularies of Qwen, StarCoder, CodeLlama, DeepSeek and others. The
+A GGUF file has their ids in ``tokenizer.ggml.fim_*_token_id`` or, older, ``prefix_token_id`` etc.; otherwise they are
+found by their texts in the vocabularies of Qwen, StarCoder, CodeLlama, DeepSeek and others. The
 names are those that llama.cpp knows (``src/llama-vocab.cpp``).
 """
 
@@ -21,12 +20,12 @@ END_NAMES: Final = names(
     "<|fim_pad|> <fim-pad> <fim_pad> <PAD> <|repo_name|> <|fim_repo|> <fim-repo> <reponame> <REPO> <|file_sep|> "
     "<EOT> ▁<EOT>"
 )
-"""Tokens behind which another file or nothing begins: they end what is filled in."""
+"""Tokens that are followed by another file or nothing: they end the completion."""
 
 
 @dataclass(frozen=True, slots=True)
 class InfillTokens:
-    """Token ids. ``ends`` end what is filled in, beside the model's own ends."""
+    """Token ids. ``ends`` end the completion, in addition to the model's own."""
 
     prefix: int
     suffix: int
@@ -35,7 +34,7 @@ class InfillTokens:
 
 
 def infill_tokens(given: Mapping[str, int | None], marks: Mapping[str, int]) -> InfillTokens | None:
-    """The tokens of a vocabulary; None where one of the three is missing.
+    """The tokens of a vocabulary; None if one of the three is missing.
 
     given   ids by the file's own names for them: prefix, suffix, middle
     marks   ids of all tokens that are not plain text, by how they are written

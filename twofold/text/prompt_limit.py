@@ -1,12 +1,12 @@
-"""Whether a prompt fits a context, and how many tokens a text has at least: found without tokenising it.
+"""Whether a prompt fits a context, by a lower bound of its tokens that needs no tokenising.
 
-Tokenising 2 MB takes seconds and hundreds of megabytes, and a text that cannot fit needs neither. The bound holds for
-each byte value b: a token holds at most m(b) bytes b, so a text with c(b) of them has at least c(b) / m(b) tokens. It
-holds for all bytes together with the length of the longest token. Bytes that need not become a token do not count:
+Tokenising 2 MB takes seconds and hundreds of megabytes, and a text that cannot fit needs neither. For each byte
+value b, a token has at most m(b) bytes b, so a text with c(b) of them has at least c(b) / m(b) tokens. The same is true
+of all bytes and the length of the longest token. Bytes that may not become a token do not count:
 
-- those that the vocabulary has no token for, because the encoder drops them or fuses a run of them into one token;
-- white space where control tokens take the white space behind them along;
-- with NFC, what is not ASCII and what stands before it, because it may be composed with its neighbour.
+- those without a token in the vocabulary, because the encoder drops them or fuses a run of them into one token;
+- white space, if control tokens include the white space after them;
+- with NFC, what is not ASCII and the character before it, because both may be composed.
 """
 
 from __future__ import annotations
@@ -23,38 +23,37 @@ from twofold.text.tokenizers.metadata import TokenType, Vocabulary
 from twofold.text.tokenizers.pretokenizers import word_rule
 
 SHORT: Final = 1 << 16
-"""Texts of at most so many characters are tokenised at once."""
+"""Texts of up to this many characters are tokenised without the lower bound."""
 PIECE: Final = 1 << 16
-"""Bytes that are counted in one go: counting holds the interpreter."""
+"""Bytes counted per call, which holds the interpreter lock."""
 WHITE: Final = "".join(map(chr, (*range(9, 14), *range(28, 33), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B))))
 WHITE_MORE: Final = "\u2028\u2029\u202f\u205f\u3000"
 
 
 @dataclass(frozen=True, slots=True)
 class PromptLimit:
-    """What a prompt must fit into: ``context`` tokens, of which ``answer`` are left for an answer (0 or 1)."""
+    """The context in tokens, of which ``answer`` (0 or 1) are reserved for the completion."""
 
     context: int
     answer: int = 1
 
     @property
     def tokens(self) -> int:
-        """Most tokens of a prompt."""
+        """Maximum tokens of a prompt."""
         return self.context - self.answer
 
     def check(self, tokens: int, *, more: bool = False) -> None:
-        """Raises ContextLengthError for a prompt of too many tokens; ``more``: it may have more than these."""
+        """Raises ContextLengthError for too many tokens; with ``more``, ``tokens`` is a lower bound."""
         if tokens > self.tokens:
             raise ContextLengthError(
                 f"The prompt has {'at least ' if more else ''}{tokens} tokens; "
-                f"{'with one output token  ' if self.answer else ''}it does not fit the context of {self.context}.",
+                f"{'with one output token, ' if self.answer else ''}it does not fit the context of {self.context}.",
                 hint="Shorten the prompt, or raise max_model_len if the model allows it.",
             )
 
 
 class LowerBound:
-    """The least number of tokens that texts can have with one vocabulary. ``eats_space``: some control tokens take
-    following white space along."""
+    """A lower bound of the tokens of texts. ``eats_space``: some control tokens include following white space."""
 
     def __init__(self, vocabulary: Vocabulary, *, eats_space: bool) -> None:
         self._composes = vocabulary.model == "gpt2" and word_rule(vocabulary.pre).nfc
@@ -65,7 +64,7 @@ class LowerBound:
         self._most, self._longest = _most_bytes(vocabulary)
 
     def tokens(self, text: str) -> int:
-        """At least so many tokens has ``text``. Raises UnicodeEncodeError for a lone surrogate."""
+        """The lower bound for ``text``. Raises UnicodeEncodeError for a lone surrogate."""
         counts = np.zeros(256, np.int64)
         raw = text.encode()
         for start in range(0, len(raw), PIECE):
@@ -93,7 +92,7 @@ def _counted(vocabulary: Vocabulary) -> NDArray[np.bool_]:
 
 
 def _most_bytes(vocabulary: Vocabulary) -> tuple[NDArray[np.int64], int]:
-    """int64 [256]: the most bytes of each value in one token, at least 1; and the most bytes of a token."""
+    """int64 [256]: the maximum count of each byte value in one token, at least 1; and the longest token in bytes."""
     spellings: list[bytes] = []
     for text, kind in zip(vocabulary.texts, vocabulary.types.tolist(), strict=True):
         if vocabulary.model == "gpt2" and kind in (TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED):

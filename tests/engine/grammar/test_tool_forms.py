@@ -157,7 +157,7 @@ def test_schemas_that_make_no_sense_do_not_raise(family: ToolFamily, parameters:
     """What is wrong with a schema is the compiler's to say."""
     odd = tool("now", parameters=parameters)
     assert family.rules([odd], json.dumps, parallel=True)
-    assert family.told([odd])
+    assert family.instructions([odd])
     parse_whole(family.parser([odd], parallel=True), "<tool_call><function=now><parameter=a>1</parameter>")
 
 

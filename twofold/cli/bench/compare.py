@@ -1,4 +1,4 @@
-"""``twofold bench compare`` and ``twofold bench report``: results that were written before."""
+"""``twofold bench compare`` and ``twofold bench report``: saved results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def compare(
     seed: Annotated[int, Parameter(help="Seed of the resampling that the intervals come from.")] = 0,
     json: Json = False,
 ) -> int:
-    """Says what differs between two results, with intervals, and what is noise."""
+    """Compare two results, with intervals, and separate differences from noise."""
     from twofold.bench.compare.compare import compare as compared  # noqa: PLC0415 - start-up time
     from twofold.bench.report.document import read_file  # noqa: PLC0415
 
@@ -45,10 +45,10 @@ def report(
     output: Annotated[
         list[Path],
         Parameter(name=("--output", "-o"), negative=(), show_default=False, help="Output file: .html, .csv or .json."),
-    ] = [],  # noqa: B006 - cyclopts gives a list of its own
+    ] = [],  # noqa: B006 - cyclopts passes a new list
     json: Json = False,
 ) -> int:
-    """Shows a result again, or writes it as a page or as rows."""
+    """Show a saved result, or convert it to HTML, CSV or JSON."""
     from twofold.bench.report.document import read_file  # noqa: PLC0415
     from twofold.bench.report.table import print_report  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""``twofold bench engine``: the engine alone, phase by phase, beside what the machine allows."""
+"""``twofold bench engine``: the engine by phase, beside the limits of the machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def engine(
     json: Annotated[bool, FLAG] = False,
     model: ModelOptions = ModelOptions(),  # noqa: B008 - frozen
 ) -> int:
-    """Measures the engine without HTTP, by phase: what this machine allows first, then what was reached.
+    """Benchmark the engine by phase, without HTTP: first the limits of this machine, then the measurements.
 
     Parameters
     ----------

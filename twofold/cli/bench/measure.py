@@ -1,4 +1,4 @@
-"""What ``bench serve`` and ``bench run`` have in common: flags become a study, and its findings are written."""
+"""Common parts of ``bench serve`` and ``bench run``: a study from flags, and output of its result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 INTERRUPTED: Final = 130
 SEED_BITS: Final = 48
 MAX_ROUNDS: Final = 7
-"""Times a --duration that a trial of a search may take: rounds of one, two and four."""
+"""Maximum length of a trial of a search, as a multiple of --duration: rounds of one, two and four."""
 KINDS: Final = (".json", ".csv", ".html", ".jsonl")
 
 Mode: TypeAlias = Literal["trace", "rates", "concurrencies", "search", "load"]
@@ -36,11 +36,11 @@ SHAPE: Final = ("input_tokens", "output_tokens", "shared_prefix", "prefix_groups
 ARRIVALS: Final = ("arrivals", "burstiness")
 DECISIONS: Final = ("attainment", "confidence", "precision")
 WORDS: Final[Mapping[Mode, str]] = {
-    "trace": "a --trace says for itself",
-    "rates": "--rates do not use",
-    "concurrencies": "--concurrencies do not use",
-    "search": "a search for the highest rate does not use",
-    "load": "a single load does not use",
+    "trace": "a --trace replaces it",
+    "rates": "--rates do not use it",
+    "concurrencies": "--concurrencies do not use it",
+    "search": "a search for the highest rate does not use it",
+    "load": "a single load does not use it",
 }
 UNUSED: Final[Mapping[Mode, tuple[str, ...]]] = {
     "trace": ("duration", "ramp", *ARRIVALS, *SHAPE, *DECISIONS),
@@ -53,7 +53,7 @@ UNUSED: Final[Mapping[Mode, tuple[str, ...]]] = {
 
 
 class Measuring:
-    """The flags of a bench, read before anything is sent: each mistake in them is told at once."""
+    """The flags of a bench, which are checked before a request is sent."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Measuring:
         return Setup(target, request.endpoint, model, options, client, self.load.seed or 0, prompts)
 
     def counter(self) -> TokenCounter | None:
-        """The tokenizer that was named, if one was."""
+        """The tokenizer of --tokenizer, or None."""
         from twofold.bench.prompts.local import local_counter  # noqa: PLC0415
         from twofold.host.paths import CacheFolders  # noqa: PLC0415
 
@@ -124,7 +124,7 @@ class Measuring:
         return local_counter(self.request.tokenizer, chat=chat, models=CacheFolders.of().models)
 
     def study(self, setup: Setup, command: str) -> int:
-        """Asks the server, and writes what was found; the exit code. What was measured before an error is kept."""
+        """Runs the load and writes the result, also after an error. Returns the exit code."""
         from twofold.bench.session import opened  # noqa: PLC0415
         from twofold.bench.study import Study  # noqa: PLC0415
 
@@ -155,7 +155,7 @@ class Measuring:
                 study.measure_plan(self.plan)
 
     def _mode(self) -> Mode:
-        """What was asked for. Objectives without a load ask for the rate."""
+        """The mode of the flags. Objectives without a load mean a search for the rate."""
         if self.trace.trace is not None:
             return "trace"
         if self.rates is not None:
@@ -187,7 +187,7 @@ class Measuring:
         study.measure(self.replay, Goal(study.session.facts.model, requests=requests))
 
     def _lengths(self) -> tuple[int, int]:
-        """The longest prompt and answer that may be asked for; a distribution's tail is cut where it does not fit."""
+        """The maximum lengths of prompt and completion, for which the tail of a distribution is cut."""
         if self.trace.trace is not None:
             return 0, 0
         return _bound(self.plan.input_tokens), _bound(self.plan.output_tokens)
@@ -209,7 +209,7 @@ class Measuring:
             print_report(document, rich_console())
 
     def _settings(self) -> Mapping[str, Any]:
-        """The flags, without what may be secret."""
+        """The flags without possible secrets."""
         request = asdict(self.request)
         del request["header"]
         request["extra_body"] = sorted(_extra(self.request.extra_body))
@@ -245,7 +245,7 @@ class Measuring:
 
 
 def write_document(document: Any, path: Path) -> None:
-    """As its suffix says. ResourceError where the disk does not take it."""
+    """Writes a document in the format of the suffix. Raises ResourceError."""
     from twofold.bench.report.gather import to_csv  # noqa: PLC0415
     from twofold.bench.report.html import html  # noqa: PLC0415
 
@@ -261,7 +261,7 @@ def write_document(document: Any, path: Path) -> None:
 
 
 def _bound(lengths: Any) -> int:
-    """The most of lengths that have one; those without are cut by nobody, and the server says what is too long."""
+    """The maximum of lengths, or 0 if they have none; then the server refuses prompts that are too long."""
     from twofold.bench.load.checks import MAX_TOKENS  # noqa: PLC0415
 
     most: int = lengths.most

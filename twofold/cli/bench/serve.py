@@ -1,4 +1,4 @@
-"""``twofold bench serve`` and ``twofold bench run``: a load for a server that is there, or for one of ours."""
+"""``twofold bench serve`` and ``twofold bench run``: benchmarks of a running server, or of a new one."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def serve(
     measure: MeasureOptions = MEASURE,
     output: OutputOptions = OUTPUT,
 ) -> int:
-    """Measures a server that speaks OpenAI's or Anthropic's API.
+    """Benchmark a server with an OpenAI or Anthropic API.
 
-    --rate sends requests as they come; --concurrency has so many clients that wait; --trace replays what was; --rates
-    draws a curve; --slo alone finds the highest rate that meets it.
+    --rate is an open loop, --concurrency a closed one; --trace replays recorded requests; --rates measures a curve;
+    --slo alone searches for the highest rate that meets it.
     """
     from twofold.bench.client.client import ServerTarget  # noqa: PLC0415 - start-up time
 
@@ -57,9 +57,9 @@ def run(
     measure: MeasureOptions = MEASURE,
     output: OutputOptions = OUTPUT,
 ) -> int:
-    """Starts `twofold serve` with a model, measures it, and ends it. Answers are of the full length.
+    """Start `twofold serve` with a model and benchmark it. Completions have their full length.
 
-    Flags behind -- are the server's: twofold bench run --rate 2 -- --max-num-seqs 16
+    Flags after -- are those of the server: twofold bench run --rate 2 -- --max-num-seqs 16
     """
     from twofold.bench.client.client import ServerTarget  # noqa: PLC0415
     from twofold.bench.own_server import own_server  # noqa: PLC0415

@@ -43,7 +43,7 @@ def chat(
     system
         System message.
     load
-        Continue the conversation that /save wrote to this file.
+        Continue a conversation that /save wrote to this file.
     history
         Keep typed messages between chats, in a file that only you can read.
     trace

@@ -1,6 +1,6 @@
-"""Markdown within a line: emphasis, code, links. Reads text that is not complete yet.
+"""Markdown within a line (emphasis, code, links), parsed while the line is generated.
 
-What could still become a mark is held back until it is decided, so nothing that was shown has to be taken back.
+Text that may still become a mark is withheld until it is unambiguous, because shown text cannot be changed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SPECIAL: Final = re.compile(r"[\\`*_~\[!]")
 ESCAPABLE: Final = frozenset("\\`*_{}[]()#+-.!~|<>$")
 LINK: Final = re.compile(r"!?\[(?P<text>[^\[\]\n]*)\]\((?P<url>[^\s()]*(?:\([^\s()]*\)[^\s()]*)*)(?: \"[^\"]*\")?\)")
 OPEN_LINK: Final = re.compile(r"!?(?:\[[^\[\]\n]*(?:\](?:\([^\n)]*)?)?)?")
-"""What could still become a link."""
+"""The prefix of a possible link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ MARKS: Final = {"**": "bold", "__": "bold", "~~": "strike", "*": "italic", "_": 
 
 
 def spans(text: str, *, final: bool, before: str = " ", styles: frozenset[str] = PLAIN) -> tuple[list[StyledText], int]:
-    """The spans that are decided, and how many characters they took.
+    """The unambiguous spans, and the number of characters in them.
 
-    final   the line ends with ``text``: all of it is decided
-    before  the character before it
+    final   whether the line is complete: all of it is unambiguous then
+    before  the character before ``text``
     """
     found: list[StyledText] = []
     at = 0
@@ -58,7 +58,7 @@ def spans(text: str, *, final: bool, before: str = " ", styles: frozenset[str] =
 
 
 def _special(text: str, at: int, previous: str, styles: frozenset[str], waits: bool) -> _Found | None:
-    """Styled text of the mark at ``at`` and where they end; None where that is not decided yet."""
+    """The styled text of the mark at ``at`` and its end; None while it is ambiguous."""
     letter = text[at]
     if letter == "\\":
         if at + 1 < len(text):
@@ -119,7 +119,7 @@ def _emphasis(text: str, at: int, previous: str, styles: frozenset[str], waits: 
 
 
 def _closing(text: str, start: int, letter: str, run: int, waits: bool) -> int | None:
-    """Where the run that closes the emphasis begins; code in between does not count."""
+    """The start of the closing run of an emphasis; code spans are skipped."""
     at = start
     while at < len(text):
         if text[at] == "\\":

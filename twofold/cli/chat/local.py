@@ -25,7 +25,7 @@ from twofold.host.paths import CacheFolders
 
 
 class LocalModel:
-    """``ChatModel`` over an engine of its own. ``limits`` compares each answer with what this machine can do."""
+    """``ChatModel`` with an engine in this process. ``limits`` compares completions with the limits of the machine."""
 
     def __init__(self, options: ModelOptions, trace: Path | None = None, *, limits: bool = False) -> None:
         self._options = options
@@ -37,7 +37,7 @@ class LocalModel:
     @classmethod
     @contextmanager
     def opened(cls, options: ModelOptions, trace: Path | None = None, *, limits: bool = False) -> Iterator[Self]:
-        """Fetches the model if need be, loads it, and lets it go."""
+        """Downloads the model if needed, loads it, and closes it at the end."""
         model = cls(options, trace, limits=limits)
         try:
             yield model
@@ -91,7 +91,7 @@ class LocalModel:
         return [*drawn.splitlines(), *(roofline.explain(self._last.metrics) if roofline is not None else ())]
 
     def loading(self) -> str:
-        """How long loading took, and what the model runs with."""
+        """Load times, context and threads."""
         loaded, config = self._loaded.llm.loaded, self._loaded.llm.config
         threads = "" if config.threads is None else f", {count(config.threads, 'thread')}"
         return (
@@ -105,11 +105,11 @@ class LocalModel:
         return as_json(self._loaded, self._last, self._last.metrics, self._roofline)
 
     def models(self) -> list[str]:
-        """``ChatModel.models``: those that are here."""
+        """``ChatModel.models``: the downloaded ones."""
         return [model.name for model in sources.installed(CacheFolders.of().models)]
 
     def use(self, name: str) -> None:
-        """``ChatModel.use``. Two models at once might not fit into memory: this one is closed first."""
+        """``ChatModel.use``. Closes the current model first: two models may not fit into memory."""
         if self._trace is not None:
             raise UsageError("A chat with --trace keeps its model.", hint="Start another chat.")
         sources.resolve(name, cache=CacheFolders.of().create().models, progress=DownloadProgress())

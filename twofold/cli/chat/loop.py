@@ -21,10 +21,10 @@ from twofold.core.units import count
 QUOTES: Final = '"""'
 MORE_TOKENS: Final = "/set max_tokens raises the limit"
 ROOM_SHARE: Final = 4
-"""An answer has at least a quarter of the context, while there are turns that can be left out."""
+"""Turns are dropped until this fraction (1/n) of the context is free for a completion."""
 LEAVE: Final = "Press Ctrl-C again to leave, or type /bye."
 MAX_BYTES: Final = 74_994
-"""What terminals take at most, as xterm's documentation of control sequences has it."""
+"""The maximum of terminals, from xterm's documentation of control sequences."""
 
 
 Argument: TypeAlias = Literal["", "file", "model", "setting", "switch", "text"]
@@ -37,7 +37,7 @@ Ctrl-C stops an answer, and leaves at an empty prompt when pressed twice. Ctrl-D
 
 
 class Reader(Protocol):
-    """Where messages come from."""
+    """A source of messages."""
 
     def read(self) -> str:
         """The next message. Raises EOFError at the end, KeyboardInterrupt for Ctrl-C at an empty prompt."""
@@ -78,7 +78,7 @@ class StandardInputReader:
 
 @dataclass(slots=True)
 class Chat:
-    """A conversation with a model. ``left`` ends it."""
+    """A conversation with a model. Setting ``left`` ends it."""
 
     model: ChatModel
     settings: ChatSettings
@@ -86,7 +86,7 @@ class Chat:
     left: bool = False
 
     def run(self, reader: Reader) -> int:
-        """Reads and answers until the end; the exit code."""
+        """Reads messages and answers them until the end. Returns the exit code."""
         warned = False
         while not self.left:
             try:
@@ -104,7 +104,7 @@ class Chat:
         return 0
 
     def take(self, text: str) -> None:
-        """Obeys a command or answers a message; prints an error instead of raising it."""
+        """Runs a command or answers a message; prints errors instead of raising them."""
         try:
             if is_command(text):
                 run_command(self, text)
@@ -114,7 +114,7 @@ class Chat:
             print_failure(error)
 
     def ask(self, question: str) -> None:
-        """Answers a question, and keeps it with its answer. Leaves out the oldest turns where the context is full."""
+        """Answers a question and adds both to the talk. Drops the oldest turns if the context is full."""
         answer = self._answer(question) if self.model.has_template else self._answered(question, 1)
         self.talk.add(question, answer.text)
         if self.settings.output.quiet:
@@ -128,17 +128,17 @@ class Chat:
             note(faint("\n".join(self.model.explain())))
 
     def say(self, line: str) -> None:
-        """Confirms what a command did."""
+        """Prints a line unless --quiet is set."""
         if not self.settings.output.quiet:
             note(line)
 
     def greet(self) -> None:
-        """Names the model."""
+        """Prints the model's name."""
         self.say(f"{self.model.name}. /help lists the commands.")
         self.mention_template()
 
     def mention_template(self) -> None:
-        """Says so where the model takes no conversations."""
+        """Prints a note if the model has no chat template."""
         if not self.model.has_template:
             self.say("The model has no chat template: it completes each message by itself.")
 
@@ -163,9 +163,9 @@ class Chat:
 
 
 def copy(text: str) -> None:
-    """Asks the terminal to put ``text`` on the clipboard, by the escape sequence OSC 52; that works through ssh.
+    """Copies ``text`` to the clipboard of the terminal with the escape sequence OSC 52, which also works over ssh.
 
-    Raises UsageError without a terminal, or for a long text.
+    Raises UsageError without a terminal, and for long texts.
     """
     stream = next((stream for stream in (sys.stdout, sys.stderr) if is_terminal(stream)), None)
     if stream is None:
@@ -179,7 +179,7 @@ def copy(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command. ``usage`` shows its argument, ``kind`` says what completes it."""
+    """A command. ``usage`` describes its argument, ``kind`` selects its completions."""
 
     name: str
     usage: str
@@ -190,12 +190,12 @@ class Command:
 
 
 def is_command(text: str) -> bool:
-    """Whether a message is a command: /name alone or before a space, so that a path is a message."""
+    """Whether a message is a command, /name alone or before a space. A path is not."""
     return _FORM.match(text) is not None
 
 
 def run_command(chat: Chat, line: str) -> None:
-    """Carries out a line that begins with a slash. Raises UsageError where there is no such command."""
+    """Runs a command line. Raises UsageError for an unknown command."""
     name, _, text = line.partition(" ")
     command = BY_NAME.get(name)
     if command is None:
@@ -339,7 +339,7 @@ COMMANDS: Final = (
     Command("/undo", "", "Remove the last question and its answer.", _undo),
     Command("/save", "FILE", "Save the conversation as JSON, or as Markdown to a .md file.", _save, "file"),
     Command("/load", "FILE", "Load a saved conversation.", _load, "file"),
-    Command("/model", "[NAME]", "Show or change the model; the conversation stays.", _model, "model"),
+    Command("/model", "[NAME]", "Show or change the model; keeps the conversation.", _model, "model"),
     Command("/models", "", "List the models.", _models),
     Command("/copy", "", "Copy the last answer to the clipboard.", _copy),
     Command("/stats", "[on|off]", "Show statistics of the last answer, or switch them for all.", _stats, "switch"),

@@ -1,9 +1,8 @@
-"""Markdown on a terminal, while it is being generated.
+"""Renders Markdown on a terminal while it is generated.
 
-Text is only ever appended: the cursor never moves back, so nothing flickers, and a change of the window's size or a
-character of unexpected width cannot break the picture. Words wait for their end, so that lines break between them; a
-row of a table waits for the table, a line of code for its end; everything else appears at once. A line break of the
-model stays one.
+Text is only appended: the cursor never moves back, so nothing flickers, and resizing the window or a character of
+unexpected width cannot damage earlier output. A word appears when it is complete, so that lines break between words;
+tables and lines of code when they are complete; everything else at once. Line breaks of the model are kept.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ if TYPE_CHECKING:
 MIN_WIDTH: Final = 20
 MAX_FEED: Final = 4096
 MAX_CODE_LINES: Final = 200
-"""Lines before one that its highlighting looks at."""
+"""Preceding lines of code used for highlighting."""
 MAX_ROWS: Final = 200
-"""Rows of a table that wait for its end."""
+"""Maximum rows of a table; further rows are shown as text."""
 
 UNDECIDED: Final = re.compile(
     r"#{1,6}|[-+]|\*{1,3}|_{1,3}|[-*_=](?: ?[-*_=])* ?|\d{1,9}[.)]?|(?:`{1,2}|~{1,2})|>[> ]*|"
 )
-"""Beginnings of a line that may still become a mark of a block."""
+"""Prefixes of a line that may still become the mark of a block."""
 HEADING: Final = re.compile(r"(#{1,6}) +")
 RULE: Final = re.compile(r"(?:(?:- ?){3,}|(?:\* ?){3,}|(?:_ ?){3,})")
 FENCE: Final = re.compile(r"(`{3,}|~{3,})\s*([\w.+#-]*)")
@@ -44,7 +43,7 @@ WITHOUT_COLOUR: Final = {"heading": "1", "marker": ""}
 
 
 class MarkdownWriter:
-    """Renders one answer into ``write``. ``width`` gives the columns of the terminal whenever a line begins."""
+    """Renders one completion into ``write``. ``width`` returns the current columns of the terminal."""
 
     def __init__(self, write: Callable[[str], None], width: Callable[[], int], *, colour: bool = True) -> None:
         self._write = write
@@ -61,7 +60,7 @@ class MarkdownWriter:
         self._rows: list[str] = []
 
     def feed(self, text: str) -> None:
-        """Shows what is decided with ``text``."""
+        """Adds text, and shows what is unambiguous."""
         for at in range(0, len(text), MAX_FEED):
             self._line += text[at : at + MAX_FEED]
             while "\n" in self._line:
@@ -74,14 +73,14 @@ class MarkdownWriter:
         self._flow.flush()
 
     def close(self) -> None:
-        """Shows the rest, and ends the line."""
+        """Shows the rest and ends the line."""
         if self._line or self._inside:
             self._advance(final=True)
         self._end_table()
         self._flow.flush()
 
     def _advance(self, *, final: bool) -> None:
-        """Takes what is decided from the front of the line; all of it where it is final."""
+        """Consumes the unambiguous part of the line; all of it if ``final``."""
         if not self._inside and not self._begin(final):
             return
         found, taken = spans(self._line, final=final, before=self._before)
@@ -94,8 +93,8 @@ class MarkdownWriter:
             self._end_line()
 
     def _begin(self, final: bool) -> bool:
-        """Finds out which block the line belongs to. True where inline text follows, False where the line is used up
-        or cannot be decided yet."""
+        """Determines the block of the line. Returns True if inline text follows, False if the line is consumed or still
+        ambiguous."""
         line = self._line
         body = line.lstrip(" ")
         indent = len(line) - len(body)
@@ -174,7 +173,7 @@ class MarkdownWriter:
         return line if wanted is None or wanted.plain != line else self._printed(wanted).rstrip("\n")
 
     def _end_table(self) -> None:
-        """Shows the rows that waited; those that make no table as they stand."""
+        """Shows the collected rows, as a table or, if they are not one, as text."""
         rows, self._rows = self._rows, []
         if len(rows) < 2 or DIVIDER.fullmatch(rows[1].strip()) is None:
             self._flow.raw("".join(row + "\n" for row in rows))
@@ -218,11 +217,11 @@ class MarkdownWriter:
         return max(MIN_WIDTH, self._width())
 
     def _text(self, span: StyledText) -> str:
-        """What is shown of a span: without colour, code keeps its marks."""
+        """The text of a span; without colour, code keeps its backticks."""
         return f"`{span.text}`" if "code" in span.styles and not self._colour else span.text
 
     def _sgr(self, text: str, styles: frozenset[str]) -> str:
-        """The text with its styles switched on and off again."""
+        """The text between the escape sequences of its styles."""
         codes = [CODES[style] for style in sorted(styles & CODES.keys())]
         table = COLOURS if self._colour else WITHOUT_COLOUR
         codes += [table[style] for style in sorted(styles & table.keys()) if table[style]]
@@ -236,7 +235,7 @@ def _cells(row: str) -> list[str]:
 
 
 class _Flow:
-    """Words into lines. A line goes on with ``hang`` where it breaks."""
+    """Wraps words into lines. Continuation lines begin with ``hang``."""
 
     def __init__(
         self, write: Callable[[str], None], width: Callable[[], int], sgr: Callable[[str, frozenset[str]], str]
@@ -262,7 +261,7 @@ class _Flow:
         self._out.append(first)
 
     def put(self, span: StyledText) -> None:
-        """Adds text to the line, its words cut at spaces and around wide characters."""
+        """Adds text to the line, split at spaces and around wide characters."""
         for piece in re.split(r"(\s+)", span.text):
             if not piece:
                 continue
@@ -282,11 +281,11 @@ class _Flow:
         self._column = 0
 
     def raw(self, text: str) -> None:
-        """Shows text as it stands, outside of the lines."""
+        """Shows text without wrapping."""
         self._out.append(text)
 
     def flush(self) -> None:
-        """Shows what is complete."""
+        """Writes what is complete."""
         if self._out:
             self._write("".join(self._out))
             self._out = []
@@ -294,7 +293,7 @@ class _Flow:
     def _letters(self, piece: str, styles: frozenset[str]) -> None:
         start = 0
         for at, letter in enumerate(piece):
-            if ord(letter) > 0x2E7F and cell_len(letter) == 2:  # a line may break around each of these
+            if ord(letter) > 0x2E7F and cell_len(letter) == 2:  # lines may break around wide characters
                 self._add(piece[start:at], styles)
                 self._end_word()
                 self._add(letter, styles)
@@ -308,7 +307,7 @@ class _Flow:
             text = self._word.pop().text + text
         if text:
             self._word.append(StyledText(text, styles))
-        if sum(len(span.text) for span in self._word) > self._columns:  # it breaks the line anyhow: no need to wait
+        if sum(len(span.text) for span in self._word) > self._columns:  # longer than a line, so it need not be complete
             self._end_word()
             self._glued = True
 

@@ -1,4 +1,4 @@
-"""A model behind a running server: Twofold's, or any other with OpenAI's API."""
+"""A model of a running server with OpenAI's API."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ OPTIONAL: Final = (
     *("seed", "stop", "presence_penalty", "frequency_penalty", "min_tokens"),
     *("ignore_eos", "stop_token_ids", "include_stop_str_in_output", "skip_special_tokens"),
 )
-"""Parameters that are sent only where they differ from what they are without a flag."""
+"""Parameters that are sent only if they differ from their defaults."""
 DEFAULTS: Final = SamplingOptions()
 
 
 @dataclass(slots=True)
-class _Heard:
-    """What a stream said so far. Moments are seconds since the request was sent."""
+class _StreamState:
+    """The state of a stream. Times are seconds since the request was sent."""
 
     text: str = ""
     thinks: bool = False
@@ -68,9 +68,9 @@ class _Heard:
 
 
 class RemoteModel:
-    """``ChatModel`` over HTTP. ``model`` is a name of the server's; None takes its first.
+    """``ChatModel`` over HTTP. ``model`` is its name on the server; None is the first model.
 
-    Raises NetworkError where no server answers, AccessError, and NotFoundError for a model that is not there.
+    Raises NetworkError if no server answers, AccessError, and NotFoundError for an unknown model.
     """
 
     has_template = True
@@ -83,7 +83,7 @@ class RemoteModel:
         if options.api_key is not None:
             self._headers["authorization"] = f"Bearer {options.api_key}"
         self._ours = False
-        self._heard = _Heard()
+        self._state = _StreamState()
         self._facts = self._find(model)
 
     @property
@@ -95,11 +95,11 @@ class RemoteModel:
         return self._facts.context
 
     def answer(self, request: PromptRequest, write: Write) -> ChatCompletion:
-        """``ChatModel.answer``. How full the context is shows in the usage of the last answer."""
-        used = sum(count_at(self._heard.usage, name) or 0 for name in ("prompt_tokens", "completion_tokens"))
+        """``ChatModel.answer``. The usage of the last completion tells how full the context is."""
+        used = sum(count_at(self._state.usage, name) or 0 for name in ("prompt_tokens", "completion_tokens"))
         prompt, room = request.prompt, request.room
         if room > 1 and self.context is not None and used + room > self.context:
-            self._heard.usage = {}
+            self._state.usage = {}
             raise ContextLengthError("The context is full.")
         path = TEXT if isinstance(prompt, str) else CHAT
         body: dict[str, Any] = {"prompt" if path == TEXT else "messages": prompt}
@@ -107,7 +107,7 @@ class RemoteModel:
         body |= _sampling(request.sampling) | _form(request.form)
         if self._ours:
             body["twofold"] = {"explain": True}
-        heard = self._heard = _Heard()
+        heard = self._state = _StreamState()
         start = time.monotonic()
         with (
             interrupts() as interrupted,
@@ -116,7 +116,7 @@ class RemoteModel:
             if reply.status is not None and reply.status != 200:
                 raise _refusal(reply.status, reply.body())
             for event in _events(reply):
-                self._hear(heard, event, write, time.monotonic() - start)
+                self._update(heard, event, write, time.monotonic() - start)
         if not interrupted.is_set() and heard.finish is None:
             raise NetworkError("The server ended the stream before the answer was complete.")
         finish = None if interrupted.is_set() else heard.finish
@@ -124,8 +124,8 @@ class RemoteModel:
         return ChatCompletion(heard.text, finish, *used_tokens)
 
     def statistics(self) -> str:
-        """``ChatModel.statistics``: from the server's record where it gives one, else as seen from here."""
-        heard = self._heard
+        """``ChatModel.statistics``: from the server's record, or else as measured here."""
+        heard = self._state
         prompts = objects_at(heard.record, "prompts")
         if prompts:
             return _recorded_line(prompts[0])
@@ -139,7 +139,7 @@ class RemoteModel:
 
     def explain(self) -> list[str]:
         """``ChatModel.explain``: the phases of the server's record."""
-        prompts = objects_at(self._heard.record, "prompts")
+        prompts = objects_at(self._state.record, "prompts")
         if not prompts:
             return []
         lines = [f"{'queue':<9}{prompts[0].get('queue_s', 0.0) * 1000:>10,.1f} ms"]
@@ -153,13 +153,13 @@ class RemoteModel:
         return lines
 
     def loading(self) -> str:
-        """Where the model is."""
+        """The model and its server."""
         context = "" if self.context is None else f", context {self.context:,} tokens"
         return f"{self.name} at {self._target}{context}"
 
     def as_json(self) -> dict[str, Any]:
-        """``ChatModel.as_json``. ``twofold`` is the server's record, null where it gives none."""
-        heard = self._heard
+        """``ChatModel.as_json``. ``twofold`` is the server's record or null."""
+        heard = self._state
         return {
             "model": self.name,
             "text": heard.text,
@@ -175,7 +175,7 @@ class RemoteModel:
 
     def use(self, name: str) -> None:
         """``ChatModel.use``."""
-        self._facts, self._heard = self._find(name), _Heard()
+        self._facts, self._state = self._find(name), _StreamState()
 
     def _find(self, model: str | None) -> ServerFacts:
         names = self.models()
@@ -193,8 +193,8 @@ class RemoteModel:
     def _exchange(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], /) -> Reply:
         return exchange(self._target, method, path, body, headers, LOOK_S)
 
-    def _hear(self, heard: _Heard, event: Event, write: Write, moment: float) -> None:
-        """Takes over what one event says. Raises NetworkError for an error of the server's."""
+    def _update(self, heard: _StreamState, event: Event, write: Write, moment: float) -> None:
+        """Updates the state by an event. Raises NetworkError for an error of the server."""
         if event[1].strip() == b"[DONE]":
             return
         try:
@@ -245,7 +245,7 @@ def _form(form: StructuredOutputsParams | None) -> dict[str, Any]:
 
 
 def _refusal(status: int, body: bytes) -> TwofoldError:
-    """The error for a status that is no answer."""
+    """The exception for an error status."""
     said = sentence(body)
     code = ""
     with suppress(ValueError):
@@ -262,7 +262,7 @@ def _refusal(status: int, body: bytes) -> TwofoldError:
 
 
 def _recorded_line(record: Mapping[str, Any]) -> str:
-    """The line of statistics that the server's record of a prompt makes."""
+    """The line of statistics from the server's record of a prompt."""
     ttft, decode = record.get("ttft_s"), record.get("decode_s") or 0.0
     prompt, cached, output = (
         count_at(record, name) or 0 for name in ("prompt_tokens", "cached_tokens", "output_tokens")
@@ -280,5 +280,5 @@ def _recorded_line(record: Mapping[str, Any]) -> str:
 
 
 def _metrics(prompt: int, cached: int, output: int, queued: float, first: float, last: float) -> RequestMetrics:
-    """Metrics of an answer of which only the first and the last token's moments are known."""
+    """Metrics of a completion with known times of its first and last token only."""
     return RequestMetrics(0.0, queued, first, last, ((first, *[last] * (output - 1)),), prompt, cached)

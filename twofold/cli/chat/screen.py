@@ -1,4 +1,4 @@
-"""Where an answer appears: rendered on a terminal, exactly as generated elsewhere."""
+"""Output of completions: rendered on a terminal, elsewhere exactly as generated."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from twofold.cli.console import answer, is_terminal
 from twofold.host.env import read_environment
 
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Characters that a terminal obeys, but for tab and line feed."""
+"""Control characters except tab and line feed."""
 
 
 @contextmanager
 def answer_writer(*, markdown: bool) -> Iterator[Write]:
-    """What shows an answer piece by piece on standard output, and ends its last line.
+    """A function that writes a completion piece by piece to standard output; its last line is ended afterwards.
 
-    Control characters of a model never reach a terminal.
+    Control characters are removed on terminals.
     """
     shown: Write = answer
     end = _end_line
@@ -45,16 +45,16 @@ def _end_line() -> None:
 
 @contextmanager
 def _ended(write: Write, end: Callable[[], None]) -> Iterator[Write]:
-    """``write``, and ``end`` after it, but for an error before the first character."""
+    """``write``, followed by ``end`` unless an error precedes the first character."""
     written = False
 
-    def noticed(text: str) -> None:
+    def counted(text: str) -> None:
         nonlocal written
         written = written or bool(text)
         write(text)
 
     try:
-        yield noticed
+        yield counted
     except BaseException:
         if written:
             end()
@@ -69,9 +69,9 @@ def printable(text: str) -> str:
 
 @contextmanager
 def quiet_keys() -> Iterator[None]:
-    """Keys that are typed meanwhile do not show; they wait for the next prompt, Enter as the key that sends."""
+    """Hides typed keys; they are input of the next prompt, in which Enter sends."""
     try:
-        import termios  # noqa: PLC0415 - not everywhere
+        import termios  # noqa: PLC0415 - not on every system
     except ImportError:
         yield
         return

@@ -1,4 +1,4 @@
-"""What ``/set`` changes: sampling, and what is shown."""
+"""Settings of a chat: sampling parameters and display options."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES: Final = (
 """Sampling parameters, by the names that the APIs use."""
 SWITCHES: Final = ("stats", "markdown")
 DEFAULT: Final = "default"
-"""Sets a parameter back to the model's default, or the server's."""
+"""Resets a parameter to the default of the model or server."""
 OFF: Final = ("off", "none", "no", "false", "0")
 ON: Final = ("on", "yes", "true", "1")
 _WHOLE: Final = frozenset({"top_k", "max_tokens", "seed"})
@@ -34,13 +34,13 @@ _WHOLE: Final = frozenset({"top_k", "max_tokens", "seed"})
 
 @dataclass(slots=True)
 class ChatSettings:
-    """What the next answer is sampled with, and how it is shown."""
+    """Sampling parameters and display options of the next completion."""
 
     sampling: SamplingOptions
     output: DisplayOptions
 
     def change(self, name: str, text: str) -> None:
-        """Sets ``name`` to what ``text`` says. Raises UsageError for an unknown name or an impossible value."""
+        """Sets ``name`` to the value in ``text``. Raises UsageError for an unknown name or invalid value."""
         name = full_name(name)
         if name in SWITCHES:
             self.output = replace(self.output, quiet=False, **{name: _switch(name, text)})
@@ -50,7 +50,7 @@ class ChatSettings:
         self.sampling = changed
 
     def shown(self, name: str, defaults: SamplingDefaults) -> str:
-        """A setting as ``change`` takes it; of one that is not set, the model's default."""
+        """A setting in the form that ``change`` accepts, or the model's default."""
         name = full_name(name)
         value = getattr(self.output if name in SWITCHES else self.sampling, name)
         if value is None and name in sampling_defaults.NAMES:
@@ -63,7 +63,7 @@ class ChatSettings:
         return {name: getattr(self.sampling, name) for name in NAMES}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Takes over what ``as_dict`` gave once. ParameterError for an impossible value, and nothing changes."""
+        """Restores the result of ``as_dict``. Raises ParameterError for an invalid value and changes nothing."""
         known = {field.name for field in fields(self.sampling)} & set(NAMES)
         try:
             changed = replace(self.sampling, **{name: value for name, value in saved.items() if name in known})
@@ -73,12 +73,12 @@ class ChatSettings:
         self.sampling = changed
 
     def lines(self, defaults: SamplingDefaults) -> list[str]:
-        """All settings, one a line."""
+        """All settings, one per line."""
         return [f"{name:<20}{self.shown(name, defaults)}" for name in (*NAMES, *SWITCHES)]
 
 
 def full_name(given: str) -> str:
-    """The setting of this name, or the only one that begins so. Raises UsageError."""
+    """The setting with this name, or the only one with this prefix. Raises UsageError."""
     known = (*NAMES, *SWITCHES)
     given = given.replace("-", "_")
     found = [given] if given in known else [name for name in known if given and name.startswith(given)]

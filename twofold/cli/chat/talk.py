@@ -1,4 +1,4 @@
-"""What was said in a chat: turns that can be taken back, dropped, saved and loaded."""
+"""The turns of a chat, which can be undone, dropped, saved and loaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_BYTES: Final = 64 << 20
 
 @dataclass(slots=True)
 class Talk:
-    """A system message and the turns after it: a question, its answer, and so on.
+    """A system message, and questions and answers in turn.
 
     ``dropped`` counts the oldest questions that are no longer sent, because the context was full.
     """
@@ -28,7 +28,7 @@ class Talk:
     dropped: int = 0
 
     def messages(self, question: str) -> list[Message]:
-        """What is sent for a question."""
+        """The messages to send for a question."""
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
         return [*system, *self.turns[2 * self.dropped :], {"role": "user", "content": question}]
 
@@ -36,9 +36,9 @@ class Talk:
         self.turns += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 
     def drop(self) -> int:
-        """Leaves out the older half of the turns that are sent, at least one; how many questions that were.
+        """Drops the older half of the sent turns, at least one. Returns the number of dropped questions.
 
-        Half, so that the prompts that follow begin alike for a while, and are found in the prefix cache.
+        Dropping half keeps the prefix of the next prompts equal for a while, so the prefix cache has it.
         """
         sent = len(self.turns) // 2 - self.dropped
         more = (sent + 1) // 2
@@ -46,7 +46,7 @@ class Talk:
         return more
 
     def undo(self) -> str | None:
-        """Takes the last question and its answer back; the question."""
+        """Removes the last question and its answer. Returns the question, or None."""
         if not self.turns:
             return None
         question = self.turns[-2]["content"]
@@ -55,7 +55,7 @@ class Talk:
         return question
 
     def clear(self) -> None:
-        """Forgets the turns; the system message stays."""
+        """Removes the turns; keeps the system message."""
         self.turns.clear()
         self.dropped = 0
 
@@ -64,9 +64,9 @@ class Talk:
         return self.turns[-1]["content"] if self.turns else None
 
     def save(self, path: Path, model: str, settings: Mapping[str, Any]) -> None:
-        """Writes the talk: as Markdown to a file named .md, else as JSON that ``load`` reads.
+        """Writes Markdown to a file named .md, otherwise JSON that ``load`` reads.
 
-        Raises UsageError for a file that is something else, ResourceError where it cannot be written.
+        Raises UsageError if the file exists and is not a chat, ResourceError if it cannot be written.
         """
         if path.exists() and not _is_ours(path):
             raise UsageError(f"{path} exists and is not a saved chat.", hint="Choose another name.")
@@ -83,9 +83,9 @@ class Talk:
             raise ResourceError(f"{path} cannot be written: {error.strerror}.") from error
 
     def load(self, path: Path) -> Mapping[str, Any]:
-        """Replaces the talk by a saved one, or by any object with ``messages``; its settings.
+        """Loads a saved chat, or any object with ``messages``. Returns its settings.
 
-        Raises UsageError where there is none.
+        Raises UsageError for other files.
         """
         document = _read(path)
         messages = document if isinstance(document, list) else document.get("messages")

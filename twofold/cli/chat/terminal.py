@@ -31,7 +31,7 @@ PROMPT: Final = ">>> "
 MORE: Final = "... "
 PLACEHOLDER: Final = "Send a message (/help for commands)"
 MAX_HISTORY: Final = 1 << 20
-"""Bytes of the history file; its older half goes when there are more."""
+"""Maximum size of the history file in bytes; its older half is removed beyond that."""
 MENU_ROWS: Final = 6
 
 
@@ -145,12 +145,12 @@ def _bindings() -> KeyBindings:
 
 
 def _output() -> Output | None:
-    """Where the prompt appears: standard error where only that is a terminal, so that answers can be redirected."""
+    """Standard error if only that is a terminal, so that standard output can be redirected."""
     return None if is_terminal(sys.stdout) else create_output(stdout=sys.stderr)
 
 
 def _history(path: Path | None) -> History:
-    """The history in a file that only its owner may read; in memory where there can be none."""
+    """The history in a file that only its owner can read, or in memory if there cannot be a file."""
     if path is None:
         return InMemoryHistory()
     try:
@@ -160,12 +160,12 @@ def _history(path: Path | None) -> History:
         _shorten(path)
         return FileHistory(str(path))
     except (OSError, ResourceError) as error:
-        note(f"The history is not kept: {error}")
+        note(f"The history is not saved: {error}")
         return InMemoryHistory()
 
 
 def _shorten(path: Path) -> None:
-    """Drops the older half of a long history, at the beginning of an entry."""
+    """Removes the older half of a long history, at the start of an entry."""
     if path.stat().st_size <= MAX_HISTORY:
         return
     text = path.read_bytes()

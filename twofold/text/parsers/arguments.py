@@ -38,7 +38,7 @@ def argument_rules(
 ) -> list[str]:
     """Lark rules for the arguments of a call: required ones in order, then any of the others, each at most once.
 
-    ``values`` are rules of the values, by name; ``head`` gives what stands before one.
+    ``values`` are rules of the values by name; ``head`` gives the text before a value.
     """
     names, needed = list(values), len(required_of(tool))
     rules = [

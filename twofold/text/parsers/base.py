@@ -1,7 +1,7 @@
-"""The sections of an answer: what the model thinks, what it says, and which tools it calls.
+"""The sections of a completion: reasoning, content, and tool calls.
 
-A parser takes the answer's text as it comes, and gives pieces; joined in order they are the whole answer without the
-marks that divided it. A piece leaves as soon as it cannot be the beginning of a mark any more.
+A parser receives the text of a completion in deltas and emits pieces, which together are the completion without the
+marks between its sections. Text is emitted as soon as it cannot be the prefix of a mark.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """Text of the section in which the model thinks."""
+    """Text of the reasoning section."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """The model calls a tool: the ``index``-th call of the answer, from 0. Its arguments follow."""
+    """A tool call, number ``index`` of the completion from 0. Its arguments follow."""
 
     index: int
     name: str
@@ -45,12 +45,12 @@ Piece: TypeAlias = Content | Reasoning | ToolCall | Arguments
 
 
 class SectionParser(Protocol):
-    """Divides one answer. It never raises: what looks like a call and is none is content, as the model wrote it."""
+    """Parses one completion. Never raises: text that looks like a call but is not one is content."""
 
     def push(self, text: str) -> Sequence[Piece]:
-        """The pieces that are certain after this text."""
+        """The pieces that are unambiguous after this text."""
         ...
 
     def flush(self) -> Sequence[Piece]:
-        """What was held back, when nothing follows any more."""
+        """The withheld text, at the end of the completion."""
         ...

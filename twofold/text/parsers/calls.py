@@ -1,10 +1,9 @@
-"""Tool calls in an answer: behind marks, or as the whole of it. How one call is written is the reader's matter.
+"""Tool calls in a completion: after marks, or as the whole of it. A reader knows how a single call is written.
 
 Laws
-    Behind a mark, all that reads as a call is one, whatever it names. Without a mark it is one only where an answer
-    begins with it, or with a code fence around it, and it names one of the tools: JSON is often data.
-    What breaks before its call has left is content, as the model wrote it. What breaks after that stays in the
-    arguments, as it is.
+    After a mark, all text that reads as a call is one, whatever its name. Without a mark, a call must begin the
+    completion, perhaps in a code fence, and name one of the tools, because JSON is often data.
+    Invalid text is content if its call has not been emitted, otherwise a part of the call's arguments, unchanged.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ _FENCE_BEGUN: Final = re.compile(r"`{1,2}|```[a-z_]{0,16}\s{0,8}")
 
 
 class CallReader(Protocol):
-    """Reads one call and tells it to a writer.
+    """Reads one call and emits it to a writer.
 
-    done    the call is whole
-    broken  it is none, or its arguments cannot be read
-    left    its name has been told
+    done    the call is complete
+    broken  it is not a call, or its arguments are invalid
+    left    its name has been emitted
     """
 
     done: bool
@@ -37,25 +36,25 @@ class CallReader(Protocol):
     left: bool
 
     def read(self, text: str, at: int) -> int:
-        """Reads on from ``text[at]``; the place behind the call, or of what broke it."""
+        """Continues at ``text[at]``. Returns the position after the call, or that of invalid text."""
         ...
 
     def end(self) -> None:
-        """Tells what was read of the arguments."""
+        """Emits the arguments read so far."""
         ...
 
 
 MakeReader: TypeAlias = Callable[[PieceWriter, frozenset[str] | None], CallReader]
-"""A reader that tells a writer; of calls of these tools only, or of any."""
+"""Makes a reader that emits to a writer; it accepts calls of these tools, or of any."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallSyntax:
-    """Where calls stand.
+    """Where calls are in a completion.
 
-    marks   what stands before one or more calls, with what stands after them, which may be nothing
-    begins  matches the character with which a call begins
-    bare    characters with which an answer begins that is a call without a mark
+    marks   opening marks of one or more calls, with their closing marks, which may be empty
+    begins  matches the first character of a call
+    bare    first characters of a completion that is a call without a mark
     reader  reads one call
     """
 
@@ -66,7 +65,7 @@ class CallSyntax:
 
 
 class CallParser(StatefulParser):
-    """Divides an answer. ``tools`` are the names there are; not ``parallel``: only one call."""
+    """Parses a completion. ``tools`` are the known names; unless ``parallel``, only one call is read."""
 
     def __init__(self, syntax: CallSyntax, tools: Iterable[str], *, parallel: bool) -> None:
         super().__init__(self._begin)
@@ -94,7 +93,7 @@ class CallParser(StatefulParser):
         return self._out.take()
 
     def _begin(self, text: str, at: int) -> int:
-        """Space at the beginning of an answer, then perhaps a call without a mark."""
+        """Space at the start of a completion, then perhaps a call without a mark."""
         end = _space(text, at)
         self._out.content(text[at:end])
         if end == len(text):
@@ -111,7 +110,7 @@ class CallParser(StatefulParser):
         return end
 
     def _fence(self, text: str, at: int) -> int:
-        """A code fence at the beginning of an answer, with JSON in it or anything else."""
+        """A code fence at the start of a completion, with JSON in it or anything else."""
         found = _FENCE_LINE.match(text, at)
         if found:
             self._seen, self._bare, self._closes = [found[0]], True, FENCE
@@ -202,7 +201,7 @@ class CallParser(StatefulParser):
         return place + len(mark)
 
     def _ignore(self, text: str, _: int) -> int:
-        """After the one call that was allowed."""
+        """After the single call that is allowed."""
         return len(text)
 
 

@@ -1,4 +1,4 @@
-"""What a family of models has of its own where tools are called: how calls are written, told, read and enforced."""
+"""Families of models by their tool calls: how calls are written, described, parsed and enforced."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from twofold.text.parsers.base import SectionParser
 Tool: TypeAlias = Mapping[str, Any]
 """A tool as OpenAI writes it: {"type": "function", "function": {"name", "description", "parameters", "strict"}}."""
 Term: TypeAlias = Callable[[str], str]
-"""How a mark or a text stands in a Lark grammar: as a control token where it is one, else as a string."""
+"""A mark or text in a Lark grammar: a control token if it is one, otherwise a string."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call that was made: the tool's name and its arguments."""
+    """A call: the tool's name and its arguments."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -37,23 +37,23 @@ class ToolFamily(Protocol):
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """Control tokens that end an answer beside the model's own."""
+        """Control tokens that end a completion, in addition to the model's own."""
         ...
 
     def parser(self, tools: Sequence[Tool], *, parallel: bool) -> SectionParser:
-        """Divides an answer that may call ``tools``; not ``parallel``: all after the first call is left out."""
+        """Parses a completion that may call ``tools``; unless ``parallel``, text after the first call is dropped."""
         ...
 
     def rules(self, tools: Sequence[Tool], term: Term, *, parallel: bool) -> str:
-        """A Lark grammar of answers that are one call, or ``parallel`` ones."""
+        """A Lark grammar of completions that are one call, or several if ``parallel``."""
         ...
 
     def written(self, calls: Sequence[Call]) -> str:
         """Calls as the model writes them."""
         ...
 
-    def told(self, tools: Sequence[Tool]) -> str:
-        """What to tell a model whose chat template does not show tools."""
+    def instructions(self, tools: Sequence[Tool]) -> str:
+        """Instructions for a model whose chat template does not show tools."""
         ...
 
 
@@ -64,7 +64,7 @@ def name_of(tool: Tool) -> str:
 
 
 def schema_of(tool: Tool) -> dict[str, Any]:
-    """The JSON schema of a tool's arguments, its objects closed; without one there are none."""
+    """The JSON schema of a tool's arguments, with closed objects; without a schema there are no arguments."""
     schema = tool["function"].get("parameters")
     if not schema or not isinstance(schema, Mapping):
         return {"type": "object", "properties": {}, "additionalProperties": False}
@@ -72,7 +72,7 @@ def schema_of(tool: Tool) -> dict[str, Any]:
 
 
 def arguments_of(tool: Tool) -> dict[str, Mapping[str, Any]]:
-    """The schema of each argument that a tool's schema names."""
+    """The schema of each argument in a tool's schema."""
     properties = schema_of(tool).get("properties")
     named = properties if isinstance(properties, Mapping) else {}
     return {name: schema for name, schema in named.items() if isinstance(schema, Mapping)}
@@ -81,7 +81,7 @@ def arguments_of(tool: Tool) -> dict[str, Mapping[str, Any]]:
 def spaced(tool: Tool, schema: Mapping[str, Any]) -> str:
     """A schema as a term of Lark: JSON of one line, as models write it.
 
-    What llguidance cannot hold in a schema is passed over, unless the tool is ``strict``.
+    Keywords that llguidance does not support are ignored, unless the tool is ``strict``.
     """
     options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     if not tool["function"].get("strict"):

@@ -1,6 +1,6 @@
-"""How a model writes its answers: which marks divide them, and what its chat template can show of tools.
+"""The format of a model's completions: the marks of its sections, and what its chat template shows of tools.
 
-All of it comes from the chat template and the vocabulary, which every file has; nobody has to choose a parser.
+It is derived from the chat template and the vocabulary, so users need not choose a parser.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from twofold.text.parsers.json_family import HERMES, LLAMA3, MISTRAL
 from twofold.text.parsers.pieces import PlainParser
 from twofold.text.parsers.prober import TemplateProber
 from twofold.text.parsers.pythonic import PYTHONIC
-from twofold.text.parsers.shown import TemplateSupport, for_template, with_tools_told
+from twofold.text.parsers.shown import TemplateSupport, for_template, with_instructions
 from twofold.text.parsers.tagged import TAGGED
 from twofold.text.parsers.thinking import PROBE, ThinkingMarks, ThinkingParser, thinking_marks
 from twofold.text.templates.messages import Message
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 MAX_REMEMBERED: Final = 256
-"""Sets of variables whose prompts were asked about."""
+"""Maximum sets of template variables with a cached result of ``opened``."""
 
 _SIGNS: Final[tuple[tuple[str, ToolFamily], ...]] = (
     (FUNCTION_GEMMA.opens, FUNCTION_GEMMA),
@@ -40,17 +40,17 @@ _SIGNS: Final[tuple[tuple[str, ToolFamily], ...]] = (
     ("<|python_tag|>", LLAMA3),
     ("<|start_header_id|>", LLAMA3),
 )
-"""What stands in the chat templates of each family; the first that is found counts."""
+"""Texts in the chat templates of each family; the first that is found decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
-    """The sections of one model's answers.
+    """The sections of a model's completions.
 
     family          how it calls tools
-    thinking        the marks of the section in which it thinks; None where it has none
-    keeps_special   marks are control tokens: they have to stay in the text (``skip_special_tokens`` off)
-    stop_token_ids  tokens that end an answer which calls tools, beside the model's own
+    thinking        the marks of its reasoning section; None if it has none
+    keeps_special   marks are control tokens, so the text must include them (``skip_special_tokens`` off)
+    stop_token_ids  tokens that end a completion with tool calls, in addition to the model's own
     """
 
     family: ToolFamily
@@ -59,43 +59,43 @@ class AnswerFormat:
     stop_token_ids: tuple[int, ...]
     _tokenizer: Tokenizer = field(repr=False)
     _prober: TemplateProber = field(repr=False)
-    _sight: TemplateSupport
+    _support: TemplateSupport
     _opened: dict[bytes, bool] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Self:
         """The format of the model that a tokenizer belongs to. Renders a few short conversations."""
         prober = TemplateProber(tokenizer)
-        sight = TemplateSupport.of(prober)
-        family = _family(tokenizer.chat_template or "", sight)
+        support = TemplateSupport.of(prober)
+        family = _family(tokenizer.chat_template or "", support)
         thinking = thinking_marks(tokenizer, prober)
         marks = (*family.marks, *((thinking.start, thinking.end) if thinking else ()))
         keeps = any(tokenizer.token_id(mark) is not None for mark in marks)
         stops = tuple(token for stop in family.stops if (token := tokenizer.token_id(stop)) is not None)
-        return cls(family, thinking, keeps, stops, tokenizer, prober, sight)
+        return cls(family, thinking, keeps, stops, tokenizer, prober, support)
 
     def shown(
         self, messages: Sequence[Message], tools: Sequence[Tool] | None
     ) -> tuple[list[Message], Sequence[Tool] | None]:
-        """Messages and tools for the chat template: what it cannot show itself is told in the messages.
+        """Messages and tools for the chat template; the messages describe tools and calls that it does not show.
 
-        Tools come before the caller's system text, so that both are found again in the prefix cache. Raises
-        TemplateError for calls whose arguments are no JSON object.
+        Tools precede the caller's system text, so that the prefix cache has both. Raises TemplateError for calls whose
+        arguments are not a JSON object.
         """
-        ready = for_template(messages, self.family, self._sight)
-        if not tools or self._sight.tools:
+        ready = for_template(messages, self.family, self._support)
+        if not tools or self._support.tools:
             return ready, tools
-        return with_tools_told(ready, self.family.told(tools), self._sight), None
+        return with_instructions(ready, self.family.instructions(tools), self._support), None
 
     def parser(
         self, tools: Sequence[Tool] | None, *, thinking: bool = True, parallel: bool = True, opened: bool | None = None
     ) -> SectionParser:
-        """Divides one answer.
+        """A parser of one completion.
 
-        tools     what the answer may call; without any, all is content
-        thinking  False where the template was told not to let the model think: the prompt opens no section
-        parallel  False leaves out all that follows the first call
-        opened    whether the prompt ends inside the section; None for what the template does unless it is told
+        tools     the tools it may call; without any, all text is content
+        thinking  False if the template has switched reasoning off: the prompt opens no section
+        parallel  False drops all text after the first call
+        opened    whether the prompt ends inside the section; None means the template's default
         """
 
         def calls() -> SectionParser:
@@ -110,7 +110,7 @@ class AnswerFormat:
     def opened(self, variables: Mapping[str, Any]) -> bool:
         """Whether a prompt with these variables ends inside the thinking section.
 
-        The template is rendered for variables that were not asked about lately.
+        The template is rendered for variables without a cached result.
         """
         if self.thinking is None:
             return False
@@ -124,8 +124,7 @@ class AnswerFormat:
         return known
 
     def form(self, tools: Sequence[Tool], choice: str | Literal["required"], parallel: bool) -> StructuredOutputsParams:
-        """The form of an answer that is one call, or where ``parallel`` one or more: of any tool, or of the one that
-        ``choice`` names."""
+        """Structured output that is one call, or several if ``parallel``: of any tool, or of the one in ``choice``."""
         chosen = [tool for tool in tools if choice in ("required", name_of(tool))]
         assert chosen, "a named tool is one of the tools"
         return StructuredOutputsParams(grammar=self.family.rules(chosen, self._term, parallel=parallel))
@@ -133,9 +132,9 @@ class AnswerFormat:
     def form_or(
         self, tools: Sequence[Tool], content: StructuredOutputsParams, parallel: bool
     ) -> StructuredOutputsParams:
-        """The form of an answer that is one or more calls, or else has the form of ``content``, which is JSON.
+        """Structured output that is either calls or the JSON of ``content``.
 
-        Raises ParameterError for a form that is not.
+        Raises ParameterError if ``content`` is not JSON.
         """
         if content.json is None and not content.json_object:
             raise ParameterError(
@@ -153,7 +152,7 @@ class AnswerFormat:
         return json.dumps(text, ensure_ascii=False) if token is None else f"<[{token}]>"
 
 
-def _family(template: str, sight: TemplateSupport) -> ToolFamily:
-    if not sight.tools:
+def _family(template: str, support: TemplateSupport) -> ToolFamily:
+    if not support.tools:
         return PYTHONIC if "<start_of_turn>" in template else HERMES
     return next((family for sign, family in _SIGNS if sign in template), HERMES)

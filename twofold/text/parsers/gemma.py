@@ -108,8 +108,8 @@ class GemmaFamily:
             return f"[{','.join(map(self._literal, value))}]"
         return dumped(value)
 
-    def told(self, tools: Sequence[Tool]) -> str:
-        """``ToolFamily.told``."""
+    def instructions(self, tools: Sequence[Tool]) -> str:
+        """``ToolFamily.instructions``."""
         lines = "\n".join(dumped(tool["function"]) for tool in tools)
         example = self.written([Call("name", {"argument": "value"})])
         return f"You can call these functions, by writing {example}:\n{lines}"

@@ -1,6 +1,6 @@
-"""A tool call written as a JSON object with a name and arguments, in any order; other keys are passed over.
+"""A tool call written as a JSON object with a name and arguments, in any order; other keys are ignored.
 
-The call leaves when its name is known and its arguments begin; then its arguments leave as they come. An object in two
+The call is emitted when its name is known and its arguments begin; its arguments follow incrementally. An object in two
 pairs of braces, ``{{"name": …}}``, is a call too: Qwen2.5's template shows calls so, and small models copy it.
 """
 
@@ -123,7 +123,7 @@ class JsonCallReader:
         return at
 
     def _in_early(self, text: str, at: int) -> int:
-        """Arguments before the name, or as a text that holds JSON."""
+        """Arguments before the name, or as a string that contains JSON."""
         at = self._read_value(text, at)
         if self._value.done:
             self._early = _object("".join(self._read))
@@ -178,7 +178,7 @@ class JsonCallReader:
         return at
 
     def _text(self) -> str | None:
-        """The string that was read; None for anything else, or for half a surrogate pair."""
+        """The string that was read; None for other values and lone surrogates."""
         try:
             value = json.loads("".join(self._read))
             if isinstance(value, str):
@@ -190,7 +190,7 @@ class JsonCallReader:
 
 
 def _object(text: str) -> str | None:
-    """JSON text that is an object, or a string that holds one."""
+    """JSON text of an object, or of a string that contains one; None for anything else."""
     try:
         value = json.loads(text, parse_constant=_no_constant)
         if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Families whose calls are JSON objects: what differs between them is data.
+"""Families whose calls are JSON objects. Their differences are data.
 
 Sources: the chat templates of Hermes 2 Pro and Qwen 2.5, of Llama 3.1, and of Mistral 7B v0.3.
 """
@@ -74,8 +74,8 @@ class JsonFamily:
         )
         return "".join(self.first) + "".join(self.between).join(texts) + "".join(self.last)
 
-    def told(self, tools: Sequence[Tool]) -> str:
-        """``ToolFamily.told``."""
+    def instructions(self, tools: Sequence[Tool]) -> str:
+        """``ToolFamily.instructions``."""
         example = self.written([Call("function_name", {"argument": "value"})])
         lines = "\n".join(dumped(tool["function"]) for tool in tools)
         return (

@@ -1,8 +1,8 @@
-"""A JSON value in a text that comes in pieces: where it ends, and its text with the usual slips of models put right.
+"""An incremental reader of a JSON value: finds its end, and repairs common mistakes of models.
 
-Put right are, as they come: line breaks and other control characters inside strings, escapes that JSON does not have
-(``\\d`` is a backslash and a letter, ``\\'`` an apostrophe), and Python's ``True``, ``False`` and ``None``. Everything
-else that breaks the grammar of JSON (RFC 8259) is said to be broken. Time is linear in the text.
+Repaired are line breaks and other control characters inside strings, escapes that JSON does not have
+(``\\d`` is a backslash and a letter, ``\\'`` an apostrophe), and Python's ``True``, ``False`` and ``None``. Anything
+else that violates the grammar of JSON (RFC 8259) sets ``broken``. Time is linear in the text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+
 _ITEMS: Final = re.compile(
     r'(?:(?:"[^"\\\x00-\x1f]*+"|-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+|true|false|null)[ \t\n\r]*+,[ \t\n\r]*+)++'
 )
-"""Plain items of an array, each with its comma: read at once, because there can be many."""
+"""Simple items of an array, each with its comma: read at once, because there can be many."""
 _WORDS: Final = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
 _CONTROLS: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
 _ESCAPES: Final = frozenset('"\\/bfnrtu')
@@ -28,7 +28,7 @@ _CLOSERS: Final = {"{": "}", "[": "]"}
 
 
 class JsonValue:
-    """Reads one value. ``read`` until ``done`` or ``broken``; ``take`` gives the text that is certain so far."""
+    """Reads one value. Call ``read`` until ``done`` or ``broken``; ``take`` returns the text read so far."""
 
     def __init__(self) -> None:
         self.done = False
@@ -41,13 +41,13 @@ class JsonValue:
         self._state = self._value
 
     def read(self, text: str, at: int) -> int:
-        """Reads on from ``text[at]``; the place behind what belongs to the value, or of what broke it."""
+        """Continues at ``text[at]``. Returns the position after the value's text, or that of invalid text."""
         while at < len(text) and not (self.done or self.broken):
             at = self._state(text, at)
         return at
 
     def take(self) -> str:
-        """What was read since the last time."""
+        """The text since the previous call."""
         text = "".join(self._out)
         self._out.clear()
         return text

@@ -1,9 +1,9 @@
-"""Values written as Python literals, or in the notations near them, read without running anything.
+"""Reads values written as Python literals or in similar notations, without executing them.
 
     value   text | number | True False None true false null | [value, …] | (value, …) | {key: value, …}
 
-What differs is how texts and keys are written: Python quotes both, Gemma puts its own mark around texts and leaves keys
-bare. Time is linear; depth and the digits of a number are bounded.
+Notations differ in strings and keys: Python quotes both, Gemma encloses strings in a mark and does not quote keys.
+Time is linear; depth and the digits of a number are bounded.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "
 
 
 class NotLiteralError(ValueError):
-    """The text is no value of the notation."""
+    """The text is not a value of the notation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """How texts and keys are written: each reads at a place, and gives what it read with the place behind it.
+    """Readers of strings and keys at a position. They return the value and the position after it.
 
-    Both raise NotLiteralError. ``text`` gives None where no text begins.
+    Both raise NotLiteralError. ``text`` returns None if no string begins there.
     """
 
     text: Callable[[str, int], tuple[str, int] | None]
@@ -48,7 +48,7 @@ class Notation:
 
 
 def read_value(notation: Notation, text: str, at: int, depth: int = 0) -> tuple[Any, int]:
-    """The value at a place after space, and the place behind it. Raises NotLiteralError."""
+    """The value at a position after space, and the position after it. Raises NotLiteralError."""
     at = skip(text, at)
     if depth > MAX_DEPTH or at == len(text):
         raise NotLiteralError
@@ -61,7 +61,7 @@ def read_value(notation: Notation, text: str, at: int, depth: int = 0) -> tuple[
 
 
 def skip(text: str, at: int) -> int:
-    """The place behind space."""
+    """The position after space."""
     return SPACE.match(text, at).end()  # type: ignore[union-attr]
 
 
@@ -107,7 +107,7 @@ def _mapping(notation: Notation, text: str, at: int, depth: int) -> tuple[dict[s
 
 
 def _comma(text: str, at: int, close: str) -> int:
-    """Behind the comma that follows an item, or at the bracket that closes."""
+    """The position after the comma that follows an item, or at the closing bracket."""
     at = skip(text, at)
     if text.startswith(",", at):
         return at + 1
@@ -117,7 +117,7 @@ def _comma(text: str, at: int, close: str) -> int:
 
 
 def python_text(text: str, at: int) -> tuple[str, int] | None:
-    """A Python string. Escapes that Python does not have stay as they are, as Python takes them."""
+    """A Python string. Unknown escapes are kept, as in Python."""
     found = _STRING.match(text, at)
     if found is None:
         return None
@@ -151,7 +151,7 @@ PYTHON: Final = Notation(python_text, _python_key)
 
 
 def quoted(mark: str) -> Notation:
-    """Gemma's notation: texts stand between two ``mark``, keys are bare up to their colon."""
+    """Gemma's notation: strings are enclosed in ``mark``; keys are not quoted and end at their colon."""
 
     def read_text(text: str, at: int) -> tuple[str, int] | None:
         if not text.startswith(mark, at):

@@ -1,4 +1,4 @@
-"""Marks in a text that comes in pieces: what is certainly none may leave, what may become one is held."""
+"""Finds marks in a stream of text; a possible prefix of a mark at its end is withheld."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class MarkFinder:
-    """Finds the first of ``marks``, of which none begins another. Time is linear in the text."""
+    """Finds the first of ``marks``; no mark may be a prefix of another. Time is linear in the text."""
 
     def __init__(self, marks: Iterable[str]) -> None:
         self._marks = tuple(marks)
@@ -16,9 +16,9 @@ class MarkFinder:
         self._longest = max(map(len, self._marks), default=0)
 
     def find(self, text: str, at: int = 0) -> tuple[int, str]:
-        """Where the first mark from ``at`` on begins, and the mark.
+        """The position of the first mark from ``at`` on, and the mark.
 
-        Without one the mark is empty, and the place is where the beginning of one might stand at the text's end.
+        Without one the mark is empty, and the position is that of a possible prefix of a mark at the text's end.
         """
         found = self._pattern.search(text, at) if self._pattern else None
         return (found.start(), found[0]) if found else (self._open_end(text, at), "")

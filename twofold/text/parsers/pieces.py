@@ -1,4 +1,4 @@
-"""What parsers of tool calls share: pieces put together, and the space around marks left out."""
+"""Common parts of parsers of tool calls: emitting pieces, and dropping the space around marks."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import TypeAlias
 from twofold.text.parsers.base import Arguments, Content, Piece, SectionParser, ToolCall
 
 State: TypeAlias = Callable[[str, int], int]
-"""Reads on from a place of a text and gives the next place; the same place without a new state waits for more."""
+"""Continues at a position and returns the next one; the same one without a new state waits for more text."""
 
 
 class PieceWriter:
-    """Collects pieces. Space around calls belongs to their marks; between two texts that before the call stays."""
+    """Collects pieces. Drops space around calls, except that before a call if content precedes and follows it."""
 
     def __init__(self) -> None:
         self.calls = 0
-        """How many calls there are."""
+        """The number of calls."""
         self._pieces: list[Piece] = []
         self._space: list[str] = []
-        self._said = self._after_call = False
+        self._has_content = self._after_call = False
 
     def take(self) -> list[Piece]:
-        """The pieces since the last time."""
+        """The pieces since the previous call."""
         pieces, self._pieces = self._pieces, []
         return pieces
 
     def content(self, text: str) -> None:
-        """Text for the reader."""
+        """Adds content."""
         body = text.rstrip()
         if not body:
             self._space += [] if self._after_call else [text]
@@ -35,36 +35,36 @@ class PieceWriter:
         if self._after_call:
             text, body = text.lstrip(), body.lstrip()
             self._after_call = False
-        self._say("".join(self._space) + body)
+        self._emit("".join(self._space) + body)
         self._space = [text[len(body) :]]
 
     def call(self, name: str) -> None:
         """Begins the next call."""
-        if not self._said:
+        if not self._has_content:
             self._space.clear()
         self._pieces.append(ToolCall(self.calls, name))
         self.calls += 1
         self._after_call = True
 
     def arguments(self, text: str) -> None:
-        """More arguments of the last call."""
+        """Adds arguments of the last call."""
         if text:
             self._pieces.append(Arguments(self.calls - 1, text))
 
     def end(self) -> None:
-        """Nothing follows: space at the end of an answer without calls is the model's own."""
+        """Ends the completion. Without calls, space at its end is kept."""
         if not self._after_call:
-            self._say("".join(self._space))
+            self._emit("".join(self._space))
         self._space.clear()
 
-    def _say(self, text: str) -> None:
+    def _emit(self, text: str) -> None:
         if text:
             self._pieces.append(Content(text))
-            self._said = True
+            self._has_content = True
 
 
 class StatefulParser:
-    """Drives states over a stream: what the last state left of a text comes again in front of the next."""
+    """Runs states over a stream. Text that a state does not consume is put before the next text."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -85,7 +85,7 @@ class StatefulParser:
 
 
 class PlainParser:
-    """Of an answer without tools: all of it is content."""
+    """The parser of completions without tools: all text is content."""
 
     def push(self, text: str) -> Sequence[Piece]:
         """``SectionParser.push``."""
@@ -97,7 +97,7 @@ class PlainParser:
 
 
 def joined(pieces: Sequence[Piece]) -> list[Piece]:
-    """The same pieces with neighbours of one kind as one."""
+    """The pieces, with adjacent ones of the same kind joined."""
     whole: list[Piece] = []
     for piece in pieces:
         last = whole[-1] if whole else None
@@ -111,5 +111,5 @@ def joined(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def parse_whole(parser: SectionParser, text: str) -> list[Piece]:
-    """The pieces of a whole answer, neighbours of one kind as one."""
+    """The pieces of a complete text, with adjacent ones of the same kind joined."""
     return joined([*parser.push(text), *parser.flush()])

@@ -1,4 +1,4 @@
-"""Asks a chat template what it can show, by rendering small conversations."""
+"""Tests what a chat template shows, by rendering small conversations."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from twofold.text.tokenizers.tokenizer import Tokenizer
 
 
 class TemplateProber:
-    """Renders with a tokenizer's template. One that exceeds a limit is not asked again: each time would take a second.
+    """Renders a tokenizer's template. One that exceeds a limit, which takes a second, is not rendered again.
 
-    ``source`` is empty where there is no template.
+    ``source`` is empty without a template.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -27,7 +27,7 @@ class TemplateProber:
         tools: Sequence[Message] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt; empty where the template gives none. Raises ResourceError where it cannot be rendered now."""
+        """The prompt, or "" if the template refuses or fails. Raises ResourceError if no process can be started."""
         if self._exceeded:
             return ""
         try:

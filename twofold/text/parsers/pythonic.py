@@ -70,8 +70,8 @@ class PythonicFamily:
         """``ToolFamily.written``."""
         return f"[{', '.join(map(_written, calls))}]"
 
-    def told(self, tools: Sequence[Tool]) -> str:
-        """``ToolFamily.told``."""
+    def instructions(self, tools: Sequence[Tool]) -> str:
+        """``ToolFamily.instructions``."""
         lines = "\n".join(dumped(tool["function"]) for tool in tools)
         return (
             f"You can call functions. These are the functions, one in each line:\n{lines}\n\n"

@@ -1,6 +1,6 @@
-"""What a chat template is able to show of tools and their use, and messages in which it shows all of it.
+"""What a chat template supports of tools and calls, and messages adapted to that.
 
-A template is asked by rendering a small conversation: what stands in the outcome is what it shows.
+A template is tested by rendering small conversations: what the prompt contains is supported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from twofold.text.parsers.prober import TemplateProber
 from twofold.text.templates.messages import Message
 
 _ID: Final = "call00001"
-"""Nine letters and digits, as Mistral's templates want them."""
+"""Nine letters and digits, which Mistral's templates require."""
 _TOOL: Final = "probe_tool"
 _KEY: Final = "probe_key"
 _RESULT: Final = "probe_result"
@@ -27,9 +27,9 @@ _USER: Final = {"role": "user", "content": "x"}
 
 @dataclass(frozen=True, slots=True)
 class TemplateSupport:
-    """What a template shows. ``tools``, ``calls`` with their results, a ``system`` message, a ``developer`` one.
+    """Whether a template shows tools, calls with their results, system and developer messages.
 
-    ``text_arguments``: it wants the arguments of calls as JSON text, not as an object.
+    ``text_arguments``: it takes the arguments of calls as JSON text, not as an object.
     """
 
     tools: bool
@@ -40,7 +40,7 @@ class TemplateSupport:
 
     @classmethod
     def of(cls, prober: TemplateProber) -> Self:
-        """Asks a template."""
+        """Tests a template."""
         as_object, as_text = (_shows_calls(prober, arguments) for arguments in ({_KEY: 1}, '{"probe_key": 1}'))
         return cls(
             tools=_TOOL in prober.rendered([_USER], _TOOLS),
@@ -62,45 +62,45 @@ def _shows_calls(prober: TemplateProber, arguments: object) -> bool:
     return any(all(part in text for part in (_TOOL, _KEY, _RESULT)) for text in texts)
 
 
-def with_tools_told(messages: Sequence[Message], told: str, sight: TemplateSupport) -> list[Message]:
-    """``told`` at the beginning of the system message, or of the first one where the template has no system."""
+def with_instructions(messages: Sequence[Message], text: str, support: TemplateSupport) -> list[Message]:
+    """Adds ``text`` at the start of the system message, or of the first message if there is no system role."""
     if not messages:
         return []
     first = messages[0]
-    if first.get("role") in ("system", "developer") or not sight.system:
-        return [{**first, "content": _after(told, first.get("content"))}, *messages[1:]]
-    return [{"role": "system", "content": told}, *messages]
+    if first.get("role") in ("system", "developer") or not support.system:
+        return [{**first, "content": _after(text, first.get("content"))}, *messages[1:]]
+    return [{"role": "system", "content": text}, *messages]
 
 
-def _after(told: str, content: object) -> object:
+def _after(text: str, content: object) -> object:
     if isinstance(content, Sequence) and not isinstance(content, str):
-        return [{"type": "text", "text": told + "\n"}, *content]
-    return f"{told}\n\n{content}" if content else told
+        return [{"type": "text", "text": text + "\n"}, *content]
+    return f"{text}\n\n{content}" if content else text
 
 
-def for_template(messages: Sequence[Message], family: ToolFamily, sight: TemplateSupport) -> list[Message]:
-    """Messages that the template shows whole: calls and results as it reads them, or else as text."""
-    known = [_known_role(message, sight) for message in messages]
-    if sight.calls:
-        return [_with_arguments(message, sight) for message in known]
+def for_template(messages: Sequence[Message], family: ToolFamily, support: TemplateSupport) -> list[Message]:
+    """Messages that the template shows completely: with calls and results in its form, or as text."""
+    known = [_known_role(message, support) for message in messages]
+    if support.calls:
+        return [_with_arguments(message, support) for message in known]
     return _merged([_as_text(message, family) for message in known])
 
 
-def _known_role(message: Message, sight: TemplateSupport) -> Message:
-    if message.get("role") == "developer" and not sight.developer:
+def _known_role(message: Message, support: TemplateSupport) -> Message:
+    if message.get("role") == "developer" and not support.developer:
         return {**message, "role": "system"}
     return message
 
 
-def _with_arguments(message: Message, sight: TemplateSupport) -> Message:
+def _with_arguments(message: Message, support: TemplateSupport) -> Message:
     calls = message.get("tool_calls")
-    return {**message, "tool_calls": [_with_call(call, sight) for call in calls]} if calls else message
+    return {**message, "tool_calls": [_with_call(call, support) for call in calls]} if calls else message
 
 
-def _with_call(call: Mapping[str, Any], sight: TemplateSupport) -> dict[str, Any]:
+def _with_call(call: Mapping[str, Any], support: TemplateSupport) -> dict[str, Any]:
     function = call["function"]
     arguments = function.get("arguments")
-    changed: object = _text(arguments) if sight.text_arguments else _object(arguments)
+    changed: object = _text(arguments) if support.text_arguments else _object(arguments)
     return {**call, "function": {**function, "arguments": changed}}
 
 
@@ -109,7 +109,7 @@ def _text(arguments: object) -> str:
 
 
 def _object(arguments: object) -> object:
-    """Arguments as an object. Raises TemplateError for text that holds none."""
+    """Arguments as an object. Raises TemplateError for other text."""
     if not isinstance(arguments, str):
         return arguments or {}
     try:
@@ -124,12 +124,12 @@ def _object(arguments: object) -> object:
 def _not_json() -> TemplateError:
     return TemplateError(
         "The arguments of a tool call are not the JSON text of an object.",
-        hint="Send back the arguments as they came, or leave the call out.",
+        hint="Send back the arguments unchanged, or remove the call.",
     )
 
 
 def _as_text(message: Message, family: ToolFamily) -> Message:
-    """A call or a result as text of the assistant or the user."""
+    """A call as text of the assistant, a result as text of the user."""
     calls = message.get("tool_calls")
     content = message.get("content")
     if calls:
@@ -155,7 +155,7 @@ def _plain(content: object) -> str:
 
 
 def _merged(messages: Sequence[Message]) -> list[Message]:
-    """Neighbours of the user as one message: templates want user and assistant to take turns."""
+    """Joins adjacent messages of the user, because templates require user and assistant to alternate."""
     merged: list[Message] = []
     for message in messages:
         if merged and message.get("role") == merged[-1].get("role") == "user":

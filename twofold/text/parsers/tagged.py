@@ -1,6 +1,6 @@
 """Calls written with a tag for each argument, whose values are plain text: ``<parameter=city>\\nParis\\n</parameter>``.
 
-Source: the chat template of Qwen3-Coder. Only the tool's schema tells whether ``5`` is a number or a text.
+Source: the chat template of Qwen3-Coder. Only the tool's schema determines whether ``5`` is a number or a string.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WORDS: Final = {"True": True, "False": False, "None": None}
 class TaggedCallReader:
     """A ``CallReader``. ``schemas`` are those of the arguments, by tool and name.
 
-    The call leaves with its name, and each argument when it is whole.
+    The call is emitted with its name, each argument when it is complete.
     """
 
     def __init__(self, out: PieceWriter, schemas: Mapping[str, Mapping[str, Any]]) -> None:
@@ -54,7 +54,7 @@ class TaggedCallReader:
         return at
 
     def end(self) -> None:
-        """``CallReader.end``: half an argument is none."""
+        """``CallReader.end``: an incomplete argument is dropped."""
 
     def _function(self, text: str, at: int) -> int:
         at, tag = self._read_tag(text, at)
@@ -83,7 +83,7 @@ class TaggedCallReader:
         return at
 
     def _read_tag(self, text: str, at: int) -> tuple[int, str]:
-        """A tag, which is empty until it is whole."""
+        """A tag, or empty text until it is complete."""
         if at == len(text):
             return at, ""
         if not self._tag and text[at] != "<":
@@ -109,7 +109,7 @@ class TaggedCallReader:
 
 
 def _read(text: str, schema: Any) -> Any:
-    """A value from its text, as its schema says; what does not fit stays text."""
+    """The value of a text according to its schema; text that does not fit stays a string."""
     kinds = _kinds(schema)
     if "string" in kinds and not ("null" in kinds and text == "null"):
         return text
@@ -122,7 +122,7 @@ def _read(text: str, schema: Any) -> Any:
 
 
 def _kinds(schema: Any) -> list[Any]:
-    """The types that a value may have; text where nobody says."""
+    """The types of a value; string if the schema has none."""
     if not isinstance(schema, Mapping) or not schema.keys() & {"type", "anyOf", "oneOf", "allOf", "$ref"}:
         return ["string"]
     kinds = schema.get("type")
@@ -151,7 +151,7 @@ class TaggedFamily:
         return CallParser(syntax, schemas, parallel=parallel)
 
     def rules(self, tools: Sequence[Tool], term: Term, *, parallel: bool) -> str:
-        """``ToolFamily.rules``. Of the schema of a text only its choices hold."""
+        """``ToolFamily.rules``. Of a string's schema, only ``enum`` is enforced."""
         opens, closes = map(term, self.marks)
         calls = one_of([f"call_{index}" for index in range(len(tools))])
         more = f" ({term(LINE)} call)*" if parallel else ""
@@ -170,8 +170,8 @@ class TaggedFamily:
         """``ToolFamily.written``."""
         return "\n".join(map(_written, calls))
 
-    def told(self, tools: Sequence[Tool]) -> str:
-        """``ToolFamily.told``."""
+    def instructions(self, tools: Sequence[Tool]) -> str:
+        """``ToolFamily.instructions``."""
         lines = "\n".join(dumped(tool["function"]) for tool in tools)
         example = self.written([Call("function_name", {"argument": "value"})])
         return f"You can call these functions, one in each line:\n{lines}\n\nCall them in exactly this form:\n{example}"

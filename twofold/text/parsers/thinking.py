@@ -1,4 +1,4 @@
-"""The section in which a model thinks: its marks, and a parser that takes it from the beginning of an answer."""
+"""The reasoning section: its marks, and a parser that separates it from the start of a completion."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAIRS: Final = (
     ("<seed:think>", "</seed:think>"),
     ("<|channel>thought", "<channel|>"),
 )
-"""Of Qwen and DeepSeek and most others, of Mistral, of Seed, of Gemma 4."""
+"""Marks of Qwen, DeepSeek and most others; of Mistral; of Seed; of Gemma 4."""
 SWITCHES: Final = ("enable_thinking", "thinking")
 """Template variables that turn thinking on and off, as Qwen and Granite name them."""
 PROBE: Final[Sequence[Message]] = ({"role": "user", "content": "?"},)
@@ -29,9 +29,9 @@ class ThinkingMarks:
     """How a model's thinking is written.
 
     start, end  the marks around it
-    opened      whether the chat template writes ``start`` at the end of the prompt, unless it is told otherwise
-    switch      the template variable that turns thinking on and off; None where nothing does
-    default     whether the template turns it on unless it is told
+    opened      whether the chat template by default writes ``start`` at the end of the prompt
+    switch      the template variable that turns reasoning on and off, or None
+    default     whether reasoning is on by default
     """
 
     start: str
@@ -45,7 +45,7 @@ class ThinkingMarks:
         return prompt.rstrip().endswith(self.start)
 
     def variables(self, on: bool) -> Mapping[str, Any]:
-        """What to tell the template; nothing where it has no switch."""
+        """Template variables; empty if there is no switch."""
         return {} if self.switch is None else {self.switch: on}
 
 
@@ -72,9 +72,9 @@ def _marks(prober: TemplateProber, start: str, end: str) -> ThinkingMarks:
 
 
 class ThinkingParser:
-    """Takes the section from the beginning of an answer, and gives what follows to the parser that ``then`` makes.
+    """Separates the section from the start of a completion, and passes the rest to the parser made by ``then``.
 
-    Space around the section's text belongs to its marks. A section that is never closed is the whole answer.
+    Space around the section's text is dropped. A section without an end is the whole completion.
     """
 
     def __init__(self, start: str, end: str, *, opened: bool, then: Callable[[], SectionParser]) -> None:
@@ -92,11 +92,11 @@ class ThinkingParser:
     def flush(self) -> Sequence[Piece]:
         """``SectionParser.flush``."""
         if self._state == self._inside:
-            return self._said(self._left)
+            return self._reasoning(self._left)
         return [*self._then.push("".join(self._space) + self._left), *self._then.flush()]
 
     def _begin(self, text: str) -> Sequence[Piece]:
-        """Space, then the mark that opens the section, or an answer without one."""
+        """Space, then the opening mark, or a completion without a section."""
         text, self._left = self._left + text, ""
         body = text.lstrip()
         self._space.append(text[: len(text) - len(body)])
@@ -111,7 +111,7 @@ class ThinkingParser:
         return self._then.push(whole)
 
     def _skip(self, text: str) -> Sequence[Piece]:
-        """Space behind the opening mark."""
+        """Space after the opening mark."""
         text = text.lstrip()
         if not text:
             return ()
@@ -121,15 +121,15 @@ class ThinkingParser:
     def _inside(self, text: str) -> Sequence[Piece]:
         text = self._left + text
         place, mark = self._finder.find(text)
-        pieces = self._said(text[:place])
+        pieces = self._reasoning(text[:place])
         self._left = "" if mark else text[place:]
         if not mark:
             return pieces
         self._space, self._state = [], self._after
         return [*pieces, *self._after(text[place + len(mark) :])]
 
-    def _said(self, text: str) -> list[Piece]:
-        """Space is held until more of the section follows."""
+    def _reasoning(self, text: str) -> list[Piece]:
+        """Withholds trailing space until more of the section follows."""
         body = text.rstrip()
         if not body:
             self._space.append(text)
@@ -139,7 +139,7 @@ class ThinkingParser:
         return [Reasoning(whole)]
 
     def _after(self, text: str) -> Sequence[Piece]:
-        """Space behind the closing mark."""
+        """Space after the closing mark."""
         text = text.lstrip()
         if not text:
             return ()

@@ -2,7 +2,7 @@
 
 Started as ``python -m twofold.text.templates.sandbox SECONDS``.
 
-The process may run out of time or memory instead of the one that asks (``template_process``). Processor time is limited
+This process may run out of time or memory instead of its client (``template_process``). Processor time is limited
 to SECONDS for each answer, by a timer of the kernel whose signal ends the process wherever it is; memory by a limit of
 the kernel.
 ``ImmutableSandboxedEnvironment`` closes the ways to Python's internals and forbids changes to the variables.
@@ -79,12 +79,12 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as it stands, without HTML escapes, keys in order of appearance."""
+    """JSON without HTML escapes, with keys in order of insertion."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _written(value: object) -> object:
-    """A value as output takes it. Objects of Python would write their place in memory, which differs each time."""
+    """A value for output. Other Python objects would print their address, which differs each time."""
     if isinstance(value, (str, int, float, list, tuple, dict, set, Undefined)) or value is None:
         return value
     raise SecurityError(f"a value of type {type(value).__name__} cannot be written out")
@@ -112,7 +112,7 @@ def _rendered(template: jinja2.Template, request: str, max_characters: int) -> s
 
 
 def _limited(work: Callable[[], str], seconds: float, memory: int) -> tuple[str, str]:
-    """What ``work`` gives, or why it gives nothing. The timer ends the process where it takes too long."""
+    """The result of ``work`` or the reason of its failure. The timer ends the process if it takes too long."""
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     soft = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
@@ -160,7 +160,7 @@ def _serve(requests: BinaryIO, answers: BinaryIO, seconds: float) -> None:
 
 def main(seconds: float) -> None:
     """Serves until standard input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the client ends this process
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

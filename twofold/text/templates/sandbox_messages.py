@@ -1,7 +1,7 @@
-"""What a process that renders a chat template and the one that asks it send each other.
+"""Messages between a process that renders a chat template and its client.
 
-The template's source goes to it first, then a JSON object for each rendering: ``variables`` and ``now`` (ISO 8601). For
-each of them a letter comes back, and a text. A message is its length, four bytes, little-endian, and that many bytes of
+The first request is the template's source, others are JSON objects with ``variables`` and ``now`` (ISO 8601). Each gets
+a reply of a letter and a text. A message is its length, four bytes, little-endian, and that many bytes of
 UTF-8, in which lone surrogates stay what they are.
 """
 
@@ -15,8 +15,8 @@ FAILED: Final = "f"
 UNSAFE: Final = "u"
 EXCEEDED: Final = "e"
 INVALID: Final = "i"
-"""What a text is: the prompt, or why there is none. The template refused the variables, failed on them, reached for
-what is closed to it, exceeded a limit, or is not valid."""
+"""Kinds of replies: the prompt, or why there is none: the template refused the variables, failed, used a forbidden
+function, exceeded a limit, or is not valid."""
 HEAD_BYTES: Final = 4
 
 

@@ -1,4 +1,4 @@
-"""The side that asks: processes that render one chat template, each replaced when the template was too much for it."""
+"""The client of processes that render a chat template. A process that exceeds its limits is replaced."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from twofold.text.templates.sandbox_messages import DONE, EXCEEDED, HEAD_BYTES, 
 MOST: Final = 4
 """Processes of one template at the same time."""
 PATIENCE_S: Final = 0.2
-"""How long a rendering waits for another one before it gets a process of its own: ordinary ones take a millisecond."""
+"""How long a rendering waits for a process before it starts another one: most renderings take a millisecond."""
 WALL_S: Final = 60.0
 """For a second of processor time, on a machine that may be busy; a process that takes longer was stopped."""
 ROOT: Final = Path(__file__).parents[3]
 FROM_OUTSIDE: Final = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
-"""Signals of which no template is the cause."""
+"""Signals that are not caused by a template."""
 
 
 class _EndedError(Exception):
     """The process ended before it answered.
 
-    status       as ``Popen.returncode`` tells it
+    status       as ``Popen.returncode``
     by_template  whether the template is the cause
     """
 
@@ -42,11 +42,11 @@ class _EndedError(Exception):
 
 
 class _Process:
-    """One process. One thread at a time asks it."""
+    """A process. One thread at a time may use it."""
 
     def __init__(self, seconds: float) -> None:
         # Python finds modules in the folder where it was started only if the package itself lies there. The process
-        # stands in a group of its own, so that Ctrl-C does not reach it.
+        # has its own group, so that Ctrl-C does not reach it.
         here = Path.cwd() == ROOT
         command = [sys.executable, *([] if here else ["-P"]), "-m", "twofold.text.templates.sandbox", str(seconds)]
         try:
@@ -76,7 +76,7 @@ class _Process:
         return self._process.poll() is None
 
     def ask(self, text: str) -> tuple[str, str]:
-        """The letter and the text that it answers. Raises _EndedError."""
+        """The letter and text of the reply. Raises _EndedError."""
         until = time.monotonic() + WALL_S
         try:
             self._send(message(text), until)
@@ -129,10 +129,10 @@ def _end(process: subprocess.Popen[bytes], owner: int) -> None:
 
 
 class TemplateProcesses:
-    """Renders one template. May be asked by any thread; one that takes long does not hold up the others.
+    """Renders one template for any thread. A slow rendering does not delay others.
 
-    ``seconds`` of processor time are the limit of each answer. Up to ``MOST`` processes run at once, one of them is
-    kept. A process that ended is replaced.
+    Each reply may take ``seconds`` of processor time. Up to ``MOST`` processes run at once; one is kept while idle. A
+    process that ended is replaced.
     """
 
     def __init__(self, source: str, seconds: float) -> None:
@@ -152,9 +152,9 @@ class TemplateProcesses:
                 self.count = 1
 
     def ask(self, request: str | None) -> tuple[str, str]:
-        """What the sandbox answers to a request; to None, whether the template can be compiled.
+        """The reply to a request; for None, whether the template compiles.
 
-        Raises ResourceError where no process can be started.
+        Raises ResourceError if no process can be started.
         """
         for last in (False, True):
             try:
@@ -165,7 +165,7 @@ class TemplateProcesses:
         raise AssertionError
 
     def close(self) -> None:
-        """Ends the processes that do nothing. They are started again when they are needed."""
+        """Ends idle processes. They are started again when needed."""
         with self._changed:
             self.count -= len(self._idle)
             while self._idle:
@@ -184,7 +184,7 @@ class TemplateProcesses:
         return kind, text
 
     def _load(self, process: _Process) -> tuple[str, str]:
-        """Has the template compiled. One that cannot be is not tried again."""
+        """Compiles the template. A failure is remembered."""
         try:
             kind, text = process.ask(self._source)
         except _EndedError as ended:
@@ -196,7 +196,7 @@ class TemplateProcesses:
         return kind, text
 
     def _take(self) -> _Process:
-        """A process that does nothing: one that is kept, or a new one."""
+        """An idle process, or a new one."""
         with self._changed:
             if self._owner != os.getpid():  # this is a fork: they belong to the parent
                 self._idle, self.count, self._owner = [], 0, os.getpid()

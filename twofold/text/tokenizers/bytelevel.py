@@ -24,9 +24,9 @@ CACHED_WORDS: Final = 4096
 
 @cache
 def character_bytes() -> Mapping[str, int]:
-    """Which byte each character of a byte-level token stands for.
+    """The byte of each character of a byte-level token.
 
-    Bytes that print in Latin-1 stand for themselves; the other 68 take the code points from 256 on, in order.
+    Printable bytes of Latin-1 are their own characters; the other 68 have the code points from 256 on, in order.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = sorted(set(range(256)) - set(printable))
@@ -44,7 +44,7 @@ def token_bytes(text: str) -> bytes:
 
 
 def build_encoder(vocabulary: Vocabulary) -> Encoder:
-    """An encoder for plain text. Control tokens are left out, so no plain text can ever become one.
+    """An encoder for plain text. Control tokens are excluded, so plain text cannot become one.
 
     Raises FormatError for merges that do not fit the vocabulary, UnsupportedModelError for an unknown pre-tokenizer.
     """

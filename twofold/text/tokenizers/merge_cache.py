@@ -1,6 +1,6 @@
-"""Derived merge rules kept in a file, named by the hash of the vocabulary they belong to.
+"""A cache of derived merge rules in files, named by the hash of their vocabulary.
 
-The file is derived data: one that is missing, damaged or from another version is computed anew, never trusted.
+A file that is missing, damaged or from another version is computed again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 def cached_merges(pieces: Sequence[str], folder: Path) -> Pairs:
-    """``derive_merges(pieces)``, read from ``folder`` where an earlier start left it; a failed write is no error."""
+    """``derive_merges(pieces)``, read from ``folder`` if it is there, otherwise written; a failed write is no error."""
     path = folder / f"{_name(pieces)}.merges"
     pairs = _read(path, len(pieces))
     if pairs is None:

@@ -1,7 +1,7 @@
 """The ``tokenizer.*`` keys of a GGUF file, read with type and range into one frozen description.
 
-Keys and token types: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Every key is either used, known to have
-no influence on the ids of a text, or an error: a tokenizer that is almost right is worse than none.
+Keys and token types: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Every key is either used, known not
+to affect the ids of a text, or an error: a tokenizer that is almost right is worse than none.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _HARMLESS = names(
     "token_type_count seperator_token_id separator_token_id cls_token_id mask_token_id fim_pad_token_id "
     "fim_rep_token_id fim_sep_token_id added_tokens"
 )
-"""They name tokens for other uses (classification), or repeat what ``token_type`` says."""
+"""Tokens for other uses (classification), or repetitions of ``token_type``."""
 
 _OFF = names(
     "add_sep_token remove_extra_whitespaces precompiled_charsmap normalizer.lowercase normalizer.strip_accents "
     "suppress_tokens"
 )
-"""They change the result when they are set, and are not implemented: accepted only while false or empty."""
+"""Not implemented: accepted only if false or empty."""
 
 
 class TokenType(IntEnum):
-    """What a token is for. Only the first kind comes out of merges."""
+    """Kinds of tokens. Merges produce only the first kind."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -88,7 +88,7 @@ class Vocabulary:
 def read_vocabulary(source: ModelSource) -> Vocabulary:
     """The vocabulary that a model file describes.
 
-    Raises what its reader raises; UnsupportedModelError where there is none for this kind of source.
+    Raises errors of the reader; UnsupportedModelError if there is none for this kind of source.
     """
     if source.kind not in READERS:
         raise UnsupportedModelError(

@@ -40,8 +40,8 @@ _DEEPSEEK3 = (
 class WordRule:
     """How one family cuts words: each pattern splits further what the ones before it left.
 
-    whole_words  a word that is itself a token is taken as it stands, without merging (``ignore_merges``)
-    add_bos      whether a text starts with BOS where the file does not say
+    whole_words  a word that is itself a token is not merged (``ignore_merges``)
+    add_bos      whether a text starts with BOS unless the file specifies it
     """
 
     patterns: tuple[str, ...]
@@ -98,5 +98,5 @@ def pre_tokenizer(rule: WordRule) -> pre_tokenizers.PreTokenizer:
 
 
 def normalizer(rule: WordRule) -> normalizers.Normalizer | None:
-    """NFC where the family asks for it."""
+    """NFC, for families that use it; otherwise None."""
     return normalizers.NFC() if rule.nfc else None

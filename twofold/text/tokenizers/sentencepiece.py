@@ -28,9 +28,9 @@ def token_bytes(text: str, kind: TokenType) -> bytes:
 
 
 def build_encoder(vocabulary: Vocabulary, cache_dir: Path | None) -> Encoder:
-    """An encoder for plain text. Control tokens are left out, so no plain text can ever become one.
+    """An encoder for plain text. Control tokens are excluded, so plain text cannot become one.
 
-    ``cache_dir`` keeps the merge rules, which take most of the time to build for a vocabulary of 262,144 tokens.
+    ``cache_dir`` caches the merge rules, which take most of the time for large vocabularies.
     """
     texts = vocabulary.texts
     _check_bytes(vocabulary)

@@ -1,7 +1,7 @@
-"""Control tokens in text: where they stand, and how to keep untrusted text from holding any.
+"""Finds control tokens in text, and breaks those in untrusted text.
 
-Control tokens are found here and not in the encoder, so that one encoder serves trusted and untrusted text, and a
-vocabulary with thousands of them starts quickly.
+They are found here and not in the encoder, so that one encoder serves trusted and untrusted text, and a vocabulary with
+thousands of them loads quickly.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from itertools import pairwise
 from twofold.core.errors import TemplateError
 
 _MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
-"""Unicode noncharacters, which no text needs."""
+"""Unicode noncharacters, which do not occur in normal text."""
 
 
 BLANKS = re.compile(r"\s*")
 MAX_FIRSTS = 16
-"""First characters of tokens that are told apart by the second one as well."""
+"""Up to this many first characters, candidates are matched by two characters."""
 WINDOW = 1 << 16
-"""Characters that are searched in one go: a search holds the interpreter."""
+"""Characters per search, which holds the interpreter lock."""
 START, NOWHERE = 0, -1
 """Nodes of an automaton."""
 
@@ -118,7 +118,7 @@ class SpecialTokens:
 
     @property
     def texts(self) -> frozenset[str]:
-        """How the control tokens are written."""
+        """The texts of the control tokens."""
         return frozenset(self._ids)
 
     def id_of(self, text: str) -> int | None:
@@ -157,11 +157,11 @@ class SpecialTokens:
         return 0 if blanks is None else blanks.end() - start
 
     def holds(self, text: str) -> bool:
-        """Whether any control token stands in ``text``."""
+        """Whether ``text`` contains a control token."""
         return next(self._occurrences(text), None) is not None
 
     def broken(self, text: str, mark: str) -> str:
-        """``text`` with ``mark`` after the first character of each control token, which then is one no longer."""
+        """``text`` with ``mark`` inserted after the first character of each control token, which breaks it."""
         places = [start + 1 for start, _, _ in self._occurrences(text)]
         return mark.join(text[begin:end] for begin, end in pairwise([0, *places, len(text)]))
 
@@ -172,7 +172,7 @@ def _one_of(characters: Iterable[str]) -> str:
 
 
 def unused_mark(text: str) -> str:
-    """A character that does not occur in ``text``. Raises TemplateError where there is none left."""
+    """A noncharacter that does not occur in ``text``. Raises TemplateError if all occur."""
     for mark in _MARKS:
         if mark not in text:
             return mark

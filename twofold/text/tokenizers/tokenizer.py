@@ -60,7 +60,7 @@ class Tokenizer:
         texts = vocabulary.texts
         control = vocabulary.ids_of(TokenType.CONTROL, TokenType.UNKNOWN)
         self.special_ids: frozenset[int] = frozenset(control)
-        """Control tokens: found in text only with ``parse_special``, left out of decoded text."""
+        """Control tokens: found in text only with ``parse_special``, excluded from decoded text."""
         self._bytes: dict[int, bytes] = {}
         self._special = SpecialTokens({texts[token]: token for token in control}, _eats_space(vocabulary, control))
         self._space_prefix = vocabulary.model == "llama" and vocabulary.add_space_prefix is not False
@@ -118,11 +118,11 @@ class Tokenizer:
         return bounded
 
     def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True) -> list[int]:
-        """Ids of ``text``, with BOS and EOS around it where the model wants them.
+        """Ids of ``text``, with BOS and EOS if the model uses them.
 
         parse_special  False takes text that looks like a control token literally: for text from strangers
 
-        Raises ParameterError for text that is not Unicode (a lone surrogate), and what ``within`` says.
+        Raises ParameterError for text with a lone surrogate, and ContextLengthError as in ``within``.
         """
         if not parse_special:
             self._check_long(text)
@@ -135,7 +135,7 @@ class Tokenizer:
         return ids
 
     def encode_infill(self, prefix: str, suffix: str) -> list[int]:
-        """Ids of a prompt after which the model writes what stands between both texts; control tokens in them are text.
+        """Ids of a prompt for the text between ``prefix`` and ``suffix``; control tokens in them are plain text.
 
         Raises ParameterError for a model that has no tokens for it.
         """
@@ -189,8 +189,8 @@ class Tokenizer:
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True, continuation: bool = False) -> str:
         """The text of ``ids``; bytes that are not UTF-8 become U+FFFD.
 
-        continuation  the ids go on after an earlier text, so the space that SentencePiece puts before the first word
-                      is a real one and stays
+        continuation  the ids continue an earlier text, so the space that SentencePiece puts before the first word is
+                      kept
         """
         wanted = (token for token in ids if not (skip_special_tokens and token in self.special_ids))
         text = b"".join(map(self.token_bytes, wanted)).decode(errors="replace")
@@ -342,7 +342,7 @@ class Tokenizer:
 
 
 def _until(rendered: str, mark: str) -> str:
-    """The text before the last ``mark``. Raises TemplateError where there is none."""
+    """The text before the last ``mark``. Raises TemplateError without one."""
     before, found, _ = rendered.rpartition(mark)
     if not found:
         raise TemplateError(
