@@ -134,7 +134,7 @@ def test_a_trace_that_is_missing_is_a_usage_error(bench: Bench, tmp_path: Path) 
         (("--rate", 2, "-o", "found.txt"), (".json, .csv, .html or .jsonl",)),
         (("--rate", 2, "-o", "/nowhere/found.json"), ("no folder", "/nowhere")),
         (("--trace", "gone.csv"), ("gone.csv",)),
-        (("--trace", "gone.csv", "--turns", 2), ("--turns", "for itself")),
+        (("--trace", "gone.csv", "--turns", 2), ("--turns", "a --trace replaces it")),
         (("--rates", "1,2", "--requests", 9), ("--requests",)),
         (("--concurrencies", "1,2", "--rate", 2), ("--rate ",)),
         (("--slo", "ttft=1s", "--requests", 9), ("--requests", "search")),
