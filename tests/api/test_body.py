@@ -92,6 +92,8 @@ def test_objects_of_unknown_types_are_omitted_with_a_warning() -> None:
     assert left_out.told == ["shapes[0] of type star"]
     with pytest.raises(FieldError, match="not supported"):
         read(shapes=shapes)
+    _, unknown = schemas([Drawing])["Drawing"]["properties"]["shapes"]["items"]["anyOf"]
+    assert unknown["properties"]["type"] == {"type": "string", "not": {"enum": ["square", "circle", "ellipse"]}}
 
 
 def test_schemas_hold_all_objects_and_allow_null_for_what_is_optional() -> None:

@@ -47,8 +47,8 @@ Read: TypeAlias = Callable[[Any, Path], Any]
 TAGS: Final = ("type", "role")
 """Fields that tell apart the objects of a union."""
 OMITTING: Final = Meta(extra={"omits": True})
-"""Note of a list, such as that of a chat's tools: objects of unknown types are omitted with a warning. ``omitted``
-beside ``omits`` makes what takes the place of one."""
+"""Note of a list, such as that of a chat's tools: objects of unknown types are omitted with a warning. With ``omits``,
+``omitted`` makes what replaces such an object, and ``omitted_properties`` has the schemas of what that reads of it."""
 OFFERED: Final = Meta(extra={"offered": True})
 """Note of words of which the API knows more than are offered here."""
 COMPONENTS: Final = "#/components/schemas/"
@@ -327,7 +327,17 @@ def _list(parts: tuple[Any, ...], notes: Notes) -> JsonKind:
                 found.append(notes["omitted"](one, (path, index)))
         return found
 
-    form = {"type": "array", "items": items.form} | _given(minItems=low or None, maxItems=high)
+    entry = items.form
+    if words is not None:
+        kind = {"type": "string", "not": {"enum": list(words.known)}}
+        properties = {"type": kind} | notes.get("omitted_properties", {})
+        entry = {
+            "anyOf": [
+                entry,
+                {"type": "object", "properties": properties, "required": ["type"], "additionalProperties": True},
+            ]
+        }
+    form = {"type": "array", "items": entry} | _given(minItems=low or None, maxItems=high)
     return JsonKind((list,), wanted, form, read, items.bodies, items=items)
 
 

@@ -133,13 +133,23 @@ def _answers(recorder: Any) -> Iterator[tuple[str, str, int]]:
 
 def _faults(recorder: Any) -> Iterator[Found]:
     for case_id, checks in recorder.checks.items():
+        node = recorder.cases[case_id]
         for check in checks:
-            if check.failure_info is None:
+            if check.failure_info is None or (
+                check.name == "ensure_resource_availability" and _unstored(recorder, node)
+            ):
                 continue
-            case = recorder.cases[case_id].value
+            case = node.value
             interaction = recorder.interactions.get(case_id)
             failure = check.failure_info.failure
             response = interaction.response if interaction is not None else None
             answer = "" if response is None else f"{response.status_code} {response.content[:600]!r}"
             request = "" if interaction is None else f"{interaction.request.uri} {interaction.request.body!r:.1500}"
             yield Found(check.name, case.operation.label, f"{failure.title}: {failure.message}", request, answer)
+
+
+def _unstored(recorder: Any, node: Any) -> bool:
+    """Whether a case follows a response that was created with ``store`` false: that is 404, and no link can say so."""
+    parent = recorder.cases.get(node.parent_id)
+    body = None if parent is None else parent.value.body
+    return isinstance(body, dict) and body.get("store") is False

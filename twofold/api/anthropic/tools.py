@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from msgspec import Meta
 
 from twofold.api.anthropic.settings import CacheControl, CacheControls
-from twofold.api.body import Path, RequestObject, kind_of, only
+from twofold.api.body import Path, RequestObject, kind_of, nullable, only
 from twofold.api.cache_points import CachePoint
 from twofold.api.conversation import NamedTool, ToolChoice
 from twofold.api.fields import FieldError
@@ -52,7 +52,15 @@ def omitted_tool(given: dict[str, Any], path: Path) -> AnthropicTool:
 
 
 AnthropicTools: TypeAlias = Annotated[
-    list[AnthropicTool], Meta(max_length=MAX_TOOLS, extra={"omits": True, "omitted": omitted_tool})
+    list[AnthropicTool],
+    Meta(
+        max_length=MAX_TOOLS,
+        extra={
+            "omits": True,
+            "omitted": omitted_tool,
+            "omitted_properties": {"cache_control": nullable(kind_of(CacheControl).form)},
+        },
+    ),
 ]
 
 
