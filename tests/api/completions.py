@@ -7,8 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import UNSET
+
 from tests.support.vocabulary import tokenizer_metadata, tokenizer_of
 from twofold.api.base import DialectRequest, ModelFacts, ReplyHead
+from twofold.api.body import encode
 from twofold.core.record import HeldPin, SequenceRecord
 from twofold.core.report import RequestMetrics
 from twofold.core.step import FinishReason
@@ -17,6 +20,11 @@ from twofold.text.parsers.format import AnswerFormat
 
 END = 2
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Ulm"}}\n</tool_call>'
+
+
+def data_of(reply: object) -> Any:
+    """A reply as a client reads it."""
+    return json.loads(encode(reply))
 
 
 def facts_of(template: str) -> ModelFacts:
@@ -74,7 +82,7 @@ class Made:
             yield OutputDelta("r1", 0, text[len(done) :], (token,), logprobs, finish, stop)
             done = text
 
-    def streamed(self, request: DialectRequest, head: ReplyHead, extra: dict[str, Any] | None = None) -> bytes:
+    def streamed(self, request: DialectRequest, head: ReplyHead, extra: Any = UNSET) -> bytes:
         """The bytes of the stream that replies to ``request``."""
         streamer = request.streamer(head, self.facts)
         sent = [streamer.open(), *(streamer.take(0, delta) for delta in self.deltas)]

@@ -323,7 +323,7 @@ def test_refused_fields_are_named(fields: dict[str, Any], param: str, code: str,
 def test_template_variables_that_cannot_be(name: str) -> None:
     with pytest.raises(ParameterError) as caught:
         chat(chat_template_kwargs={name: 1})
-    assert error_reply(caught.value)["error"]["param"] == f"chat_template_kwargs.{name}"
+    assert error_reply(caught.value).error.param == f"chat_template_kwargs.{name}"
     assert caught.value.status == 400
 
 

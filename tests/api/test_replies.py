@@ -10,9 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from tests.engine.conftest import MakeLLM
 from twofold.api.base import DialectRequest, ModelFacts, ReplyHead
+from twofold.api.body import encode
 from twofold.api.fields import FieldError
 from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.completions import CompletionRequest
@@ -43,7 +45,7 @@ def answered(make_llm: MakeLLM, request: DialectRequest) -> tuple[dict[str, Any]
     model = facts(llm)
     outputs = [delta.request for _, delta in run(llm, request, model) if delta.request is not None]
     outputs.sort(key=lambda output: output.request_id)
-    body: dict[str, Any] = json.loads(json.dumps(request.reply(HEAD, outputs, model)))
+    body: dict[str, Any] = json.loads(encode(request.reply(HEAD, outputs, model)))
     return body, outputs
 
 
@@ -191,16 +193,18 @@ def test_a_vector_in_base64_is_little_endian_floats(make_llm: MakeLLM) -> None:
     ],
 )
 def test_errors(error: TwofoldError, code: str, kind: str, param: str | None) -> None:
-    assert error_reply(error) == {"error": {"message": str(error), "type": kind, "param": param, "code": code}}
+    assert to_builtins(error_reply(error)) == {
+        "error": {"message": str(error), "type": kind, "param": param, "code": code}
+    }
 
 
 def test_an_error_says_the_way_out() -> None:
-    assert error_reply(ResourceError("Full.", hint="Wait."))["error"]["message"] == "Full. Wait."
+    assert error_reply(ResourceError("Full.", hint="Wait.")).error.message == "Full. Wait."
 
 
 def test_an_error_is_short() -> None:
     error = FieldError("x" * 10_000, param="y" * 10_000, hint="z" * 10_000)
-    assert len(json.dumps(error_reply(error))) < 4096
+    assert len(encode(error_reply(error))) < 4096
 
 
 def test_a_streamed_chat(make_llm: MakeLLM) -> None:

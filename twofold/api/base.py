@@ -12,10 +12,13 @@ server-sent events; whoever has a socket or a file carries them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Final, Literal, Protocol, TypeAlias, get_args
 
+from msgspec import UNSET, Meta, UnsetType
+
+from twofold.api.body import Explanation, ReplyObject
 from twofold.core.errors import TwofoldError
 from twofold.core.request import EngineRequest
 from twofold.core.sampling_defaults import NONE, SamplingDefaults
@@ -27,6 +30,7 @@ EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
 
 ServiceTier = Literal["default", "flex", "priority", "batch"]
 """Which class of service a request gets. Prices and latency targets hang on it, never an answer."""
+TierName: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": list(get_args(ServiceTier))})]
 AskedTier = Literal["auto", "default", "flex", "priority"]
 """What a caller may ask for; auto is the default tier where the caller's key has it."""
 
@@ -81,13 +85,20 @@ class Streamer(Protocol):
         """What a step added to the answers of job ``job``."""
         ...
 
-    def close(self, outputs: Sequence[RequestOutput], extra: Mapping[str, Any] | None = None) -> bytes:
+    def close(self, outputs: Sequence[RequestOutput], extra: Explanation | UnsetType = UNSET) -> bytes:
         """What stands after the last token. ``outputs`` has one for each job; ``extra`` goes under ``twofold``."""
         ...
 
     def fail(self, error: TwofoldError, request_id: str) -> bytes:
         """Ends a reply that cannot go on. It may be the first thing that is told after ``open``, or the last."""
         ...
+
+
+class GeneratedReply(Protocol):
+    """A ``ReplyObject`` that a model's output fills; ``twofold`` is the request's record, or UNSET."""
+
+    __struct_fields__: ClassVar[tuple[str, ...]]
+    twofold: Any
 
 
 class DialectRequest(Protocol):
@@ -119,7 +130,7 @@ class DialectRequest(Protocol):
         """
         ...
 
-    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:
+    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> GeneratedReply:
         """The body of the response. ``outputs`` has one for each job, in their order."""
         ...
 
@@ -148,6 +159,6 @@ class Dialect(Protocol):
         """The HTTP status of an error."""
         ...
 
-    def error(self, error: TwofoldError, request_id: str) -> dict[str, Any]:
+    def error(self, error: TwofoldError, request_id: str) -> ReplyObject:
         """The body of an error."""
         ...

@@ -1,5 +1,5 @@
-"""Bodies as declared types: a ``msgspec.Struct`` says what a JSON object holds, and its reader and its JSON Schema are
-made from that one declaration.
+"""Bodies as declared types: a ``msgspec.Struct`` declares what a JSON object holds. Its JSON Schema is made from the
+declaration, and so is the reader of a request.
 
     class Part(RequestObject):
         type: Literal["text"]                        required; tells apart the objects of a union
@@ -7,6 +7,11 @@ made from that one declaration.
         name: str | None = None                      optional: null counts as absent, as in OpenAI's API
         audio: None = None                           known, but refused
         store: Literal[False] = False                refused but for this value
+
+    class Choice(ReplyObject, kw_only=True):
+        object: Literal["choice"] = "choice"         always present
+        text: str | None                             always present, may be null
+        token_ids: Sequence[int] | UnsetType = UNSET absent where it is UNSET
 
 msgspec's own decoder does not do it: it refuses 2.0 for a whole number, null for an absent field, and unions of several
 objects or lists; its errors give neither the value nor the way out.
@@ -16,14 +21,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, UnsetType
 
 from twofold.api.fields import (
     EXACT,
@@ -44,6 +49,7 @@ Path: TypeAlias = "tuple[Path, str | int] | None"
 Read: TypeAlias = Callable[[Any, Path], Any]
 """Gives a value as the Struct holds it. Raises FieldError."""
 
+ABSENT: Final = (NoneType, UnsetType)
 TAGS: Final = ("type", "role")
 """Fields that tell apart the objects of a union."""
 OMITTING: Final = Meta(extra={"omits": True})
@@ -52,6 +58,13 @@ OMITTING: Final = Meta(extra={"omits": True})
 OFFERED: Final = Meta(extra={"offered": True})
 """Note of words of which the API knows more than are offered here."""
 COMPONENTS: Final = "#/components/schemas/"
+NonNegativeInt: TypeAlias = Annotated[int, Meta(ge=0)]
+NonNegativeFloat: TypeAlias = Annotated[float, Meta(ge=0)]
+NonEmptyText: TypeAlias = Annotated[str, Meta(min_length=1)]
+DateTime: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+Explanation: TypeAlias = Annotated[Any, Meta(extra_json_schema={"$ref": f"{COMPONENTS}RequestRecord"})]
+"""The record of a request, in a reply that was asked to carry it."""
+encode: Final = msgspec.json.Encoder().encode
 
 
 class RequestObject(msgspec.Struct, kw_only=True):
@@ -77,12 +90,19 @@ class OwnFields(RequestObject):
     explain: Annotated[bool, Meta(description="The reply carries the request's record.")] = False
 
 
+class ReplyObject(msgspec.Struct, kw_only=True):
+    """An object of a reply. It is encoded as it is declared; fields that are UNSET are absent."""
+
+
+Body: TypeAlias = RequestObject | ReplyObject
+
+
 def only(*values: object, hint: str | None = None) -> Meta:
     """Note of a field that is refused but for these values; ``hint`` is the way out."""
     return Meta(extra={"only": values, "hint": hint})
 
 
-def schemas(bodies: Iterable[type[RequestObject]]) -> dict[str, Schema]:
+def schemas(bodies: Iterable[type[Body]]) -> dict[str, Schema]:
     """The JSON Schemas of these bodies and of all objects in them, by class name."""
     found: dict[str, Schema] = {}
     left = list(bodies)
@@ -112,7 +132,7 @@ class JsonKind:
     wanted: str
     form: Schema
     read: Read
-    bodies: tuple[type[RequestObject], ...] = ()
+    bodies: tuple[type[Body], ...] = ()
     words: AllowedValues | None = None
     items: JsonKind | None = None
     fits: Callable[[Any], object] = lambda _: True
@@ -155,20 +175,31 @@ class AllowedValues:
 
 
 class Object:
-    """How the objects of a Struct are read and described."""
+    """How the objects of a Struct are read and described. An optional field of a request may be null; one of a reply is
+    null only where its type says so."""
 
-    def __init__(self, body: type[RequestObject]) -> None:
+    def __init__(self, body: type[Body]) -> None:
         hints = get_type_hints(body, include_extras=True)
         self._body = body
         self._declared = msgspec.structs.fields(body)
-        self.kinds = {each.encode_name: kind_of(hints[each.name], needed=each.required) for each in self._declared}
-        self.required = {each.encode_name for each in self._declared if each.required}
-        forms = {each.encode_name: _notes(hints[each.name]).get("form", {}) for each in self._declared}
-        self.form: Schema = {
-            "type": "object",
-            "properties": {name: self._form(name, forms[name]) for name in self.kinds},
-            "additionalProperties": False,
-        } | _given(required=[name for name in self.kinds if name in self.required] or None)
+        config = body.__struct_config__
+        self.kinds = {config.tag_field: kind_of(Literal[config.tag])} if config.tag_field else {}
+        self.kinds |= {each.encode_name: kind_of(hints[each.name], needed=each.required) for each in self._declared}
+        replied = issubclass(body, ReplyObject)
+        self.required = {
+            each.encode_name
+            for each in self._declared
+            if (UnsetType not in get_args(hints[each.name]) if replied else each.required)
+        }
+        forms = {name: kind.form for name, kind in self.kinds.items()}
+        self.required |= {config.tag_field} if config.tag_field else set()
+        for each in self._declared:
+            name, notes = each.encode_name, _notes(hints[each.name]).get("form", {})
+            form = notes if "$ref" in notes else self.kinds[name].form | notes
+            forms[name] = form if replied or name in self.required else nullable(form)
+        self.form: Schema = {"type": "object", "properties": forms, "additionalProperties": False} | _given(
+            required=[name for name in self.kinds if name in self.required] or None
+        )
 
     def read(self, value: Any, path: Path) -> Any:
         if type(value) is not dict:
@@ -185,10 +216,6 @@ class Object:
             if name not in self.kinds:
                 refuse_unknown(f"{at(path)}." if path else "", name, self.kinds)
         return self._body(**found)
-
-    def _form(self, name: str, more: Schema) -> Schema:
-        form = more if "$ref" in more else self.kinds[name].form | more
-        return form if name in self.required else nullable(form)
 
 
 object_of = cache(Object)
@@ -212,7 +239,8 @@ def missing(path: Path) -> FieldError:
 def nullable(form: Schema) -> Schema:
     """The schema, or null."""
     kind, values = form.get("type"), form.get("enum")
-    if not form or kind == "null" or (values and None in values):
+    is_nullable = kind == "null" or isinstance(kind, list) or {"type": "null"} in form.get("anyOf", ())
+    if not form or is_nullable or (values and None in values):
         return form
     more: Schema = {} if values is None else {"enum": [*values, None]}
     if isinstance(kind, str):
@@ -236,13 +264,13 @@ def kind_of(hint: Any, *, needed: bool = False) -> JsonKind:
     make = KINDS.get(get_origin(hint) or hint)
     if make is not None:
         return make(get_args(hint), notes)
-    assert issubclass(hint, RequestObject), f"{hint} is not declared"
+    assert issubclass(hint, Body), f"{hint} is not declared"
     return JsonKind((dict,), "an object", {"$ref": COMPONENTS + hint.__name__}, object_of(hint).read, (hint,))
 
 
 def _notes(hint: Any) -> Notes:
     """What annotations say of a type, or of an optional one where it is present."""
-    parts = [part for part in get_args(hint) if part is not NoneType]
+    parts = [part for part in get_args(hint) if part not in ABSENT]
     if get_origin(hint) in (Union, UnionType) and len(parts) == 1:
         return _notes(parts[0])
     found: Notes = {"form": {}}
@@ -375,9 +403,10 @@ def _map(parts: tuple[Any, ...], notes: Notes) -> JsonKind:
 
 def _union(parts: tuple[Any, ...], notes: Notes) -> JsonKind:
     """Told apart by the JSON type; lists also by their first entry, objects by their TAGS or their required fields."""
-    kinds = [kind_of(part) for part in parts if part is not NoneType]
+    kinds = [kind_of(part) for part in parts if part not in ABSENT]
+    null = NoneType in parts
     if len(kinds) == 1:
-        return kinds[0]
+        return replace(kinds[0], form=nullable(kinds[0].form)) if null else kinds[0]
     types = tuple(dict.fromkeys(each for kind in kinds for each in kind.types))
     wanted = notes.get("wanted", " or ".join(dict.fromkeys(kind.wanted for kind in kinds)))
     bodies = tuple(dict.fromkeys(body for kind in kinds for body in kind.bodies))
@@ -393,7 +422,8 @@ def _union(parts: tuple[Any, ...], notes: Notes) -> JsonKind:
             return _chosen([object_of(kind.bodies[0]) for kind in fitting], value, path).read(value, path)
         return fitting[0].read(value, path)
 
-    return JsonKind(types, wanted, {"anyOf": [kind.form for kind in kinds]}, read, bodies)
+    form = {"anyOf": [kind.form for kind in kinds]}
+    return JsonKind(types, wanted, nullable(form) if null else form, read, bodies)
 
 
 def _chosen(objects: list[Object], value: dict[str, Any], path: Path) -> Object:
@@ -415,15 +445,14 @@ def _chosen(objects: list[Object], value: dict[str, Any], path: Path) -> Object:
     return next((one for one in objects if one.required <= value.keys()), objects[0])
 
 
-def _tags(bodies: Iterable[type[RequestObject]], tag: str) -> AllowedValues:
+def _tags(bodies: Iterable[type[Body]], tag: str) -> AllowedValues:
     return _joined(object_of(body).kinds[tag].words for body in bodies if tag in object_of(body).kinds)
 
 
 def _joined(several: Iterable[AllowedValues | None]) -> AllowedValues:
     each = [words for words in several if words is not None]
-    return AllowedValues(
-        tuple(dict.fromkeys(word for words in each for word in words.known)), any(w.offered for w in each)
-    )
+    known = tuple(dict.fromkeys(word for words in each for word in words.known))
+    return AllowedValues(known, any(words.offered for words in each))
 
 
 KINDS: Final[dict[Any, Callable[[tuple[Any, ...], Notes], JsonKind]]] = {
@@ -433,7 +462,9 @@ KINDS: Final[dict[Any, Callable[[tuple[Any, ...], Notes], JsonKind]]] = {
     Union: _union,
     UnionType: _union,
     list: _list,
+    Sequence: _list,
     dict: _map,
+    Mapping: _map,
     str: lambda _, notes: _text(notes),
     int: lambda _, notes: _number(notes, int),
     float: lambda _, notes: _number(notes, float),

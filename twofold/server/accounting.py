@@ -1,11 +1,5 @@
 """The accounting of requests that ended: their bills, their records, the sums of usage, and the calls of observers.
 
-A record is plain data, for ``"twofold": {"explain": true}`` and for ``GET /v1/twofold/requests/{id}``. Seconds are wall
-time but for ``machine_s``, which is the request's part of the steps it ran in. Beside the seconds of a phase is the
-least that this machine could have taken (``planner/predict/phase.py``), by which limit, and the share of it that was
-reached. Counts are of what was computed: what a cache gave appears only as cached tokens. Money is rounded to what a
-floating-point number holds.
-
 Sums of usage and cost are by day (UTC), tenant, key, model and tier. Requests that ended since the last write are in
 memory; ``UsageStore.run`` writes them once a second, in one transaction, so a crash loses at most that second. Amounts
 of money are stored as text and added as decimals, so sums are exact.
@@ -18,22 +12,22 @@ import sqlite3
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+from msgspec import UNSET, UnsetType
+
+from twofold.api.body import NonNegativeFloat, NonNegativeInt, ReplyObject
 from twofold.core.errors import NotFoundError, ParameterError, ResourceError, closest_match, quoted
-from twofold.core.record import PhaseWork, SequenceRecord
-from twofold.core.report import RequestMetrics
-from twofold.core.request import TTL_SECONDS
-from twofold.observe.accounting.bill import EXACT, Bill, TokenUsage, make_bill
+from twofold.observe.accounting.bill import EXACT, TokenUsage, make_bill
 from twofold.observe.accounting.prices import PriceSheet
 from twofold.observe.served import ServedObserver, ServedRequest
-from twofold.planner.predict.phase import PhaseCost, phase_floor
 from twofold.planner.predict.steps import StepPredictor
 from twofold.server.context import RequestContext
+from twofold.server.records import RequestRecord, record_data
 from twofold.server.storage.database import Database
 from twofold.server.storage.thread import SingleThread
 
@@ -44,18 +38,28 @@ DEFAULT_DAYS: Final = 400
 FIRST_ERROR: Final = 400
 """Statuses from here on are errors."""
 VERSION: Final = 1
-COUNTS: Final = (
-    "requests",
-    "failed",
-    "cached_answers",
-    "fresh",
-    "cached",
-    "written_5m",
-    "written_30m",
-    "written_1h",
-    "output",
-    "reasoning",
-)
+
+
+class UsageCounts(ReplyObject, kw_only=True):
+    """Requests (failed ones and those that the response cache answered are among them) and tokens.
+
+    A prompt token is counted once, as fresh, cached or written. ``machine_s`` are seconds of steps.
+    """
+
+    requests: NonNegativeInt = 0
+    failed: NonNegativeInt = 0
+    cached_answers: NonNegativeInt = 0
+    fresh: NonNegativeInt = 0
+    cached: NonNegativeInt = 0
+    written_5m: NonNegativeInt = 0
+    written_30m: NonNegativeInt = 0
+    written_1h: NonNegativeInt = 0
+    output: NonNegativeInt = 0
+    reasoning: NonNegativeInt = 0
+    machine_s: NonNegativeFloat = 0.0
+
+
+COUNTS: Final = tuple(name for name in UsageCounts.__struct_fields__ if name != "machine_s")
 COLUMNS: Final = (*PARTS, "currency", *COUNTS, "machine_s", "cost")
 SCHEMA: Final = f"""
 CREATE TABLE IF NOT EXISTS usage (
@@ -80,25 +84,30 @@ class UsageKey:
     currency: str
 
 
-@dataclass(slots=True)
-class Sums:
-    """Counts of requests (all; those that failed; hits of the response cache) and of tokens.
+class UsageEntry(UsageCounts, kw_only=True):
+    """Sums of one value of each part that the sums are divided by."""
 
-    A prompt token is counted once, as fresh, cached or written. ``machine_s`` are seconds of steps.
-    """
+    day: str | UnsetType = UNSET
+    tenant: str | UnsetType = UNSET
+    key: str | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    tier: str | UnsetType = UNSET
+    currency: str
+    cost: NonNegativeFloat
 
-    requests: int = 0
-    failed: int = 0
-    cached_answers: int = 0
-    fresh: int = 0
-    cached: int = 0
-    written_5m: int = 0
-    written_30m: int = 0
-    written_1h: int = 0
-    output: int = 0
-    reasoning: int = 0
-    machine_s: float = 0.0
-    cost: Decimal = field(default_factory=Decimal)
+
+class UsageReply(ReplyObject, kw_only=True):
+    """Sums of a tenant since a day."""
+
+    object: Literal["twofold.usage"] = "twofold.usage"
+    since: str | None
+    data: list[UsageEntry]
+
+
+class Sums(UsageCounts, kw_only=True):
+    """Counts and the exact cost."""
+
+    cost: Decimal = Decimal()
 
     @classmethod
     def of(cls, served: ServedRequest) -> Sums:
@@ -115,13 +124,14 @@ class Sums:
         )
 
     def add(self, other: Sums) -> None:
-        for each in fields(self):
-            if each.name != "cost":
-                setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+        for name in UsageCounts.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         self.cost = EXACT.add(self.cost, other.cost)
 
-    def data(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in (*COUNTS, "machine_s")} | {"cost": float(self.cost)}
+    def entry(self, parts: Mapping[str, Any]) -> UsageEntry:
+        """The sums under the values of ``parts``."""
+        counts = {name: getattr(self, name) for name in UsageCounts.__struct_fields__}
+        return UsageEntry(**counts, **parts, cost=float(self.cost))
 
 
 class UsageStore:
@@ -174,7 +184,7 @@ class UsageStore:
 
     async def data(
         self, tenant: str | None, *, by: Sequence[str] = ("model", "tier"), since: str | None = None
-    ) -> dict[str, Any]:
+    ) -> UsageReply:
         """Sums of a tenant (None: of all) from the day ``since`` on, grouped by the parts ``by``.
 
         Raises ParameterError for an unknown part or an invalid day, ResourceError if the file cannot be used.
@@ -187,8 +197,8 @@ class UsageStore:
             group = (*(getattr(account, part) for part in parts), account.currency)
             found.setdefault(group, Sums()).add(sums)
         names = (*parts, "currency")
-        entries = [dict(zip(names, group, strict=True)) | found[group].data() for group in sorted(found)]
-        return {"object": "twofold.usage", "since": since, "data": entries}
+        entries = [found[group].entry(dict(zip(names, group, strict=True))) for group in sorted(found)]
+        return UsageReply(since=since, data=entries)
 
     async def close(self) -> None:
         """Writes the rest and closes the file. Raises ResourceError if that fails."""
@@ -251,8 +261,6 @@ def _day(since: str | None) -> str:
 MAX_RECENT: Final = 1_000
 MAX_RECENT_PROMPTS: Final = 8_000
 """Prompts of all recent requests; a prompt takes about 1.5 KiB, and one request may have thousands."""
-MAX_PROMPTS_SHOWN: Final = 64
-"""Prompts that a record shows one by one; its sums are of all."""
 
 
 class RecentRequests:
@@ -281,7 +289,7 @@ class RecentRequests:
             _, (oldest, _) = self._requests.popitem(last=False)
             self._prompts -= len(oldest.reports)
 
-    def data(self, tenant: str, request_id: str) -> dict[str, Any]:
+    def data(self, tenant: str, request_id: str) -> RequestRecord:
         """The record of a tenant's request. NotFoundError if it runs, never was, or is not among the last ones."""
         found = self._requests.get((tenant, request_id))
         if found is None:
@@ -304,7 +312,7 @@ class Accounting:
     usage: UsageStore
     observers: Sequence[ServedObserver]
 
-    def explain(self, context: RequestContext) -> dict[str, Any]:
+    def explain(self, context: RequestContext) -> RequestRecord:
         """The record of a request whose completion is whole, and that ends now."""
         self._complete(context)
         return record_data(context.record, context.steps)
@@ -324,118 +332,3 @@ class Accounting:
         served.duration_s = time.monotonic() - context.arrived
         if self.sheet is not None and served.reports:
             served.bill = make_bill(served.reports, served.written_tokens, self.sheet, served.model, served.tier)
-
-
-def record_data(served: ServedRequest, steps: StepPredictor | None = None) -> dict[str, Any]:
-    """The record of a request. Its prompts are in order; of many, the first MAX_PROMPTS_SHOWN are shown."""
-    return {
-        "id": served.request_id,
-        "object": "twofold.request",
-        "endpoint": served.endpoint,
-        "model": served.model,
-        "service_tier": served.tier,
-        "stream": served.stream,
-        "status": served.status,
-        "error": served.error,
-        "arrived_at": served.arrived_at,
-        "seconds": served.duration_s,
-        "first_token_s": served.first_token_s,
-        "longest_gap_s": max(served.gaps_s, default=None),
-        "cached_answer": served.cached_answer,
-        "retries": served.retries,
-        "tokens": _tokens(served),
-        "prompts": [_prompt(report, steps) for report in served.reports[:MAX_PROMPTS_SHOWN]],
-        "prompts_left_out": max(0, len(served.reports) - MAX_PROMPTS_SHOWN),
-        "cost": None if served.bill is None else _bill(served.bill),
-    }
-
-
-def _bill(bill: Bill) -> dict[str, Any]:
-    """A bill's lines and their sum. A price is of a million tokens, or of an hour."""
-    return {
-        "currency": bill.currency,
-        "service_tier": bill.tier,
-        "factor": float(bill.factor),
-        "lines": [
-            {
-                "kind": line.kind,
-                "quantity": int(line.quantity) if line.unit == "token" else float(line.quantity),
-                "unit": line.unit,
-                "price": float(line.price),
-                "amount": float(line.amount),
-            }
-            for line in bill.lines
-        ],
-        "total": float(bill.total),
-    }
-
-
-def _tokens(served: ServedRequest) -> dict[str, Any]:
-    written = {ttl: served.written_tokens.get(seconds, 0) for ttl, seconds in TTL_SECONDS.items()}
-    return {
-        "prompt": served.prompt_tokens,
-        "cached": served.cached_tokens,
-        "fresh": served.prompt_tokens - served.cached_tokens,
-        "written": {ttl: tokens for ttl, tokens in written.items() if tokens},
-        "output": served.output_tokens,
-        "reasoning": served.reasoning_tokens,
-    }
-
-
-def _prompt(report: RequestMetrics, steps: StepPredictor | None) -> dict[str, Any]:
-    record, count = report.record, report.completions
-    return {
-        "prompt_tokens": report.prompt_tokens,
-        "cached_tokens": report.cached_tokens,
-        "output_tokens": report.output_tokens,
-        "finish_reasons": list(report.finish_reasons),
-        "queue_s": report.queue_s,
-        "prefill_s": report.prefill_s,
-        "decode_s": report.decode_s,
-        "ttft_s": report.ttft_s,
-        "prefill": _phase(record.prefill, report.prefill_s, steps, count),
-        "decode": _phase(record.decode, report.decode_s, steps, count),
-        "stalls_s": {cause.name.lower(): seconds for cause, seconds in record.stalls.items()},
-        "preemptions": record.preemptions,
-        "recomputed_tokens": record.recomputed,
-        "swapped_blocks": record.swapped,
-        **_prediction(record),
-    }
-
-
-def _phase(work: PhaseWork, seconds: float, steps: StepPredictor | None, completions: int) -> dict[str, Any]:
-    """What was done in a phase. ``rows_share`` is the part of its steps' rows that were the request's own."""
-    counts = {
-        "rows": work.rows,
-        "steps": work.steps,
-        "rows_share": work.share / work.steps if work.steps else None,
-        "machine_s": work.machine_s,
-    }
-    if steps is None or not work.rows:
-        return counts
-    done = PhaseCost.of(work, steps.cost)
-    floor = phase_floor(work, steps, completions)
-    return counts | {
-        "flops": done.flops,
-        "bytes": {
-            "weights": round(done.weight_bytes),
-            "kv_read": done.kv_read_bytes,
-            "kv_written": done.kv_written_bytes,
-        },
-        "least_s": floor.seconds,
-        "bound": floor.bound,
-        "roofline_share": floor.share(seconds),
-    }
-
-
-def _prediction(record: SequenceRecord) -> dict[str, float | None]:
-    """Seconds of its steps beside the predicted ones; an error above 0 means that the prediction was longer."""
-    phases = (record.prefill, record.decode)
-    took = sum(work.seconds - work.unpredicted_s for work in phases)
-    predicted = sum(work.predicted_s for work in phases)
-    known = took > 0 and predicted > 0
-    return {
-        "steps_s": sum(work.seconds for work in phases),
-        "predicted_s": predicted if known else None,
-        "prediction_error": predicted / took - 1 if known else None,
-    }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from twofold.api.base import DialectRequest
 from twofold.api.batch.endpoints import read_body
@@ -44,7 +44,7 @@ class LineRunner:
         self._pool, self._tolerant = pool, tolerant
         self._dialect = OpenAIDialect()
 
-    async def __call__(self, line: LineCall) -> tuple[int, Mapping[str, Any]]:
+    async def __call__(self, line: LineCall) -> tuple[int, object]:
         caller = self._caller_of(line.tenant, line.key)
         record = ServedRequest(
             line.request_id,

@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from twofold.api.anthropic.errors import AnthropicDialect
 from twofold.api.anthropic.messages import MessagesRequest
-from twofold.api.base import Dialect, DialectRequest, ReplyHead
+from twofold.api.base import Dialect, DialectRequest, GeneratedReply, ReplyHead
 from twofold.api.batch.endpoints import ENDPOINTS
 from twofold.api.ollama.chat import OllamaChatRequest
 from twofold.api.ollama.embed import OllamaEmbeddingRequest, OllamaEmbedRequest
 from twofold.api.ollama.errors import OllamaDialect
 from twofold.api.ollama.generate import OllamaGenerateRequest
 from twofold.api.openai.errors import OpenAIDialect
+from twofold.api.openai.responses.reply import ResponseReply
 from twofold.api.openai.responses.request import ResponsesRequest
 from twofold.api.openai.scores import RerankRequest, ScoreRequest
 from twofold.core.errors import MethodError, NotFoundError, TwofoldError, closest_match
 from twofold.server.base import ModelRegistry
+from twofold.server.batches.record import BatchReply
 from twofold.server.batches.service import BatchService
 from twofold.server.context import RequestContext
 from twofold.server.edge.limits import MIB
@@ -34,7 +36,7 @@ from twofold.server.http.ollama import OllamaEndpoint
 from twofold.server.http.root import RootEndpoint
 from twofold.server.http.status import StatusEndpoint
 from twofold.server.http.tokens import TokensEndpoint
-from twofold.server.openapi.endpoint import DocumentEndpoint
+from twofold.server.openapi.document import DocumentEndpoint
 from twofold.server.responses.service import ResponseService
 from twofold.server.stores import Stores
 
@@ -196,7 +198,7 @@ async def _content(files: FileService, asked: EndpointRequest) -> EndpointRespon
     )
 
 
-async def _create_batch(batches: BatchService, asked: EndpointRequest) -> dict[str, Any]:
+async def _create_batch(batches: BatchService, asked: EndpointRequest) -> BatchReply:
     return await batches.create(asked.tenant, await asked.body(), key=asked.context.caller.key_id)
 
 
@@ -219,7 +221,8 @@ class _ResponseStore:
         return await self.responses.known(context.caller.tenant, request)
 
     async def keep(
-        self, context: RequestContext, request: DialectRequest, head: ReplyHead, body: dict[str, Any]
+        self, context: RequestContext, request: DialectRequest, head: ReplyHead, body: GeneratedReply
     ) -> None:
         assert isinstance(request, ResponsesRequest)
+        assert isinstance(body, ResponseReply)
         await self.responses.keep(context.caller.tenant, request, head, body)

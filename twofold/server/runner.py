@@ -21,10 +21,12 @@ from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontex
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
+
+from msgspec import UNSET, UnsetType
 
 from twofold.api.answers import CacheUsage, reasoning_tokens
-from twofold.api.base import DialectRequest, ReplyHead
+from twofold.api.base import DialectRequest, GeneratedReply, ReplyHead
 from twofold.core.errors import BusyError, TimeLimitError, TwofoldError
 from twofold.core.request import EngineRequest
 from twofold.engine.outputs import OutputDelta, RequestOutput
@@ -37,6 +39,7 @@ from twofold.server.context import RequestContext
 from twofold.server.edge.limits import KIB
 from twofold.server.edge.request_id import new_reply_id
 from twofold.server.pool import WorkPool
+from twofold.server.records import RequestRecord
 from twofold.server.response_cache.cache import ResponseCache
 from twofold.server.response_cache.outputs import deltas as cached_deltas
 
@@ -265,14 +268,14 @@ class RequestRunner:
         context.record.cached_answer = run.cached is not None
         run.store = None if run.cached is not None else partial(cache.put, key)
 
-    async def reply(self, run: RequestRun) -> dict[str, Any]:
+    async def reply(self, run: RequestRun) -> GeneratedReply:
         """Runs it to its end; the body of the reply. Raises TwofoldError."""
         await run.whole()
         body = await self.body(run)
-        extra = self.explained(run)
-        return body if extra is None else body | {"twofold": extra}
+        body.twofold = self.explained(run)
+        return body
 
-    async def body(self, run: RequestRun) -> dict[str, Any]:
+    async def body(self, run: RequestRun) -> GeneratedReply:
         """The body of the reply of a run that has ended."""
         return await self.beside(
             run, reply_size(run), partial(run.request.reply, run.head, run.outputs, run.model.facts)
@@ -288,10 +291,10 @@ class RequestRunner:
             return work()
         return await self._pool.prepare(run.model.name, source, size, work)
 
-    def explained(self, run: RequestRun) -> dict[str, Any] | None:
-        """The record under ``twofold`` of a finished run, if the request asks for it."""
+    def explained(self, run: RequestRun) -> RequestRecord | UnsetType:
+        """The record of a finished run, if the request asks for it."""
         if not run.request.explain:
-            return None
+            return UNSET
         run.record()
         return self._accounting.explain(run.context)
 

@@ -46,8 +46,7 @@ from twofold.server.http.endpoints import Site
 from twofold.server.http.status import StatusEndpoint
 from twofold.server.lines import LineRunner
 from twofold.server.models.registry import WorkerRegistry
-from twofold.server.openapi.document import document
-from twofold.server.openapi.endpoint import DocumentEndpoint
+from twofold.server.openapi.document import DocumentEndpoint, document
 from twofold.server.pool import ByteBudget, WorkPool
 from twofold.server.response_cache.cache import ResponseCache
 from twofold.server.routes import build_app, dialect_of, generating, plain

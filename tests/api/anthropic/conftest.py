@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
-from tests.api.completions import Made, facts_of
+from tests.api.completions import Made, data_of, facts_of
 from twofold.api.anthropic.messages import MessagesRequest
 from twofold.api.base import ModelFacts, ReplyHead
 
@@ -46,9 +47,10 @@ def read(**fields: Any) -> MessagesRequest:
     return MessagesRequest.read(body(**fields))
 
 
-def streamed(request: MessagesRequest, made: Made, extra: dict[str, Any] | None = None) -> bytes:
+def streamed(request: MessagesRequest, made: Made, extra: Any = UNSET) -> bytes:
     return made.streamed(request, HEAD, extra)
 
 
 def replied(request: MessagesRequest, made: Made) -> dict[str, Any]:
-    return request.reply(HEAD, [made.output], made.facts)
+    body: dict[str, Any] = data_of(request.reply(HEAD, [made.output], made.facts))
+    return body

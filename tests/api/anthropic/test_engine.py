@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.api.anthropic.conftest import HEAD, body
+from tests.api.completions import data_of
 from tests.engine.conftest import MakeLLM
 from twofold.api.anthropic.messages import MessagesRequest
 from twofold.api.base import ModelFacts
@@ -38,7 +39,7 @@ def ask(llm: LLM, facts: ModelFacts, nonce: int, asked: str) -> dict[str, Any]:
     assert isinstance(job.params, SamplingParams)
     prompt: Sequence[int] = job.token_ids
     outputs: list[RequestOutput] = llm.generate({"prompt_token_ids": prompt}, job.params, options=job.options)
-    usage: dict[str, Any] = request.reply(HEAD, outputs, facts)["usage"]
+    usage: dict[str, Any] = data_of(request.reply(HEAD, outputs, facts))["usage"]
     parts = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     assert sum(usage[part] for part in parts) == len(prompt)
     assert usage["output_tokens"] == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.api.completions import data_of
 from twofold.api.anthropic.errors import AnthropicDialect
 from twofold.core.errors import (
     AccessError,
@@ -50,7 +51,7 @@ DIALECT = AnthropicDialect()
 )
 def test_status_and_type(error: TwofoldError, status: int, kind: str) -> None:
     assert DIALECT.status(error) == status
-    assert DIALECT.error(error, "req_1") == {
+    assert data_of(DIALECT.error(error, "req_1")) == {
         "type": "error",
         "error": {"type": kind, "message": "x"},
         "request_id": "req_1",
@@ -59,10 +60,10 @@ def test_status_and_type(error: TwofoldError, status: int, kind: str) -> None:
 
 def test_the_way_out_is_part_of_the_message() -> None:
     error = ParameterError("max_tokens is missing.", param="max_tokens", hint="Give it.")
-    assert DIALECT.error(error, "")["error"]["message"] == "max_tokens is missing. Give it."
+    assert DIALECT.error(error, "").error.message == "max_tokens is missing. Give it."
 
 
 def test_messages_are_cut_between_characters() -> None:
-    message = DIALECT.error(TwofoldError("世" * 2000), "")["error"]["message"]
+    message = DIALECT.error(TwofoldError("世" * 2000), "").error.message
     assert len(message.encode()) <= 3 * 1024 + 3
     assert set(message) == {"世", "…"}

@@ -151,7 +151,7 @@ def test_tokens_of_the_prompt_are_in_one_part_each(plain: ModelFacts) -> None:
 )
 def test_tiers_have_anthropics_names(plain: ModelFacts, tier: Any, told: str) -> None:
     head = ReplyHead("1", 0, "tiny", tier)
-    assert read().reply(head, [Made(plain, "a").output], plain)["usage"]["service_tier"] == told
+    assert read().reply(head, [Made(plain, "a").output], plain).usage.service_tier == told
 
 
 def test_no_tokens_asked_for_is_a_prompt_in_the_cache(plain: ModelFacts) -> None:

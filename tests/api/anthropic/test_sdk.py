@@ -10,7 +10,7 @@ import pytest
 
 from tests.api.anthropic.claude_code import later_turn
 from tests.api.anthropic.conftest import HEAD, THINKING, WEATHER
-from tests.api.completions import CALL, Made, facts_of
+from tests.api.completions import CALL, Made, data_of, facts_of
 from twofold.api.anthropic.errors import AnthropicDialect
 from twofold.api.anthropic.messages import CountTokensRequest, MessagesRequest
 from twofold.api.base import ModelFacts
@@ -47,13 +47,13 @@ class Server:
         self.bodies.append(body)
         if self._error is not None and not self._broken:
             dialect = AnthropicDialect()
-            return httpx.Response(dialect.status(self._error), json=dialect.error(self._error, "req_1"))
+            return httpx.Response(dialect.status(self._error), json=data_of(dialect.error(self._error, "req_1")))
         if given.url.path.endswith("/count_tokens"):
             counted = CountTokensRequest.read(body)
-            return httpx.Response(200, json=counted.reply(counted.count(FACTS)))
+            return httpx.Response(200, json=data_of(counted.reply(counted.count(FACTS))))
         request = MessagesRequest.read(body)
         if not request.stream:
-            return httpx.Response(200, json=request.reply(HEAD, [self._made.output], FACTS))
+            return httpx.Response(200, json=data_of(request.reply(HEAD, [self._made.output], FACTS)))
         raw = b"".join(self._told(request))
         return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=raw)
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.api.completions import CALL
+from tests.api.completions import CALL, data_of
 from tests.api.responses.conftest import HEAD, WEATHER, Made
 from twofold.api.base import ModelFacts
 from twofold.api.openai.responses.request import InputTokensRequest, ResponsesRequest
@@ -131,7 +131,8 @@ def _use(request: ResponsesRequest | InputTokensRequest, facts: ModelFacts) -> N
         request.prepare(facts)
     except TwofoldError:
         return
-    told = request.reply(HEAD, [Made(facts, f"a{CALL}", logprobs=request.params.logprobs is not None).output], facts)
+    made = Made(facts, f"a{CALL}", logprobs=request.params.logprobs is not None)
+    told = data_of(request.reply(HEAD, [made.output], facts))
     assert told["object"] == "response"
     if not request.references:
-        assert all("id" in item for item in request.new_items(HEAD))
+        assert all(item.id for item in request.new_items(HEAD))

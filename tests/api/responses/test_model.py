@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from openai.types.responses import Response
 
+from tests.api.completions import data_of
 from tests.api.responses.conftest import HEAD, WEATHER, read
 from twofold.api.base import ModelFacts
 from twofold.api.openai.responses.request import ResponsesRequest
@@ -39,7 +40,7 @@ def answered(llm: LLM, facts: ModelFacts, request: ResponsesRequest) -> tuple[di
     assert isinstance(job.params, SamplingParams)
     prompt = {"prompt_token_ids": job.token_ids}
     (output,) = llm.generate([prompt], job.params, options=job.options)  # type: ignore[list-item]
-    return request.reply(HEAD, [output], facts), output
+    return data_of(request.reply(HEAD, [output], facts)), output
 
 
 def test_a_short_answer(llm: LLM, smollm: ModelFacts) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.api.completions import events
+from tests.api.completions import data_of, events
 from tests.api.responses.conftest import WEATHER, Made, read, streamed
 from twofold.api.base import ModelFacts
-from twofold.api.openai.responses.output import OutputItems, Status
+from twofold.api.openai.responses.output import EndStatus, OutputItems
 from twofold.text.parsers.base import Arguments, Content, Piece, Reasoning, ToolCall
 
 
@@ -27,10 +27,10 @@ class Scripted:
         return self._script.pop(0) if self._script else []
 
 
-def made(*script: Sequence[Piece], status: Status = "completed") -> tuple[list[Any], list[Any]]:
+def made(*script: Sequence[Piece], status: EndStatus = "completed") -> tuple[list[Any], list[Any]]:
     output = OutputItems("r1", Scripted(*script))
     told = [event for _ in script[:-1] for event in output.take("x")] + list(output.close(status))
-    return output.items, told
+    return data_of(output.items), data_of(told)
 
 
 def text_of(item: dict[str, Any]) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import convert
 from openai.types.responses import Response
 
-from tests.api.completions import CALL
+from tests.api.completions import CALL, data_of
 from tests.api.responses.conftest import HEAD, WEATHER, Made, read
 from twofold.api.base import ModelFacts
 from twofold.api.conversation import NamedTool, Thinking
+from twofold.api.openai.responses.items import CallItem, CallOutputItem, Item, ThoughtItem
 from twofold.api.openai.responses.request import InputTokensRequest, ResponsesRequest
 from twofold.core.errors import ContextLengthError, ParameterError, TwofoldError
 from twofold.core.params import SamplingParams, StructuredOutputsParams
@@ -80,7 +82,7 @@ def test_efforts(effort: str | None, thinking: Thinking) -> None:
     assert read(reasoning={"effort": effort, "summary": "auto"}).turn.thinking == thinking
 
 
-def test_tools_and_choices() -> None:
+def test_tools_and_choices(facts: ModelFacts) -> None:
     other = {"type": "function", "name": "other"}
     turn = read(tools=[WEATHER, other]).turn
     function = {"name": "weather", "parameters": WEATHER["parameters"]}
@@ -90,9 +92,12 @@ def test_tools_and_choices() -> None:
     named = read(tools=[WEATHER], tool_choice={"type": "function", "name": "weather"}).turn.tools
     assert named.choice == NamedTool("weather")
     allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "other"}]}
-    some = read(tools=[WEATHER, other], tool_choice=allowed).turn.tools
+    request = read(tools=[WEATHER, other], tool_choice=allowed)
+    some = request.turn.tools
     assert [tool["function"]["name"] for tool in some.shown] == ["other"]
-    assert (some.choice, len(some.told), some.told_choice) == ("required", 2, allowed)
+    assert some.choice == "required"
+    reply = data_of(request.reply(HEAD, [Made(facts, "a").output], facts))
+    assert (len(reply["tools"]), reply["tool_choice"]) == (2, allowed)
 
 
 def test_a_text_is_a_message_of_the_user() -> None:
@@ -135,13 +140,13 @@ def test_what_came_of_a_call_needs_the_call() -> None:
     with pytest.raises(ParameterError, match="no call for the function call output with call_id 'c1'"):
         shown(input=[RETURNED])
     request = read(input=[RETURNED], previous_response_id="resp_1")
-    known = request.known([{**CALLED, "status": "completed"}], {})
+    known = request.known(convert([CALLED], list[Item]), {})
     assert [message["role"] for message in known.turn.conversation().messages] == ["assistant", "tool"]
 
 
 def test_sealed_reasoning_is_opened_again(facts: ModelFacts) -> None:
     request = read(include=["reasoning.encrypted_content"])
-    (thought, _) = request.reply(HEAD, [Made(facts, "<think>hm</think>yes").output], facts)["output"]
+    (thought, _) = data_of(request.reply(HEAD, [Made(facts, "<think>hm</think>yes").output], facts))["output"]
     sent = {name: thought[name] for name in ("type", "id", "summary", "encrypted_content")}
     assert shown(input=[{"role": "user", "content": "?"}, sent])[1]["reasoning_content"] == "hm"
     for wrong in ("gAAAAA", "twofold1:%%%", "twofold1:/w=="):
@@ -152,9 +157,11 @@ def test_sealed_reasoning_is_opened_again(facts: ModelFacts) -> None:
 def test_references_are_to_be_found() -> None:
     request = read(input=[{"type": "item_reference", "id": "fc_1"}, {"id": "rs_1"}, RETURNED])
     assert request.references == ["fc_1", "rs_1"]
-    known = request.known([], {"fc_1": {**CALLED, "id": "fc_1"}, "rs_1": THOUGHT})
+    known = request.known(
+        [], {"fc_1": convert(CALLED | {"id": "fc_1"}, CallItem), "rs_1": convert(THOUGHT, ThoughtItem)}
+    )
     assert known.references == []
-    assert [item["type"] for item in known.turn.items] == ["function_call", "reasoning", "function_call_output"]
+    assert [type(item) for item in known.turn.items] == [CallItem, ThoughtItem, CallOutputItem]
 
 
 def test_breakpoints_of_the_prompt_cache(facts: ModelFacts) -> None:
@@ -206,7 +213,7 @@ def test_the_reply_is_a_response(facts: ModelFacts) -> None:
         text={"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}},
     )
     made = Made(facts, f"<think>hm</think>Sure.{CALL}", cached=4, pins=(HeldPin(7, 1800.0),))
-    told = request.reply(HEAD, [made.output], facts)
+    told = data_of(request.reply(HEAD, [made.output], facts))
     response = Response.model_validate(told, strict=True)
     assert (response.id, response.status, response.service_tier) == ("resp_r1", "completed", "default")
     assert (response.created_at, response.completed_at) == (HEAD.created, HEAD.created + 3)
@@ -230,7 +237,7 @@ def test_the_reply_is_a_response(facts: ModelFacts) -> None:
     [("length", "incomplete", "max_output_tokens"), ("deadline", "incomplete", None), ("abort", "cancelled", None)],
 )
 def test_answers_that_did_not_end_by_themselves(facts: ModelFacts, finish: Any, status: str, reason: Any) -> None:
-    told = read().reply(HEAD, [Made(facts, "hel", finish).output], facts)
+    told = data_of(read().reply(HEAD, [Made(facts, "hel", finish).output], facts))
     response = Response.model_validate(told, strict=True)
     assert response.status == status
     assert (response.incomplete_details.reason if response.incomplete_details else None) == reason
@@ -240,10 +247,11 @@ def test_answers_that_did_not_end_by_themselves(facts: ModelFacts, finish: Any, 
 
 def test_an_answer_can_be_sent_back_as_it_came(facts: ModelFacts) -> None:
     request = read(tools=[WEATHER])
-    output = request.reply(HEAD, [Made(facts, f"<think>hm</think>Sure.{CALL}").output], facts)["output"]
+    made = Made(facts, f"<think>hm</think>Sure.{CALL}")
+    output = data_of(request.reply(HEAD, [made.output], facts))["output"]
     sent = [{"role": "user", "content": "?"}, *output, {**RETURNED, "call_id": output[2]["call_id"]}]
     assert [message["role"] for message in shown(input=sent)] == ["user", "assistant", "tool"]
-    kept = read(input=sent).new_items(HEAD)
+    kept = data_of(read(input=sent).new_items(HEAD))
     assert kept[1:4] == output
     assert [item["id"] for item in kept] == ["msg_r1_i0", *(item["id"] for item in output), "fco_r1_i4"]
 
@@ -251,7 +259,7 @@ def test_an_answer_can_be_sent_back_as_it_came(facts: ModelFacts) -> None:
 def test_input_tokens_are_those_of_the_prompt(facts: ModelFacts) -> None:
     (job,) = read(instructions="be brief", tools=[WEATHER]).prepare(facts)
     body = {"model": "tiny", "input": "hello", "instructions": "be brief", "tools": [WEATHER]}
-    told = InputTokensRequest.read(body).count(facts)
+    told = data_of(InputTokensRequest.read(body).count(facts))
     assert told == {"object": "response.input_tokens", "input_tokens": len(job.token_ids)}
 
 

@@ -11,7 +11,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from tests.api.completions import CALL
+from tests.api.completions import CALL, data_of
 from tests.api.responses.conftest import HEAD, WEATHER, Made, streamed
 from twofold.api.base import ModelFacts
 from twofold.api.openai.responses.request import InputTokensRequest, ResponsesRequest
@@ -29,11 +29,11 @@ def client(facts: ModelFacts) -> MakeClient:
         def answer(sent: httpx2.Request) -> httpx2.Response:
             body = json.loads(sent.content)
             if sent.url.path.endswith("/input_tokens"):
-                return httpx2.Response(200, json=InputTokensRequest.read(body).count(facts))
+                return httpx2.Response(200, json=data_of(InputTokensRequest.read(body).count(facts)))
             request = ResponsesRequest.read(body)
             made = Made(facts, text, finish, request.params.logprobs is not None)
             if not request.stream:
-                return httpx2.Response(200, json=request.reply(HEAD, [made.output], facts))
+                return httpx2.Response(200, json=data_of(request.reply(HEAD, [made.output], facts)))
             raw = _failing(request, made) if fails else streamed(request, made)
             return httpx2.Response(200, content=raw, headers={"content-type": "text/event-stream"})
 

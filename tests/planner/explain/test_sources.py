@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.api.completions import data_of
 from tests.bench.report.runs import document, mixed
 from tests.planner.models import SMOLLM2_135M, recorded, steps_of
 from tests.server.accounts.requests import served
@@ -18,7 +19,7 @@ from twofold.core.record import WaitReason
 from twofold.planner.explain.explanation import explain, like
 from twofold.planner.explain.sources import read_observed
 from twofold.planner.explain.waterfall import Observed
-from twofold.server.accounting import record_data
+from twofold.server.records import record_data
 
 RUN: dict[str, Any] = {
     "model": "smol",
@@ -57,7 +58,8 @@ def record(*, ceilings: bool = True, reports: int = 1) -> dict[str, Any]:
     work.stall(WaitReason.PREFILL, 0.3)
     report = request_metrics("r", 0.0, 0.2, 0.7, 1.7, 1.7, 41, 0, 38, ("stop",), work)
     known = steps_of(SMOLLM2_135M, "Q4_1") if ceilings else None
-    return record_data(served(reports=(report,) * reports), known)
+    found: dict[str, Any] = data_of(record_data(served(reports=(report,) * reports), known))
+    return found
 
 
 def test_a_record_of_a_server() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.api.completions import data_of
 from tests.planner.models import SMOLLM2_135M, steps_of
 from tests.server.accounts.requests import report, served
 from tests.support.metrics import request_metrics
@@ -18,7 +19,8 @@ from twofold.host.settings import parse_toml
 from twofold.observe.accounting.bill import make_bill
 from twofold.observe.accounting.prices import PriceSheet
 from twofold.planner.predict.phase import PhaseCost, phase_floor
-from twofold.server.accounting import RecentRequests, record_data
+from twofold.server.accounting import RecentRequests
+from twofold.server.records import record_data
 
 SHEET = PriceSheet.of(parse_toml("[default]\ninput = 1\noutput = 4"))
 CEILINGS = steps_of(SMOLLM2_135M, "Q4_1")
@@ -28,7 +30,8 @@ def record(*reports: RequestMetrics, written: dict[float, int] | None = None, **
     request = served(*reports, written_tokens=written or {}, **changes)
     request.bill = make_bill(request.reports, request.written_tokens, SHEET, "small", "default")
     request.retries = 1
-    return record_data(request, CEILINGS)
+    found: dict[str, Any] = data_of(record_data(request, CEILINGS))
+    return found
 
 
 def test_a_record_is_plain_data() -> None:
@@ -90,11 +93,11 @@ def test_stalls_and_preemptions() -> None:
 
 def test_what_never_ran_and_what_is_not_known() -> None:
     refused = request_metrics("r", 0.0, None, None, None, 2.0, 9, 0, 0, ("abort",), SequenceRecord())
-    found = record_data(served(refused, status=503, error="BusyError"))
+    found = data_of(record_data(served(refused, status=503, error="BusyError")))
     (prompt,) = found["prompts"]
     assert prompt["prefill"] == {"rows": 0, "steps": 0, "rows_share": None, "machine_s": 0.0}
     assert (prompt["ttft_s"], prompt["prediction_error"], found["cost"]) == (None, None, None)
-    assert record_data(served(report()))["prompts"][0]["decode"].keys() == prompt["decode"].keys()
+    assert data_of(record_data(served(report())))["prompts"][0]["decode"].keys() == prompt["decode"].keys()
 
 
 def test_the_last_ones_are_kept_for_their_tenant() -> None:
@@ -103,7 +106,7 @@ def test_the_last_ones_are_kept_for_their_tenant() -> None:
         recent.add(served(request_id=f"req_{number}", gaps_s=[1.0, 3.0, 2.0]))
     assert len(recent) == 2
     assert all(len(request.gaps_s) == 1 for request, _ in recent._requests.values())
-    assert recent.data("acme", "req_2")["longest_gap_s"] == 3.0
+    assert recent.data("acme", "req_2").longest_gap_s == 3.0
     for tenant, request_id in (("acme", "req_0"), ("other", "req_2"), ("", "req_2"), ("acme", "req_9")):
         with pytest.raises(NotFoundError, match="ended recently"):
             recent.data(tenant, request_id)
@@ -114,7 +117,7 @@ def test_requests_with_many_prompts_are_told_in_part_and_kept_for_less_long() ->
     for number in (1, 2, 2, 3):
         recent.add(served(*[report()] * 70, request_id=f"req_{number}"))
     assert len(recent) == 2
-    found = recent.data("acme", "req_3")
+    found = data_of(recent.data("acme", "req_3"))
     assert (len(found["prompts"]), found["prompts_left_out"], found["tokens"]["prompt"]) == (64, 6, 7000)
     recent.add(served(*[report()] * 200, request_id="req_4"))
     recent.add(served(request_id="req_5"))

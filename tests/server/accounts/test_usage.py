@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from tests.api.completions import data_of
 from tests.server.accounts.requests import NOON, report, served
 from twofold.core.errors import ParameterError, ResourceError
 from twofold.host.settings import parse_toml
@@ -32,7 +33,7 @@ def billed(request: ServedRequest) -> ServedRequest:
 
 def entries(book: UsageStore, tenant: str | None = "acme", **asked: Any) -> Coroutine[Any, Any, list[dict[str, Any]]]:
     async def ask() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = (await book.data(tenant, **asked))["data"]
+        found: list[dict[str, Any]] = data_of(await book.data(tenant, **asked))["data"]
         return found
 
     return ask()

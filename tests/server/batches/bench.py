@@ -12,6 +12,7 @@ from typing import Any
 
 from openai.types import Batch
 
+from tests.api.completions import data_of
 from tests.server.files.uploads import FORM, form, pieces
 from twofold.api.batch.lines import LineCall
 from twofold.core.clock import VirtualClock
@@ -107,19 +108,19 @@ class Bench:
         """Uploads an input; its file's id."""
         if not isinstance(data, bytes):
             data = b"".join(json.dumps(one).encode() + b"\n" for one in data)
-        return str((await self.files.upload(tenant, FORM, pieces(form(data))))["id"])
+        return str((await self.files.upload(tenant, FORM, pieces(form(data)))).id)
 
     async def create(self, given: bytes | list[dict[str, Any]], tenant: str = "one", **more: Any) -> str:
         """Makes a batch; its id."""
         body = {"input_file_id": await self.give(given, tenant), "endpoint": CHAT, "completion_window": "24h"} | more
         told = await self.batches.create(tenant, body, key="k1")
-        return Batch.model_validate(told, strict=True).id
+        return Batch.model_validate(data_of(told), strict=True).id
 
     async def until(self, id: str, *states: str, tenant: str = "one") -> Batch:
         """The batch once it is in one of ``states``, or has ended."""
         async with asyncio.timeout(10):
             while True:
-                batch = Batch.model_validate(await self.batches.get(tenant, id), strict=True)
+                batch = Batch.model_validate(data_of(await self.batches.get(tenant, id)), strict=True)
                 if batch.status in (states or ENDED):
                     return batch
                 await asyncio.sleep(0.002)

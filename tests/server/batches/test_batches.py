@@ -58,7 +58,7 @@ def test_a_batch_is_answered(bench: Bench) -> None:
 
         assert batch.output_file_id is not None
         file = await bench.files.get("one", batch.output_file_id)
-        assert (file["purpose"], file["filename"]) == ("batch_output", f"{id}_output.jsonl")
+        assert (file.purpose, file.filename) == ("batch_output", f"{id}_output.jsonl")
         assert bench.left_on_disk == []
         assert set(bench.answerer.calls.values()) == {1}
         assert bench.answerer.most_running == LIMITS.width
@@ -128,7 +128,7 @@ def test_orders_that_cannot_be(bench: Bench, change: dict[str, Any], param: str)
             await bench.create(lines(1), **change)
         assert raised.value.param == param
         assert bench.left_on_disk == []
-        assert (await bench.batches.page("one", {}))["data"] == []
+        assert (await bench.batches.page("one", {})).data == []
 
     run(bench, part)
 
@@ -139,7 +139,7 @@ def test_a_batch_belongs_to_its_tenant(bench: Bench) -> None:
         for ask in (bench.batches.get, bench.batches.cancel):
             with pytest.raises(NotFoundError):
                 await ask("two", id)
-        assert (await bench.batches.page("two", {}))["data"] == []
+        assert (await bench.batches.page("two", {})).data == []
         body = {"input_file_id": await bench.give(lines(1)), "endpoint": CHAT, "completion_window": "24h"}
         with pytest.raises(FieldError, match="There is no file"):
             await bench.batches.create("two", body)
@@ -157,9 +157,9 @@ def test_pages_of_batches(bench: Bench) -> None:
     async def part() -> None:
         made = [await bench.create(lines(1)) for _ in range(3)]
         first = await bench.batches.page("one", {"limit": "2"})
-        second = await bench.batches.page("one", {"limit": "2", "after": first["last_id"]})
-        assert [one["id"] for one in first["data"] + second["data"]] == made[::-1]
-        assert (first["has_more"], second["has_more"]) == (True, False)
+        second = await bench.batches.page("one", {"limit": "2", "after": first.last_id or ""})
+        assert [one.id for one in first.data + second.data] == made[::-1]
+        assert (first.has_more, second.has_more) == (True, False)
         for query in ({"limit": "101"}, {"after": "batch_0"}, {"order": "asc"}):
             with pytest.raises(FieldError):
                 await bench.batches.page("one", query)

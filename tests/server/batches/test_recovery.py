@@ -69,13 +69,13 @@ def test_what_the_journal_holds_is_not_run_again(bench: Bench) -> None:
         ids.append(await bench.create(lines(20)))
         await bench.settle(ids[0], 10 + LIMITS.width)
         async with asyncio.timeout(5):
-            while (await bench.batches.get("one", ids[0]))["request_counts"]["completed"] < 10:
+            while (await bench.batches.get("one", ids[0])).request_counts.completed < 10:
                 await asyncio.sleep(0.002)
 
     async def end() -> None:
         bench.answerer.act = None
         told = await bench.batches.get("one", ids[0])
-        assert told["status"] == "in_progress"
+        assert told.status == "in_progress"
         assert (await bench.until(ids[0])).status == "completed"
 
     run(bench, begin, end)
@@ -110,7 +110,7 @@ def test_a_batch_is_cancelled(bench: Bench) -> None:
         id = await bench.create(lines(30))
         await bench.settle(id, LIMITS.width + 2)
         told = await bench.batches.cancel("one", id)
-        assert told["status"] == "cancelling"
+        assert told.status == "cancelling"
         batch = await bench.until(id)
         assert batch.status == "cancelled"
         assert {one["custom_id"] for one in await bench.content(batch.output_file_id)} == {"r0", "r1"}
@@ -118,7 +118,7 @@ def test_a_batch_is_cancelled(bench: Bench) -> None:
         assert {one["custom_id"] for one in left} == {f"r{n}" for n in range(2, 30)}
         assert {one["error"]["code"] for one in left} == {"batch_cancelled"}
         assert bench.answerer.running == 0
-        assert (await bench.batches.cancel("one", id))["status"] == "cancelled"
+        assert (await bench.batches.cancel("one", id)).status == "cancelled"
         bench.answerer.act = None
         other = await bench.create(lines(20))
         assert (await bench.until(other)).status == "completed"
@@ -185,7 +185,7 @@ def test_a_batch_expires_between_two_servers(bench: Bench) -> None:
         left = await bench.content(batch.error_file_id)
         assert {one["error"]["code"] for one in left} == {"batch_expired"}
         assert batch.error_file_id is not None
-        assert (await bench.files.get("one", batch.error_file_id))["expires_at"] == bench.now + 3600
+        assert (await bench.files.get("one", batch.error_file_id)).expires_at == bench.now + 3600
         bench.now += 3600
         with pytest.raises(NotFoundError):
             await bench.content(batch.error_file_id)
@@ -238,7 +238,7 @@ def test_a_fault_of_our_own_ends_the_batch_and_no_other(bench: Bench, caplog: py
     async def then() -> None:
         bench.answerer.act = None
         page = await bench.batches.page("one", {})
-        batch = await bench.until(page["data"][0]["id"])
+        batch = await bench.until(page.data[0].id)
         assert batch.status == "failed"
         assert batch.errors is not None
         assert batch.errors.data is not None
@@ -256,7 +256,7 @@ def test_an_input_may_be_deleted_while_its_batch_runs(bench: Bench) -> None:
         bench.answerer.act = forever
         ids.append(await bench.create(lines(3)))
         await bench.settle(ids[0], 3)
-        await bench.files.delete("one", (await bench.batches.get("one", ids[0]))["input_file_id"])
+        await bench.files.delete("one", (await bench.batches.get("one", ids[0])).input_file_id)
 
     async def end() -> None:
         bench.answerer.act = None
@@ -271,7 +271,7 @@ def test_old_batches_are_forgotten(bench: Bench) -> None:
         bench.now += 31 * 86400
 
     async def end() -> None:
-        assert (await bench.batches.page("one", {}))["data"] == []
+        assert (await bench.batches.page("one", {})).data == []
 
     run(bench, begin, end)
 
@@ -288,7 +288,7 @@ def test_a_server_that_is_killed_is_gone_on_with(bench: Bench) -> None:
 
     async def part() -> None:
         page = await bench.batches.page("one", {})
-        batch = await bench.until(page["data"][0]["id"])
+        batch = await bench.until(page.data[0].id)
         assert batch.status == "completed"
         output = await bench.content(batch.output_file_id)
         assert sorted(one["custom_id"] for one in output) == sorted(f"r{n}" for n in range(count))

@@ -14,6 +14,7 @@ from typing import Any
 from tests.server.files.uploads import FORM, form, pieces
 from twofold.api.batch.lines import LineCall
 from twofold.server.batches.check import BatchLimits
+from twofold.server.batches.record import BatchReply
 from twofold.server.batches.service import BatchService
 from twofold.server.files.service import FileService
 
@@ -31,19 +32,19 @@ async def main(folder: Path, count: int) -> None:
         files = await FileService.open(folder / "files")
         batches = await BatchService.open(folder / "batches", files, answer, limits=BatchLimits(width=8))
         page = await batches.page("one", {})
-        told = page["data"][0] if page["data"] else await begun(files, batches, count)
-        while told["status"] != "completed":
+        told = page.data[0] if page.data else await begun(files, batches, count)
+        while told.status != "completed":
             await asyncio.sleep(0.01)
-            told = await batches.get("one", told["id"])
+            told = await batches.get("one", told.id)
         await batches.close()
         await files.close()
 
 
-async def begun(files: FileService, batches: BatchService, count: int) -> dict[str, Any]:
+async def begun(files: FileService, batches: BatchService, count: int) -> BatchReply:
     given = [{"custom_id": f"r{n}", "method": "POST", "url": URL, "body": {"input": "a"}} for n in range(count)]
     data = b"".join(json.dumps(one).encode() + b"\n" for one in given)
     file = await files.upload("one", FORM, pieces(form(data)))
-    return await batches.create("one", {"input_file_id": file["id"], "endpoint": URL, "completion_window": "24h"})
+    return await batches.create("one", {"input_file_id": file.id, "endpoint": URL, "completion_window": "24h"})
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import to_builtins
+
 from tests.server.compatibility.endpoints import ENDPOINTS, Endpoint
 from tests.server.compatibility.probes import Probe, fields_of, probes_of
 from tests.support.vocabulary import tokenizer_metadata, tokenizer_of
@@ -115,7 +117,7 @@ class Readers:
         if error is None:
             return Outcome(probe, None, thinking=_error(endpoint, body, self._plain) is not None)
         dialect = DIALECTS[endpoint.client]
-        told = dialect.error(error, "req_1")["error"]
+        told = to_builtins(dialect.error(error, "req_1"))["error"]
         word = "" if isinstance(told, str) else f" `{told.get('code') or told['type']}`"
         param = error.param if isinstance(error, ParameterError) else None
         unsupported = isinstance(error, FieldError) and error.code in (UNSUPPORTED, "unsupported_value")

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from openai import OpenAI
 from openai.types import FileDeleted, FileObject
 
+from tests.api.completions import data_of
 from tests.server.files.uploads import FORM, ending, form, part, pieces
 from twofold.api.fields import FieldError
 from twofold.core.errors import BusyError, NotFoundError, ResourceError, TooLargeError, TwofoldError, UsageError
@@ -105,7 +106,7 @@ def test_what_the_sdk_sends_is_what_it_gets_back(opened: Opened, size: int) -> N
 
     async def test(files: FileService) -> None:
         told = await files.upload("one", kind, pieces(body, size))
-        file = FileObject.model_validate(told, strict=True)
+        file = FileObject.model_validate(data_of(told), strict=True)
         assert (file.filename, file.bytes, file.purpose, file.status) == ("my in.jsonl", 280, "batch", "processed")
         assert file.expires_at == file.created_at + 3600
         assert await files.get("one", file.id) == told
@@ -116,14 +117,14 @@ def test_what_the_sdk_sends_is_what_it_gets_back(opened: Opened, size: int) -> N
 
 def test_a_file_belongs_to_its_tenant(opened: Opened, tmp_path: Path) -> None:
     async def test(files: FileService) -> None:
-        id = (await files.upload("one", FORM, pieces(form())))["id"]
+        id = (await files.upload("one", FORM, pieces(form()))).id
         for ask in (files.get, files.content, files.delete):
             with pytest.raises(NotFoundError, match=id):
                 await ask("two", id)
-        assert (await files.page("two", {}))["data"] == []
+        assert (await files.page("two", {})).data == []
         with pytest.raises(FieldError, match="after is not the id of a file"):
             await files.page("two", {"after": id})
-        deleted = FileDeleted.model_validate(await files.delete("one", id), strict=True)
+        deleted = FileDeleted.model_validate(data_of(await files.delete("one", id)), strict=True)
         assert (deleted.id, deleted.deleted) == (id, True)
         with pytest.raises(NotFoundError):
             await files.get("one", id)
@@ -134,19 +135,19 @@ def test_a_file_belongs_to_its_tenant(opened: Opened, tmp_path: Path) -> None:
 
 def test_pages_reach_every_file_once(opened: Opened) -> None:
     async def test(files: FileService) -> None:
-        made = [(await files.upload("one", FORM, pieces(form(filename=f"{n}"))))["id"] for n in range(5)]
+        made = [(await files.upload("one", FORM, pieces(form(filename=f"{n}")))).id for n in range(5)]
         for order in ("asc", "desc"):
             seen: list[str] = []
             query = {"limit": "2", "order": order, "purpose": "batch"}
             while True:
                 page = await files.page("one", query)
-                seen += [file["id"] for file in page["data"]]
-                if not page["has_more"]:
+                seen += [file.id for file in page.data]
+                if not page.has_more:
                     break
-                assert page["last_id"] == seen[-1]
+                assert page.last_id == seen[-1]
                 query["after"] = seen[-1]
             assert seen == (made if order == "asc" else made[::-1])
-        assert (await files.page("one", {"purpose": "batch_output"}))["data"] == []
+        assert (await files.page("one", {"purpose": "batch_output"})).data == []
 
     run(test, opened)
 
@@ -203,7 +204,7 @@ def test_forms_that_cannot_be_leave_nothing(
             with pytest.raises(FieldError, match=said):
                 await files.upload("one", kind, pieces(body, size))
         assert on_disk(tmp_path) == []
-        assert (await files.page("one", {}))["data"] == []
+        assert (await files.page("one", {})).data == []
 
     run(test, opened)
 
@@ -241,8 +242,8 @@ def test_any_bytes_are_a_form_or_our_error(data: st.DataObject) -> None:
 def test_file_names_are_only_shown(opened: Opened, tmp_path: Path, given: str, kept: str) -> None:
     async def test(files: FileService) -> None:
         told = await files.upload("one", FORM, pieces(form(filename=given)))
-        assert told["filename"] == kept
-        assert on_disk(tmp_path) == [told["id"]]
+        assert told.filename == kept
+        assert on_disk(tmp_path) == [told.id]
 
     run(test, opened)
 
@@ -255,14 +256,14 @@ def test_a_file_has_a_largest_size(opened: Opened, tmp_path: Path, size: int) ->
                 await files.upload("one", FORM, pieces(form(b"x" * size)))
             assert on_disk(tmp_path) == []
         else:
-            assert (await files.upload("one", FORM, pieces(form(b"x" * size))))["bytes"] == size
+            assert (await files.upload("one", FORM, pieces(form(b"x" * size)))).bytes == size
 
     run(test, opened)
 
 
 def test_a_tenant_has_a_share_of_the_disk(opened: Opened) -> None:
     async def test(files: FileService) -> None:
-        first = [(await files.upload("one", FORM, pieces(form(b"x" * 1000))))["id"] for _ in range(3)]
+        first = [(await files.upload("one", FORM, pieces(form(b"x" * 1000)))).id for _ in range(3)]
         with pytest.raises(TooLargeError, match="All files together"):
             await files.upload("one", FORM, pieces(form()))
         await files.upload("two", FORM, pieces(form()))
@@ -277,13 +278,13 @@ def test_a_tenant_has_a_share_of_the_disk(opened: Opened) -> None:
 
 def test_files_expire(opened: Opened, tmp_path: Path, wall: Wall) -> None:
     async def test(files: FileService) -> None:
-        id = (await files.upload("one", FORM, pieces(form(anchor="created_at", seconds="3600"))))["id"]
+        id = (await files.upload("one", FORM, pieces(form(anchor="created_at", seconds="3600")))).id
         wall.now += 3599
         await files.get("one", id)
         wall.now += 1
         with pytest.raises(NotFoundError):
             await files.get("one", id)
-        assert (await files.page("one", {}))["data"] == []
+        assert (await files.page("one", {})).data == []
         await files.sweep()
         assert on_disk(tmp_path) == []
 
@@ -294,10 +295,10 @@ def test_files_outlive_the_server_and_halves_do_not(opened: Opened, tmp_path: Pa
     ids: list[str] = []
 
     async def first(files: FileService) -> None:
-        ids.extend([(await files.upload("one", FORM, pieces(form())))["id"] for _ in range(2)])
+        ids.extend([(await files.upload("one", FORM, pieces(form()))).id for _ in range(2)])
 
     async def second(files: FileService) -> None:
-        assert [file["id"] for file in (await files.page("one", {}))["data"]] == ids[:1]
+        assert [file.id for file in (await files.page("one", {})).data] == ids[:1]
         assert await content_of(files, "one", ids[0]) == b"{}\n"
         assert on_disk(tmp_path) == ids[:1]
 
@@ -410,7 +411,7 @@ def test_a_database_on_a_full_disk_leaves_no_bytes(
 
 def test_only_files_of_ours_are_cleared_away(opened: Opened, tmp_path: Path) -> None:
     async def nothing(files: FileService) -> None:
-        assert (await files.page("one", {}))["data"] == []
+        assert (await files.page("one", {})).data == []
 
     run(nothing, opened)
     folder = tmp_path / "data" / "contents"

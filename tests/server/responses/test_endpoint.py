@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
+from msgspec import structs
 from openai.types.responses import Response, ResponseItemList
 
-from tests.api.completions import CALL
+from tests.api.completions import CALL, data_of
 from tests.api.responses.conftest import HEAD, WEATHER, Made, facts, read
 from twofold.api.base import ModelFacts
+from twofold.api.openai.responses.items import CallItem
 from twofold.api.openai.responses.request import InputTokensRequest
 from twofold.core.errors import ConflictError, NotFoundError, ParameterError
 from twofold.server.responses.service import ResponseService
@@ -40,8 +42,9 @@ async def told(endpoint: ResponseService, facts: ModelFacts, number: int, text: 
     head = replace(HEAD, id=f"r{number}")
     request = await endpoint.known("a", read(tools=[WEATHER], **fields))
     reply = request.reply(head, [Made(facts, text, logprobs="include" in fields).output], facts)
-    await endpoint.keep("a", request, head, reply | {"twofold": "told once"})
-    return reply
+    await endpoint.keep("a", request, head, structs.replace(reply, twofold="told once"))
+    data: dict[str, Any] = data_of(reply)
+    return data
 
 
 def test_a_conversation_goes_on(facts: ModelFacts) -> None:
@@ -54,7 +57,7 @@ def test_a_conversation_goes_on(facts: ModelFacts) -> None:
         assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant", "user"]
         assert messages[1]["reasoning_content"] == "hm"
         count = await endpoint.known("a", InputTokensRequest.read({"previous_response_id": "resp_r2"}))
-        assert count.count(facts)["input_tokens"] > 10
+        assert count.count(facts).input_tokens > 10
 
     run(work)
 
@@ -62,15 +65,15 @@ def test_a_conversation_goes_on(facts: ModelFacts) -> None:
 def test_a_kept_response_is_told_as_it_was(facts: ModelFacts) -> None:
     async def work(endpoint: ResponseService) -> None:
         reply = await told(endpoint, facts, 1, "<think>hm</think>yes")
-        again = await endpoint.get("a", "resp_r1", [("stream", "false")])
+        again = data_of(await endpoint.get("a", "resp_r1", [("stream", "false")]))
         assert again == reply
         Response.model_validate(again, strict=True)
-        sealed = await endpoint.get("a", "resp_r1", [("include[]", "reasoning.encrypted_content")])
+        sealed = data_of(await endpoint.get("a", "resp_r1", [("include[]", "reasoning.encrypted_content")]))
         assert sealed["output"][0]["encrypted_content"].startswith("twofold1:")
         with pytest.raises(ParameterError, match="made without log-probabilities"):
-            await endpoint.get("a", "resp_r1", [("include", "message.output_text.logprobs")])
+            data_of(await endpoint.get("a", "resp_r1", [("include", "message.output_text.logprobs")]))
         await told(endpoint, facts, 2, "yes", include=["message.output_text.logprobs"])
-        assert (await endpoint.get("a", "resp_r2", [("include", "message.output_text.logprobs")]))["output"]
+        assert data_of(await endpoint.get("a", "resp_r2", [("include", "message.output_text.logprobs")]))["output"]
 
     run(work)
 
@@ -90,7 +93,9 @@ def test_nothing_of_it_for_another_tenant(facts: ModelFacts, tenant: str) -> Non
         ):
             with pytest.raises(NotFoundError, match=r"^There is no (response 'resp_r1'|item 'fc_r1_0')\.$"):
                 await attempt
-        assert (await endpoint.known("a", read(input=reference))).turn.items[0]["name"] == "weather"
+        (call,) = (await endpoint.known("a", read(input=reference))).turn.resolved
+        assert isinstance(call, CallItem)
+        assert call.name == "weather"
 
     run(work)
 
@@ -99,7 +104,7 @@ def test_what_shall_not_be_kept_is_not(facts: ModelFacts) -> None:
     async def work(endpoint: ResponseService) -> None:
         await told(endpoint, facts, 1, "yes", store=False)
         with pytest.raises(NotFoundError, match="There is no response 'resp_r1'"):
-            await endpoint.get("a", "resp_r1", [])
+            data_of(await endpoint.get("a", "resp_r1", []))
 
     run(work)
 
@@ -108,10 +113,10 @@ def test_what_was_deleted_cannot_be_gone_on_from(facts: ModelFacts) -> None:
     async def work(endpoint: ResponseService) -> None:
         await told(endpoint, facts, 1, "yes")
         await told(endpoint, facts, 2, "no", previous_response_id="resp_r1")
-        assert await endpoint.delete("a", "resp_r1") == {"id": "resp_r1", "object": "response", "deleted": True}
+        assert (await endpoint.delete("a", "resp_r1")).id == "resp_r1"
         with pytest.raises(NotFoundError, match="incomplete: 'resp_r1' was deleted"):
             await endpoint.known("a", read(previous_response_id="resp_r2"))
-        items = await endpoint.input_items("a", "resp_r2", [])
+        items = data_of(await endpoint.input_items("a", "resp_r2", []))
         assert [item["id"] for item in items["data"]] == ["msg_r2_i0"]
 
     run(work)
@@ -156,23 +161,23 @@ def test_items_come_page_by_page(facts: ModelFacts) -> None:
             input=[output, {"role": "user", "content": "?"}],
             previous_response_id="resp_r1",
         )
-        whole = await endpoint.input_items("a", "resp_r2", [("order", "asc")])
+        whole = data_of(await endpoint.input_items("a", "resp_r2", [("order", "asc")]))
         ResponseItemList.model_validate(whole, strict=True)
         ids = [item["id"] for item in whole["data"]]
         assert ids == ["msg_r1_i0", "rs_r1_0", "msg_r1_1", "fc_r1_2", "fco_r2_i0", "msg_r2_i1"]
         assert (whole["first_id"], whole["last_id"], whole["has_more"]) == (ids[0], ids[-1], False)
         for limit, more in ((5, True), (6, False)):
-            assert (await endpoint.input_items("a", "resp_r2", [("limit", str(limit))]))["has_more"] is more
+            assert data_of(await endpoint.input_items("a", "resp_r2", [("limit", str(limit))]))["has_more"] is more
         found: list[str] = []
         after: list[tuple[str, str]] = []
         while True:
-            page = await endpoint.input_items("a", "resp_r2", [("limit", "4"), *after])
+            page = data_of(await endpoint.input_items("a", "resp_r2", [("limit", "4"), *after]))
             found += [item["id"] for item in page["data"]]
             after = [("after", page["last_id"])]
             if not page["has_more"]:
                 break
         assert found == ids[::-1]
-        empty = await endpoint.input_items("a", "resp_r2", [("after", ids[0])])
+        empty = data_of(await endpoint.input_items("a", "resp_r2", [("after", ids[0])]))
         assert (empty["data"], empty["has_more"]) == ([], False)
 
     run(work)

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import orjson
 import pytest
 
 from tests.server.conftest import TINY
@@ -19,6 +18,9 @@ from tests.server.live import live_server
 from tests.server.trust.client import CHAT, Client, chat
 from tests.support.tiny import TinyModel, TinyOptions
 from twofold.api.base import ReplyHead
+from twofold.api.body import encode
+from twofold.api.openai.replies import EmbeddingReply, EmbeddingVector
+from twofold.api.openai.usage import PromptUsage
 from twofold.core.request import EngineRequest, PoolingParams
 from twofold.server.http.replies import json_bytes
 from twofold.server.pool import WorkPool
@@ -118,8 +120,11 @@ def test_an_unexpected_error_of_one_job_ends_its_request() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 16, 17, 100])
 def test_lists_in_json_are_written_as_one(count: int) -> None:
-    body = {"a": [{"index": index, "é": [0.1, None]} for index in range(count)], "b": {"c": [1]}, "d": "x", "": []}
-    assert json_bytes(body) == orjson.dumps(body)
+    vectors = [EmbeddingVector(index=index, embedding=[0.1, index]) for index in range(count)]
+    body = EmbeddingReply(data=vectors, model="é", usage=PromptUsage(count, count))
+    assert json_bytes(body) == encode(body)
+    body.twofold = {"id": "x", "prompts": []}
+    assert json_bytes(body) == encode(body)
 
 
 def test_long_replies_are_made_on_another_thread() -> None:
@@ -148,10 +153,11 @@ def test_replies_of_many_jobs_are_made_on_another_thread(output: SimpleNamespace
             head=None,
             outputs=[output] * jobs,
             context=SimpleNamespace(source="a"),
-            request=SimpleNamespace(reply=lambda *_: {"thread": threading.get_ident()}),
+            request=SimpleNamespace(reply=lambda *_: threading.get_ident()),
         )
         try:
-            return int((await RequestRunner(unused, unused, unused, pool).body(run))["thread"])
+            thread: Any = await RequestRunner(unused, unused, unused, pool).body(run)
+            return int(thread)
         finally:
             pool.close()
 

@@ -1,37 +1,38 @@
-"""The blocks of an answer: thinking, text and calls of tools, one after another, as they come.
+"""The blocks of a completion: thinking, text and calls of tools.
 
-    pieces of the answer ─► Started, Added …, Ended ─► events of a stream, or whole blocks
+    pieces of the completion ─► Started, Added …, BlockEnd ─► events of a stream, or whole blocks
 
-White space between sections is no block: text begins with the first character that is none.
+White space between sections makes no block: text begins with the first other character.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import orjson
 
+from twofold.api.anthropic.replies import ReplyBlock, TextReplyBlock, ThinkingReplyBlock, ToolUseReplyBlock
 from twofold.text.parsers.base import Arguments, Content, Piece, Reasoning, ToolCall
 
 SIGNATURE: Final = "unsigned"
-"""Stands where Anthropic signs what was thought. Clients hand it back as it is; nobody checks it here."""
+"""In place of Anthropic's signature of a thinking block. Clients send it back; it is not checked."""
 
 BlockKind = Literal["text", "thinking", "tool_use"]
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Block ``index`` begins; ``block`` is what it holds so far."""
+    """Block ``index`` begins; ``block`` is empty but for its labels."""
 
     index: int
-    block: dict[str, Any]
+    block: ReplyBlock
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """More of the text, the thought, or the JSON text of the input."""
+    """More of the text, the thinking, or the JSON text of the input."""
 
     index: int
     kind: BlockKind
@@ -40,7 +41,7 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class BlockEnd:
-    """Nothing follows in this block."""
+    """Block ``index`` is complete."""
 
     index: int
     kind: BlockKind
@@ -51,8 +52,8 @@ Step: TypeAlias = Started | Added | BlockEnd
 
 @dataclass(slots=True)
 class BlockCutter:
-    """Cuts one answer. ``identity`` is the reply's, of which those of calls are made; ``omits_thinking`` leaves
-    away what was thought, and tells only that something was."""
+    """Cuts one completion. ``identity`` is the reply's id, from which the ids of calls are made; ``omits_thinking``
+    leaves thinking blocks empty."""
 
     identity: str
     omits_thinking: bool = False
@@ -64,12 +65,12 @@ class BlockCutter:
         for piece in pieces:
             match piece:
                 case Content(text):
-                    yield from self._said(text)
+                    yield from self._text(text)
                 case Reasoning(text):
-                    yield from self._thought(text)
+                    yield from self._thinking(text)
                 case ToolCall(number, name):
-                    block = {"type": "tool_use", "id": f"toolu_{self.identity}{number:03d}", "name": name, "input": {}}
-                    yield from self._start("tool_use", block)
+                    identity = f"toolu_{self.identity}{number:03d}"
+                    yield from self._start("tool_use", ToolUseReplyBlock(id=identity, name=name, input={}))
                 case Arguments(_, text):
                     assert self._open == "tool_use", "arguments follow their call"
                     yield Added(self._index, "tool_use", text)
@@ -80,31 +81,31 @@ class BlockCutter:
             yield BlockEnd(self._index, self._open)
         self._open = None
 
-    def _said(self, text: str) -> Iterator[Step]:
+    def _text(self, text: str) -> Iterator[Step]:
         if self._open != "text":
             self._blank.append(text)
             if not text or text.isspace():
                 return
             text = "".join(self._blank)
-            yield from self._start("text", {"type": "text", "text": ""})
+            yield from self._start("text", TextReplyBlock())
         yield Added(self._index, "text", text)
 
-    def _thought(self, text: str) -> Iterator[Step]:
+    def _thinking(self, text: str) -> Iterator[Step]:
         if self._open != "thinking":
-            yield from self._start("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+            yield from self._start("thinking", ThinkingReplyBlock())
         if not self.omits_thinking:
             yield Added(self._index, "thinking", text)
 
-    def _start(self, kind: BlockKind, block: dict[str, Any]) -> Iterator[Step]:
+    def _start(self, kind: BlockKind, block: ReplyBlock) -> Iterator[Step]:
         yield from self.finish()
         self._blank.clear()
         self._index, self._open = self._index + 1, kind
         yield Started(self._index, block)
 
 
-def whole_blocks(steps: Iterable[Step]) -> list[dict[str, Any]]:
-    """The blocks of a whole answer. A call that was cut off in the middle is none."""
-    blocks: list[dict[str, Any]] = []
+def whole_blocks(steps: Iterable[Step]) -> list[ReplyBlock]:
+    """The blocks of a whole completion, without a call whose arguments are incomplete."""
+    blocks: list[ReplyBlock] = []
     texts: list[list[str]] = []
     for step in steps:
         match step:
@@ -113,20 +114,20 @@ def whole_blocks(steps: Iterable[Step]) -> list[dict[str, Any]]:
                 texts.append([])
             case Added(index, _, text):
                 texts[index].append(text)
-    filled = (_filled(block, "".join(parts)) for block, parts in zip(blocks, texts, strict=True))
-    return [block for block in filled if block is not None]
+    return [block for block, parts in zip(blocks, texts, strict=True) if _fill(block, "".join(parts))]
 
 
-def _filled(block: dict[str, Any], text: str) -> dict[str, Any] | None:
-    match block["type"]:
-        case "text":
-            return {**block, "text": text}
-        case "thinking":
-            return {**block, "thinking": text, "signature": SIGNATURE}
-    if not text:
-        return block
-    try:
-        given = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return None
-    return {**block, "input": given} if isinstance(given, dict) else None
+def _fill(block: ReplyBlock, text: str) -> bool:
+    """Fills a block; false for a call whose arguments are not an object."""
+    match block:
+        case TextReplyBlock():
+            block.text = text
+        case ThinkingReplyBlock():
+            block.thinking, block.signature = text, SIGNATURE
+        case ToolUseReplyBlock() if text:
+            try:
+                block.input = orjson.loads(text)
+            except orjson.JSONDecodeError:
+                return False
+            return isinstance(block.input, dict)
+    return True

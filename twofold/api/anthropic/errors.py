@@ -1,15 +1,31 @@
-"""Errors in Anthropic's words: a status, a type and a message."""
+"""Errors of Anthropic's API: a status, a type and a message."""
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal, TypeAlias
+
+from msgspec import Meta
 
 from twofold.api.base import EVENT_STREAM
+from twofold.api.body import ReplyObject
 from twofold.core.errors import BusyError, TwofoldError
 
 OVERLOADED: Final = 529
 """Anthropic's own status for a server that has too much to do."""
-TYPES: Final = {
+AnthropicErrorType: TypeAlias = Literal[
+    "invalid_request_error",
+    "authentication_error",
+    "permission_error",
+    "not_found_error",
+    "conflict_error",
+    "request_too_large",
+    "rate_limit_error",
+    "timeout_error",
+    "overloaded_error",
+    "api_error",
+]
+TYPES: Final[Mapping[int, AnthropicErrorType]] = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
@@ -22,6 +38,21 @@ TYPES: Final = {
 MAX_MESSAGE_BYTES: Final = 3 << 10
 
 
+class AnthropicErrorBody(ReplyObject):
+    """What happened and the way out."""
+
+    type: AnthropicErrorType
+    message: Annotated[str, Meta(min_length=1, max_length=MAX_MESSAGE_BYTES + 1)]
+
+
+class AnthropicError(ReplyObject, kw_only=True):
+    """The reply to a request that failed, or the last event of a stream that did."""
+
+    type: Literal["error"] = "error"
+    error: AnthropicErrorBody
+    request_id: Annotated[str, Meta(min_length=1)]
+
+
 class AnthropicDialect:
     """``Dialect`` of Anthropic's clients."""
 
@@ -32,11 +63,11 @@ class AnthropicDialect:
     def status(self, error: TwofoldError) -> int:
         return OVERLOADED if isinstance(error, BusyError) else error.status
 
-    def error(self, error: TwofoldError, request_id: str) -> dict[str, Any]:
+    def error(self, error: TwofoldError, request_id: str) -> AnthropicError:
         status = self.status(error)
         kind = TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
         message = f"{error} {error.hint}" if error.hint else str(error)
-        return {"type": "error", "error": {"type": kind, "message": _short(message)}, "request_id": request_id}
+        return AnthropicError(error=AnthropicErrorBody(kind, _short(message)), request_id=request_id)
 
 
 def _short(message: str) -> str:

@@ -11,10 +11,19 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from twofold.api.anthropic.blocks import BlockCutter, whole_blocks
-from twofold.api.anthropic.replies import message, stop_of, usage
+from twofold.api.anthropic.replies import (
+    CacheMissReason,
+    MessageReply,
+    MessageTokens,
+    OriginalTokens,
+    ReplyDiagnostics,
+    ToolUseReplyBlock,
+    message_usage,
+    stop_of,
+)
 from twofold.api.anthropic.settings import (
     CacheControl,
     CacheControls,
@@ -156,18 +165,24 @@ class MessagesRequest(MessagesPrompt, kw_only=True):
         params = model.sampling.fill(self.params, [name for name in NAMES if getattr(self, name, None) is not None])
         return [self.conversation.prepare(model, params, RequestOptions())]
 
-    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:
+    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> MessageReply:
         (output,) = outputs
         parser = self.conversation.parser(model)
         text = output.outputs[0].text if self.max_tokens else ""
         pieces = [*parser.push(text), *parser.flush()]
         cutter = BlockCutter(head.id, self.omits_thinking)
         content = whole_blocks([*cutter.take(pieces), *cutter.finish()])
-        called = any(block["type"] == "tool_use" for block in content)
+        called = any(isinstance(block, ToolUseReplyBlock) for block in content)
         reason, sequence = stop_of(output, model, most=self.max_tokens, called=called)
-        spent = usage(head, output, model, answered=self.max_tokens > 0)
-        whole = message(head, content, spent, stop_reason=reason, stop_sequence=sequence)
-        return whole | self._diagnostics()
+        return MessageReply(
+            id=f"msg_{head.id}",
+            model=head.model,
+            content=content,
+            stop_reason=reason,
+            stop_sequence=sequence,
+            usage=message_usage(head, output, model, answered=self.max_tokens > 0),
+            diagnostics=self._diagnostics(),
+        )
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> MessageStreamer:
         return MessageStreamer(
@@ -176,12 +191,13 @@ class MessagesRequest(MessagesPrompt, kw_only=True):
             self.conversation.parser(model),
             most=self.max_tokens,
             omits_thinking=self.omits_thinking,
-            extra=self._diagnostics(),
+            diagnostics=self._diagnostics(),
         )
 
-    def _diagnostics(self) -> dict[str, Any]:
-        asked = self.diagnostics is not None and self.diagnostics.previous_message_id is not None
-        return {"diagnostics": {"cache_miss_reason": {"type": "unavailable"}}} if asked else {}
+    def _diagnostics(self) -> ReplyDiagnostics | UnsetType:
+        if self.diagnostics is None or self.diagnostics.previous_message_id is None:
+            return UNSET
+        return ReplyDiagnostics(cache_miss_reason=CacheMissReason())
 
 
 class CountTokensRequest(MessagesPrompt):
@@ -193,9 +209,6 @@ class CountTokensRequest(MessagesPrompt):
         job = conversation.prepare(model.unbounded(), SamplingParams(max_tokens=1), RequestOptions())
         return len(job.token_ids)
 
-    def reply(self, tokens: int) -> dict[str, Any]:
+    def reply(self, tokens: int) -> MessageTokens:
         """The body of the response."""
-        managed = (
-            {"context_management": {"original_input_tokens": tokens}} if self.context_management is not None else {}
-        )
-        return {"input_tokens": tokens, **managed}
+        return MessageTokens(tokens, UNSET if self.context_management is None else OriginalTokens(tokens))

@@ -1,74 +1,145 @@
-"""Anthropic's message as a reply: why it ended, and tokens spent."""
+"""Anthropic's message as a reply: its blocks, why it ended, and the tokens used."""
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from collections.abc import Sequence
+from typing import Any, Final, Literal, TypeAlias
+
+from msgspec import UNSET, UnsetType
 
 from twofold.api.answers import CacheUsage, reasoning_tokens
 from twofold.api.base import ModelFacts, ReplyHead
+from twofold.api.body import Explanation, NonNegativeInt, ReplyObject
 from twofold.engine.outputs import RequestOutput
 
-StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
-TIERS: Final[dict[str | None, str]] = {"priority": "priority", "batch": "batch"}
-"""Anthropic's words for tiers; all others are "standard"."""
+StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
+MessageTier: TypeAlias = Literal["standard", "priority", "batch"]
+TIERS: Final[dict[str | None, MessageTier]] = {"priority": "priority", "batch": "batch"}
+"""Anthropic's names of tiers; all others are "standard"."""
 
 
-def message(
-    head: ReplyHead,
-    content: list[dict[str, Any]],
-    spent: dict[str, Any],
-    *,
-    stop_reason: StopReason | None = None,
-    stop_sequence: str | None = None,
-) -> dict[str, Any]:
-    """A ``message``; one that has only begun has no stop reason."""
-    return {
-        "id": f"msg_{head.id}",
-        "type": "message",
-        "role": "assistant",
-        "model": head.model,
-        "content": content,
-        "stop_reason": stop_reason,
-        "stop_sequence": stop_sequence,
-        "usage": spent,
-    }
+class TextReplyBlock(ReplyObject, kw_only=True):
+    """Text of the completion."""
+
+    type: Literal["text"] = "text"
+    text: str = ""
+
+
+class ThinkingReplyBlock(ReplyObject, kw_only=True):
+    """A thinking section; it is signed at its end."""
+
+    type: Literal["thinking"] = "thinking"
+    thinking: str = ""
+    signature: Literal["", "unsigned"] = ""
+
+
+class ToolUseReplyBlock(ReplyObject, kw_only=True):
+    """A call of a tool."""
+
+    type: Literal["tool_use"] = "tool_use"
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+ReplyBlock: TypeAlias = TextReplyBlock | ThinkingReplyBlock | ToolUseReplyBlock
+
+
+class CacheCreation(ReplyObject):
+    """Prompt tokens that were written to the cache, by their time to live."""
+
+    ephemeral_5m_input_tokens: NonNegativeInt
+    ephemeral_1h_input_tokens: NonNegativeInt
+
+
+class ThinkingTokens(ReplyObject):
+    """Output tokens of thinking sections."""
+
+    thinking_tokens: NonNegativeInt
+
+
+class MessageUsage(ReplyObject, kw_only=True):
+    """Tokens of the prompt, in three parts that do not overlap, and of the completion."""
+
+    input_tokens: NonNegativeInt
+    cache_creation_input_tokens: NonNegativeInt
+    cache_read_input_tokens: NonNegativeInt
+    cache_creation: CacheCreation
+    output_tokens: NonNegativeInt
+    service_tier: MessageTier
+    output_tokens_details: ThinkingTokens | UnsetType = UNSET
+
+
+class CacheMissReason(ReplyObject, kw_only=True):
+    """Why the cache missed, which is not known."""
+
+    type: Literal["unavailable"] = "unavailable"
+
+
+class ReplyDiagnostics(ReplyObject, kw_only=True):
+    """What ``diagnostics`` of a request asks for."""
+
+    cache_miss_reason: CacheMissReason
+
+
+class MessageReply(ReplyObject, kw_only=True):
+    """The reply to a conversation; at the start of a stream it has no content and no stop reason."""
+
+    id: str
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
+    model: str
+    content: Sequence[ReplyBlock] = ()
+    stop_reason: StopReason | None = None
+    stop_sequence: str | None = None
+    usage: MessageUsage
+    diagnostics: ReplyDiagnostics | UnsetType = UNSET
+    twofold: Explanation | UnsetType = UNSET
+
+
+class OriginalTokens(ReplyObject):
+    """Tokens of the prompt before context management, which removes none here."""
+
+    original_input_tokens: NonNegativeInt
+
+
+class MessageTokens(ReplyObject):
+    """Tokens of a prompt."""
+
+    input_tokens: NonNegativeInt
+    context_management: OriginalTokens | UnsetType = UNSET
 
 
 def stop_of(output: RequestOutput, model: ModelFacts, *, most: int, called: bool) -> tuple[StopReason, str | None]:
-    """Why the answer ended, and the stop sequence that did it.
+    """Why the completion ended, and the stop sequence that ended it.
 
-    ``most`` is max_tokens; ``called`` says whether the answer holds calls. One that was cut off for another reason
-    than its length, such as its deadline, is told like one that was too long.
+    ``most`` is max_tokens; ``called`` says whether the completion calls tools. One that was cut off for another reason
+    than its length, such as its deadline, ends like one that was too long.
     """
     answer = output.outputs[0]
     if answer.finish_reason == "stop":
         if isinstance(answer.stop_reason, str):
             return "stop_sequence", answer.stop_reason
         return ("tool_use" if called else "end_turn"), None
-    drawn = len(answer.token_ids)
-    full = answer.finish_reason == "length" and drawn < most and len(output.prompt_token_ids) + drawn >= model.context
+    count = len(answer.token_ids)
+    full = answer.finish_reason == "length" and count < most and len(output.prompt_token_ids) + count >= model.context
     return ("model_context_window_exceeded" if full else "max_tokens"), None
 
 
-def usage(head: ReplyHead, output: RequestOutput, model: ModelFacts, *, answered: bool = True) -> dict[str, Any]:
-    """Tokens of the prompt, in three parts that do not overlap, and of the answer; none where it was not wanted."""
-    cache = CacheUsage.of(output)
-    thought = reasoning_tokens([output], model) if answered else 0
-    return running_usage(head, cache, output.metrics.output_tokens if answered else 0) | {
-        "output_tokens_details": {"thinking_tokens": thought},
-    }
+def message_usage(head: ReplyHead, output: RequestOutput, model: ModelFacts, *, answered: bool = True) -> MessageUsage:
+    """Tokens of the whole request; none of output where ``answered`` is false."""
+    used = running_usage(head, CacheUsage.of(output), output.metrics.output_tokens if answered else 0)
+    used.output_tokens_details = ThinkingTokens(reasoning_tokens([output], model) if answered else 0)
+    return used
 
 
-def running_usage(head: ReplyHead, cache: CacheUsage, drawn: int = 0) -> dict[str, Any]:
-    """What is known of the tokens while an answer is being made."""
-    return {
-        "input_tokens": cache.fresh,
-        "cache_creation_input_tokens": cache.written,
-        "cache_read_input_tokens": cache.read,
-        "cache_creation": {
-            "ephemeral_5m_input_tokens": cache.written - cache.written_1h,
-            "ephemeral_1h_input_tokens": cache.written_1h,
-        },
-        "output_tokens": drawn,
-        "service_tier": TIERS.get(head.service_tier, "standard"),
-    }
+def running_usage(head: ReplyHead, cache: CacheUsage, output_tokens: int = 0) -> MessageUsage:
+    """What is known of the tokens while a completion is generated."""
+    return MessageUsage(
+        input_tokens=cache.fresh,
+        cache_creation_input_tokens=cache.written,
+        cache_read_input_tokens=cache.read,
+        cache_creation=CacheCreation(cache.written - cache.written_1h, cache.written_1h),
+        output_tokens=output_tokens,
+        service_tier=TIERS.get(head.service_tier, "standard"),
+    )

@@ -1,36 +1,140 @@
-"""Anthropic's reply as it comes: named server-sent events.
+"""Anthropic's streamed reply: named server-sent events.
 
     message_start (content_block_start content_block_delta … content_block_stop) … message_delta message_stop
 
-What was spent is in ``message_delta``: only there is known how much of the prompt came from the cache.
+Final token counts are in ``message_delta``: earlier it is not known how much of the prompt came from the cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeAlias
 
-import orjson
+from msgspec import UNSET, UnsetType
 
 from twofold.api.answers import AnswerReader, CacheUsage
 from twofold.api.anthropic.blocks import SIGNATURE, Added, BlockCutter, BlockEnd, BlockKind, Started, Step
-from twofold.api.anthropic.errors import AnthropicDialect
-from twofold.api.anthropic.replies import message, running_usage, stop_of, usage
+from twofold.api.anthropic.errors import AnthropicDialect, AnthropicError
+from twofold.api.anthropic.replies import (
+    MessageReply,
+    MessageUsage,
+    ReplyBlock,
+    ReplyDiagnostics,
+    StopReason,
+    message_usage,
+    running_usage,
+    stop_of,
+)
 from twofold.api.base import ModelFacts, ReplyHead
+from twofold.api.body import Explanation, NonNegativeInt, ReplyObject, encode
 from twofold.core.errors import TwofoldError
 from twofold.engine.outputs import OutputDelta, RequestOutput
 from twofold.text.parsers.base import SectionParser
 
-DELTAS: Final[dict[BlockKind, tuple[bytes, bytes]]] = {
-    "text": (b"text_delta", b"text"),
-    "thinking": (b"thinking_delta", b"thinking"),
-    "tool_use": (b"input_json_delta", b"partial_json"),
-}
-"""The type of a delta and the field that it adds to."""
+
+class MessageStart(ReplyObject, kw_only=True):
+    """The message without content."""
+
+    type: Literal["message_start"] = "message_start"
+    message: MessageReply
+
+
+class MessagePing(ReplyObject, kw_only=True):
+    """Keeps the connection open."""
+
+    type: Literal["ping"] = "ping"
+
+
+class ContentBlockStart(ReplyObject, kw_only=True):
+    """A block begins."""
+
+    type: Literal["content_block_start"] = "content_block_start"
+    index: NonNegativeInt
+    content_block: ReplyBlock
+
+
+class BlockTextDelta(ReplyObject, kw_only=True):
+    """More text."""
+
+    type: Literal["text_delta"] = "text_delta"
+    text: str
+
+
+class BlockThinkingDelta(ReplyObject, kw_only=True):
+    """More thinking."""
+
+    type: Literal["thinking_delta"] = "thinking_delta"
+    thinking: str
+
+
+class BlockSignatureDelta(ReplyObject, kw_only=True):
+    """The signature of a thinking block."""
+
+    type: Literal["signature_delta"] = "signature_delta"
+    signature: str
+
+
+class BlockInputDelta(ReplyObject, kw_only=True):
+    """More of the input's JSON text."""
+
+    type: Literal["input_json_delta"] = "input_json_delta"
+    partial_json: str
+
+
+BlockDelta: TypeAlias = BlockTextDelta | BlockThinkingDelta | BlockSignatureDelta | BlockInputDelta
+
+
+class ContentBlockDelta(ReplyObject, kw_only=True):
+    """More of a block."""
+
+    type: Literal["content_block_delta"] = "content_block_delta"
+    index: NonNegativeInt
+    delta: BlockDelta
+
+
+class ContentBlockStop(ReplyObject, kw_only=True):
+    """A block is complete."""
+
+    type: Literal["content_block_stop"] = "content_block_stop"
+    index: NonNegativeInt
+
+
+class MessageEnding(ReplyObject):
+    """Why the message ended."""
+
+    stop_reason: StopReason
+    stop_sequence: str | None
+
+
+class MessageDelta(ReplyObject, kw_only=True):
+    """Why the message ended, and the tokens used."""
+
+    type: Literal["message_delta"] = "message_delta"
+    delta: MessageEnding
+    usage: MessageUsage
+    twofold: Explanation | UnsetType = UNSET
+
+
+class MessageStop(ReplyObject, kw_only=True):
+    """The end of the stream."""
+
+    type: Literal["message_stop"] = "message_stop"
+
+
+MessageEvent: TypeAlias = (
+    MessageStart
+    | MessagePing
+    | ContentBlockStart
+    | ContentBlockDelta
+    | ContentBlockStop
+    | MessageDelta
+    | MessageStop
+    | AnthropicError
+)
 
 
 class MessageStreamer:
-    """``Streamer`` of a message. ``most`` is max_tokens; with 0 nothing of the answer is told."""
+    """``Streamer`` of a message. ``most`` is max_tokens; with 0 the message has no content."""
 
     keep_alive: bytes
 
@@ -42,65 +146,68 @@ class MessageStreamer:
         *,
         most: int,
         omits_thinking: bool,
-        extra: Mapping[str, Any],
+        diagnostics: ReplyDiagnostics | UnsetType,
     ) -> None:
-        self.keep_alive = event("ping", {})
+        self.keep_alive = event(MessagePing())
         self._head = head
         self._model = model
         self._most = most
-        self._extra = extra
+        self._diagnostics = diagnostics
         self._reader = AnswerReader(parser)
         self._cutter = BlockCutter(head.id, omits_thinking)
 
     def open(self) -> bytes:
-        begun = message(
-            self._head, [], running_usage(self._head, CacheUsage(prompt=sum(self._head.prompt_tokens)))
-        ) | dict(self._extra)
-        return event("message_start", {"message": begun}) + self.keep_alive
+        used = running_usage(self._head, CacheUsage(prompt=sum(self._head.prompt_tokens)))
+        message = MessageReply(
+            id=f"msg_{self._head.id}", model=self._head.model, usage=used, diagnostics=self._diagnostics
+        )
+        return event(MessageStart(message=message)) + self.keep_alive
 
     def take(self, job: int, delta: OutputDelta) -> bytes:  # noqa: ARG002 - a message is one job
         if not self._most:
             return b""
         pieces = self._reader.take(delta)
-        return self._told(self._cutter.take(pieces)) if pieces else b""
+        return _events(self._cutter.take(pieces)) if pieces else b""
 
-    def close(self, outputs: Sequence[RequestOutput], extra: Mapping[str, Any] | None = None) -> bytes:
+    def close(self, outputs: Sequence[RequestOutput], extra: Explanation | UnsetType = UNSET) -> bytes:
         (output,) = outputs
         reason, sequence = stop_of(output, self._model, most=self._most, called=bool(self._reader.calls))
-        ending: dict[str, Any] = {
-            "delta": {"stop_reason": reason, "stop_sequence": sequence},
-            "usage": usage(self._head, output, self._model, answered=self._most > 0),
-        }
-        if extra is not None:
-            ending["twofold"] = extra
-        return self._told(self._cutter.finish()) + event("message_delta", ending) + event("message_stop", {})
+        ending = MessageDelta(
+            delta=MessageEnding(reason, sequence),
+            usage=message_usage(self._head, output, self._model, answered=self._most > 0),
+            twofold=extra,
+        )
+        return _events(self._cutter.finish()) + event(ending) + event(MessageStop())
 
     def fail(self, error: TwofoldError, request_id: str) -> bytes:
-        return event("error", AnthropicDialect().error(error, request_id))
-
-    def _told(self, steps: Iterable[Step]) -> bytes:
-        return b"".join(map(_event_of, steps))
+        return event(AnthropicDialect().error(error, request_id))
 
 
-def event(name: str, data: Mapping[str, Any]) -> bytes:
-    """One event, whose data have its name as their type."""
-    return b"event: %b\ndata: %b\n\n" % (name.encode(), orjson.dumps({"type": name, **data}))
+def event(data: MessageEvent) -> bytes:
+    """A server-sent event, named as its data's type."""
+    return b"event: %b\ndata: %b\n\n" % (data.type.encode(), encode(data))
+
+
+def _events(steps: Iterable[Step]) -> bytes:
+    return b"".join(map(_event_of, steps))
 
 
 def _event_of(step: Step) -> bytes:
     match step:
         case Added(index, kind, text):
-            return _added(index, *DELTAS[kind], text)
+            return event(ContentBlockDelta(index=index, delta=_delta(kind, text)))
         case Started(index, block):
-            return event("content_block_start", {"index": index, "content_block": block})
+            return event(ContentBlockStart(index=index, content_block=block))
         case BlockEnd(index, kind):
-            signed = _added(index, b"signature_delta", b"signature", SIGNATURE) if kind == "thinking" else b""
-            return signed + event("content_block_stop", {"index": index})
+            signature = ContentBlockDelta(index=index, delta=BlockSignatureDelta(signature=SIGNATURE))
+            return (event(signature) if kind == "thinking" else b"") + event(ContentBlockStop(index=index))
 
 
-def _added(index: int, kind: bytes, name: bytes, text: str) -> bytes:
-    """Nearly all events are this one, so it is written by hand."""
-    return (
-        b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,'
-        b'"delta":{"type":"%b","%b":%b}}\n\n' % (index, kind, name, orjson.dumps(text))
-    )
+def _delta(kind: BlockKind, text: str) -> BlockDelta:
+    match kind:
+        case "text":
+            return BlockTextDelta(text=text)
+        case "thinking":
+            return BlockThinkingDelta(thinking=text)
+        case "tool_use":
+            return BlockInputDelta(partial_json=text)

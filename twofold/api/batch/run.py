@@ -17,6 +17,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from twofold.api.batch.journal import Journal
 from twofold.api.batch.lines import BatchReader, InputLine, LineCall, next_chunk, read_lines
 from twofold.api.fields import FieldError
@@ -77,10 +79,12 @@ class BatchRun:
         lines = next_chunk(self._lines)
         return [call for line in lines if (call := self._read(line)) is not None] if lines else None
 
-    def write(self, call: LineCall, status: int, body: Mapping[str, Any]) -> None:
-        """Writes the result of a line: the status and the body of an HTTP response. Raises ResourceError."""
-        response = {"status_code": status, "request_id": call.request_id, "body": body}
-        error = None if status == 200 else _error(body["error"])
+    def write(self, call: LineCall, status: int, body: object) -> None:
+        """Writes the result of a line: the status and the body of an HTTP response, a ``ReplyObject``. Raises
+        ResourceError."""
+        data = to_builtins(body)
+        response = {"status_code": status, "request_id": call.request_id, "body": data}
+        error = None if status == 200 else _error(data["error"])
         self.journal.write(call.line_key, {"custom_id": call.custom_id, "response": response, "error": error})
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from twofold.api.base import ModelFacts
 from twofold.api.body import RequestObject, only
 from twofold.api.conversation import Conversation
 from twofold.api.ollama.common import OllamaRequest
-from twofold.api.ollama.replies import Shape, as_message
+from twofold.api.ollama.replies import MakePart, chat_part
 from twofold.api.openai.bodies import FullText
 from twofold.api.openai.chat import MAX_INDEX, ChatTools
 from twofold.core.request import EngineRequest, RequestOptions
@@ -71,8 +71,8 @@ class OllamaChatRequest(OllamaRequest):
     tools: ChatTools | None = None
 
     @property
-    def shape(self) -> Shape:
-        return as_message
+    def make_part(self) -> MakePart:
+        return chat_part
 
     @cached_property
     def conversation(self) -> Conversation:

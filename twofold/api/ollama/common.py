@@ -20,7 +20,7 @@ from twofold.api.base import AskedTier, ModelFacts, ReplyHead
 from twofold.api.body import ModelName, OwnFields, RequestObject
 from twofold.api.conversation import AS_BEFORE, Thinking
 from twofold.api.fields import FieldError, unsupported
-from twofold.api.ollama.replies import Shape, begun, ended, tool_calls
+from twofold.api.ollama.replies import MakePart, OllamaPart, begun, ended, tool_calls
 from twofold.api.ollama.stream import LineStreamer
 from twofold.api.openai.bodies import (
     Count,
@@ -141,7 +141,7 @@ class OllamaBody(RequestObject, dict=True):
 
 
 class OllamaRequest(OllamaBody):
-    """A ``DialectRequest`` for one completion; ``shape`` puts its content into the reply."""
+    """A ``DialectRequest`` for one completion; ``make_part`` makes the reply of its content."""
 
     stream: bool = True
     format: Literal["", "json"] | JsonSchema | None = None
@@ -157,7 +157,7 @@ class OllamaRequest(OllamaBody):
             raise FieldError("top_logprobs needs logprobs.", param="top_logprobs", hint='Set "logprobs": true.')
 
     @property
-    def shape(self) -> Shape:
+    def make_part(self) -> MakePart:
         raise AssertionError("each endpoint has its own")
 
     def parser(self, model: ModelFacts) -> SectionParser:  # noqa: ARG002 - a plain completion
@@ -205,18 +205,19 @@ class OllamaRequest(OllamaBody):
         limit = job.params.max_tokens
         return replace(job, params=replace(job.params, max_tokens=room if limit is None else min(limit, room)))
 
-    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:
+    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> OllamaPart:
         if not outputs:
-            return {**begun(head), **self.shape("", "", ()), **ended(head, None, unloads=self.keep_alive_s == 0)}
+            part = self.make_part(*begun(head), "", "", ())
+            return ended(part, head, None, unloads=self.keep_alive_s == 0)
         (output,) = outputs
         answer = output.outputs[0]
         reader = read_answer(self.parser(model), answer.text)
-        told = self.shape(reader.content, reader.reasoning, tool_calls(head, reader.calls))
+        part = self.make_part(*begun(head), reader.content, reader.reasoning, tool_calls(head, reader.calls))
         if answer.logprobs is not None:
             top = self.params.logprobs or 0
-            told["logprobs"] = chat_logprobs(answer.token_ids, answer.logprobs, model.tokenizer, top)["content"]
-        return {**begun(head), **told, **ended(head, output)}
+            part.logprobs = chat_logprobs(answer.token_ids, answer.logprobs, model.tokenizer, top)
+        return ended(part, head, output)
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> LineStreamer:
         top, unloads = self.params.logprobs, self.keep_alive_s == 0
-        return LineStreamer(head, model, self.parser(model), self.shape, top_logprobs=top, unloads=unloads)
+        return LineStreamer(head, model, self.parser(model), self.make_part, top_logprobs=top, unloads=unloads)

@@ -1,15 +1,15 @@
-"""/api/embed, and its older form /api/embeddings: texts whose vectors are wanted."""
+"""/api/embed, and its older form /api/embeddings: vectors of texts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta
 
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.ollama.common import OllamaBody
-from twofold.api.ollama.replies import figures
+from twofold.api.ollama.replies import OllamaEmbeddingReply, OllamaEmbedReply, figures
 from twofold.api.openai.bodies import MAX_PROMPTS, TokenId
 from twofold.api.texts import PoolingRequest, tokenized
 from twofold.core.errors import ContextLengthError
@@ -49,11 +49,15 @@ class OllamaEmbedRequest(OllamaVectorBody, kw_only=True):
         texts = [self.input] if isinstance(self.input, str) else self.input
         return self.jobs(model, self.prompts(texts, model, truncate=self.truncate))
 
-    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:  # noqa: ARG002
-        told = figures(head, outputs)
-        names = ("total_duration", "load_duration", "prompt_eval_count")
-        vectors = [list(output.embedding or ()) for output in outputs]
-        return {"model": head.model, "embeddings": vectors, **{name: told[name] for name in names}}
+    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> OllamaEmbedReply:  # noqa: ARG002
+        counts = figures(head, outputs)
+        return OllamaEmbedReply(
+            model=head.model,
+            embeddings=[output.embedding or () for output in outputs],
+            total_duration=counts["total_duration"],
+            load_duration=counts["load_duration"],
+            prompt_eval_count=counts["prompt_eval_count"],
+        )
 
 
 class OllamaEmbeddingRequest(OllamaVectorBody):
@@ -64,5 +68,5 @@ class OllamaEmbeddingRequest(OllamaVectorBody):
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
         return self.jobs(model, self.prompts([self.prompt] if self.prompt else [], model, truncate=True))
 
-    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:  # noqa: ARG002
-        return {"embedding": list(outputs[0].embedding or ()) if outputs else []}
+    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> OllamaEmbeddingReply:  # noqa: ARG002
+        return OllamaEmbeddingReply((outputs[0].embedding or ()) if outputs else ())

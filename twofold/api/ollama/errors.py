@@ -1,11 +1,18 @@
-"""Errors as Ollama's clients read them: a status, and one sentence under ``error``."""
+"""Errors of Ollama's API: a status, and one sentence under ``error``."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from twofold.api.openai.errors import error_message
+from twofold.api.body import ReplyObject
+from twofold.api.openai.errors import ErrorMessage, error_message
 from twofold.core.errors import TwofoldError
+
+
+class OllamaError(ReplyObject):
+    """The reply to a request that failed, or the last line of a stream that did."""
+
+    error: ErrorMessage
 
 
 class OllamaDialect:
@@ -18,5 +25,5 @@ class OllamaDialect:
     def status(self, error: TwofoldError) -> int:
         return error.status
 
-    def error(self, error: TwofoldError, request_id: str) -> dict[str, Any]:  # noqa: ARG002 - it is in a header
-        return {"error": error_message(error)}
+    def error(self, error: TwofoldError, request_id: str) -> OllamaError:  # noqa: ARG002 - it is in a header
+        return OllamaError(error_message(error))

@@ -14,7 +14,7 @@ from twofold.api.body import only
 from twofold.api.conversation import Conversation
 from twofold.api.fields import FieldError
 from twofold.api.ollama.common import OllamaRequest
-from twofold.api.ollama.replies import Shape, as_response
+from twofold.api.ollama.replies import MakePart, generate_part
 from twofold.api.texts import infilled, tokenized
 from twofold.core.request import EngineRequest, RequestOptions
 from twofold.engine.prompts import Message
@@ -46,8 +46,8 @@ class OllamaGenerateRequest(OllamaRequest):
             )
 
     @property
-    def shape(self) -> Shape:
-        return as_response
+    def make_part(self) -> MakePart:
+        return generate_part
 
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
         if not self.prompt and not self.suffix:

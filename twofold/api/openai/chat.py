@@ -18,7 +18,7 @@ from twofold.api.conversation import AS_BEFORE, Conversation, NamedTool, Thinkin
 from twofold.api.fields import FieldError
 from twofold.api.openai.bodies import Count, FullText, JsonSchema, SampledRequest, TokenId, TopLogprobs
 from twofold.api.openai.chat_stream import ChatStreamer
-from twofold.api.openai.replies import chat_completion
+from twofold.api.openai.replies import ChatReply, chat_reply
 from twofold.core.params import SamplingParams
 from twofold.core.request import MAX_PINS, EngineRequest, TimeToLive
 from twofold.engine.outputs import RequestOutput
@@ -307,9 +307,9 @@ class ChatRequest(SampledRequest, kw_only=True, dict=True):
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
         return [self.conversation.prepare(model, model.sampling.fill(self.params, self.asked), self.request_options)]
 
-    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:
+    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> ChatReply:
         (output,) = outputs
-        return chat_completion(
+        return chat_reply(
             head,
             output,
             model,

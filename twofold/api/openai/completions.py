@@ -1,10 +1,10 @@
-"""/v1/completions: bodies read, replies told."""
+"""/v1/completions: request bodies and their replies."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from msgspec import Meta
 
@@ -12,7 +12,7 @@ from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.fields import UNSUPPORTED, FieldError, impossible
 from twofold.api.openai.bodies import Prompts, SampledRequest, TokenId, TopLogprobs, given_prompts
 from twofold.api.openai.completion_stream import CompletionStreamer
-from twofold.api.openai.replies import text_completion
+from twofold.api.openai.replies import CompletionReply, completion_reply
 from twofold.api.texts import infilled, tokenized
 from twofold.core.params import MAX_N, MAX_TOKEN_ID, SamplingParams
 from twofold.core.request import EngineRequest, TextOrTokens
@@ -67,8 +67,8 @@ class CompletionRequest(SampledRequest, kw_only=True, dict=True):
             return [infilled(str(given), self.suffix, model, params, options) for given in self.given]
         return [tokenized(given, model, params, options) for given in self.given]
 
-    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:
-        return text_completion(
+    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> CompletionReply:
+        return completion_reply(
             head,
             outputs,
             model,

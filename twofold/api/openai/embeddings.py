@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from twofold.api.base import ModelFacts, ReplyHead
 from twofold.api.openai.bodies import Count, Prompts, VectorRequest, given_prompts
-from twofold.api.openai.replies import embedding_list
+from twofold.api.openai.replies import EmbeddingReply, embedding_reply
 from twofold.core.request import EngineRequest, PoolingParams
 from twofold.engine.outputs import RequestOutput
 
@@ -28,5 +28,5 @@ class EmbeddingRequest(VectorRequest, kw_only=True):
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
         return self.jobs(model, given_prompts(self.input))
 
-    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:  # noqa: ARG002
-        return embedding_list(head, outputs, base64=self.encoding_format == "base64")
+    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> EmbeddingReply:  # noqa: ARG002
+        return embedding_reply(head, outputs, base64=self.encoding_format == "base64")

@@ -1,10 +1,14 @@
-"""Errors in OpenAI's words: a status, and a body of message, type, param and code."""
+"""Errors of OpenAI's API: a status, and a body of message, type, param and code."""
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal, TypeAlias
+
+from msgspec import Meta
 
 from twofold.api.base import EVENT_STREAM
+from twofold.api.body import ReplyObject
 from twofold.api.fields import IMPOSSIBLE, FieldError
 from twofold.core.errors import (
     AccessError,
@@ -44,7 +48,36 @@ CODES: Final[tuple[tuple[type[TwofoldError], str], ...]] = (
     (BusyError, "overloaded"),
     (TimeLimitError, "timeout"),
 )
-TYPES: Final = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+ErrorType: TypeAlias = Literal[
+    "invalid_request_error",
+    "authentication_error",
+    "permission_error",
+    "not_found_error",
+    "rate_limit_error",
+    "server_error",
+]
+TYPES: Final[Mapping[int, ErrorType]] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+ErrorMessage: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_MESSAGE + 1)]
+
+
+class OpenAIErrorBody(ReplyObject):
+    """What happened and the way out, which field it is about, and codes for programs."""
+
+    message: ErrorMessage
+    type: ErrorType
+    param: Annotated[str, Meta(max_length=MAX_PARAM)] | None
+    code: Annotated[str, Meta(min_length=1)]
+
+
+class OpenAIError(ReplyObject):
+    """The reply to a request that failed."""
+
+    error: OpenAIErrorBody
 
 
 class OpenAIDialect:
@@ -57,12 +90,12 @@ class OpenAIDialect:
     def status(self, error: TwofoldError) -> int:
         return error.status
 
-    def error(self, error: TwofoldError, request_id: str) -> dict[str, Any]:  # noqa: ARG002 - it is in a header
+    def error(self, error: TwofoldError, request_id: str) -> OpenAIError:  # noqa: ARG002 - it is in a header
         return error_reply(error)
 
 
 def error_code(error: TwofoldError) -> str:
-    """The error in one of OpenAI's words."""
+    """OpenAI's code of the error."""
     if isinstance(error, FieldError):
         return error.code
     found = (code for kind, code in CODES if isinstance(error, kind))
@@ -75,14 +108,9 @@ def error_message(error: TwofoldError) -> str:
     return message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + "…"
 
 
-def error_reply(error: TwofoldError) -> dict[str, Any]:
+def error_reply(error: TwofoldError) -> OpenAIError:
     """The body of a response whose status is ``error.status``."""
-    fallback = "invalid_request_error" if error.status < 500 else "server_error"
-    return {
-        "error": {
-            "message": error_message(error),
-            "type": TYPES.get(error.status, fallback),
-            "param": error.param[:MAX_PARAM] if isinstance(error, ParameterError) else None,
-            "code": error_code(error),
-        }
-    }
+    fallback: ErrorType = "invalid_request_error" if error.status < 500 else "server_error"
+    param = error.param[:MAX_PARAM] if isinstance(error, ParameterError) else None
+    kind = TYPES.get(error.status, fallback)
+    return OpenAIError(OpenAIErrorBody(error_message(error), kind, param, error_code(error)))

@@ -1,11 +1,14 @@
-"""Log-probabilities as OpenAI tells them: token by token for chats, in four lists for completions."""
+"""Log-probabilities in OpenAI's replies: token by token for chats, in four lists for completions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Final, TypeAlias
 
+from msgspec import Meta
+
+from twofold.api.body import NonNegativeInt, ReplyObject
 from twofold.engine.outputs import Logprob, Logprobs, RequestOutput
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
@@ -13,23 +16,54 @@ MIN_LOGPROB: Final = -9999.0
 """JSON has no −∞; OpenAI writes this for it."""
 
 Position = tuple[str, int, Logprobs | None]
-"""A token's text and id, with what its position holds; None where nothing comes before it."""
+"""A token's text and id, with the log-probabilities at its position; None for the first token of a prompt."""
+NaturalLogarithm: TypeAlias = Annotated[float, Meta(le=0)]
+
+
+class LikelyToken(ReplyObject):
+    """A token: its text, its natural log-probability and its bytes."""
+
+    token: str
+    logprob: NaturalLogarithm
+    bytes: Sequence[Annotated[int, Meta(ge=0, le=255)]]
+
+
+class ChatTokenLogprob(LikelyToken):
+    """A sampled token with the most likely tokens at its position."""
+
+    top_logprobs: Sequence[LikelyToken]
+
+
+class ChatLogprobs(ReplyObject):
+    """Log-probabilities of a chat's completion."""
+
+    content: Sequence[ChatTokenLogprob]
+    refusal: None = None
+
+
+class TextLogprobs(ReplyObject):
+    """Log-probabilities of a text; each list has an entry for each token."""
+
+    tokens: Sequence[str]
+    token_logprobs: Sequence[NaturalLogarithm | None]
+    top_logprobs: Sequence[dict[str, NaturalLogarithm] | None]
+    text_offset: Sequence[NonNegativeInt]
 
 
 def chat_logprobs(
     token_ids: Sequence[int], logprobs: Sequence[Logprobs], tokenizer: Tokenizer, top: int
-) -> dict[str, Any]:
-    """Of the tokens of an answer, or of some of them, with the ``top`` most likely ones."""
+) -> list[ChatTokenLogprob]:
+    """Log-probabilities of these tokens, with those of the ``top`` most likely ones at each position."""
     content = []
     for token, position in zip(token_ids, logprobs, strict=True):
         likely = sorted(position.items(), key=lambda item: item[1].rank)[:top]
-        best = [_entry(*item, tokenizer) for item in likely]
-        content.append(_entry(token, position[token], tokenizer) | {"top_logprobs": best})
-    return {"content": content, "refusal": None}
+        best = [LikelyToken(*_entry(*item, tokenizer)) for item in likely]
+        content.append(ChatTokenLogprob(*_entry(token, position[token], tokenizer), best))
+    return content
 
 
-def text_logprobs(tokens: Iterable[Position], start: int = 0) -> dict[str, Any]:
-    """Four lists with an entry for each token; offsets count characters from ``start`` on."""
+def text_logprobs(tokens: Iterable[Position], start: int = 0) -> TextLogprobs:
+    """Log-probabilities of a text; offsets count characters from ``start`` on."""
     names: list[str] = []
     chosen: list[float | None] = []
     best: list[dict[str, float] | None] = []
@@ -41,7 +75,7 @@ def text_logprobs(tokens: Iterable[Position], start: int = 0) -> dict[str, Any]:
         best.append(None if position is None else _by_text(position))
         offsets.append(end)
         end += len(text)
-    return {"tokens": names, "token_logprobs": chosen, "top_logprobs": best, "text_offset": offsets}
+    return TextLogprobs(names, chosen, best, offsets)
 
 
 def answer_positions(token_ids: Sequence[int], logprobs: Sequence[Logprobs] | None) -> list[Position]:
@@ -51,7 +85,7 @@ def answer_positions(token_ids: Sequence[int], logprobs: Sequence[Logprobs] | No
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """A prompt as it is told again."""
+    """A prompt that the reply repeats."""
 
     text: str
     tokens: list[Position]
@@ -67,9 +101,10 @@ class Echo:
         return cls(text, tokens)
 
 
-def _entry(token: int, entry: Logprob, tokenizer: Tokenizer) -> dict[str, Any]:
+def _entry(token: int, entry: Logprob, tokenizer: Tokenizer) -> tuple[str, float, list[int]]:
+    """The fields of ``LikelyToken``."""
     raw = tokenizer.token_bytes(token) if token < tokenizer.vocab_size else b""
-    return {"token": entry.decoded_token, "logprob": _finite(entry.logprob), "bytes": list(raw)}
+    return entry.decoded_token, _finite(entry.logprob), list(raw)
 
 
 def _by_text(position: Logprobs) -> dict[str, float]:

@@ -1,22 +1,126 @@
-"""OpenAI's response bodies, made of what the engine gave: plain data, ready to be written as JSON."""
+"""OpenAI's replies to chats, completions and embeddings, made of the engine's outputs."""
 
 from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from struct import pack
-from typing import Any
+from typing import Annotated, Literal, TypeAlias
+
+from msgspec import UNSET, Meta, UnsetType
 
 from twofold.api.answers import AnswerReader, read_answer
-from twofold.api.base import ModelFacts, ReplyHead
-from twofold.api.openai.logprobs import Echo, answer_positions, chat_logprobs, text_logprobs
-from twofold.api.openai.usage import usage
+from twofold.api.base import ModelFacts, ReplyHead, TierName
+from twofold.api.body import Explanation, NonNegativeInt, ReplyObject
+from twofold.api.openai.logprobs import (
+    ChatLogprobs,
+    Echo,
+    TextLogprobs,
+    answer_positions,
+    chat_logprobs,
+    text_logprobs,
+)
+from twofold.api.openai.usage import CompletionUsage, PromptUsage, prompt_usage, usage
 from twofold.core.step import FinishReason
 from twofold.engine.outputs import CompletionOutput, RequestOutput
 from twofold.text.parsers.base import SectionParser
 
+FinishWord: TypeAlias = Literal["stop", "length", "tool_calls"]
+ReplyTokenIds: TypeAlias = Sequence[NonNegativeInt]
 
-def chat_completion(
+
+class CalledFunctionReply(ReplyObject):
+    """A function with the JSON text of its arguments."""
+
+    name: str
+    arguments: str
+
+
+class ToolCallReply(ReplyObject, kw_only=True):
+    """A call of a tool."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunctionReply
+
+
+class ChatReplyMessage(ReplyObject, kw_only=True):
+    """The assistant's message."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str | None
+    refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: Annotated[list[ToolCallReply], Meta(min_length=1)] | UnsetType = UNSET
+
+
+class ChatChoice(ReplyObject, kw_only=True):
+    """A completion of a chat."""
+
+    index: NonNegativeInt
+    message: ChatReplyMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishWord | None
+    token_ids: ReplyTokenIds | UnsetType = UNSET
+
+
+class ChatReply(ReplyObject, kw_only=True):
+    """The reply to a chat."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: NonNegativeInt
+    model: str
+    choices: Annotated[list[ChatChoice], Meta(min_length=1)]
+    usage: CompletionUsage
+    service_tier: TierName | UnsetType = UNSET
+    prompt_token_ids: ReplyTokenIds | UnsetType = UNSET
+    twofold: Explanation | UnsetType = UNSET
+
+
+class TextChoice(ReplyObject, kw_only=True):
+    """A completion of a text, or in a stream a part of one, which has a finish reason at its end."""
+
+    index: NonNegativeInt
+    text: str
+    logprobs: TextLogprobs | None = None
+    finish_reason: FinishWord | None = None
+    prompt_token_ids: ReplyTokenIds | UnsetType = UNSET
+    token_ids: ReplyTokenIds | UnsetType = UNSET
+
+
+class CompletionReply(ReplyObject, kw_only=True):
+    """The reply to prompts: completions of the first one, of the second one, and so on."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: NonNegativeInt
+    model: str
+    choices: Annotated[list[TextChoice], Meta(min_length=1)]
+    usage: CompletionUsage
+    service_tier: TierName | UnsetType = UNSET
+    twofold: Explanation | UnsetType = UNSET
+
+
+class EmbeddingVector(ReplyObject, kw_only=True):
+    """The vector of a text: numbers, or in base64 the bytes of little-endian 32-bit floats."""
+
+    object: Literal["embedding"] = "embedding"
+    index: NonNegativeInt
+    embedding: Sequence[float] | str
+
+
+class EmbeddingReply(ReplyObject, kw_only=True):
+    """The vectors of all texts."""
+
+    object: Literal["list"] = "list"
+    data: Annotated[list[EmbeddingVector], Meta(min_length=1)]
+    model: str
+    usage: PromptUsage
+    twofold: Explanation | UnsetType = UNSET
+
+
+def chat_reply(
     head: ReplyHead,
     output: RequestOutput,
     model: ModelFacts,
@@ -24,18 +128,24 @@ def chat_completion(
     *,
     top_logprobs: int = 0,
     token_ids: bool = False,
-) -> dict[str, Any]:
-    """A ``chat.completion``; each answer is divided by a ``parser`` of its own.
+) -> ChatReply:
+    """The reply to a chat; each completion is divided by a ``parser`` of its own.
 
-    ``top_logprobs`` is how many of the most likely tokens were asked for; ``token_ids`` adds those of prompt and
-    answers, under vLLM's names.
+    ``top_logprobs`` is the requested number of most likely tokens; ``token_ids`` adds the token ids of prompt and
+    completions, under vLLM's names.
     """
-    choices = [_chat_choice(head, answer, model, parser(), top_logprobs, token_ids) for answer in output.outputs]
-    whole = _whole(f"chatcmpl-{head.id}", "chat.completion", head, choices, usage([output], model))
-    return whole | {"prompt_token_ids": output.prompt_token_ids} if token_ids else whole
+    return ChatReply(
+        id=f"chatcmpl-{head.id}",
+        created=head.created,
+        model=head.model,
+        choices=[_chat_choice(head, answer, model, parser(), top_logprobs, token_ids) for answer in output.outputs],
+        usage=usage([output], model),
+        service_tier=head.service_tier or UNSET,
+        prompt_token_ids=output.prompt_token_ids if token_ids else UNSET,
+    )
 
 
-def text_completion(
+def completion_reply(
     head: ReplyHead,
     outputs: Sequence[RequestOutput],
     model: ModelFacts,
@@ -43,49 +153,49 @@ def text_completion(
     echo: bool = False,
     prompt_only: bool = False,
     token_ids: bool = False,
-) -> dict[str, Any]:
-    """A ``text_completion``: the answers of the first prompt, those of the second, and so on.
+) -> CompletionReply:
+    """The reply to prompts.
 
-    ``echo`` puts the prompt before each answer, ``prompt_only`` leaves the answers away, ``token_ids`` adds those of
-    prompt and answers, under vLLM's names.
+    ``echo`` puts the prompt before each completion, ``prompt_only`` drops the completions, ``token_ids`` adds the token
+    ids of prompt and completions, under vLLM's names.
     """
-    choices: list[dict[str, Any]] = []
+    choices: list[TextChoice] = []
     for output in outputs:
         before = Echo.of(output, model.tokenizer) if echo else Echo("", [])
         for answer in output.outputs:
-            text, positions = ("", []) if prompt_only else (answer.text, _positions(answer))
-            choice = {
-                "index": len(choices),
-                "text": before.text + text,
-                "logprobs": None if answer.logprobs is None else text_logprobs([*before.tokens, *positions]),
-                "finish_reason": chat_finish(answer.finish_reason),
-            }
+            positions = [] if prompt_only else answer_positions(answer.token_ids, answer.logprobs)
+            choice = TextChoice(
+                index=len(choices),
+                text=before.text + ("" if prompt_only else answer.text),
+                logprobs=None if answer.logprobs is None else text_logprobs([*before.tokens, *positions]),
+                finish_reason=chat_finish(answer.finish_reason),
+            )
             if token_ids:
-                drawn = () if prompt_only else answer.token_ids
-                choice |= {"prompt_token_ids": output.prompt_token_ids, "token_ids": drawn}
+                choice.prompt_token_ids = output.prompt_token_ids
+                choice.token_ids = () if prompt_only else answer.token_ids
             choices.append(choice)
-    spent = usage(outputs, model, answers=not prompt_only)
-    return _whole(f"cmpl-{head.id}", "text_completion", head, choices, spent)
+    return CompletionReply(
+        id=f"cmpl-{head.id}",
+        created=head.created,
+        model=head.model,
+        choices=choices,
+        usage=usage(outputs, model, answers=not prompt_only),
+        service_tier=head.service_tier or UNSET,
+    )
 
 
-def embedding_list(head: ReplyHead, outputs: Sequence[RequestOutput], *, base64: bool = False) -> dict[str, Any]:
-    """A ``list`` of embeddings, one of each text; ``base64`` writes a vector as the bytes of little-endian floats."""
-    spent = sum(len(output.prompt_token_ids) for output in outputs)
-    data = []
-    for index, output in enumerate(outputs):
-        assert output.embedding is not None, "a text that was read has its vector"
-        vector = _packed(output.embedding) if base64 else list(output.embedding)
-        data.append({"object": "embedding", "index": index, "embedding": vector})
-    return {
-        "object": "list",
-        "data": data,
-        "model": head.model,
-        "usage": {"prompt_tokens": spent, "total_tokens": spent},
-    }
+def embedding_reply(head: ReplyHead, outputs: Sequence[RequestOutput], *, base64: bool = False) -> EmbeddingReply:
+    """The vectors of all texts, as numbers or in ``base64``."""
+    vectors: list[EmbeddingVector] = []
+    for output in outputs:
+        assert output.embedding is not None, "a text that was read has a vector"
+        vector = _packed(output.embedding) if base64 else output.embedding
+        vectors.append(EmbeddingVector(index=len(vectors), embedding=vector))
+    return EmbeddingReply(data=vectors, model=head.model, usage=prompt_usage(outputs))
 
 
-def chat_finish(finish: FinishReason | None) -> str | None:
-    """How an answer ended, in OpenAI's words, which know no time that was up."""
+def chat_finish(finish: FinishReason | None) -> FinishWord | None:
+    """Why a completion ended, in OpenAI's words, which have none for a deadline."""
     match finish:
         case "deadline":
             return "length"
@@ -99,34 +209,8 @@ def call_id(head: ReplyHead, answer: int, call: int) -> str:
     return f"call_{head.id}_{answer}_{call}"
 
 
-def tool_calls(head: ReplyHead, answer: int, reader: AnswerReader) -> list[dict[str, Any]]:
-    """The calls of an answer."""
-    return [
-        {
-            "id": call_id(head, answer, number),
-            "type": "function",
-            "function": {"name": call.name, "arguments": call.arguments},
-        }
-        for number, call in enumerate(reader.calls)
-    ]
-
-
 def _packed(vector: Sequence[float]) -> str:
     return b64encode(pack(f"<{len(vector)}f", *vector)).decode()
-
-
-def _whole(
-    identity: str, kind: str, head: ReplyHead, choices: list[dict[str, Any]], spent: dict[str, Any]
-) -> dict[str, Any]:
-    whole = {
-        "id": identity,
-        "object": kind,
-        "created": head.created,
-        "model": head.model,
-        "choices": choices,
-        "usage": spent,
-    }
-    return whole if head.service_tier is None else whole | {"service_tier": head.service_tier}
 
 
 def _chat_choice(
@@ -136,25 +220,26 @@ def _chat_choice(
     parser: SectionParser,
     top_logprobs: int,
     token_ids: bool,
-) -> dict[str, Any]:
+) -> ChatChoice:
     reader = read_answer(parser, answer.text)
-    message: dict[str, Any] = {"role": "assistant", "content": reader.content, "refusal": None}
-    if reader.reasoning:
-        message["reasoning_content"] = reader.reasoning
+    message = ChatReplyMessage(content=reader.content, reasoning_content=reader.reasoning or UNSET)
     if reader.calls:
-        message["content"] = reader.content or None
-        message["tool_calls"] = tool_calls(head, answer.index, reader)
+        message.content = reader.content or None
+        message.tool_calls = _tool_calls(head, answer.index, reader)
     logprobs = None
     if answer.logprobs is not None:
-        logprobs = chat_logprobs(answer.token_ids, answer.logprobs, model.tokenizer, top_logprobs)
-    choice = {
-        "index": answer.index,
-        "message": message,
-        "logprobs": logprobs,
-        "finish_reason": "tool_calls" if reader.called(answer.finish_reason) else chat_finish(answer.finish_reason),
-    }
-    return choice | {"token_ids": answer.token_ids} if token_ids else choice
+        logprobs = ChatLogprobs(chat_logprobs(answer.token_ids, answer.logprobs, model.tokenizer, top_logprobs))
+    return ChatChoice(
+        index=answer.index,
+        message=message,
+        logprobs=logprobs,
+        finish_reason="tool_calls" if reader.called(answer.finish_reason) else chat_finish(answer.finish_reason),
+        token_ids=answer.token_ids if token_ids else UNSET,
+    )
 
 
-def _positions(answer: CompletionOutput) -> list[Any]:
-    return answer_positions(answer.token_ids, answer.logprobs)
+def _tool_calls(head: ReplyHead, answer: int, reader: AnswerReader) -> list[ToolCallReply]:
+    return [
+        ToolCallReply(id=call_id(head, answer, number), function=CalledFunctionReply(call.name, call.arguments))
+        for number, call in enumerate(reader.calls)
+    ]

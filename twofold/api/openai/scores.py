@@ -9,26 +9,72 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from operator import mul
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from twofold.api.base import ModelFacts, ReplyHead
-from twofold.api.body import RequestObject, missing
+from twofold.api.body import Explanation, NonNegativeInt, ReplyObject, RequestObject, missing
 from twofold.api.fields import FieldError
 from twofold.api.openai.bodies import FullText, TokenId, VectorRequest
+from twofold.api.openai.usage import PromptUsage, prompt_usage
 from twofold.core.request import EngineRequest
 from twofold.engine.outputs import RequestOutput
 
 MAX_DOCUMENTS: Final = 1000
 
 Texts: TypeAlias = FullText | Annotated[list[FullText], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
+Cosine: TypeAlias = Annotated[float, Meta(ge=-1, le=1)]
 
 
 class RankedDocument(RequestObject):
     """A document as Cohere and Jina have it."""
 
     text: FullText
+
+
+class RerankedDocument(ReplyObject):
+    """The text of a document."""
+
+    text: str
+
+
+class RerankResult(ReplyObject, kw_only=True):
+    """A document by its index in the request, and its cosine to the query."""
+
+    index: NonNegativeInt
+    relevance_score: Cosine
+    document: RerankedDocument | UnsetType = UNSET
+
+
+class RerankReply(ReplyObject, kw_only=True):
+    """Documents, most similar first."""
+
+    id: str
+    model: str
+    usage: PromptUsage
+    results: Annotated[list[RerankResult], Meta(min_length=1)]
+    twofold: Explanation | UnsetType = UNSET
+
+
+class PairScore(ReplyObject, kw_only=True):
+    """The cosine of a pair of texts."""
+
+    index: NonNegativeInt
+    object: Literal["score"] = "score"
+    score: Cosine
+
+
+class ScoreReply(ReplyObject, kw_only=True):
+    """The scores of all pairs."""
+
+    id: str
+    object: Literal["list"] = "list"
+    created: NonNegativeInt
+    model: str
+    data: Annotated[list[PairScore], Meta(min_length=1)]
+    usage: PromptUsage
+    twofold: Explanation | UnsetType = UNSET
 
 
 class RerankRequest(VectorRequest, kw_only=True):
@@ -46,15 +92,19 @@ class RerankRequest(VectorRequest, kw_only=True):
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
         return self.jobs(model, _distinct([(self.query, text) for text in self.texts]))
 
-    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:  # noqa: ARG002
+    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> RerankReply:  # noqa: ARG002
         texts = self.texts
         scores = _scores([(self.query, text) for text in texts], outputs)
         order = sorted(range(len(scores)), key=lambda index: -scores[index])[: self.top_n or len(scores)]
-        results = []
-        for index in order:
-            document = {"document": {"text": texts[index]}} if self.return_documents else {}
-            results.append({"index": index, "relevance_score": scores[index], **document})
-        return {"id": f"rerank-{head.id}", "model": head.model, "usage": _usage(outputs), "results": results}
+        results = [
+            RerankResult(
+                index=index,
+                relevance_score=scores[index],
+                document=RerankedDocument(texts[index]) if self.return_documents else UNSET,
+            )
+            for index in order
+        ]
+        return RerankReply(id=f"rerank-{head.id}", model=head.model, usage=prompt_usage(outputs), results=results)
 
 
 class ScoreRequest(VectorRequest, kw_only=True):
@@ -82,19 +132,14 @@ class ScoreRequest(VectorRequest, kw_only=True):
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
         return self.jobs(model, _distinct(self.pairs))
 
-    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:  # noqa: ARG002
-        data = [
-            {"index": index, "object": "score", "score": score}
-            for index, score in enumerate(_scores(self.pairs, outputs))
-        ]
-        return {
-            "id": f"score-{head.id}",
-            "object": "list",
-            "created": head.created,
-            "model": head.model,
-            "data": data,
-            "usage": _usage(outputs),
-        }
+    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> ScoreReply:  # noqa: ARG002
+        return ScoreReply(
+            id=f"score-{head.id}",
+            created=head.created,
+            model=head.model,
+            data=[PairScore(index=index, score=score) for index, score in enumerate(_scores(self.pairs, outputs))],
+            usage=prompt_usage(outputs),
+        )
 
     def _side(self, older: str, newer: str) -> list[str]:
         """One side of the pairs, under either name. Raises FieldError for both or none."""
@@ -117,8 +162,3 @@ def _scores(pairs: Sequence[tuple[str, str]], outputs: Sequence[RequestOutput]) 
     vectors = {text: output.embedding or () for text, output in zip(_distinct(pairs), outputs, strict=True)}
     products = (sum(map(mul, vectors[one], vectors[other])) for one, other in pairs)
     return [max(-1.0, min(1.0, product)) for product in products]
-
-
-def _usage(outputs: Sequence[RequestOutput]) -> dict[str, int]:
-    spent = sum(len(output.prompt_token_ids) for output in outputs)
-    return {"prompt_tokens": spent, "total_tokens": spent}

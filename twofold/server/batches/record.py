@@ -7,11 +7,13 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from twofold.api.batch.journal import NOTHING, BatchTally
+from twofold.api.body import NonNegativeInt, ReplyObject
+from twofold.api.openai.usage import OutputDetails, PromptDetails, ResponseUsage
 
 Status: TypeAlias = Literal[
     "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
@@ -34,14 +36,55 @@ MOMENTS: Final = (
 """The changes of status whose times are reported, as in_progress_at."""
 
 
-@dataclass(frozen=True, slots=True)
-class LineError:
+class LineError(ReplyObject):
     """Why a batch failed. ``line`` of the input counts from 1; None for the whole input."""
 
     code: str
     message: str
     param: str | None = None
     line: int | None = None
+
+
+class LineErrors(ReplyObject, kw_only=True):
+    """Why a batch failed."""
+
+    object: Literal["list"] = "list"
+    data: Sequence[LineError]
+
+
+class BatchCounts(ReplyObject):
+    """Lines of a batch."""
+
+    total: NonNegativeInt
+    completed: NonNegativeInt
+    failed: NonNegativeInt
+
+
+class BatchReply(ReplyObject, kw_only=True):
+    """OpenAI's batch object."""
+
+    id: str
+    object: Literal["batch"] = "batch"
+    endpoint: str
+    model: str | None
+    errors: LineErrors | None
+    input_file_id: str
+    completion_window: Literal["24h"] = "24h"
+    status: Status
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: NonNegativeInt
+    expires_at: NonNegativeInt
+    in_progress_at: NonNegativeInt | None
+    finalizing_at: NonNegativeInt | None
+    completed_at: NonNegativeInt | None
+    failed_at: NonNegativeInt | None
+    expired_at: NonNegativeInt | None
+    cancelling_at: NonNegativeInt | None
+    cancelled_at: NonNegativeInt | None
+    request_counts: BatchCounts
+    usage: ResponseUsage
+    metadata: dict[str, str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,35 +127,29 @@ class BatchRecord:
         assert status in TRANSITIONS[self.status], f"a batch does not go from {self.status} to {status}"
         return replace(self, status=status, moments={**self.moments, status: int(now)}, **changes)
 
-    def as_object(self) -> dict[str, Any]:
+    def reply(self) -> BatchReply:
         """OpenAI's batch object."""
-        written = self.ended and self.status != "failed"
-        return {
-            "id": self.id,
-            "object": "batch",
-            "endpoint": self.endpoint,
-            "model": self.model,
-            "errors": {"object": "list", "data": [asdict(one) for one in self.errors]} if self.errors else None,
-            "input_file_id": self.input_file_id,
-            "completion_window": "24h",
-            "status": self.status,
-            "output_file_id": self.output_file_id if written and self.tally.completed else None,
-            "error_file_id": self.error_file_id if written and self.tally.completed < self.lines else None,
-            "created_at": self.created_at,
-            "expires_at": self.expires_at,
-            **{f"{name}_at": self.moments.get(name) for name in MOMENTS},
-            "request_counts": {"total": self.lines, "completed": self.tally.completed, "failed": self.tally.failed},
-            "usage": _usage(self.tally),
-            "metadata": None if self.metadata is None else dict(self.metadata),
-        }
-
-
-def _usage(tally: BatchTally) -> dict[str, Any]:
-    """OpenAI's usage of a batch."""
-    return {
-        "input_tokens": tally.input_tokens,
-        "input_tokens_details": {"cached_tokens": tally.cached_tokens},
-        "output_tokens": tally.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": tally.reasoning_tokens},
-        "total_tokens": tally.input_tokens + tally.output_tokens,
-    }
+        tally, written = self.tally, self.ended and self.status != "failed"
+        moments: dict[str, Any] = {f"{name}_at": self.moments.get(name) for name in MOMENTS}
+        return BatchReply(
+            id=self.id,
+            endpoint=self.endpoint,
+            model=self.model,
+            errors=LineErrors(data=self.errors) if self.errors else None,
+            input_file_id=self.input_file_id,
+            status=self.status,
+            output_file_id=self.output_file_id if written and tally.completed else None,
+            error_file_id=self.error_file_id if written and tally.completed < self.lines else None,
+            created_at=self.created_at,
+            expires_at=self.expires_at,
+            **moments,
+            request_counts=BatchCounts(self.lines, tally.completed, tally.failed),
+            usage=ResponseUsage(
+                input_tokens=tally.input_tokens,
+                input_tokens_details=PromptDetails(cached_tokens=tally.cached_tokens),
+                output_tokens=tally.output_tokens,
+                output_tokens_details=OutputDetails(tally.reasoning_tokens),
+                total_tokens=tally.input_tokens + tally.output_tokens,
+            ),
+            metadata=None if self.metadata is None else dict(self.metadata),
+        )

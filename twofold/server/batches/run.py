@@ -6,9 +6,9 @@ import asyncio
 import logging
 import traceback
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from twofold.api.batch.journal import BatchTally
 from twofold.api.batch.lines import LineCall
@@ -22,7 +22,7 @@ MAX_WAIT_S: Final = 60.0
 MAX_CRASHES: Final = 3
 """Crashes of the model's process after which a line fails."""
 
-RunBody = Callable[[LineCall], Awaitable[tuple[int, Mapping[str, Any]]]]
+RunBody = Callable[[LineCall], Awaitable[tuple[int, object]]]
 """Runs a line: the HTTP status, and the body in the endpoint's API protocol, also of an error.
 
 It raises BusyError or QuotaError where the line must be retried later, WorkerError where the model's process ended;
@@ -118,7 +118,7 @@ class BatchDispatcher:
             self._calls.extend(calls or ())
         return self._calls.popleft() if self._calls else None
 
-    async def _result(self, call: LineCall) -> tuple[int, Mapping[str, Any]]:
+    async def _result(self, call: LineCall) -> tuple[int, object]:
         """Tries until the line has a result. Raises QuotaError."""
         wait = MIN_WAIT_S
         while True:

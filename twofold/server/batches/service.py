@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from twofold.api.batch.journal import BatchTally, Journal
 from twofold.api.batch.lines import BatchReader
@@ -30,13 +30,13 @@ from twofold.core.clock import Clock, MonotonicClock
 from twofold.core.errors import ConflictError, NotFoundError, QuotaError, ResourceError, quoted
 from twofold.server.batches.body import WINDOW_SECONDS, BatchOrder
 from twofold.server.batches.check import BatchLimits, check_input
-from twofold.server.batches.record import TRANSITIONS, BatchRecord, LineError, Status
+from twofold.server.batches.record import TRANSITIONS, BatchRecord, BatchReply, LineError, Status
 from twofold.server.batches.results import write_results
 from twofold.server.batches.run import BatchDispatcher, RunBody, place_of
 from twofold.server.files.service import FileService
 from twofold.server.storage.batches import ID_PREFIX, BatchPaths, BatchStore
 from twofold.server.storage.files import new_file_id
-from twofold.server.storage.paging import PageQuery, Query, page_of, read_query
+from twofold.server.storage.paging import ObjectPage, PageQuery, Query, page_fields, read_query
 from twofold.server.storage.thread import SingleThread
 
 DEFAULT_LIMITS: Final = BatchLimits()
@@ -61,6 +61,12 @@ class _Live:
 
     def tell(self, tally: BatchTally) -> None:
         self.batch = replace(self.batch, tally=tally)
+
+
+class BatchPage(ObjectPage, kw_only=True):
+    """A page of batches."""
+
+    data: list[BatchReply]
 
 
 class BatchService:
@@ -115,7 +121,7 @@ class BatchService:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._thread.end(self._store.close)
 
-    async def create(self, tenant: str, body: object, *, key: str = "") -> dict[str, Any]:
+    async def create(self, tenant: str, body: object, *, key: str = "") -> BatchReply:
         """POST /v1/batches. ``key`` is the id of the caller's API key."""
         order = BatchOrder.read(body)
         self._check_room(tenant)
@@ -136,17 +142,17 @@ class BatchService:
         # A client that disconnects now has created its batch, or has not; nothing in between.
         return await asyncio.shield(self._admit(batch))
 
-    async def page(self, tenant: str, query: Query) -> dict[str, Any]:
+    async def page(self, tenant: str, query: Query) -> BatchPage:
         """GET /v1/batches with limit and after."""
         asked = read_query(PageQuery, query)
         batches, more = await self._thread.call(self._store.page, tenant, asked)
-        return page_of([self._newest(batch).as_object() for batch in batches], more)
+        return BatchPage(**page_fields([self._newest(batch).reply() for batch in batches], more))
 
-    async def get(self, tenant: str, id: str) -> dict[str, Any]:
+    async def get(self, tenant: str, id: str) -> BatchReply:
         """GET /v1/batches/{id}."""
-        return (await self._find(tenant, id)).as_object()
+        return (await self._find(tenant, id)).reply()
 
-    async def cancel(self, tenant: str, id: str) -> dict[str, Any]:
+    async def cancel(self, tenant: str, id: str) -> BatchReply:
         """POST /v1/batches/{id}/cancel: finished lines keep their results."""
         batch = await self._find(tenant, id)
         live = self._live.get(id)
@@ -155,7 +161,7 @@ class BatchService:
             batch = live.batch
         if batch.status not in ("cancelling", "cancelled"):
             raise ConflictError(f"A batch that is {batch.status} cannot be cancelled.")
-        return batch.as_object()
+        return batch.reply()
 
     async def _find(self, tenant: str, id: str) -> BatchRecord:
         return self._newest(await self._thread.call(self._store.get, tenant, id))
@@ -169,7 +175,7 @@ class BatchService:
         if unfinished >= self._limits.unfinished:
             raise QuotaError(f"{unfinished} batches have not ended yet.", retry_after_s=60.0, hint="Wait for some.")
 
-    async def _admit(self, batch: BatchRecord) -> dict[str, Any]:
+    async def _admit(self, batch: BatchRecord) -> BatchReply:
         """Stores a new batch with its input, and starts it."""
         paths = await self._thread.call(self._store.paths, batch.id)
         try:
@@ -178,7 +184,7 @@ class BatchService:
         except BaseException:
             await self._thread.call(self._store.forget, batch.id)
             raise
-        return self._begin(batch).as_object()
+        return self._begin(batch).reply()
 
     async def _take_input(self, batch: BatchRecord, paths: BatchPaths) -> None:
         id = batch.input_file_id

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-import orjson
 from starlette.types import Send
 
 from twofold.api.base import Dialect
+from twofold.api.body import encode
 from twofold.core.errors import AccessError, BusyError, ForbiddenError, MethodError, QuotaError, TwofoldError
 
 Header = tuple[bytes, bytes]
@@ -56,7 +56,7 @@ class Refusals:
 
 def error_response(dialect: Dialect, error: TwofoldError, request_id: str, extra: Sequence[Header] = ()) -> RawResponse:
     """The response for ``error`` in an API protocol; ``extra`` headers go with it."""
-    body = orjson.dumps(dialect.error(error, request_id))
+    body = encode(dialect.error(error, request_id))
     return RawResponse.of(dialect.status(error), body, (*error_headers(error), *extra))
 
 

@@ -9,14 +9,15 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Final, Literal, Self
 
 from msgspec import Meta
 
+from twofold.api.body import ReplyObject
 from twofold.core.errors import BusyError
 from twofold.server.files.form import UploadForm
-from twofold.server.storage.files import FileLimits, FileStore, StoredFile
-from twofold.server.storage.paging import OrderedQuery, Query, page_of, read_query
+from twofold.server.storage.files import FileLimits, FileReply, FileStore, StoredFile
+from twofold.server.storage.paging import ObjectPage, OrderedQuery, Query, page_fields, read_query
 from twofold.server.storage.thread import SingleThread
 
 MAX_LISTED: Final = 10_000
@@ -42,6 +43,20 @@ class FileQuery(OrderedQuery):
     purpose: str | None = None
 
 
+class FilePage(ObjectPage, kw_only=True):
+    """A page of files."""
+
+    data: list[FileReply]
+
+
+class FileDeleted(ReplyObject, kw_only=True):
+    """A file that was deleted."""
+
+    id: str
+    object: Literal["file"] = "file"
+    deleted: Literal[True] = True
+
+
 class FileService:
     """The files of all tenants. Methods raise TwofoldError: NotFoundError, FieldError, TooLargeError, BusyError."""
 
@@ -60,32 +75,32 @@ class FileService:
     async def close(self) -> None:
         await self._thread.end(self._store.close)
 
-    async def upload(self, tenant: str, content_type: str | None, body: AsyncIterable[bytes]) -> dict[str, Any]:
+    async def upload(self, tenant: str, content_type: str | None, body: AsyncIterable[bytes]) -> FileReply:
         """POST /v1/files: ``body`` is a multipart form, which is written to disk as it arrives."""
         if self._uploads >= UPLOADS_AT_ONCE:
             raise BusyError(f"{UPLOADS_AT_ONCE} files are already being uploaded.", retry_after_s=1.0)
         self._uploads += 1
         try:
-            return (await self._upload(_uploading(self._store, tenant, content_type), body)).as_object()
+            return (await self._upload(_uploading(self._store, tenant, content_type), body)).reply()
         finally:
             self._uploads -= 1
 
-    async def page(self, tenant: str, query: Query) -> dict[str, Any]:
+    async def page(self, tenant: str, query: Query) -> FilePage:
         """GET /v1/files with limit, after, order and purpose."""
         asked = read_query(FileQuery, query)
         where = ":purpose IS NULL OR purpose = :purpose"
         page = partial(self._store.page, tenant, asked, f"({where})", purpose=asked.purpose)
         files, more = await self._thread.call(page)
-        return page_of([file.as_object() for file in files], more)
+        return FilePage(**page_fields([file.reply() for file in files], more))
 
-    async def get(self, tenant: str, id: str) -> dict[str, Any]:
+    async def get(self, tenant: str, id: str) -> FileReply:
         """GET /v1/files/{id}."""
-        return (await self._thread.call(self._store.get, tenant, id)).as_object()
+        return (await self._thread.call(self._store.get, tenant, id)).reply()
 
-    async def delete(self, tenant: str, id: str) -> dict[str, Any]:
+    async def delete(self, tenant: str, id: str) -> FileDeleted:
         """DELETE /v1/files/{id}."""
         await self._thread.call(self._store.delete, tenant, id)
-        return {"id": id, "object": "file", "deleted": True}
+        return FileDeleted(id=id)
 
     async def content(self, tenant: str, id: str) -> FileContent:
         """GET /v1/files/{id}/content."""

@@ -2,12 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal
 
+from msgspec import Meta
+
+from twofold.api.body import NonNegativeFloat, NonNegativeInt, ReplyObject
 from twofold.core.errors import ForbiddenError
-from twofold.server.base import ModelRegistry, ModelUse
+from twofold.server.base import ModelRegistry, ModelState, ModelUse
 from twofold.server.http.endpoints import EndpointRequest
+from twofold.server.http.status import ServerStatus
+
+
+class ModelUseReply(ReplyObject, kw_only=True):
+    """The state of a model and its requests."""
+
+    id: str
+    object: Literal["twofold.model"] = "twofold.model"
+    names: Annotated[Sequence[str], Meta(min_length=1)]
+    state: ModelState
+    bytes: NonNegativeInt
+    context: NonNegativeInt | None
+    running: NonNegativeInt
+    waiting: NonNegativeInt
+    idle_s: NonNegativeFloat | None
+    unloads_in_s: NonNegativeFloat | None
+    error: str | None
+
+
+class ModelUseList(ReplyObject, kw_only=True):
+    """All models."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelUseReply]
 
 
 class AdminEndpoint:
@@ -17,25 +44,25 @@ class AdminEndpoint:
         self._hub = hub
         self._stop = stop
 
-    async def list(self, asked: EndpointRequest) -> dict[str, Any]:
+    async def list(self, asked: EndpointRequest) -> ModelUseList:
         _check(asked)
-        return {"object": "list", "data": [_use(use) for use in self._hub.uses()]}
+        return ModelUseList(data=[_use(use) for use in self._hub.uses()])
 
-    async def load(self, asked: EndpointRequest) -> dict[str, Any]:
+    async def load(self, asked: EndpointRequest) -> ModelUseReply:
         """Responds once the model is loaded."""
         _check(asked)
         return _use(await self._hub.load(asked.path["model"]))
 
-    async def unload(self, asked: EndpointRequest) -> dict[str, Any]:
+    async def unload(self, asked: EndpointRequest) -> ModelUseReply:
         """Responds once the model is unloaded, or at once if requests use it: it is unloaded when they have ended."""
         _check(asked)
         return _use(await self._hub.unload(asked.path["model"]))
 
-    async def shutdown(self, asked: EndpointRequest) -> dict[str, Any]:
+    async def shutdown(self, asked: EndpointRequest) -> ServerStatus:
         """Responds before the server ends: requests in progress may finish within --shutdown-timeout."""
         _check(asked)
         self._stop()
-        return {"status": "stopping"}
+        return ServerStatus("stopping")
 
 
 def _check(asked: EndpointRequest) -> None:
@@ -43,18 +70,17 @@ def _check(asked: EndpointRequest) -> None:
         raise ForbiddenError("This key has no admin rights.", hint="twofold keys add NAME --admin makes one.")
 
 
-def _use(use: ModelUse) -> dict[str, Any]:
+def _use(use: ModelUse) -> ModelUseReply:
     entry = use.entry
-    return {
-        "id": entry.names[0],
-        "object": "twofold.model",
-        "names": list(entry.names),
-        "state": entry.state,
-        "bytes": entry.bytes,
-        "context": entry.context,
-        "running": use.running,
-        "waiting": use.waiting,
-        "idle_s": use.idle_s,
-        "unloads_in_s": use.unloads_in_s,
-        "error": use.error,
-    }
+    return ModelUseReply(
+        id=entry.names[0],
+        names=entry.names,
+        state=entry.state,
+        bytes=entry.bytes,
+        context=entry.context,
+        running=use.running,
+        waiting=use.waiting,
+        idle_s=use.idle_s,
+        unloads_in_s=use.unloads_in_s,
+        error=use.error,
+    )

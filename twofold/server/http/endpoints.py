@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
-import orjson
 from starlette.datastructures import Headers, QueryParams
 from starlette.types import Receive, Scope, Send
 
 from twofold.api.base import Dialect, DialectRequest
+from twofold.api.body import ReplyObject, encode
 from twofold.api.fields import leaving_out
 from twofold.core.errors import ParameterError, SlowClientError, TwofoldError
 from twofold.observe.served import ServedRequest
@@ -149,7 +149,7 @@ class EndpointRequest:
         return prepared.result()
 
 
-Handler = Callable[[EndpointRequest], Awaitable[EndpointResponse | dict[str, Any] | Reply]]
+Handler = Callable[[EndpointRequest], Awaitable[EndpointResponse | ReplyObject | dict[str, Any] | Reply]]
 """An object alone is sent as JSON with status 200."""
 
 
@@ -229,8 +229,8 @@ class PathEndpoint:
                 log.warning("request %s: omitted: %s", context.record.request_id, ", ".join(omitted.logged))
             if isinstance(response, Reply):
                 return response
-            if isinstance(response, dict):
-                response = EndpointResponse(orjson.dumps(response))
+            if not isinstance(response, EndpointResponse):
+                response = EndpointResponse(encode(response))
             return replace(response, headers=(*response.headers, *context.headers()))
         except ClientGoneError:
             context.record.status = CLIENT_GONE

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
-import orjson
+from msgspec import UNSET
 from starlette.types import Receive, Send
 
-from twofold.api.base import DialectRequest, ReplyHead, Streamer
+from twofold.api.base import DialectRequest, GeneratedReply, ReplyHead, Streamer
+from twofold.api.body import ReplyObject, encode
 from twofold.core.errors import TwofoldError
 from twofold.server.context import CLIENT_GONE, RequestContext
 from twofold.server.edge.refusals import RawResponse
@@ -27,7 +28,7 @@ UNBUFFERED: Final = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"n
 OBJECTS: Final = 16
 """Objects of a list that are encoded in one call: vectors have up to some thousand numbers."""
 
-Keep: TypeAlias = Callable[[RequestContext, Any, ReplyHead, dict[str, Any]], Awaitable[None]]
+Keep: TypeAlias = Callable[[RequestContext, Any, ReplyHead, GeneratedReply], Awaitable[None]]
 """Stores the body of the reply to a request."""
 T = TypeVar("T")
 log = logging.getLogger("twofold.serve")
@@ -39,18 +40,19 @@ def internal_error(request_id: str, error: Exception) -> TwofoldError:
     return TwofoldError("Internal server error.", hint="The server log has the cause under the request id.")
 
 
-def json_bytes(body: Mapping[str, object]) -> bytes:
-    """An object in JSON, its lists in pieces, because other threads wait during a call of the encoder."""
+def json_bytes(body: ReplyObject | GeneratedReply, piece: int = OBJECTS) -> bytes:
+    """An object in JSON, its lists ``piece`` values at a time: encoding holds the interpreter lock."""
     parts = []
-    for name, value in body.items():
-        data = json_list(value, OBJECTS) if isinstance(value, list) else orjson.dumps(value)
-        parts.append(orjson.dumps(name) + b":" + data)
+    for name in body.__struct_fields__:
+        value = getattr(body, name)
+        if value is not UNSET:
+            data = _json_list(value, piece) if isinstance(value, list) else encode(value)
+            parts.append(b'"%b":%b' % (name.encode(), data))
     return b"{" + b",".join(parts) + b"}"
 
 
-def json_list(values: Sequence[object], piece: int) -> bytes:
-    """A list in JSON, ``piece`` values in each call of the encoder."""
-    pieces = (orjson.dumps(values[start : start + piece])[1:-1] for start in range(0, len(values), piece))
+def _json_list(values: Sequence[object], piece: int) -> bytes:
+    pieces = (encode(values[start : start + piece])[1:-1] for start in range(0, len(values), piece))
     return b"[" + b",".join(pieces) + b"]"
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from base64 import b64encode
 from hashlib import sha256
 from html import escape
-from typing import Any, Final
+from typing import Final, Literal
 
-import orjson
-
+from twofold.api.body import NonEmptyText, NonNegativeInt, ReplyObject, encode
 from twofold.host.versions import twofold_version
-from twofold.server.base import ModelRegistry
+from twofold.server.base import ModelRegistry, ModelState
 from twofold.server.edge.refusals import Header
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
 
@@ -40,6 +39,24 @@ POLICY: Final = (
 VARY: Final[Header] = (b"vary", b"accept")
 
 
+class RootModel(ReplyObject):
+    """A model of the server."""
+
+    id: NonEmptyText
+    state: ModelState
+    context: NonNegativeInt | None
+
+
+class RootReply(ReplyObject, kw_only=True):
+    """The server's models, base URLs of its APIs, and pages."""
+
+    name: Literal["Twofold"] = "Twofold"
+    version: NonEmptyText
+    models: list[RootModel]
+    apis: dict[str, NonEmptyText]
+    links: dict[str, NonEmptyText]
+
+
 class RootEndpoint:
     """The models of the server and how to use them; without scripts."""
 
@@ -48,32 +65,30 @@ class RootEndpoint:
 
     async def get(self, asked: EndpointRequest) -> EndpointResponse:
         url = f"{asked.scope.get('scheme', 'http')}://{asked.headers.get('host', 'localhost')}"
-        shown: dict[str, Any] = {
-            "name": "Twofold",
-            "version": twofold_version(),
-            "models": [
-                {"id": entry.names[0], "state": entry.state, "context": entry.context} for entry in self._hub.entries()
-            ],
-            "apis": {api.lower(): url + path for api, _, path in APIS},
-            "links": {path: url + path for path, _ in LINKS},
-        }
+        models = [RootModel(entry.names[0], entry.state, entry.context) for entry in self._hub.entries()]
         if "text/html" not in asked.headers.get("accept", ""):
-            return EndpointResponse(orjson.dumps(shown), headers=(VARY,))
+            reply = RootReply(
+                version=twofold_version(),
+                models=models,
+                apis={api.lower(): url + path for api, _, path in APIS},
+                links={path: url + path for path, _ in LINKS},
+            )
+            return EndpointResponse(encode(reply), headers=(VARY,))
         headers = ((b"content-security-policy", POLICY.encode()), VARY)
-        return EndpointResponse(_page(shown, url).encode(), content_type=b"text/html; charset=utf-8", headers=headers)
+        return EndpointResponse(_page(models, url).encode(), content_type=b"text/html; charset=utf-8", headers=headers)
 
 
-def _page(shown: dict[str, Any], url: str) -> str:
+def _page(models: list[RootModel], url: str) -> str:
     rows = "".join(
-        f"<tr><td><code>{escape(model['id'])}</code><td>{escape(model['state'])}<td>{_context(model['context'])}"
-        for model in shown["models"]
+        f"<tr><td><code>{escape(model.id)}</code><td>{escape(model.state)}<td>{_context(model.context)}"
+        for model in models
     )
     exports = "\n".join(f"export {variable}={escape(url + path)}" for _, variable, path in APIS)
     links = "".join(f'<li><a href="{path}">{path}</a>: {escape(text)}' for path, text in LINKS)
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Twofold</title>'
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
-        f"<h1>Twofold {escape(shown['version'])}</h1><p>An LLM inference server. It runs."
+        f"<h1>Twofold {escape(twofold_version())}</h1><p>An LLM inference server. It runs."
         f"<h2>Models</h2><table><tr><th>Name<th>State<th>Context{rows}</table>"
         f"<h2>Connect a client</h2><pre>{exports}</pre>"
         f"<p>Without keys, use any text as the API key."

@@ -6,25 +6,50 @@ Their bodies are vLLM's, Anthropic's and OpenAI's.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final
-
-import orjson
+from typing import Final
 
 from twofold.api.anthropic.messages import CountTokensRequest
+from twofold.api.anthropic.replies import MessageTokens
 from twofold.api.base import ModelFacts
-from twofold.api.body import ModelName, RequestObject
+from twofold.api.body import ModelName, NonNegativeInt, ReplyObject, RequestObject, encode
 from twofold.api.fields import impossible
 from twofold.api.openai.bodies import TokenId
 from twofold.api.openai.chat import ChatRequest
+from twofold.api.openai.responses.reply import InputTokensReply
 from twofold.api.openai.responses.request import InputTokensRequest
 from twofold.server.base import ModelRegistry
 from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
-from twofold.server.http.replies import json_list
+from twofold.server.http.replies import json_bytes
 from twofold.server.responses.service import ResponseService
 from twofold.text.tokenizers.tokenizer import Tokenizer
 
 PIECE: Final = 4096
 """Tokens that are encoded as JSON in one call."""
+
+
+class TokenizeReply(ReplyObject):
+    """The tokens of a prompt, and how many the model takes."""
+
+    count: NonNegativeInt
+    max_model_len: NonNegativeInt
+    tokens: list[NonNegativeInt]
+    token_strs: list[str] | None
+
+
+class DetokenizeReply(ReplyObject):
+    """The text of tokens."""
+
+    prompt: str
+
+
+class TokenizerInfo(ReplyObject):
+    """A model's special tokens and its chat template, for clients that render and count themselves."""
+
+    model: str
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    chat_template: str | None
 
 
 class TokensEndpoint:
@@ -40,13 +65,13 @@ class TokensEndpoint:
         async with self._hub.lease(request.model) as served:
             return EndpointResponse(await asked.work(served.name, partial(_tokenized, request, served.facts)))
 
-    async def info(self, asked: EndpointRequest) -> dict[str, Any]:  # noqa: ARG002 - of a handler
+    async def info(self, asked: EndpointRequest) -> TokenizerInfo:  # noqa: ARG002 - of a handler
         """The first model's special tokens and chat template, for clients that render and count themselves."""
         async with self._hub.lease(None) as served:
             tokenizer = served.facts.tokenizer
-            named = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id, "pad_token": tokenizer.pad_id}
-            texts = {name: None if token is None else tokenizer.token_text(token) for name, token in named.items()}
-            return {"model": served.name, **texts, "chat_template": tokenizer.chat_template}
+            special = (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id)
+            bos, eos, pad = (None if token is None else tokenizer.token_text(token) for token in special)
+            return TokenizerInfo(served.name, bos, eos, pad, tokenizer.chat_template)
 
     async def detokenize(self, asked: EndpointRequest) -> EndpointResponse:
         request = await asked.read(DetokenizeRequest.read)
@@ -54,13 +79,13 @@ class TokensEndpoint:
             decoded = partial(_decoded, request.tokens, served.facts.tokenizer)
             return EndpointResponse(await asked.work(served.name, decoded))
 
-    async def count_messages(self, asked: EndpointRequest) -> dict[str, Any]:
+    async def count_messages(self, asked: EndpointRequest) -> MessageTokens:
         """Anthropic's count_tokens."""
         request = await asked.read(CountTokensRequest.read)
         async with self._hub.lease(request.model) as served:
             return request.reply(await asked.work(served.name, partial(request.count, served.facts)))
 
-    async def count_input(self, asked: EndpointRequest) -> dict[str, Any]:
+    async def count_input(self, asked: EndpointRequest) -> InputTokensReply:
         """OpenAI's input_tokens, of a response's input."""
         request = await self._responses.known(asked.tenant, await asked.read(InputTokensRequest.read))
         async with self._hub.lease(request.model) as served:
@@ -104,15 +129,12 @@ def read_tokenize(body: object) -> TokenizeText | TokenizeChat:
 def _tokenized(request: TokenizeText | TokenizeChat, facts: ModelFacts) -> bytes:
     """The body of the response, in JSON."""
     ids = request.ids(facts)
-    strings = b"null"
-    if request.return_token_strs:
-        strings = json_list([facts.tokenizer.token_text(token) for token in ids], PIECE)
-    values = (len(ids), facts.context, json_list(ids, PIECE), strings)
-    return b'{"count":%d,"max_model_len":%d,"tokens":%b,"token_strs":%b}' % values
+    texts = [facts.tokenizer.token_text(token) for token in ids] if request.return_token_strs else None
+    return json_bytes(TokenizeReply(len(ids), facts.context, ids, texts), PIECE)
 
 
 def _decoded(tokens: list[int], tokenizer: Tokenizer) -> bytes:
     unknown = next((token for token in tokens if token >= tokenizer.vocab_size), None)
     if unknown is not None:
         raise impossible("tokens", unknown, f"token ids below {tokenizer.vocab_size}")
-    return orjson.dumps({"prompt": tokenizer.decode(tokens, skip_special_tokens=False)})
+    return encode(DetokenizeReply(tokenizer.decode(tokens, skip_special_tokens=False)))

@@ -1,79 +1,80 @@
-"""The OpenAPI 3.1 document of a server: every operation, put together from data.
+"""The OpenAPI 3.1 document of a server, made from the declared types of requests and replies.
 
-Schemas say what the readers take, field by field; what they ask for beyond that is in each operation's description, and
-as data under ``x-rules``. Where a request has an example, it is answered with a 200.
+Schemas describe requests field by field; further conditions are in each operation's description, and as data under
+``x-rules``. The examples of requests get a 200.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
+from msgspec import Meta
+
+from twofold.api.anthropic.errors import OVERLOADED, AnthropicError
 from twofold.api.base import Dialect
-from twofold.api.batch.endpoints import ENDPOINTS
-from twofold.api.body import MAX_MODEL_CHARS
-from twofold.server.openapi import (
-    anthropic_replies,
-    events,
-    generating,
-    ollama,
-    openai_replies,
-    responses_replies,
-    stored_replies,
-)
-from twofold.server.openapi.failures import ANTHROPIC_ERROR, OPENAI_ERROR, REQUEST_IDS, failures
-from twofold.server.openapi.operation import ApiOperation, Body, OperationLink
-from twofold.server.openapi.shapes import only, said, text, told, word
+from twofold.api.body import MAX_MODEL_CHARS, NonEmptyText, Schema, encode, kind_of, object_of, schemas
+from twofold.api.ollama.errors import OllamaError
+from twofold.api.openai.errors import OpenAIError
+from twofold.server.edge.refusals import MAX_RETRY_AFTER_S
+from twofold.server.http.endpoints import EndpointRequest, EndpointResponse
+from twofold.server.openapi.generating import generating_operations
+from twofold.server.openapi.operation import JSON, ApiOperation, schema_of
 from twofold.server.openapi.stored import STORED
 
 ABOUT: Final = (
     "Language models behind OpenAI's, Anthropic's and Ollama's APIs. Bodies are JSON in UTF-8; an optional field that "
-    "is null counts as absent. Errors have the form of the path's API, in at most 4 KiB."
+    "is null counts as absent. Errors have the format of the path's API, in at most 4 KiB."
 )
-STATIC: Final = {
-    "Usage": openai_replies.USAGE,
-    "ChatCompletion": openai_replies.CHAT_COMPLETION,
-    "ChatChunk": events.CHAT_CHUNK,
-    "Completion": openai_replies.TEXT_COMPLETION,
-    "CompletionChunk": events.TEXT_CHUNK,
-    "Embeddings": openai_replies.EMBEDDINGS,
-    "Reranked": openai_replies.RERANKED,
-    "Scores": openai_replies.SCORES,
-    "Model": openai_replies.MODEL,
-    "Models": openai_replies.MODELS,
-    "ModelUse": openai_replies.MODEL_USE,
-    "ModelUses": openai_replies.MODEL_USES,
-    "Stopping": told({"status": only("stopping")}),
-    "Tokens": openai_replies.TOKENS,
-    "Detokenized": openai_replies.DETOKENIZED,
-    "TokenizerInfo": openai_replies.TOKENIZER,
-    "ResponseItem": responses_replies.ITEM,
-    "Response": responses_replies.RESPONSE,
-    "ResponseDeleted": responses_replies.DELETED,
-    "ResponseItems": responses_replies.ITEMS,
-    "ResponseTokens": responses_replies.INPUT_TOKENS,
-    "Message": anthropic_replies.MESSAGE,
-    "MessageTokens": anthropic_replies.COUNTED,
-    "AnthropicModel": anthropic_replies.MODEL,
-    "AnthropicModels": anthropic_replies.MODELS,
-    "File": stored_replies.FILE,
-    "FilePage": stored_replies.paged("File"),
-    "FileDeleted": stored_replies.FILE_DELETED,
-    "Batch": stored_replies.batch(ENDPOINTS),
-    "BatchPage": stored_replies.paged("Batch"),
-    "RequestRecord": stored_replies.REQUEST,
-    "Used": stored_replies.USED,
-    "Root": stored_replies.ROOT,
-    "Health": told({"status": only("ok")}),
-    "Ready": told({"status": only("ready")}),
-    "Version": told({"version": text(1)}),
-    **ollama.REPLIES,
-    "OpenAIError": OPENAI_ERROR,
-    "AnthropicError": ANTHROPIC_ERROR,
+ALWAYS: Final = (400, 401, 403, 431, 500, 503)
+OF_BODIES: Final = (408, 413)
+STATUSES: Final = {
+    400: "The request is invalid; the error names the field and the way out.",
+    401: "The key is missing or unknown.",
+    403: "The key lacks the right, or the Host or Origin of the request is not allowed.",
+    404: "There is no such object, or it is another tenant's.",
+    408: "The body did not arrive in time.",
+    409: "The object's state does not allow it.",
+    413: "The body is larger than the limit.",
+    422: "The model's file cannot be used.",
+    429: "The key's quota is used up.",
+    431: "The head of the request is larger than the limit.",
+    500: "The server failed; its log has the cause under the request's id.",
+    502: "A download failed.",
+    503: "The server is overloaded or shuts down, or its model's process ended; see Retry-After.",
+    504: "The request timed out.",
+    OVERLOADED: "The server is overloaded or shuts down.",
 }
+REQUEST_IDS: Final = {
+    name: {
+        "description": "The id of the request in logs and records.",
+        "required": True,
+        "schema": schema_of(Annotated[str, Meta(min_length=1, max_length=128)]),
+    }
+    for name in ("x-request-id", "request-id")
+}
+RETRY: Final = {
+    name: {"description": description, "schema": schema_of(Annotated[int, Meta(ge=1, le=MAX_RETRY_AFTER_S * factor)])}
+    for name, description, factor in (
+        ("retry-after", "Seconds after which to retry.", 1),
+        ("retry-after-ms", "Milliseconds after which to retry.", 1000),
+    )
+}
+AUTHENTICATE: Final = {"www-authenticate": {"description": "How to send a key.", "schema": schema_of(str)}}
+ERRORS: Final[dict[str, Any]] = {"openai": OpenAIError, "anthropic": AnthropicError, "ollama": OllamaError}
 BEARER: Final = {"type": "http", "scheme": "bearer"}
 KEY_HEADER: Final = {"type": "apiKey", "in": "header", "name": "x-api-key"}
+
+
+class DocumentEndpoint:
+    """GET /openapi.json."""
+
+    def __init__(self, document: object) -> None:
+        self._body = encode(document)
+
+    async def get(self, asked: EndpointRequest) -> EndpointResponse:  # noqa: ARG002 - the same for all
+        return EndpointResponse(self._body)
 
 
 def document(
@@ -84,23 +85,20 @@ def document(
     keyed: bool = False,
     any_model: bool = False,
 ) -> dict[str, Any]:
-    """The document of a server that serves these ``models``, the first of them by default.
+    """The document of a server of these ``models``, the first of them by default.
 
-    keyed       whether it asks for a key
-    any_model   whether it takes other names for the first one, too
+    keyed       whether requests need a key
+    any_model   whether other names stand for the first model, too
     """
-    name = text(1, MAX_MODEL_CHARS) if any_model else word(*models)
+    name: Any = Annotated[NonEmptyText, Meta(max_length=MAX_MODEL_CHARS)] if any_model else Literal[*models]
     paths: dict[str, Any] = {}
+    types = list(ERRORS.values())
     for operation in operations(models):
-        dialect = dialect_of(operation.path)
-        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, dialect, keyed)
-    components: dict[str, Any] = {
-        "schemas": {
-            "ModelName": said(name, "A model; if absent, the first model answers."),
-            **generating.SCHEMAS,
-            **STATIC,
-        }
-    }
+        types += operation.types
+        item = _operation(operation, dialect_of(operation.path), keyed)
+        paths.setdefault(operation.path, {})[operation.method.lower()] = item
+    model_name = {**schema_of(name), "description": "A model; the first one by default."}
+    components: dict[str, Any] = {"schemas": {"ModelName": model_name, **schemas(types)}}
     whole: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "Twofold", "version": version, "description": ABOUT},
@@ -114,47 +112,82 @@ def document(
 
 
 def operations(models: Sequence[str]) -> list[ApiOperation]:
-    """All operations of a server that serves these models."""
-    return [*generating.operations(models), *STORED]
+    """All operations of a server of these models."""
+    return [*generating_operations(models), *STORED]
 
 
 def _operation(operation: ApiOperation, dialect: Dialect, keyed: bool) -> dict[str, Any]:
-    answer: dict[str, Any] = {
+    contents = {JSON: schema_of(operation.reply)} if operation.reply is not None else {}
+    if operation.events is not None:
+        contents[dialect.stream_type.partition(";")[0]] = _stream(operation.events, dialect)
+    reply: dict[str, Any] = {
         "description": operation.summary,
         "headers": REQUEST_IDS,
-        "content": {kind: {"schema": schema} for kind, schema in operation.answers.items()},
+        "content": {kind: {"schema": schema} for kind, schema in (contents | dict(operation.contents)).items()},
     }
     if operation.links:
-        answer["links"] = {link.name: _link(link) for link in operation.links}
+        reply["links"] = {
+            link.name: {"operationId": link.operation}
+            | ({"parameters": dict(link.parameters)} if link.parameters else {})
+            | ({} if link.body is None else {"requestBody": dict(link.body)})
+            for link in operation.links
+        }
     found: dict[str, Any] = {
         "operationId": operation.id,
         "tags": [operation.tag],
         "summary": operation.summary,
-        "responses": {"200": answer, **failures(operation, dialect)},
+        "responses": {"200": reply, **_failures(operation, dialect)},
     }
     if operation.rules:
         found["description"] = "\n".join(f"- {rule.says}" for rule in operation.rules)
         found["x-rules"] = [asdict(rule) for rule in operation.rules]
-    if operation.parameters:
-        found["parameters"] = list(operation.parameters)
-    if operation.body is not None:
-        found["requestBody"] = _body(operation.body)
+    if parameters := [*operation.path_parameters, *operation.parameters]:
+        found["parameters"] = parameters
+    if (body := operation.body) is not None:
+        examples = {name: {"value": value} for name, value in body.examples.items()}
+        content = {"schema": body.schema} | ({"examples": examples} if examples else {})
+        found["requestBody"] = {"required": True, "content": {body.content_type: content}}
     if operation.is_open and keyed:
         found["security"] = []
     return found
 
 
-def _body(body: Body) -> dict[str, Any]:
-    content: dict[str, Any] = {"schema": body.schema}
-    if body.examples:
-        content["examples"] = {name: {"value": value} for name, value in body.examples.items()}
-    return {"required": True, "content": {body.content_type: content}}
+def _stream(events: Any, dialect: Dialect) -> Schema:
+    """The schema of one line of JSON, or of one server-sent event: its name and its data."""
+    if dialect.name == "ollama":
+        return {**schema_of(events | OllamaError), "description": "One line."}
+    tags = [object_of(body).kinds.get("type") for body in kind_of(events).bodies]
+    names = [name for tag in tags if tag is not None and tag.words is not None for name in tag.words.known]
+    content = events if names else events | OpenAIError
+    data: Schema = {"type": "string", "contentMediaType": JSON, "contentSchema": schema_of(content)}
+    return {
+        "type": "object",
+        "properties": {
+            "event": {"enum": names or ["message"]},
+            "data": data if names else {"anyOf": [{"enum": ["[DONE]"]}, data]},
+        },
+        "required": ["data"],
+        "description": "One event.",
+    }
 
 
-def _link(link: OperationLink) -> dict[str, Any]:
-    found: dict[str, Any] = {"operationId": link.operation}
-    if link.parameters:
-        found["parameters"] = dict(link.parameters)
-    if link.body is not None:
-        found["requestBody"] = dict(link.body)
-    return found
+def _failures(operation: ApiOperation, dialect: Dialect) -> dict[str, Any]:
+    """The replies with errors, by status."""
+    statuses = {*ALWAYS, *operation.failures, *(OF_BODIES if operation.body is not None else ())}
+    if operation.path_parameters:
+        statuses.add(404)
+    if operation.is_open:
+        statuses.discard(401)
+    if dialect.name == "anthropic":
+        statuses.add(OVERLOADED)
+    content = {JSON: {"schema": schema_of(ERRORS[dialect.name])}}
+    return {
+        str(status): {
+            "description": STATUSES[status],
+            "headers": REQUEST_IDS
+            | (RETRY if status in (429, 503, OVERLOADED) else {})
+            | (AUTHENTICATE if status == 401 else {}),
+            "content": content,
+        }
+        for status in sorted(statuses)
+    }

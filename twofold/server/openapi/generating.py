@@ -3,282 +3,326 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from twofold.api.anthropic.messages import CountTokensRequest, MessagesRequest
-from twofold.api.body import RequestObject, schemas
+from twofold.api.anthropic.replies import MessageReply, MessageTokens
+from twofold.api.anthropic.stream import MessageEvent
 from twofold.api.ollama.chat import OllamaChatRequest
 from twofold.api.ollama.embed import OllamaEmbeddingRequest, OllamaEmbedRequest
 from twofold.api.ollama.generate import OllamaGenerateRequest
+from twofold.api.ollama.replies import OllamaChatReply, OllamaEmbeddingReply, OllamaEmbedReply, OllamaGenerateReply
 from twofold.api.openai.chat import ChatRequest
 from twofold.api.openai.completions import CompletionRequest
 from twofold.api.openai.embeddings import EmbeddingRequest
+from twofold.api.openai.frames import ChatChunk, CompletionChunk
+from twofold.api.openai.replies import ChatReply, CompletionReply, EmbeddingReply
+from twofold.api.openai.responses.reply import InputTokensReply, ResponseEvent, ResponseReply
 from twofold.api.openai.responses.request import InputTokensRequest, ResponsesRequest
-from twofold.api.openai.scores import RerankRequest, ScoreRequest
-from twofold.server.batches.body import BatchOrder
-from twofold.server.http.endpoints import CACHE_WORDS
-from twofold.server.http.ollama import OllamaShowRequest
-from twofold.server.http.tokens import DetokenizeRequest, TokenizeChat, TokenizeText
-from twofold.server.openapi import events, ollama, rules
-from twofold.server.openapi.events import streamed
-from twofold.server.openapi.failures import GENERATING
-from twofold.server.openapi.operation import ApiOperation, Body, OperationLink, replied
-from twofold.server.openapi.shapes import either, ref, text, word
-from twofold.server.openapi.stored_requests import in_header, in_query
+from twofold.api.openai.scores import RerankReply, RerankRequest, ScoreReply, ScoreRequest
+from twofold.server.http.ollama import OllamaModel, OllamaShowRequest
+from twofold.server.http.tokens import (
+    DetokenizeReply,
+    DetokenizeRequest,
+    TokenizeChat,
+    TokenizeReply,
+    TokenizerInfo,
+    TokenizeText,
+)
+from twofold.server.openapi import rules
+from twofold.server.openapi.operation import (
+    ApiOperation,
+    OperationLink,
+    RequestBody,
+    RequestRule,
+    in_header,
+    in_query,
+)
 from twofold.server.response_cache.cache import CACHE_HEADER
 
 RECORD: Final = OperationLink("record", "getRequest", {"request_id": "$response.header.x-request-id"})
-VERSION: Final = in_header("anthropic-version", text(), "Anthropic's clients send it; any will do.")
-BETA: Final = in_query("beta", text(), "Anthropic's clients send it; it changes nothing.")
+VERSION: Final = in_header("anthropic-version", str, "Sent by Anthropic's clients; any value is accepted.")
+BETA: Final = in_query("beta", str, "Sent by Anthropic's clients; it has no effect.")
 REPLAY: Final = in_header(
     CACHE_HEADER,
-    word(*CACHE_WORDS),
-    "Whether a kept answer may be told: keep one although it is sampled, or skip them.",
+    Literal["keep", "skip"],
+    "keep: cache the reply although it is sampled. skip: do not use cached replies.",
 )
 LOADING: Final = (404, 422, 502)
-"""Of what needs a model's tokenizer."""
+"""Statuses of operations that need a model's tokenizer."""
+GENERATING: Final = (404, 422, 429, 502, 504)
+"""Statuses of operations that a model answers."""
+HELLO: Final = [{"role": "user", "content": "Hi"}]
 TOOL: Final[dict[str, Any]] = {
     "name": "weather",
-    "description": "Tells the weather.",
+    "description": "Returns the weather.",
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }
+SYSTEM: Final = {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}
 
 
-def operations(models: Sequence[str]) -> list[ApiOperation]:
+def generating_operations(models: Sequence[str]) -> list[ApiOperation]:
     """All of them; examples ask for the first of these ``models``."""
     model = {"model": models[0]}
-    for_ollama = ollama.operations(model, (REPLAY,), (RECORD,))
-    return [*_openai(model), *_comparing(model), *_responses(model), *_anthropic(model), *for_ollama, *_tokens(model)]
+    return [
+        *_openai(model),
+        *_comparing(model),
+        *_responses(model),
+        *_anthropic(model),
+        *_ollama(model),
+        *_tokens(model),
+    ]
+
+
+def _generates(
+    path: str,
+    id: str,
+    summary: str,
+    body: RequestBody,
+    reply: Any,
+    rules: tuple[RequestRule, ...],
+    events: Any = None,
+    parameters: tuple[dict[str, Any], ...] = (),
+    links: tuple[OperationLink, ...] = (),
+) -> ApiOperation:
+    """An operation that a model answers."""
+    return ApiOperation(
+        method="POST",
+        path=path,
+        id=id,
+        summary=summary,
+        reply=reply,
+        events=events,
+        failures=GENERATING,
+        body=body,
+        parameters=(*parameters, REPLAY),
+        rules=rules,
+        links=(*links, RECORD),
+    )
+
+
+def _prepares(
+    path: str, id: str, summary: str, body: RequestBody, reply: Any, rules: tuple[RequestRule, ...], **more: Any
+) -> ApiOperation:
+    """An operation that needs a model's tokenizer."""
+    return ApiOperation(
+        method="POST",
+        path=path,
+        id=id,
+        summary=summary,
+        reply=reply,
+        failures=LOADING,
+        body=body,
+        rules=rules,
+        **more,
+    )
 
 
 def _openai(model: dict[str, str]) -> list[ApiOperation]:
-    hello = [{"role": "user", "content": "Hi"}]
+    chat = {**model, "messages": HELLO}
+    tools = [{"type": "function", "function": TOOL}]
     chats = {
-        "plain": {**model, "messages": hello, "max_tokens": 4},
-        "streamed": {**model, "messages": hello, "max_tokens": 4, "stream": True},
-        "tools": {
-            **model,
-            "messages": hello,
-            "max_completion_tokens": 4,
-            "tools": [{"type": "function", "function": TOOL}],
-        },
-        "explained": {**model, "messages": hello, "max_tokens": 2, "logprobs": True, "twofold": {"explain": True}},
+        "plain": {**chat, "max_tokens": 4},
+        "streamed": {**chat, "max_tokens": 4, "stream": True},
+        "tools": {**chat, "max_completion_tokens": 4, "tools": tools},
+        "explained": {**chat, "max_tokens": 2, "logprobs": True, "twofold": {"explain": True}},
     }
+    texts = {"plain": {**model, "prompt": "Once", "max_tokens": 4}}
+    vectors = {"plain": {**model, "input": ["Hi", "there"]}}
     return [
-        ApiOperation(
-            "POST",
+        _generates(
             "/v1/chat/completions",
             "createChatCompletion",
-            "OpenAI",
-            "Answers a chat.",
-            streamed("ChatCompletion", events.CHAT),
-            GENERATING,
-            Body(ref("ChatRequest"), chats),
-            (REPLAY,),
-            rules=rules.CHAT,
-            links=(RECORD,),
+            "Completes a chat.",
+            RequestBody(ChatRequest, chats),
+            ChatReply,
+            rules.CHAT,
+            ChatChunk,
         ),
-        ApiOperation(
-            "POST",
+        _generates(
             "/v1/completions",
             "createCompletion",
-            "OpenAI",
-            "Goes on with texts.",
-            streamed("Completion", events.TEXT),
-            GENERATING,
-            Body(ref("CompletionRequest"), {"plain": {**model, "prompt": "Once", "max_tokens": 4}}),
-            (REPLAY,),
-            rules=rules.COMPLETION,
-            links=(RECORD,),
+            "Completes texts.",
+            RequestBody(CompletionRequest, texts),
+            CompletionReply,
+            rules.COMPLETION,
+            CompletionChunk,
         ),
-        ApiOperation(
-            "POST",
+        _generates(
             "/v1/embeddings",
             "createEmbeddings",
-            "OpenAI",
-            "Makes vectors of texts.",
-            replied("Embeddings"),
-            GENERATING,
-            Body(ref("EmbeddingRequest"), {"plain": {**model, "input": ["Hi", "there"]}}),
-            (REPLAY,),
-            rules=rules.EMBEDDING,
-            links=(RECORD,),
+            "Returns vectors of texts.",
+            RequestBody(EmbeddingRequest, vectors),
+            EmbeddingReply,
+            rules.EMBEDDING,
         ),
     ]
 
 
 def _comparing(model: dict[str, str]) -> list[ApiOperation]:
-    """Each under two paths, as vLLM has them."""
+    """Each under two paths, as in vLLM."""
     texts = {"query": "What is red?", "documents": ["Blood", "Grass"]}
-    rerank = Body(ref("RerankRequest"), {"plain": {**model, **texts}})
-    score = Body(ref("ScoreRequest"), {"plain": {**model, "text_1": "red", "text_2": ["blood", "grass"]}})
-    kinds = (
-        ("rerank", "Orders documents by the cosine to a query.", "Reranked", rerank, rules.RERANK),
-        ("score", "Scores pairs of texts by their cosine.", "Scores", score, rules.SCORE),
+    rerank = RequestBody(RerankRequest, {"plain": {**model, **texts}})
+    score = RequestBody(ScoreRequest, {"plain": {**model, "text_1": "red", "text_2": ["blood", "grass"]}})
+    kinds: tuple[tuple[str, str, Any, RequestBody, tuple[RequestRule, ...]], ...] = (
+        ("rerank", "Sorts documents by the cosine to a query.", RerankReply, rerank, rules.RERANK),
+        ("score", "Scores pairs of texts by their cosine.", ScoreReply, score, rules.SCORE),
     )
     return [
-        ApiOperation(
-            "POST",
-            f"{prefix}/{name}",
-            f"{name}{number or ''}",
-            "Scores",
-            says,
-            replied(reply),
-            GENERATING,
-            body,
-            (REPLAY,),
-            rules=rule,
-            links=(RECORD,),
-        )
-        for name, says, reply, body, rule in kinds
+        _generates(f"{prefix}/{name}", f"{name}{number or ''}", summary, body, reply, rule)
+        for name, summary, reply, body, rule in kinds
         for number, prefix in enumerate(("/v1", ""))
     ]
 
 
 def _responses(model: dict[str, str]) -> list[ApiOperation]:
+    short = {**model, "input": "Hi", "max_output_tokens": 4}
     of_response = {"response_id": "$response.body#/id"}
     follow = {**model, "previous_response_id": "$response.body#/id", "input": "Go on", "max_output_tokens": 2}
     return [
-        ApiOperation(
-            "POST",
+        _generates(
             "/v1/responses",
             "createResponse",
-            "Responses",
-            "Answers a turn of a conversation, and keeps it unless store is false.",
-            streamed("Response", events.RESPONSE),
-            GENERATING,
-            Body(
-                ref("ResponsesRequest"),
-                {
-                    "plain": {**model, "input": "Hi", "max_output_tokens": 4},
-                    "streamed": {**model, "input": "Hi", "max_output_tokens": 4, "stream": True},
-                },
-            ),
-            parameters=(REPLAY,),
-            rules=rules.RESPONSE,
+            "Completes a turn of a conversation, and stores it unless store is false.",
+            RequestBody(ResponsesRequest, {"plain": short, "streamed": {**short, "stream": True}}),
+            ResponseReply,
+            rules.RESPONSE,
+            ResponseEvent,
             links=(
                 OperationLink("get", "getResponse", of_response),
                 OperationLink("delete", "deleteResponse", of_response),
                 OperationLink("cancel", "cancelResponse", of_response),
                 OperationLink("items", "listResponseItems", of_response),
                 OperationLink("next", "createResponse", body=follow),
-                RECORD,
             ),
         ),
-        ApiOperation(
-            "POST",
+        _prepares(
             "/v1/responses/input_tokens",
             "countResponseTokens",
-            "Responses",
             "Counts the tokens of a prompt.",
-            replied("ResponseTokens"),
-            LOADING,
-            Body(ref("InputTokensRequest"), {"plain": {**model, "input": "Hi"}}),
-            rules=rules.TURN,
+            RequestBody(InputTokensRequest, {"plain": {**model, "input": "Hi"}}),
+            InputTokensReply,
+            rules.TURN,
         ),
     ]
 
 
 def _anthropic(model: dict[str, str]) -> list[ApiOperation]:
-    asked = {**model, "messages": [{"role": "user", "content": "Hi"}]}
-    kept = {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}
+    prompt = {**model, "messages": HELLO}
+    short = {**prompt, "max_tokens": 4}
+    messages = {"plain": short, "streamed": {**short, "stream": True}, "cached": {**short, "system": [SYSTEM]}}
     return [
-        ApiOperation(
-            "POST",
+        _generates(
             "/v1/messages",
             "createMessage",
-            "Anthropic",
-            "Answers a conversation.",
-            streamed("Message", events.MESSAGE),
-            GENERATING,
-            Body(
-                ref("MessagesRequest"),
-                {
-                    "plain": {**asked, "max_tokens": 4},
-                    "streamed": {**asked, "max_tokens": 4, "stream": True},
-                    "cached": {**asked, "max_tokens": 4, "system": [kept]},
-                },
-            ),
-            (VERSION, BETA, REPLAY),
+            "Completes a conversation.",
+            RequestBody(MessagesRequest, messages),
+            MessageReply,
             rules.MESSAGES,
-            (RECORD,),
+            MessageEvent,
+            (VERSION, BETA),
         ),
-        ApiOperation(
-            "POST",
+        _prepares(
             "/v1/messages/count_tokens",
             "countMessageTokens",
-            "Anthropic",
             "Counts the tokens of a prompt.",
-            replied("MessageTokens"),
-            LOADING,
-            Body(ref("CountTokensRequest"), {"plain": asked}),
-            (VERSION, BETA),
+            RequestBody(CountTokensRequest, {"plain": prompt}),
+            MessageTokens,
             rules.MESSAGES,
+            parameters=(VERSION, BETA),
+        ),
+    ]
+
+
+def _ollama(model: dict[str, str]) -> list[ApiOperation]:
+    few: dict[str, Any] = {"options": {"num_predict": 4}}
+    chats = {
+        "plain": {**model, "messages": HELLO, "stream": False, **few},
+        "streamed": {**model, "messages": HELLO, **few},
+        "load": {**model, "stream": False},
+    }
+    texts = {
+        "plain": {**model, "prompt": "Hi", "stream": False, **few},
+        "raw": {**model, "prompt": "Once", "raw": True, **few},
+    }
+    return [
+        _generates(
+            "/api/chat",
+            "ollamaChat",
+            "Completes a chat; without messages it loads the model.",
+            RequestBody(OllamaChatRequest, chats),
+            OllamaChatReply,
+            (*rules.OLLAMA, rules.TEMPLATE),
+            OllamaChatReply,
+        ),
+        _generates(
+            "/api/generate",
+            "ollamaGenerate",
+            "Completes a prompt, or fills in the text before a suffix; without either it loads the model.",
+            RequestBody(OllamaGenerateRequest, texts),
+            OllamaGenerateReply,
+            rules.OLLAMA_TEXT,
+            OllamaGenerateReply,
+        ),
+        _generates(
+            "/api/embed",
+            "ollamaEmbed",
+            "Returns vectors of texts.",
+            RequestBody(OllamaEmbedRequest, {"plain": {**model, "input": ["Hi", "there"]}}),
+            OllamaEmbedReply,
+            rules.OLLAMA_EMBEDDING,
+        ),
+        _generates(
+            "/api/embeddings",
+            "ollamaEmbedOne",
+            "Returns a vector of one text; /api/embed replaces it.",
+            RequestBody(OllamaEmbeddingRequest, {"plain": {**model, "prompt": "Hi"}}),
+            OllamaEmbeddingReply,
+            rules.OLLAMA_EMBEDDING,
+        ),
+        ApiOperation(
+            method="POST",
+            path="/api/show",
+            id="ollamaShow",
+            summary="Describes a model.",
+            reply=OllamaModel,
+            failures=(404,),
+            body=RequestBody(OllamaShowRequest, {"plain": model}),
+            rules=(RequestRule("model is required.", "model", rules.MISSING),),
         ),
     ]
 
 
 def _tokens(model: dict[str, str]) -> list[ApiOperation]:
+    prompts = {
+        "text": {**model, "prompt": "Hi"},
+        "chat": {**model, "messages": HELLO, "return_token_strs": True},
+    }
+    back = OperationLink("back", "detokenize", body={**model, "tokens": "$response.body#/tokens"})
     return [
-        ApiOperation(
-            "POST",
+        _prepares(
             "/tokenize",
             "tokenize",
-            "Tokens",
-            "Makes tokens of a text, or of a chat as it goes through the template.",
-            replied("Tokens"),
-            LOADING,
-            Body(
-                either(ref("TokenizeText"), ref("TokenizeChat")),
-                {
-                    "text": {**model, "prompt": "Hi"},
-                    "chat": {**model, "messages": [{"role": "user", "content": "Hi"}], "return_token_strs": True},
-                },
-            ),
-            rules=rules.TOKENIZE,
-            links=(OperationLink("back", "detokenize", body={**model, "tokens": "$response.body#/tokens"}),),
+            "Returns the tokens of a text, or of a chat rendered by the chat template.",
+            RequestBody(TokenizeText | TokenizeChat, prompts),
+            TokenizeReply,
+            rules.CHAT,
+            links=(back,),
         ),
-        ApiOperation(
-            "POST",
+        _prepares(
             "/detokenize",
             "detokenize",
-            "Tokens",
-            "Makes a text of tokens.",
-            replied("Detokenized"),
-            LOADING,
-            Body(ref("DetokenizeRequest"), {"plain": {**model, "tokens": [1, 2]}}),
-            rules=rules.DETOKENIZE,
+            "Returns the text of tokens.",
+            RequestBody(DetokenizeRequest, {"plain": {**model, "tokens": [1, 2]}}),
+            DetokenizeReply,
+            rules.DETOKENIZE,
         ),
         ApiOperation(
-            "GET",
-            "/tokenizer_info",
-            "getTokenizer",
-            "Tokens",
-            "Tells the first model's own tokens and its chat template.",
-            replied("TokenizerInfo"),
-            LOADING,
+            method="GET",
+            path="/tokenizer_info",
+            id="getTokenizer",
+            summary="Returns the first model's special tokens and its chat template.",
+            reply=TokenizerInfo,
+            failures=LOADING,
         ),
     ]
-
-
-BODIES: Final[tuple[type[RequestObject], ...]] = (
-    ChatRequest,
-    CompletionRequest,
-    EmbeddingRequest,
-    RerankRequest,
-    ScoreRequest,
-    TokenizeText,
-    TokenizeChat,
-    DetokenizeRequest,
-    ResponsesRequest,
-    InputTokensRequest,
-    BatchOrder,
-    MessagesRequest,
-    CountTokensRequest,
-    OllamaChatRequest,
-    OllamaGenerateRequest,
-    OllamaEmbedRequest,
-    OllamaEmbeddingRequest,
-    OllamaShowRequest,
-)
-SCHEMAS: Final = schemas(BODIES)

@@ -1,24 +1,44 @@
-"""One operation of the API as data: what it takes, what it answers, how it fails, and which operations may follow."""
+"""One operation of the API: its request, its replies, its errors, and the operations that may follow."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from twofold.server.openapi.shapes import Schema, either, ref
+from msgspec import Meta
 
-Method = Literal["GET", "POST", "DELETE"]
+from twofold.api.body import Body, NonEmptyText, Schema, kind_of
+
+Method: TypeAlias = Literal["GET", "POST", "DELETE"]
 
 JSON: Final = "application/json"
-EVENTS: Final = "text/event-stream"
+TAGS: Final = (
+    ("/v1/responses", "Responses"),
+    ("/v1/messages", "Anthropic"),
+    ("/v1/files", "Files"),
+    ("/v1/batches", "Batches"),
+    ("/v1/models", "Models"),
+    ("/v1/twofold", "Twofold"),
+    ("/v1/rerank", "Scores"),
+    ("/v1/score", "Scores"),
+    ("/v1/", "OpenAI"),
+    ("/rerank", "Scores"),
+    ("/score", "Scores"),
+    ("/api/", "Ollama"),
+    ("/tokenize", "Tokens"),
+    ("/detokenize", "Tokens"),
+    ("/", "Server"),
+)
+"""Tags by the start of a path; the first that fits counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRule:
-    """What JSON Schema cannot say of a request, or only in a way that nobody reads; what breaks it is a 400.
+    """A condition of requests that no schema expresses; a request that breaks it gets a 400.
 
-    ``param`` and ``code`` are those of the error; None is that of an error that blames no field.
+    ``param`` and ``code`` are those of the error; ``param`` is None for an error that is about no field.
     """
 
     says: str
@@ -27,17 +47,21 @@ class RequestRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
-    """The body of a request. ``examples`` by name are bodies that are answered well."""
+class RequestBody:
+    """The body of a request: a type, or a schema. ``examples`` by name are bodies that get a 200."""
 
-    schema: Schema
+    content: Any
     examples: Mapping[str, Any] = field(default_factory=dict)
     content_type: str = JSON
+
+    @property
+    def schema(self) -> Schema:
+        return schema_of(self.content)
 
 
 @dataclass(frozen=True, slots=True)
 class OperationLink:
-    """An operation that may follow. What it takes are constants, or runtime expressions of OpenAPI."""
+    """An operation that may follow; its parameters and its body are constants, or runtime expressions of OpenAPI."""
 
     name: str
     operation: str
@@ -45,27 +69,70 @@ class OperationLink:
     body: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApiOperation:
-    """``answers`` are the contents of a 200, by type; ``failures`` the statuses beside those that all operations have.
+    """An operation.
 
-    is_open   it asks for no key
+    reply     type of the JSON reply, or a schema
+    events    type of the events of a stream: a union of objects
+    contents  other replies: schemas by content type
+    failures  statuses beside those that all operations have
+    is_open   it needs no key
     """
 
     method: Method
     path: str
     id: str
-    tag: str
     summary: str
-    answers: Mapping[str, Schema]
+    reply: Any = None
+    events: Any = None
+    contents: Mapping[str, Schema] = field(default_factory=dict)
     failures: tuple[int, ...] = ()
-    body: Body | None = None
+    body: RequestBody | None = None
     parameters: tuple[Schema, ...] = ()
     rules: tuple[RequestRule, ...] = ()
     links: tuple[OperationLink, ...] = ()
     is_open: bool = False
 
+    @property
+    def tag(self) -> str:
+        return next(tag for start, tag in TAGS if self.path.startswith(start))
 
-def replied(*names: str) -> Mapping[str, Schema]:
-    """A JSON reply of one of these schemas."""
-    return {JSON: ref(names[0]) if len(names) == 1 else either(*map(ref, names))}
+    @property
+    def path_parameters(self) -> tuple[Schema, ...]:
+        names = re.findall(r"\{(\w+)\}", self.path)
+        return tuple(_parameter("path", name, NonEmptyText, required=True) for name in names)
+
+    @property
+    def types(self) -> tuple[type[Body], ...]:
+        """The declared objects that it refers to."""
+        used = (self.reply, self.events, None if self.body is None else self.body.content)
+        return tuple(body for hint in used if not isinstance(hint, dict | None) for body in kind_of(hint).bodies)
+
+
+def schema_of(content: Any) -> Schema:
+    """The JSON Schema of a type; a schema is returned as it is."""
+    return content if isinstance(content, dict) else kind_of(content).form
+
+
+def in_query(name: str, content: Any, description: str, **more: Any) -> Schema:
+    """A field of a query string."""
+    return _parameter("query", name, content, required=False, description=description, **more)
+
+
+def in_header(name: str, content: Any, description: str) -> Schema:
+    """A header of a request."""
+    return _parameter("header", name, content, required=False, description=description)
+
+
+def page(most: int, *others: Schema) -> tuple[Schema, ...]:
+    """The query of a list that is read page by page."""
+    return (
+        in_query("limit", Annotated[int, Meta(ge=1, le=most)], "Maximum number of entries of a page."),
+        in_query("after", str, "The id of the entry after which the page begins."),
+        *others,
+    )
+
+
+def _parameter(place: str, name: str, content: Any, **more: Any) -> Schema:
+    return {"name": name, "in": place, "schema": schema_of(content), **more}

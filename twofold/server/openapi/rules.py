@@ -1,4 +1,4 @@
-"""What the readers ask for beyond single fields; the description of an operation tells those that it has."""
+"""Conditions of requests that no schema expresses; the description of an operation lists its own."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ UNSUPPORTED: Final = "unsupported_parameter"
 MISSING: Final = "missing_required_parameter"
 
 CONTEXT: Final = RequestRule(
-    "A prompt must leave room for a token of answer in the model's context.", None, "context_length_exceeded"
+    "The prompt leaves room for an output token in the model's context.", None, "context_length_exceeded"
 )
 TEMPLATE: Final = RequestRule(
-    "The model's chat template must take the messages: it may want roles to alternate, or a user's message first, and "
-    "arguments of calls must be the JSON text of an object.",
+    "The model's chat template accepts the messages: it may require that roles alternate, or that the user's message "
+    "is first; arguments of calls are the JSON text of an object.",
     None,
     "invalid_messages",
 )
-CONTENT: Final = RequestRule("A message has content, or calls tools.", "messages", "invalid_value")
+CONTENT: Final = RequestRule("A message has content or calls tools.", "messages", "invalid_value")
 PROMPT: Final = RequestRule("A prompt has at least one token.", "prompt")
 IDS: Final = tuple(
     RequestRule(f"Token ids in {name} are below the size of the model's vocabulary.", name)
@@ -28,37 +28,36 @@ IDS: Final = tuple(
 STREAM_OPTIONS: Final = RequestRule("stream_options needs stream.", "stream_options")
 COMPILED: Final = (
     RequestRule(
-        "The form of an answer is one that can be compiled: a valid schema, expression or grammar. Errors about it, "
-        "however it was given, blame structured_outputs.",
+        "The schema, expression or grammar of structured output is valid. Errors about it are about "
+        "structured_outputs, whichever field has it.",
         "structured_outputs",
     ),
-    RequestRule("An answer of a form has room for its shortest text in the tokens that it may have.", "max_tokens"),
+    RequestRule("The token limit has room for the shortest structured output.", "max_tokens"),
 )
 FORMS: Final = (
     *COMPILED,
     RequestRule("structured_outputs and response_format exclude each other.", "structured_outputs"),
-    RequestRule("A form excludes ignore_eos.", "ignore_eos"),
-    RequestRule("A form excludes min_tokens; min_tokens is at most max_tokens.", "min_tokens"),
+    RequestRule("Structured output excludes ignore_eos.", "ignore_eos"),
+    RequestRule("Structured output excludes min_tokens; min_tokens is at most max_tokens.", "min_tokens"),
 )
 THINKING: Final = (
-    RequestRule("A model must have a thinking section to honour it.", "reasoning_effort", UNSUPPORTED),
-    RequestRule("A model must have a thinking section to honour it.", "thinking_token_budget", UNSUPPORTED),
+    RequestRule("The model has thinking sections.", "reasoning_effort", UNSUPPORTED),
+    RequestRule("The model has thinking sections.", "thinking_token_budget", UNSUPPORTED),
     RequestRule("With a budget, reasoning_effort is not none.", "thinking_token_budget"),
 )
 TOOL_CHOICE: Final = RequestRule(
-    "tool_choice needs tools, names one of them where it names one, and excludes a form of the answer unless it is "
-    "auto or none.",
+    "tool_choice needs tools and names only these; unless it is auto or none, it excludes structured output.",
     "tool_choice",
 )
 PRIORITY: Final = RequestRule(f"Within a service tier, priority is from 0 to {MAX_OWN_PRIORITY}.", "priority")
 SAMPLED: Final = (CONTEXT, PRIORITY, *IDS, *FORMS, STREAM_OPTIONS)
 CONTINUED: Final = RequestRule(
-    "A message that is continued is the last one, of the assistant without tool calls; add_generation_prompt, a form "
-    "of the answer and a forced call exclude it, and the chat template must show it.",
+    "A message that is continued is the last one, of the assistant, without tool calls; it excludes "
+    "add_generation_prompt, structured output and forced calls, and the chat template renders it.",
     "continue_final_message",
 )
 NO_FORM: Final = RequestRule(
-    "An answer that goes on from a given beginning has no form and is no forced call.", "messages"
+    "A completion that continues a message has no structured output and no forced call.", "messages"
 )
 CHAT: Final = (
     *SAMPLED,
@@ -68,15 +67,13 @@ CHAT: Final = (
     CONTINUED,
     NO_FORM,
     TOOL_CHOICE,
-    RequestRule("max_tokens and max_completion_tokens are equal where both are given.", "max_tokens"),
+    RequestRule("max_tokens and max_completion_tokens are equal if both are given.", "max_tokens"),
     RequestRule("top_logprobs needs logprobs.", "top_logprobs"),
 )
 COMPLETION: Final = (
     *SAMPLED,
     PROMPT,
-    RequestRule(
-        "suffix needs a model with tokens for filling in the middle, a prompt that is text, and no echo.", "suffix"
-    ),
+    RequestRule("suffix needs a model with fill-in-the-middle tokens and a text prompt; it excludes echo.", "suffix"),
     RequestRule("max_tokens 0 needs echo.", "max_tokens"),
     RequestRule("max_tokens 0 cannot be streamed.", "max_tokens", UNSUPPORTED),
     RequestRule("logprobs with echo cannot be streamed.", "logprobs", UNSUPPORTED),
@@ -99,21 +96,20 @@ SCORE: Final = (
     RequestRule("queries and text_1 are two names of one field.", "queries"),
     RequestRule("documents and text_2 are two names of one field.", "documents"),
 )
-TOKENIZE: Final = (*CHAT,)
 DETOKENIZE: Final = (RequestRule("Token ids are below the size of the model's vocabulary.", "tokens"),)
 TURN: Final = (
     TEMPLATE,
     TOOL_CHOICE,
     RequestRule("input is needed unless previous_response_id is given.", "input", MISSING),
-    RequestRule("What came of a call stands behind that call.", "input"),
-    RequestRule("Tools have names of their own.", "tools"),
-    RequestRule("A conversation is short enough to be continued.", "previous_response_id"),
+    RequestRule("The output of a call follows its call.", "input"),
+    RequestRule("Names of tools are unique.", "tools"),
+    RequestRule("The stored conversation is short enough to be continued.", "previous_response_id"),
 )
 RESPONSE: Final = (
     *TURN,
     CONTEXT,
     PRIORITY,
-    RequestRule("A model must have a thinking section to honour it.", "reasoning.effort", UNSUPPORTED),
+    RequestRule("The model has thinking sections.", "reasoning.effort", UNSUPPORTED),
     RequestRule("top_logprobs needs message.output_text.logprobs in include.", "top_logprobs"),
     *COMPILED,
 )
@@ -123,11 +119,11 @@ MESSAGES: Final = (
     RequestRule(
         "At most four cache_control, those of 1h first, in the order tools, system, messages.", "cache_control"
     ),
-    RequestRule("Tools have names of their own.", "name"),
-    RequestRule("tool_result names a tool_use before it.", "tool_use_id"),
+    RequestRule("Names of tools are unique.", "name"),
+    RequestRule("tool_result has the id of an earlier tool_use.", "tool_use_id"),
     RequestRule(
-        "Where the last message is the assistant's, its beginning of the answer ends in no white space, calls no tool, "
-        "and thinking is off.",
+        "If the last message is the assistant's, it does not end in white space and calls no tool, and thinking is "
+        "disabled.",
         "messages",
     ),
     NO_FORM,
@@ -136,8 +132,22 @@ MESSAGES: Final = (
     *COMPILED,
 )
 AFTER: Final = RequestRule("after is the id of an entry of the list.", "after")
-INCLUDE: Final = RequestRule("Log-probabilities are told again only where they were told at first.", "include")
-FORM: Final = RequestRule("The file comes with a name, each field stands once, and texts are in UTF-8.", "file")
+INCLUDE: Final = RequestRule("Stored responses have log-probabilities only if they were requested at first.", "include")
+FORM: Final = RequestRule("The file has a name, no field is repeated, and texts are in UTF-8.", "file")
 LIFETIME: Final = RequestRule("expires_after[anchor] and expires_after[seconds] go together.", "expires_after", MISSING)
-INPUT_FILE: Final = RequestRule("The file is there.", "input_file_id", "not_found")
-SINCE: Final = RequestRule("since is a day.", "since")
+INPUT_FILE: Final = RequestRule("The file exists.", "input_file_id", "not_found")
+OLLAMA_PENALTIES: Final = RequestRule("repeat_last_n is -1 if a penalty is given.", "repeat_last_n")
+OLLAMA: Final = (
+    CONTEXT,
+    OLLAMA_PENALTIES,
+    RequestRule("top_logprobs needs logprobs.", "top_logprobs"),
+    RequestRule("The model has thinking sections.", "think"),
+    *COMPILED,
+)
+OLLAMA_TEXT: Final = (
+    *OLLAMA,
+    TEMPLATE,
+    RequestRule("system excludes raw and suffix, and needs a chat template.", "system"),
+    RequestRule("suffix needs a model with fill-in-the-middle tokens.", "middle of a text"),
+)
+OLLAMA_EMBEDDING: Final = (*EMBEDDING, OLLAMA_PENALTIES)

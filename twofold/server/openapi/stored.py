@@ -1,299 +1,241 @@
-"""Operations on what the server keeps: models, responses, files, batches, and what was written down of requests."""
+"""Operations on the server's objects: models, responses, files, batches, and records of requests."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Any, Final, Literal
 
-from twofold.api.body import kind_of
+from msgspec import Meta
+
+from twofold.api.openai.responses.reply import ResponseReply
 from twofold.api.openai.responses.settings import Includable
-from twofold.server.accounting import PARTS
+from twofold.server.accounting import Part, UsageReply
+from twofold.server.batches.body import BatchOrder
+from twofold.server.batches.record import BatchReply
+from twofold.server.batches.service import BatchPage
+from twofold.server.files.form import MAX_SECONDS, MIN_SECONDS
 from twofold.server.files.service import MAX_LISTED as MAX_FILES
+from twofold.server.files.service import FileDeleted, FilePage
+from twofold.server.http.admin import ModelUseList, ModelUseReply
+from twofold.server.http.models import AnthropicModel, AnthropicModelList, ModelList, ModelReply
+from twofold.server.http.ollama import OllamaProcesses, OllamaTags
+from twofold.server.http.root import RootReply
+from twofold.server.http.status import ServerStatus, VersionReply
 from twofold.server.openapi import rules
-from twofold.server.openapi.generating import VERSION
-from twofold.server.openapi.operation import JSON, ApiOperation, Body, OperationLink, replied
-from twofold.server.openapi.shapes import ANYTHING, OBJECT, listed, only, ref, text, word
-from twofold.server.openapi.stored_requests import ORDER, in_path, in_query, page, upload
+from twofold.server.openapi.generating import LOADING, VERSION
+from twofold.server.openapi.operation import (
+    ApiOperation,
+    Method,
+    OperationLink,
+    RequestBody,
+    in_query,
+    page,
+    schema_of,
+)
+from twofold.server.records import RequestRecord
+from twofold.server.responses.service import ResponseDeleted, ResponseItems
+from twofold.server.storage.files import FileReply
 from twofold.server.storage.paging import MAX_LISTED
 
-MODEL: Final = in_path("model", text(1))
-FILE: Final = in_path("file_id", text(1))
-BATCH: Final = in_path("batch_id", text(1))
-RESPONSE: Final = in_path("response_id", text(1))
-REQUEST: Final = in_path("request_id", text(1))
-INCLUDE: Final = in_query("include[]", listed(kind_of(Includable).form), "What to tell beside what is always told.")
-PURPOSE: Final = in_query("purpose", text(), "Only files of this purpose.")
-BY: Final = in_query("by", listed(word(*PARTS), 1), "What the sums are divided by.", style="form", explode=False)
+INCLUDE: Final = in_query("include[]", list[Includable], "Optional parts of the reply.")
+ORDER: Final = in_query("order", Literal["asc", "desc"], "By creation time; newest first by default.")
+PURPOSE: Final = in_query("purpose", str, "Only files of this purpose.")
+BY: Final = in_query(
+    "by", Annotated[list[Part], Meta(min_length=1)], "What the sums are divided by.", style="form", explode=False
+)
 SINCE: Final = in_query("since", {"type": "string", "format": "date"}, "The first day, in UTC.")
-BINARY: Final = {"application/octet-stream": {"type": "string", "format": "binary"}}
+BINARY: Final = {"type": "string", "format": "binary"}
+UPLOAD: Final = {
+    "type": "object",
+    "properties": {
+        "file": {**BINARY, "description": "Sent with a file name."},
+        "purpose": schema_of(Literal["batch"]),
+        "expires_after[anchor]": schema_of(Literal["created_at"]),
+        "expires_after[seconds]": schema_of(Annotated[int, Meta(ge=MIN_SECONDS, le=MAX_SECONDS)]),
+    },
+    "required": ["file", "purpose"],
+    "additionalProperties": False,
+}
+"""The form of an upload."""
+
+
+def _get(path: str, id: str, summary: str, reply: Any, **more: Any) -> ApiOperation:
+    return _operation("GET", path, id, summary, reply, **more)
+
+
+def _post(path: str, id: str, summary: str, reply: Any, **more: Any) -> ApiOperation:
+    return _operation("POST", path, id, summary, reply, **more)
+
+
+def _operation(method: Method, path: str, id: str, summary: str, reply: Any, **more: Any) -> ApiOperation:
+    return ApiOperation(method=method, path=path, id=id, summary=summary, reply=reply, **more)
+
 
 ABOUT: Final = (
-    ApiOperation(
-        "GET",
+    _get(
         "/",
         "getRoot",
-        "Server",
-        "What runs here and how to reach it: a page for browsers, JSON for programs.",
-        {JSON: ref("Root"), "text/html": text()},
+        "The server's models and how to connect clients: a page for browsers, JSON for programs.",
+        RootReply,
+        contents={"text/html": schema_of(str)},
     ),
-    ApiOperation(
-        "GET", "/health", "getHealth", "Server", "Tells that the server lives.", replied("Health"), is_open=True
-    ),
-    ApiOperation(
-        "GET",
-        "/ready",
-        "getReady",
-        "Server",
-        "Tells that requests for the first model are answered.",
-        replied("Ready"),
-        is_open=True,
-    ),
-    ApiOperation("GET", "/version", "getVersion", "Server", "Tells the version.", replied("Version")),
-    ApiOperation("GET", "/openapi.json", "getDocument", "Server", "This document.", {JSON: OBJECT}),
-    ApiOperation(
-        "GET",
+    _get("/health", "getHealth", "Succeeds while the server runs.", ServerStatus, is_open=True),
+    _get("/ready", "getReady", "Succeeds while the first model can be used.", ServerStatus, is_open=True),
+    _get("/version", "getVersion", "Returns the version.", VersionReply),
+    _get("/openapi.json", "getDocument", "Returns this document.", {"type": "object"}),
+    _get(
         "/metrics",
         "getMetrics",
-        "Server",
-        "Metrics for Prometheus.",
-        {"text/plain": text(), "application/openmetrics-text": text()},
+        "Returns metrics for Prometheus.",
+        None,
+        contents={"text/plain": schema_of(str), "application/openmetrics-text": schema_of(str)},
     ),
-    ApiOperation(
-        "GET",
+    _get("/api/version", "ollamaVersion", "Returns the version of Ollama with this API.", VersionReply),
+    _get("/api/tags", "ollamaTags", "Lists the models.", OllamaTags),
+    _get("/api/ps", "ollamaLoaded", "Lists the loaded models.", OllamaProcesses),
+    _get(
         "/v1/models",
         "listModels",
-        "Models",
-        "Lists the models, as Anthropic's clients read them where anthropic-version is sent.",
-        replied("Models", "AnthropicModels"),
+        "Lists the models; with anthropic-version in Anthropic's format.",
+        ModelList | AnthropicModelList,
         parameters=(VERSION,),
         links=(OperationLink("get", "getModel", {"model": "$response.body#/data/0/id"}),),
     ),
-    ApiOperation(
-        "GET",
-        "/v1/models/{model}",
-        "getModel",
-        "Models",
-        "Tells of one model.",
-        replied("Model", "AnthropicModel"),
-        (404,),
-        parameters=(MODEL, VERSION),
-    ),
-    ApiOperation(
-        "GET",
-        "/v1/twofold/requests/{request_id}",
-        "getRequest",
-        "Twofold",
-        "The record of one of the last requests.",
-        replied("RequestRecord"),
-        (404,),
-        parameters=(REQUEST,),
-    ),
-    ApiOperation(
-        "GET",
-        "/v1/twofold/usage",
-        "getUsage",
-        "Twofold",
-        "Sums of what was used.",
-        replied("Used"),
-        parameters=(BY, SINCE),
-    ),
+    _get("/v1/models/{model}", "getModel", "Returns a model.", ModelReply | AnthropicModel, parameters=(VERSION,)),
+    _get("/v1/twofold/requests/{request_id}", "getRequest", "Returns the record of a recent request.", RequestRecord),
+    _get("/v1/twofold/usage", "getUsage", "Returns sums of usage and cost.", UsageReply, parameters=(BY, SINCE)),
 )
 ADMINISTRATION: Final = (
-    ApiOperation(
-        "GET",
+    _get(
         "/v1/twofold/models",
         "listModelUse",
-        "Twofold",
-        "How much each model is used. Needs a key that may administer, as all operations on models and the server.",
-        replied("ModelUses"),
+        "Lists states and use of the models. Needs a key with admin rights, like loading, unloading and shutdown.",
+        ModelUseList,
     ),
-    ApiOperation(
-        "POST",
+    _post(
         "/v1/twofold/models/{model}/load",
         "loadModel",
-        "Twofold",
-        "Loads a model; answers once it is loaded.",
-        replied("ModelUse"),
-        (404, 422, 502),
-        parameters=(MODEL,),
+        "Loads a model, and replies once it is loaded.",
+        ModelUseReply,
+        failures=LOADING,
     ),
-    ApiOperation(
-        "POST",
+    _post(
         "/v1/twofold/models/{model}/unload",
         "unloadModel",
-        "Twofold",
-        "Unloads a model: now if nothing uses it, else when its last request has ended. Later requests load it again.",
-        replied("ModelUse"),
-        (404,),
-        parameters=(MODEL,),
+        "Unloads a model, at the end of its last request. Later requests load it again.",
+        ModelUseReply,
     ),
-    ApiOperation(
-        "POST",
+    _post(
         "/v1/twofold/shutdown",
         "stopServer",
-        "Twofold",
-        "Stops the server as SIGTERM does: requests that run may finish within --shutdown-timeout.",
-        replied("Stopping"),
+        "Stops the server like SIGTERM: running requests may finish within --shutdown-timeout.",
+        ServerStatus,
     ),
 )
-OF_RESPONSES: Final = (
-    ApiOperation(
-        "GET",
+RESPONSES: Final = (
+    _get(
         "/v1/responses/{response_id}",
         "getResponse",
-        "Responses",
         "Returns a stored response, never as a stream.",
-        replied("Response"),
-        (404,),
+        ResponseReply,
         parameters=(
-            RESPONSE,
             INCLUDE,
-            in_query("stream", only(False), "A stored response is never streamed."),
-            in_query("include_obfuscation", only(False), "As for stream."),
+            in_query("stream", Literal[False], "A stored response is never streamed."),
+            in_query("include_obfuscation", Literal[False], "As for stream."),
         ),
         rules=(rules.INCLUDE,),
     ),
-    ApiOperation(
-        "DELETE",
-        "/v1/responses/{response_id}",
-        "deleteResponse",
-        "Responses",
-        "Deletes a response.",
-        replied("ResponseDeleted"),
-        (404,),
-        parameters=(RESPONSE,),
-    ),
-    ApiOperation(
-        "POST",
+    _operation("DELETE", "/v1/responses/{response_id}", "deleteResponse", "Deletes a response.", ResponseDeleted),
+    _post(
         "/v1/responses/{response_id}/cancel",
         "cancelResponse",
-        "Responses",
-        "Always refused: only background responses can be cancelled, and there are none.",
-        {JSON: ANYTHING},
-        (404, 409),
-        parameters=(RESPONSE,),
+        "Always fails: only background responses could be cancelled.",
+        {},
+        failures=(409,),
     ),
-    ApiOperation(
-        "GET",
+    _get(
         "/v1/responses/{response_id}/input_items",
         "listResponseItems",
-        "Responses",
-        "The input items of a response.",
-        replied("ResponseItems"),
-        (404,),
-        parameters=(RESPONSE, INCLUDE, *page(MAX_LISTED, ORDER)),
+        "Lists the items that a response was generated from.",
+        ResponseItems,
+        parameters=(INCLUDE, *page(MAX_LISTED, ORDER)),
         rules=(rules.AFTER, rules.INCLUDE),
     ),
 )
-_OF_FILE: Final = {"file_id": "$response.body#/id"}
-_BATCH_OF: Final = {"input_file_id": "$response.body#/id", "endpoint": "/v1/completions", "completion_window": "24h"}
+OF_FILE: Final = {"file_id": "$response.body#/id"}
 FILES: Final = (
-    ApiOperation(
-        "POST",
+    _post(
         "/v1/files",
         "uploadFile",
-        "Files",
         "Uploads a file of requests.",
-        replied("File"),
-        body=Body(upload(), content_type="multipart/form-data"),
+        FileReply,
+        body=RequestBody(UPLOAD, content_type="multipart/form-data"),
         rules=(rules.FORM, rules.LIFETIME),
         links=(
-            OperationLink("get", "getFile", _OF_FILE),
-            OperationLink("delete", "deleteFile", _OF_FILE),
-            OperationLink("content", "getFileContent", _OF_FILE),
-            OperationLink("batch", "createBatch", body=_BATCH_OF),
+            OperationLink("get", "getFile", OF_FILE),
+            OperationLink("delete", "deleteFile", OF_FILE),
+            OperationLink("content", "getFileContent", OF_FILE),
+            OperationLink(
+                "batch",
+                "createBatch",
+                body={
+                    "input_file_id": "$response.body#/id",
+                    "endpoint": "/v1/completions",
+                    "completion_window": "24h",
+                },
+            ),
         ),
     ),
-    ApiOperation(
-        "GET",
+    _get(
         "/v1/files",
         "listFiles",
-        "Files",
         "Lists the files.",
-        replied("FilePage"),
+        FilePage,
         parameters=page(MAX_FILES, ORDER, PURPOSE),
         rules=(rules.AFTER,),
     ),
-    ApiOperation(
-        "GET",
-        "/v1/files/{file_id}",
-        "getFile",
-        "Files",
-        "The metadata of a file.",
-        replied("File"),
-        (404,),
-        parameters=(FILE,),
-    ),
-    ApiOperation(
-        "DELETE",
-        "/v1/files/{file_id}",
-        "deleteFile",
-        "Files",
-        "Removes a file.",
-        replied("FileDeleted"),
-        (404,),
-        parameters=(FILE,),
-    ),
-    ApiOperation(
-        "GET",
+    _get("/v1/files/{file_id}", "getFile", "Returns a file's metadata.", FileReply),
+    _operation("DELETE", "/v1/files/{file_id}", "deleteFile", "Deletes a file.", FileDeleted),
+    _get(
         "/v1/files/{file_id}/content",
         "getFileContent",
-        "Files",
-        "Its bytes.",
-        BINARY,
-        (404,),
-        parameters=(FILE,),
+        "Returns a file's bytes.",
+        None,
+        contents={"application/octet-stream": BINARY},
     ),
 )
-_OF_BATCH: Final = {"batch_id": "$response.body#/id"}
-_FOLLOW: Final = (
-    OperationLink("get", "getBatch", _OF_BATCH),
-    OperationLink("cancel", "cancelBatch", _OF_BATCH),
+OF_BATCH: Final = {"batch_id": "$response.body#/id"}
+FOLLOW: Final = (
+    OperationLink("get", "getBatch", OF_BATCH),
+    OperationLink("cancel", "cancelBatch", OF_BATCH),
     OperationLink("output", "getFileContent", {"file_id": "$response.body#/output_file_id"}),
 )
 BATCHES: Final = (
-    ApiOperation(
-        "POST",
+    _post(
         "/v1/batches",
         "createBatch",
-        "Batches",
         "Starts to run a file of requests.",
-        replied("Batch"),
-        (429,),
-        Body(ref("BatchOrder")),
+        BatchReply,
+        failures=(429,),
+        body=RequestBody(BatchOrder),
         rules=(rules.INPUT_FILE,),
-        links=_FOLLOW[:2],
+        links=FOLLOW[:2],
     ),
-    ApiOperation(
-        "GET",
+    _get(
         "/v1/batches",
         "listBatches",
-        "Batches",
         "Lists the batches.",
-        replied("BatchPage"),
+        BatchPage,
         parameters=page(MAX_LISTED),
         rules=(rules.AFTER,),
     ),
-    ApiOperation(
-        "GET",
-        "/v1/batches/{batch_id}",
-        "getBatch",
-        "Batches",
-        "The state of a batch.",
-        replied("Batch"),
-        (404,),
-        parameters=(BATCH,),
-        links=_FOLLOW[1:],
-    ),
-    ApiOperation(
-        "POST",
+    _get("/v1/batches/{batch_id}", "getBatch", "Returns the state of a batch.", BatchReply, links=FOLLOW[1:]),
+    _post(
         "/v1/batches/{batch_id}/cancel",
         "cancelBatch",
-        "Batches",
-        "Cancels the lines that have no result yet.",
-        replied("Batch"),
-        (404, 409),
-        parameters=(BATCH,),
-        links=_FOLLOW[:1],
+        "Cancels a batch; finished lines keep their results.",
+        BatchReply,
+        failures=(409,),
+        links=FOLLOW[:1],
     ),
 )
-STORED: Final = (*ABOUT, *ADMINISTRATION, *OF_RESPONSES, *FILES, *BATCHES)
+STORED: Final = (*ABOUT, *ADMINISTRATION, *RESPONSES, *FILES, *BATCHES)

@@ -7,14 +7,25 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NoReturn, Protocol, Self, TypeVar
 
+from msgspec import UNSET, convert, structs, to_builtins
+
 from twofold.api.base import ReplyHead
-from twofold.api.body import RequestObject
+from twofold.api.body import ReplyObject, RequestObject
 from twofold.api.fields import FieldError
-from twofold.api.openai.responses.items import Item, owner_of, sealed
+from twofold.api.openai.responses.items import (
+    Item,
+    ItemContent,
+    MessageItem,
+    OutputTextContent,
+    ThoughtItem,
+    owner_of,
+    sealed,
+)
+from twofold.api.openai.responses.reply import ResponseReply
 from twofold.api.openai.responses.request import ResponsesRequest
 from twofold.api.openai.responses.settings import LOGPROBS, SEALED_REASONING, Includable
 from twofold.core.errors import ConflictError, NotFoundError, quoted
-from twofold.server.storage.paging import OrderedQuery, Query, page_of, read_query
+from twofold.server.storage.paging import ObjectPage, OrderedQuery, Query, page_fields, read_query
 from twofold.server.storage.responses import Chain, ResponseTable, StoredResponse, StoreLimits
 from twofold.server.storage.thread import SingleThread
 
@@ -67,24 +78,24 @@ class ResponseService:
             history = _whole(await self._thread.call(self._table.chain, tenant, request.previous), request.previous)
         return request.known(history, await self._items(tenant, request.references, history))
 
-    async def keep(self, tenant: str, request: ResponsesRequest, head: ReplyHead, response: dict[str, Any]) -> None:
+    async def keep(self, tenant: str, request: ResponsesRequest, head: ReplyHead, response: ResponseReply) -> None:
         """Stores a reply, if the request asks for it, without its field ``twofold``. To be called before the end of the
         reply is sent, because the next request may follow at once."""
         if request.store:
-            reply = {name: value for name, value in response.items() if name != "twofold"}
-            await self._thread.call(self._table.put, tenant, StoredResponse(reply, request.new_items(head)))
+            data = to_builtins((structs.replace(response, twofold=UNSET), request.new_items(head)))
+            await self._thread.call(self._table.put, tenant, StoredResponse(*data))
 
     async def get(self, tenant: str, identity: str, query: Query) -> dict[str, Any]:
         """A response as it was returned first."""
         include = read_query(IncludeQuery, query).include or ()
         stored = await self._find(tenant, identity)
-        return {**stored.response, "output": [_shown(item, include) for item in stored.output]}
+        return {**stored.response, "output": [_shown(item, include) for item in _output(stored)]}
 
-    async def delete(self, tenant: str, identity: str) -> dict[str, Any]:
+    async def delete(self, tenant: str, identity: str) -> ResponseDeleted:
         """Deletes a response. Conversations that contain it cannot be continued."""
         if not await self._thread.call(self._table.delete, tenant, identity):
             raise _absent(identity)
-        return {"id": identity, "object": "response", "deleted": True}
+        return ResponseDeleted(id=identity)
 
     async def cancel(self, tenant: str, identity: str) -> NoReturn:
         """Raises ConflictError: only background responses can be cancelled, and there are none."""
@@ -94,15 +105,15 @@ class ResponseService:
             hint="To stop a stream, close its connection.",
         )
 
-    async def input_items(self, tenant: str, identity: str, query: Query) -> dict[str, Any]:
+    async def input_items(self, tenant: str, identity: str, query: Query) -> ResponseItems:
         """A page of the input items of a response, including those of the conversation before it."""
         asked = read_query(ItemsQuery, query)
         await self._find(tenant, identity)
         responses = (await self._thread.call(self._table.chain, tenant, identity)).responses
-        earlier = [item for stored in responses[:-1] for item in (*stored.items, *stored.output)]
-        page, more = asked.page([*earlier, *responses[-1].items] if responses else [])
+        earlier = [item for stored in responses[:-1] for item in _items(stored)]
+        page, more = asked.page([*earlier, *_input(responses[-1])] if responses else [])
         data = [_shown(item, asked.include or ()) for item in page]
-        return page_of(data, more, absent="")
+        return ResponseItems(**page_fields(data, more, absent=""))
 
     async def close(self) -> None:
         await self._thread.end(self._table.close)
@@ -115,13 +126,13 @@ class ResponseService:
 
     async def _items(self, tenant: str, wanted: Sequence[str], history: Sequence[Item]) -> dict[str, Item]:
         """The items of these ids: from the history, or from the responses that their ids contain."""
-        known = {item["id"]: item for item in history}
+        known = {item.id: item for item in history}
         owners = {owner_of(identity) for identity in wanted if identity not in known} - {None}
         if len(owners) > MAX_OWNERS:
             raise FieldError(f"input refers to items of more than {MAX_OWNERS} responses.", param="input")
         for owner in owners:
             stored = await self._thread.call(self._table.get, tenant, str(owner))
-            known |= {item["id"]: item for item in (*stored.items, *stored.output)} if stored else {}
+            known |= {item.id: item for item in _items(stored)} if stored else {}
         missing = next((identity for identity in wanted if identity not in known), None)
         if missing is not None:
             raise NotFoundError(
@@ -129,6 +140,20 @@ class ResponseService:
                 hint="Items are stored only with responses that set store to true; otherwise send them in full.",
             )
         return {identity: known[identity] for identity in wanted}
+
+
+class ResponseDeleted(ReplyObject, kw_only=True):
+    """A response that was deleted."""
+
+    id: str
+    object: Literal["response"] = "response"
+    deleted: Literal[True] = True
+
+
+class ResponseItems(ObjectPage, kw_only=True):
+    """A page of items."""
+
+    data: list[Item]
 
 
 class IncludeQuery(RequestObject):
@@ -153,7 +178,7 @@ class ItemsQuery(OrderedQuery):
         ordered = list(items) if self.order == "asc" else list(reversed(items))
         start = 0
         if self.after is not None:
-            places = (place for place, item in enumerate(ordered, 1) if item["id"] == self.after)
+            places = (place for place, item in enumerate(ordered, 1) if item.id == self.after)
             start = next(places, 0)
             if not start:
                 raise FieldError(f"after {quoted(self.after)} is not one of the items.", param="after")
@@ -177,21 +202,34 @@ def _whole(chain: Chain, identity: str) -> list[Item]:
             f"{quoted(chain.missing)} was deleted or has expired.",
             hint="Send the items themselves.",
         )
-    return [item for stored in chain.responses for item in (*stored.items, *stored.output)]
+    return [item for stored in chain.responses for item in _items(stored)]
 
 
 def _shown(item: Item, include: Collection[str]) -> Item:
-    if item["type"] == "reasoning" and SEALED_REASONING in include:
+    if isinstance(item, ThoughtItem) and SEALED_REASONING in include:
         return sealed(item)
-    if LOGPROBS in include and item["type"] == "message" and any(map(_unscored, item["content"])):
+    if LOGPROBS in include and isinstance(item, MessageItem) and any(map(_unscored, item.content)):
         raise FieldError(
             f"include {LOGPROBS!r} is not possible: the response was made without log-probabilities.", param="include"
         )
     return item
 
 
-def _unscored(part: Item) -> bool:
-    return part["type"] == "output_text" and part["text"] != "" and not part["logprobs"]
+def _unscored(part: ItemContent) -> bool:
+    return isinstance(part, OutputTextContent) and part.text != "" and not part.logprobs
+
+
+def _input(stored: StoredResponse) -> list[Item]:
+    return convert(stored.items, list[Item])
+
+
+def _output(stored: StoredResponse) -> list[Item]:
+    return convert(stored.output, list[Item])
+
+
+def _items(stored: StoredResponse) -> list[Item]:
+    """The items of a turn: those of the request, and the output."""
+    return [*_input(stored), *_output(stored)]
 
 
 def _absent(identity: str) -> NotFoundError:

@@ -14,8 +14,9 @@ import secrets
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final, Literal
 
+from twofold.api.body import NonNegativeInt, ReplyObject
 from twofold.core.errors import TooLargeError
 from twofold.server.files.form import UploadedForm
 from twofold.server.storage.paging import TenantStore
@@ -47,6 +48,20 @@ class FileLimits:
     tenant_files: int = 10_000
 
 
+class FileReply(ReplyObject, kw_only=True):
+    """OpenAI's file object."""
+
+    object: Literal["file"] = "file"
+    status: Literal["processed"] = "processed"
+    status_details: None = None
+    id: str
+    filename: str
+    purpose: str
+    bytes: NonNegativeInt
+    created_at: NonNegativeInt
+    expires_at: NonNegativeInt | None
+
+
 @dataclass(frozen=True, slots=True)
 class StoredFile:
     """A file's metadata. Times are in seconds since 1970; ``expires_at`` is None for a file that does not expire."""
@@ -59,10 +74,9 @@ class StoredFile:
     created_at: int
     expires_at: int | None
 
-    def as_object(self) -> dict[str, Any]:
+    def reply(self) -> FileReply:
         """OpenAI's file object."""
-        known = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "tenant"}
-        return {"object": "file", "status": "processed", "status_details": None, **known}
+        return FileReply(**{field.name: getattr(self, field.name) for field in fields(self) if field.name != "tenant"})
 
 
 _COLUMNS: Final = ", ".join(field.name for field in fields(StoredFile))

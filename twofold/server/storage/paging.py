@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 from msgspec import Meta
 
-from twofold.api.body import RequestObject, object_of
+from twofold.api.body import ReplyObject, RequestObject, object_of
 from twofold.api.fields import FieldError
 from twofold.core.errors import MAX_QUOTED, NotFoundError, quoted, spelled
 from twofold.server.storage.database import Database, Value
@@ -61,15 +61,19 @@ def read_query(kind: type[Q], query: Query) -> Q:
     return kind.read(found)
 
 
-def page_of(objects: Sequence[Mapping[str, Any]], more: bool, absent: str | None = None) -> dict[str, Any]:
-    """OpenAI's list object; ``more``: others follow; ``absent`` replaces the ids of an empty list."""
-    return {
-        "object": "list",
-        "data": list(objects),
-        "first_id": objects[0]["id"] if objects else absent,
-        "last_id": objects[-1]["id"] if objects else absent,
-        "has_more": more,
-    }
+class ObjectPage(ReplyObject, kw_only=True):
+    """OpenAI's list of objects with ids, page by page; subclasses have the objects in ``data``."""
+
+    object: Literal["list"] = "list"
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+def page_fields(objects: Sequence[Any], more: bool, absent: str | None = None) -> dict[str, Any]:
+    """The fields of an ``ObjectPage``; ``more``: others follow; ``absent`` replaces the ids of an empty list."""
+    first, last = (objects[0].id, objects[-1].id) if objects else (absent, absent)
+    return {"data": objects, "first_id": first, "last_id": last, "has_more": more}
 
 
 class TenantStore(ABC, Generic[T]):

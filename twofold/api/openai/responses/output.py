@@ -1,28 +1,89 @@
-"""The output items of a response, put together piece by piece, with the events that tell of each piece.
+"""The output items of a response, and its stream.
 
-A whole reply and a streamed one are made of the same items. An item is announced, grows by deltas, and is told whole
-when it ends; only the last one is ever open. White space alone opens no message: models put it between their calls.
+A whole reply and a streamed one have the same items. An item is announced, grows by deltas, and ends whole; only the
+last one is ever open. White space alone starts no message: models write it between their calls.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Literal, TypeAlias
+import codecs
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, TypeAlias
+
+from msgspec import UNSET, UnsetType, structs
 
 from twofold.api.answers import NOTHING
-from twofold.api.openai.responses.items import Item, output_id, sealed
-from twofold.api.openai.responses.logprobs import Entries, last_of
+from twofold.api.base import ModelFacts, ReplyHead
+from twofold.api.body import Explanation, encode
+from twofold.api.openai.frames import KEEP_ALIVE
+from twofold.api.openai.logprobs import ChatTokenLogprob, chat_logprobs
+from twofold.api.openai.responses.items import (
+    CallItem,
+    Item,
+    MessageItem,
+    OutputTextContent,
+    ReasoningText,
+    ThoughtItem,
+    output_id,
+    sealed,
+)
+from twofold.api.openai.responses.reply import (
+    CallArgumentsDelta,
+    CallArgumentsDone,
+    ContentPartEvent,
+    OutputItemEvent,
+    OutputTextDelta,
+    OutputTextDone,
+    ReasoningTextDelta,
+    ReasoningTextDone,
+    ResponseEvent,
+    ResponseReply,
+    ResponseStateEvent,
+    ended,
+    failed,
+    item_status,
+)
+from twofold.core.errors import TwofoldError
+from twofold.engine.outputs import CompletionOutput, OutputDelta, RequestOutput
 from twofold.text.parsers.base import Arguments, Content, Piece, Reasoning, SectionParser, ToolCall
+from twofold.text.tokenizers.tokenizer import Tokenizer
 
-Event: TypeAlias = dict[str, Any]
-Status = Literal["in_progress", "completed", "incomplete"]
+OutputItem: TypeAlias = MessageItem | ThoughtItem | CallItem
+EndStatus: TypeAlias = Literal["completed", "incomplete"]
+Entries: TypeAlias = Sequence[ChatTokenLogprob]
+"""One for each token."""
+
+
+def sampled_logprobs(sampled: CompletionOutput | OutputDelta, tokenizer: Tokenizer, top: int) -> Entries:
+    """Those of the sampled tokens, without an end-of-sequence token."""
+    ended = sampled.finish_reason == "stop" and not isinstance(sampled.stop_reason, str)
+    count = len(sampled.token_ids) - ended
+    return chat_logprobs(sampled.token_ids[:count], (sampled.logprobs or ())[:count], tokenizer, top)
+
+
+def token_by_token(text: str, entries: Entries) -> Iterator[tuple[str, Entries]]:
+    """A text cut where its tokens end, as in a stream; uncut where tokens and text do not agree."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    pieces = [decoder.decode(bytes(entry.bytes)) for entry in entries]
+    if "".join(pieces) == text:
+        yield from ((piece, [entry]) for piece, entry in zip(pieces, entries, strict=True))
+    elif text or entries:
+        yield text, entries
+
+
+def last_of(entries: Entries, text: str) -> Entries:
+    """The last entries, as many as it takes to make this text."""
+    missing, first = len(text.encode()), len(entries)
+    while missing > 0 and first > 0:
+        first -= 1
+        missing -= len(entries[first].bytes)
+    return entries[first:]
 
 
 class OutputItems:
-    """The items of an answer that ``parser`` divides. ``response`` is the response's id without its prefix.
+    """The items of a completion that ``parser`` divides. ``response`` is the response's id without its prefix.
 
-    ``seal`` tells reasoning in ``encrypted_content`` too.
+    ``seal`` puts reasoning into ``encrypted_content``, too.
     """
 
     def __init__(self, response: str, parser: SectionParser, *, seal: bool = False) -> None:
@@ -32,198 +93,180 @@ class OutputItems:
         self._seal = seal
         self._open: _OpenItem | None = None
         self._blank = ""
-        self._unplaced: list[dict[str, Any]] = []
+        self._unplaced: list[ChatTokenLogprob] = []
 
-    def take(self, text: str, logprobs: Entries = ()) -> Iterator[Event]:
+    def take(self, text: str, logprobs: Entries = ()) -> Iterator[ResponseEvent]:
         """The events of more text; ``logprobs`` are those of its tokens."""
         self._unplaced += logprobs
         yield from self._take(self._parser.push(text) if text else ())
 
-    def close(self, status: Status) -> Iterator[Event]:
-        """Ends the answer. If it is completed and calls nothing it has a message, if an empty one."""
+    def close(self, status: EndStatus) -> Iterator[ResponseEvent]:
+        """Ends the completion. If it is completed and calls nothing it has a message, if an empty one."""
         yield from self._take(self._parser.flush())
-        thought_alone = all(item["type"] == "reasoning" for item in self.items)
-        if status == "completed" and thought_alone and (self._open is None or isinstance(self._open, _Thought)):
-            yield from self._grow(_Message, self._blank)
+        only_reasoning = all(isinstance(item, ThoughtItem) for item in self.items)
+        if status == "completed" and only_reasoning and (self._open is None or self._is_open(ThoughtItem)):
+            yield from self._grow(MessageItem(role="assistant", content=[]), self._blank)
         yield from self._end(status)
 
-    def _take(self, pieces: Sequence[Piece]) -> Iterator[Event]:
+    def _take(self, pieces: Sequence[Piece]) -> Iterator[ResponseEvent]:
         for piece in pieces:
             match piece:
                 case Content(text):
-                    yield from self._said(text)
+                    yield from self._text(text)
                 case Reasoning(text):
-                    yield from self._grow(_Thought, text)
+                    yield from self._grow(ThoughtItem(), text)
                 case ToolCall(_, name):
                     self._blank = ""
-                    yield from self._begin(_CallItem(self._response, self._next, name))
+                    index = len(self.items) + (self._open is not None)
+                    yield from self._begin(CallItem(call_id=f"call_{self._response}_{index}", name=name))
                 case Arguments(_, text):
-                    assert isinstance(self._open, _CallItem), "arguments follow their call"
-                    yield from self._grow(_CallItem, text)
+                    assert self._open is not None, "arguments follow their call"
+                    assert isinstance(self._open.item, CallItem), "arguments follow their call"
+                    yield from self._grow(self._open.item, text)
         if pieces:
             self._unplaced.clear()
 
-    @property
-    def _next(self) -> int:
-        """The index of the item that begins now."""
-        return len(self.items) + (self._open is not None)
+    def _is_open(self, kind: type[OutputItem]) -> bool:
+        return self._open is not None and isinstance(self._open.item, kind)
 
-    def _said(self, text: str) -> Iterator[Event]:
-        if isinstance(self._open, _Message) or (self._blank + text).strip():
+    def _text(self, text: str) -> Iterator[ResponseEvent]:
+        if self._is_open(MessageItem) or (self._blank + text).strip():
             text, self._blank = self._blank + text, ""
-            yield from self._grow(_Message, text)
+            yield from self._grow(MessageItem(role="assistant", content=[]), text)
         else:
             self._blank += text
 
-    def _grow(self, kind: type[_OpenItem], text: str) -> Iterator[Event]:
-        if not isinstance(self._open, kind):
-            yield from self._begin(kind(self._response, self._next))
+    def _grow(self, item: OutputItem, text: str) -> Iterator[ResponseEvent]:
+        """Adds to the open item of this type, or begins ``item``."""
+        if not self._is_open(type(item)):
+            yield from self._begin(item)
         assert self._open is not None
         if text:
             yield self._open.add(text, last_of(self._unplaced, text))
             self._unplaced = []
 
-    def _begin(self, item: _OpenItem) -> Iterator[Event]:
+    def _begin(self, item: OutputItem) -> Iterator[ResponseEvent]:
         yield from self._end("completed")
-        self._open = item
-        yield from item.begin()
+        index = len(self.items)
+        item.id, item.status = output_id(type(item), self._response, index), "in_progress"
+        self._open = _OpenItem(item, index)
+        yield from self._open.begin()
 
-    def _end(self, status: Status) -> Iterator[Event]:
+    def _end(self, status: EndStatus) -> Iterator[ResponseEvent]:
         if self._open is not None:
-            item = self._open.item(status)
-            item = sealed(item) if self._seal and isinstance(self._open, _Thought) else item
-            yield from self._open.end(item)
+            yield from self._open.end(status)
+            item = self._open.item
+            if self._seal and isinstance(item, ThoughtItem):
+                item = sealed(item)
+            yield OutputItemEvent(type="response.output_item.done", output_index=len(self.items), item=item)
             self.items.append(item)
             self._open = None
 
 
-class _OpenItem(ABC):
-    """An item that grows."""
+class _OpenItem:
+    """An item that grows; it has its content when it has ended."""
 
-    kind: ClassVar[str]
-
-    def __init__(self, response: str, index: int) -> None:
-        self._id = output_id(self.kind, response, index)
+    def __init__(self, item: OutputItem, index: int) -> None:
+        self.item = item
         self._index = index
         self._texts: list[str] = []
+        self._logprobs: list[ChatTokenLogprob] = []
 
-    @abstractmethod
-    def item(self, status: Status) -> Item:
-        """The item as it is told; without its content while it is in progress."""
+    def begin(self) -> Iterator[ResponseEvent]:
+        item = structs.replace(self.item)
+        yield OutputItemEvent(type="response.output_item.added", output_index=self._index, item=item)
+        if not isinstance(item, CallItem):
+            yield self._part("response.content_part.added")
 
-    @abstractmethod
-    def begin(self) -> Iterator[Event]: ...
-
-    @abstractmethod
-    def add(self, text: str, logprobs: Entries) -> Event: ...
-
-    @abstractmethod
-    def end(self, item: Item) -> Iterator[Event]:
-        """Tells of the item's end; ``item`` is what became of it."""
-
-    @property
-    def _text(self) -> str:
-        return "".join(self._texts)
-
-    def _added(self) -> Event:
-        item = self.item("in_progress")
-        return {"type": "response.output_item.added", "output_index": self._index, "item": item}
-
-    def _done(self, item: Item) -> Event:
-        return {"type": "response.output_item.done", "output_index": self._index, "item": item}
-
-    def _event(self, kind: str, more: Event) -> Event:
-        return {"type": f"response.{kind}", "item_id": self._id, "output_index": self._index, **more}
-
-
-class _Parted(_OpenItem):
-    """An item whose text stands in a part of it."""
-
-    part_kind: ClassVar[str]
-
-    @abstractmethod
-    def _part(self, text: str) -> dict[str, Any]:
-        """The part, holding this much."""
-
-    def begin(self) -> Iterator[Event]:
-        yield self._added()
-        yield self._event("content_part.added", {"content_index": 0, "part": self._part("")})
-
-    def add(self, text: str, logprobs: Entries) -> Event:  # noqa: ARG002 - only messages tell them
+    def add(self, text: str, logprobs: Entries) -> ResponseEvent:
         self._texts.append(text)
-        return self._event(f"{self.part_kind}.delta", {"content_index": 0, "delta": text})
+        item, index = self.item, self._index
+        match item:
+            case MessageItem():
+                self._logprobs += logprobs
+                return OutputTextDelta(item_id=item.id, output_index=index, delta=text, logprobs=logprobs)
+            case ThoughtItem():
+                return ReasoningTextDelta(item_id=item.id, output_index=index, delta=text)
+            case CallItem():
+                return CallArgumentsDelta(item_id=item.id, output_index=index, delta=text)
 
-    def end(self, item: Item) -> Iterator[Event]:
-        (part,) = item["content"]
-        told = {name: part[name] for name in ("text", "logprobs") if name in part}
-        yield self._event(f"{self.part_kind}.done", {"content_index": 0, **told})
-        yield self._event("content_part.done", {"content_index": 0, "part": part})
-        yield self._done(item)
+    def end(self, status: EndStatus) -> Iterator[ResponseEvent]:
+        item, index = self.item, self._index
+        if isinstance(item, CallItem) and status == "completed" and not self._texts:
+            yield self.add(NOTHING, ())
+        item.status, text = status, "".join(self._texts)
+        match item:
+            case MessageItem():
+                item.content = [OutputTextContent(text=text, logprobs=self._logprobs)]
+                yield OutputTextDone(item_id=item.id, output_index=index, text=text, logprobs=self._logprobs)
+            case ThoughtItem():
+                item.content = [ReasoningText("reasoning_text", text)]
+                yield ReasoningTextDone(item_id=item.id, output_index=index, text=text)
+            case CallItem():
+                item.arguments = text
+                yield CallArgumentsDone(item_id=item.id, output_index=index, name=item.name, arguments=text)
+        if not isinstance(item, CallItem):
+            yield self._part("response.content_part.done")
 
-    def _content(self, status: Status) -> list[dict[str, Any]]:
-        return [] if status == "in_progress" else [self._part(self._text)]
-
-
-class _Message(_Parted):
-    kind = "message"
-    part_kind = "output_text"
-
-    def __init__(self, response: str, index: int) -> None:
-        super().__init__(response, index)
-        self._logprobs: list[dict[str, Any]] = []
-
-    def add(self, text: str, logprobs: Entries) -> Event:
-        self._logprobs += logprobs
-        return super().add(text, logprobs) | {"logprobs": logprobs}
-
-    def item(self, status: Status) -> Item:
-        message = {"id": self._id, "type": "message", "role": "assistant", "status": status}
-        return message | {"content": self._content(status)}
-
-    def _part(self, text: str) -> dict[str, Any]:
-        logprobs = self._logprobs if text else []
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
-
-
-class _Thought(_Parted):
-    kind = "reasoning"
-    part_kind = "reasoning_text"
-
-    def item(self, status: Status) -> Item:
-        thought = {"id": self._id, "type": "reasoning", "status": status, "summary": []}
-        return thought | {"content": self._content(status)}
-
-    def _part(self, text: str) -> dict[str, Any]:
-        return {"type": "reasoning_text", "text": text}
+    def _part(self, kind: Literal["response.content_part.added", "response.content_part.done"]) -> ContentPartEvent:
+        """The event of the item's only part."""
+        text = "".join(self._texts)
+        part: OutputTextContent | ReasoningText = OutputTextContent(text=text, logprobs=self._logprobs)
+        if isinstance(self.item, ThoughtItem):
+            part = ReasoningText("reasoning_text", text)
+        return ContentPartEvent(type=kind, item_id=self.item.id, output_index=self._index, part=part)
 
 
-class _CallItem(_OpenItem):
-    kind = "function_call"
+class ResponsesStreamer:
+    """``Streamer`` of a response; ``begun`` is the reply before its first token, ``top_logprobs`` is None without
+    log-probabilities."""
 
-    def __init__(self, response: str, index: int, name: str = "") -> None:
-        super().__init__(response, index)
-        self._name = name
-        self._call_id = f"call_{response}_{index}"
+    keep_alive = KEEP_ALIVE
 
-    def item(self, status: Status) -> Item:
-        return {
-            "id": self._id,
-            "type": "function_call",
-            "status": status,
-            "call_id": self._call_id,
-            "name": self._name,
-            "arguments": self._text or (NOTHING if status == "completed" else ""),
-        }
+    def __init__(
+        self,
+        begun: ResponseReply,
+        head: ReplyHead,
+        model: ModelFacts,
+        parser: SectionParser,
+        *,
+        top_logprobs: int | None,
+        seal: bool,
+    ) -> None:
+        self._model = model
+        self._begun = begun
+        self._output = OutputItems(head.id, parser, seal=seal)
+        self._top_logprobs = top_logprobs
+        self._number = 0
 
-    def begin(self) -> Iterator[Event]:
-        yield self._added()
+    def open(self) -> bytes:
+        return self._events(
+            ResponseStateEvent(type=kind, response=self._begun) for kind in ("response.created", "response.in_progress")
+        )
 
-    def add(self, text: str, logprobs: Entries) -> Event:  # noqa: ARG002 - only messages tell them
-        self._texts.append(text)
-        return self._event("function_call_arguments.delta", {"delta": text})
+    def take(self, job: int, delta: OutputDelta) -> bytes:  # noqa: ARG002 - a response is one job
+        top = self._top_logprobs
+        entries = () if top is None else sampled_logprobs(delta, self._model.tokenizer, top)
+        return b"".join(self._events(self._output.take(text, own)) for text, own in token_by_token(delta.text, entries))
 
-    def end(self, item: Item) -> Iterator[Event]:
-        if item["arguments"] and not self._texts:
-            yield self.add(item["arguments"], ())
-        yield self._event("function_call_arguments.done", {"name": self._name, "arguments": item["arguments"]})
-        yield self._done(item)
+    def close(self, outputs: Sequence[RequestOutput], extra: Explanation | UnsetType = UNSET) -> bytes:
+        (output,) = outputs
+        status = item_status(output.outputs[0].finish_reason)
+        end = self._events(self._output.close(status))
+        response = ended(self._begun, self._output.items, output, self._model, extra)
+        kind: Literal["response.completed", "response.incomplete"] = (
+            "response.completed" if status == "completed" else "response.incomplete"
+        )
+        return end + self._events([ResponseStateEvent(type=kind, response=response)])
+
+    def fail(self, error: TwofoldError, request_id: str) -> bytes:  # noqa: ARG002 - it is in a header
+        response = failed(self._begun, self._output.items, error)
+        return self._events([ResponseStateEvent(type="response.failed", response=response)])
+
+    def _events(self, events: Iterable[ResponseEvent]) -> bytes:
+        return b"".join(b"event: %b\ndata: %b\n\n" % (event.type.encode(), self._numbered(event)) for event in events)
+
+    def _numbered(self, event: ResponseEvent) -> bytes:
+        event.sequence_number = self._number
+        self._number += 1
+        return encode(event)

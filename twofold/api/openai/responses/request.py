@@ -1,26 +1,29 @@
-"""/v1/responses: bodies read, replies told.
+"""/v1/responses: request bodies and their replies.
 
-A response may go on from a stored one. Where it stands is not known here: ``ResponsesRequest.known`` takes what came
-before, and the items that references stand for, from whoever keeps them.
+A response may continue a stored one. ``ResponsesRequest.known`` takes the items of the conversation so far, and those
+that references stand for; the caller reads them from its store.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import cached_property
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 
 from msgspec import Meta
 
 from twofold.api.base import ModelFacts, ReplyHead
-from twofold.api.body import OwnFields, RequestObject, only
+from twofold.api.body import OMITTING, ModelName, OwnFields, RequestObject, only
+from twofold.api.conversation import AS_BEFORE
 from twofold.api.fields import FieldError
 from twofold.api.openai.bodies import (
     CacheSalt,
     Count,
     HandlingFields,
     MinP,
+    PlainFormat,
     Priority,
     Repetition,
     Temperature,
@@ -29,13 +32,32 @@ from twofold.api.openai.bodies import (
     TopLogprobs,
     TopP,
 )
-from twofold.api.openai.responses.items import Item, named_items
-from twofold.api.openai.responses.logprobs import drawn_logprobs, token_by_token
-from twofold.api.openai.responses.output import OutputItems
-from twofold.api.openai.responses.reply import begun, ended, item_status
-from twofold.api.openai.responses.settings import LOGPROBS, SEALED_REASONING, Includable, Metadata, TextSettings
-from twofold.api.openai.responses.stream import ResponsesStreamer
-from twofold.api.openai.responses.turn import TurnRequest
+from twofold.api.openai.chat import DEFAULT_TTL, MAX_TOOLS
+from twofold.api.openai.responses.items import MAX_ITEMS, Item, ItemReference, ResponseItem, input_items, named_items
+from twofold.api.openai.responses.output import OutputItems, ResponsesStreamer, sampled_logprobs, token_by_token
+from twofold.api.openai.responses.reply import (
+    InputTokensReply,
+    ReplyReasoning,
+    ReplyText,
+    ReplyTool,
+    ResponseReply,
+    ended,
+    item_status,
+    response_tier,
+)
+from twofold.api.openai.responses.settings import (
+    LOGPROBS,
+    SEALED_REASONING,
+    Includable,
+    Metadata,
+    ReasoningSettings,
+    ResponseCacheOptions,
+    ResponseTool,
+    ResponseToolChoice,
+    TextSettings,
+    Tools,
+)
+from twofold.api.openai.responses.turn import ResponseTurn
 from twofold.core.params import SamplingParams
 from twofold.core.request import EngineRequest, RequestOptions
 from twofold.engine.outputs import RequestOutput
@@ -43,7 +65,7 @@ from twofold.text.parsers.base import SectionParser
 
 SAMPLED: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Fields that ``SamplingParams`` knows by the same name; OpenAI has the first two."""
-TOLD: Final = (
+REPEATED: Final = (
     "instructions",
     "max_output_tokens",
     "max_tool_calls",
@@ -55,9 +77,60 @@ TOLD: Final = (
     "truncation",
     "user",
 )
-"""Fields that the reply has as they were given."""
+"""Fields that the reply repeats."""
 
 ResponseLabel: TypeAlias = Annotated[str, Meta(max_length=512, description="Sorts requests; it changes no answer.")]
+
+
+class TurnRequest(RequestObject, dict=True):
+    """A request whose turn may continue a stored response."""
+
+    model: ModelName | None = None
+    input: str | Annotated[list[ResponseItem], Meta(max_length=MAX_ITEMS)] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    conversation: None = None
+    tools: Annotated[list[ResponseTool], Meta(max_length=MAX_TOOLS), OMITTING] | None = None
+    tool_choice: ResponseToolChoice = "auto"
+    parallel_tool_calls: bool = True
+    reasoning: ReasoningSettings | None = None
+    text: TextSettings | None = None
+    truncation: Literal["auto", "disabled"] = "disabled"
+    prompt_cache_retention: Literal["in_memory"] | None = None
+    prompt_cache_options: ResponseCacheOptions | None = None
+
+    def __post_init__(self) -> None:
+        assert self.turn, "it raises for what is impossible"
+
+    @property
+    def previous(self) -> str | None:
+        """The id of the response that it continues."""
+        return self.previous_response_id
+
+    @property
+    def references(self) -> Sequence[str]:
+        """Ids of items that the caller must find."""
+        return [item.id for item in self.turn.items if isinstance(item, ItemReference)]
+
+    @cached_property
+    def turn(self) -> ResponseTurn:
+        cache = self.prompt_cache_options
+        return ResponseTurn(
+            items=input_items(self.input, needed=self.previous_response_id is None),
+            instructions=self.instructions,
+            tools=Tools.of(self.tools or (), self.tool_choice),
+            parallel=self.parallel_tool_calls,
+            thinking=AS_BEFORE if self.reasoning is None else self.reasoning.thinking,
+            ttl=DEFAULT_TTL if cache is None else cache.ttl,
+            whole=cache is not None and cache.mode != "explicit",
+            truncate=self.truncation == "auto",
+        )
+
+    def known(self, history: Sequence[Item], found: Mapping[str, Item]) -> Self:
+        """With the items of the conversation so far, and with those that references stand for."""
+        known = copy(self)
+        known.__dict__["turn"] = self.turn.known(history, found)
+        return known
 
 
 class ResponseStreamOptions(RequestObject):
@@ -105,7 +178,7 @@ class ResponsesRequest(TurnRequest, HandlingFields):
 
     @property
     def seal(self) -> bool:
-        """Whether reasoning is told in ``encrypted_content`` too."""
+        """Whether reasoning is also in ``encrypted_content``."""
         return SEALED_REASONING in (self.include or ())
 
     @cached_property
@@ -126,40 +199,49 @@ class ResponsesRequest(TurnRequest, HandlingFields):
         return {name: value for name in SAMPLED if (value := getattr(self, name)) is not None}
 
     def new_items(self, head: ReplyHead) -> list[Item]:
-        """The items that this request brought, with an id each, as they are kept and listed."""
-        return named_items(self.turn.items, head.id)
+        """The items of this request, with an id each, as they are stored and listed."""
+        return named_items(self.turn.resolved, head.id)
 
     def prepare(self, model: ModelFacts) -> Sequence[EngineRequest]:
         return [self.turn.prepare(model, self._filled(model), self.request_options)]
 
-    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> dict[str, Any]:
+    def reply(self, head: ReplyHead, outputs: Sequence[RequestOutput], model: ModelFacts) -> ResponseReply:
         (output,) = outputs
         (answer,) = output.outputs
-        entries = () if self.params.logprobs is None else drawn_logprobs(answer, model.tokenizer, self.params.logprobs)
+        entries = (
+            () if self.params.logprobs is None else sampled_logprobs(answer, model.tokenizer, self.params.logprobs)
+        )
         made = OutputItems(head.id, self._parser(model), seal=self.seal)
         for text, logprobs in token_by_token(answer.text, entries):
-            deque(made.take(text, logprobs), maxlen=0)  # nobody hears the events
+            deque(made.take(text, logprobs), maxlen=0)  # a whole reply has no events
         deque(made.close(item_status(answer.finish_reason)), maxlen=0)
-        return ended(begun(head, self._told(model)), made.items, output, model)
+        return ended(self._begun(head, model), made.items, output, model)
 
     def streamer(self, head: ReplyHead, model: ModelFacts) -> ResponsesStreamer:
         top, parser = self.params.logprobs, self._parser(model)
-        return ResponsesStreamer(head, model, parser, self._told(model), top_logprobs=top, seal=self.seal)
+        return ResponsesStreamer(self._begun(head, model), head, model, parser, top_logprobs=top, seal=self.seal)
 
-    def _told(self, model: ModelFacts) -> Mapping[str, Any]:
-        """What was asked for, with the sampling parameters that the answer is drawn with."""
-        params, turn = self._filled(model), self.turn
-        return {
-            **{name: getattr(self, name) for name in TOLD},
-            "metadata": self.metadata or {},
-            "reasoning": {"effort": None if self.reasoning is None else self.reasoning.effort, "summary": None},
-            "temperature": params.temperature,
-            "text": {"format": (self.text or TextSettings()).told, "verbosity": "medium"},
-            "tool_choice": turn.tools.told_choice,
-            "tools": list(turn.tools.told),
-            "top_logprobs": params.logprobs or 0,
-            "top_p": params.top_p,
-        }
+    def _begun(self, head: ReplyHead, model: ModelFacts) -> ResponseReply:
+        """The response before its first token, with the parameters that tokens are sampled with."""
+        params = self._filled(model)
+        return ResponseReply(
+            id=f"resp_{head.id}",
+            created_at=head.created,
+            model=head.model,
+            service_tier=response_tier(head),
+            **{name: getattr(self, name) for name in REPEATED},
+            metadata=self.metadata or {},
+            reasoning=ReplyReasoning(effort=None if self.reasoning is None else self.reasoning.effort),
+            temperature=params.temperature,
+            text=ReplyText(format=(self.text or TextSettings()).format or PlainFormat("text")),
+            tool_choice=self.tool_choice,
+            tools=[
+                ReplyTool(name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict)
+                for tool in self.tools or ()
+            ],
+            top_logprobs=params.logprobs or 0,
+            top_p=params.top_p,
+        )
 
     def _filled(self, model: ModelFacts) -> SamplingParams:
         """The parameters, with the server's defaults where the request says nothing."""
@@ -174,7 +256,7 @@ class InputTokensRequest(TurnRequest):
 
     personality: None = None
 
-    def count(self, model: ModelFacts) -> dict[str, Any]:
+    def count(self, model: ModelFacts) -> InputTokensReply:
         """The reply. It may take a while: the chat template is rendered and the text tokenised.
 
         Raises TemplateError where the chat template refuses the messages.
@@ -182,4 +264,4 @@ class InputTokensRequest(TurnRequest):
         job = self.turn.prepare(
             model if self.turn.truncate else model.unbounded(), SamplingParams(max_tokens=1), RequestOptions()
         )
-        return {"object": "response.input_tokens", "input_tokens": len(job.token_ids)}
+        return InputTokensReply(input_tokens=len(job.token_ids))

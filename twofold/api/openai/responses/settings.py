@@ -1,18 +1,21 @@
-"""Fields of the Responses API about the answer: how the model thinks, what form the text has, what is included."""
+"""Settings of a response: reasoning, the format of the text, optional parts of the reply, and tools."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 
-from msgspec import Meta, structs
+from msgspec import Meta, field
 
-from twofold.api.body import OFFERED, RequestObject
-from twofold.api.conversation import AS_BEFORE, Thinking
+from twofold.api.body import OFFERED, OMITTING, RequestObject, only
+from twofold.api.conversation import AS_BEFORE, NamedTool, Thinking, ToolChoice
+from twofold.api.fields import FieldError
 from twofold.api.openai.bodies import JsonSchema, PlainFormat
-from twofold.api.openai.chat import EFFORTS, Effort, PromptCacheOptions
+from twofold.api.openai.chat import EFFORTS, Effort, PromptCacheOptions, ToolName
+from twofold.core.errors import closest_match, quoted
 from twofold.core.params import StructuredOutputsParams
+from twofold.engine.prompts import Message
 
 LOGPROBS: Final = "message.output_text.logprobs"
 SEALED_REASONING: Final = "reasoning.encrypted_content"
@@ -32,8 +35,8 @@ Metadata: TypeAlias = Annotated[
 
 
 class ReasoningSettings(RequestObject):
-    """How the model thinks. A summary "auto" is the most detailed that a model can give; here the thinking itself is
-    in the reply, and no summary."""
+    """How the model thinks. A summary "auto" is the most detailed that a model can give; here the reply has the
+    thinking itself, and no summary."""
 
     effort: Effort | None = None
     summary: Literal["auto"] | None = None
@@ -48,7 +51,7 @@ class ReasoningSettings(RequestObject):
 
 
 class ResponseSchemaFormat(RequestObject, kw_only=True):
-    """JSON of a schema. ``strict`` may be off: the answer keeps to the schema all the same."""
+    """JSON of a schema. The output follows the schema even if ``strict`` is false."""
 
     type: Literal["json_schema"]
     name: str
@@ -58,7 +61,7 @@ class ResponseSchemaFormat(RequestObject, kw_only=True):
 
 
 class TextSettings(RequestObject):
-    """What form the answer's text has."""
+    """The format of the text."""
 
     format: PlainFormat | ResponseSchemaFormat | None = None
     verbosity: Literal["medium"] | None = None
@@ -70,14 +73,78 @@ class TextSettings(RequestObject):
         whole = self.format is not None and self.format.type == "json_object"
         return StructuredOutputsParams(json_object=True) if whole else None
 
-    @property
-    def told(self) -> Mapping[str, Any]:
-        """The format as the reply has it."""
-        return {"type": "text"} if self.format is None else structs.asdict(self.format)
-
 
 class ResponseCacheOptions(PromptCacheOptions):
     """With fields that only the Responses API has."""
 
     prewarm: Literal[False] = False
     comparison_response_id: None = None
+
+
+class ResponseTool(RequestObject):
+    """A function that the model may call."""
+
+    type: Annotated[Literal["function"], OFFERED]
+    name: ToolName
+    description: str | None = None
+    parameters: JsonSchema | None = None
+    strict: bool = False
+    is_async: Literal[False] = field(default=False, name="async")
+    defer_loading: Literal[False] = False
+    allowed_callers: Annotated[Any, only(["direct"])] = None
+    output_schema: None = None
+
+    def message(self) -> Message:
+        """The tool in the form that templates read."""
+        function = {
+            name: value for name in ("name", "description", "parameters") if (value := getattr(self, name)) is not None
+        }
+        return {"type": "function", "function": function | ({"strict": True} if self.strict else {})}
+
+
+class ResponseNamedTool(RequestObject):
+    """A function, by its name."""
+
+    type: Annotated[Literal["function"], OFFERED]
+    name: ToolName
+
+
+class ResponseAllowedTools(RequestObject):
+    """The choice among some of the tools."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ResponseNamedTool], Meta(min_length=1), OMITTING]
+
+
+ResponseToolChoice: TypeAlias = Literal["auto", "none", "required"] | ResponseNamedTool | ResponseAllowedTools
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The tools that may be called, in the form that templates read, and the choice among them."""
+
+    shown: tuple[Message, ...]
+    choice: ToolChoice
+
+    @classmethod
+    def of(cls, given: Sequence[ResponseTool], choice: ResponseToolChoice) -> Self:
+        """Raises FieldError for two tools of one name, and for an allowed tool that is none of them."""
+        names = [tool.name for tool in given]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            message = f"tools holds {quoted(twice)} twice."
+            raise FieldError(message, param="tools", hint="Give each function its own name.")
+        shown = tuple(tool.message() for tool in given)
+        if isinstance(choice, str):
+            return cls(shown, choice)
+        if isinstance(choice, ResponseNamedTool):
+            return cls(shown, NamedTool(choice.name))
+        allowed = [tool.name for tool in choice.tools]
+        unknown = next((name for name in allowed if name not in names), None)
+        if unknown is not None:
+            close = closest_match(unknown, names)
+            hint = f"Did you mean {close!r}?" if close else None
+            message = f"tool_choice.tools holds {quoted(unknown)}, which is not in tools."
+            raise FieldError(message, param="tool_choice.tools", hint=hint)
+        return cls(tuple(tool for tool in shown if tool["function"]["name"] in allowed), choice.mode)

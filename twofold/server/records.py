@@ -1,0 +1,226 @@
+"""The record of a request that has ended, for ``"twofold": {"explain": true}`` and ``GET /v1/twofold/requests/{id}``.
+
+Seconds are wall time but for ``machine_s``, which is the request's part of the steps it ran in. Beside the seconds of a
+phase is the least that this machine could have taken (``planner/predict/phase.py``), by which limit, and the share of
+it that was reached. Counts are of what was computed: what a cache gave appears only as cached tokens. Money is rounded
+to what a floating-point number holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
+
+from msgspec import UNSET, Meta, UnsetType
+
+from twofold.api.base import TierName
+from twofold.api.body import NonNegativeFloat, NonNegativeInt, ReplyObject
+from twofold.core.record import PhaseWork, WaitReason
+from twofold.core.report import RequestMetrics
+from twofold.core.request import TTL_SECONDS
+from twofold.core.step import FinishReason
+from twofold.observe.accounting.bill import Bill, LineKind
+from twofold.observe.served import ServedRequest
+from twofold.planner.predict.phase import PhaseCost, phase_floor
+from twofold.planner.predict.steps import StepPredictor
+
+MAX_PROMPTS_SHOWN: Final = 64
+"""Prompts that a record lists; its sums include all."""
+
+
+class PhaseBytes(ReplyObject):
+    """Bytes of a phase."""
+
+    weights: NonNegativeInt
+    kv_read: NonNegativeInt
+    kv_written: NonNegativeInt
+
+
+class PhaseRecord(ReplyObject, kw_only=True):
+    """Work of a phase. ``rows_share`` is the request's share of the rows of its steps; what follows ``machine_s`` needs
+    limits of the machine that were measured."""
+
+    rows: NonNegativeInt
+    steps: NonNegativeInt
+    rows_share: NonNegativeFloat | None
+    machine_s: NonNegativeFloat
+    flops: NonNegativeFloat | UnsetType = UNSET
+    bytes: PhaseBytes | UnsetType = UNSET
+    least_s: NonNegativeFloat | UnsetType = UNSET
+    bound: str | UnsetType = UNSET
+    roofline_share: NonNegativeFloat | UnsetType | None = UNSET
+
+
+class PromptRecord(ReplyObject, kw_only=True):
+    """What happened to a prompt and its completions. A ``prediction_error`` above 0 predicted too long."""
+
+    prompt_tokens: NonNegativeInt
+    cached_tokens: NonNegativeInt
+    output_tokens: NonNegativeInt
+    finish_reasons: Sequence[FinishReason]
+    queue_s: NonNegativeFloat
+    prefill_s: NonNegativeFloat
+    decode_s: NonNegativeFloat
+    ttft_s: NonNegativeFloat | None
+    prefill: PhaseRecord
+    decode: PhaseRecord
+    stalls_s: Annotated[
+        dict[str, NonNegativeFloat],
+        Meta(extra_json_schema={"propertyNames": {"enum": [reason.name.lower() for reason in WaitReason]}}),
+    ]
+    preemptions: NonNegativeInt
+    recomputed_tokens: NonNegativeInt
+    swapped_blocks: NonNegativeInt
+    steps_s: NonNegativeFloat
+    predicted_s: NonNegativeFloat | None
+    prediction_error: float | None
+
+
+class TokensRecord(ReplyObject):
+    """Tokens of all prompts and completions; ``written`` to the cache, by time to live."""
+
+    prompt: NonNegativeInt
+    cached: NonNegativeInt
+    fresh: NonNegativeInt
+    written: Annotated[
+        dict[str, NonNegativeInt], Meta(extra_json_schema={"propertyNames": {"enum": list(TTL_SECONDS)}})
+    ]
+    output: NonNegativeInt
+    reasoning: NonNegativeInt
+
+
+class BillLineRecord(ReplyObject):
+    """A line of a bill; the price is of a million tokens, or of an hour."""
+
+    kind: LineKind
+    quantity: NonNegativeFloat
+    unit: str
+    price: NonNegativeFloat
+    amount: NonNegativeFloat
+
+
+class BillData(ReplyObject):
+    """What a request costs."""
+
+    currency: str
+    service_tier: TierName
+    factor: NonNegativeFloat
+    lines: list[BillLineRecord]
+    total: NonNegativeFloat
+
+
+class RequestRecord(ReplyObject, kw_only=True):
+    """The record of a request."""
+
+    id: str
+    object: Literal["twofold.request"] = "twofold.request"
+    endpoint: str
+    model: str
+    service_tier: TierName
+    stream: bool
+    status: NonNegativeInt
+    error: str | None
+    arrived_at: NonNegativeFloat
+    seconds: NonNegativeFloat
+    first_token_s: NonNegativeFloat | None
+    longest_gap_s: NonNegativeFloat | None
+    cached_answer: bool
+    retries: NonNegativeInt
+    tokens: TokensRecord
+    prompts: list[PromptRecord]
+    prompts_left_out: NonNegativeInt
+    cost: BillData | None
+
+
+def record_data(served: ServedRequest, steps: StepPredictor | None = None) -> RequestRecord:
+    """The record of a request. Its prompts are in order; of many, the first MAX_PROMPTS_SHOWN are shown."""
+    return RequestRecord(
+        id=served.request_id,
+        endpoint=served.endpoint,
+        model=served.model,
+        service_tier=served.tier,
+        stream=served.stream,
+        status=served.status,
+        error=served.error,
+        arrived_at=served.arrived_at,
+        seconds=served.duration_s,
+        first_token_s=served.first_token_s,
+        longest_gap_s=max(served.gaps_s, default=None),
+        cached_answer=served.cached_answer,
+        retries=served.retries,
+        tokens=_tokens(served),
+        prompts=[_prompt(report, steps) for report in served.reports[:MAX_PROMPTS_SHOWN]],
+        prompts_left_out=max(0, len(served.reports) - MAX_PROMPTS_SHOWN),
+        cost=None if served.bill is None else _bill(served.bill),
+    )
+
+
+def _bill(bill: Bill) -> BillData:
+    """A bill in floating-point numbers."""
+    lines = [
+        BillLineRecord(
+            line.kind,
+            int(line.quantity) if line.unit == "token" else float(line.quantity),
+            line.unit,
+            float(line.price),
+            float(line.amount),
+        )
+        for line in bill.lines
+    ]
+    return BillData(bill.currency, bill.tier, float(bill.factor), lines, float(bill.total))
+
+
+def _tokens(served: ServedRequest) -> TokensRecord:
+    written = {ttl: served.written_tokens.get(seconds, 0) for ttl, seconds in TTL_SECONDS.items()}
+    return TokensRecord(
+        served.prompt_tokens,
+        served.cached_tokens,
+        served.prompt_tokens - served.cached_tokens,
+        {ttl: tokens for ttl, tokens in written.items() if tokens},
+        served.output_tokens,
+        served.reasoning_tokens,
+    )
+
+
+def _prompt(report: RequestMetrics, steps: StepPredictor | None) -> PromptRecord:
+    record, count = report.record, report.completions
+    phases = (record.prefill, record.decode)
+    took = sum(work.seconds - work.unpredicted_s for work in phases)
+    predicted = sum(work.predicted_s for work in phases)
+    known = took > 0 and predicted > 0
+    return PromptRecord(
+        prompt_tokens=report.prompt_tokens,
+        cached_tokens=report.cached_tokens,
+        output_tokens=report.output_tokens,
+        finish_reasons=report.finish_reasons,
+        queue_s=report.queue_s,
+        prefill_s=report.prefill_s,
+        decode_s=report.decode_s,
+        ttft_s=report.ttft_s,
+        prefill=_phase(record.prefill, report.prefill_s, steps, count),
+        decode=_phase(record.decode, report.decode_s, steps, count),
+        stalls_s={cause.name.lower(): seconds for cause, seconds in record.stalls.items()},
+        preemptions=record.preemptions,
+        recomputed_tokens=record.recomputed,
+        swapped_blocks=record.swapped,
+        steps_s=sum(work.seconds for work in phases),
+        predicted_s=predicted if known else None,
+        prediction_error=predicted / took - 1 if known else None,
+    )
+
+
+def _phase(work: PhaseWork, seconds: float, steps: StepPredictor | None, completions: int) -> PhaseRecord:
+    phase = PhaseRecord(
+        rows=work.rows,
+        steps=work.steps,
+        rows_share=work.share / work.steps if work.steps else None,
+        machine_s=work.machine_s,
+    )
+    if steps is None or not work.rows:
+        return phase
+    done = PhaseCost.of(work, steps.cost)
+    floor = phase_floor(work, steps, completions)
+    phase.flops = done.flops
+    phase.bytes = PhaseBytes(round(done.weight_bytes), done.kv_read_bytes, done.kv_written_bytes)
+    phase.least_s, phase.bound, phase.roofline_share = floor.seconds, floor.bound, floor.share(seconds)
+    return phase
