@@ -125,6 +125,11 @@ class Recording(Told):
         self._name = name
         self._calls = calls
 
+    @property
+    def finished(self) -> bool:  # type: ignore[override]
+        self._calls.append(f"finished {self._name}")
+        return False
+
     def prepare(self) -> None:
         self._calls.append(f"prepare {self._name}")
 
@@ -133,14 +138,16 @@ class Recording(Told):
 
 
 def test_masks_are_requested_when_all_tokens_of_a_step_are_taken() -> None:
-    """Before the next step is planned. A sequence that ended, or sampled nothing, gets no mask."""
+    """Each constraint has its token before one is waited for, and masks are requested before the next step is planned.
+    A sequence that ended, or sampled nothing, gets no mask."""
     calls: list[str] = []
     scheduler = make_scheduler()
     for number, prompt, answer in ((0, 2, 9), (1, 2, 9), (2, 2, 1), (3, 60, 9)):
         constraint = Recording(str(number), calls)
         scheduler.add(make_sequence(number, prompt=prompt, answer=answer, constraint=constraint), 0.0)
     turn(scheduler, token=4)
-    assert calls == ["advance 0 4", "advance 1 4", "advance 2 4", "prepare 0", "prepare 1"]
+    assert calls[:3] == ["advance 0 4", "advance 1 4", "advance 2 4"]
+    assert calls[3:] == ["finished 0", "finished 1", "finished 2", "prepare 0", "prepare 1"]
 
 
 def deferring_turn(scheduler: Scheduler, late: int) -> tuple[list[tuple[int, int, int]], list[TokenEvent]]:

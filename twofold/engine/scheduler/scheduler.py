@@ -224,19 +224,18 @@ class Scheduler:
         self._model.observe(work.shape, work.seconds)
         self._cost.learn_moves(plan, outcome)
         self._waits.add_prefill(work.prefill_s)
-        events = []
+        live = []
         for step, result in zip(plan.steps, outcome.sequences, strict=True):
             assert step.sequence_id == result.sequence_id, "an outcome belongs to another sequence"
             runner = self._running.get(step.sequence_id)
             if runner is not None and runner.computed == step.start:
-                event = self._gain(runner, step, result, work, now)
-                if event is not None:
-                    events.append(event)
-        for step, result in zip(plan.steps, outcome.sequences, strict=True):
-            runner = self._running.get(step.sequence_id)
-            if result.tokens and runner is not None and runner.constraint is not None:
+                runner.pass_on(result)
+                live.append((runner, step, result))
+        gained = [self._gain(runner, step, result, work, now) for runner, step, result in live]
+        for runner, _, result in live:
+            if result.tokens and runner.constraint is not None and runner.state is SequenceState.RUNNING:
                 runner.constraint.prepare()  # others make masks while the next step is planned
-        return events
+        return [event for event in gained if event is not None]
 
     def cancel(self, sequence_id: int, now: float) -> bool:
         """Ends a sequence as aborted and frees what it holds; False if it has ended already."""

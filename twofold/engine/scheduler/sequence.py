@@ -117,6 +117,7 @@ class Sequence:
         self.cached = 0
         self.computed = 0
         self.resting = False
+        self._passed = False
         self.held = False
         self.deferred = False
         self.decodes = False
@@ -271,6 +272,12 @@ class Sequence:
         self.decodes = self.pending <= 1
         self._check()
 
+    def pass_on(self, result: SequenceOutcome) -> None:
+        """Passes the first sampled token to the constraint, which works on it while other sequences take theirs."""
+        if self.constraint is not None and result.tokens:
+            self.constraint.advance(result.tokens[0])
+            self._passed = True
+
     def append(self, drawn: Iterable[int]) -> tuple[int, ...]:
         """Makes sampled tokens known until one ends the sequence; returns those that were taken. All but the last are
         accepted drafts, which are computed already."""
@@ -281,8 +288,9 @@ class Sequence:
             self.computed = len(self.tokens)
             self.tokens.append(token)
             taken.append(token)
-            if self.constraint is not None:
+            if self.constraint is not None and not self._passed:
                 self.constraint.advance(token)
+            self._passed = False
             reason = self._ending(token)
             if reason is not None:
                 self.finish(reason)
